@@ -1,0 +1,103 @@
+//! The labels of one tile: filter, then settle what the filter leaves.
+
+use super::centroids::{CentroidTable, Filter, MAX_DIFFERENCE_D};
+use super::difference::assign_difference;
+use super::product::{self, ProductScratch};
+use super::simd::Vector;
+use crate::float::Float;
+use crate::tile::Tile;
+
+/// Buffers for labelling tiles of one shape.
+#[derive(Debug)]
+pub struct Assigner {
+    labels: Vec<u32>,
+    contested: Vec<u32>,
+    row: Vec<f64>,
+    /// The difference kernel's tile, where rows have to be scaled, and its least scores.
+    scaled: Vec<f32>,
+    scratch: Vec<f32>,
+    product: Option<Box<ProductScratch>>,
+}
+
+impl Assigner {
+    /// Rows that a tile of `d` features of type `T` must have room for.
+    pub fn tile_rows<T: Float>(d: usize) -> usize {
+        if uses_difference::<T>(d) { 256 } else { product::ROWS }
+    }
+
+    pub fn new<T: Float>(d: usize, k: usize) -> Self {
+        Self {
+            labels: vec![0; Self::tile_rows::<T>(d)],
+            contested: Vec::new(),
+            row: vec![0.0; d],
+            scaled: Vec::new(),
+            scratch: Vec::new(),
+            product: (!uses_difference::<T>(d)).then(|| Box::new(ProductScratch::new(d, k))),
+        }
+    }
+
+    /// The exact label of every row of the tile.
+    #[inline(always)]
+    pub fn assign<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) -> &[u32] {
+        match (&table.filter, T::as_f32s(&tile.x), &mut self.product) {
+            (Filter::Difference(copies), Some(x), _) => {
+                self.contested.clear();
+                let x = if copies.scale == 1.0 {
+                    x
+                } else {
+                    self.scaled.clear();
+                    self.scaled.extend(x.iter().map(|x| x * copies.scale));
+                    &self.scaled
+                };
+                assign_difference::<V>(x, tile.stride, table.d, tile.rows, copies, &mut self.scratch, &mut self.labels, &mut self.contested);
+                for &r in &self.contested {
+                    tile.row(r as usize, &mut self.row);
+                    self.labels[r as usize] = table.nearest(&self.row).label;
+                }
+            }
+            (Filter::Product(copies), _, Some(product)) => {
+                product.find_reach::<V, T>(tile, copies, table.k);
+                for r in 0..tile.rows {
+                    self.labels[r] = match product.counts[r] {
+                        1 => product.reach[r][0],
+                        count => {
+                            tile.row(r, &mut self.row);
+                            if count == product::ALL { table.nearest(&self.row).label } else { settle(&self.row, table, &product.reach[r][..count as usize]) }
+                        }
+                    };
+                }
+            }
+            _ => {
+                for r in 0..tile.rows {
+                    tile.row(r, &mut self.row);
+                    self.labels[r] = table.nearest(&self.row).label;
+                }
+            }
+        }
+        &self.labels[..tile.rows]
+    }
+}
+
+fn uses_difference<T: Float>(d: usize) -> bool {
+    T::IS_F32 && d <= MAX_DIFFERENCE_D
+}
+
+/// The nearest of some centroids (ascending) by reference distances: two chains at a time, since each is bound by latency.
+#[inline(always)]
+fn settle<T: Float>(x: &[f64], table: &CentroidTable<T>, candidates: &[u32]) -> u32 {
+    let (mut label, mut least) = (candidates[0], f64::INFINITY);
+    for pair in candidates.chunks(2) {
+        let (a, b) = (table.row(pair[0] as usize), table.row(pair[pair.len() - 1] as usize));
+        let mut s = [0.0f64; 2];
+        for ((x, a), b) in x.iter().zip(a).zip(b) {
+            let (t, u) = (x - a.to_f64(), x - b.to_f64());
+            s = [t.mul_add(t, s[0]), u.mul_add(u, s[1])];
+        }
+        for (j, s) in pair.iter().zip(s) {
+            if s < least {
+                (label, least) = (*j, s);
+            }
+        }
+    }
+    label
+}

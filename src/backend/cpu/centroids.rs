@@ -1,0 +1,188 @@
+//! The centroids of one assign, in the forms that the kernels read.
+
+use crate::certify;
+use crate::float::Float;
+use crate::prepare::unit_exponent;
+use crate::reference::{self, Nearest};
+
+/// Centroids of a packed group of the product kernel: with four row vectors of scores and the operands they fill 32 registers.
+pub const GROUP: usize = 6;
+/// Widest data that the difference kernel is compiled for.
+pub const MAX_DIFFERENCE_D: usize = 8;
+/// Magnitudes for which squared differences neither overflow nor lose much to underflow, as powers of two.
+const SAFE_EXPONENTS: std::ops::RangeInclusive<i32> = -40..=50;
+
+/// Which filter the assign runs.
+#[derive(Debug)]
+pub enum Filter {
+    /// Differences squared and summed: float32 features of few dimensions.
+    Difference(DifferenceTable),
+    /// Scaled, centred products: everything else.
+    Product(ProductTable),
+    /// No filter: every label by reference distances (no finite scale, or all centroids equal).
+    None,
+}
+
+/// The centroids, and the filter's copy of them.
+#[derive(Debug)]
+pub struct CentroidTable<T> {
+    pub k: usize,
+    pub d: usize,
+    /// `(k, d)`: the centroids themselves.
+    pub rows: Vec<T>,
+    /// `(d, k)`: the same in float64, for scans over all centroids.
+    columns: Vec<f64>,
+    pub filter: Filter,
+}
+
+/// Copies for the difference kernel.
+#[derive(Debug)]
+pub struct DifferenceTable {
+    /// `(k, d)`, scaled.
+    pub centroids: Vec<f32>,
+    /// Rows are multiplied by this power of two; 1 for ordinary data.
+    pub scale: f32,
+    pub bound: certify::Difference,
+}
+
+/// Copies for the product kernel.
+#[derive(Debug)]
+pub struct ProductTable {
+    /// `(ceil(k / GROUP), d, GROUP)`: minus the centred, scaled centroids; zeros pad the last group.
+    pub packed: Vec<f32>,
+    /// `(ceil(k / GROUP) * GROUP)`: half the squared norms; infinite padding, which is never nearest.
+    pub half_squares: Vec<f32>,
+    /// `(d)`: subtracted from rows in the feature type, then they are multiplied by 2^scale_exponent in two steps.
+    pub centre: Vec<f64>,
+    pub scale_exponent: i32,
+    pub bound: certify::Expanded,
+}
+
+impl<T: Float> CentroidTable<T> {
+    /// `centre`: near the data, representable in `T`; `extent`: the largest magnitude that rows are known to have (a hint for
+    /// scaling: larger ones only cost time).
+    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Self {
+        let k = rows.len() / d;
+        let mut columns = vec![0.0; k * d];
+        for (j, row) in rows.chunks_exact(d).enumerate() {
+            row.iter().enumerate().for_each(|(f, c)| columns[f * k + j] = c.to_f64());
+        }
+        let filter = if T::IS_F32 && d <= MAX_DIFFERENCE_D { difference(rows, d, extent) } else { product(rows, d, centre) };
+        Self { k, d, rows: rows.to_vec(), columns, filter }
+    }
+
+    /// Centroid `j`.
+    #[inline(always)]
+    pub fn row(&self, j: usize) -> &[T] {
+        &self.rows[j * self.d..][..self.d]
+    }
+
+    /// The nearest of all centroids, by reference distances, a block of centroids at a time in vector lanes.
+    #[inline(always)]
+    pub fn nearest(&self, x: &[f64]) -> Nearest {
+        const BLOCK: usize = 32;
+        let mut best = Nearest { label: 0, distance: f64::INFINITY, second: f64::INFINITY };
+        for start in (0..self.k).step_by(BLOCK) {
+            let len = BLOCK.min(self.k - start);
+            let mut s = [0.0f64; BLOCK];
+            for (f, x) in x.iter().enumerate() {
+                let column = &self.columns[f * self.k + start..][..len];
+                if len == BLOCK {
+                    for i in 0..BLOCK {
+                        let t = x - column[i];
+                        s[i] = t.mul_add(t, s[i]);
+                    }
+                } else {
+                    for (s, c) in s.iter_mut().zip(column) {
+                        let t = x - c;
+                        *s = t.mul_add(t, *s);
+                    }
+                }
+            }
+            for (i, &s) in s[..len].iter().enumerate() {
+                if s < best.distance {
+                    best = Nearest { label: (start + i) as u32, distance: s, second: best.distance };
+                } else if s < best.second {
+                    best.second = s;
+                }
+            }
+        }
+        best
+    }
+
+    /// All reference distances of a row, `k` values.
+    #[inline(always)]
+    pub fn distances(&self, x: &[f64], out: &mut [f64]) {
+        for (j, out) in out.iter_mut().enumerate() {
+            *out = reference::distance(x, self.row(j));
+        }
+    }
+}
+
+fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Filter {
+    let largest = rows.iter().fold(extent, |m, c| m.max(c.to_f64().abs()));
+    if largest == 0.0 {
+        return Filter::None;
+    }
+    let exponent = unit_exponent(largest);
+    let exponent = if SAFE_EXPONENTS.contains(&-exponent) { 0 } else { exponent };
+    if exponent > 126 {
+        // float32 has no such power of two: all values are subnormal.
+        return Filter::None;
+    }
+    let scale = crate::fixed::power_of_two(exponent);
+    Filter::Difference(DifferenceTable {
+        centroids: rows.iter().map(|c| (c.to_f64() * scale) as f32).collect(),
+        scale: scale as f32,
+        bound: certify::Difference::new(d),
+    })
+}
+
+fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Filter {
+    let k = rows.len() / d;
+    let largest = (0..k * d).fold(0.0f64, |m, i| m.max((rows[i].to_f64() - centre[i % d]).abs()));
+    if largest == 0.0 || !largest.is_finite() {
+        return Filter::None;
+    }
+    let exponent = unit_exponent(largest);
+    let scale = crate::fixed::Scale::new(exponent);
+    // Squares of what is scaled: norms are at most sqrt(d), whatever the data.
+    let half = exponent / 2;
+    let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
+    let half_square = |j: usize| {
+        let s = (0..d).fold(0.0, |s: f64, f| { let t = scale.apply(rows[j * d + f].to_f64() - centre[f]); t.mul_add(t, s) });
+        0.5 * s
+    };
+    let groups = k.div_ceil(GROUP);
+    let mut packed = vec![0.0f32; groups * d * GROUP];
+    let mut half_squares = vec![f32::INFINITY; groups * GROUP];
+    let mut largest_half_square = 0.0f64;
+    for j in 0..k {
+        let (group, lane) = (j / GROUP, j % GROUP);
+        for f in 0..d {
+            packed[(group * d + f) * GROUP + lane] = -rows[j * d + f].centred_copy(T::from_f64(centre[f]), first, second);
+        }
+        let half = half_square(j);
+        half_squares[j] = half as f32;
+        largest_half_square = largest_half_square.max(half);
+    }
+    let bound = certify::Expanded::new(d, (2.0 * largest_half_square).sqrt() * (1.0 + 1e-6), exponent);
+    Filter::Product(ProductTable { packed, half_squares, centre: centre.to_vec(), scale_exponent: exponent, bound })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scanning_in_lanes_is_the_oracle() {
+        for (k, d) in [(1, 1), (31, 3), (32, 2), (33, 5), (100, 1)] {
+            let rows: Vec<f32> = (0..k * d).map(|i| ((i * 7919) % 13) as f32).collect();
+            let table = CentroidTable::new(&rows, d, &vec![0.0; d], 13.0);
+            for x in 0..20 {
+                let x: Vec<f64> = (0..d).map(|f| f64::from((x * 31 + f) as u32 % 17)).collect();
+                assert_eq!(table.nearest(&x), reference::nearest(&x, &rows));
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The difference filter: float32 features of at most eight dimensions.
+//!
+//! ```text
+//! for a few vectors of rows, kept in registers:
+//!   for each group of centroids:  group_least = min over its j of s~_j = sum_f (x_f - c_jf)^2
+//!   best = min of the group_leasts;  limit = threshold(best)
+//!   for each group with group_least <= limit in any lane:
+//!     for each j of it:  if s~_j <= limit: label = j, and if that lane had a label already, it is contested
+//! contested rows are settled by reference distances
+//! ```
+//! Departures: (1) the second pass computes scores again instead of storing k of them; only groups that hold a near
+//! centroid of one of the rows are visited. (2) NaN and overflow are never above the limit, so such rows come out contested.
+
+use super::centroids::DifferenceTable;
+use super::simd::Vector;
+
+/// Centroids whose least score is kept.
+const GROUP: usize = 16;
+
+/// Labels `rows` rows of a tile; appends contested ones. `x` is `(d, stride)` and the stride is a multiple of 64.
+#[inline(always)]
+pub fn assign_difference<V: Vector>(x: &[f32], stride: usize, d: usize, rows: usize, table: &DifferenceTable, scratch: &mut Vec<f32>, labels: &mut [u32], contested: &mut Vec<u32>) {
+    assert!(x.len() >= d * stride && labels.len() >= stride && rows <= stride && stride % 64 == 0);
+    macro_rules! widths {
+        ($(($d:literal, $many:literal, $few:literal))*) => {
+            match (d, V::MANY_REGISTERS) {
+                $(($d, true) => assign_rows::<V, $d, $many>(x, stride, rows, table, scratch, labels, contested),
+                  ($d, false) => assign_rows::<V, $d, $few>(x, stride, rows, table, scratch, labels, contested),)*
+                _ => unreachable!("the difference filter is compiled for 1 to 8 dimensions"),
+            }
+        };
+    }
+    widths!((1, 4, 4)(2, 4, 2)(3, 4, 2)(4, 4, 2)(5, 4, 1)(6, 2, 1)(7, 2, 1)(8, 2, 1));
+}
+
+#[inline(always)]
+fn assign_rows<V: Vector, const D: usize, const R: usize>(x: &[f32], stride: usize, rows: usize, table: &DifferenceTable, scratch: &mut Vec<f32>, labels: &mut [u32], contested: &mut Vec<u32>) {
+    let k = table.centroids.len() / D;
+    let groups = k.div_ceil(GROUP);
+    let width = R * V::LANES;
+    scratch.resize(groups * width, 0.0);
+    for start in (0..rows).step_by(width) {
+        // SAFETY: width divides 64, which divides the stride, and rows <= stride: start + width <= stride, so every load of
+        // column f (`x.len() >= D * stride`) and store of labels (`labels.len() >= stride`) is in bounds; scratch holds `width`
+        // values a group; centroid j < k has D values. Features of the instruction set: see `Vector`.
+        unsafe {
+            let mut columns = [[V::splat(0.0); R]; D];
+            for f in 0..D {
+                for v in 0..R {
+                    columns[f][v] = V::load(x.as_ptr().add(f * stride + start + v * V::LANES));
+                }
+            }
+            let score = |j: usize| -> [V; R] {
+                let c = table.centroids.as_ptr().add(j * D);
+                let mut s = [V::splat(0.0); R];
+                for f in 0..D {
+                    let c = V::splat(*c.add(f));
+                    for v in 0..R {
+                        let t = columns[f][v].sub(c);
+                        s[v] = t.mul_add(t, s[v]);
+                    }
+                }
+                s
+            };
+            let mut best = [V::splat(f32::INFINITY); R];
+            for group in 0..groups {
+                let mut least = [V::splat(f32::INFINITY); R];
+                for j in group * GROUP..((group + 1) * GROUP).min(k) {
+                    let s = score(j);
+                    for v in 0..R {
+                        least[v] = s[v].min_or(least[v]);
+                    }
+                }
+                for v in 0..R {
+                    least[v].store(scratch.as_mut_ptr().add(group * width + v * V::LANES));
+                    best[v] = least[v].min_or(best[v]);
+                }
+            }
+            let (slope, offset) = (V::splat(table.bound.slope), V::splat(table.bound.offset));
+            let limit = best.map(|best| best.mul_add(slope, offset));
+            let mut label = [V::splat(0.0); R];
+            let (mut seen, mut twice) = ([0u32; R], [0u32; R]);
+            for group in 0..groups {
+                let mut near = 0;
+                for v in 0..R {
+                    near |= V::bits(V::load(scratch.as_ptr().add(group * width + v * V::LANES)).not_above(limit[v]));
+                }
+                if near == 0 {
+                    continue;
+                }
+                for j in group * GROUP..((group + 1) * GROUP).min(k) {
+                    let (s, name) = (score(j), V::splat(f32::from_bits(j as u32)));
+                    for v in 0..R {
+                        let mask = s[v].not_above(limit[v]);
+                        label[v] = V::select(mask, name, label[v]);
+                        let bits = V::bits(mask);
+                        twice[v] |= seen[v] & bits;
+                        seen[v] |= bits;
+                    }
+                }
+            }
+            for v in 0..R {
+                let first = start + v * V::LANES;
+                label[v].store(labels.as_mut_ptr().add(first).cast());
+                // A lane without any label cannot be (its best is in reach), but would be settled all the same.
+                let mut bits = twice[v] | !seen[v] & (u32::MAX >> (32 - V::LANES));
+                while bits != 0 {
+                    let r = first as u32 + bits.trailing_zeros();
+                    bits &= bits - 1;
+                    if (r as usize) < rows {
+                        contested.push(r);
+                    }
+                }
+            }
+        }
+    }
+}

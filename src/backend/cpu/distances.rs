@@ -1,0 +1,42 @@
+//! Reference distances over tiles: a few rows at a time, so that their latency-bound chains overlap.
+
+use super::centroids::CentroidTable;
+use crate::float::Float;
+use crate::tile::Tile;
+
+/// Rows whose chains are computed together.
+const LANES: usize = 8;
+
+/// The reference distance of every row to the centroid of its label.
+#[inline(always)]
+pub fn own_distances<T: Float>(tile: &Tile<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
+    let d = table.d;
+    for start in (0..tile.rows).step_by(LANES) {
+        let mut s = [0.0f64; LANES];
+        let rows: [usize; LANES] = std::array::from_fn(|i| (start + i).min(tile.rows - 1));
+        let centroids = rows.map(|r| table.row(labels[r] as usize));
+        for f in 0..d {
+            let x = &tile.x[f * tile.stride..][..tile.stride];
+            for i in 0..LANES {
+                let t = x[rows[i]].to_f64() - centroids[i][f].to_f64();
+                s[i] = t.mul_add(t, s[i]);
+            }
+        }
+        let len = LANES.min(tile.rows - start);
+        out[start..start + len].copy_from_slice(&s[..len]);
+    }
+}
+
+/// The reference distance of every row to one centroid.
+#[inline(always)]
+pub fn distances_to<T: Float>(tile: &Tile<T>, centroid: &[T], out: &mut [f64]) {
+    let out = &mut out[..tile.rows];
+    out.fill(0.0);
+    for (f, c) in centroid.iter().enumerate() {
+        let c = c.to_f64();
+        for (s, x) in out.iter_mut().zip(tile.column(f)) {
+            let t = x.to_f64() - c;
+            *s = t.mul_add(t, *s);
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! The CPU backend: tiles of rows, shared among threads, filtered in vector registers.
+//!
+//! ```text
+//! for each task (a few thousand rows), by whichever worker is free:
+//!   for each tile of it:
+//!     load (kept rows only) -> filter -> settle contested rows by reference distances
+//!     rows whose label changed: quantise, take from one cluster's limbs, add to the other's
+//! flush every worker's limbs into the canonical sums
+//! ```
+//! Results do not depend on who does what: labels go to their own places, everything else is an integer sum.
+
+mod assign;
+mod centroids;
+mod difference;
+mod distances;
+mod product;
+mod seeds;
+mod simd;
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+pub use assign::Assigner;
+pub use centroids::CentroidTable;
+pub use simd::{InstructionSet, Task, Vector};
+
+use self::distances::own_distances;
+use self::seeds::Seeds;
+use super::{Assigned, Far, Session};
+use crate::float::Float;
+use crate::parallel::{for_each_task, workers_for};
+use crate::partial::{Deltas, Partial, Quantiser, UNASSIGNED};
+use crate::prepare::Prepared;
+use crate::tile::{Part, Tile};
+
+/// Most rows of a task.
+const MAX_TASK: usize = 16_384;
+/// Arithmetic (rows x features x centroids) below which a fit stays on the calling thread.
+const SMALL_FIT: usize = 1 << 16;
+
+/// A range of physical rows, and the kept row that it starts with.
+#[derive(Debug, Clone)]
+pub(crate) struct TaskRows {
+    pub(crate) physical: Range<usize>,
+    pub(crate) first: usize,
+    /// Kept rows.
+    pub(crate) kept: usize,
+    /// Of these, rows of positive weight.
+    positive: usize,
+}
+
+/// One fit's rows on the CPU.
+pub struct CpuSession<'a, T> {
+    part: Part<'a, T>,
+    prepared: &'a Prepared,
+    quantiser: Quantiser,
+    set: InstructionSet,
+    k: usize,
+    d: usize,
+    tasks: Vec<TaskRows>,
+    labels: Vec<u32>,
+    partial: Partial,
+    workers: Vec<Worker<T>>,
+    /// The centroids of the last assign.
+    table: Option<CentroidTable<T>>,
+    seeds: Option<Seeds>,
+}
+
+/// One worker's buffers.
+struct Worker<T> {
+    tile: Tile<T>,
+    assigner: Assigner,
+    deltas: Deltas,
+    contribution: Vec<f64>,
+    distances: Vec<f64>,
+    inertia: Vec<u128>,
+    changed: u64,
+    far: Vec<Far>,
+}
+
+impl<'a, T: Float> CpuSession<'a, T> {
+    /// A session over one part of the rows that `prepared` was learnt from.
+    pub fn new(part: Part<'a, T>, prepared: &'a Prepared, k: usize, threads: usize, set: InstructionSet) -> Self {
+        let (n, d) = (part.features.n_rows(), part.features.n_features());
+        let tile_rows = Assigner::tile_rows::<T>(d);
+        let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
+        let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)) };
+        // Enough tasks that workers finish together, whole tiles, and no more than a cache's worth of labels.
+        let task = if threads == 1 { MAX_TASK } else { (n / (threads * 8)).clamp(tile_rows, MAX_TASK).next_multiple_of(tile_rows) };
+        let quantiser = Quantiser::new(&prepared.scales);
+        let mut session = Self {
+            workers: (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser, prepared)).collect(),
+            part,
+            prepared,
+            quantiser,
+            set,
+            k,
+            d,
+            tasks: Vec::new(),
+            labels: Vec::new(),
+            partial: Partial::new(k, d),
+            table: None,
+            seeds: None,
+        };
+        let mut first = 0;
+        for start in (0..n).step_by(task) {
+            let physical = start..(start + task).min(n);
+            let kept = session.part.selection.count(physical.clone());
+            let positive = session.count_positive(&physical, kept);
+            session.tasks.push(TaskRows { physical, first, kept, positive });
+            first += kept;
+        }
+        session.labels = vec![UNASSIGNED; first];
+        session
+    }
+
+    fn count_positive(&mut self, physical: &Range<usize>, kept: usize) -> usize {
+        if self.prepared.weights.is_none() {
+            return kept;
+        }
+        let mut count = 0;
+        self.visit_task(physical.clone(), |tile, _| count += tile.weights[..tile.rows].iter().filter(|w| **w > 0.0).count());
+        count
+    }
+
+    /// Loads the tiles of a task on the calling thread: `visit(tile, first kept row within the task)`.
+    fn visit_task(&self, physical: Range<usize>, mut visit: impl FnMut(&Tile<T>, usize)) {
+        let stride = Assigner::tile_rows::<T>(self.d);
+        let (mut tile, mut at) = (Tile::new(self.d, stride), 0);
+        for start in physical.clone().step_by(stride) {
+            tile.load(&self.part, self.prepared.weights, start..(start + stride).min(physical.end));
+            visit(&tile, at);
+            at += tile.rows;
+        }
+    }
+
+    /// The physical row of a kept row.
+    fn physical(&self, row: usize) -> usize {
+        let task = &self.tasks[self.tasks.partition_point(|task| task.first <= row) - 1];
+        let rank = row - task.first;
+        if self.part.selection.is_all() {
+            return task.physical.start + rank;
+        }
+        task.physical.clone().filter(|&i| self.part.selection.contains(i)).nth(rank).unwrap_or(task.physical.start)
+    }
+
+    fn load_row(&self, row: usize) -> Tile<T> {
+        let at = self.physical(row);
+        let mut tile = Tile::new(self.d, 1);
+        tile.load(&self.part, self.prepared.weights, at..at + 1);
+        tile
+    }
+
+    /// One pass: `pass` says what is done with each tile.
+    fn pass(&mut self, pass: Pass<'_>) {
+        let Self { part, prepared, quantiser, set, tasks, labels, partial, workers, table, .. } = self;
+        let Some(table) = table else { return };
+        let mut rest = labels.as_mut_slice();
+        let tasks = tasks.iter().map(move |task| {
+            let (labels, tail) = std::mem::take(&mut rest).split_at_mut(task.kept);
+            rest = tail;
+            (task, labels)
+        });
+        let partial = Mutex::new(partial);
+        for_each_task(workers, tasks, |worker, (task, labels)| {
+            set.run(TaskPass { part, prepared, quantiser, table, partial: &partial, worker, task, labels, pass });
+        });
+    }
+}
+
+impl<T: Float> Worker<T> {
+    fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser, _: &Prepared) -> Self {
+        Self {
+            tile: Tile::new(d, tile_rows),
+            assigner: Assigner::new::<T>(d, k),
+            deltas: Deltas::new(k, quantiser),
+            contribution: vec![0.0; d],
+            distances: vec![0.0; tile_rows],
+            inertia: Vec::new(),
+            changed: 0,
+            far: Vec::new(),
+        }
+    }
+}
+
+/// What a pass does with each tile.
+#[derive(Clone, Copy)]
+enum Pass<'p> {
+    /// New labels and deltas; then the inertia if asked for.
+    Assign { want_inertia: bool },
+    /// The inertia under the labels as they are.
+    Inertia,
+    /// The farthest rows of the clusters that may give one.
+    Farthest { count: usize, donors: &'p [bool] },
+}
+
+/// One task of one pass, to be compiled for each instruction set.
+struct TaskPass<'p, 'a, 'm, T> {
+    part: &'p Part<'a, T>,
+    prepared: &'p Prepared,
+    quantiser: &'p Quantiser,
+    table: &'p CentroidTable<T>,
+    partial: &'p Mutex<&'m mut Partial>,
+    worker: &'p mut Worker<T>,
+    task: &'p TaskRows,
+    labels: &'p mut [u32],
+    pass: Pass<'p>,
+}
+
+impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Worker { tile, assigner, deltas, contribution, distances, inertia, changed, far } = self.worker;
+        let stride = tile.stride;
+        let mut at = 0;
+        for start in self.task.physical.clone().step_by(stride) {
+            tile.load(self.part, self.prepared.weights, start..(start + stride).min(self.task.physical.end));
+            let labels = &mut self.labels[at..at + tile.rows];
+            if let Pass::Assign { .. } = self.pass {
+                let new = assigner.assign::<V, T>(tile, self.table);
+                if labels != new {
+                    for r in 0..tile.rows {
+                        let (old, new, weight) = (labels[r], new[r], tile.weights[r]);
+                        if old != new {
+                            labels[r] = new;
+                            if weight > 0.0 {
+                                *changed += 1;
+                                let mass = contribute(tile, r, self.prepared, contribution);
+                                deltas.move_row(self.quantiser, contribution, mass, old, new, self.partial);
+                            }
+                        }
+                    }
+                }
+            }
+            match self.pass {
+                Pass::Assign { want_inertia: false } => {}
+                Pass::Assign { .. } | Pass::Inertia => {
+                    own_distances(tile, self.table, labels, distances);
+                    for r in 0..tile.rows {
+                        inertia[labels[r] as usize] += self.prepared.distances.quantise(tile.weights[r], distances[r]);
+                    }
+                }
+                Pass::Farthest { count, donors } => {
+                    own_distances(tile, self.table, labels, distances);
+                    for r in 0..tile.rows {
+                        if tile.weights[r] > 0.0 && donors[labels[r] as usize] {
+                            keep_farthest(far, count, Far { distance: distances[r], row: (self.task.first + at + r) as u64, cluster: labels[r] });
+                        }
+                    }
+                }
+            }
+            at += tile.rows;
+        }
+    }
+}
+
+/// Keeps the `count` farthest rows: sorts and cuts whenever twice as many have come together.
+fn keep_farthest(far: &mut Vec<Far>, count: usize, new: Far) {
+    far.push(new);
+    if far.len() >= 2 * count + 64 {
+        far.sort_unstable_by(Far::order);
+        far.truncate(count);
+    }
+}
+
+/// `fl(w^ * x)` of row r for each feature, and the integer of its weight.
+#[inline(always)]
+fn contribute<T: Float>(tile: &Tile<T>, r: usize, prepared: &Prepared, out: &mut [f64]) -> i128 {
+    tile.row(r, out);
+    match prepared.weights {
+        None => 1,
+        Some(scale) => {
+            let weight = tile.weights[r];
+            out.iter_mut().for_each(|x| *x *= weight);
+            scale.integer(weight)
+        }
+    }
+}
+
+impl<T: Float> Session<T> for CpuSession<'_, T> {
+    fn rows(&self) -> u64 {
+        self.labels.len() as u64
+    }
+
+    fn positive_rows(&self) -> u64 {
+        self.tasks.iter().map(|task| task.positive as u64).sum()
+    }
+
+    fn row(&self, row: u64) -> Vec<T> {
+        self.load_row(row as usize).x
+    }
+
+    fn start_draws(&mut self) -> u128 {
+        let weights = self.prepared.weights;
+        let mut totals = vec![0u128; self.tasks.len()];
+        for (task, total) in self.tasks.iter().zip(&mut totals) {
+            match weights {
+                None => *total = task.kept as u128,
+                Some(scale) => self.visit_task(task.physical.clone(), |tile, _| {
+                    *total += tile.weights[..tile.rows].iter().map(|w| scale.integer(*w) as u128).sum::<u128>();
+                }),
+            }
+        }
+        let seeds = Seeds::new(totals, self.labels.len());
+        self.seeds.insert(seeds).total()
+    }
+
+    fn positive_row(&self, mut rank: u64) -> u64 {
+        for task in &self.tasks {
+            if rank >= task.positive as u64 {
+                rank -= task.positive as u64;
+                continue;
+            }
+            let mut found = None;
+            self.visit_task(task.physical.clone(), |tile, at| {
+                for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
+                    if rank == 0 && found.is_none() {
+                        found = Some(task.first + at + r);
+                    }
+                    rank = rank.wrapping_sub(1);
+                }
+            });
+            return found.unwrap_or(task.first) as u64;
+        }
+        unreachable!("the rank is below the number of rows of positive weight")
+    }
+
+    fn draw(&self, target: u128) -> u64 {
+        let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
+        let (index, mut rest) = seeds.task_of(target);
+        let task = &self.tasks[index];
+        let mut found = None;
+        self.visit_task(task.physical.clone(), |tile, at| {
+            for r in 0..tile.rows {
+                let weight = seeds.weight(task.first + at + r, tile.weights[r], self.prepared);
+                if found.is_none() {
+                    match rest.checked_sub(weight) {
+                        Some(left) => rest = left,
+                        None => found = Some(task.first + at + r),
+                    }
+                }
+            }
+        });
+        found.unwrap_or(task.first) as u64
+    }
+
+    fn gains(&mut self, candidates: &[T]) -> Vec<u128> {
+        let Self { part, prepared, set, tasks, workers, seeds, d, .. } = self;
+        let Some(seeds) = seeds else { unreachable!("draws were started") };
+        seeds.gains(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), candidates, *d)
+    }
+
+    fn take_seed(&mut self, centroid: &[T]) -> u128 {
+        let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
+        let Some(seeds) = seeds else { unreachable!("draws were started") };
+        seeds.take(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), centroid);
+        seeds.total()
+    }
+
+    fn end_draws(&mut self) {
+        self.seeds = None;
+    }
+
+    fn reset(&mut self) {
+        self.labels.fill(UNASSIGNED);
+        self.partial.reset();
+    }
+
+    fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Assigned {
+        let extent = self.prepared.lows.iter().chain(&self.prepared.highs).fold(0.0f64, |m, v| m.max(v.abs()));
+        self.table = Some(CentroidTable::new(centroids, self.d, &self.prepared.centre, extent));
+        if want_inertia {
+            self.workers.iter_mut().for_each(|worker| worker.inertia = vec![0; self.k]);
+        }
+        self.pass(Pass::Assign { want_inertia });
+        let mut changed = 0;
+        for worker in &mut self.workers {
+            worker.deltas.flush(&self.quantiser, &mut self.partial);
+            changed += std::mem::take(&mut worker.changed);
+        }
+        Assigned { changed, inertia: want_inertia.then(|| self.take_inertia()) }
+    }
+
+    fn partial(&self) -> &Partial {
+        &self.partial
+    }
+
+    fn clear_dirty(&mut self) {
+        self.partial.clear_dirty();
+    }
+
+    fn farthest(&mut self, count: usize, donors: &[bool]) -> Vec<Far> {
+        self.pass(Pass::Farthest { count, donors });
+        let mut all: Vec<Far> = self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.far)).collect();
+        all.sort_unstable_by(Far::order);
+        all.truncate(count);
+        all
+    }
+
+    fn relocate(&mut self, row: u64, to: u32) {
+        let tile = self.load_row(row as usize);
+        let from = std::mem::replace(&mut self.labels[row as usize], to);
+        let mut contribution = vec![0.0; self.d];
+        let mass = contribute(&tile, 0, self.prepared, &mut contribution);
+        let deltas = &mut self.workers[0].deltas;
+        let target = Mutex::new(&mut self.partial);
+        deltas.move_row(&self.quantiser, &contribution, mass, from, to, &target);
+        deltas.flush(&self.quantiser, &mut self.partial);
+    }
+
+    fn inertia(&mut self) -> Vec<u128> {
+        self.workers.iter_mut().for_each(|worker| worker.inertia = vec![0; self.k]);
+        self.pass(Pass::Inertia);
+        self.take_inertia()
+    }
+
+    fn labels(&self) -> Vec<u32> {
+        self.labels.clone()
+    }
+
+    fn into_labels(self: Box<Self>) -> Vec<u32> {
+        self.labels
+    }
+}
+
+impl<T: Float> CpuSession<'_, T> {
+    fn take_inertia(&mut self) -> Vec<u128> {
+        let mut total = vec![0u128; self.k];
+        for worker in &mut self.workers {
+            total.iter_mut().zip(std::mem::take(&mut worker.inertia)).for_each(|(a, b)| *a += b);
+        }
+        total
+    }
+}

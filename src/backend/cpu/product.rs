@@ -1,0 +1,224 @@
+//! The product filter: scores `|c|^2 / 2 - x.c` on centred, scaled float32 copies, any dimensions and any k.
+//!
+//! ```text
+//! for a tile of 64 rows:  x^ = scaled, centred copy (feature-major);  width = the row's bound
+//!   for each panel of centroids:
+//!     for each panel of features, for each group of centroids:
+//!       scores[j][r] += x^ . (-c^)          register-blocked: 4 vectors of rows by 6 centroids
+//!     best = min(best, scores);  limit = best + width
+//!     every (j, r) with score <= limit is in reach of row r
+//!   rows with one centroid in reach have their label; the others are settled by reference distances
+//! ```
+//! Departures: (1) sums run over panels of features, which keeps operands in the first-level cache and makes the error bound
+//! grow with the panel instead of d. (2) A limit only falls while panels of centroids go by, so a row's list may hold some
+//! that a later limit rules out: they are dropped at the end, or when the list is full. (3) A row whose list overflows, and
+//! one whose scores are not finite, is compared with all centroids.
+
+use super::centroids::{GROUP, ProductTable};
+use super::simd::Vector;
+use crate::certify::{Expanded, PANEL};
+use crate::float::Float;
+use crate::tile::Tile;
+
+/// Rows of a tile: four AVX-512 vectors.
+pub const ROWS: usize = 64;
+/// Centroids whose scores are held at a time: with 64 rows of float32 they fill half of a second-level cache.
+const CENTROID_PANEL: usize = 170 * GROUP;
+/// Centroids that a row's list has room for.
+const REACH: usize = 16;
+/// A list that overflowed.
+pub const ALL: u8 = u8::MAX;
+
+/// Buffers of one worker.
+#[derive(Debug)]
+pub struct ProductScratch {
+    /// `(d, ROWS)`: the tile's copy.
+    copy: Vec<f32>,
+    /// `(panel, ROWS)`.
+    scores: Vec<f32>,
+    widths: [f32; ROWS],
+    best: [f32; ROWS],
+    /// For each row how many centroids are in reach, or [`ALL`].
+    pub counts: [u8; ROWS],
+    /// Those centroids, in ascending order, and their scores.
+    pub reach: [[u32; REACH]; ROWS],
+    reach_scores: [[f32; REACH]; ROWS],
+}
+
+impl ProductScratch {
+    pub fn new(d: usize, k: usize) -> Self {
+        let panel = CENTROID_PANEL.min(k.next_multiple_of(GROUP));
+        Self {
+            copy: vec![0.0; d * ROWS],
+            scores: vec![0.0; panel * ROWS],
+            widths: [0.0; ROWS],
+            best: [0.0; ROWS],
+            counts: [0; ROWS],
+            reach: [[0; REACH]; ROWS],
+            reach_scores: [[0.0; REACH]; ROWS],
+        }
+    }
+
+    /// Finds the centroids in reach of every row of a tile (`tile.stride == ROWS`).
+    #[inline(always)]
+    pub fn find_reach<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &ProductTable, k: usize) {
+        assert_eq!(tile.stride, ROWS);
+        self.copy_tile(tile, table);
+        self.best.fill(f32::INFINITY);
+        self.counts.fill(0);
+        let d = self.copy.len() / ROWS;
+        let groups = k.div_ceil(GROUP);
+        let per_panel = CENTROID_PANEL / GROUP;
+        for first_group in (0..groups).step_by(per_panel) {
+            let panel = first_group..(first_group + per_panel).min(groups);
+            for features in (0..d).step_by(PANEL) {
+                let end = (features + PANEL).min(d);
+                for group in panel.clone() {
+                    let at = (group - first_group) * GROUP * ROWS;
+                    let scores = &mut self.scores[at..][..GROUP * ROWS];
+                    let centroids = &table.packed[(group * d + features) * GROUP..(group * d + end) * GROUP];
+                    if features == 0 {
+                        let halves = &table.half_squares[group * GROUP..][..GROUP];
+                        scores.chunks_exact_mut(ROWS).zip(halves).for_each(|(scores, half)| scores.fill(*half));
+                    }
+                    let copy = &self.copy[features * ROWS..end * ROWS];
+                    match V::ROW_VECTORS {
+                        4 => add_products::<V, 4>(copy, centroids, scores),
+                        2 => add_products::<V, 2>(copy, centroids, scores),
+                        _ => add_products::<V, 1>(copy, centroids, scores),
+                    }
+                }
+            }
+            let centroids = panel.start * GROUP..(panel.end * GROUP).min(k);
+            self.collect::<V>(centroids, tile.rows);
+        }
+        self.drop_out_of_reach(tile.rows);
+    }
+
+    /// The centred, scaled copy of the tile, and every row's width.
+    #[inline(always)]
+    fn copy_tile<T: Float>(&mut self, tile: &Tile<T>, table: &ProductTable) {
+        let half = table.scale_exponent / 2;
+        let [first, second] = [half, table.scale_exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
+        let mut squares = [0.0f32; ROWS];
+        for ((copy, x), centre) in self.copy.chunks_exact_mut(ROWS).zip(tile.x.chunks_exact(ROWS)).zip(&table.centre) {
+            let centre = T::from_f64(*centre);
+            for r in 0..ROWS {
+                let value = x[r].centred_copy(centre, first, second);
+                copy[r] = value;
+                squares[r] = value * value + squares[r];
+            }
+        }
+        for r in 0..ROWS {
+            self.widths[r] = table.bound.width(squares[r]);
+        }
+    }
+
+    /// Takes in the scores of a panel of centroids.
+    #[inline(always)]
+    fn collect<V: Vector>(&mut self, centroids: std::ops::Range<usize>, rows: usize) {
+        let per_row = ROWS / V::LANES;
+        let mut limits = [0.0f32; ROWS];
+        // SAFETY: `scores` holds ROWS values for each centroid of the panel, `best` and `limits` ROWS values; v * LANES + LANES
+        // never exceeds ROWS. Features of the instruction set: see `Vector`.
+        unsafe {
+            for v in 0..per_row {
+                let mut best = V::load(self.best.as_ptr().add(v * V::LANES));
+                for j in 0..centroids.len() {
+                    best = V::load(self.scores.as_ptr().add(j * ROWS + v * V::LANES)).min_or(best);
+                }
+                best.store(self.best.as_mut_ptr().add(v * V::LANES));
+            }
+            for r in 0..ROWS {
+                limits[r] = Expanded::threshold(self.best[r], self.widths[r]);
+            }
+            for j in 0..centroids.len() {
+                let mut near = 0u64;
+                for v in 0..per_row {
+                    let limit = V::load(limits.as_ptr().add(v * V::LANES));
+                    let mask = V::load(self.scores.as_ptr().add(j * ROWS + v * V::LANES)).not_above(limit);
+                    near |= u64::from(V::bits(mask)) << (v * V::LANES);
+                }
+                while near != 0 {
+                    let r = near.trailing_zeros() as usize;
+                    near &= near - 1;
+                    if r < rows {
+                        self.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, r: usize, j: u32, score: f32, limit: f32) {
+        if self.counts[r] as usize == REACH {
+            self.keep_within(r, limit);
+        }
+        let count = self.counts[r];
+        if (count as usize) < REACH {
+            self.reach[r][count as usize] = j;
+            self.reach_scores[r][count as usize] = score;
+            self.counts[r] = count + 1;
+        } else {
+            self.counts[r] = ALL;
+        }
+    }
+
+    #[inline(always)]
+    fn drop_out_of_reach(&mut self, rows: usize) {
+        for r in 0..rows {
+            let limit = Expanded::threshold(self.best[r], self.widths[r]);
+            if self.counts[r] != ALL {
+                self.keep_within(r, limit);
+            }
+            // A limit that is not finite rules nothing out.
+            if self.counts[r] == 0 || !limit.is_finite() {
+                self.counts[r] = ALL;
+            }
+        }
+    }
+
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
+    #[inline(always)]
+    fn keep_within(&mut self, r: usize, limit: f32) {
+        let mut kept = 0;
+        for i in 0..self.counts[r] as usize {
+            if !(self.reach_scores[r][i] > limit) {
+                self.reach[r][kept] = self.reach[r][i];
+                self.reach_scores[r][kept] = self.reach_scores[r][i];
+                kept += 1;
+            }
+        }
+        self.counts[r] = kept as u8;
+    }
+}
+
+/// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]` for 64 rows and a group of centroids; R vectors of rows at a time.
+#[inline(always)]
+fn add_products<V: Vector, const R: usize>(copy: &[f32], centroids: &[f32], scores: &mut [f32]) {
+    let features = centroids.len() / GROUP;
+    assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS);
+    for start in (0..ROWS).step_by(R * V::LANES) {
+        // SAFETY: start + R * LANES <= ROWS because R * LANES divides ROWS; the assertion bounds f and c. Features of the
+        // instruction set: see `Vector`.
+        unsafe {
+            let mut sums = [[V::splat(0.0); R]; GROUP];
+            for f in 0..features {
+                let x: [V; R] = std::array::from_fn(|v| V::load(copy.as_ptr().add(f * ROWS + start + v * V::LANES)));
+                for c in 0..GROUP {
+                    let centroid = V::splat(*centroids.as_ptr().add(f * GROUP + c));
+                    for v in 0..R {
+                        sums[c][v] = x[v].mul_add(centroid, sums[c][v]);
+                    }
+                }
+            }
+            for c in 0..GROUP {
+                for v in 0..R {
+                    let at = scores.as_mut_ptr().add(c * ROWS + start + v * V::LANES);
+                    V::load(at).add(sums[c][v]).store(at);
+                }
+            }
+        }
+    }
+}

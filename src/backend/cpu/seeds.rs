@@ -1,0 +1,156 @@
+//! The state of seeding: each row's reference distance to the nearest centroid taken, and draw totals by task.
+
+use std::sync::Mutex;
+
+use super::TaskRows;
+use super::distances::distances_to;
+use super::simd::{InstructionSet, Task, Vector};
+use crate::float::Float;
+use crate::parallel::for_each_task;
+use crate::prepare::Prepared;
+use crate::tile::{Part, Tile};
+
+/// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
+pub struct Seeds {
+    /// Reference distance to the nearest centroid taken; infinite before the first.
+    nearest: Vec<f64>,
+    /// Total draw weight of each task.
+    totals: Vec<u128>,
+    any_taken: bool,
+}
+
+impl Seeds {
+    pub fn new(totals: Vec<u128>, rows: usize) -> Self {
+        Self { nearest: vec![f64::INFINITY; rows], totals, any_taken: false }
+    }
+
+    pub fn total(&self) -> u128 {
+        self.totals.iter().sum()
+    }
+
+    /// The task in which the running total first exceeds `target`, and what is left of the target there.
+    pub fn task_of(&self, mut target: u128) -> (usize, u128) {
+        for (index, total) in self.totals.iter().enumerate() {
+            match target.checked_sub(*total) {
+                Some(rest) => target = rest,
+                None => return (index, target),
+            }
+        }
+        unreachable!("the target is below the total")
+    }
+
+    /// The draw weight of a row of weight `w^`.
+    pub fn weight(&self, row: usize, weight: f64, prepared: &Prepared) -> u128 {
+        if self.any_taken {
+            prepared.distances.quantise(weight, self.nearest[row])
+        } else {
+            prepared.weights.map_or(1, |scale| scale.integer(weight) as u128)
+        }
+    }
+
+    /// By how much each candidate would lower the total.
+    #[allow(clippy::too_many_arguments)]
+    pub fn gains<'t, T: Float>(&mut self, set: InstructionSet, part: &Part<'_, T>, prepared: &Prepared, tasks: &[TaskRows], tiles: impl Iterator<Item = &'t mut Tile<T>>, candidates: &[T], d: usize) -> Vec<u128> {
+        let m = candidates.len() / d;
+        let mut workers: Vec<_> = tiles.map(|tile| (tile, vec![0u128; m])).collect();
+        let nearest = &self.nearest;
+        for_each_task(&mut workers, tasks.iter(), |(tile, gains), task| {
+            set.run(Gains { part, prepared, tile, task, nearest: &nearest[task.first..][..task.kept], candidates, gains });
+        });
+        workers.into_iter().fold(vec![0; m], |mut all, (_, gains)| {
+            all.iter_mut().zip(gains).for_each(|(a, b)| *a += b);
+            all
+        })
+    }
+
+    /// Takes a centroid.
+    pub fn take<'t, T: Float>(&mut self, set: InstructionSet, part: &Part<'_, T>, prepared: &Prepared, tasks: &[TaskRows], tiles: impl Iterator<Item = &'t mut Tile<T>>, centroid: &[T]) {
+        self.any_taken = true;
+        let mut rest = self.nearest.as_mut_slice();
+        let totals = self.totals.iter_mut().map(Mutex::new);
+        let work = tasks.iter().zip(totals).map(move |(task, total)| {
+            let (nearest, tail) = std::mem::take(&mut rest).split_at_mut(task.kept);
+            rest = tail;
+            (task, total, nearest)
+        });
+        let mut tiles: Vec<_> = tiles.collect();
+        for_each_task(&mut tiles, work, |tile, (task, total, nearest)| {
+            let sum = set.run(Take { part, prepared, tile, task, nearest, centroid });
+            **total.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = sum;
+        });
+    }
+}
+
+/// The gains of candidates over one task.
+struct Gains<'p, 'a, T> {
+    part: &'p Part<'a, T>,
+    prepared: &'p Prepared,
+    tile: &'p mut Tile<T>,
+    task: &'p TaskRows,
+    nearest: &'p [f64],
+    candidates: &'p [T],
+    gains: &'p mut [u128],
+}
+
+impl<T: Float> Task for Gains<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let d = self.part.features.n_features();
+        let mut s = vec![0.0; self.tile.stride];
+        let mut at = 0;
+        for_each_tile(self.part, self.prepared, self.tile, self.task, |tile| {
+            let nearest = &self.nearest[at..at + tile.rows];
+            for (candidate, gain) in self.candidates.chunks_exact(d).zip(self.gains.iter_mut()) {
+                distances_to(tile, candidate, &mut s);
+                for (r, (s, near)) in s.iter().zip(nearest).enumerate() {
+                    // Integer distances grow with s, so only rows that come nearer change.
+                    if s < near {
+                        let weight = tile.weights[r];
+                        *gain += self.prepared.distances.quantise(weight, *near) - self.prepared.distances.quantise(weight, *s);
+                    }
+                }
+            }
+            at += tile.rows;
+        });
+    }
+}
+
+/// Lowers the distances of one task; returns its new total.
+struct Take<'p, 'a, T> {
+    part: &'p Part<'a, T>,
+    prepared: &'p Prepared,
+    tile: &'p mut Tile<T>,
+    task: &'p TaskRows,
+    nearest: &'p mut [f64],
+    centroid: &'p [T],
+}
+
+impl<T: Float> Task for Take<'_, '_, T> {
+    type Output = u128;
+
+    #[inline(always)]
+    fn run<V: Vector>(self) -> u128 {
+        let mut s = vec![0.0; self.tile.stride];
+        let (mut at, mut total) = (0, 0);
+        for_each_tile(self.part, self.prepared, self.tile, self.task, |tile| {
+            distances_to(tile, self.centroid, &mut s);
+            for (r, (s, near)) in s.iter().zip(&mut self.nearest[at..at + tile.rows]).enumerate() {
+                *near = if *s < *near { *s } else { *near };
+                total += self.prepared.distances.quantise(tile.weights[r], *near);
+            }
+            at += tile.rows;
+        });
+        total
+    }
+}
+
+#[inline(always)]
+fn for_each_tile<T: Float>(part: &Part<'_, T>, prepared: &Prepared, tile: &mut Tile<T>, task: &TaskRows, mut visit: impl FnMut(&Tile<T>)) {
+    let stride = tile.stride;
+    for start in task.physical.clone().step_by(stride) {
+        tile.load(part, prepared.weights, start..(start + stride).min(task.physical.end));
+        visit(tile);
+    }
+}

@@ -1,0 +1,301 @@
+//! A small vector trait, and the one place where an instruction set is chosen.
+//!
+//! Kernels are written once over [`Vector`]; [`InstructionSet::run`] compiles a [`Task`] for each instruction set by inlining
+//! it into a function that enables the set's features. None of them changes a bit of a result: float32 kernels are filters,
+//! and float64 arithmetic is the contract's, which rounds alike at any width.
+
+use std::sync::OnceLock;
+
+/// What kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstructionSet {
+    /// 16 lanes; x86-64 with AVX-512 F, BW, DQ, VL.
+    Avx512,
+    /// 8 lanes; x86-64 with AVX2 and FMA.
+    Avx2,
+    /// 8 lanes of whatever the target's baseline has.
+    Portable,
+}
+
+impl InstructionSet {
+    /// The widest that this machine has; detected once.
+    pub fn detect() -> Self {
+        static DETECTED: OnceLock<InstructionSet> = OnceLock::new();
+        *DETECTED.get_or_init(|| [Self::Avx512, Self::Avx2].into_iter().find(|set| set.is_available()).unwrap_or(Self::Portable))
+    }
+
+    /// Whether this machine has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                use std::arch::is_x86_feature_detected as has;
+                has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("fma") && has!("avx2")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma"),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    /// Runs a task compiled for this set, or for the portable one where the machine does not have it.
+    #[inline]
+    pub fn run<T: Task>(self, task: T) -> T::Output {
+        #[cfg(target_arch = "x86_64")]
+        {
+            // SAFETY: the features that the two functions enable were found by `is_available`, which std caches.
+            unsafe {
+                match self {
+                    Self::Avx512 if self.is_available() => return x86::run_avx512(task),
+                    Self::Avx2 if self.is_available() => return x86::run_avx2(task),
+                    _ => {}
+                }
+            }
+        }
+        task.run::<Portable>()
+    }
+}
+
+/// Something to compile for each instruction set. `run` and all it calls in its hot loops are `#[inline(always)]`.
+pub trait Task {
+    type Output;
+    fn run<V: Vector>(self) -> Self::Output;
+}
+
+/// A vector of float32 lanes. The operations are those that the kernels need and no more.
+///
+/// All methods but `splat` are unsafe to call where the instruction set is not available; `load` and `store` need `LANES`
+/// valid values at the pointer, at any alignment.
+pub trait Vector: Copy {
+    const LANES: usize;
+    /// Row vectors and registers: how many row vectors of scores the product kernel keeps.
+    const ROW_VECTORS: usize;
+    /// Whether there are 32 vector registers.
+    const MANY_REGISTERS: bool;
+    type Mask: Copy;
+    /// # Safety
+    /// As the trait says.
+    unsafe fn splat(x: f32) -> Self;
+    /// # Safety
+    /// As the trait says.
+    unsafe fn load(p: *const f32) -> Self;
+    /// # Safety
+    /// As the trait says.
+    unsafe fn store(self, p: *mut f32);
+    /// # Safety
+    /// As the trait says.
+    unsafe fn sub(self, other: Self) -> Self;
+    /// # Safety
+    /// As the trait says.
+    unsafe fn add(self, other: Self) -> Self;
+    /// `self * b + c`, fused where the hardware does.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    /// The lesser; `best` where `self` is NaN.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn min_or(self, best: Self) -> Self;
+    /// Lanes where `self` is not above `limit`: NaN counts as not above.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn not_above(self, limit: Self) -> Self::Mask;
+    /// `self` where the mask is set, else `other`. Moves bits, computes nothing.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
+    /// One bit a lane.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn bits(mask: Self::Mask) -> u32;
+}
+
+/// Eight lanes of plain Rust, for the compiler to map to the baseline.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+pub struct Portable([f32; 8]);
+
+impl Portable {
+    #[inline(always)]
+    fn zip(self, other: Self, op: impl Fn(f32, f32) -> f32) -> Self {
+        Self(std::array::from_fn(|i| op(self.0[i], other.0[i])))
+    }
+}
+
+impl Vector for Portable {
+    const LANES: usize = 8;
+    const ROW_VECTORS: usize = 1;
+    const MANY_REGISTERS: bool = cfg!(target_arch = "aarch64");
+    type Mask = [bool; 8];
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Self([x; 8])
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller passes 8 valid values; read_unaligned asks for no alignment.
+        Self(unsafe { p.cast::<[f32; 8]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: as in `load`.
+        unsafe { p.cast::<[f32; 8]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        self.zip(other, |a, b| a - b)
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        self.zip(other, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // A fused operation in software would be slow; the bounds allow for the second rounding.
+        Self(std::array::from_fn(|i| if cfg!(target_arch = "aarch64") { self.0[i].mul_add(b.0[i], c.0[i]) } else { self.0[i] * b.0[i] + c.0[i] }))
+    }
+    #[inline(always)]
+    unsafe fn min_or(self, best: Self) -> Self {
+        self.zip(best, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN must count as not above
+    unsafe fn not_above(self, limit: Self) -> [bool; 8] {
+        std::array::from_fn(|i| !(self.0[i] > limit.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn select(mask: [bool; 8], a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| if mask[i] { a.0[i] } else { b.0[i] }))
+    }
+    #[inline(always)]
+    unsafe fn bits(mask: [bool; 8]) -> u32 {
+        mask.iter().enumerate().fold(0, |bits, (i, set)| bits | u32::from(*set) << i)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Task, Vector};
+
+    /// # Safety
+    /// The machine has the features named.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,avx2")]
+    pub unsafe fn run_avx512<T: Task>(task: T) -> T::Output {
+        task.run::<Avx512>()
+    }
+
+    /// # Safety
+    /// The machine has the features named.
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn run_avx2<T: Task>(task: T) -> T::Output {
+        task.run::<Avx2>()
+    }
+
+    #[derive(Clone, Copy)]
+    pub struct Avx512(__m512);
+    #[derive(Clone, Copy)]
+    pub struct Avx2(__m256);
+
+    // SAFETY of every call below: the methods are only reached through `run_avx512` and `run_avx2`, into which they are inlined;
+    // pointers are the caller's to answer for, as the trait says, and the unaligned forms are used.
+    impl Vector for Avx512 {
+        const LANES: usize = 16;
+        const ROW_VECTORS: usize = 4;
+        const MANY_REGISTERS: bool = true;
+        type Mask = __mmask16;
+
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> Self {
+            Self(unsafe { _mm512_set1_ps(x) })
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> Self {
+            Self(unsafe { _mm512_loadu_ps(p) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, p: *mut f32) {
+            unsafe { _mm512_storeu_ps(p, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            Self(unsafe { _mm512_sub_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            Self(unsafe { _mm512_add_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+            Self(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
+        }
+        #[inline(always)]
+        unsafe fn min_or(self, best: Self) -> Self {
+            Self(unsafe { _mm512_min_ps(self.0, best.0) })
+        }
+        #[inline(always)]
+        unsafe fn not_above(self, limit: Self) -> __mmask16 {
+            unsafe { _mm512_cmp_ps_mask::<_CMP_NGT_UQ>(self.0, limit.0) }
+        }
+        #[inline(always)]
+        unsafe fn select(mask: __mmask16, a: Self, b: Self) -> Self {
+            Self(unsafe { _mm512_mask_blend_ps(mask, b.0, a.0) })
+        }
+        #[inline(always)]
+        unsafe fn bits(mask: __mmask16) -> u32 {
+            u32::from(mask)
+        }
+    }
+
+    impl Vector for Avx2 {
+        const LANES: usize = 8;
+        const ROW_VECTORS: usize = 2;
+        const MANY_REGISTERS: bool = false;
+        type Mask = __m256;
+
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> Self {
+            Self(unsafe { _mm256_set1_ps(x) })
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> Self {
+            Self(unsafe { _mm256_loadu_ps(p) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, p: *mut f32) {
+            unsafe { _mm256_storeu_ps(p, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            Self(unsafe { _mm256_sub_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            Self(unsafe { _mm256_add_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+            Self(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
+        }
+        #[inline(always)]
+        unsafe fn min_or(self, best: Self) -> Self {
+            Self(unsafe { _mm256_min_ps(self.0, best.0) })
+        }
+        #[inline(always)]
+        unsafe fn not_above(self, limit: Self) -> __m256 {
+            unsafe { _mm256_cmp_ps::<_CMP_NGT_UQ>(self.0, limit.0) }
+        }
+        #[inline(always)]
+        unsafe fn select(mask: __m256, a: Self, b: Self) -> Self {
+            Self(unsafe { _mm256_blendv_ps(b.0, a.0, mask) })
+        }
+        #[inline(always)]
+        unsafe fn bits(mask: __m256) -> u32 {
+            unsafe { _mm256_movemask_ps(mask) as u32 }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Every way in which a fit, a prediction or a frame can be refused, as one typed error.
+//!
+//! A message says what was expected and what was got. The variants are grouped: what the caller asked for
+//! (options, shapes), what the data hold (values, ranges), and what the machine has.
+
+use thiserror::Error;
+
+/// The result of everything in this crate that can be refused.
+pub type Result<T> = std::result::Result<T, KMeansError>;
+
+/// Why a fit, a prediction or a frame was refused.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum KMeansError {
+    // ---- options and shapes -------------------------------------------------------------------------------
+    /// An option has a value outside its domain.
+    #[error("{option}: expected {expected}, got {got}")]
+    InvalidOption { option: &'static str, expected: String, got: String },
+    /// An option that this version knows by name but does not carry out yet.
+    #[error("{option}={value:?} is not available yet in this version")]
+    NotAvailable { option: &'static str, value: String },
+    /// There are no feature columns.
+    #[error("features: expected at least one column, got none")]
+    NoFeatures,
+    /// There are no rows to fit.
+    #[error("rows: expected at least one row, got none{}", .skipped.map(|s| format!(" ({s} rows were skipped for nulls or non-finite values)")).unwrap_or_default())]
+    NoRows { skipped: Option<u64> },
+    /// More rows than the fixed-point sums can hold.
+    #[error("rows: expected at most 2^36, got {got}")]
+    TooManyRows { got: u64 },
+    /// Two things that must be equally long are not.
+    #[error("{what}: expected {expected} values, got {got}")]
+    LengthMismatch { what: String, expected: usize, got: usize },
+    /// Centroids or features of another width than the model or the data.
+    #[error("{what}: expected {expected} features, got {got}")]
+    WidthMismatch { what: &'static str, expected: usize, got: usize },
+    /// A feature column's dtype cannot be clustered.
+    #[error("column {column:?}: expected a numeric or boolean dtype, got {got}")]
+    UnsupportedDtype { column: String, got: String },
+    /// A feature has the name of a column of the centroid frame.
+    #[error("a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\")")]
+    ReservedName { name: String },
+    /// Two features have the same name.
+    #[error("feature names must differ, got {name:?} twice")]
+    DuplicateName { name: String },
+    /// A serialised model could not be read.
+    #[error("model: expected {expected}, got {got}")]
+    InvalidModel { expected: String, got: String },
+
+    // ---- values -------------------------------------------------------------------------------------------
+    /// A column holds values that have no place in a distance, and `null_policy` is `"raise"`.
+    #[error("column {column:?}: expected finite values, got {nulls} nulls, {nans} NaNs and {infinities} infinities (null_policy=\"skip\" leaves such rows out)")]
+    NotFinite { column: String, nulls: u64, nans: u64, infinities: u64 },
+    /// Values outside the magnitudes that distances can be computed for.
+    #[error("{what}: expected a largest magnitude between 2^-450 and 2^450, got {got:e}")]
+    MagnitudeOutOfRange { what: String, got: f64 },
+    /// More than half of a column's values are too small beside its largest to be told apart.
+    #[error("column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)")]
+    RangeTooWide { column: String, largest: f64 },
+    /// A weight is negative.
+    #[error("weights: expected non-negative values, got {got} in row {row}")]
+    NegativeWeight { row: u64, got: f64 },
+    /// No weight is positive.
+    #[error("weights: expected at least one positive weight, got none")]
+    NoPositiveWeight,
+    /// The largest weight is out of range.
+    #[error("weights: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
+    WeightOutOfRange { got: f64 },
+    /// There are fewer distinct rows than clusters.
+    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} (too_few=\"null\" gives nulls instead)")]
+    TooFewDistinct { k: usize },
+
+    // ---- the machine --------------------------------------------------------------------------------------
+    /// The thread pool could not be started.
+    #[error("threads: expected a pool of {threads} threads, got: {reason}")]
+    Threads { threads: usize, reason: String },
+}

@@ -1,0 +1,391 @@
+//! A zero-copy view over the features: `d` columns, each chunked its own way, or row-major blocks.
+//!
+//! Nothing here owns a value. Engines read the view a tile at a time ([`Features::copy_tile`]): a few dozen rows of every
+//! feature, feature-major, which is what vector units want and fits in a cache.
+
+use std::ops::Range;
+
+use crate::error::{KMeansError, Result};
+use crate::float::Float;
+
+/// Arrow validity: bit `offset + i`, least significant first, says whether slot `i` holds a value.
+#[derive(Debug, Clone, Copy)]
+pub struct Validity<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Validity<'a> {
+    /// A bitmap that starts `offset` bits into `bytes`.
+    pub fn new(bytes: &'a [u8], offset: usize) -> Self {
+        Self { bytes, offset }
+    }
+
+    /// Whether slot `i` holds a value.
+    ///
+    /// # Panics
+    /// If the bitmap is shorter than that.
+    #[inline]
+    pub fn get(&self, i: usize) -> bool {
+        let bit = self.offset + i;
+        self.bytes[bit / 8] >> (bit % 8) & 1 == 1
+    }
+
+    fn skip(&self, n: usize) -> Self {
+        Self { bytes: self.bytes, offset: self.offset + n }
+    }
+
+    fn holds(&self, len: usize) -> bool {
+        self.offset.checked_add(len).is_some_and(|bits| bits.div_ceil(8) <= self.bytes.len())
+    }
+}
+
+/// One contiguous piece of a column.
+#[derive(Debug, Clone, Copy)]
+pub struct Chunk<'a, T> {
+    values: &'a [T],
+    validity: Option<Validity<'a>>,
+}
+
+impl<'a, T> Chunk<'a, T> {
+    /// `validity`, where there are nulls, has at least as many bits as there are values.
+    ///
+    /// # Errors
+    /// [`KMeansError::LengthMismatch`] if it has fewer.
+    pub fn new(values: &'a [T], validity: Option<Validity<'a>>) -> Result<Self> {
+        check_validity(validity, values.len())?;
+        Ok(Self { values, validity })
+    }
+
+    fn slice(&self, range: Range<usize>) -> Self {
+        Self { values: &self.values[range.clone()], validity: self.validity.map(|v| v.skip(range.start)) }
+    }
+}
+
+/// A column of `len` values in chunks.
+#[derive(Debug, Clone)]
+pub struct Column<'a, T> {
+    chunks: Vec<Chunk<'a, T>>,
+    /// `starts[i]` is the first row of chunk `i`; the last entry is the length.
+    starts: Vec<usize>,
+}
+
+impl<'a, T: Copy> Column<'a, T> {
+    /// A column of these chunks, in order.
+    pub fn new(chunks: impl IntoIterator<Item = Chunk<'a, T>>) -> Self {
+        let chunks: Vec<_> = chunks.into_iter().filter(|chunk| !chunk.values.is_empty()).collect();
+        let mut starts = Vec::with_capacity(chunks.len() + 1);
+        starts.push(0);
+        for chunk in &chunks {
+            starts.push(starts[starts.len() - 1] + chunk.values.len());
+        }
+        Self { chunks, starts }
+    }
+
+    /// A column of one chunk without nulls.
+    pub fn from_slice(values: &'a [T]) -> Self {
+        Self::new([Chunk { values, validity: None }])
+    }
+
+    /// The number of values.
+    pub fn len(&self) -> usize {
+        self.starts[self.starts.len() - 1]
+    }
+
+    /// Whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pieces of chunks that make up rows `range`, each with its place in the range.
+    fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Chunk<'a, T>)> + '_ {
+        let mut at = range.start;
+        let mut index = self.starts.partition_point(|&start| start <= at) - 1;
+        std::iter::from_fn(move || {
+            if at >= range.end {
+                return None;
+            }
+            let (first, end) = (self.starts[index], self.starts[index + 1].min(range.end));
+            let piece = (at - range.start, self.chunks[index].slice(at - first..end - first));
+            (at, index) = (end, index + 1);
+            Some(piece)
+        })
+    }
+
+    /// Copies rows `range` to `out`.
+    #[inline]
+    pub fn copy(&self, range: Range<usize>, out: &mut [T]) {
+        for (at, piece) in self.pieces(range) {
+            out[at..at + piece.values.len()].copy_from_slice(piece.values);
+        }
+    }
+
+    /// Calls `null(i)` for each null of rows `range`, `i` counted from its start.
+    pub fn for_each_null(&self, range: Range<usize>, mut null: impl FnMut(usize)) {
+        for (at, piece) in self.pieces(range) {
+            if let Some(validity) = piece.validity {
+                (0..piece.values.len()).filter(|&i| !validity.get(i)).for_each(|i| null(at + i));
+            }
+        }
+    }
+
+    fn slice(&self, range: Range<usize>) -> Self {
+        Self::new(self.pieces(range).map(|(_, piece)| piece))
+    }
+}
+
+/// Consecutive rows, each of `d` consecutive values.
+#[derive(Debug, Clone, Copy)]
+pub struct Block<'a, T> {
+    values: &'a [T],
+    rows: usize,
+    row_validity: Option<Validity<'a>>,
+    value_validity: Option<Validity<'a>>,
+}
+
+#[derive(Debug, Clone)]
+enum Layout<'a, T> {
+    Columns(Vec<Column<'a, T>>),
+    /// Blocks, and the first row of each (the last entry is the number of rows).
+    Blocks(Vec<Block<'a, T>>, Vec<usize>),
+}
+
+/// The features of `n` rows: a view of `d` columns or of row-major blocks.
+#[derive(Debug, Clone)]
+pub struct Features<'a, T> {
+    layout: Layout<'a, T>,
+    n: usize,
+    d: usize,
+    names: Vec<String>,
+}
+
+impl<'a, T: Float> Features<'a, T> {
+    /// Columns of equal length, each chunked its own way.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoFeatures`] without columns, [`KMeansError::LengthMismatch`] if their lengths differ.
+    pub fn new(columns: Vec<Column<'a, T>>) -> Result<Self> {
+        let n = columns.first().ok_or(KMeansError::NoFeatures)?.len();
+        let d = columns.len();
+        for (f, column) in columns.iter().enumerate() {
+            if column.len() != n {
+                return Err(KMeansError::LengthMismatch { what: format!("column {f}"), expected: n, got: column.len() });
+            }
+        }
+        Ok(Self { layout: Layout::Columns(columns), n, d, names: default_names(d) })
+    }
+
+    /// One slice a column.
+    ///
+    /// # Errors
+    /// As [`Features::new`].
+    pub fn from_columns(columns: impl IntoIterator<Item = &'a [T]>) -> Result<Self> {
+        Self::new(columns.into_iter().map(Column::from_slice).collect())
+    }
+
+    /// One row-major block: `values` is `(n, d)`.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoFeatures`] if `d` is 0, [`KMeansError::LengthMismatch`] if `d` does not divide the length.
+    pub fn from_rows(values: &'a [T], d: usize) -> Result<Self> {
+        if d == 0 {
+            return Err(KMeansError::NoFeatures);
+        }
+        Self::from_blocks([(values, None, None)], d)
+    }
+
+    /// Row-major blocks of `d` features, as in an Arrow fixed-size list: values, validity of the rows, validity of the values.
+    ///
+    /// # Errors
+    /// As [`Features::from_rows`].
+    pub fn from_blocks(blocks: impl IntoIterator<Item = (&'a [T], Option<Validity<'a>>, Option<Validity<'a>>)>, d: usize) -> Result<Self> {
+        if d == 0 {
+            return Err(KMeansError::NoFeatures);
+        }
+        let (mut list, mut starts) = (Vec::new(), vec![0]);
+        for (values, row_validity, value_validity) in blocks {
+            let rows = values.len() / d;
+            if rows * d != values.len() {
+                return Err(KMeansError::LengthMismatch { what: format!("row-major block of {d} features"), expected: (rows + 1) * d, got: values.len() });
+            }
+            check_validity(row_validity, rows)?;
+            check_validity(value_validity, values.len())?;
+            if rows > 0 {
+                list.push(Block { values, rows, row_validity, value_validity });
+                starts.push(starts[starts.len() - 1] + rows);
+            }
+        }
+        let n = starts[starts.len() - 1];
+        Ok(Self { layout: Layout::Blocks(list, starts), n, d, names: default_names(d) })
+    }
+
+    /// The same view with names, which errors use.
+    ///
+    /// # Errors
+    /// [`KMeansError::LengthMismatch`] unless there is one name a feature.
+    pub fn with_names(mut self, names: Vec<String>) -> Result<Self> {
+        if names.len() != self.d {
+            return Err(KMeansError::LengthMismatch { what: "feature names".into(), expected: self.d, got: names.len() });
+        }
+        self.names = names;
+        Ok(self)
+    }
+
+    /// The number of rows, nulls included.
+    pub fn n_rows(&self) -> usize {
+        self.n
+    }
+
+    /// The number of features.
+    pub fn n_features(&self) -> usize {
+        self.d
+    }
+
+    /// One name a feature: `column_0`, `column_1`, ... unless given.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Rows `range` of the same view.
+    ///
+    /// # Panics
+    /// If the range is not within the rows.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.n, "rows {range:?} of {}", self.n);
+        let n = range.len();
+        let layout = match &self.layout {
+            Layout::Columns(columns) => Layout::Columns(columns.iter().map(|column| column.slice(range.clone())).collect()),
+            Layout::Blocks(blocks, starts) => {
+                let pieces = block_pieces(blocks, starts, self.d, range);
+                let mut ends = vec![0];
+                let pieces: Vec<_> = pieces.map(|(_, piece)| piece).inspect(|piece| ends.push(ends[ends.len() - 1] + piece.rows)).collect();
+                Layout::Blocks(pieces, ends)
+            }
+        };
+        Self { layout, n, d: self.d, names: self.names.clone() }
+    }
+
+    /// Copies rows `range` to `out[f * stride + i]`, `i` counted from the range's start.
+    #[inline]
+    pub fn copy_tile(&self, range: Range<usize>, stride: usize, out: &mut [T]) {
+        match &self.layout {
+            Layout::Columns(columns) => {
+                for (column, out) in columns.iter().zip(out.chunks_exact_mut(stride)) {
+                    column.copy(range.clone(), out);
+                }
+            }
+            Layout::Blocks(blocks, starts) => {
+                for (at, block) in block_pieces(blocks, starts, self.d, range) {
+                    for (i, row) in block.values.chunks_exact(self.d).enumerate() {
+                        for (f, &value) in row.iter().enumerate() {
+                            out[f * stride + at + i] = value;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `null(f, i)` for each null of rows `range`; a null row has null features.
+    pub fn for_each_null(&self, range: Range<usize>, mut null: impl FnMut(usize, usize)) {
+        match &self.layout {
+            Layout::Columns(columns) => {
+                for (f, column) in columns.iter().enumerate() {
+                    column.for_each_null(range.clone(), |i| null(f, i));
+                }
+            }
+            Layout::Blocks(blocks, starts) => {
+                for (at, block) in block_pieces(blocks, starts, self.d, range) {
+                    if block.row_validity.is_none() && block.value_validity.is_none() {
+                        continue;
+                    }
+                    for i in 0..block.rows {
+                        let row_is_null = block.row_validity.is_some_and(|v| !v.get(i));
+                        for f in 0..self.d {
+                            if row_is_null || block.value_validity.is_some_and(|v| !v.get(i * self.d + f)) {
+                                null(f, at + i);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether any piece has a validity bitmap.
+    pub fn may_have_nulls(&self) -> bool {
+        match &self.layout {
+            Layout::Columns(columns) => columns.iter().any(|column| column.chunks.iter().any(|chunk| chunk.validity.is_some())),
+            Layout::Blocks(blocks, _) => blocks.iter().any(|block| block.row_validity.is_some() || block.value_validity.is_some()),
+        }
+    }
+}
+
+fn block_pieces<'s, 'a, T>(blocks: &'s [Block<'a, T>], starts: &'s [usize], d: usize, range: Range<usize>) -> impl Iterator<Item = (usize, Block<'a, T>)> + 's {
+    let first = starts.partition_point(|&start| start <= range.start).saturating_sub(1);
+    blocks[first.min(blocks.len())..].iter().zip(&starts[first..]).take_while({
+        let end = range.end;
+        move |(_, start)| **start < end
+    })
+    .filter_map(move |(block, &start)| {
+        let rows = range.start.max(start) - start..range.end.min(start + block.rows) - start;
+        let piece = Block {
+            values: &block.values[rows.start * d..rows.end * d],
+            rows: rows.len(),
+            row_validity: block.row_validity.map(|v| v.skip(rows.start)),
+            value_validity: block.value_validity.map(|v| v.skip(rows.start * d)),
+        };
+        (!rows.is_empty()).then(|| (start + rows.start - range.start, piece))
+    })
+}
+
+fn default_names(d: usize) -> Vec<String> {
+    (0..d).map(|f| format!("column_{f}")).collect()
+}
+
+fn check_validity(validity: Option<Validity<'_>>, len: usize) -> Result<()> {
+    match validity {
+        Some(v) if !v.holds(len) => Err(KMeansError::LengthMismatch { what: "validity bits".into(), expected: len, got: (v.bytes.len() * 8).saturating_sub(v.offset) }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_cross_chunks_and_blocks() {
+        let x: Vec<f32> = (0..10).map(|i| i as f32).collect();
+        let y: Vec<f32> = (0..10).map(|i| 100.0 + i as f32).collect();
+        let chunked = |v: &'static [usize], s: &'static [f32]| {
+            Column::new(v.windows(2).map(|w| Chunk::new(&s[w[0]..w[1]], None).unwrap()).collect::<Vec<_>>())
+        };
+        let (x, y): (&'static [f32], &'static [f32]) = (x.leak(), y.leak());
+        let columns = Features::new(vec![chunked(&[0, 3, 3, 7, 10], x), chunked(&[0, 1, 10], y)]).unwrap();
+        let rows: Vec<f32> = (0..10).flat_map(|i| [i as f32, 100.0 + i as f32]).collect();
+        let blocks = Features::from_blocks([(&rows[..6], None, None), (&rows[6..6], None, None), (&rows[6..], None, None)], 2).unwrap();
+        for view in [columns.clone(), blocks.clone(), columns.slice(0..10).slice(0..10)] {
+            let mut tile = [-1.0; 10];
+            view.copy_tile(2..7, 5, &mut tile);
+            assert_eq!(tile, [2.0, 3.0, 4.0, 5.0, 6.0, 102.0, 103.0, 104.0, 105.0, 106.0]);
+        }
+        for view in [columns.slice(1..9).slice(1..6), blocks.slice(1..9).slice(1..6)] {
+            let mut tile = [-1.0; 10];
+            view.copy_tile(0..5, 5, &mut tile);
+            assert_eq!(tile, [2.0, 3.0, 4.0, 5.0, 6.0, 102.0, 103.0, 104.0, 105.0, 106.0]);
+        }
+    }
+
+    #[test]
+    fn nulls_are_found_through_slices() {
+        let values = [0.0f64; 8];
+        let bits = [0b1101_1011u8, 0b1];
+        let column = Column::new([Chunk::new(&values, Some(Validity::new(&bits, 1))).unwrap()]);
+        let view = Features::new(vec![column.clone(), column]).unwrap();
+        let mut nulls = Vec::new();
+        view.slice(1..8).for_each_null(0..7, |f, i| nulls.push((f, i)));
+        assert_eq!(nulls, [(0, 0), (0, 3), (1, 0), (1, 3)]);
+        assert!(Chunk::new(&values, Some(Validity::new(&bits, 9))).is_err());
+    }
+}

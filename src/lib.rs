@@ -1,0 +1,48 @@
+//! Exact, bit-reproducible k-means for data frames.
+//!
+//! **Labels are exact**: the label of a row is the smallest j whose reference distance ([`reference::distance`]: float64,
+//! feature order, fused multiply-add) is least. **Results do not depend on the machine**: sums are fixed-point integers, so
+//! labels, centroids and inertia have the same bits for any number of threads and any chunking.
+//!
+//! ```text
+//! columns --> Features (a view, no copy) --> prepare (validity, extents, quanta) --> seeding
+//!         --> loop { assign --> update --> stop? } on a backend's session --> KMeansModel and labels
+//! ```
+//! Start reading at [`fit`]. Throughout, `n` is the number of rows, `d` of features, `k` of clusters; a *kept* row is one that
+//! `null_policy` did not leave out; a *contribution* is a row's weighted value; a *quantum* is the unit of a fixed-point sum.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `polars` (default) | fits and predictions on Polars frames: [`frame`] |
+//! | `python` | the expression plugin that the Python package loads |
+//!
+//! Without features the engine builds alone, on plain slices.
+
+pub mod backend;
+pub mod certify;
+pub mod error;
+pub mod features;
+pub mod fit;
+pub mod fixed;
+pub mod float;
+#[cfg(feature = "polars")]
+pub mod frame;
+pub mod model;
+pub mod parallel;
+pub mod params;
+pub mod partial;
+#[cfg(feature = "python")]
+mod plugin;
+mod predict;
+pub mod prepare;
+pub mod reference;
+pub mod rng;
+mod seeding;
+pub mod tile;
+mod update;
+
+pub use error::{KMeansError, Result};
+pub use features::{Chunk, Column, Features, Validity};
+pub use float::Float;
+pub use model::{Fitted, HistoryRow, KMeansModel, Prediction};
+pub use params::{History, Init, KMeans, NullPolicy, Restarts};

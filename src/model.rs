@@ -1,0 +1,191 @@
+//! A fitted model: centroids, and what can be done with them.
+
+use crate::backend::cpu::{Assigner, CentroidTable, InstructionSet};
+use crate::error::{KMeansError, Result};
+use crate::features::{Column, Features};
+use crate::fixed::DistanceScale;
+use crate::float::Float;
+use crate::parallel::FloatEnvironment;
+use crate::predict::{self, Rows};
+use crate::tile::Selection;
+
+/// One iteration of a fit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HistoryRow {
+    /// From 1.
+    pub iteration: u32,
+    /// Rows of positive weight that changed cluster.
+    pub changed: u64,
+    /// Sum over the centroids of the squared distance that they moved.
+    pub shift: f64,
+    /// Inertia of the assign, before the update; only with [`crate::History::Full`].
+    pub inertia: Option<f64>,
+    /// Wall time; the one thing that is not reproducible.
+    pub seconds: f64,
+}
+
+/// `k` centroids of `d` features of type `T`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KMeansModel<T> {
+    pub(crate) d: usize,
+    pub(crate) names: Vec<String>,
+    pub(crate) centroids: Vec<T>,
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) inertias: Vec<f64>,
+    pub(crate) inertia: f64,
+    pub(crate) n_iter: u32,
+    pub(crate) history: Vec<HistoryRow>,
+    pub(crate) seed: u64,
+}
+
+/// A model and the labels of the rows that it was fitted to.
+#[derive(Debug, Clone)]
+pub struct Fitted<T> {
+    pub model: KMeansModel<T>,
+    /// One label a kept row.
+    pub labels: Vec<u32>,
+    pub(crate) selection: Vec<(Selection, usize)>,
+}
+
+impl<T> Fitted<T> {
+    /// One entry a row of the input: `None` for rows that `null_policy="skip"` left out.
+    pub fn expand(&self) -> Vec<Option<u32>> {
+        let mut labels = self.labels.iter().copied();
+        self.kept().map(|kept| if kept { labels.next() } else { None }).collect()
+    }
+
+    /// Whether each row of the input was kept.
+    pub fn kept(&self) -> impl Iterator<Item = bool> + '_ {
+        self.selection.iter().flat_map(|(selection, n)| (0..*n).map(|i| selection.contains(i)))
+    }
+
+    /// Whether every row was kept.
+    pub fn kept_all(&self) -> bool {
+        self.selection.iter().all(|(selection, _)| selection.is_all())
+    }
+}
+
+/// What a prediction says of the rows: one entry a row, `None` for rows with nulls or values that are not finite.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prediction {
+    pub label: Option<u32>,
+    /// Euclidean distance to the label's centroid.
+    pub distance: f64,
+    /// Euclidean distance to the nearest other centroid; `None` with one cluster.
+    pub second_distance: Option<f64>,
+}
+
+impl<T: Float> KMeansModel<T> {
+    /// The number of clusters.
+    pub fn n_clusters(&self) -> usize {
+        self.centroids.len() / self.d
+    }
+
+    /// The number of features.
+    pub fn n_features(&self) -> usize {
+        self.d
+    }
+
+    /// The features' names, in order.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The centroids: `(k, d)`, row-major.
+    pub fn centroids(&self) -> &[T] {
+        &self.centroids
+    }
+
+    /// Rows of positive weight in each cluster.
+    pub fn sizes(&self) -> &[u64] {
+        &self.sizes
+    }
+
+    /// Weighted sum of squared distances in each cluster.
+    pub fn inertias(&self) -> &[f64] {
+        &self.inertias
+    }
+
+    /// Weighted sum of squared distances of the rows to their centroids.
+    pub fn inertia(&self) -> f64 {
+        self.inertia
+    }
+
+    /// Iterations of the winning restart.
+    pub fn n_iter(&self) -> u32 {
+        self.n_iter
+    }
+
+    /// One row an iteration of the winning restart.
+    pub fn history(&self) -> &[HistoryRow] {
+        &self.history
+    }
+
+    /// The seed that the fit was given.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The exact label of every row; `None` where a row holds a null or a value that is not finite.
+    ///
+    /// # Errors
+    /// [`KMeansError::WidthMismatch`] for features of another width.
+    pub fn predict(&self, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
+        self.with_rows(features, |rows| predict::labels(rows))
+    }
+
+    /// Label, distance and second distance of every row; `None` as in [`KMeansModel::predict`].
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict`].
+    pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
+        self.with_rows(features, |rows| predict::nearest(rows))
+    }
+
+    /// The Euclidean distance of every row to every centroid, `(n, k)` row-major; NaN where a row holds a null or a value that
+    /// is not finite.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict`].
+    pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
+        self.with_rows(features, |rows| predict::distances(rows))
+    }
+
+    /// Minus the inertia of these rows under the model, as in scikit-learn; rows with nulls or values that are not finite are
+    /// left out.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict`], and [`KMeansError::LengthMismatch`] or [`KMeansError::NegativeWeight`] for the weights.
+    pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+        if let Some(weights) = weights
+            && weights.len() != features.n_rows()
+        {
+            return Err(KMeansError::LengthMismatch { what: "weights".into(), expected: features.n_rows(), got: weights.len() });
+        }
+        let scale = |lows: &[f64], highs: &[f64], largest_weight| DistanceScale::new(crate::reference::distance(highs, lows), largest_weight);
+        let inertia = self.with_rows(features, |rows| predict::inertia(rows, weights, scale))?;
+        inertia.map(|inertia| -inertia)
+    }
+
+    fn with_rows<R: Send>(&self, features: &Features<'_, T>, work: impl FnOnce(Rows<'_, '_, T>) -> R) -> Result<R> {
+        if features.n_features() != self.d {
+            return Err(KMeansError::WidthMismatch { what: "features", expected: self.d, got: features.n_features() });
+        }
+        let _environment = FloatEnvironment::default_rounding();
+        let centre = self.centre();
+        let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
+        let table = CentroidTable::new(&self.centroids, self.d, &centre, extent);
+        Ok(work(Rows { features, table: &table, set: InstructionSet::detect(), tile_rows: Assigner::tile_rows::<T>(self.d) }))
+    }
+
+    /// Near the data: the mean of the centroids, weighted by their sizes.
+    fn centre(&self) -> Vec<f64> {
+        let total = self.sizes.iter().sum::<u64>().max(1) as f64;
+        (0..self.d)
+            .map(|f| {
+                let sum: f64 = self.centroids.iter().skip(f).step_by(self.d).zip(&self.sizes).map(|(c, &size)| c.to_f64() * (size as f64 / total)).sum();
+                T::from_f64(sum).to_f64()
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,238 @@
+//! What can be asked for: [`KMeans`] is unchecked, [`Params`] is what [`KMeans::validate`] lets through.
+//!
+//! Every default is in [`KMeans::new`]. The words mean what they mean in scikit-learn.
+
+use std::str::FromStr;
+
+use crate::error::{KMeansError, Result};
+
+/// How starting centroids are found.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Init {
+    /// Greedy k-means++ (Arthur & Vassilvitskii 2007), `2 + floor(ln k)` trials a step.
+    #[default]
+    KMeansPlusPlus,
+    /// `k` different rows, uniformly.
+    Random,
+    /// Given centroids: row-major, `k` rows of `d` values, rounded to the feature type.
+    Given(Vec<f64>),
+}
+
+impl FromStr for Init {
+    type Err = KMeansError;
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "k-means++" => Ok(Self::KMeansPlusPlus),
+            "random" => Ok(Self::Random),
+            "kmeans-parallel" | "afk-mc2" => Err(KMeansError::NotAvailable { option: "init", value: name.into() }),
+            _ => Err(invalid("init", "\"k-means++\", \"random\" or starting centroids", format!("{name:?}"))),
+        }
+    }
+}
+
+/// What to do with rows that hold nulls, NaNs or infinities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NullPolicy {
+    /// An error that names the column and counts them.
+    #[default]
+    Raise,
+    /// The bits of fitting the frame without those rows; their labels are null.
+    Skip,
+}
+
+impl FromStr for NullPolicy {
+    type Err = KMeansError;
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "raise" => Ok(Self::Raise),
+            "skip" => Ok(Self::Skip),
+            _ => Err(invalid("null_policy", "\"raise\" or \"skip\"", format!("{name:?}"))),
+        }
+    }
+}
+
+/// What a history row holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum History {
+    /// Changed rows, shift and seconds.
+    #[default]
+    Light,
+    /// The inertia of every iteration too, which costs a reference distance a row.
+    Full,
+}
+
+impl FromStr for History {
+    type Err = KMeansError;
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "light" => Ok(Self::Light),
+            "full" => Ok(Self::Full),
+            _ => Err(invalid("history", "\"light\" or \"full\"", format!("{name:?}"))),
+        }
+    }
+}
+
+/// The number of restarts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Restarts {
+    /// 1 for k-means++ and given centroids, 10 for random starts.
+    #[default]
+    Auto,
+    /// So many; given centroids always start once, since every restart would be the same.
+    Count(u32),
+}
+
+/// A k-means to be fitted: unchecked parameters, with scikit-learn's meanings.
+///
+/// ```
+/// use polars_kmeans::{Features, KMeans};
+///
+/// let (x, y) = ([0.0f32, 0.1, 9.0, 9.1], [0.0f32, 0.1, 5.0, 5.1]);
+/// let features = Features::from_columns([&x[..], &y[..]])?;
+/// let fitted = KMeans::new(2).seed(1).fit_features(&features, None)?;
+/// assert_eq!(fitted.labels[0], fitted.labels[1]);
+/// assert_ne!(fitted.labels[0], fitted.labels[2]);
+/// assert_eq!(fitted.model.n_clusters(), 2);
+/// # Ok::<(), polars_kmeans::KMeansError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct KMeans {
+    pub(crate) k: usize,
+    pub(crate) init: Init,
+    pub(crate) n_init: Restarts,
+    pub(crate) max_iter: u32,
+    pub(crate) tol: f64,
+    pub(crate) tol_labels: f64,
+    pub(crate) seed: u64,
+    pub(crate) null_policy: NullPolicy,
+    pub(crate) history: History,
+    pub(crate) threads: usize,
+}
+
+impl KMeans {
+    /// `k` clusters, and the default of everything else.
+    pub fn new(k: usize) -> Self {
+        Self {
+            k,
+            init: Init::default(),
+            n_init: Restarts::default(),
+            max_iter: 300,
+            tol: 1e-4,
+            tol_labels: 0.0,
+            seed: 0,
+            null_policy: NullPolicy::default(),
+            history: History::default(),
+            threads: 0,
+        }
+    }
+
+    /// How starting centroids are found (default: greedy k-means++).
+    pub fn init(self, init: Init) -> Self {
+        Self { init, ..self }
+    }
+    /// How many restarts; the one of least inertia wins (default: [`Restarts::Auto`]).
+    pub fn n_init(self, n_init: Restarts) -> Self {
+        Self { n_init, ..self }
+    }
+    /// At most so many iterations (default: 300).
+    pub fn max_iter(self, max_iter: u32) -> Self {
+        Self { max_iter, ..self }
+    }
+    /// Stop when the squared centroid shift is at most `tol` times the mean variance of the features (default: 1e-4).
+    pub fn tol(self, tol: f64) -> Self {
+        Self { tol, ..self }
+    }
+    /// Stop when at most this share of the rows changed cluster (default: 0).
+    pub fn tol_labels(self, tol_labels: f64) -> Self {
+        Self { tol_labels, ..self }
+    }
+    /// The seed of every draw (default: 0).
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+    /// What to do with nulls, NaNs and infinities (default: raise).
+    pub fn null_policy(self, null_policy: NullPolicy) -> Self {
+        Self { null_policy, ..self }
+    }
+    /// What the history holds (default: light).
+    pub fn history(self, history: History) -> Self {
+        Self { history, ..self }
+    }
+    /// How many threads work on a large fit (default 0: one a processor). Never changes a bit of the result.
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// Checks the parameters against the width of the data.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`], [`KMeansError::NoFeatures`] or [`KMeansError::LengthMismatch`].
+    pub fn validate(&self, d: usize) -> Result<Params> {
+        if d == 0 {
+            return Err(KMeansError::NoFeatures);
+        }
+        if self.k == 0 || u32::try_from(self.k).is_err() {
+            return Err(invalid("k", "an integer from 1 to 2^32 - 1", self.k));
+        }
+        if self.max_iter == 0 {
+            return Err(invalid("max_iter", "an integer of at least 1", self.max_iter));
+        }
+        for (option, value) in [("tol", self.tol), ("tol_labels", self.tol_labels)] {
+            if !(value >= 0.0 && value.is_finite()) {
+                return Err(invalid(option, "a finite number of at least 0", value));
+            }
+        }
+        if self.n_init == Restarts::Count(0) {
+            return Err(invalid("n_init", "\"auto\" or an integer of at least 1", 0));
+        }
+        if let Init::Given(centroids) = &self.init {
+            if Some(centroids.len()) != self.k.checked_mul(d) {
+                let what = format!("starting centroids (k = {} rows of {d} features)", self.k);
+                return Err(KMeansError::LengthMismatch { what, expected: self.k.saturating_mul(d), got: centroids.len() });
+            }
+            if let Some(value) = centroids.iter().find(|value| !value.is_finite()) {
+                return Err(invalid("init", "finite starting centroids", value));
+            }
+        }
+        let restarts = match (&self.init, self.n_init) {
+            (Init::Given(_), _) | (Init::KMeansPlusPlus, Restarts::Auto) => 1,
+            (Init::Random, Restarts::Auto) => 10,
+            (_, Restarts::Count(count)) => count,
+        };
+        Ok(Params {
+            k: self.k,
+            init: self.init.clone(),
+            restarts,
+            max_iter: self.max_iter,
+            tol: self.tol,
+            tol_labels: self.tol_labels,
+            seed: self.seed,
+            null_policy: self.null_policy,
+            history: self.history,
+            threads: self.threads,
+        })
+    }
+}
+
+/// Parameters that were checked: what compute code takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Params {
+    /// Clusters, at least 1.
+    pub k: usize,
+    pub init: Init,
+    /// Restarts, at least 1.
+    pub restarts: u32,
+    /// Iterations, at least 1.
+    pub max_iter: u32,
+    pub tol: f64,
+    pub tol_labels: f64,
+    pub seed: u64,
+    pub null_policy: NullPolicy,
+    pub history: History,
+    /// Worker threads; 0 means one a processor.
+    pub threads: usize,
+}
+
+fn invalid(option: &'static str, expected: &str, got: impl std::fmt::Display) -> KMeansError {
+    KMeansError::InvalidOption { option, expected: expected.into(), got: got.to_string() }
+}

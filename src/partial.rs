@@ -1,0 +1,185 @@
+//! The running state of the update step: exact sums, weights and row counts of every cluster.
+//!
+//! All of it is integers, so the partials of chunks, devices and machines merge by addition, in any order
+//! ([`Partial::merge`]); rows that changed cluster are taken from one sum and added to the other, without drift.
+
+use std::sync::Mutex;
+
+use crate::fixed::{ColumnScale, LIMB_BITS, Limbs, ONE_LIMB_CAPACITY, TWO_LIMB_CAPACITY};
+
+/// No cluster: the label of a row before its first assignment.
+pub const UNASSIGNED: u32 = u32::MAX;
+
+/// Exact sums over the rows of each cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partial {
+    pub d: usize,
+    /// `(k, d)`: sums of contributions, in quanta of their column.
+    pub sums: Vec<i128>,
+    /// `(k)`: sums of weights, in quanta of the weights.
+    pub mass: Vec<i128>,
+    /// `(k)`: rows of positive weight.
+    pub rows: Vec<i64>,
+    /// `(k)`: whether anything above changed since [`Partial::clear_dirty`].
+    pub dirty: Vec<bool>,
+}
+
+impl Partial {
+    pub fn new(k: usize, d: usize) -> Self {
+        Self { d, sums: vec![0; k * d], mass: vec![0; k], rows: vec![0; k], dirty: vec![false; k] }
+    }
+
+    /// The sums of cluster `j`, one a feature.
+    pub fn sums_of(&self, j: usize) -> &[i128] {
+        &self.sums[j * self.d..][..self.d]
+    }
+
+    pub fn clear_dirty(&mut self) {
+        self.dirty.fill(false);
+    }
+
+    /// Forgets everything.
+    pub fn reset(&mut self) {
+        self.sums.fill(0);
+        self.mass.fill(0);
+        self.rows.fill(0);
+        self.dirty.fill(true);
+    }
+
+    /// Adds what other rows contributed.
+    pub fn merge(&mut self, other: &Self) {
+        for j in 0..self.mass.len() {
+            self.mass[j] += other.mass[j];
+            self.rows[j] += other.rows[j];
+            self.dirty[j] |= other.dirty[j];
+        }
+        self.sums.iter_mut().zip(&other.sums).for_each(|(a, b)| *a += b);
+    }
+}
+
+/// The quanta of all columns, laid out for vector loops.
+#[derive(Debug, Clone)]
+pub struct Quantiser {
+    pub scales: Vec<ColumnScale>,
+    /// Whether any column has two limbs.
+    pub two_limbs: bool,
+    /// How many rows' limbs an int64 holds, whichever the column.
+    capacity: u32,
+}
+
+impl Quantiser {
+    pub fn new(scales: &[ColumnScale]) -> Self {
+        let one = scales.iter().any(|scale| scale.limbs == Limbs::One);
+        Self {
+            scales: scales.to_vec(),
+            two_limbs: scales.iter().any(|scale| scale.limbs == Limbs::Two),
+            capacity: if one { ONE_LIMB_CAPACITY } else { TWO_LIMB_CAPACITY },
+        }
+    }
+}
+
+/// One worker's changes to a [`Partial`], in int64 limbs.
+#[derive(Debug)]
+pub struct Deltas {
+    d: usize,
+    /// `(k, d)` each; `lo` is empty where every column has one limb.
+    hi: Vec<i64>,
+    lo: Vec<i64>,
+    mass: Vec<i128>,
+    rows: Vec<i64>,
+    /// Values in each cluster's limbs since its last flush.
+    pending: Vec<u32>,
+    /// Clusters with something pending.
+    touched: Vec<u32>,
+    /// One row's limbs.
+    row_hi: Vec<i64>,
+    row_lo: Vec<i64>,
+}
+
+impl Deltas {
+    pub fn new(k: usize, quantiser: &Quantiser) -> Self {
+        let d = quantiser.scales.len();
+        let low = if quantiser.two_limbs { d } else { 0 };
+        Self {
+            d,
+            hi: vec![0; k * d],
+            lo: vec![0; k * low],
+            mass: vec![0; k],
+            rows: vec![0; k],
+            pending: vec![0; k],
+            touched: Vec::new(),
+            row_hi: vec![0; d],
+            row_lo: vec![0; low],
+        }
+    }
+
+    /// Moves a row: `contribution` is `fl(w^ * x)` for each feature, `mass` the weight's integer, `from` may be [`UNASSIGNED`].
+    #[inline(always)]
+    pub fn move_row(&mut self, quantiser: &Quantiser, contribution: &[f64], mass: i128, from: u32, to: u32, target: &Mutex<&mut Partial>) {
+        let d = self.d;
+        if quantiser.two_limbs {
+            for f in 0..d {
+                (self.row_hi[f], self.row_lo[f]) = quantiser.scales[f].limbs_of(contribution[f]);
+            }
+        } else {
+            for f in 0..d {
+                self.row_hi[f] = quantiser.scales[f].limbs_of(contribution[f]).0;
+            }
+        }
+        self.add::<false>(to as usize, mass);
+        self.flush_if_full(quantiser, to, target);
+        if from != UNASSIGNED {
+            self.add::<true>(from as usize, mass);
+            self.flush_if_full(quantiser, from, target);
+        }
+    }
+
+    #[inline(always)]
+    fn add<const NEGATIVE: bool>(&mut self, j: usize, mass: i128) {
+        let sum = |a: &mut i64, b: &i64| *a = if NEGATIVE { *a - b } else { *a + b };
+        self.hi[j * self.d..][..self.d].iter_mut().zip(&self.row_hi).for_each(|(a, b)| sum(a, b));
+        if !self.row_lo.is_empty() {
+            self.lo[j * self.d..][..self.d].iter_mut().zip(&self.row_lo).for_each(|(a, b)| sum(a, b));
+        }
+        self.mass[j] += if NEGATIVE { -mass } else { mass };
+        self.rows[j] += if NEGATIVE { -1 } else { 1 };
+        if self.pending[j] == 0 {
+            self.touched.push(j as u32);
+        }
+        self.pending[j] += 1;
+    }
+
+    #[inline(always)]
+    fn flush_if_full(&mut self, quantiser: &Quantiser, j: u32, target: &Mutex<&mut Partial>) {
+        if self.pending[j as usize] == quantiser.capacity {
+            let mut partial = target.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            self.flush_cluster(quantiser, j as usize, &mut partial);
+
+            self.touched.retain(|&t| t != j);
+        }
+    }
+
+    #[cold]
+    fn flush_cluster(&mut self, quantiser: &Quantiser, j: usize, partial: &mut Partial) {
+        let d = self.d;
+        for (f, scale) in quantiser.scales.iter().enumerate() {
+            let hi = std::mem::take(&mut self.hi[j * d + f]);
+            let lo = self.lo.get_mut(j * d + f).map_or(0, std::mem::take);
+            partial.sums[j * d + f] += match scale.limbs {
+                Limbs::One => i128::from(hi),
+                Limbs::Two => (i128::from(hi) << LIMB_BITS) + i128::from(lo),
+            };
+        }
+        partial.mass[j] += std::mem::take(&mut self.mass[j]);
+        partial.rows[j] += std::mem::take(&mut self.rows[j]);
+        partial.dirty[j] = true;
+        self.pending[j] = 0;
+    }
+
+    /// Adds everything pending to `partial`.
+    pub fn flush(&mut self, quantiser: &Quantiser, partial: &mut Partial) {
+        for j in std::mem::take(&mut self.touched) {
+            self.flush_cluster(quantiser, j as usize, partial);
+        }
+    }
+}

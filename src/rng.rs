@@ -1,0 +1,64 @@
+//! Philox4x32-10, a counter-based generator, and the draws that seeding makes with it.
+//!
+//! Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, doi:10.1145/2063384.2063405.
+//! A draw is a pure function of the seed and of four small numbers, so it is the same on every machine and in any order.
+
+const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+const ROUNDS: usize = 10;
+
+/// What a number is drawn for: the first word of the counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Stream {
+    /// `init="random"`.
+    Random = 0,
+    /// `init="k-means++"`.
+    PlusPlus = 1,
+}
+
+/// The Philox4x32-10 block of a counter and a key.
+pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..ROUNDS {
+        let p0 = u64::from(MULTIPLIERS[0]) * u64::from(counter[0]);
+        let p1 = u64::from(MULTIPLIERS[1]) * u64::from(counter[2]);
+        counter = [(p1 >> 32) as u32 ^ counter[1] ^ key[0], p1 as u32, (p0 >> 32) as u32 ^ counter[3] ^ key[1], p0 as u32];
+        key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+    }
+    counter
+}
+
+/// A 64-bit number for draw `(stream, restart, step, trial)` of a seed.
+pub fn draw_u64(seed: u64, stream: Stream, restart: u32, step: u32, trial: u32) -> u64 {
+    let words = philox([stream as u32, restart, step, trial], [seed as u32, (seed >> 32) as u32]);
+    u64::from(words[0]) | u64::from(words[1]) << 32
+}
+
+/// `floor(u * total / 2^64)`: a number below `total`, exactly (`total < 2^127`).
+pub fn below(u: u64, total: u128) -> u128 {
+    let (high, low) = (total >> 64, total & u128::from(u64::MAX));
+    high * u128::from(u) + ((low * u128::from(u)) >> 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The known answers that the authors publish with their Random123 library.
+    #[test]
+    fn known_answers() {
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        assert_eq!(
+            philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
+    }
+
+    #[test]
+    fn below_is_below() {
+        assert_eq!(below(u64::MAX, 1), 0);
+        assert_eq!(below(1 << 63, 1 << 100), 1 << 99);
+        assert_eq!(below(u64::MAX, (1 << 124) + 12345), (1 << 124) + 12345 - (1 << 60) - 1);
+    }
+}

@@ -1,0 +1,25 @@
+//! Starting centroids: one file per method.
+
+mod plus_plus;
+mod random;
+
+use crate::backend::Session;
+use crate::error::Result;
+use crate::float::Float;
+use crate::params::{Init, Params};
+
+/// The starting centroids of a restart: `(k, d)`, row-major.
+///
+/// # Errors
+/// [`crate::KMeansError::TooFewDistinct`] when a method runs out of distinct rows.
+pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
+    match &params.init {
+        Init::Given(centroids) => Ok(centroids.iter().map(|&c| T::from_f64(c)).collect()),
+        Init::Random => Ok(random::seed(session, params, restart)),
+        Init::KMeansPlusPlus => {
+            let centroids = plus_plus::seed(session, params, restart);
+            session.end_draws();
+            centroids
+        }
+    }
+}

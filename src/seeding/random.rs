@@ -1,0 +1,48 @@
+//! `init="random"`: k different rows of positive weight, each equally likely (Forgy 1965).
+
+use crate::backend::Session;
+use crate::float::Float;
+use crate::params::Params;
+use crate::rng::{Stream, below, draw_u64};
+
+pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Vec<T> {
+    let n = session.positive_rows();
+    let mut drawn: Vec<u64> = Vec::with_capacity(params.k);
+    let mut centroids = Vec::new();
+    for step in 0..params.k {
+        let u = draw_u64(params.seed, Stream::Random, restart, step as u32, 0);
+        let target = below(u, u128::from(n) - step as u128) as u64;
+        let (place, rank) = nth_not_drawn(&drawn, target);
+        drawn.insert(place, rank);
+        let row = session.positive_row(rank);
+        centroids.extend(session.row(row));
+    }
+    centroids
+}
+
+/// The `target`th number that is not in the ascending list, and where it would go: `drawn[i] - i` numbers below `drawn[i]` are
+/// not in the list.
+fn nth_not_drawn(drawn: &[u64], target: u64) -> (usize, u64) {
+    let (mut low, mut high) = (0, drawn.len());
+    while low < high {
+        let middle = (low + high) / 2;
+        if drawn[middle] - middle as u64 <= target { low = middle + 1 } else { high = middle }
+    }
+    (low, target + low as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_already_drawn_are_passed_over() {
+        let drawn = [0, 2, 3, 7];
+        let rest: Vec<u64> = (0..10).filter(|i| !drawn.contains(i)).collect();
+        for (target, &expected) in rest.iter().enumerate() {
+            let (place, rank) = nth_not_drawn(&drawn, target as u64);
+            assert_eq!(rank, expected);
+            assert_eq!(place, drawn.iter().filter(|d| **d < rank).count());
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A tile: a few dozen kept rows of every feature, feature-major, and their weights.
+//!
+//! All compute code reads the data through tiles, so chunking, layout, nulls and skipped rows are dealt with here and
+//! nowhere else.
+
+use std::ops::Range;
+
+use crate::features::{Column, Features};
+use crate::float::Float;
+
+/// How row weights become `w^` and integers: `w^ = integer * 2^(exponent - 53)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WeightScale {
+    /// The largest weight is at most `2^exponent`.
+    pub exponent: i32,
+    /// The largest `w^`.
+    pub largest: f64,
+}
+
+impl WeightScale {
+    pub fn new(largest: f64) -> Self {
+        let exponent = crate::fixed::exponent_at_or_above(largest);
+        let scale = Self { exponent, largest };
+        Self { largest: scale.round(largest), ..scale }
+    }
+
+    /// `w^`: 53 bits below the power of two at or above the largest weight; a positive weight is at least one quantum.
+    pub fn round(&self, w: f64) -> f64 {
+        if w > 0.0 {
+            let quantum = crate::fixed::power_of_two(self.exponent - 53);
+            (w / quantum).round_ties_even().max(1.0) * quantum
+        } else {
+            0.0
+        }
+    }
+
+    /// The integer of a `w^`.
+    #[inline(always)]
+    pub fn integer(&self, w: f64) -> i128 {
+        (w * crate::fixed::power_of_two(53 - self.exponent)) as i128
+    }
+}
+
+/// Which rows take part: all, or those whose bit is set.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    bits: Option<Vec<u64>>,
+}
+
+impl Selection {
+    /// The rows whose bit is set (bit `i % 64` of word `i / 64`).
+    pub fn from_bits(bits: Vec<u64>) -> Self {
+        Self { bits: Some(bits) }
+    }
+
+    /// Whether every row takes part.
+    pub fn is_all(&self) -> bool {
+        self.bits.is_none()
+    }
+
+    /// Whether row `i` takes part.
+    #[inline]
+    pub fn contains(&self, i: usize) -> bool {
+        self.bits.as_ref().is_none_or(|bits| bits[i / 64] >> (i % 64) & 1 == 1)
+    }
+
+    /// How many rows of a range take part.
+    pub fn count(&self, range: Range<usize>) -> usize {
+        if self.is_all() { range.len() } else { range.filter(|&i| self.contains(i)).count() }
+    }
+}
+
+/// Rows and weights that belong together, and which of the rows take part.
+#[derive(Debug, Clone)]
+pub struct Part<'a, T> {
+    pub features: Features<'a, T>,
+    pub weights: Option<Column<'a, f64>>,
+    pub selection: Selection,
+}
+
+impl<'a, T: Float> Part<'a, T> {
+    pub fn new(features: Features<'a, T>, weights: Option<Column<'a, f64>>) -> Self {
+        Self { features, weights, selection: Selection::default() }
+    }
+}
+
+/// A buffer for one tile at a time.
+#[derive(Debug)]
+pub struct Tile<T> {
+    /// Rows that the buffer has room for.
+    pub stride: usize,
+    /// Kept rows in the buffer.
+    pub rows: usize,
+    /// `(d, stride)`: feature f of row r is `x[f * stride + r]`. Rows from `rows` on are stale.
+    pub x: Vec<T>,
+    /// Weights of the kept rows; all 1 where there are none.
+    pub weights: Vec<f64>,
+    /// For each row of the range, whether it was left out. Only meaningful after [`Tile::load_checked`].
+    pub bad: Vec<bool>,
+}
+
+impl<T: Float> Tile<T> {
+    pub fn new(d: usize, stride: usize) -> Self {
+        Self { stride, rows: 0, x: vec![T::default(); d * stride], weights: vec![1.0; stride], bad: vec![false; stride] }
+    }
+
+    /// Feature `f` of the kept rows.
+    #[inline(always)]
+    pub fn column(&self, f: usize) -> &[T] {
+        &self.x[f * self.stride..][..self.rows]
+    }
+
+    /// Gathers row `r` as float64.
+    #[inline(always)]
+    pub fn row(&self, r: usize, out: &mut [f64]) {
+        for (f, out) in out.iter_mut().enumerate() {
+            *out = self.x[f * self.stride + r].to_f64();
+        }
+    }
+
+    fn load_raw(&mut self, part: &Part<'_, T>, range: Range<usize>) {
+        self.rows = range.len();
+        part.features.copy_tile(range.clone(), self.stride, &mut self.x);
+        if let Some(weights) = &part.weights {
+            weights.copy(range, &mut self.weights);
+        }
+    }
+
+    /// Loads rows `range` that the part's selection keeps; weights are rounded to `w^`.
+    #[inline]
+    pub fn load(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, range: Range<usize>) {
+        self.load_raw(part, range.clone());
+        if !part.selection.is_all() {
+            for (i, bad) in self.bad[..range.len()].iter_mut().enumerate() {
+                *bad = !part.selection.contains(range.start + i);
+            }
+            self.drop_bad();
+        }
+        if let Some(scale) = scale {
+            self.weights[..self.rows].iter_mut().for_each(|w| *w = scale.round(*w));
+        }
+    }
+
+    /// Loads rows `range`, leaves out those with a null or a value that is not finite, marks them in `bad`, and returns how
+    /// many they are. Weights stay as they are.
+    pub fn load_checked(&mut self, part: &Part<'_, T>, range: Range<usize>) -> usize {
+        self.load_raw(part, range.clone());
+        let m = range.len();
+        let all_finite = self.x.chunks_exact(self.stride).all(|column| column[..m].iter().all(|v| (v.to_f64() - v.to_f64()) == 0.0));
+        let weights_finite = part.weights.is_none() || self.weights[..m].iter().all(|w| w.is_finite());
+        let bad = &mut self.bad[..m];
+        bad.fill(false);
+        if !all_finite {
+            for column in self.x.chunks_exact(self.stride) {
+                bad.iter_mut().zip(column).for_each(|(bad, v)| *bad |= !v.to_f64().is_finite());
+            }
+        }
+        if !weights_finite {
+            bad.iter_mut().zip(&self.weights).for_each(|(bad, w)| *bad |= !w.is_finite());
+        }
+        if part.features.may_have_nulls() {
+            part.features.for_each_null(range.clone(), |_, i| bad[i] = true);
+        }
+        if let Some(weights) = &part.weights {
+            weights.for_each_null(range, |i| bad[i] = true);
+        }
+        let count = bad.iter().filter(|bad| **bad).count();
+        if count > 0 {
+            self.drop_bad();
+        }
+        count
+    }
+
+    /// Leaves out rows of weight 0.
+    pub fn drop_weightless(&mut self) {
+        if self.weights[..self.rows].contains(&0.0) {
+            for r in 0..self.rows {
+                self.bad[r] = self.weights[r] == 0.0;
+            }
+            self.drop_bad();
+        }
+    }
+
+    fn drop_bad(&mut self) {
+        let (m, mut kept) = (self.rows, 0);
+        for r in 0..m {
+            if !self.bad[r] {
+                for column in self.x.chunks_exact_mut(self.stride) {
+                    column[kept] = column[r];
+                }
+                self.weights[kept] = self.weights[r];
+                kept += 1;
+            }
+        }
+        self.rows = kept;
+    }
+}

@@ -1,0 +1,87 @@
+//! The update step: relocation into empty clusters, exact means, and how far the centroids moved.
+
+use crate::backend::Session;
+use crate::error::{KMeansError, Result};
+use crate::fixed::round_quotient;
+use crate::float::Float;
+use crate::partial::Partial;
+use crate::prepare::Prepared;
+use crate::reference;
+
+/// What an update did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Updated {
+    /// Fixed-point sum over the centroids of the reference distance between old and new.
+    pub shift: f64,
+    /// Whether a centroid or a row moved: labels may no longer be those of the centroids.
+    pub moved: bool,
+}
+
+/// Replaces `centroids` by the means of their rows.
+pub fn update<T: Float>(session: &mut dyn Session<T>, centroids: &mut [T], prepared: &Prepared) -> Result<Updated> {
+    let relocated = relocate_into_empty(session)?;
+    let partial = session.partial();
+    let d = partial.d;
+    let mut shift = 0u128;
+    let mut moved = relocated;
+    let mut old = vec![T::default(); d];
+    // A cluster whose rows did not change has the mean that it had, except right after seeding, when all are dirty.
+    for (j, centroid) in centroids.chunks_exact_mut(d).enumerate().filter(|(j, _)| partial.dirty[*j]) {
+        old.copy_from_slice(centroid);
+        mean(partial, j, prepared, centroid);
+        let s = reference::distance(&old, centroid);
+        shift += prepared.shifts.quantise(1.0, s);
+        moved |= s > 0.0 || old != centroid;
+    }
+    session.clear_dirty();
+    Ok(Updated { shift: prepared.shifts.to_f64(shift), moved })
+}
+
+/// The exact quotient, rounded once to `T`, clamped to the column's extent.
+fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T]) {
+    let mass = partial.mass[j].unsigned_abs();
+    let weight_exponent = prepared.weights.map_or(0, |scale| scale.exponent - 53);
+    for (f, (out, &sum)) in out.iter_mut().zip(partial.sums_of(j)).enumerate() {
+        let mean: T = round_quotient(sum, mass, prepared.scales[f].quantum_exponent() - weight_exponent);
+        let (low, high) = (T::from_f64(prepared.lows[f]), T::from_f64(prepared.highs[f]));
+        *out = if mean < low {
+            low
+        } else if mean > high {
+            high
+        } else {
+            mean
+        };
+    }
+}
+
+/// Gives every empty cluster, in index order, the row farthest from the centroid that it was assigned by whose cluster keeps
+/// at least one other. Returns whether there was any.
+fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>) -> Result<bool> {
+    let mut empty: Vec<u32> = (0u32..).zip(&session.partial().rows).filter(|(_, rows)| **rows == 0).map(|(j, _)| j).collect();
+    if empty.is_empty() {
+        return Ok(false);
+    }
+    let k = session.partial().rows.len();
+    empty.reverse();
+    // A row that cannot be given now never can: clusters only lose rows, and a relocated row is alone. So the farthest rows are
+    // walked once, as many at a time as there are empty clusters.
+    while !empty.is_empty() {
+        let donors: Vec<bool> = session.partial().rows.iter().map(|rows| *rows >= 2).collect();
+        let far = session.farthest(empty.len(), &donors);
+        let before = empty.len();
+        for far in far {
+            if far.distance <= 0.0 {
+                return Err(KMeansError::TooFewDistinct { k });
+            }
+            if session.partial().rows[far.cluster as usize] < 2 {
+                continue;
+            }
+            let Some(to) = empty.pop() else { break };
+            session.relocate(far.row, to);
+        }
+        if empty.len() == before {
+            return Err(KMeansError::TooFewDistinct { k });
+        }
+    }
+    Ok(true)
+}
