@@ -47,6 +47,10 @@ pub enum KMeansError {
     #[error("model: expected {expected}, got {got}")]
     InvalidModel { expected: String, got: String },
 
+    /// A data frame operation failed.
+    #[error("{0}")]
+    Frame(String),
+
     // ---- values -------------------------------------------------------------------------------------------
     /// A column holds values that have no place in a distance, and `null_policy` is `"raise"`.
     #[error("column {column:?}: expected finite values, got {nulls} nulls, {nans} NaNs and {infinities} infinities (null_policy=\"skip\" leaves such rows out)")]

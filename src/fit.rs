@@ -19,7 +19,7 @@ use crate::backend::{Parts, Session};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
-use crate::model::{Fitted, HistoryRow, KMeansModel};
+use crate::model::{Fitted, HistoryRow, Model};
 use crate::parallel::FloatEnvironment;
 use crate::params::{History, KMeans, Params};
 use crate::prepare::{Prepared, prepare};
@@ -53,7 +53,7 @@ impl KMeans {
         let session: Box<dyn Session<T> + '_> = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)) };
         let (run, labels) = best_of_restarts(session, &params, &prepared)?;
         let inertia = run.inertia.iter().sum();
-        let model = KMeansModel {
+        let model = Model {
             d,
             names,
             centroids: run.centroids,

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! columns --> Features (a view, no copy) --> prepare (validity, extents, quanta) --> seeding
-//!         --> loop { assign --> update --> stop? } on a backend's session --> KMeansModel and labels
+//!         --> loop { assign --> update --> stop? } on a backend's session --> Model and labels
 //! ```
 //! Start reading at [`fit`]. Throughout, `n` is the number of rows, `d` of features, `k` of clusters; a *kept* row is one that
 //! `null_policy` did not leave out; a *contribution* is a row's weighted value; a *quantum* is the unit of a fixed-point sum.
@@ -41,8 +41,10 @@ mod seeding;
 pub mod tile;
 mod update;
 
+#[cfg(feature = "polars")]
+pub use frame::KMeansModel;
 pub use error::{KMeansError, Result};
 pub use features::{Chunk, Column, Features, Validity};
 pub use float::Float;
-pub use model::{Fitted, HistoryRow, KMeansModel, Prediction};
+pub use model::{Fitted, HistoryRow, Model, Prediction};
 pub use params::{History, Init, KMeans, NullPolicy, Restarts};

@@ -11,6 +11,7 @@ use crate::tile::Selection;
 
 /// One iteration of a fit.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "polars", derive(serde::Serialize, serde::Deserialize))]
 pub struct HistoryRow {
     /// From 1.
     pub iteration: u32,
@@ -26,7 +27,8 @@ pub struct HistoryRow {
 
 /// `k` centroids of `d` features of type `T`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KMeansModel<T> {
+#[cfg_attr(feature = "polars", derive(serde::Serialize, serde::Deserialize))]
+pub struct Model<T> {
     pub(crate) d: usize,
     pub(crate) names: Vec<String>,
     pub(crate) centroids: Vec<T>,
@@ -41,7 +43,7 @@ pub struct KMeansModel<T> {
 /// A model and the labels of the rows that it was fitted to.
 #[derive(Debug, Clone)]
 pub struct Fitted<T> {
-    pub model: KMeansModel<T>,
+    pub model: Model<T>,
     /// One label a kept row.
     pub labels: Vec<u32>,
     pub(crate) selection: Vec<(Selection, usize)>,
@@ -75,7 +77,7 @@ pub struct Prediction {
     pub second_distance: Option<f64>,
 }
 
-impl<T: Float> KMeansModel<T> {
+impl<T: Float> Model<T> {
     /// The number of clusters.
     pub fn n_clusters(&self) -> usize {
         self.centroids.len() / self.d
@@ -134,10 +136,10 @@ impl<T: Float> KMeansModel<T> {
         self.with_rows(features, |rows| predict::labels(rows))
     }
 
-    /// Label, distance and second distance of every row; `None` as in [`KMeansModel::predict`].
+    /// Label, distance and second distance of every row; `None` as in [`Model::predict`].
     ///
     /// # Errors
-    /// As [`KMeansModel::predict`].
+    /// As [`Model::predict`].
     pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
         self.with_rows(features, |rows| predict::nearest(rows))
     }
@@ -146,7 +148,7 @@ impl<T: Float> KMeansModel<T> {
     /// is not finite.
     ///
     /// # Errors
-    /// As [`KMeansModel::predict`].
+    /// As [`Model::predict`].
     pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
         self.with_rows(features, |rows| predict::distances(rows))
     }
@@ -155,7 +157,7 @@ impl<T: Float> KMeansModel<T> {
     /// left out.
     ///
     /// # Errors
-    /// As [`KMeansModel::predict`], and [`KMeansError::LengthMismatch`] or [`KMeansError::NegativeWeight`] for the weights.
+    /// As [`Model::predict`], and [`KMeansError::LengthMismatch`] or [`KMeansError::NegativeWeight`] for the weights.
     pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
         if let Some(weights) = weights
             && weights.len() != features.n_rows()
@@ -165,6 +167,12 @@ impl<T: Float> KMeansModel<T> {
         let scale = |lows: &[f64], highs: &[f64], largest_weight| DistanceScale::new(crate::reference::distance(highs, lows), largest_weight);
         let inertia = self.with_rows(features, |rows| predict::inertia(rows, weights, scale))?;
         inertia.map(|inertia| -inertia)
+    }
+
+    /// The same model in float64: what float64 rows are compared with.
+    pub fn widened(&self) -> Model<f64> {
+        let Self { d, names, centroids, sizes, inertias, inertia, n_iter, history, seed } = self.clone();
+        Model { d, names, centroids: centroids.iter().map(|c| c.to_f64()).collect(), sizes, inertias, inertia, n_iter, history, seed }
     }
 
     fn with_rows<R: Send>(&self, features: &Features<'_, T>, work: impl FnOnce(Rows<'_, '_, T>) -> R) -> Result<R> {

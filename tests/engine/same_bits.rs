@@ -1,0 +1,204 @@
+//! One hash of a fit, whatever the threads, the chunks, the layout, the instruction set or the parts.
+
+use std::fmt::Write;
+
+use polars_kmeans::backend::cpu::InstructionSet;
+use polars_kmeans::tile::Part;
+use polars_kmeans::{Chunk, Column, Features, Fitted, Float, History, Init, KMeans, NullPolicy, Restarts, Validity};
+
+use crate::data::{Random, columns, rows};
+
+/// FNV-1a over the bits of labels, centroids, inertia, sizes, history and iteration count.
+fn hash<T: Float>(fit: &Fitted<T>) -> u64 {
+    let model = &fit.model;
+    let words = (fit.labels.iter().map(|l| u64::from(*l)))
+        .chain(model.centroids().iter().map(|c| c.to_f64().to_bits()))
+        .chain([model.inertia().to_bits(), u64::from(model.n_iter())])
+        .chain(model.sizes().iter().copied())
+        .chain(model.inertias().iter().map(|i| i.to_bits()))
+        .chain(model.history().iter().flat_map(|row| [row.changed, row.shift.to_bits(), row.inertia.unwrap_or(0.0).to_bits()]));
+    words.flat_map(u64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The golden cases: name, data, estimator. Changing a hash needs a major version.
+struct Case {
+    name: &'static str,
+    kind: &'static str,
+    shape: (usize, usize),
+    weighted: bool,
+    estimator: KMeans,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |name, kind, shape, weighted, estimator| Case { name, kind, shape, weighted, estimator };
+    vec![
+        case("blobs-2d", "blobs", (20_000, 2), false, KMeans::new(10).seed(1)),
+        case("blobs-weighted", "blobs", (20_000, 3), true, KMeans::new(7).seed(2)),
+        case("uniform-34d", "uniform", (5_000, 34), false, KMeans::new(32).seed(3).max_iter(20)),
+        case("uniform-weighted-20d", "uniform", (5_000, 20), true, KMeans::new(16).seed(4).max_iter(20)),
+        case("lattice", "lattice", (6_000, 3), false, KMeans::new(20).seed(5).history(History::Full)),
+        case("random-restarts", "blobs", (3_000, 5), false, KMeans::new(6).seed(u64::MAX).init(Init::Random).n_init(Restarts::Count(4))),
+        case("offset", "offset 1e7", (4_000, 12), false, KMeans::new(9).seed(6)),
+        case("mixed-scales", "mixed scales", (4_000, 6), false, KMeans::new(5).seed(7)),
+        case("denormals", "denormals", (2_000, 4), false, KMeans::new(5).seed(8)),
+        case("sentinel-weighted", "sentinel", (3_000, 9), true, KMeans::new(4).seed(9)),
+        case("many-clusters", "tight blobs far apart", (9_000, 2), false, KMeans::new(300).seed(10).max_iter(30)),
+        case("relocations", "duplicates", (400, 2), false, KMeans::new(6).seed(11).init(Init::Given(vec![0.25; 12]))),
+    ]
+}
+
+struct Data<T> {
+    rows: Vec<T>,
+    weights: Option<Vec<f64>>,
+}
+
+fn generate<T: Float>(case: &Case) -> Data<T> {
+    let random = &mut Random(case.name.len() as u64 + case.shape.0 as u64);
+    let (n, d) = case.shape;
+    let rows = rows(case.kind, n, d, random);
+    Data { rows, weights: case.weighted.then(|| (0..n).map(|_| if random.below(10) == 0 { 0.0 } else { 5.0 * random.unit() }).collect()) }
+}
+
+fn fit<T: Float>(case: &Case, data: &Data<T>) -> u64 {
+    let weights = data.weights.as_ref().map(|w| Column::from_slice(w));
+    hash(&case.estimator.fit_features(&Features::from_rows(&data.rows, case.shape.1).unwrap(), weights.as_ref()).unwrap())
+}
+
+#[test]
+fn hashes_are_the_golden_ones() {
+    let mut found = String::new();
+    for case in cases() {
+        let hashes = (fit(&case, &generate::<f32>(&case)), fit(&case, &generate::<f64>(&case)));
+        writeln!(found, "{} {:016x} {:016x}", case.name, hashes.0, hashes.1).unwrap();
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/fits.txt");
+    if std::env::var_os("WRITE_GOLDEN").is_some() {
+        std::fs::write(path, &found).unwrap();
+    }
+    assert_eq!(found, std::fs::read_to_string(path).unwrap(), "case, hash of float32, hash of float64");
+}
+
+/// `values` cut at random places.
+fn chunked<'a, T: Copy>(values: &'a [T], random: &mut Random) -> Column<'a, T> {
+    let mut cuts: Vec<usize> = (0..random.below(8)).map(|_| random.below(values.len() + 1)).collect();
+    cuts.extend([0, values.len()]);
+    cuts.sort_unstable();
+    Column::new(cuts.windows(2).map(|w| Chunk::new(&values[w[0]..w[1]], None).unwrap()))
+}
+
+fn every_way<T: Float>(case: &Case) {
+    let data = generate::<T>(case);
+    let d = case.shape.1;
+    let expected = fit(case, &data);
+    let columns = columns(&data.rows, d);
+    let views: Vec<&[T]> = columns.iter().map(|c| &c[..]).collect();
+    let features = Features::from_columns(views.iter().copied()).unwrap();
+    let weights = data.weights.as_ref().map(|w| Column::from_slice(w));
+    for threads in [1, 2, 3] {
+        let fit = case.estimator.clone().threads(threads).fit_features(&features, weights.as_ref()).unwrap();
+        assert_eq!(hash(&fit), expected, "{}: {threads} threads", case.name);
+    }
+    for set in [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable] {
+        let fit = case.estimator.fit_parts(vec![Part::new(features.clone(), weights.clone())], set).unwrap();
+        assert_eq!(hash(&fit), expected, "{}: {set:?}", case.name);
+    }
+    let random = &mut Random(99);
+    for round in 0..20 {
+        let features = Features::new(views.iter().map(|c| chunked(c, random)).collect()).unwrap();
+        let weights = data.weights.as_ref().map(|w| chunked(w, random));
+        let fit = case.estimator.fit_features(&features, weights.as_ref()).unwrap();
+        assert_eq!(hash(&fit), expected, "{}: chunking {round}", case.name);
+    }
+    for parts in [2, 3, 7] {
+        let n = case.shape.0;
+        let mut cuts: Vec<usize> = (0..parts - 1).map(|_| random.below(n)).chain([0, n]).collect();
+        cuts.sort_unstable();
+        let parts = cuts.windows(2).map(|w| {
+            let weights = data.weights.as_ref().map(|weights| Column::from_slice(&weights[w[0]..w[1]]));
+            Part::new(features.slice(w[0]..w[1]), weights)
+        });
+        let fit = case.estimator.fit_parts(parts.collect(), InstructionSet::detect()).unwrap();
+        assert_eq!(hash(&fit), expected, "{}: merged partials", case.name);
+    }
+}
+
+#[test]
+fn every_way_in_gives_the_same_bits_float32() {
+    cases().iter().for_each(every_way::<f32>);
+}
+
+#[test]
+fn every_way_in_gives_the_same_bits_float64() {
+    cases().iter().for_each(every_way::<f64>);
+}
+
+#[test]
+fn weights_of_one_are_no_weights() {
+    for case in cases().iter().filter(|case| !case.weighted) {
+        let data = generate::<f32>(case);
+        let ones = vec![1.0; case.shape.0];
+        let features = Features::from_rows(&data.rows, case.shape.1).unwrap();
+        let weighted = case.estimator.fit_features(&features, Some(&Column::from_slice(&ones))).unwrap();
+        assert_eq!(hash(&weighted), fit(case, &data), "{}", case.name);
+    }
+}
+
+/// Rows that are left out, by a null, a NaN, an infinity or a bad weight, leave no trace; rows of weight 0 only get labels.
+#[test]
+fn skipped_rows_leave_no_trace() {
+    for case in cases().iter() {
+        let data = generate::<f32>(case);
+        let (n, d) = case.shape;
+        let random = &mut Random(5);
+        let mut dirty: Vec<Vec<f32>> = vec![Vec::new(); d];
+        let (mut valid, mut weights, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        for i in 0..n {
+            while random.below(20) == 0 {
+                let bad = random.below(4);
+                for (f, column) in dirty.iter_mut().enumerate() {
+                    column.push(match (bad, f) {
+                        (0, 0) => f32::NAN,
+                        (1, 0) => f32::NEG_INFINITY,
+                        _ => 1e30,
+                    });
+                }
+                valid.push(bad != 2);
+                weights.push(if bad == 3 { f64::NAN } else { 1e60 });
+                kept.push(false);
+            }
+            dirty.iter_mut().enumerate().for_each(|(f, column)| column.push(data.rows[i * d + f]));
+            valid.push(true);
+            weights.push(data.weights.as_ref().map_or(1.0, |w| w[i]));
+            kept.push(true);
+        }
+        let mut bits = vec![0u8; valid.len().div_ceil(8)];
+        valid.iter().enumerate().filter(|(_, valid)| **valid).for_each(|(i, _)| bits[i / 8] |= 1 << (i % 8));
+        let columns = dirty.iter().map(|c| Column::new([Chunk::new(c, Some(Validity::new(&bits, 0))).unwrap()]));
+        let features = Features::new(columns.collect()).unwrap();
+        let weights = Column::from_slice(&weights);
+        for threads in [1, 2] {
+            let fit = case.estimator.clone().threads(threads).null_policy(NullPolicy::Skip).fit_features(&features, Some(&weights)).unwrap();
+            assert_eq!(hash(&fit), self::fit(case, &data), "{}", case.name);
+            let labels = fit.expand();
+            assert!(labels.iter().zip(&kept).all(|(label, kept)| label.is_some() == *kept));
+        }
+        assert!(case.estimator.fit_features(&features, Some(&weights)).is_err());
+    }
+}
+
+#[test]
+fn rows_of_weight_zero_only_get_labels() {
+    let random = &mut Random(3);
+    let x: Vec<f64> = rows("blobs", 1_000, 3, random);
+    let mut weights: Vec<f64> = (0..1_000).map(|_| random.unit() + 0.1).collect();
+    let estimator = KMeans::new(5).seed(2);
+    let alone = estimator.fit_features(&Features::from_rows(&x, 3).unwrap(), Some(&Column::from_slice(&weights))).unwrap();
+    let mut more = x.clone();
+    more.extend(rows::<f64>("tight blobs far apart", 500, 3, random));
+    weights.resize(1_500, 0.0);
+    let both = estimator.fit_features(&Features::from_rows(&more, 3).unwrap(), Some(&Column::from_slice(&weights))).unwrap();
+    assert_eq!(alone.model.centroids(), both.model.centroids());
+    assert_eq!(alone.model.inertia(), both.model.inertia());
+    assert_eq!(alone.model.sizes(), both.model.sizes());
+    assert_eq!(alone.labels, both.labels[..1_000]);
+}

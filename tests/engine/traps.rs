@@ -1,0 +1,181 @@
+//! Counterexamples that broke earlier drafts of the contract, each kept as a test.
+
+use polars_kmeans::{Column, Features, Fitted, Float, Init, KMeans, KMeansError, reference};
+
+use crate::data::Random;
+
+/// A fit from given centroids, one iteration, its labels checked against the reference distance.
+fn checked<T: Float>(rows: &[T], d: usize, centroids: &[f64], iterations: u32) -> Fitted<T> {
+    let estimator = KMeans::new(centroids.len() / d).init(Init::Given(centroids.to_vec())).max_iter(iterations).tol(0.0);
+    let features = Features::from_rows(rows, d).unwrap();
+    let fitted = estimator.fit_features(&features, None).unwrap();
+    for (x, label) in rows.chunks_exact(d).zip(&fitted.labels) {
+        assert_eq!(*label, reference::nearest(x, fitted.model.centroids()).label, "{x:?}");
+    }
+    let predicted: Vec<u32> = fitted.model.predict(&features).unwrap().into_iter().flatten().collect();
+    assert_eq!(predicted, fitted.labels);
+    fitted
+}
+
+/// The labels that a model with exactly these centroids gives: each centroid is fitted to copies of itself, far from rounding.
+fn predicted<T: Float>(rows: &[T], d: usize, centroids: &[T]) -> Vec<u32> {
+    let k = centroids.len() / d;
+    let given = centroids.iter().map(|c| c.to_f64()).collect();
+    let features = Features::from_rows(centroids, d).unwrap();
+    let fitted = KMeans::new(k).init(Init::Given(given)).max_iter(1).fit_features(&features, None).unwrap();
+    assert_eq!(fitted.model.centroids(), centroids, "the centroids are their own means");
+    let labels: Vec<u32> = fitted.model.predict(&Features::from_rows(rows, d).unwrap()).unwrap().into_iter().flatten().collect();
+    for (x, label) in rows.chunks_exact(d).zip(&labels) {
+        assert_eq!(*label, reference::nearest(x, centroids).label, "{x:?}");
+    }
+    labels
+}
+
+#[test]
+fn a_third_centroid_of_large_norm() {
+    let d = 64;
+    let x = 1.0f32 + 2f32.powi(-11) - 2f32.powi(-20);
+    let near = 0.045f32;
+    let mut centroids = vec![0.0f32; d];
+    centroids.extend(vec![near; d]);
+    centroids.extend(vec![-near; d]);
+    centroids.extend(vec![2.0 * x * (1.0 - 2f32.powi(-13)); d]);
+    predicted(&vec![x; d], d, &centroids);
+    // On the CPU the same happens at float32's precision: the midpoint of 0 and a large centroid.
+    for step in 0..200 {
+        let far = 2.0 * x * (1.0 - step as f32 * 2f32.powi(-23));
+        let mut centroids = vec![0.0f32; d];
+        centroids.extend(vec![near * 1e-3; d]);
+        centroids.extend(vec![far; d]);
+        predicted(&vec![x; d], d, &centroids);
+    }
+}
+
+#[test]
+fn a_tie_made_by_rounding_goes_to_the_smaller_index() {
+    assert_eq!(predicted(&[-1e17f64], 1, &[0.1, -0.1]), [0]);
+    assert_eq!(predicted(&[-1e17f64], 1, &[-0.1, 0.1]), [0]);
+    for d in [1, 9] {
+        let centroids: Vec<f64> = [0.1, -0.1].iter().flat_map(|c| vec![*c; d]).collect();
+        assert_eq!(predicted(&vec![-1e17f64; d], d, &centroids), [0]);
+    }
+}
+
+#[test]
+fn centroids_whose_squares_underflow_in_float32() {
+    let d = 16;
+    let mut centroids = vec![2f32.powf(-75.5); d];
+    centroids.extend((0..d).map(|f| if f == 3 { 2f32.powf(-74.45) } else { 0.0 }));
+    let rows: Vec<f32> = [0.0, 2f32.powi(-75), 2f32.powi(-76), 1.0, -1.0].iter().flat_map(|x| vec![*x; d]).collect();
+    predicted(&rows, d, &centroids);
+    for d in [1, 2, 8] {
+        let mut centroids = vec![2f32.powf(-75.5); d];
+        centroids.extend((0..d).map(|f| if f == 0 { 2f32.powf(-74.45) } else { 0.0 }));
+        predicted(&[vec![0.0f32; d], vec![1.0; d]].concat(), d, &centroids);
+    }
+}
+
+#[test]
+fn squares_that_overflow_in_float32() {
+    for d in [1, 4, 8, 9, 40] {
+        let rows: Vec<f32> = [3e38f32, -1e38, 2e38, 1e38, 0.0, 1.0].iter().flat_map(|x| vec![*x; d]).collect();
+        let centroids: Vec<f64> = [3e38, -1e38].iter().flat_map(|x| vec![*x; d]).collect();
+        assert_eq!(checked(&rows, d, &centroids, 1).labels, [0, 1, 0, 1, 1, 1]);
+    }
+}
+
+#[test]
+fn offsets_of_ten_million() {
+    let random = &mut Random(1);
+    for d in [2, 8, 50] {
+        let x: Vec<f32> = (0..600 * d).map(|_| (1e7 + random.normal() * 3.0) as f32).collect();
+        let start: Vec<f64> = x[..7 * d].iter().map(|v| f64::from(*v)).collect();
+        checked(&x, d, &start, 5);
+        let y: Vec<f64> = x.iter().map(|v| f64::from(*v) + random.unit()).collect();
+        checked(&y, d, &start, 5);
+    }
+}
+
+#[test]
+fn magnitudes_out_of_range_are_refused() {
+    let tiny: Vec<f64> = (1..50).map(|i| f64::from(i) * 2f64.powi(-535)).collect();
+    let huge: Vec<f64> = (1..50).map(|i| f64::from(i) * 2f64.powi(460)).collect();
+    for x in [tiny, huge] {
+        let error = KMeans::new(2).fit_features(&Features::from_columns([&x[..]]).unwrap(), None).unwrap_err();
+        assert!(matches!(error, KMeansError::MagnitudeOutOfRange { .. }), "{error}");
+    }
+    let x = [1.0f64, 2.0, 3.0];
+    let start = Init::Given(vec![1.0, 1e200]);
+    let error = KMeans::new(2).init(start).fit_features(&Features::from_columns([&x[..]]).unwrap(), None).unwrap_err();
+    assert!(matches!(error, KMeansError::MagnitudeOutOfRange { .. }), "{error}");
+    // predict takes any finite value.
+    let fitted = KMeans::new(2).fit_features(&Features::from_columns([&x[..]]).unwrap(), None).unwrap();
+    for x in [1e-320, 1e300, -1e300, f64::MAX] {
+        let label = fitted.model.predict(&Features::from_columns([&[x][..]]).unwrap()).unwrap();
+        assert_eq!(label, [Some(reference::nearest(&[x], fitted.model.centroids()).label)]);
+    }
+}
+
+#[test]
+fn small_values_beside_a_huge_one() {
+    let x: Vec<f64> = (0..100).map(|i| if i % 2 == 0 { 1e9 } else { 1e-7 }).collect();
+    let fitted = checked(&x, 1, &[1e9, 0.0], 10);
+    // 2^-53 of the largest: for float64 too small to be its own mean, but within half a quantum (2^-61) of it.
+    assert_eq!(fitted.model.centroids()[0], 1e9);
+    assert!((fitted.model.centroids()[1] - 1e-7).abs() <= 2f64.powi(-61));
+    let x: Vec<f32> = x.iter().map(|x| *x as f32).collect();
+    let fitted = checked(&x, 1, &[1e9, 0.0], 10);
+    assert_eq!(fitted.model.centroids(), [1e9, 1e-7], "float32 in two limbs goes down to 2^-66");
+}
+
+#[test]
+fn a_cluster_of_tiny_weight_keeps_its_mean() {
+    for value in [7.0, 0.7] {
+        let x = [1.0f64, 1.5, value, 1.25];
+        let weights = [1.0, 1.0, 1e-30, 1.0];
+        let estimator = KMeans::new(2).init(Init::Given(vec![1.2, value])).max_iter(3);
+        let fitted = estimator.fit_features(&Features::from_columns([&x[..]]).unwrap(), Some(&Column::from_slice(&weights))).unwrap();
+        let mean = fitted.model.centroids()[1];
+        assert!((mean - value).abs() <= value * 2f64.powi(-36), "{mean} for a cluster {{{value}}}");
+        assert_eq!(fitted.model.sizes(), [3, 1]);
+    }
+}
+
+#[test]
+fn a_sentinel_is_named() {
+    let mut x: Vec<f32> = (0..1_000).map(|i| i as f32 / 100.0 + 0.5).collect();
+    x[500] = 9.97e36;
+    let features = Features::from_columns([&x[..]]).unwrap().with_names(vec!["depth".into()]).unwrap();
+    match KMeans::new(3).fit_features(&features, None).unwrap_err() {
+        KMeansError::RangeTooWide { column, largest } => assert_eq!((column.as_str(), largest), ("depth", f64::from(9.97e36f32))),
+        other => panic!("{other}"),
+    }
+}
+
+/// The host program may have set its thread to flush subnormals and to round towards zero.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_callers_rounding_mode_does_not_matter() {
+    let random = &mut Random(4);
+    let x: Vec<f32> = crate::data::rows("denormals", 3_000, 3, random);
+    let fit = || KMeans::new(5).seed(3).fit_features(&Features::from_rows(&x, 3).unwrap(), None).unwrap();
+    let expected = fit();
+    let mut saved = 0u32;
+    let odd = 0xFFC0u32; // flush to zero, denormals are zero, round towards zero
+    // SAFETY: stores and loads MXCSR from the 4 bytes of a variable; every exception stays masked.
+    unsafe {
+        std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut saved, options(nostack));
+        std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const odd, options(nostack));
+    }
+    let found = fit();
+    let mut after = 0u32;
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut after, options(nostack));
+        std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const saved, options(nostack));
+    }
+    assert_eq!(after & 0xFFC0, odd & 0xFFC0, "the caller gets its setting back");
+    assert_eq!(found.labels, expected.labels);
+    assert_eq!(found.model.centroids(), expected.model.centroids());
+    assert_eq!(found.model.inertia(), expected.model.inertia());
+}

@@ -1,0 +1,103 @@
+//! Polars frames in and out: what the engine does on slices, it does on frames.
+
+use polars::prelude::*;
+use polars_kmeans::{Features, KMeans, KMeansError, KMeansModel, NullPolicy};
+
+fn frame() -> DataFrame {
+    let x: Vec<f32> = (0..500).map(|i| ((i * 7919) % 101) as f32).collect();
+    let y: Vec<f32> = (0..500).map(|i| ((i * 104_729) % 53) as f32).collect();
+    df!("x" => x, "y" => y).unwrap()
+}
+
+fn values(df: &DataFrame, name: &str) -> Vec<f32> {
+    df.column(name).unwrap().f32().unwrap().into_no_null_iter().collect()
+}
+
+#[test]
+fn a_frame_is_its_slices() {
+    let df = frame();
+    let (x, y) = (values(&df, "x"), values(&df, "y"));
+    let slices = KMeans::new(6).fit_features(&Features::from_columns([&x[..], &y[..]]).unwrap(), None).unwrap();
+    let fit = KMeans::new(6).fit_columns(df.columns(), None).unwrap();
+    assert_eq!(fit.labels.into_no_null_iter().collect::<Vec<_>>(), slices.labels);
+    let centroids = fit.model.centroids().unwrap();
+    assert_eq!(centroids.get_column_names_str(), ["cluster", "size", "inertia", "x", "y"]);
+    let expected: Vec<f32> = slices.model.centroids().iter().copied().step_by(2).collect();
+    assert_eq!(values(&centroids, "x"), expected);
+    assert_eq!(fit.model.inertia(), slices.model.inertia());
+    assert_eq!(fit.model.history().unwrap().height(), slices.model.n_iter() as usize);
+}
+
+#[test]
+fn chunks_and_nulls_arrive() {
+    let df = frame();
+    let mut chunked = df.slice(0, 100);
+    for start in [100, 101, 300] {
+        let len = if start == 300 { 200 } else { [1, 199][(start - 100) as usize] };
+        chunked.vstack_mut(&df.slice(start, len)).unwrap();
+    }
+    assert!(chunked.column("x").unwrap().n_chunks() > 1);
+    let estimator = KMeans::new(5).seed(3);
+    assert_eq!(estimator.fit(&chunked, ["x", "y"]).unwrap().centroids().unwrap(), estimator.fit(&df, ["x", "y"]).unwrap().centroids().unwrap());
+
+    let hole = df!("x" => [None, Some(1e20f32)], "y" => [Some(f32::NAN), None]).unwrap();
+    let dirty = chunked.vstack(&hole).unwrap();
+    match estimator.fit(&dirty, ["x", "y"]).unwrap_err() {
+        KMeansError::NotFinite { column, nulls, .. } => assert_eq!((column.as_str(), nulls), ("x", 1)),
+        other => panic!("{other}"),
+    }
+    let fit = estimator.clone().null_policy(NullPolicy::Skip).fit_columns(dirty.columns(), None).unwrap();
+    assert_eq!(fit.labels.null_count(), 2);
+    let clean = estimator.fit_columns(df.columns(), None).unwrap();
+    assert_eq!(fit.labels.head(Some(500)), clean.labels);
+    assert_eq!(fit.model.predict(&dirty).unwrap(), fit.labels);
+}
+
+#[test]
+fn dtypes_become_the_contracts() {
+    let integers = df!("a" => [1i16, 2, 8, 9], "b" => [true, false, true, false]).unwrap();
+    assert!(matches!(KMeans::new(2).fit(&integers, ["a", "b"]).unwrap(), KMeansModel::F32(_)));
+    let wide = df!("a" => [1i16, 2, 8, 9], "b" => [1i64, 2, 3, 4]).unwrap();
+    assert!(matches!(KMeans::new(2).fit(&wide, ["a", "b"]).unwrap(), KMeansModel::F64(_)));
+    let text = df!("a" => ["x", "y"]).unwrap();
+    assert!(matches!(KMeans::new(1).fit(&text, ["a"]), Err(KMeansError::UnsupportedDtype { .. })));
+    let reserved = df!("size" => [1.0, 2.0]).unwrap();
+    assert!(matches!(KMeans::new(1).fit(&reserved, ["size"]), Err(KMeansError::ReservedName { .. })));
+    assert!(matches!(KMeans::new(1).fit(&reserved, ["size", "size"]), Err(KMeansError::ReservedName { .. })));
+    assert!(KMeans::new(1).fit(&reserved, ["nowhere"]).is_err());
+    assert!(matches!(KMeans::new(1).fit(&reserved, [] as [&str; 0]), Err(KMeansError::NoFeatures)));
+}
+
+#[test]
+fn float64_rows_under_a_float32_model_are_not_cast_down() {
+    let df = df!("x" => [0.0f32, 1.0]).unwrap();
+    let model = KMeans::new(2).fit(&df, ["x"]).unwrap();
+    // Just above and below the midpoint, by less than float32 can tell.
+    let close = df!("x" => [0.5 - 1e-12, 0.5 + 1e-12]).unwrap();
+    let labels: Vec<u32> = model.predict(&close).unwrap().into_no_null_iter().collect();
+    let ends: Vec<u32> = model.predict(&df).unwrap().into_no_null_iter().collect();
+    assert_eq!(labels, ends);
+}
+
+#[test]
+fn a_model_survives_its_bytes() {
+    let df = frame();
+    let model = KMeans::new(4).fit(&df, ["x", "y"]).unwrap();
+    let bytes = model.to_bytes().unwrap();
+    assert_eq!(KMeansModel::from_bytes(&bytes).unwrap(), model);
+    for cut in [0, 5, 20, bytes.len() - 1] {
+        assert!(matches!(KMeansModel::from_bytes(&bytes[..cut]), Err(KMeansError::InvalidModel { .. })));
+    }
+}
+
+#[test]
+fn transform_is_an_array_of_distances() {
+    let df = frame();
+    let model = KMeans::new(4).fit(&df, ["x", "y"]).unwrap();
+    let hole = df.vstack(&df!("x" => [None::<f32>], "y" => [1.0f32]).unwrap()).unwrap();
+    let distances = model.transform(hole.columns()).unwrap();
+    assert_eq!(distances.dtype(), &DataType::Array(Box::new(DataType::Float64), 4));
+    assert_eq!((distances.len(), distances.null_count()), (501, 1));
+    let score = model.score(df.columns(), None).unwrap();
+    assert!((score + model.inertia()).abs() <= 1e-12 * model.inertia());
+}
