@@ -82,4 +82,4 @@ def kmeans(
     ['label', 'distance', 'second_distance']
     """
     options = _plugin.FitOptions(k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history)
-    return _plugin.fit("kmeans", _plugin.features(columns), options, weight, output)
+    return _plugin.fit("kmeans", _plugin.features(columns), options, weight, output).alias("kmeans")

@@ -11,7 +11,7 @@ pub use model::KMeansModel;
 use polars::prelude::*;
 
 use crate::error::{KMeansError, Result};
-use crate::model::Fitted;
+use crate::model::{Fitted, Model};
 use crate::params::KMeans;
 
 /// Names of the centroid frame's own columns, which no feature may have.
@@ -63,11 +63,13 @@ impl KMeans {
         match &features {
             FrameFeatures::F32 { .. } => {
                 let fitted = self.fit_features(&features.view_f32()?, weights.as_ref())?;
-                Ok(FrameFit { labels: labels(&fitted), model: KMeansModel::F32(fitted.model) })
+                let (model, labels) = split(fitted);
+                Ok(FrameFit { model: KMeansModel::F32(model), labels })
             }
             FrameFeatures::F64 { .. } => {
                 let fitted = self.fit_features(&features.view_f64()?, weights.as_ref())?;
-                Ok(FrameFit { labels: labels(&fitted), model: KMeansModel::F64(fitted.model) })
+                let (model, labels) = split(fitted);
+                Ok(FrameFit { model: KMeansModel::F64(model), labels })
             }
         }
     }
@@ -78,11 +80,13 @@ fn select(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>) -> R
     names.into_iter().map(|name| Ok(df.column(name.as_ref())?.clone())).collect()
 }
 
-fn labels<T>(fitted: &Fitted<T>) -> UInt32Chunked {
-    if fitted.kept_all() {
-
-        UInt32Chunked::from_slice("label".into(), &fitted.labels)
+/// The model, and the labels as a column: the engine's own buffer where every row was kept.
+fn split<T>(fitted: Fitted<T>) -> (Model<T>, UInt32Chunked) {
+    let name = "label".into();
+    let labels = if fitted.kept_all() {
+        UInt32Chunked::from_vec(name, fitted.labels)
     } else {
-        UInt32Chunked::from_iter_options("label".into(), fitted.expand().into_iter())
-    }
+        UInt32Chunked::from_iter_options(name, fitted.expand().into_iter())
+    };
+    (fitted.model, labels)
 }

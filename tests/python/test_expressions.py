@@ -1,0 +1,143 @@
+"""The expression and the estimator, as a Polars user meets them."""
+
+import numpy as np
+import polars as pl
+import polars.selectors as cs
+import pytest
+from polars.exceptions import ComputeError
+
+import polars_kmeans as pk
+
+
+@pytest.fixture
+def df() -> pl.DataFrame:
+    rng = np.random.default_rng(0)
+    centres = rng.uniform(-10, 10, (5, 3))
+    points = centres[rng.integers(0, 5, 2_000)] + rng.normal(0, 0.5, (2_000, 3))
+    return pl.DataFrame(points, schema=["x", "y", "z"])
+
+
+def test_label_column_is_the_models(df: pl.DataFrame) -> None:
+    labels = df.with_columns(pk.kmeans("x", "y", "z", k=5, seed=3))["kmeans"]
+    assert labels.dtype == pl.UInt32
+    model = pk.KMeans(k=5, seed=3).fit(df, ["x", "y", "z"])
+    assert df.select(model.predict())["kmeans"].equals(labels)
+    sizes = labels.value_counts().sort("kmeans")["count"].to_list()
+    assert model.centroids["size"].to_list() == sizes
+    means = df.with_columns(labels).group_by("kmeans").agg(pl.all().mean()).sort("kmeans").drop("kmeans")
+    np.testing.assert_allclose(model.centroids.select("x", "y", "z"), means, rtol=1e-13)
+    assert model.score(df) == pytest.approx(-model.inertia, rel=1e-14)
+
+
+def test_struct_output_holds_exact_distances(df: pl.DataFrame) -> None:
+    out = df.select(pk.kmeans(cs.numeric(), k=5, seed=3, output="struct")).unnest("kmeans")
+    centroids = pk.KMeans(k=5, seed=3).fit(df, cs.numeric()).centroids.select("x", "y", "z").to_numpy()
+    distances = np.linalg.norm(df.to_numpy()[:, None] - centroids[None], axis=2)
+    np.testing.assert_allclose(out["distance"], np.sort(distances)[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(out["second_distance"], np.sort(distances)[:, 1], rtol=1e-12)
+    assert (out["label"].to_numpy() == distances.argmin(axis=1)).all()
+    single = df.select(pk.kmeans("x", k=1, output="struct")).unnest("kmeans")
+    assert single["second_distance"].null_count() == df.height
+
+
+def test_history(df: pl.DataFrame) -> None:
+    model = pk.KMeans(k=5, seed=1, history="full").fit(df, ["x", "y"])
+    history = model.history
+    assert history.columns == ["iteration", "changed", "shift", "inertia", "seconds"]
+    assert history["iteration"].to_list() == list(range(1, model.n_iter + 1))
+    assert history["changed"][0] == df.height
+    assert history["inertia"].is_sorted(descending=True)
+    assert pk.KMeans(k=5).fit(df, ["x", "y"]).history["inertia"].null_count() > 0
+
+
+def test_nulls(df: pl.DataFrame) -> None:
+    hole = pl.DataFrame({"x": [None, 1.0, float("nan")], "y": [1.0, float("inf"), 2.0], "z": [0.0, 0.0, 0.0]})
+    dirty = pl.concat([hole, df])
+    with pytest.raises(ComputeError, match='column "x": expected finite values, got 1 nulls, 1 NaNs and 0 infinities'):
+        dirty.select(pk.kmeans("x", "y", k=3))
+    labels = dirty.select(pk.kmeans("x", "y", k=3, null_policy="skip"))["kmeans"]
+    assert labels.head(3).null_count() == 3
+    assert labels.tail(-3).equals(df.select(pk.kmeans("x", "y", k=3))["kmeans"])
+    structs = dirty.select(pk.kmeans("x", "y", k=3, null_policy="skip", output="struct")).unnest("kmeans")
+    assert structs.head(3).null_count().row(0) == (3, 3, 3)
+    model = pk.KMeans(k=3).fit(df, ["x", "y"])
+    assert dirty.select(model.predict())["kmeans"].equals(labels)
+
+
+def test_weights_and_starting_centroids(df: pl.DataFrame) -> None:
+    twice = pl.concat([df, df.head(300)])
+    weighted = df.with_row_index().with_columns(w=pl.when(pl.col("index") < 300).then(2.0).otherwise(1.0))
+    start = df.head(4).select("x", "y")
+    repeated = pk.KMeans(k=4, init=start, tol=0).fit(twice, ["x", "y"])
+    expr = pl.when(pl.col("index") < 300).then(2).otherwise(1)
+    for weight in ("w", pl.col("w"), expr):
+        model = pk.KMeans(k=4, init=start, tol=0, weight=weight).fit(weighted, ["x", "y"])
+        np.testing.assert_allclose(model.centroids.select("x", "y"), repeated.centroids.select("x", "y"), rtol=1e-12)
+        assert model.inertia == pytest.approx(repeated.inertia, rel=1e-12)
+    array = pk.KMeans(k=4, init=start.to_numpy(), tol=0).fit(twice, ["x", "y"])
+    assert array.centroids.equals(repeated.centroids)
+    swapped = pk.KMeans(k=4, init=start.select("y", "x"), tol=0).fit(twice, ["x", "y"])
+    assert swapped.centroids.equals(repeated.centroids), "a frame is matched by name"
+
+
+def test_dtypes(df: pl.DataFrame) -> None:
+    narrow = pl.DataFrame({"a": [1, 2, 8, 9], "b": [True, False, True, False]}, schema={"a": pl.Int16, "b": pl.Boolean})
+    assert pk.KMeans(k=2).fit(narrow, ["a", "b"]).centroids.schema["a"] == pl.Float32
+    wide = narrow.with_columns(pl.col("a").cast(pl.Int64))
+    assert pk.KMeans(k=2).fit(wide, ["a", "b"]).centroids.schema["a"] == pl.Float64
+    with pytest.raises(ComputeError, match='column "s": expected a numeric or boolean dtype, got str'):
+        pl.DataFrame({"s": ["a"]}).select(pk.kmeans("s", k=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "k: expected an integer from 1"),
+        ({"k": -3}, "k: expected an integer of at least 1"),
+        ({"k": 2_001}, "at most as many clusters as distinct rows"),
+        ({"k": 2, "tol": -1.0}, "tol: expected a finite number"),
+        ({"k": 2, "max_iter": 0}, "max_iter: expected"),
+        ({"k": 2, "seed": -1}, "seed: expected an integer from 0"),
+        ({"k": 2, "init": "kmeans-parallel"}, "not available yet"),
+        ({"k": 2, "init": "best"}, "init: expected"),
+        ({"k": 2, "init": [[1.0, 2.0]]}, "expected 4 values, got 2"),
+        ({"k": 2, "null_policy": "drop"}, "null_policy: expected"),
+        ({"k": 2, "output": "both"}, "output: expected"),
+        ({"k": 2, "too_few": "maybe"}, "too_few: expected"),
+        ({"k": 2, "n_init": 0}, "n_init: expected"),
+    ],
+)
+def test_refusals(df: pl.DataFrame, options: dict, message: str) -> None:
+    with pytest.raises(ComputeError, match=message):
+        df.select(pk.kmeans("x", "y", **options))
+
+
+def test_refusals_before_the_query(df: pl.DataFrame) -> None:
+    with pytest.raises(TypeError, match="k: expected an integer, got 2.5"):
+        pk.kmeans("x", k=2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one column"):
+        pk.kmeans(k=2)
+    with pytest.raises(ComputeError, match="may not be named \"size\""):
+        df.rename({"x": "size"}).select(pk.kmeans("size", k=2))
+
+
+def test_too_few(df: pl.DataFrame) -> None:
+    same = pl.DataFrame({"x": [1.0] * 5})
+    with pytest.raises(ComputeError, match="distinct rows"):
+        same.select(pk.kmeans("x", k=2))
+    assert same.select(pk.kmeans("x", k=2, too_few="null"))["kmeans"].null_count() == 5
+    nulls = same.select(pk.kmeans("x", k=2, too_few="null", output="struct")).unnest("kmeans")
+    assert nulls["distance"].null_count() == 5
+
+
+def test_large_seeds(df: pl.DataFrame) -> None:
+    seeds = [0, 2**63, 2**64 - 1]
+    inertias = {pk.KMeans(k=7, init="random", n_init=1, seed=seed, max_iter=1).fit(df, ["x"]).inertia for seed in seeds}
+    assert len(inertias) == 3
+
+
+def test_in_a_group(df: pl.DataFrame) -> None:
+    grouped = df.with_columns(g=pl.int_range(pl.len()) % 3)
+    over = grouped.with_columns(pk.kmeans("x", "y", k=3).over("g"))
+    for (_,), group in over.group_by("g"):
+        assert group["kmeans"].equals(group.select(pk.kmeans("x", "y", k=3))["kmeans"])
