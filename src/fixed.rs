@@ -190,10 +190,19 @@ impl DistanceScale {
 /// `denominator < 2^90`.
 pub fn round_quotient<T: Float>(numerator: i128, denominator: u128, exponent: i32) -> T {
     debug_assert!(denominator > 0 && denominator < 1 << 90);
-    const DIGIT: u32 = 37;
     if numerator == 0 {
         return T::default();
     }
+    if T::IS_F32
+        && let Some(value) = quick_float32(numerator, denominator, exponent)
+    {
+        return T::from_f64(f64::from(value));
+    }
+    long_division(numerator, denominator, exponent)
+}
+
+fn long_division<T: Float>(numerator: i128, denominator: u128, exponent: i32) -> T {
+    const DIGIT: u32 = 37;
     let magnitude = numerator.unsigned_abs();
     let (mut quotient, mut remainder, mut exponent) = (magnitude, 0, exponent);
     if denominator > 1 {
@@ -207,6 +216,22 @@ pub fn round_quotient<T: Float>(numerator: i128, denominator: u128, exponent: i3
         }
     }
     round_scaled(numerator < 0, quotient, remainder != 0, exponent)
+}
+
+/// As [`round_quotient`] for a float32 result, from one float64 division wherever that decides it; else `None`.
+///
+/// The float64 quotient `q` has three roundings (both conversions and the division), so it is within 4 units in the last
+/// place of the exact one. Unless a boundary between float32 values lies that close, both round to the same float32.
+#[inline]
+fn quick_float32(numerator: i128, denominator: u128, exponent: i32) -> Option<f32> {
+    let (n, d) = (i64::try_from(numerator).ok()?, u64::try_from(denominator).ok()?);
+    let q = n as f64 / d as f64;
+    // Bits of a float64 below the last of a float32; a boundary is where they are one half.
+    const HALF: u64 = 1 << 28;
+    let below = q.to_bits() & (2 * HALF - 1);
+    let binade = ((q.to_bits() >> 52) & 0x7ff) as i32 - 1023 + exponent;
+    let normal = (-126..127).contains(&binade) && (-1022..1023).contains(&exponent);
+    (below.abs_diff(HALF) > 8 && normal).then(|| (q * power_of_two(exponent)) as f32)
 }
 
 /// `+-(magnitude + sticky) * 2^exponent`, rounded once to `T`; `0 <= sticky < 1` is positive when `inexact`, and then
@@ -240,7 +265,7 @@ mod tests {
 
     #[test]
     fn exponents_are_at_or_above() {
-        for (m, p) in [(1.0, 0), (1.5, 1), (2.0, 1), (0.75, 0), (0.5, -1), (5e-324, -1074), (f64::MAX, 1024), (3e-310, -1026)] {
+        for (m, p) in [(1.0, 0), (1.5, 1), (2.0, 1), (0.75, 0), (0.5, -1), (5e-324, -1074), (f64::MAX, 1024), (3e-310, -1028)] {
             assert_eq!(exponent_at_or_above(m), p, "{m:e}");
         }
     }
@@ -258,6 +283,27 @@ mod tests {
         let x = 7.000_000_000_000_001;
         assert_eq!(round_quotient::<f64>(scale.quantise(x), 1, scale.quantum_exponent()), x);
         assert_eq!(scale.quantise(-x), -scale.quantise(x));
+    }
+
+    #[test]
+    fn the_quick_quotient_is_the_long_one() {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 8
+        };
+        let mut quick = 0;
+        for case in 0..200_000u32 {
+            let denominator = u128::from(next() % 50_000 + 1);
+            // Half of the cases sit next to a boundary between float32 values.
+            let boundary = i128::from(next() % (1 << 23) * 2 + (1 << 24) + 1) * denominator as i128 * (1 << 14) + i128::from(next() % 5) - 2;
+            let numerator = if case % 2 == 0 { i128::from(next()) - (1 << 55) } else { boundary };
+            let exponent = (next() % 300) as i32 - 200;
+            quick += u32::from(quick_float32(numerator, denominator, exponent).is_some());
+            let (a, b): (f32, f32) = (round_quotient(numerator, denominator, exponent), long_division(numerator, denominator, exponent));
+            assert_eq!(a.to_bits(), b.to_bits(), "{numerator} / {denominator} * 2^{exponent}");
+        }
+        assert!(quick > 50_000 && quick < 150_000, "{quick}");
     }
 
     #[test]

@@ -146,3 +146,9 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None) -> p
         changes_length=True,
         input_wildcard_expansion=True,
     )
+
+
+def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
+    """The one value of an expression over a frame; a LazyFrame's query runs once."""
+    result = frame.select(expr)
+    return (result if isinstance(result, pl.DataFrame) else result.collect()).item()

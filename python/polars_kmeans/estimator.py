@@ -69,7 +69,8 @@ class KMeans:
             For parameters or values that cannot be clustered.
         """
         exprs = _plugin.features((columns,))
-        lazy = frame.lazy()
-        names = lazy.select(exprs).collect_schema().names()
+        # Only starting centroids in a frame need the names, to be matched by them.
+        by_name = isinstance(self._options.init, pl.DataFrame)
+        names = frame.lazy().select(exprs).collect_schema().names() if by_name else None
         model = _plugin.fit("fit_model", exprs, self._options, self._weight, names=names)
-        return KMeansModel(lazy.select(model).collect().item())
+        return KMeansModel(_plugin.item(frame, model))

@@ -79,7 +79,7 @@ class KMeansModel:
     ) -> float:
         """Minus the inertia of a frame's rows under the model, as in scikit-learn; rows with nulls are left out."""
         expr = _plugin.score(self._features(columns), self._encoded, weight)
-        return float(frame.lazy().select(expr).collect().item())
+        return float(_plugin.item(frame, expr))
 
     def _features(self, columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
         return _plugin.features(columns or (self._names,))

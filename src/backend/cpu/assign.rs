@@ -7,6 +7,9 @@ use super::simd::Vector;
 use crate::float::Float;
 use crate::tile::Tile;
 
+/// Rows of a tile of the difference filter.
+const DIFFERENCE_TILE: usize = 512;
+
 /// Buffers for labelling tiles of one shape.
 #[derive(Debug)]
 pub struct Assigner {
@@ -22,7 +25,7 @@ pub struct Assigner {
 impl Assigner {
     /// Rows that a tile of `d` features of type `T` must have room for.
     pub fn tile_rows<T: Float>(d: usize) -> usize {
-        if uses_difference::<T>(d) { 256 } else { product::ROWS }
+        if uses_difference::<T>(d) { DIFFERENCE_TILE } else { product::tile_rows(d) }
     }
 
     pub fn new<T: Float>(d: usize, k: usize) -> Self {
@@ -56,15 +59,21 @@ impl Assigner {
                 }
             }
             (Filter::Product(copies), _, Some(product)) => {
-                product.find_reach::<V, T>(tile, copies, table.k);
-                for r in 0..tile.rows {
-                    self.labels[r] = match product.counts[r] {
-                        1 => product.reach[r][0],
-                        count => {
-                            tile.row(r, &mut self.row);
-                            if count == product::ALL { table.nearest(&self.row).label } else { settle(&self.row, table, &product.reach[r][..count as usize]) }
-                        }
-                    };
+                for first in (0..tile.rows).step_by(product::ROWS) {
+                    product.find_reach::<V, T>(tile, first, copies, table.k);
+                    for (r, label) in self.labels[first..tile.rows].iter_mut().enumerate().take(product::ROWS) {
+                        *label = match product.counts[r] {
+                            1 => product.reach[r][0],
+                            count => {
+                                tile.row(first + r, &mut self.row);
+                                if count == product::ALL {
+                                    table.nearest(&self.row).label
+                                } else {
+                                    settle(&self.row, table, &product.reach[r][..count as usize])
+                                }
+                            }
+                        };
+                    }
                 }
             }
             _ => {

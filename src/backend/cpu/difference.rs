@@ -50,23 +50,11 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(x: &[f32], stride: usi
                     columns[f][v] = V::load(x.as_ptr().add(f * stride + start + v * V::LANES));
                 }
             }
-            let score = |j: usize| -> [V; R] {
-                let c = table.centroids.as_ptr().add(j * D);
-                let mut s = [V::splat(0.0); R];
-                for f in 0..D {
-                    let c = V::splat(*c.add(f));
-                    for v in 0..R {
-                        let t = columns[f][v].sub(c);
-                        s[v] = t.mul_add(t, s[v]);
-                    }
-                }
-                s
-            };
             let mut best = [V::splat(f32::INFINITY); R];
             for group in 0..groups {
                 let mut least = [V::splat(f32::INFINITY); R];
                 for j in group * GROUP..((group + 1) * GROUP).min(k) {
-                    let s = score(j);
+                    let s = scores(&columns, table.centroids.as_ptr().add(j * D));
                     for v in 0..R {
                         least[v] = s[v].min_or(least[v]);
                     }
@@ -89,7 +77,7 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(x: &[f32], stride: usi
                     continue;
                 }
                 for j in group * GROUP..((group + 1) * GROUP).min(k) {
-                    let (s, name) = (score(j), V::splat(f32::from_bits(j as u32)));
+                    let (s, name) = (scores(&columns, table.centroids.as_ptr().add(j * D)), V::splat(f32::from_bits(j as u32)));
                     for v in 0..R {
                         let mask = s[v].not_above(limit[v]);
                         label[v] = V::select(mask, name, label[v]);
@@ -113,5 +101,26 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(x: &[f32], stride: usi
                 }
             }
         }
+    }
+}
+
+/// The scores of one centroid, D values at `c`.
+///
+/// # Safety
+/// `c` points at D values; features of the instruction set: see `Vector`.
+// A function and not a closure: a closure with two callers is not inlined, and is then compiled without the set's features.
+#[inline(always)]
+unsafe fn scores<V: Vector, const D: usize, const R: usize>(columns: &[[V; R]; D], c: *const f32) -> [V; R] {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut s = [V::splat(0.0); R];
+        for f in 0..D {
+            let c = V::splat(*c.add(f));
+            for v in 0..R {
+                let t = columns[f][v].sub(c);
+                s[v] = t.mul_add(t, s[v]);
+            }
+        }
+        s
     }
 }

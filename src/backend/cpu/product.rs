@@ -12,7 +12,8 @@
 //! Departures: (1) sums run over panels of features, which keeps operands in the first-level cache and makes the error bound
 //! grow with the panel instead of d. (2) A limit only falls while panels of centroids go by, so a row's list may hold some
 //! that a later limit rules out: they are dropped at the end, or when the list is full. (3) A row whose list overflows, and
-//! one whose scores are not finite, is compared with all centroids.
+//! one whose scores are not finite, is compared with all centroids. (4) Where all centroids fit in one panel, most labels are
+//! found without lists ([`ProductScratch::collect_all`]).
 
 use super::centroids::{GROUP, ProductTable};
 use super::simd::Vector;
@@ -20,8 +21,13 @@ use crate::certify::{Expanded, PANEL};
 use crate::float::Float;
 use crate::tile::Tile;
 
-/// Rows of a tile: four AVX-512 vectors.
+/// Rows whose scores are computed together: four AVX-512 vectors.
 pub const ROWS: usize = 64;
+/// Values of a tile: as many rows as a quarter of a second-level cache holds. Tiles of 64 rows would read each column 256
+/// bytes at a time, which no prefetcher follows over dozens of columns.
+const TILE_VALUES: usize = 1 << 16;
+/// Most rows of a tile.
+const MAX_TILE_ROWS: usize = 1_024;
 /// Centroids whose scores are held at a time: with 64 rows of float32 they fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
 /// Centroids that a row's list has room for.
@@ -29,10 +35,15 @@ const REACH: usize = 16;
 /// A list that overflowed.
 pub const ALL: u8 = u8::MAX;
 
+/// Rows of a tile of `d` features.
+pub fn tile_rows(d: usize) -> usize {
+    (TILE_VALUES / d / ROWS * ROWS).clamp(ROWS, MAX_TILE_ROWS)
+}
+
 /// Buffers of one worker.
 #[derive(Debug)]
 pub struct ProductScratch {
-    /// `(d, ROWS)`: the tile's copy.
+    /// `(d, ROWS)`: the copy of 64 rows of the tile.
     copy: Vec<f32>,
     /// `(panel, ROWS)`.
     scores: Vec<f32>,
@@ -59,11 +70,12 @@ impl ProductScratch {
         }
     }
 
-    /// Finds the centroids in reach of every row of a tile (`tile.stride == ROWS`).
+    /// Finds the centroids in reach of 64 rows of a tile, from row `first` on.
     #[inline(always)]
-    pub fn find_reach<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &ProductTable, k: usize) {
-        assert_eq!(tile.stride, ROWS);
-        self.copy_tile(tile, table);
+    pub fn find_reach<V: Vector, T: Float>(&mut self, tile: &Tile<T>, first: usize, table: &ProductTable, k: usize) {
+        assert!(first + ROWS <= tile.stride);
+        let rows = ROWS.min(tile.rows - first);
+        self.copy_rows(tile, first, table);
         self.best.fill(f32::INFINITY);
         self.counts.fill(0);
         let d = self.copy.len() / ROWS;
@@ -89,22 +101,26 @@ impl ProductScratch {
                     }
                 }
             }
+            if groups <= per_panel {
+                return self.collect_all::<V>(k, rows);
+            }
             let centroids = panel.start * GROUP..(panel.end * GROUP).min(k);
-            self.collect::<V>(centroids, tile.rows);
+            self.collect::<V>(centroids, rows);
         }
-        self.drop_out_of_reach(tile.rows);
+        self.drop_out_of_reach(rows);
     }
 
-    /// The centred, scaled copy of the tile, and every row's width.
+    /// The centred, scaled copy of 64 rows, and every row's width.
     #[inline(always)]
-    fn copy_tile<T: Float>(&mut self, tile: &Tile<T>, table: &ProductTable) {
+    fn copy_rows<T: Float>(&mut self, tile: &Tile<T>, first: usize, table: &ProductTable) {
         let half = table.scale_exponent / 2;
-        let [first, second] = [half, table.scale_exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
+        let [up, more] = [half, table.scale_exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
         let mut squares = [0.0f32; ROWS];
-        for ((copy, x), centre) in self.copy.chunks_exact_mut(ROWS).zip(tile.x.chunks_exact(ROWS)).zip(&table.centre) {
+        for ((copy, x), centre) in self.copy.chunks_exact_mut(ROWS).zip(tile.x.chunks_exact(tile.stride)).zip(&table.centre) {
+            let x = &x[first..first + ROWS];
             let centre = T::from_f64(*centre);
             for r in 0..ROWS {
-                let value = x[r].centred_copy(centre, first, second);
+                let value = x[r].centred_copy(centre, up, more);
                 copy[r] = value;
                 squares[r] = value * value + squares[r];
             }
@@ -114,24 +130,87 @@ impl ProductScratch {
         }
     }
 
+    /// Takes in the scores of all centroids, where they fit in one panel: rows with one centroid in reach, which most have, are
+    /// found in vector registers.
+    #[inline(always)]
+    fn collect_all<V: Vector>(&mut self, k: usize, rows: usize) {
+        self.lower_best::<V>(k);
+        for start in (0..ROWS).step_by(V::LANES) {
+            let mut limits = [0.0f32; ROWS];
+            for r in start..start + V::LANES {
+                limits[r] = Expanded::threshold(self.best[r], self.widths[r]);
+            }
+            let mut names = [0.0f32; ROWS];
+            let (mut seen, mut twice) = (0u32, 0u32);
+            // SAFETY: as in `lower_best`; `limits` and `names` have ROWS values.
+            unsafe {
+                let limit = V::load(limits.as_ptr().add(start));
+                let mut label = V::splat(0.0);
+                for j in 0..k {
+                    let mask = V::load(self.scores.as_ptr().add(j * ROWS + start)).not_above(limit);
+                    label = V::select(mask, V::splat(f32::from_bits(j as u32)), label);
+                    let bits = V::bits(mask);
+                    twice |= seen & bits;
+                    seen |= bits;
+                }
+                label.store(names.as_mut_ptr().add(start));
+            }
+            for r in start..(start + V::LANES).min(rows) {
+                let bit = 1 << (r - start);
+                self.counts[r] = 1;
+                self.reach[r][0] = names[r].to_bits();
+                // A limit that is not finite rules nothing out.
+                if !limits[r].is_finite() || seen & bit == 0 {
+                    self.counts[r] = ALL;
+                } else if twice & bit != 0 {
+                    self.list(r, k, limits[r]);
+                }
+            }
+        }
+    }
+
+    /// Lists the centroids in reach of a contested row.
+    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
+    fn list(&mut self, r: usize, k: usize, limit: f32) {
+        let mut count = 0;
+        for j in (0..k).filter(|j| !(self.scores[j * ROWS + r] > limit)) {
+            if count == REACH {
+                self.counts[r] = ALL;
+                return;
+            }
+            self.reach[r][count] = j as u32;
+            count += 1;
+        }
+        self.counts[r] = count as u8;
+    }
+
+    /// Lowers every row's best score by those of the first `count` centroids of the buffer.
+    #[inline(always)]
+    fn lower_best<V: Vector>(&mut self, count: usize) {
+        for start in (0..ROWS).step_by(V::LANES) {
+            // SAFETY: `scores` holds ROWS values for each centroid, `best` ROWS values, and LANES divides ROWS. Features of the
+            // instruction set: see `Vector`.
+            unsafe {
+                let mut best = V::load(self.best.as_ptr().add(start));
+                for j in 0..count {
+                    best = V::load(self.scores.as_ptr().add(j * ROWS + start)).min_or(best);
+                }
+                best.store(self.best.as_mut_ptr().add(start));
+            }
+        }
+    }
+
     /// Takes in the scores of a panel of centroids.
     #[inline(always)]
     fn collect<V: Vector>(&mut self, centroids: std::ops::Range<usize>, rows: usize) {
         let per_row = ROWS / V::LANES;
         let mut limits = [0.0f32; ROWS];
-        // SAFETY: `scores` holds ROWS values for each centroid of the panel, `best` and `limits` ROWS values; v * LANES + LANES
-        // never exceeds ROWS. Features of the instruction set: see `Vector`.
+        self.lower_best::<V>(centroids.len());
+        for r in 0..ROWS {
+            limits[r] = Expanded::threshold(self.best[r], self.widths[r]);
+        }
+        // SAFETY: as in `lower_best`; `limits` has ROWS values.
         unsafe {
-            for v in 0..per_row {
-                let mut best = V::load(self.best.as_ptr().add(v * V::LANES));
-                for j in 0..centroids.len() {
-                    best = V::load(self.scores.as_ptr().add(j * ROWS + v * V::LANES)).min_or(best);
-                }
-                best.store(self.best.as_mut_ptr().add(v * V::LANES));
-            }
-            for r in 0..ROWS {
-                limits[r] = Expanded::threshold(self.best[r], self.widths[r]);
-            }
             for j in 0..centroids.len() {
                 let mut near = 0u64;
                 for v in 0..per_row {

@@ -1,0 +1,78 @@
+//! The engine alone, on slices: a whole fit, the assign step and the update step, on the CPU shapes.
+//!
+//! `cargo bench --no-default-features --bench engine [-- SHAPE ...]`. Time and inertia are reported together. An assign in which no row changes
+//! is the assign step alone; one in which every row changes adds the update's sums; the difference is shown as update.
+
+use std::time::Instant;
+
+use polars_kmeans::backend::Session;
+use polars_kmeans::backend::cpu::{CpuSession, InstructionSet};
+use polars_kmeans::prepare::prepare;
+use polars_kmeans::tile::Part;
+use polars_kmeans::{Features, Init, KMeans};
+
+/// Name, rows, features, clusters, iterations.
+const SHAPES: [(&str, usize, usize, usize, u32); 6] = [
+    ("tiny", 500, 2, 4, 20),
+    ("small", 5_000, 20, 16, 50),
+    ("lutz-k4", 4_194_304, 4, 4, 10),
+    ("li-kdd", 494_080, 34, 32, 30),
+    ("kmcuda", 30_000, 408, 500, 15),
+    ("blog-1000", 1_000_000, 2, 1_000, 10),
+];
+
+/// Ten blobs (Lutz et al. 2018, section 6.1), `d` columns.
+fn blobs(n: usize, d: usize) -> Vec<Vec<f32>> {
+    let mut state = (n + d) as u64;
+    let mut unit = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 24) as f32
+    };
+    let centres: Vec<f32> = (0..10 * d).map(|_| 200.0 * unit() - 100.0).collect();
+    let blob: Vec<usize> = (0..n).map(|_| (10.0 * unit()) as usize).collect();
+    // The sum of six uniform numbers is normal enough, and has variance 1/2.
+    let mut normal = || (0..6).map(|_| unit()).sum::<f32>() - 3.0;
+    (0..d).map(|f| blob.iter().map(|b| centres[b * d + f] + 14.1 * normal()).collect()).collect()
+}
+
+fn milliseconds(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    1e3 * start.elapsed().as_secs_f64()
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn main() {
+    println!("{:<11}{:>10}{:>10}{:>10}{:>10}{:>16}", "shape", "fit, ms", "ms/iter", "assign", "update", "inertia");
+    let only: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    for (name, n, d, k, iterations) in SHAPES.into_iter().filter(|shape| only.is_empty() || only.iter().any(|o| o == shape.0)) {
+        let columns = blobs(n, d);
+        let features = Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths");
+        let start: Vec<f64> = (0..k).flat_map(|j| columns.iter().map(move |c| f64::from(c[j * (n / k)]))).collect();
+        let estimator = KMeans::new(k).init(Init::Given(start.clone())).max_iter(iterations).tol(0.0);
+        let rounds = if n < 10_000 { 51 } else { 3 };
+        let (mut inertia, mut ran) = (0.0, 0);
+        let fit = median((0..rounds).map(|_| milliseconds(|| {
+            let fitted = estimator.fit_features(&features, None).expect("clusters");
+            (inertia, ran) = (fitted.model.inertia(), fitted.model.n_iter());
+        })).collect());
+
+        let params = estimator.validate(d).expect("valid");
+        let mut parts = vec![Part::new(features.clone(), None)];
+        let prepared = prepare(&mut parts, &params).expect("finite");
+        let mut session = CpuSession::new(parts.remove(0), &prepared, k, 0, InstructionSet::detect());
+        let start: Vec<f32> = start.iter().map(|c| *c as f32).collect();
+        let (mut all, mut none) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            session.reset();
+            all.push(milliseconds(|| drop(session.assign(&start, false))));
+            none.push(milliseconds(|| drop(session.assign(&start, false))));
+        }
+        let (all, none) = (median(all), median(none));
+        println!("{name:<11}{fit:>10.3}{:>10.3}{none:>10.3}{:>10.3}{inertia:>16.8e}", fit / f64::from(ran), all - none);
+    }
+}

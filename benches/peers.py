@@ -1,0 +1,138 @@
+"""Fits on the CPU shapes beside scikit-learn: same data, same starting centroids, same number of iterations, one run.
+
+Each (shape, system) runs in a process of its own, so that one library's threads do not sit in another's way.
+Time and inertia are reported together: a fast fit that ends elsewhere is not a faster one.
+Further peers (faiss, sklearnex, superkmeans) take part where they are installed and named: `peers.py --with faiss`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+SHAPES = {  # rows, features, clusters, iterations
+    "tiny": (500, 2, 4, 20),
+    "small": (5_000, 20, 16, 50),
+    "lutz-k4": (4_194_304, 4, 4, 10),
+    "li-kdd": (494_080, 34, 32, 30),
+    "kmcuda": (30_000, 408, 500, 15),
+    "blog-1000": (1_000_000, 2, 1000, 10),
+}
+
+
+def generate(n: int, d: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ten normal blobs (Lutz et al. 2018, section 6.1) and k rows of them to start from."""
+    rng = np.random.default_rng(n + d)
+    centres = rng.uniform(-100, 100, (10, d))
+    x = np.empty((n, d), np.float32)
+    for start in range(0, n, 1 << 20):
+        end = min(n, start + (1 << 20))
+        x[start:end] = rng.normal(0, 10, (end - start, d)) + centres[rng.integers(0, 10, end - start)]
+    return x, x[rng.choice(n, k, replace=False)].copy()
+
+
+def ours(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+    import polars as pl
+
+    import polars_kmeans as pk
+
+    names = [f"f{f}" for f in range(x.shape[1])]
+    df = pl.DataFrame([pl.Series(name, np.ascontiguousarray(x[:, f])) for f, name in enumerate(names)])
+
+    def fit() -> tuple[np.ndarray, int]:
+        model = pk.KMeans(k=len(start), init=start, max_iter=iterations, tol=0).fit(df, names)
+        return model.centroids.select(names).to_numpy(), model.n_iter
+
+    return fit
+
+
+def sklearn(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+    from sklearn.cluster import KMeans
+
+    def fit() -> tuple[np.ndarray, int]:
+        model = KMeans(len(start), init=start, n_init=1, max_iter=iterations, tol=0, algorithm="lloyd").fit(x)
+        return model.cluster_centers_, model.n_iter_
+
+    return fit
+
+
+def sklearnex(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+    from sklearnex.cluster import KMeans
+
+    def fit() -> tuple[np.ndarray, int]:
+        model = KMeans(len(start), init=start, n_init=1, max_iter=iterations, tol=0).fit(x)
+        return model.cluster_centers_, model.n_iter_
+
+    return fit
+
+
+def faiss(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+    import faiss
+
+    def fit() -> tuple[np.ndarray, int]:
+        model = faiss.Kmeans(
+            x.shape[1], len(start), niter=iterations, min_points_per_centroid=1, max_points_per_centroid=1 << 30
+        )
+        model.train(x, init_centroids=start)
+        return model.centroids, iterations
+
+    return fit
+
+
+SYSTEMS = {"ours": ours, "sklearn": sklearn, "sklearnex": sklearnex, "faiss": faiss}
+
+
+def measure(shape: str, system: str) -> dict[str, float]:
+    n, d, k, iterations = SHAPES[shape]
+    x, start = generate(n, d, k)
+    SYSTEMS[system](x[: max(4 * k, 256)], start, 2)()  # threads, dispatch
+    fit = SYSTEMS[system](x, start, iterations)
+    seconds = []
+    for _ in range(21 if n < 10_000 else 3):
+        begin = time.perf_counter()
+        centroids, ran = fit()
+        seconds.append(time.perf_counter() - begin)
+    inertia = 0.0
+    for rows in np.array_split(x.astype(np.float64), max(1, n * k // 20_000_000)):
+        cross = rows @ centroids.T.astype(np.float64)
+        square = (rows**2).sum(1)[:, None] - 2 * cross + (centroids.astype(np.float64) ** 2).sum(1)
+        inertia += square.min(1).sum()
+    return {"seconds": float(np.median(seconds)), "iterations": int(ran), "inertia": inertia}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=list(SHAPES), choices=SHAPES)
+    parser.add_argument("--with", dest="more", nargs="*", default=[], choices=["sklearnex", "faiss"])
+    parser.add_argument("--one", nargs=2, metavar=("SHAPE", "SYSTEM"), help="measure in this process")
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(measure(*args.one)))
+        return
+    print(f"{'shape':<11}{'system':<11}{'fit, ms':>10}{'iterations':>12}{'ms/iter':>10}{'inertia':>16}{'ours / it':>11}")
+    for shape in args.only:
+        base = None
+        for system in ["ours", "sklearn", *args.more]:
+            command = [sys.executable, __file__, "--one", shape, system]
+            run = subprocess.run(command, capture_output=True, text=True)
+            if run.returncode != 0:
+                print(f"{shape:<11}{system:<11}{(run.stderr.strip().splitlines() or ['?'])[-1]}")
+                continue
+            r = json.loads(run.stdout.splitlines()[-1])
+            base = base or r["seconds"] / r["iterations"]
+            per = r["seconds"] / r["iterations"]
+            print(
+                f"{shape:<11}{system:<11}{1e3 * r['seconds']:>10.3f}{r['iterations']:>12}{1e3 * per:>10.3f}"
+                f"{r['inertia']:>16.8g}{base / per:>11.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
