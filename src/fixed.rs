@@ -80,6 +80,14 @@ impl Scale {
     }
 }
 
+/// The limbs of a scaled value: its nearest integer, and the rest times `low`, rounded. `|v| <= 2^50`, so the integer is
+/// exactly representable and the rest is exact.
+#[inline(always)]
+pub fn split(v: f64, low: f64) -> (i64, i64) {
+    let rounded = (v + ROUND) - ROUND;
+    (round_to_integer(v), round_to_integer((v - rounded) * low))
+}
+
 /// How many int64 limbs a column's quantised value has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limbs {
@@ -116,11 +124,12 @@ impl ColumnScale {
     /// The limbs of `x`, `|x| <= 2^exponent`.
     #[inline(always)]
     pub fn limbs_of(&self, x: f64) -> (i64, i64) {
-        let v = self.hi.apply(x);
-        let hi = round_to_integer(v);
-        // |v| <= 2^50, so hi is exactly representable and v - hi is exact.
-        let lo = round_to_integer((v - ((v + ROUND) - ROUND)) * self.lo);
-        (hi, lo)
+        split(self.hi.apply(x), self.lo)
+    }
+
+    /// What [`split`] needs, for loops over columns: `split(x * first * second, low)` are the limbs of `x`.
+    pub fn factors(&self) -> (f64, f64, f64) {
+        (self.hi.first, self.hi.second, self.lo)
     }
 
     /// The canonical integer of a sum of limbs.

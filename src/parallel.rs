@@ -13,21 +13,27 @@ pub fn workers_for(threads: usize, tasks: usize) -> usize {
 
 /// Calls `work(worker, task)` once for every task.
 pub fn for_each_task<W: Send, I: Send>(workers: &mut [W], tasks: impl Iterator<Item = I> + Send, work: impl Fn(&mut W, I) + Sync) {
-    if let [worker] = workers {
-        let _environment = FloatEnvironment::default_rounding();
-        return tasks.for_each(|task| work(worker, task));
+    let Some((mine, others)) = workers.split_first_mut() else { return };
+    let _environment = FloatEnvironment::default_rounding();
+    if others.is_empty() {
+        return tasks.for_each(|task| work(mine, task));
     }
     let tasks = Mutex::new(tasks);
     let next = || tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-    rayon::scope(|scope| {
-        for worker in workers {
+    let work_through = |worker: &mut W| {
+        while let Some(task) = next() {
+            work(worker, task);
+        }
+    };
+    // The calling thread works too: a short pass does not wait for others to wake up.
+    rayon::in_place_scope(|scope| {
+        for worker in others {
             scope.spawn(|_| {
                 let _environment = FloatEnvironment::default_rounding();
-                while let Some(task) = next() {
-                    work(worker, task);
-                }
+                work_through(worker);
             });
         }
+        work_through(mine);
     });
 }
 

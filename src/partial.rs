@@ -5,7 +5,7 @@
 
 use std::sync::Mutex;
 
-use crate::fixed::{ColumnScale, LIMB_BITS, Limbs, ONE_LIMB_CAPACITY, TWO_LIMB_CAPACITY};
+use crate::fixed::{ColumnScale, Limbs, ONE_LIMB_CAPACITY, TWO_LIMB_CAPACITY, round_to_integer, split};
 
 /// No cluster: the label of a row before its first assignment.
 pub const UNASSIGNED: u32 = u32::MAX;
@@ -61,6 +61,10 @@ impl Partial {
 #[derive(Debug, Clone)]
 pub struct Quantiser {
     pub scales: Vec<ColumnScale>,
+    /// Their factors (see [`ColumnScale::factors`]), one vector each.
+    first: Vec<f64>,
+    second: Vec<f64>,
+    low: Vec<f64>,
     /// Whether any column has two limbs.
     pub two_limbs: bool,
     /// How many rows' limbs an int64 holds, whichever the column.
@@ -72,6 +76,9 @@ impl Quantiser {
         let one = scales.iter().any(|scale| scale.limbs == Limbs::One);
         Self {
             scales: scales.to_vec(),
+            first: scales.iter().map(|scale| scale.factors().0).collect(),
+            second: scales.iter().map(|scale| scale.factors().1).collect(),
+            low: scales.iter().map(|scale| scale.factors().2).collect(),
             two_limbs: scales.iter().any(|scale| scale.limbs == Limbs::Two),
             capacity: if one { ONE_LIMB_CAPACITY } else { TWO_LIMB_CAPACITY },
         }
@@ -116,30 +123,57 @@ impl Deltas {
     /// Moves a row: `contribution` is `fl(w^ * x)` for each feature, `mass` the weight's integer, `from` may be [`UNASSIGNED`].
     #[inline(always)]
     pub fn move_row(&mut self, quantiser: &Quantiser, contribution: &[f64], mass: i128, from: u32, to: u32, target: &Mutex<&mut Partial>) {
-        let d = self.d;
-        if quantiser.two_limbs {
-            for f in 0..d {
-                (self.row_hi[f], self.row_lo[f]) = quantiser.scales[f].limbs_of(contribution[f]);
-            }
-        } else {
-            for f in 0..d {
-                self.row_hi[f] = quantiser.scales[f].limbs_of(contribution[f]).0;
-            }
+        // Short loops of a known length need no vector loop's prologue and epilogue.
+        match self.d {
+            1 => self.shift::<1>(quantiser, contribution, mass, from, to),
+            2 => self.shift::<2>(quantiser, contribution, mass, from, to),
+            3 => self.shift::<3>(quantiser, contribution, mass, from, to),
+            4 => self.shift::<4>(quantiser, contribution, mass, from, to),
+            5 => self.shift::<5>(quantiser, contribution, mass, from, to),
+            6 => self.shift::<6>(quantiser, contribution, mass, from, to),
+            7 => self.shift::<7>(quantiser, contribution, mass, from, to),
+            8 => self.shift::<8>(quantiser, contribution, mass, from, to),
+            _ => self.shift::<0>(quantiser, contribution, mass, from, to),
         }
-        self.add::<false>(to as usize, mass);
         self.flush_if_full(quantiser, to, target);
         if from != UNASSIGNED {
-            self.add::<true>(from as usize, mass);
             self.flush_if_full(quantiser, from, target);
         }
     }
 
+    /// `D` features; 0 if only known when it runs.
     #[inline(always)]
-    fn add<const NEGATIVE: bool>(&mut self, j: usize, mass: i128) {
-        let sum = |a: &mut i64, b: &i64| *a = if NEGATIVE { *a - b } else { *a + b };
-        self.hi[j * self.d..][..self.d].iter_mut().zip(&self.row_hi).for_each(|(a, b)| sum(a, b));
+    fn shift<const D: usize>(&mut self, quantiser: &Quantiser, contribution: &[f64], mass: i128, from: u32, to: u32) {
+        let d = if D > 0 { D } else { self.d };
+        let (x, first, second, low) = (&contribution[..d], &quantiser.first[..d], &quantiser.second[..d], &quantiser.low[..d]);
+        let hi = &mut self.row_hi[..d];
+        if quantiser.two_limbs {
+            let lo = &mut self.row_lo[..d];
+            for f in 0..d {
+                (hi[f], lo[f]) = split(x[f] * first[f] * second[f], low[f]);
+            }
+        } else {
+            for f in 0..d {
+                hi[f] = round_to_integer(x[f] * first[f] * second[f]);
+            }
+        }
+        self.add::<D, false>(to as usize, mass);
+        if from != UNASSIGNED {
+            self.add::<D, true>(from as usize, mass);
+        }
+    }
+
+    #[inline(always)]
+    fn add<const D: usize, const NEGATIVE: bool>(&mut self, j: usize, mass: i128) {
+        let d = if D > 0 { D } else { self.d };
+        let add = |sums: &mut [i64], row: &[i64]| {
+            for (sum, x) in sums[j * d..][..d].iter_mut().zip(&row[..d]) {
+                *sum = if NEGATIVE { *sum - x } else { *sum + x };
+            }
+        };
+        add(&mut self.hi, &self.row_hi);
         if !self.row_lo.is_empty() {
-            self.lo[j * self.d..][..self.d].iter_mut().zip(&self.row_lo).for_each(|(a, b)| sum(a, b));
+            add(&mut self.lo, &self.row_lo);
         }
         self.mass[j] += if NEGATIVE { -mass } else { mass };
         self.rows[j] += if NEGATIVE { -1 } else { 1 };
@@ -165,10 +199,7 @@ impl Deltas {
         for (f, scale) in quantiser.scales.iter().enumerate() {
             let hi = std::mem::take(&mut self.hi[j * d + f]);
             let lo = self.lo.get_mut(j * d + f).map_or(0, std::mem::take);
-            partial.sums[j * d + f] += match scale.limbs {
-                Limbs::One => i128::from(hi),
-                Limbs::Two => (i128::from(hi) << LIMB_BITS) + i128::from(lo),
-            };
+            partial.sums[j * d + f] += scale.join(hi, lo);
         }
         partial.mass[j] += std::mem::take(&mut self.mass[j]);
         partial.rows[j] += std::mem::take(&mut self.rows[j]);
