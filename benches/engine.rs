@@ -56,10 +56,16 @@ fn main() {
         let estimator = KMeans::new(k).init(Init::Given(start.clone())).max_iter(iterations).tol(0.0);
         let rounds = if n < 10_000 { 51 } else { 3 };
         let (mut inertia, mut ran) = (0.0, 0);
-        let fit = median((0..rounds).map(|_| milliseconds(|| {
-            let fitted = estimator.fit_features(&features, None).expect("clusters");
-            (inertia, ran) = (fitted.model.inertia(), fitted.model.n_iter());
-        })).collect());
+        let fit = median(
+            (0..rounds)
+                .map(|_| {
+                    milliseconds(|| {
+                        let fitted = estimator.fit_features(&features, None).expect("clusters");
+                        (inertia, ran) = (fitted.model.inertia(), fitted.model.n_iter());
+                    })
+                })
+                .collect(),
+        );
 
         let params = estimator.validate(d).expect("valid");
         let mut parts = vec![Part::new(features.clone(), None)];

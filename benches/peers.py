@@ -115,7 +115,9 @@ def main() -> None:
     if args.one:
         print(json.dumps(measure(*args.one)))
         return
-    print(f"{'shape':<11}{'system':<11}{'fit, ms':>10}{'iterations':>12}{'ms/iter':>10}{'inertia':>16}{'ours / it':>11}")
+    print(
+        f"{'shape':<11}{'system':<11}{'fit, ms':>10}{'iterations':>12}{'ms/iter':>10}{'inertia':>16}{'ours / it':>11}"
+    )
     for shape in args.only:
         base = None
         for system in ["ours", "sklearn", *args.more]:

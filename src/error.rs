@@ -38,7 +38,9 @@ pub enum KMeansError {
     #[error("column {column:?}: expected a numeric or boolean dtype, got {got}")]
     UnsupportedDtype { column: String, got: String },
     /// A feature has the name of a column of the centroid frame.
-    #[error("a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\")")]
+    #[error(
+        "a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\")"
+    )]
     ReservedName { name: String },
     /// Two features have the same name.
     #[error("feature names must differ, got {name:?} twice")]
@@ -53,13 +55,17 @@ pub enum KMeansError {
 
     // ---- values -------------------------------------------------------------------------------------------
     /// A column holds values that have no place in a distance, and `null_policy` is `"raise"`.
-    #[error("column {column:?}: expected finite values, got {nulls} nulls, {nans} NaNs and {infinities} infinities (null_policy=\"skip\" leaves such rows out)")]
+    #[error(
+        "column {column:?}: expected finite values, got {nulls} nulls, {nans} NaNs and {infinities} infinities (null_policy=\"skip\" leaves such rows out)"
+    )]
     NotFinite { column: String, nulls: u64, nans: u64, infinities: u64 },
     /// Values outside the magnitudes that distances can be computed for.
     #[error("{what}: expected a largest magnitude between 2^-450 and 2^450, got {got:e}")]
     MagnitudeOutOfRange { what: String, got: f64 },
     /// More than half of a column's values are too small beside its largest to be told apart.
-    #[error("column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)")]
+    #[error(
+        "column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)"
+    )]
     RangeTooWide { column: String, largest: f64 },
     /// A weight is negative.
     #[error("weights: expected non-negative values, got {got} in row {row}")]
@@ -71,7 +77,9 @@ pub enum KMeansError {
     #[error("weights: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
     WeightOutOfRange { got: f64 },
     /// There are fewer distinct rows than clusters.
-    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} (too_few=\"null\" gives nulls instead)")]
+    #[error(
+        "k: expected at most as many clusters as distinct rows of positive weight, got k = {k} (too_few=\"null\" gives nulls instead)"
+    )]
     TooFewDistinct { k: usize },
 
     // ---- the machine --------------------------------------------------------------------------------------

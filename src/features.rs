@@ -198,7 +198,10 @@ impl<'a, T: Float> Features<'a, T> {
     ///
     /// # Errors
     /// As [`Features::from_rows`].
-    pub fn from_blocks(blocks: impl IntoIterator<Item = (&'a [T], Option<Validity<'a>>, Option<Validity<'a>>)>, d: usize) -> Result<Self> {
+    pub fn from_blocks(
+        blocks: impl IntoIterator<Item = (&'a [T], Option<Validity<'a>>, Option<Validity<'a>>)>,
+        d: usize,
+    ) -> Result<Self> {
         if d == 0 {
             return Err(KMeansError::NoFeatures);
         }
@@ -206,7 +209,11 @@ impl<'a, T: Float> Features<'a, T> {
         for (values, row_validity, value_validity) in blocks {
             let rows = values.len() / d;
             if rows * d != values.len() {
-                return Err(KMeansError::LengthMismatch { what: format!("row-major block of {d} features"), expected: (rows + 1) * d, got: values.len() });
+                return Err(KMeansError::LengthMismatch {
+                    what: format!("row-major block of {d} features"),
+                    expected: (rows + 1) * d,
+                    got: values.len(),
+                });
             }
             check_validity(row_validity, rows)?;
             check_validity(value_validity, values.len())?;
@@ -258,7 +265,8 @@ impl<'a, T: Float> Features<'a, T> {
             Layout::Blocks(blocks, starts) => {
                 let pieces = block_pieces(blocks, starts, self.d, range);
                 let mut ends = vec![0];
-                let pieces: Vec<_> = pieces.map(|(_, piece)| piece).inspect(|piece| ends.push(ends[ends.len() - 1] + piece.rows)).collect();
+                let pieces: Vec<_> =
+                    pieces.map(|(_, piece)| piece).inspect(|piece| ends.push(ends[ends.len() - 1] + piece.rows)).collect();
                 Layout::Blocks(pieces, ends)
             }
         };
@@ -316,27 +324,37 @@ impl<'a, T: Float> Features<'a, T> {
     pub fn may_have_nulls(&self) -> bool {
         match &self.layout {
             Layout::Columns(columns) => columns.iter().any(|column| column.chunks.iter().any(|chunk| chunk.validity.is_some())),
-            Layout::Blocks(blocks, _) => blocks.iter().any(|block| block.row_validity.is_some() || block.value_validity.is_some()),
+            Layout::Blocks(blocks, _) => {
+                blocks.iter().any(|block| block.row_validity.is_some() || block.value_validity.is_some())
+            }
         }
     }
 }
 
-fn block_pieces<'s, 'a, T>(blocks: &'s [Block<'a, T>], starts: &'s [usize], d: usize, range: Range<usize>) -> impl Iterator<Item = (usize, Block<'a, T>)> + 's {
+fn block_pieces<'s, 'a, T>(
+    blocks: &'s [Block<'a, T>],
+    starts: &'s [usize],
+    d: usize,
+    range: Range<usize>,
+) -> impl Iterator<Item = (usize, Block<'a, T>)> + 's {
     let first = starts.partition_point(|&start| start <= range.start).saturating_sub(1);
-    blocks[first.min(blocks.len())..].iter().zip(&starts[first..]).take_while({
-        let end = range.end;
-        move |(_, start)| **start < end
-    })
-    .filter_map(move |(block, &start)| {
-        let rows = range.start.max(start) - start..range.end.min(start + block.rows) - start;
-        let piece = Block {
-            values: &block.values[rows.start * d..rows.end * d],
-            rows: rows.len(),
-            row_validity: block.row_validity.map(|v| v.skip(rows.start)),
-            value_validity: block.value_validity.map(|v| v.skip(rows.start * d)),
-        };
-        (!rows.is_empty()).then(|| (start + rows.start - range.start, piece))
-    })
+    blocks[first.min(blocks.len())..]
+        .iter()
+        .zip(&starts[first..])
+        .take_while({
+            let end = range.end;
+            move |(_, start)| **start < end
+        })
+        .filter_map(move |(block, &start)| {
+            let rows = range.start.max(start) - start..range.end.min(start + block.rows) - start;
+            let piece = Block {
+                values: &block.values[rows.start * d..rows.end * d],
+                rows: rows.len(),
+                row_validity: block.row_validity.map(|v| v.skip(rows.start)),
+                value_validity: block.value_validity.map(|v| v.skip(rows.start * d)),
+            };
+            (!rows.is_empty()).then(|| (start + rows.start - range.start, piece))
+        })
 }
 
 fn default_names(d: usize) -> Vec<String> {
@@ -345,7 +363,11 @@ fn default_names(d: usize) -> Vec<String> {
 
 fn check_validity(validity: Option<Validity<'_>>, len: usize) -> Result<()> {
     match validity {
-        Some(v) if !v.holds(len) => Err(KMeansError::LengthMismatch { what: "validity bits".into(), expected: len, got: (v.bytes.len() * 8).saturating_sub(v.offset) }),
+        Some(v) if !v.holds(len) => Err(KMeansError::LengthMismatch {
+            what: "validity bits".into(),
+            expected: len,
+            got: (v.bytes.len() * 8).saturating_sub(v.offset),
+        }),
         _ => Ok(()),
     }
 }
@@ -364,7 +386,8 @@ mod tests {
         let (x, y): (&'static [f32], &'static [f32]) = (x.leak(), y.leak());
         let columns = Features::new(vec![chunked(&[0, 3, 3, 7, 10], x), chunked(&[0, 1, 10], y)]).unwrap();
         let rows: Vec<f32> = (0..10).flat_map(|i| [i as f32, 100.0 + i as f32]).collect();
-        let blocks = Features::from_blocks([(&rows[..6], None, None), (&rows[6..6], None, None), (&rows[6..], None, None)], 2).unwrap();
+        let blocks =
+            Features::from_blocks([(&rows[..6], None, None), (&rows[6..6], None, None), (&rows[6..], None, None)], 2).unwrap();
         for view in [columns.clone(), blocks.clone(), columns.slice(0..10).slice(0..10)] {
             let mut tile = [-1.0; 10];
             view.copy_tile(2..7, 5, &mut tile);

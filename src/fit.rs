@@ -50,7 +50,8 @@ impl KMeans {
         for part in parts {
             sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)));
         }
-        let session: Box<dyn Session<T> + '_> = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)) };
+        let session: Box<dyn Session<T> + '_> =
+            if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)) };
         let (run, labels) = best_of_restarts(session, &params, &prepared)?;
         let inertia = run.inertia.iter().sum();
         let model = Model {
@@ -79,7 +80,11 @@ struct Run<T> {
 }
 
 /// The restart of least integer inertia, then the earliest.
-fn best_of_restarts<'a, T: Float>(mut session: Box<dyn Session<T> + 'a>, params: &Params, prepared: &Prepared) -> Result<(Run<T>, Vec<u32>)> {
+fn best_of_restarts<'a, T: Float>(
+    mut session: Box<dyn Session<T> + 'a>,
+    params: &Params,
+    prepared: &Prepared,
+) -> Result<(Run<T>, Vec<u32>)> {
     let mut best: Option<(u128, Run<T>, Option<Vec<u32>>)> = None;
     for restart in 0..params.restarts {
         let start = seeding::seed(session.as_mut(), params, restart)?;
@@ -96,7 +101,12 @@ fn best_of_restarts<'a, T: Float>(mut session: Box<dyn Session<T> + 'a>, params:
 }
 
 /// Lloyd's loop from given centroids (`(k, d)`, row-major).
-fn lloyd<T: Float>(session: &mut dyn Session<T>, mut centroids: Vec<T>, params: &Params, prepared: &Prepared) -> Result<Run<T>> {
+fn lloyd<T: Float>(
+    session: &mut dyn Session<T>,
+    mut centroids: Vec<T>,
+    params: &Params,
+    prepared: &Prepared,
+) -> Result<Run<T>> {
     let full = params.history == History::Full;
     let n = prepared.n_positive;
     let mut history = Vec::new();
@@ -115,7 +125,8 @@ fn lloyd<T: Float>(session: &mut dyn Session<T>, mut centroids: Vec<T>, params: 
         });
         // Labels and inertia stay those of the final centroids unless something moved.
         inertia = assigned.inertia.filter(|_| !updated.moved);
-        let settled = assigned.changed as f64 <= params.tol_labels * n as f64 || updated.shift <= params.tol * prepared.variance;
+        let settled =
+            assigned.changed as f64 <= params.tol_labels * n as f64 || updated.shift <= params.tol * prepared.variance;
         if settled || iteration == params.max_iter {
             if updated.moved {
                 inertia = session.assign(&centroids, true).inertia;

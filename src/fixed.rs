@@ -305,11 +305,14 @@ mod tests {
         for case in 0..200_000u32 {
             let denominator = u128::from(next() % 50_000 + 1);
             // Half of the cases sit next to a boundary between float32 values.
-            let boundary = i128::from(next() % (1 << 23) * 2 + (1 << 24) + 1) * denominator as i128 * (1 << 14) + i128::from(next() % 5) - 2;
+            let boundary = i128::from(next() % (1 << 23) * 2 + (1 << 24) + 1) * denominator as i128 * (1 << 14)
+                + i128::from(next() % 5)
+                - 2;
             let numerator = if case % 2 == 0 { i128::from(next()) - (1 << 55) } else { boundary };
             let exponent = (next() % 300) as i32 - 200;
             quick += u32::from(quick_float32(numerator, denominator, exponent).is_some());
-            let (a, b): (f32, f32) = (round_quotient(numerator, denominator, exponent), long_division(numerator, denominator, exponent));
+            let (a, b): (f32, f32) =
+                (round_quotient(numerator, denominator, exponent), long_division(numerator, denominator, exponent));
             assert_eq!(a.to_bits(), b.to_bits(), "{numerator} / {denominator} * 2^{exponent}");
         }
         assert!(quick > 50_000 && quick < 150_000, "{quick}");

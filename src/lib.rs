@@ -41,10 +41,10 @@ mod seeding;
 pub mod tile;
 mod update;
 
-#[cfg(feature = "polars")]
-pub use frame::KMeansModel;
 pub use error::{KMeansError, Result};
 pub use features::{Chunk, Column, Features, Validity};
 pub use float::Float;
+#[cfg(feature = "polars")]
+pub use frame::KMeansModel;
 pub use model::{Fitted, HistoryRow, Model, Prediction};
 pub use params::{History, Init, KMeans, NullPolicy, Restarts};

@@ -162,9 +162,15 @@ impl<T: Float> Model<T> {
         if let Some(weights) = weights
             && weights.len() != features.n_rows()
         {
-            return Err(KMeansError::LengthMismatch { what: "weights".into(), expected: features.n_rows(), got: weights.len() });
+            return Err(KMeansError::LengthMismatch {
+                what: "weights".into(),
+                expected: features.n_rows(),
+                got: weights.len(),
+            });
         }
-        let scale = |lows: &[f64], highs: &[f64], largest_weight| DistanceScale::new(crate::reference::distance(highs, lows), largest_weight);
+        let scale = |lows: &[f64], highs: &[f64], largest_weight| {
+            DistanceScale::new(crate::reference::distance(highs, lows), largest_weight)
+        };
         let inertia = self.with_rows(features, |rows| predict::inertia(rows, weights, scale))?;
         inertia.map(|inertia| -inertia)
     }
@@ -172,7 +178,17 @@ impl<T: Float> Model<T> {
     /// The same model in float64: what float64 rows are compared with.
     pub fn widened(&self) -> Model<f64> {
         let Self { d, names, centroids, sizes, inertias, inertia, n_iter, history, seed } = self.clone();
-        Model { d, names, centroids: centroids.iter().map(|c| c.to_f64()).collect(), sizes, inertias, inertia, n_iter, history, seed }
+        Model {
+            d,
+            names,
+            centroids: centroids.iter().map(|c| c.to_f64()).collect(),
+            sizes,
+            inertias,
+            inertia,
+            n_iter,
+            history,
+            seed,
+        }
     }
 
     fn with_rows<R: Send>(&self, features: &Features<'_, T>, work: impl FnOnce(Rows<'_, '_, T>) -> R) -> Result<R> {
@@ -191,7 +207,14 @@ impl<T: Float> Model<T> {
         let total = self.sizes.iter().sum::<u64>().max(1) as f64;
         (0..self.d)
             .map(|f| {
-                let sum: f64 = self.centroids.iter().skip(f).step_by(self.d).zip(&self.sizes).map(|(c, &size)| c.to_f64() * (size as f64 / total)).sum();
+                let sum: f64 = self
+                    .centroids
+                    .iter()
+                    .skip(f)
+                    .step_by(self.d)
+                    .zip(&self.sizes)
+                    .map(|(c, &size)| c.to_f64() * (size as f64 / total))
+                    .sum();
                 T::from_f64(sum).to_f64()
             })
             .collect()

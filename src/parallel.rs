@@ -12,7 +12,11 @@ pub fn workers_for(threads: usize, tasks: usize) -> usize {
 }
 
 /// Calls `work(worker, task)` once for every task.
-pub fn for_each_task<W: Send, I: Send>(workers: &mut [W], tasks: impl Iterator<Item = I> + Send, work: impl Fn(&mut W, I) + Sync) {
+pub fn for_each_task<W: Send, I: Send>(
+    workers: &mut [W],
+    tasks: impl Iterator<Item = I> + Send,
+    work: impl Fn(&mut W, I) + Sync,
+) {
     let Some((mine, others)) = workers.split_first_mut() else { return };
     let _environment = FloatEnvironment::default_rounding();
     if others.is_empty() {

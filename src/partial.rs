@@ -122,7 +122,15 @@ impl Deltas {
 
     /// Moves a row: `contribution` is `fl(w^ * x)` for each feature, `mass` the weight's integer, `from` may be [`UNASSIGNED`].
     #[inline(always)]
-    pub fn move_row(&mut self, quantiser: &Quantiser, contribution: &[f64], mass: i128, from: u32, to: u32, target: &Mutex<&mut Partial>) {
+    pub fn move_row(
+        &mut self,
+        quantiser: &Quantiser,
+        contribution: &[f64],
+        mass: i128,
+        from: u32,
+        to: u32,
+        target: &Mutex<&mut Partial>,
+    ) {
         // Short loops of a known length need no vector loop's prologue and epilogue.
         match self.d {
             1 => self.shift::<1>(quantiser, contribution, mass, from, to),

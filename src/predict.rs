@@ -29,7 +29,9 @@ impl<T: Float> Rows<'_, '_, T> {
         let (n, d) = (self.features.n_rows(), self.features.n_features());
         let mut out = vec![empty; n * width];
         let part = Part::new(self.features.clone(), None);
-        let mut workers: Vec<_> = (0..workers_for(0, n / TASK + 1)).map(|_| (Tile::new(d, self.tile_rows), Assigner::new::<T>(d, self.table.k))).collect();
+        let mut workers: Vec<_> = (0..workers_for(0, n / TASK + 1))
+            .map(|_| (Tile::new(d, self.tile_rows), Assigner::new::<T>(d, self.table.k)))
+            .collect();
         let tasks = out.chunks_mut((TASK * width).max(1)).enumerate();
         for_each_task(&mut workers, tasks, |(tile, assigner), (index, out)| {
             self.set.run(Fill { part: &part, rows: self, width, start: index * TASK, tile, assigner, visit: &visit, out });
@@ -40,7 +42,14 @@ impl<T: Float> Rows<'_, '_, T> {
 
 /// What is written for one tile: one entry of `out` a row (or `width` of them), bad rows left as they are.
 trait Visit<T, R>: Sync {
-    fn tile<V: Vector>(&self, table: &CentroidTable<T>, assigner: &mut Assigner, tile: &Tile<T>, places: &[usize], out: &mut [R]);
+    fn tile<V: Vector>(
+        &self,
+        table: &CentroidTable<T>,
+        assigner: &mut Assigner,
+        tile: &Tile<T>,
+        places: &[usize],
+        out: &mut [R],
+    );
 }
 
 struct Fill<'p, 'a, T, R, F> {
@@ -74,7 +83,14 @@ struct Labels;
 
 impl<T: Float> Visit<T, Option<u32>> for Labels {
     #[inline(always)]
-    fn tile<V: Vector>(&self, table: &CentroidTable<T>, assigner: &mut Assigner, tile: &Tile<T>, places: &[usize], out: &mut [Option<u32>]) {
+    fn tile<V: Vector>(
+        &self,
+        table: &CentroidTable<T>,
+        assigner: &mut Assigner,
+        tile: &Tile<T>,
+        places: &[usize],
+        out: &mut [Option<u32>],
+    ) {
         let labels = assigner.assign::<V, T>(tile, table);
         places.iter().zip(labels).for_each(|(&place, &label)| out[place] = Some(label));
     }
@@ -84,7 +100,14 @@ struct Nearest;
 
 impl<T: Float> Visit<T, Option<Prediction>> for Nearest {
     #[inline(always)]
-    fn tile<V: Vector>(&self, table: &CentroidTable<T>, _: &mut Assigner, tile: &Tile<T>, places: &[usize], out: &mut [Option<Prediction>]) {
+    fn tile<V: Vector>(
+        &self,
+        table: &CentroidTable<T>,
+        _: &mut Assigner,
+        tile: &Tile<T>,
+        places: &[usize],
+        out: &mut [Option<Prediction>],
+    ) {
         let mut x = vec![0.0; table.d];
         for (r, &place) in places.iter().enumerate() {
             tile.row(r, &mut x);
@@ -127,7 +150,11 @@ pub fn distances<T: Float>(rows: Rows<'_, '_, T>) -> Vec<f64> {
 
 /// The inertia of the finite rows of positive weight; `scale` gives the scale of distances from the lows and highs over these
 /// rows and the centroids, and the largest `w^`.
-pub fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>>, scale: impl Fn(&[f64], &[f64], f64) -> DistanceScale) -> Result<f64> {
+pub fn inertia<T: Float>(
+    rows: Rows<'_, '_, T>,
+    weights: Option<&Column<'_, f64>>,
+    scale: impl Fn(&[f64], &[f64], f64) -> DistanceScale,
+) -> Result<f64> {
     let d = rows.table.d;
     let part = Part::new(rows.features.clone(), weights.cloned());
     let n = rows.features.n_rows();

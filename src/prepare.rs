@@ -125,7 +125,11 @@ pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<P
         if let Some(weights) = &part.weights
             && weights.len() != part.features.n_rows()
         {
-            return Err(KMeansError::LengthMismatch { what: "weights".into(), expected: part.features.n_rows(), got: weights.len() });
+            return Err(KMeansError::LengthMismatch {
+                what: "weights".into(),
+                expected: part.features.n_rows(),
+                got: weights.len(),
+            });
         }
     }
     if total > MAX_ROWS {
@@ -187,7 +191,8 @@ pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<P
         check_magnitude::<T>("starting centroids", largest)?;
     }
     let s = reference::distance(&box_highs, &box_lows);
-    let variance = if params.tol > 0.0 { variance(parts, &lows, &highs, survey.positive, weights, params.threads) } else { 0.0 };
+    let variance =
+        if params.tol > 0.0 { variance(parts, &lows, &highs, survey.positive, weights, params.threads) } else { 0.0 };
     let centre = survey.columns.iter().map(|column| T::from_f64(column.sum / survey.positive as f64).to_f64()).collect();
     Ok(Prepared {
         n,
@@ -213,7 +218,12 @@ pub fn check_magnitude<T: Float>(what: &str, largest: f64) -> Result<()> {
 }
 
 /// Visits every tile of every part, in parallel; returns the workers.
-fn for_each_tile<T: Float, W: Send>(parts: &[Part<'_, T>], threads: usize, worker: impl Fn() -> W, visit: impl Fn(&mut W, &Part<'_, T>, Range<usize>) + Sync) -> Vec<W> {
+fn for_each_tile<T: Float, W: Send>(
+    parts: &[Part<'_, T>],
+    threads: usize,
+    worker: impl Fn() -> W,
+    visit: impl Fn(&mut W, &Part<'_, T>, Range<usize>) + Sync,
+) -> Vec<W> {
     let tasks: Vec<_> = parts
         .iter()
         .flat_map(|part| {
@@ -231,7 +241,13 @@ fn for_each_tile<T: Float, W: Send>(parts: &[Part<'_, T>], threads: usize, worke
 }
 
 /// Visits every tile of kept rows of positive weight.
-fn for_each_positive_tile<T: Float, W: Send>(parts: &[Part<'_, T>], weights: Option<WeightScale>, threads: usize, worker: impl Fn() -> W, visit: impl Fn(&mut W, &Tile<T>) + Sync) -> Vec<W> {
+fn for_each_positive_tile<T: Float, W: Send>(
+    parts: &[Part<'_, T>],
+    weights: Option<WeightScale>,
+    threads: usize,
+    worker: impl Fn() -> W,
+    visit: impl Fn(&mut W, &Tile<T>) + Sync,
+) -> Vec<W> {
     let d = parts[0].features.n_features();
     let visit = |(tile, worker): &mut (Tile<T>, W), part: &Part<'_, T>, range: Range<usize>| {
         tile.load(part, weights, range);
@@ -358,12 +374,18 @@ fn select_finite<T: Float>(part: &Part<'_, T>) -> Selection {
 
 /// Pass 2: extents of `fl(w^ * x)`.
 fn weighted_extents<T: Float>(parts: &[Part<'_, T>], scale: WeightScale, d: usize, threads: usize) -> Vec<Extent> {
-    let workers = for_each_positive_tile(parts, Some(scale), threads, || vec![Extent::EMPTY; d], |extents, tile| {
-        for (f, extent) in extents.iter_mut().enumerate() {
-            let column = tile.column(f);
-            extent.add(|r| tile.weights[r] * column[r].to_f64(), column.len());
-        }
-    });
+    let workers = for_each_positive_tile(
+        parts,
+        Some(scale),
+        threads,
+        || vec![Extent::EMPTY; d],
+        |extents, tile| {
+            for (f, extent) in extents.iter_mut().enumerate() {
+                let column = tile.column(f);
+                extent.add(|r| tile.weights[r] * column[r].to_f64(), column.len());
+            }
+        },
+    );
     merge_columns(workers, Extent::merge)
 }
 
@@ -378,7 +400,13 @@ fn merge_columns<C>(workers: Vec<Vec<C>>, merge: impl Fn(&mut C, &C)) -> Vec<C> 
 }
 
 /// Pass 3, where needed, and the scale of each column.
-fn quanta<T: Float>(parts: &[Part<'_, T>], extents: &[Extent], contribution_weights: Option<WeightScale>, weights: Option<WeightScale>, threads: usize) -> Result<Vec<ColumnScale>> {
+fn quanta<T: Float>(
+    parts: &[Part<'_, T>],
+    extents: &[Extent],
+    contribution_weights: Option<WeightScale>,
+    weights: Option<WeightScale>,
+    threads: usize,
+) -> Result<Vec<ColumnScale>> {
     /// Nonzero values, those below 2^-26 of the largest, those below 2^-66.
     type Counts = [u64; 3];
     let is_small = |v: f64, bits: i32, largest: f64| v * power_of_two(bits) < largest;
@@ -386,17 +414,25 @@ fn quanta<T: Float>(parts: &[Part<'_, T>], extents: &[Extent], contribution_weig
     let bits = if T::IS_F32 && contribution_weights.is_none() { 26 } else { 66 };
     let needs_counts = |e: &Extent| is_small(e.smallest, bits, e.largest);
     let counts: Vec<Counts> = if extents.iter().any(needs_counts) {
-        let workers = for_each_positive_tile(parts, weights, threads, || vec![[0; 3]; extents.len()], |counts: &mut Vec<Counts>, tile| {
-            for (f, (count, extent)) in counts.iter_mut().zip(extents).enumerate().filter(|(_, (_, extent))| needs_counts(extent)) {
-                for (r, x) in tile.column(f).iter().enumerate() {
-                    let w = if contribution_weights.is_some() { tile.weights[r] } else { 1.0 };
-                    let v = (w * x.to_f64()).abs();
-                    count[0] += u64::from(v > 0.0);
-                    count[1] += u64::from(v > 0.0 && is_small(v, 26, extent.largest));
-                    count[2] += u64::from(v > 0.0 && is_small(v, 66, extent.largest));
+        let workers = for_each_positive_tile(
+            parts,
+            weights,
+            threads,
+            || vec![[0; 3]; extents.len()],
+            |counts: &mut Vec<Counts>, tile| {
+                for (f, (count, extent)) in
+                    counts.iter_mut().zip(extents).enumerate().filter(|(_, (_, extent))| needs_counts(extent))
+                {
+                    for (r, x) in tile.column(f).iter().enumerate() {
+                        let w = if contribution_weights.is_some() { tile.weights[r] } else { 1.0 };
+                        let v = (w * x.to_f64()).abs();
+                        count[0] += u64::from(v > 0.0);
+                        count[1] += u64::from(v > 0.0 && is_small(v, 26, extent.largest));
+                        count[2] += u64::from(v > 0.0 && is_small(v, 66, extent.largest));
+                    }
                 }
-            }
-        });
+            },
+        );
         merge_columns(workers, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b))
     } else {
         vec![[0; 3]; extents.len()]
@@ -413,7 +449,14 @@ fn quanta<T: Float>(parts: &[Part<'_, T>], extents: &[Extent], contribution_weig
 }
 
 /// Pass 4: the mean over the features of `max(0, m2 - m1 * m1)`, m1 and m2 the means of t and t^2, `t = x - midrange`.
-fn variance<T: Float>(parts: &[Part<'_, T>], lows: &[f64], highs: &[f64], n: u64, weights: Option<WeightScale>, threads: usize) -> f64 {
+fn variance<T: Float>(
+    parts: &[Part<'_, T>],
+    lows: &[f64],
+    highs: &[f64],
+    n: u64,
+    weights: Option<WeightScale>,
+    threads: usize,
+) -> f64 {
     let d = lows.len();
     let middle: Vec<f64> = lows.iter().zip(highs).map(|(low, high)| 0.5 * (low + high)).collect();
     let scales: Vec<[ColumnScale; 2]> = (0..d)
@@ -422,23 +465,29 @@ fn variance<T: Float>(parts: &[Part<'_, T>], lows: &[f64], highs: &[f64], n: u64
             [t, t * t].map(|extent| ColumnScale::for_extent::<f64>(extent, Limbs::Two))
         })
         .collect();
-    let workers = for_each_positive_tile(parts, weights, threads, || vec![[0i128; 2]; d], |sums: &mut Vec<[i128; 2]>, tile| {
-        for f in 0..d {
-            let ([first, second], middle) = (scales[f], middle[f]);
-            // A tile has far fewer rows than an int64 has room for.
-            let mut limbs = [0i64; 4];
-            for x in tile.column(f) {
-                let t = x.to_f64() - middle;
-                let ((a, b), (c, e)) = (first.limbs_of(t), second.limbs_of(t * t));
-                limbs[0] += a;
-                limbs[1] += b;
-                limbs[2] += c;
-                limbs[3] += e;
+    let workers = for_each_positive_tile(
+        parts,
+        weights,
+        threads,
+        || vec![[0i128; 2]; d],
+        |sums: &mut Vec<[i128; 2]>, tile| {
+            for f in 0..d {
+                let ([first, second], middle) = (scales[f], middle[f]);
+                // A tile has far fewer rows than an int64 has room for.
+                let mut limbs = [0i64; 4];
+                for x in tile.column(f) {
+                    let t = x.to_f64() - middle;
+                    let ((a, b), (c, e)) = (first.limbs_of(t), second.limbs_of(t * t));
+                    limbs[0] += a;
+                    limbs[1] += b;
+                    limbs[2] += c;
+                    limbs[3] += e;
+                }
+                sums[f][0] += first.join(limbs[0], limbs[1]);
+                sums[f][1] += second.join(limbs[2], limbs[3]);
             }
-            sums[f][0] += first.join(limbs[0], limbs[1]);
-            sums[f][1] += second.join(limbs[2], limbs[3]);
-        }
-    });
+        },
+    );
     let sums = merge_columns(workers, |a, b| {
         a[0] += b[0];
         a[1] += b[1];

@@ -146,7 +146,8 @@ impl<T: Float> Tile<T> {
     pub fn load_checked(&mut self, part: &Part<'_, T>, range: Range<usize>) -> usize {
         self.load_raw(part, range.clone());
         let m = range.len();
-        let all_finite = self.x.chunks_exact(self.stride).all(|column| column[..m].iter().all(|v| (v.to_f64() - v.to_f64()) == 0.0));
+        let all_finite =
+            self.x.chunks_exact(self.stride).all(|column| column[..m].iter().all(|v| (v.to_f64() - v.to_f64()) == 0.0));
         let weights_finite = part.weights.is_none() || self.weights[..m].iter().all(|w| w.is_finite());
         let bad = &mut self.bad[..m];
         bad.fill(false);

@@ -64,7 +64,7 @@ class FitOptions:
                 raise ValueError(msg)
 
     def kwargs(self, output: Output) -> dict[str, Any]:
-        """The keywords of the plugin call."""
+        """Return the keywords of the plugin call."""
         return {
             "k": int(self.k),
             "init": self.init if isinstance(self.init, str) else "given",
@@ -149,6 +149,6 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None) -> p
 
 
 def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
-    """The one value of an expression over a frame; a LazyFrame's query runs once."""
+    """Evaluate an expression of one value over a frame; a LazyFrame's query runs once."""
     result = frame.select(expr)
     return (result if isinstance(result, pl.DataFrame) else result.collect()).item()

@@ -12,8 +12,7 @@ from polars_kmeans.model import KMeansModel
 
 
 class KMeans:
-    """
-    A k-means to be fitted; the parameters are those of :func:`polars_kmeans.kmeans`.
+    """A k-means to be fitted; the parameters are those of :func:`polars_kmeans.kmeans`.
 
     Examples
     --------
@@ -31,6 +30,7 @@ class KMeans:
     │ 1       ┆ 2    ┆ 0.01    ┆ 0.05 ┆ 1.05 │
     │ 0       ┆ 2    ┆ 0.01    ┆ 5.05 ┆ 9.05 │
     └─────────┴──────┴─────────┴──────┴──────┘
+
     """
 
     def __init__(
@@ -53,8 +53,7 @@ class KMeans:
         self._weight = weight
 
     def fit(self, frame: pl.DataFrame | pl.LazyFrame, columns: IntoFeatures) -> KMeansModel:
-        """
-        Fit the columns of a frame; a LazyFrame's query runs once.
+        """Fit the columns of a frame; a LazyFrame's query runs once.
 
         Parameters
         ----------
@@ -67,6 +66,7 @@ class KMeans:
         ------
         polars.exceptions.ComputeError
             For parameters or values that cannot be clustered.
+
         """
         exprs = _plugin.features((columns,))
         # Only starting centroids in a frame need the names, to be matched by them.

@@ -25,8 +25,7 @@ def kmeans(
     history: History = "light",
     output: Output = "label",
 ) -> pl.Expr:
-    """
-    Cluster rows into `k` clusters by Lloyd's algorithm.
+    """Cluster rows into `k` clusters by Lloyd's algorithm.
 
     Labels are exact (the nearest centroid by float64 distances, the smallest index on ties) and the result has the same
     bits whatever the number of threads, the chunking of the columns or the engine.
@@ -38,8 +37,8 @@ def kmeans(
     k
         The number of clusters.
     init
-        How starting centroids are found: `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"random"`, or the centroids
-        themselves: a frame (its columns in the order of the features) or `k` rows of numbers.
+        How starting centroids are found: `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"random"`, or the
+        centroids themselves: a frame (its columns in the order of the features) or `k` rows of numbers.
     n_init
         Restarts; the one of least inertia wins. `"auto"`: 1, but 10 for random starts.
     max_iter
@@ -80,6 +79,7 @@ def kmeans(
     2
     >>> df.select(pk.kmeans("x", "y", k=2, output="struct")).unnest("kmeans").columns
     ['label', 'distance', 'second_distance']
+
     """
     options = _plugin.FitOptions(k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history)
     return _plugin.fit("kmeans", _plugin.features(columns), options, weight, output).alias("kmeans")

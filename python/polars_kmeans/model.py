@@ -9,8 +9,7 @@ from polars_kmeans._typing import IntoFeatures, Output
 
 
 class KMeansModel:
-    """
-    Centroids, and what can be done with them; made by :meth:`polars_kmeans.KMeans.fit`.
+    """Centroids, and what can be done with them; made by :meth:`polars_kmeans.KMeans.fit`.
 
     Examples
     --------
@@ -18,10 +17,11 @@ class KMeansModel:
     >>> import polars_kmeans as pk
     >>> df = pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1]})
     >>> model = pk.KMeans(k=2, seed=1).fit(df, "x")
-    >>> df.with_columns(model.predict())["kmeans"].to_list() == df.select(pk.kmeans("x", k=2, seed=1))["kmeans"].to_list()
+    >>> df.select(model.predict()).equals(df.select(pk.kmeans("x", k=2, seed=1)))
     True
     >>> round(model.score(df), 6)
     -0.01
+
     """
 
     def __init__(self, encoded: bytes) -> None:
@@ -57,8 +57,7 @@ class KMeansModel:
         return self._n_iter
 
     def predict(self, *columns: IntoFeatures, output: Output = "label") -> pl.Expr:
-        """
-        Label rows: an elementwise expression, which streams.
+        """Label rows: an elementwise expression, which streams.
 
         Parameters
         ----------
@@ -71,6 +70,7 @@ class KMeansModel:
         -------
         Expr
             A column named `kmeans`. Rows with nulls, NaNs or infinities are null.
+
         """
         return _plugin.predict(self._features(columns), self._encoded, output).alias("kmeans")
 

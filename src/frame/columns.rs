@@ -43,14 +43,24 @@ impl FrameFeatures {
         for column in columns {
             wide |= is_float64(column)?;
             if column.len() != n {
-                return Err(KMeansError::LengthMismatch { what: format!("column {:?}", column.name().as_str()), expected: n, got: column.len() });
+                return Err(KMeansError::LengthMismatch {
+                    what: format!("column {:?}", column.name().as_str()),
+                    expected: n,
+                    got: column.len(),
+                });
             }
         }
         let names = columns.iter().map(|column| column.name().to_string()).collect();
         Ok(if wide {
-            Self::F64 { names, columns: columns.iter().map(|c| Ok(c.cast(&DataType::Float64)?.f64()?.clone())).collect::<Result<_>>()? }
+            Self::F64 {
+                names,
+                columns: columns.iter().map(|c| Ok(c.cast(&DataType::Float64)?.f64()?.clone())).collect::<Result<_>>()?,
+            }
         } else {
-            Self::F32 { names, columns: columns.iter().map(|c| Ok(c.cast(&DataType::Float32)?.f32()?.clone())).collect::<Result<_>>()? }
+            Self::F32 {
+                names,
+                columns: columns.iter().map(|c| Ok(c.cast(&DataType::Float32)?.f32()?.clone())).collect::<Result<_>>()?,
+            }
         })
     }
 

@@ -9,8 +9,7 @@ use crate::float::Float;
 use crate::model::{Model, Prediction};
 
 /// A fitted k-means over named columns.
-#[derive(Debug, Clone, PartialEq)]
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum KMeansModel {
     /// Fitted to float32 features.
     F32(Model<f32>),
@@ -94,9 +93,11 @@ impl KMeansModel {
     /// # Errors
     /// As [`KMeansModel::predict_columns`].
     pub fn predict_distances(&self, columns: &[Column]) -> Result<DataFrame> {
-        let rows: Vec<Option<Prediction>> = self.on(columns, |model, x| model.predict_distances(x), |model, x| model.predict_distances(x))?;
+        let rows: Vec<Option<Prediction>> =
+            self.on(columns, |model, x| model.predict_distances(x), |model, x| model.predict_distances(x))?;
         let label = UInt32Chunked::from_iter_options("label".into(), rows.iter().map(|row| row.as_ref().and_then(|p| p.label)));
-        let distance = Float64Chunked::from_iter_options("distance".into(), rows.iter().map(|row| row.as_ref().map(|p| p.distance)));
+        let distance =
+            Float64Chunked::from_iter_options("distance".into(), rows.iter().map(|row| row.as_ref().map(|p| p.distance)));
         let second = rows.iter().map(|row| row.as_ref().and_then(|p| p.second_distance));
         let second = Float64Chunked::from_iter_options("second_distance".into(), second);
         Ok(DataFrame::new(rows.len(), vec![label.into_column(), distance.into_column(), second.into_column()])?)
@@ -134,7 +135,12 @@ impl KMeansModel {
     }
 
     /// Runs on the columns in the wider of the model's type and theirs: float64 input is never cast down.
-    fn on<R>(&self, columns: &[Column], narrow: impl FnOnce(&Model<f32>, &crate::Features<'_, f32>) -> Result<R>, wide: impl FnOnce(&Model<f64>, &crate::Features<'_, f64>) -> Result<R>) -> Result<R> {
+    fn on<R>(
+        &self,
+        columns: &[Column],
+        narrow: impl FnOnce(&Model<f32>, &crate::Features<'_, f32>) -> Result<R>,
+        wide: impl FnOnce(&Model<f64>, &crate::Features<'_, f64>) -> Result<R>,
+    ) -> Result<R> {
         if columns.len() != self.names().len() {
             return Err(KMeansError::WidthMismatch { what: "features", expected: self.names().len(), got: columns.len() });
         }

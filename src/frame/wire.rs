@@ -26,14 +26,22 @@ impl KMeansModel {
             Self::F32(m) => (m.d, m.sizes.len(), m.is_consistent()),
             Self::F64(m) => (m.d, m.sizes.len(), m.is_consistent()),
         };
-        if consistent { Ok(model) } else { Err(invalid("centroids that fit their names and sizes", format!("{k} sizes and {d} features"))) }
+        if consistent {
+            Ok(model)
+        } else {
+            Err(invalid("centroids that fit their names and sizes", format!("{k} sizes and {d} features")))
+        }
     }
 }
 
 impl<T> crate::model::Model<T> {
     fn is_consistent(&self) -> bool {
         let k = self.sizes.len();
-        self.d > 0 && k > 0 && self.names.len() == self.d && self.inertias.len() == k && Some(self.centroids.len()) == k.checked_mul(self.d)
+        self.d > 0
+            && k > 0
+            && self.names.len() == self.d
+            && self.inertias.len() == k
+            && Some(self.centroids.len()) == k.checked_mul(self.d)
     }
 }
 

@@ -57,10 +57,13 @@ impl FitOptions {
     fn estimator(&self, given: Option<Vec<f64>>) -> Result<KMeans> {
         let k = usize::try_from(self.k).map_err(|_| invalid("k", "an integer of at least 1", self.k))?;
         let seed = self.seed.parse().map_err(|_| invalid("seed", "an integer from 0 to 2^64 - 1", &self.seed))?;
-        let max_iter = u32::try_from(self.max_iter).map_err(|_| invalid("max_iter", "an integer from 1 to 2^32 - 1", self.max_iter))?;
+        let max_iter =
+            u32::try_from(self.max_iter).map_err(|_| invalid("max_iter", "an integer from 1 to 2^32 - 1", self.max_iter))?;
         let n_init = match self.n_init {
             None => Restarts::Auto,
-            Some(n) => Restarts::Count(u32::try_from(n).map_err(|_| invalid("n_init", "\"auto\" or an integer from 1 to 2^32 - 1", n))?),
+            Some(n) => Restarts::Count(
+                u32::try_from(n).map_err(|_| invalid("n_init", "\"auto\" or an integer from 1 to 2^32 - 1", n))?,
+            ),
         };
         let init = match given {
             Some(centroids) => Init::Given(centroids),
@@ -103,7 +106,9 @@ impl FitOptions {
 
 /// The value of a literal of one binary.
 fn bytes<'a>(literal: &'a BinaryChunked, what: &str) -> Result<&'a [u8]> {
-    literal.first().ok_or_else(|| KMeansError::InvalidModel { expected: format!("{what} as one binary value"), got: "null".into() })
+    literal
+        .first()
+        .ok_or_else(|| KMeansError::InvalidModel { expected: format!("{what} as one binary value"), got: "null".into() })
 }
 
 fn centroids(literal: &Column) -> Result<Vec<f64>> {
@@ -151,7 +156,9 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let n = columns.first().map_or(0, Column::len);
     Ok(match fit {
         None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
-        Some(fit) if is_struct(&kwargs.output)? => fit.model.predict_distances(&columns)?.into_struct(NAME.into()).into_series(),
+        Some(fit) if is_struct(&kwargs.output)? => {
+            fit.model.predict_distances(&columns)?.into_struct(NAME.into()).into_series()
+        }
         Some(fit) => fit.labels.with_name(NAME.into()).into_series(),
     })
 }

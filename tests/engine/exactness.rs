@@ -23,7 +23,12 @@ fn check_labels<T: Float>(kind: &str, case: u64) -> bool {
     let k = size(random, 1, 200);
     let n = size(random, k, if d > 100 { 600.max(k) } else { 5_000 }).max(k);
     let x: Vec<T> = rows(kind, n, d, random);
-    let chosen: Vec<f64> = (0..k).flat_map(|_| { let i = random.below(n); x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>() }).collect();
+    let chosen: Vec<f64> = (0..k)
+        .flat_map(|_| {
+            let i = random.below(n);
+            x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>()
+        })
+        .collect();
     let set = SETS[case as usize % 3];
     let columns = columns(&x, d);
     let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
@@ -80,7 +85,9 @@ fn check_fit<T: Float>(kind: &str, case: u64) -> bool {
     let start = match case % 3 {
         0 => Start::PlusPlus,
         1 => Start::Random,
-        _ => Start::Given((0..k).map(|_| table[random.below(n)].iter().map(|v| T::from_f64(v.to_f64() * 1.5)).collect()).collect()),
+        _ => Start::Given(
+            (0..k).map(|_| table[random.below(n)].iter().map(|v| T::from_f64(v.to_f64() * 1.5)).collect()).collect(),
+        ),
     };
     let restarts = if matches!(start, Start::Given(_)) { 1 } else { 1 + (case % 2) as u32 };
     let task = Task {
@@ -117,13 +124,16 @@ fn check_fit<T: Float>(kind: &str, case: u64) -> bool {
             assert_eq!(fitted.labels, answer.labels, "{what}: labels");
             assert_eq!(fitted.model.sizes(), answer.sizes, "{what}: sizes");
             assert_eq!(fitted.model.inertia().to_bits(), answer.inertia.to_bits(), "{what}: inertia");
-            let history: Vec<_> = fitted.model.history().iter().map(|row| (row.changed, row.shift, row.inertia.unwrap())).collect();
+            let history: Vec<_> =
+                fitted.model.history().iter().map(|row| (row.changed, row.shift, row.inertia.unwrap())).collect();
             assert_eq!(history, answer.history, "{what}: history");
             true
         }
         (Err(KMeansError::TooFewDistinct { .. }), Err(Failure::TooFewDistinct)) => false,
         (Err(KMeansError::RangeTooWide { .. }), Err(Failure::RangeTooWide)) => false,
-        (ours, theirs) => panic!("{what}: {:?} against {:?}", ours.map(|fit| fit.model.inertia()), theirs.map(|fit| fit.inertia)),
+        (ours, theirs) => {
+            panic!("{what}: {:?} against {:?}", ours.map(|fit| fit.model.inertia()), theirs.map(|fit| fit.inertia))
+        }
     }
 }
 

@@ -294,7 +294,9 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
         task.rows.iter().map(label).collect()
     };
     let inertia = |centroids: &[Vec<T>], labels: &[u32]| -> BigInt {
-        (0..n).map(|i| facts.distance(facts.weights[i], reference::distance(&task.rows[i], &centroids[labels[i] as usize]))).sum()
+        (0..n)
+            .map(|i| facts.distance(facts.weights[i], reference::distance(&task.rows[i], &centroids[labels[i] as usize])))
+            .sum()
     };
     let mut labels = vec![u32::MAX; n];
     let mut history = Vec::new();
@@ -327,10 +329,15 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
             let rows: Vec<usize> = (0..n).filter(|&i| counts(i) && labels[i] as usize == j).collect();
             let mass: BigInt = rows.iter().map(|&i| &facts.integers[i]).sum();
             let mean = |f: usize| {
-                let sum: BigInt = rows.iter().map(|&i| quantise(facts.weights[i] * task.rows[i][f].to_f64(), facts.units[f])).sum();
+                let sum: BigInt =
+                    rows.iter().map(|&i| quantise(facts.weights[i] * task.rows[i][f].to_f64(), facts.units[f])).sum();
                 let mean: T = round_ratio(&sum, &mass, facts.units[f] - facts.weight_unit);
                 let value = mean.to_f64();
-                if value < facts.lows[f] || value > facts.highs[f] { T::from_f64(value.clamp(facts.lows[f], facts.highs[f])) } else { mean }
+                if value < facts.lows[f] || value > facts.highs[f] {
+                    T::from_f64(value.clamp(facts.lows[f], facts.highs[f]))
+                } else {
+                    mean
+                }
             };
             let new: Vec<T> = (0..d).map(mean).collect();
             let s = reference::distance(&centroids[j], &new);

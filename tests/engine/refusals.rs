@@ -42,7 +42,8 @@ fn every_refusal_names_what_is_wrong() {
 fn what_is_not_finite_is_counted() {
     let (a, b) = ([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, f64::NAN, f64::INFINITY, f64::NAN, 3.0]);
     let column = Column::new([Chunk::new(&b, Some(Validity::new(&[0b0_1111], 0))).unwrap()]);
-    let features = Features::new(vec![Column::from_slice(&a), column]).unwrap().with_names(vec!["a".into(), "b".into()]).unwrap();
+    let features =
+        Features::new(vec![Column::from_slice(&a), column]).unwrap().with_names(vec!["a".into(), "b".into()]).unwrap();
     let error = KMeans::new(1).fit_features(&features, None).unwrap_err();
     assert_eq!(error, KMeansError::NotFinite { column: "b".into(), nulls: 1, nans: 2, infinities: 1 });
     let fitted = KMeans::new(1).null_policy(NullPolicy::Skip).fit_features(&features, None).unwrap();
@@ -50,7 +51,8 @@ fn what_is_not_finite_is_counted() {
     let all_bad = Features::from_columns([&b[1..4]]).unwrap();
     let error = KMeans::new(1).null_policy(NullPolicy::Skip).fit_features(&all_bad, None).unwrap_err();
     assert_eq!(error, KMeansError::NoRows { skipped: Some(3) });
-    let error = KMeans::new(1).fit_features(&Features::from_columns([&a[..]]).unwrap(), Some(&Column::from_slice(&b))).unwrap_err();
+    let error =
+        KMeans::new(1).fit_features(&Features::from_columns([&a[..]]).unwrap(), Some(&Column::from_slice(&b))).unwrap_err();
     assert_eq!(error, KMeansError::NotFinite { column: "weight".into(), nulls: 0, nans: 2, infinities: 1 });
 }
 

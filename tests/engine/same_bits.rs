@@ -37,7 +37,13 @@ fn cases() -> Vec<Case> {
         case("uniform-34d", "uniform", (5_000, 34), false, KMeans::new(32).seed(3).max_iter(20)),
         case("uniform-weighted-20d", "uniform", (5_000, 20), true, KMeans::new(16).seed(4).max_iter(20)),
         case("lattice", "lattice", (6_000, 3), false, KMeans::new(20).seed(5).history(History::Full)),
-        case("random-restarts", "blobs", (3_000, 5), false, KMeans::new(6).seed(u64::MAX).init(Init::Random).n_init(Restarts::Count(4))),
+        case(
+            "random-restarts",
+            "blobs",
+            (3_000, 5),
+            false,
+            KMeans::new(6).seed(u64::MAX).init(Init::Random).n_init(Restarts::Count(4)),
+        ),
         case("offset", "offset 1e7", (4_000, 12), false, KMeans::new(9).seed(6)),
         case("mixed-scales", "mixed scales", (4_000, 6), false, KMeans::new(5).seed(7)),
         case("denormals", "denormals", (2_000, 4), false, KMeans::new(5).seed(8)),
@@ -56,7 +62,10 @@ fn generate<T: Float>(case: &Case) -> Data<T> {
     let random = &mut Random(case.name.len() as u64 + case.shape.0 as u64);
     let (n, d) = case.shape;
     let rows = rows(case.kind, n, d, random);
-    Data { rows, weights: case.weighted.then(|| (0..n).map(|_| if random.below(10) == 0 { 0.0 } else { 5.0 * random.unit() }).collect()) }
+    Data {
+        rows,
+        weights: case.weighted.then(|| (0..n).map(|_| if random.below(10) == 0 { 0.0 } else { 5.0 * random.unit() }).collect()),
+    }
 }
 
 fn fit<T: Float>(case: &Case, data: &Data<T>) -> u64 {
@@ -177,7 +186,13 @@ fn skipped_rows_leave_no_trace() {
         let features = Features::new(columns.collect()).unwrap();
         let weights = Column::from_slice(&weights);
         for threads in [1, 2] {
-            let fit = case.estimator.clone().threads(threads).null_policy(NullPolicy::Skip).fit_features(&features, Some(&weights)).unwrap();
+            let fit = case
+                .estimator
+                .clone()
+                .threads(threads)
+                .null_policy(NullPolicy::Skip)
+                .fit_features(&features, Some(&weights))
+                .unwrap();
             assert_eq!(hash(&fit), self::fit(case, &data), "{}", case.name);
             let labels = fit.expand();
             assert!(labels.iter().zip(&kept).all(|(label, kept)| label.is_some() == *kept));

@@ -24,7 +24,8 @@ fn predicted<T: Float>(rows: &[T], d: usize, centroids: &[T]) -> Vec<u32> {
     let features = Features::from_rows(centroids, d).unwrap();
     let fitted = KMeans::new(k).init(Init::Given(given)).max_iter(1).fit_features(&features, None).unwrap();
     assert_eq!(fitted.model.centroids(), centroids, "the centroids are their own means");
-    let labels: Vec<u32> = fitted.model.predict(&Features::from_rows(rows, d).unwrap()).unwrap().into_iter().flatten().collect();
+    let labels: Vec<u32> =
+        fitted.model.predict(&Features::from_rows(rows, d).unwrap()).unwrap().into_iter().flatten().collect();
     for (x, label) in rows.chunks_exact(d).zip(&labels) {
         assert_eq!(*label, reference::nearest(x, centroids).label, "{x:?}");
     }
@@ -134,7 +135,8 @@ fn a_cluster_of_tiny_weight_keeps_its_mean() {
         let x = [1.0f64, 1.5, value, 1.25];
         let weights = [1.0, 1.0, 1e-30, 1.0];
         let estimator = KMeans::new(2).init(Init::Given(vec![1.2, value])).max_iter(3);
-        let fitted = estimator.fit_features(&Features::from_columns([&x[..]]).unwrap(), Some(&Column::from_slice(&weights))).unwrap();
+        let fitted =
+            estimator.fit_features(&Features::from_columns([&x[..]]).unwrap(), Some(&Column::from_slice(&weights))).unwrap();
         let mean = fitted.model.centroids()[1];
         assert!((mean - value).abs() <= value * 2f64.powi(-36), "{mean} for a cluster {{{value}}}");
         assert_eq!(fitted.model.sizes(), [3, 1]);
@@ -147,7 +149,9 @@ fn a_sentinel_is_named() {
     x[500] = 9.97e36;
     let features = Features::from_columns([&x[..]]).unwrap().with_names(vec!["depth".into()]).unwrap();
     match KMeans::new(3).fit_features(&features, None).unwrap_err() {
-        KMeansError::RangeTooWide { column, largest } => assert_eq!((column.as_str(), largest), ("depth", f64::from(9.97e36f32))),
+        KMeansError::RangeTooWide { column, largest } => {
+            assert_eq!((column.as_str(), largest), ("depth", f64::from(9.97e36f32)))
+        }
         other => panic!("{other}"),
     }
 }

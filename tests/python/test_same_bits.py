@@ -1,6 +1,7 @@
 """One hash of a fit, whatever the engine, the chunks or the threads."""
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
@@ -22,7 +23,9 @@ def data(dtype: pl.DataType) -> pl.DataFrame:
     for f, name in enumerate(["x", "y", "z"]):
         mixed = (i + np.uint64(f * 1_000_003)) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-        columns[name] = (mixed >> np.uint64(40)).astype(np.float64) / 2.0**20 + (i % np.uint64(7)).astype(np.float64) * 4
+        columns[name] = (mixed >> np.uint64(40)).astype(np.float64) / 2.0**20 + (i % np.uint64(7)).astype(
+            np.float64
+        ) * 4
     return pl.DataFrame(columns).cast(dtype).with_columns(w=pl.Series(i % np.uint64(5)).cast(pl.Float64) / 4)
 
 
@@ -73,7 +76,7 @@ def test_engines_and_chunks(dtype: type[pl.DataType], weight: str | None) -> Non
     rng = np.random.default_rng(1)
     for _ in range(20):
         cuts = [0, *np.sort(rng.integers(0, df.height, 6)).tolist(), df.height]
-        pieces = [df.slice(a, b - a) for a, b in zip(cuts, cuts[1:], strict=False)]
+        pieces = [df.slice(a, b - a) for a, b in itertools.pairwise(cuts)]
         assert one(pl.concat(pieces, rechunk=False), weight) == expected
     assert one(df.lazy(), weight, "in-memory") == expected
     assert one(df.lazy(), weight, "streaming") == expected

@@ -1,7 +1,7 @@
 //! The labels of one tile: filter, then settle what the filter leaves.
 
 use super::centroids::{CentroidTable, Filter, MAX_DIFFERENCE_D};
-use super::difference::assign_difference;
+use super::difference::{Found, assign_difference};
 use super::product::{self, ProductScratch};
 use super::simd::Vector;
 use crate::float::Float;
@@ -13,12 +13,10 @@ const DIFFERENCE_TILE: usize = 512;
 /// Buffers for labelling tiles of one shape.
 #[derive(Debug)]
 pub struct Assigner {
-    labels: Vec<u32>,
-    contested: Vec<u32>,
+    found: Found,
     row: Vec<f64>,
-    /// The difference kernel's tile, where rows have to be scaled, and its least scores.
+    /// The difference kernel's tile, where rows have to be scaled.
     scaled: Vec<f32>,
-    scratch: Vec<f32>,
     product: Option<Box<ProductScratch>>,
 }
 
@@ -30,11 +28,9 @@ impl Assigner {
 
     pub fn new<T: Float>(d: usize, k: usize) -> Self {
         Self {
-            labels: vec![0; Self::tile_rows::<T>(d)],
-            contested: Vec::new(),
+            found: Found::new(Self::tile_rows::<T>(d)),
             row: vec![0.0; d],
             scaled: Vec::new(),
-            scratch: Vec::new(),
             product: (!uses_difference::<T>(d)).then(|| Box::new(ProductScratch::new(d, k))),
         }
     }
@@ -44,7 +40,7 @@ impl Assigner {
     pub fn assign<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) -> &[u32] {
         match (&table.filter, T::as_f32s(&tile.x), &mut self.product) {
             (Filter::Difference(copies), Some(x), _) => {
-                self.contested.clear();
+                self.found.contested.clear();
                 let x = if copies.scale == 1.0 {
                     x
                 } else {
@@ -52,16 +48,16 @@ impl Assigner {
                     self.scaled.extend(x.iter().map(|x| x * copies.scale));
                     &self.scaled
                 };
-                assign_difference::<V>(x, tile.stride, table.d, tile.rows, copies, &mut self.scratch, &mut self.labels, &mut self.contested);
-                for &r in &self.contested {
+                assign_difference::<V>(x, tile.stride, table.d, tile.rows, copies, &mut self.found);
+                for &r in &self.found.contested {
                     tile.row(r as usize, &mut self.row);
-                    self.labels[r as usize] = table.nearest(&self.row).label;
+                    self.found.labels[r as usize] = table.nearest(&self.row).label;
                 }
             }
             (Filter::Product(copies), _, Some(product)) => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
                     product.find_reach::<V, T>(tile, first, copies, table.k);
-                    for (r, label) in self.labels[first..tile.rows].iter_mut().enumerate().take(product::ROWS) {
+                    for (r, label) in self.found.labels[first..tile.rows].iter_mut().enumerate().take(product::ROWS) {
                         *label = match product.counts[r] {
                             1 => product.reach[r][0],
                             count => {
@@ -79,11 +75,11 @@ impl Assigner {
             _ => {
                 for r in 0..tile.rows {
                     tile.row(r, &mut self.row);
-                    self.labels[r] = table.nearest(&self.row).label;
+                    self.found.labels[r] = table.nearest(&self.row).label;
                 }
             }
         }
-        &self.labels[..tile.rows]
+        &self.found.labels[..tile.rows]
     }
 }
 

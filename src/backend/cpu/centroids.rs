@@ -150,7 +150,10 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Filter {
     let half = exponent / 2;
     let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
     let half_square = |j: usize| {
-        let s = (0..d).fold(0.0, |s: f64, f| { let t = scale.apply(rows[j * d + f].to_f64() - centre[f]); t.mul_add(t, s) });
+        let s = (0..d).fold(0.0, |s: f64, f| {
+            let t = scale.apply(rows[j * d + f].to_f64() - centre[f]);
+            t.mul_add(t, s)
+        });
         0.5 * s
     };
     let groups = k.div_ceil(GROUP);

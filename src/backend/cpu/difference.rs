@@ -17,15 +17,40 @@ use super::simd::Vector;
 /// Centroids whose least score is kept.
 const GROUP: usize = 16;
 
+/// What the kernel finds in a tile.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// One a row of the tile's stride.
+    pub labels: Vec<u32>,
+    /// Rows that more than one centroid is in reach of.
+    pub contested: Vec<u32>,
+    /// The least score of each group of centroids.
+    least: Vec<f32>,
+}
+
+impl Found {
+    /// Room for a tile of so many rows.
+    pub fn new(stride: usize) -> Self {
+        Self { labels: vec![0; stride], ..Self::default() }
+    }
+}
+
 /// Labels `rows` rows of a tile; appends contested ones. `x` is `(d, stride)` and the stride is a multiple of 64.
 #[inline(always)]
-pub fn assign_difference<V: Vector>(x: &[f32], stride: usize, d: usize, rows: usize, table: &DifferenceTable, scratch: &mut Vec<f32>, labels: &mut [u32], contested: &mut Vec<u32>) {
-    assert!(x.len() >= d * stride && labels.len() >= stride && rows <= stride && stride % 64 == 0);
+pub fn assign_difference<V: Vector>(
+    x: &[f32],
+    stride: usize,
+    d: usize,
+    rows: usize,
+    table: &DifferenceTable,
+    found: &mut Found,
+) {
+    assert!(x.len() >= d * stride && found.labels.len() >= stride && rows <= stride && stride.is_multiple_of(64));
     macro_rules! widths {
         ($(($d:literal, $many:literal, $few:literal))*) => {
             match (d, V::MANY_REGISTERS) {
-                $(($d, true) => assign_rows::<V, $d, $many>(x, stride, rows, table, scratch, labels, contested),
-                  ($d, false) => assign_rows::<V, $d, $few>(x, stride, rows, table, scratch, labels, contested),)*
+                $(($d, true) => assign_rows::<V, $d, $many>(x, stride, rows, table, found),
+                  ($d, false) => assign_rows::<V, $d, $few>(x, stride, rows, table, found),)*
                 _ => unreachable!("the difference filter is compiled for 1 to 8 dimensions"),
             }
         };
@@ -34,14 +59,21 @@ pub fn assign_difference<V: Vector>(x: &[f32], stride: usize, d: usize, rows: us
 }
 
 #[inline(always)]
-fn assign_rows<V: Vector, const D: usize, const R: usize>(x: &[f32], stride: usize, rows: usize, table: &DifferenceTable, scratch: &mut Vec<f32>, labels: &mut [u32], contested: &mut Vec<u32>) {
+fn assign_rows<V: Vector, const D: usize, const R: usize>(
+    x: &[f32],
+    stride: usize,
+    rows: usize,
+    table: &DifferenceTable,
+    found: &mut Found,
+) {
+    let Found { labels, contested, least: scratch } = found;
     let k = table.centroids.len() / D;
     let groups = k.div_ceil(GROUP);
     let width = R * V::LANES;
     scratch.resize(groups * width, 0.0);
     for start in (0..rows).step_by(width) {
         // SAFETY: width divides 64, which divides the stride, and rows <= stride: start + width <= stride, so every load of
-        // column f (`x.len() >= D * stride`) and store of labels (`labels.len() >= stride`) is in bounds; scratch holds `width`
+        // column f (`x.len() >= D * stride`) and store of labels (`found.labels.len() >= stride`) is in bounds; scratch holds `width`
         // values a group; centroid j < k has D values. Features of the instruction set: see `Vector`.
         unsafe {
             let mut columns = [[V::splat(0.0); R]; D];

@@ -86,7 +86,8 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
         let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)) };
         // Enough tasks that workers finish together, whole tiles, and no more than a cache's worth of labels.
-        let task = if threads == 1 { MAX_TASK } else { (n / (threads * 8)).clamp(tile_rows, MAX_TASK).next_multiple_of(tile_rows) };
+        let task =
+            if threads == 1 { MAX_TASK } else { (n / (threads * 8)).clamp(tile_rows, MAX_TASK).next_multiple_of(tile_rows) };
         let quantiser = Quantiser::new(&prepared.scales);
         let mut session = Self {
             workers: (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser, prepared)).collect(),
@@ -246,7 +247,11 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
                     own_distances(tile, self.table, labels, distances);
                     for r in 0..tile.rows {
                         if tile.weights[r] > 0.0 && donors[labels[r] as usize] {
-                            keep_farthest(far, count, Far { distance: distances[r], row: (self.task.first + at + r) as u64, cluster: labels[r] });
+                            keep_farthest(
+                                far,
+                                count,
+                                Far { distance: distances[r], row: (self.task.first + at + r) as u64, cluster: labels[r] },
+                            );
                         }
                     }
                 }
@@ -347,9 +352,9 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     }
 
     fn gains(&mut self, candidates: &[T]) -> Vec<u128> {
-        let Self { part, prepared, set, tasks, workers, seeds, d, .. } = self;
+        let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
         let Some(seeds) = seeds else { unreachable!("draws were started") };
-        seeds.gains(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), candidates, *d)
+        seeds.gains(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), candidates)
     }
 
     fn take_seed(&mut self, centroid: &[T]) -> u128 {

@@ -122,7 +122,7 @@ impl ProductScratch {
             for r in 0..ROWS {
                 let value = x[r].centred_copy(centre, up, more);
                 copy[r] = value;
-                squares[r] = value * value + squares[r];
+                squares[r] += value * value;
             }
         }
         for r in 0..ROWS {

@@ -49,9 +49,16 @@ impl Seeds {
     }
 
     /// By how much each candidate would lower the total.
-    #[allow(clippy::too_many_arguments)]
-    pub fn gains<'t, T: Float>(&mut self, set: InstructionSet, part: &Part<'_, T>, prepared: &Prepared, tasks: &[TaskRows], tiles: impl Iterator<Item = &'t mut Tile<T>>, candidates: &[T], d: usize) -> Vec<u128> {
-        let m = candidates.len() / d;
+    pub fn gains<'t, T: Float>(
+        &mut self,
+        set: InstructionSet,
+        part: &Part<'_, T>,
+        prepared: &Prepared,
+        tasks: &[TaskRows],
+        tiles: impl Iterator<Item = &'t mut Tile<T>>,
+        candidates: &[T],
+    ) -> Vec<u128> {
+        let m = candidates.len() / part.features.n_features();
         let mut workers: Vec<_> = tiles.map(|tile| (tile, vec![0u128; m])).collect();
         let nearest = &self.nearest;
         for_each_task(&mut workers, tasks.iter(), |(tile, gains), task| {
@@ -64,7 +71,15 @@ impl Seeds {
     }
 
     /// Takes a centroid.
-    pub fn take<'t, T: Float>(&mut self, set: InstructionSet, part: &Part<'_, T>, prepared: &Prepared, tasks: &[TaskRows], tiles: impl Iterator<Item = &'t mut Tile<T>>, centroid: &[T]) {
+    pub fn take<'t, T: Float>(
+        &mut self,
+        set: InstructionSet,
+        part: &Part<'_, T>,
+        prepared: &Prepared,
+        tasks: &[TaskRows],
+        tiles: impl Iterator<Item = &'t mut Tile<T>>,
+        centroid: &[T],
+    ) {
         self.any_taken = true;
         let mut rest = self.nearest.as_mut_slice();
         let totals = self.totals.iter_mut().map(Mutex::new);
@@ -147,7 +162,13 @@ impl<T: Float> Task for Take<'_, '_, T> {
 }
 
 #[inline(always)]
-fn for_each_tile<T: Float>(part: &Part<'_, T>, prepared: &Prepared, tile: &mut Tile<T>, task: &TaskRows, mut visit: impl FnMut(&Tile<T>)) {
+fn for_each_tile<T: Float>(
+    part: &Part<'_, T>,
+    prepared: &Prepared,
+    tile: &mut Tile<T>,
+    task: &TaskRows,
+    mut visit: impl FnMut(&Tile<T>),
+) {
     let stride = tile.stride;
     for start in task.physical.clone().step_by(stride) {
         tile.load(part, prepared.weights, start..(start + stride).min(task.physical.end));

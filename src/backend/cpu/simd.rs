@@ -21,7 +21,8 @@ impl InstructionSet {
     /// The widest that this machine has; detected once.
     pub fn detect() -> Self {
         static DETECTED: OnceLock<InstructionSet> = OnceLock::new();
-        *DETECTED.get_or_init(|| [Self::Avx512, Self::Avx2].into_iter().find(|set| set.is_available()).unwrap_or(Self::Portable))
+        *DETECTED
+            .get_or_init(|| [Self::Avx512, Self::Avx2].into_iter().find(|set| set.is_available()).unwrap_or(Self::Portable))
     }
 
     /// Whether this machine has it.
@@ -155,7 +156,9 @@ impl Vector for Portable {
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
         // A fused operation in software would be slow; the bounds allow for the second rounding.
-        Self(std::array::from_fn(|i| if cfg!(target_arch = "aarch64") { self.0[i].mul_add(b.0[i], c.0[i]) } else { self.0[i] * b.0[i] + c.0[i] }))
+        Self(std::array::from_fn(|i| {
+            if cfg!(target_arch = "aarch64") { self.0[i].mul_add(b.0[i], c.0[i]) } else { self.0[i] * b.0[i] + c.0[i] }
+        }))
     }
     #[inline(always)]
     unsafe fn min_or(self, best: Self) -> Self {
