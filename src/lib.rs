@@ -48,3 +48,8 @@ pub use float::Float;
 pub use frame::KMeansModel;
 pub use model::{Fitted, HistoryRow, Model, Prediction};
 pub use params::{History, Init, KMeans, NullPolicy, Restarts};
+
+/// The README's Rust examples run as tests.
+#[cfg(all(doctest, feature = "polars"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
