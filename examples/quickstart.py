@@ -39,12 +39,16 @@ def read_flights() -> pl.DataFrame:
 
 def draw(flights: pl.DataFrame, path: Path) -> None:
     sample = flights.drop_nulls("kmeans").sample(20_000, seed=1)
+    # Departure hours are whole numbers: spread each over its hour.
+    spread = [hour + (i % 97) / 97 for i, hour in enumerate(sample["hour"])]
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    for ax, (x, y) in zip(axes, [("hour", "dep_delay"), ("distance", "air_time")], strict=True):
-        jitter = pl.int_range(pl.len()).hash(seed=7) / 2**64 - 0.5 if x == "hour" else pl.lit(0.0)
-        ax.scatter(sample.select(pl.col(x) + jitter), sample[y], c=sample["kmeans"], s=4, cmap="tab10", linewidths=0)
-        ax.set(xlabel=x, ylabel=y)
+    for ax, x, (xlabel, y) in zip(
+        axes, [spread, sample["distance"]], [("hour", "dep_delay"), ("distance", "air_time")], strict=True
+    ):
+        points = ax.scatter(x, sample[y], c=sample["kmeans"], s=4, cmap="tab10", vmin=-0.5, vmax=9.5, linewidths=0)
+        ax.set(xlabel=xlabel, ylabel=y)
         ax.spines[["top", "right"]].set_visible(False)
+    axes[1].legend(*points.legend_elements(), title="cluster", frameon=False, loc="lower right")
     axes[0].set_yscale("symlog", linthresh=30)
     figure.suptitle("Flights from New York City, 2013: six clusters")
     figure.savefig(path, dpi=120)
