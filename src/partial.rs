@@ -6,6 +6,7 @@
 use std::sync::Mutex;
 
 use crate::fixed::{ColumnScale, Limbs, ONE_LIMB_CAPACITY, TWO_LIMB_CAPACITY, round_to_integer, split};
+use crate::float::Float;
 
 /// No cluster: the label of a row before its first assignment.
 pub const UNASSIGNED: u32 = u32::MAX;
@@ -85,6 +86,32 @@ impl Quantiser {
     }
 }
 
+/// `fl(w^ * x)` of one row of a tile.
+#[derive(Debug, Clone, Copy)]
+pub struct Contribution<'a, T> {
+    /// `(d, stride)`.
+    pub x: &'a [T],
+    pub stride: usize,
+    pub row: usize,
+    /// `w^`; none where there are no weights.
+    pub weight: Option<f64>,
+}
+
+impl<T: Float> Contribution<'_, T> {
+    #[inline(always)]
+    fn value(&self, f: usize) -> f64 {
+        let x = self.x[f * self.stride + self.row].to_f64();
+        self.weight.map_or(x, |weight| weight * x)
+    }
+}
+
+#[inline(always)]
+fn add<const NEGATIVE: bool>(sums: &mut [i64], row: &[i64]) {
+    for (sum, x) in sums.iter_mut().zip(row) {
+        *sum = if NEGATIVE { *sum - x } else { *sum + x };
+    }
+}
+
 /// One worker's changes to a [`Partial`], in int64 limbs.
 #[derive(Debug)]
 pub struct Deltas {
@@ -98,7 +125,8 @@ pub struct Deltas {
     pending: Vec<u32>,
     /// Clusters with something pending.
     touched: Vec<u32>,
-    /// One row's limbs.
+    /// One row's contributions and limbs.
+    row: Vec<f64>,
     row_hi: Vec<i64>,
     row_lo: Vec<i64>,
 }
@@ -115,46 +143,75 @@ impl Deltas {
             rows: vec![0; k],
             pending: vec![0; k],
             touched: Vec::new(),
+            row: vec![0.0; d],
             row_hi: vec![0; d],
             row_lo: vec![0; low],
         }
     }
 
-    /// Moves a row: `contribution` is `fl(w^ * x)` for each feature, `mass` the weight's integer, `from` may be [`UNASSIGNED`].
+    /// Moves a row of weight `mass` (an integer) from one cluster, which may be [`UNASSIGNED`], to another.
     #[inline(always)]
-    pub fn move_row(
+    pub fn move_row<T: Float>(
         &mut self,
         quantiser: &Quantiser,
-        contribution: &[f64],
+        row: Contribution<'_, T>,
         mass: i128,
-        from: u32,
-        to: u32,
+        [from, to]: [u32; 2],
         target: &Mutex<&mut Partial>,
     ) {
-        // Short loops of a known length need no vector loop's prologue and epilogue.
         match self.d {
-            1 => self.shift::<1>(quantiser, contribution, mass, from, to),
-            2 => self.shift::<2>(quantiser, contribution, mass, from, to),
-            3 => self.shift::<3>(quantiser, contribution, mass, from, to),
-            4 => self.shift::<4>(quantiser, contribution, mass, from, to),
-            5 => self.shift::<5>(quantiser, contribution, mass, from, to),
-            6 => self.shift::<6>(quantiser, contribution, mass, from, to),
-            7 => self.shift::<7>(quantiser, contribution, mass, from, to),
-            8 => self.shift::<8>(quantiser, contribution, mass, from, to),
-            _ => self.shift::<0>(quantiser, contribution, mass, from, to),
+            1 => self.shift_short::<T, 1>(quantiser, row, from, to),
+            2 => self.shift_short::<T, 2>(quantiser, row, from, to),
+            3 => self.shift_short::<T, 3>(quantiser, row, from, to),
+            4 => self.shift_short::<T, 4>(quantiser, row, from, to),
+            5 => self.shift_short::<T, 5>(quantiser, row, from, to),
+            6 => self.shift_short::<T, 6>(quantiser, row, from, to),
+            7 => self.shift_short::<T, 7>(quantiser, row, from, to),
+            8 => self.shift_short::<T, 8>(quantiser, row, from, to),
+            _ => self.shift_long(quantiser, row, from, to),
         }
+        self.count::<false>(to as usize, mass);
         self.flush_if_full(quantiser, to, target);
         if from != UNASSIGNED {
+            self.count::<true>(from as usize, mass);
             self.flush_if_full(quantiser, from, target);
         }
     }
 
-    /// `D` features; 0 if only known when it runs.
+    /// A few features: the limbs stay in registers. Through a buffer, a row's scalar stores would be loaded again as one vector,
+    /// which the processor cannot forward.
     #[inline(always)]
-    fn shift<const D: usize>(&mut self, quantiser: &Quantiser, contribution: &[f64], mass: i128, from: u32, to: u32) {
-        let d = if D > 0 { D } else { self.d };
-        let (x, first, second, low) = (&contribution[..d], &quantiser.first[..d], &quantiser.second[..d], &quantiser.low[..d]);
-        let hi = &mut self.row_hi[..d];
+    fn shift_short<T: Float, const D: usize>(&mut self, quantiser: &Quantiser, row: Contribution<'_, T>, from: u32, to: u32) {
+        let (first, second, low) = (&quantiser.first[..D], &quantiser.second[..D], &quantiser.low[..D]);
+        let mut hi = [0i64; D];
+        let mut lo = [0i64; D];
+        for f in 0..D {
+            let v = row.value(f) * first[f] * second[f];
+            if quantiser.two_limbs {
+                (hi[f], lo[f]) = split(v, low[f]);
+            } else {
+                hi[f] = round_to_integer(v);
+            }
+        }
+        for (sums, limbs, used) in [(&mut self.hi, &hi, true), (&mut self.lo, &lo, quantiser.two_limbs)] {
+            if used {
+                add::<false>(&mut sums[to as usize * D..][..D], limbs);
+                if from != UNASSIGNED {
+                    add::<true>(&mut sums[from as usize * D..][..D], limbs);
+                }
+            }
+        }
+    }
+
+    /// Any number of features.
+    #[inline(always)]
+    fn shift_long<T: Float>(&mut self, quantiser: &Quantiser, row: Contribution<'_, T>, from: u32, to: u32) {
+        let d = self.d;
+        let (first, second, low) = (&quantiser.first[..d], &quantiser.second[..d], &quantiser.low[..d]);
+        let (x, hi) = (&mut self.row[..d], &mut self.row_hi[..d]);
+        for f in 0..d {
+            x[f] = row.value(f);
+        }
         if quantiser.two_limbs {
             let lo = &mut self.row_lo[..d];
             for f in 0..d {
@@ -165,24 +222,18 @@ impl Deltas {
                 hi[f] = round_to_integer(x[f] * first[f] * second[f]);
             }
         }
-        self.add::<D, false>(to as usize, mass);
-        if from != UNASSIGNED {
-            self.add::<D, true>(from as usize, mass);
+        for (sums, limbs) in [(&mut self.hi, &self.row_hi), (&mut self.lo, &self.row_lo)] {
+            if !limbs.is_empty() {
+                add::<false>(&mut sums[to as usize * d..][..d], limbs);
+                if from != UNASSIGNED {
+                    add::<true>(&mut sums[from as usize * d..][..d], limbs);
+                }
+            }
         }
     }
 
     #[inline(always)]
-    fn add<const D: usize, const NEGATIVE: bool>(&mut self, j: usize, mass: i128) {
-        let d = if D > 0 { D } else { self.d };
-        let add = |sums: &mut [i64], row: &[i64]| {
-            for (sum, x) in sums[j * d..][..d].iter_mut().zip(&row[..d]) {
-                *sum = if NEGATIVE { *sum - x } else { *sum + x };
-            }
-        };
-        add(&mut self.hi, &self.row_hi);
-        if !self.row_lo.is_empty() {
-            add(&mut self.lo, &self.row_lo);
-        }
+    fn count<const NEGATIVE: bool>(&mut self, j: usize, mass: i128) {
         self.mass[j] += if NEGATIVE { -mass } else { mass };
         self.rows[j] += if NEGATIVE { -1 } else { 1 };
         if self.pending[j] == 0 {

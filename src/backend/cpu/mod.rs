@@ -29,7 +29,7 @@ use self::seeds::Seeds;
 use super::{Assigned, Far, Session};
 use crate::float::Float;
 use crate::parallel::{for_each_task, workers_for};
-use crate::partial::{Deltas, Partial, Quantiser, UNASSIGNED};
+use crate::partial::{Contribution, Deltas, Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
 
@@ -71,7 +71,6 @@ struct Worker<T> {
     tile: Tile<T>,
     assigner: Assigner,
     deltas: Deltas,
-    contribution: Vec<f64>,
     distances: Vec<f64>,
     inertia: Vec<u128>,
     changed: u64,
@@ -90,7 +89,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             if threads == 1 { MAX_TASK } else { (n / (threads * 8)).clamp(tile_rows, MAX_TASK).next_multiple_of(tile_rows) };
         let quantiser = Quantiser::new(&prepared.scales);
         let mut session = Self {
-            workers: (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser, prepared)).collect(),
+            workers: (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser)).collect(),
             part,
             prepared,
             quantiser,
@@ -170,12 +169,11 @@ impl<'a, T: Float> CpuSession<'a, T> {
 }
 
 impl<T: Float> Worker<T> {
-    fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser, _: &Prepared) -> Self {
+    fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser) -> Self {
         Self {
             tile: Tile::new(d, tile_rows),
             assigner: Assigner::new::<T>(d, k),
             deltas: Deltas::new(k, quantiser),
-            contribution: vec![0.0; d],
             distances: vec![0.0; tile_rows],
             inertia: Vec::new(),
             changed: 0,
@@ -213,7 +211,7 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Worker { tile, assigner, deltas, contribution, distances, inertia, changed, far } = self.worker;
+        let Worker { tile, assigner, deltas, distances, inertia, changed, far } = self.worker;
         let stride = tile.stride;
         let mut at = 0;
         for start in self.task.physical.clone().step_by(stride) {
@@ -228,8 +226,8 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
                             labels[r] = new;
                             if weight > 0.0 {
                                 *changed += 1;
-                                let mass = contribute(tile, r, self.prepared, contribution);
-                                deltas.move_row(self.quantiser, contribution, mass, old, new, self.partial);
+                                let (row, mass) = contribution(tile, r, self.prepared);
+                                deltas.move_row(self.quantiser, row, mass, [old, new], self.partial);
                             }
                         }
                     }
@@ -270,18 +268,12 @@ fn keep_farthest(far: &mut Vec<Far>, count: usize, new: Far) {
     }
 }
 
-/// `fl(w^ * x)` of row r for each feature, and the integer of its weight.
+/// A row's contribution, and the integer of its weight.
 #[inline(always)]
-fn contribute<T: Float>(tile: &Tile<T>, r: usize, prepared: &Prepared, out: &mut [f64]) -> i128 {
-    tile.row(r, out);
-    match prepared.weights {
-        None => 1,
-        Some(scale) => {
-            let weight = tile.weights[r];
-            out.iter_mut().for_each(|x| *x *= weight);
-            scale.integer(weight)
-        }
-    }
+fn contribution<'a, T: Float>(tile: &'a Tile<T>, r: usize, prepared: &Prepared) -> (Contribution<'a, T>, i128) {
+    let weight = tile.weights[r];
+    let row = Contribution { x: &tile.x, stride: tile.stride, row: r, weight: prepared.weights.map(|_| weight) };
+    (row, prepared.weights.map_or(1, |scale| scale.integer(weight)))
 }
 
 impl<T: Float> Session<T> for CpuSession<'_, T> {
@@ -407,11 +399,10 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     fn relocate(&mut self, row: u64, to: u32) {
         let tile = self.load_row(row as usize);
         let from = std::mem::replace(&mut self.labels[row as usize], to);
-        let mut contribution = vec![0.0; self.d];
-        let mass = contribute(&tile, 0, self.prepared, &mut contribution);
+        let (contribution, mass) = contribution(&tile, 0, self.prepared);
         let deltas = &mut self.workers[0].deltas;
         let target = Mutex::new(&mut self.partial);
-        deltas.move_row(&self.quantiser, &contribution, mass, from, to, &target);
+        deltas.move_row(&self.quantiser, contribution, mass, [from, to], &target);
         deltas.flush(&self.quantiser, &mut self.partial);
     }
 

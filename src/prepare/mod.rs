@@ -1,0 +1,160 @@
+//! What is learnt about the data before fitting: validity, extents, quanta, the scale of distances, the variance.
+//!
+//! ```text
+//! pass 1   rows with nulls or non-finite values; lows, highs, largest weight; a centring vector near the means
+//! pass 2   extents of the weighted contributions                     (only with weights other than 1)
+//! pass 3   how many values are tiny beside their column's largest    (only where the smallest one is)
+//! pass 4   the mean variance of the features                         (only if `tol` is positive)
+//! ```
+//! Everything that reaches a result is an extremum, a count or a fixed-point sum, so it merges over tasks, chunks and parts
+//! in any order. The centring vector is a plain float sum; it never reaches the bits.
+
+mod quanta;
+mod survey;
+mod tiles;
+mod variance;
+
+use self::quanta::quanta;
+use self::survey::{count_bad, first_negative_weight, select_finite, survey, weighted_extents};
+use self::variance::variance;
+use crate::error::{KMeansError, Result};
+use crate::fixed::{ColumnScale, DistanceScale, frexp, power_of_two};
+use crate::float::Float;
+use crate::params::{Init, NullPolicy, Params};
+use crate::reference;
+use crate::tile::{Part, WeightScale};
+
+/// Most rows of a fit.
+const MAX_ROWS: u64 = 1 << 36;
+
+/// What the fit knows about its data.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// Kept rows.
+    pub n: u64,
+    /// Kept rows of positive weight.
+    pub n_positive: u64,
+    /// Column extents over rows of positive weight, `d` values each.
+    pub lows: Vec<f64>,
+    pub highs: Vec<f64>,
+    /// One quantum a column.
+    pub scales: Vec<ColumnScale>,
+    /// Scale of the integer distances in inertia and draws.
+    pub distances: DistanceScale,
+    /// Scale of the centroid shift: that of distances of weight 1.
+    pub shifts: DistanceScale,
+    /// Mean variance of the features; 0 if `tol` is 0.
+    pub variance: f64,
+    /// Near the column means, representable in the feature type. Never reaches the bits.
+    pub centre: Vec<f64>,
+    /// How weights become integers; none where all weights are 1.
+    pub weights: Option<WeightScale>,
+}
+
+/// Surveys the parts, fills in their selections, and fixes every scale of the fit.
+///
+/// # Errors
+/// Everything that is wrong with the values: see [`KMeansError`].
+pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Prepared> {
+    let d = parts[0].features.n_features();
+    let total: u64 = parts.iter().map(|part| part.features.n_rows() as u64).sum();
+    for part in &*parts {
+        if let Some(weights) = &part.weights
+            && weights.len() != part.features.n_rows()
+        {
+            return Err(KMeansError::LengthMismatch {
+                what: "weights".into(),
+                expected: part.features.n_rows(),
+                got: weights.len(),
+            });
+        }
+    }
+    if total > MAX_ROWS {
+        return Err(KMeansError::TooManyRows { got: total });
+    }
+    let survey = survey(parts, params.threads);
+    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(parts)).flatten() {
+        return Err(error);
+    }
+    if survey.bad > 0 {
+        match params.null_policy {
+            NullPolicy::Raise => return Err(count_bad(parts)),
+            NullPolicy::Skip => parts.iter_mut().for_each(|part| part.selection = select_finite(part)),
+        }
+    }
+    let n = total - survey.bad;
+    if n == 0 {
+        return Err(KMeansError::NoRows { skipped: (survey.bad > 0).then_some(survey.bad) });
+    }
+    let weighted = parts.iter().any(|part| part.weights.is_some());
+    if weighted && survey.positive == 0 {
+        return Err(KMeansError::NoPositiveWeight);
+    }
+    if weighted && !(power_of_two(-64)..=power_of_two(64)).contains(&survey.largest_weight) {
+        return Err(KMeansError::WeightOutOfRange { got: survey.largest_weight });
+    }
+    if params.k as u64 > survey.positive {
+        return Err(KMeansError::TooFewDistinct { k: params.k });
+    }
+    let positive_largest = survey.columns.iter().fold(0.0, |m: f64, column| m.max(column.largest));
+    check_magnitude::<T>("feature values", survey.largest)?;
+    check_magnitude::<T>("feature values", positive_largest)?;
+    let weights = (weighted && survey.largest_weight > 0.0).then(|| WeightScale::new(survey.largest_weight));
+
+    let contributions = match weights {
+        Some(scale) if !survey.all_weights_one => weighted_extents(parts, scale, d, params.threads),
+        _ => survey.columns.clone(),
+    };
+    let contribution_weights = weights.filter(|_| !survey.all_weights_one);
+    let scales = quanta(parts, &contributions, contribution_weights, weights, params.threads)?;
+
+    // -0.0 + 0.0 is 0.0: which zero is met first must not show.
+    let lows: Vec<f64> = survey.columns.iter().map(|column| column.low + 0.0).collect();
+    let highs: Vec<f64> = survey.columns.iter().map(|column| column.high + 0.0).collect();
+    let (mut box_lows, mut box_highs) = (lows.clone(), highs.clone());
+    if let Init::Given(centroids) = &params.init {
+        let mut largest = 0.0f64;
+        for row in centroids.chunks_exact(d) {
+            for (f, &value) in row.iter().enumerate() {
+                let value = T::from_f64(value).to_f64() + 0.0;
+                if !value.is_finite() {
+                    return Err(KMeansError::MagnitudeOutOfRange { what: "starting centroids".into(), got: row[f] });
+                }
+                largest = largest.max(value.abs());
+                box_lows[f] = box_lows[f].min(value);
+                box_highs[f] = box_highs[f].max(value);
+            }
+        }
+        check_magnitude::<T>("starting centroids", largest)?;
+    }
+    let s = reference::distance(&box_highs, &box_lows);
+    let variance =
+        if params.tol > 0.0 { variance(parts, &lows, &highs, survey.positive, weights, params.threads) } else { 0.0 };
+    let centre = survey.columns.iter().map(|column| T::from_f64(column.sum / survey.positive as f64).to_f64()).collect();
+    Ok(Prepared {
+        n,
+        n_positive: survey.positive,
+        distances: DistanceScale::new(s, weights.map_or(1.0, |w| w.largest)),
+        shifts: DistanceScale::new(s, 1.0),
+        lows,
+        highs,
+        scales,
+        variance,
+        centre,
+        weights,
+    })
+}
+
+/// float64 magnitudes must be 0 or in `[2^-450, 2^450]`; every finite float32 is accepted.
+pub fn check_magnitude<T: Float>(what: &str, largest: f64) -> Result<()> {
+    if T::IS_F32 || largest == 0.0 || (power_of_two(-450)..=power_of_two(450)).contains(&largest) {
+        Ok(())
+    } else {
+        Err(KMeansError::MagnitudeOutOfRange { what: what.into(), got: largest })
+    }
+}
+
+/// The power of two that brings a positive number into `[1/2, 1)`; for scaling copies.
+pub fn unit_exponent(m: f64) -> i32 {
+    if m > 0.0 && m.is_finite() { -frexp(m).1 } else { 0 }
+}

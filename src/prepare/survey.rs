@@ -1,0 +1,203 @@
+//! Passes 1 and 2: which rows count, and the extents of columns and contributions.
+
+use super::tiles::{TILE, for_each_positive_tile, for_each_tile, merge_columns};
+use crate::error::KMeansError;
+use crate::float::Float;
+use crate::tile::{Part, Selection, Tile, WeightScale};
+
+/// Independent accumulators, so that loops vectorise.
+const LANES: usize = 16;
+
+/// What a worker learns about one column.
+#[derive(Debug, Clone)]
+pub struct Extent {
+    pub low: f64,
+    pub high: f64,
+    /// Largest and smallest nonzero magnitude.
+    pub largest: f64,
+    pub smallest: f64,
+    pub sum: f64,
+}
+
+impl Extent {
+    const EMPTY: Self = Self { low: f64::INFINITY, high: f64::NEG_INFINITY, largest: 0.0, smallest: f64::INFINITY, sum: 0.0 };
+
+    fn merge(&mut self, other: &Self) {
+        self.low = self.low.min(other.low);
+        self.high = self.high.max(other.high);
+        self.largest = self.largest.max(other.largest);
+        self.smallest = self.smallest.min(other.smallest);
+        self.sum += other.sum;
+    }
+
+    /// Takes in values; written over lanes so that it vectorises.
+    fn add(&mut self, values: impl Fn(usize) -> f64, len: usize) {
+        let (mut low, mut high) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
+        let (mut smallest, mut sum) = ([f64::INFINITY; LANES], [0.0; LANES]);
+        let mut step = |r: usize, i: usize| {
+            let v = values(r);
+            let magnitude = v.abs();
+            low[i] = if v < low[i] { v } else { low[i] };
+            high[i] = if v > high[i] { v } else { high[i] };
+            let nonzero = if magnitude > 0.0 { magnitude } else { f64::INFINITY };
+            smallest[i] = if nonzero < smallest[i] { nonzero } else { smallest[i] };
+            sum[i] += v;
+        };
+        let whole = len - len % LANES;
+        for start in (0..whole).step_by(LANES) {
+            for i in 0..LANES {
+                step(start + i, i);
+            }
+        }
+        (whole..len).for_each(|r| step(r, 0));
+        for i in 0..LANES {
+            let largest = if low[i] <= high[i] { low[i].abs().max(high[i].abs()) } else { 0.0 };
+            self.merge(&Self { low: low[i], high: high[i], largest, smallest: smallest[i], sum: sum[i] });
+        }
+    }
+}
+
+/// What a worker learns in pass 1.
+pub struct Survey<T> {
+    pub tile: Tile<T>,
+    pub columns: Vec<Extent>,
+    /// Largest magnitude over all kept rows, those of weight 0 too.
+    pub largest: f64,
+    pub largest_weight: f64,
+    pub all_weights_one: bool,
+    pub any_negative_weight: bool,
+    pub bad: u64,
+    pub positive: u64,
+}
+
+/// Pass 1.
+pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Survey<T> {
+    let d = parts[0].features.n_features();
+    let new = || Survey {
+        tile: Tile::new(d, TILE),
+        columns: vec![Extent::EMPTY; d],
+        largest: 0.0,
+        largest_weight: 0.0,
+        all_weights_one: true,
+        any_negative_weight: false,
+        bad: 0,
+        positive: 0,
+    };
+    let workers = for_each_tile(parts, threads, new, |survey: &mut Survey<T>, part, range| {
+        let tile = &mut survey.tile;
+        survey.bad += tile.load_checked(part, range) as u64;
+        if part.weights.is_some() {
+            let weights_here = &tile.weights[..tile.rows];
+            survey.any_negative_weight |= weights_here.iter().any(|w| *w < 0.0);
+            survey.largest_weight = weights_here.iter().fold(survey.largest_weight, |m, w| m.max(*w));
+            survey.all_weights_one &= weights_here.iter().all(|w| *w == 0.0 || *w == 1.0);
+            for column in tile.x.chunks_exact(tile.stride) {
+                survey.largest = column[..tile.rows].iter().fold(survey.largest, |m, v| m.max(v.to_f64().abs()));
+            }
+            tile.drop_weightless();
+        }
+        survey.positive += tile.rows as u64;
+        for (f, extent) in survey.columns.iter_mut().enumerate() {
+            let column = tile.column(f);
+            extent.add(|r| column[r].to_f64(), column.len());
+        }
+    });
+    let mut workers = workers.into_iter();
+    let Some(mut survey) = workers.next() else { return new() };
+    for other in workers {
+        survey.columns.iter_mut().zip(&other.columns).for_each(|(a, b)| a.merge(b));
+        survey.largest = survey.largest.max(other.largest);
+        survey.largest_weight = survey.largest_weight.max(other.largest_weight);
+        survey.all_weights_one &= other.all_weights_one;
+        survey.any_negative_weight |= other.any_negative_weight;
+        survey.bad += other.bad;
+        survey.positive += other.positive;
+    }
+    survey.largest = survey.columns.iter().fold(survey.largest, |m, column| m.max(column.largest));
+    survey
+}
+
+/// The first negative weight, and its row.
+pub fn first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Option<KMeansError> {
+    let mut first = 0;
+    for part in parts {
+        if let Some(weights) = &part.weights {
+            let mut values = vec![0.0; weights.len()];
+            weights.copy(0..weights.len(), &mut values);
+            weights.for_each_null(0..weights.len(), |i| values[i] = 0.0);
+            if let Some(row) = values.iter().position(|w| *w < 0.0) {
+                return Some(KMeansError::NegativeWeight { row: first + row as u64, got: values[row] });
+            }
+        }
+        first += part.features.n_rows() as u64;
+    }
+    None
+}
+
+/// Counts what is wrong with the first bad column; weights come last.
+pub fn count_bad<T: Float>(parts: &[Part<'_, T>]) -> KMeansError {
+    let d = parts[0].features.n_features();
+    let mut counts = vec![[0u64; 3]; d + 1];
+    let mut tile = Tile::<T>::new(d, TILE);
+    let mut nulls = vec![false; (d + 1) * TILE];
+    for part in parts {
+        let n = part.features.n_rows();
+        for start in (0..n).step_by(TILE) {
+            let range = start..(start + TILE).min(n);
+            nulls.fill(false);
+            part.features.copy_tile(range.clone(), TILE, &mut tile.x);
+            part.features.for_each_null(range.clone(), |f, i| nulls[f * TILE + i] = true);
+            if let Some(weights) = &part.weights {
+                weights.copy(range.clone(), &mut tile.weights);
+                weights.for_each_null(range.clone(), |i| nulls[d * TILE + i] = true);
+            }
+            for (f, count) in counts.iter_mut().enumerate() {
+                for i in 0..range.len() {
+                    let value = if f < d { tile.x[f * TILE + i].to_f64() } else { tile.weights[i] };
+                    match value {
+                        _ if nulls[f * TILE + i] => count[0] += 1,
+                        v if v.is_nan() => count[1] += 1,
+                        v if v.is_infinite() => count[2] += 1,
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    let f = counts.iter().position(|count| *count != [0; 3]).unwrap_or(d);
+    let column = parts[0].features.names().get(f).cloned().unwrap_or_else(|| "weight".into());
+    let [nulls, nans, infinities] = counts[f];
+    KMeansError::NotFinite { column, nulls, nans, infinities }
+}
+
+/// The rows of a part without nulls and with finite values only.
+pub fn select_finite<T: Float>(part: &Part<'_, T>) -> Selection {
+    let n = part.features.n_rows();
+    let mut bits = vec![0u64; n.div_ceil(64)];
+    let mut tile = Tile::new(part.features.n_features(), TILE);
+    for start in (0..n).step_by(TILE) {
+        let range = start..(start + TILE).min(n);
+        tile.load_checked(part, range.clone());
+        for i in range.clone().filter(|i| !tile.bad[i - start]) {
+            bits[i / 64] |= 1 << (i % 64);
+        }
+    }
+    Selection::from_bits(bits)
+}
+
+/// Pass 2: extents of `fl(w^ * x)`.
+pub fn weighted_extents<T: Float>(parts: &[Part<'_, T>], scale: WeightScale, d: usize, threads: usize) -> Vec<Extent> {
+    let workers = for_each_positive_tile(
+        parts,
+        Some(scale),
+        threads,
+        || vec![Extent::EMPTY; d],
+        |extents, tile| {
+            for (f, extent) in extents.iter_mut().enumerate() {
+                let column = tile.column(f);
+                extent.add(|r| tile.weights[r] * column[r].to_f64(), column.len());
+            }
+        },
+    );
+    merge_columns(workers, Extent::merge)
+}

@@ -1,0 +1,63 @@
+//! Visiting all rows of all parts, a tile at a time, in parallel.
+
+use std::ops::Range;
+
+use crate::float::Float;
+use crate::parallel::{for_each_task, workers_for};
+use crate::tile::{Part, Tile, WeightScale};
+
+/// Rows of a tile of these passes.
+pub const TILE: usize = 256;
+/// Rows of a task.
+const TASK: usize = 16 * TILE;
+
+/// Visits every tile of every part, in parallel; returns the workers.
+pub fn for_each_tile<T: Float, W: Send>(
+    parts: &[Part<'_, T>],
+    threads: usize,
+    worker: impl Fn() -> W,
+    visit: impl Fn(&mut W, &Part<'_, T>, Range<usize>) + Sync,
+) -> Vec<W> {
+    let tasks: Vec<_> = parts
+        .iter()
+        .flat_map(|part| {
+            let n = part.features.n_rows();
+            (0..n).step_by(TASK).map(move |start| (part, start..(start + TASK).min(n)))
+        })
+        .collect();
+    let mut workers: Vec<W> = (0..workers_for(threads, tasks.len())).map(|_| worker()).collect();
+    for_each_task(&mut workers, tasks.into_iter(), |worker, (part, range)| {
+        for start in range.clone().step_by(TILE) {
+            visit(worker, part, start..(start + TILE).min(range.end));
+        }
+    });
+    workers
+}
+
+/// Visits every tile of kept rows of positive weight.
+pub fn for_each_positive_tile<T: Float, W: Send>(
+    parts: &[Part<'_, T>],
+    weights: Option<WeightScale>,
+    threads: usize,
+    worker: impl Fn() -> W,
+    visit: impl Fn(&mut W, &Tile<T>) + Sync,
+) -> Vec<W> {
+    let d = parts[0].features.n_features();
+    let visit = |(tile, worker): &mut (Tile<T>, W), part: &Part<'_, T>, range: Range<usize>| {
+        tile.load(part, weights, range);
+        tile.drop_weightless();
+        visit(worker, tile);
+    };
+    for_each_tile(parts, threads, || (Tile::new(d, TILE), worker()), visit).into_iter().map(|(_, worker)| worker).collect()
+}
+
+/// Merges what the workers learnt about each column.
+pub fn merge_columns<C>(workers: Vec<Vec<C>>, merge: impl Fn(&mut C, &C)) -> Vec<C> {
+    workers
+        .into_iter()
+        .reduce(|mut all, other| {
+            all.iter_mut().zip(&other).for_each(|(a, b)| merge(a, b));
+            all
+        })
+        .unwrap_or_default()
+}
