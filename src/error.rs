@@ -64,7 +64,7 @@ pub enum KMeansError {
     MagnitudeOutOfRange { what: String, got: f64 },
     /// More than half of a column's values are too small beside its largest to be told apart.
     #[error(
-        "column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)"
+        "column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values (times their weights) lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)"
     )]
     RangeTooWide { column: String, largest: f64 },
     /// A weight is negative.
@@ -77,13 +77,11 @@ pub enum KMeansError {
     #[error("weights: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
     WeightOutOfRange { got: f64 },
     /// There are fewer distinct rows than clusters.
-    #[error(
-        "k: expected at most as many clusters as distinct rows of positive weight, got k = {k} (too_few=\"null\" gives nulls instead)"
-    )]
+    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k}")]
     TooFewDistinct { k: usize },
 
-    // ---- the machine --------------------------------------------------------------------------------------
-    /// The thread pool could not be started.
-    #[error("threads: expected a pool of {threads} threads, got: {reason}")]
-    Threads { threads: usize, reason: String },
+    // ---- the machine ----------------------------------------------------------------------------------------
+    /// A result does not fit in memory.
+    #[error("memory: expected room for {what}, got none")]
+    NoMemory { what: String },
 }

@@ -133,7 +133,7 @@ impl<T: Float> Model<T> {
     /// # Errors
     /// [`KMeansError::WidthMismatch`] for features of another width.
     pub fn predict(&self, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
-        self.with_rows(features, |rows| predict::labels(rows))
+        self.with_rows(features, predict::labels)?
     }
 
     /// Label, distance and second distance of every row; `None` as in [`Model::predict`].
@@ -141,7 +141,7 @@ impl<T: Float> Model<T> {
     /// # Errors
     /// As [`Model::predict`].
     pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
-        self.with_rows(features, |rows| predict::nearest(rows))
+        self.with_rows(features, predict::nearest)?
     }
 
     /// The Euclidean distance of every row to every centroid, `(n, k)` row-major; NaN where a row holds a null or a value that
@@ -150,7 +150,7 @@ impl<T: Float> Model<T> {
     /// # Errors
     /// As [`Model::predict`].
     pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
-        self.with_rows(features, |rows| predict::distances(rows))
+        self.with_rows(features, predict::distances)?
     }
 
     /// Minus the inertia of these rows under the model, as in scikit-learn; rows with nulls or values that are not finite are

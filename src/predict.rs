@@ -25,9 +25,14 @@ pub struct Rows<'p, 'a, T> {
 
 impl<T: Float> Rows<'_, '_, T> {
     /// Fills `out`, `width` entries a row, tile by tile: `visit(assigner, tile, bad, out)`.
-    fn fill<R: Send + Clone>(self, width: usize, empty: R, visit: impl Visit<T, R>) -> Vec<R> {
+    fn fill<R: Send + Clone>(self, width: usize, empty: R, visit: impl Visit<T, R>) -> Result<Vec<R>> {
         let (n, d) = (self.features.n_rows(), self.features.n_features());
-        let mut out = vec![empty; n * width];
+        let len = n.checked_mul(width);
+        let mut out = Vec::new();
+        if len.is_none_or(|len| out.try_reserve_exact(len).is_err()) {
+            return Err(KMeansError::NoMemory { what: format!("{n} rows of {width} values") });
+        }
+        out.resize(n * width, empty);
         let part = Part::new(self.features.clone(), None);
         let mut workers: Vec<_> = (0..workers_for(0, n / TASK + 1))
             .map(|_| (Tile::new(d, self.tile_rows), Assigner::new::<T>(d, self.table.k)))
@@ -36,7 +41,7 @@ impl<T: Float> Rows<'_, '_, T> {
         for_each_task(&mut workers, tasks, |(tile, assigner), (index, out)| {
             self.set.run(Fill { part: &part, rows: self, width, start: index * TASK, tile, assigner, visit: &visit, out });
         });
-        out
+        Ok(out)
     }
 }
 
@@ -136,15 +141,15 @@ impl<T: Float> Visit<T, f64> for Distances {
     }
 }
 
-pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Vec<Option<u32>> {
+pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<u32>>> {
     rows.fill(1, None, Labels)
 }
 
-pub fn nearest<T: Float>(rows: Rows<'_, '_, T>) -> Vec<Option<Prediction>> {
+pub fn nearest<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<Prediction>>> {
     rows.fill(1, None, Nearest)
 }
 
-pub fn distances<T: Float>(rows: Rows<'_, '_, T>) -> Vec<f64> {
+pub fn distances<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<f64>> {
     rows.fill(rows.table.k, f64::NAN, Distances)
 }
 
@@ -167,8 +172,8 @@ pub fn inertia<T: Float>(
     let mut largest_weight = if weights.is_some() { 0.0f64 } else { 1.0 };
     for range in ranges() {
         tile.load_checked(&part, range.clone());
-        if let Some((row, got)) = tile.weights[..tile.rows].iter().enumerate().find(|(_, w)| **w < 0.0) {
-            return Err(KMeansError::NegativeWeight { row: (range.start + row) as u64, got: *got });
+        if let Some((row, got)) = tile.first_negative_weight() {
+            return Err(KMeansError::NegativeWeight { row: (range.start + row) as u64, got });
         }
         tile.drop_weightless();
         if weights.is_some() {

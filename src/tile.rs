@@ -172,6 +172,13 @@ impl<T: Float> Tile<T> {
         count
     }
 
+    /// The first negative weight among the kept rows, and its place in the range (after [`Tile::load_checked`]).
+    pub fn first_negative_weight(&self) -> Option<(usize, f64)> {
+        let kept = self.weights[..self.rows].iter().position(|w| *w < 0.0)?;
+        let place = (0..self.stride).filter(|&i| !self.bad[i]).nth(kept)?;
+        Some((place, self.weights[kept]))
+    }
+
     /// Leaves out rows of weight 0.
     pub fn drop_weightless(&mut self) {
         if self.weights[..self.rows].contains(&0.0) {

@@ -80,17 +80,30 @@ class FitOptions:
         }
 
 
-def _centroid_bytes(init: pl.DataFrame | Sequence[Sequence[float]], names: Sequence[str] | None) -> bytes:
+def _expr(weight: str | pl.Expr) -> pl.Expr:
+    """Weights as one expression of one column."""
+    expr = pl.col(weight) if isinstance(weight, str) else weight
+    if expr.meta.has_multiple_outputs():
+        msg = "weight: expected one column, got an expression of several"
+        raise ValueError(msg)
+    return expr
+
+
+def _centroids(init: pl.DataFrame | Sequence[Sequence[float]]) -> tuple[bytes, int, list[str] | None]:
+    """Starting centroids as bytes (float64, row-major), their width, and the names of a frame's columns."""
+    names = None
     if isinstance(init, pl.DataFrame):
-        if names is not None:
-            init = init.select(names)
-        else:
-            init = init.drop("cluster", "size", "inertia", strict=False)
-        rows: Iterable[Iterable[float]] = init.cast(pl.Float64).rows()
-    else:
-        rows = init
-    values = [float("nan") if value is None else float(value) for row in rows for value in row]
-    return array("d", values).tobytes()
+        init = init.drop("cluster", "size", "inertia", strict=False).cast(pl.Float64)
+        names = init.columns
+    rows = [
+        [float("nan") if value is None else float(value) for value in row]
+        for row in (init.rows() if isinstance(init, pl.DataFrame) else init)
+    ]
+    widths = {len(row) for row in rows}
+    if len(widths) != 1:
+        msg = f"init: expected rows of one width, got {sorted(widths)}"
+        raise ValueError(msg)
+    return array("d", [value for row in rows for value in row]).tobytes(), widths.pop(), names
 
 
 def fit(
@@ -99,23 +112,31 @@ def fit(
     options: FitOptions,
     weight: str | pl.Expr | None,
     output: Output = "label",
-    names: Sequence[str] | None = None,
 ) -> pl.Expr:
     """Call a fitting function of the library over whole columns."""
     args = list(exprs)
     if weight is not None:
-        args.append(pl.col(weight) if isinstance(weight, str) else weight)
+        args.append(_expr(weight))
     given = not isinstance(options.init, str)
+    width, names = 0, None
     if not isinstance(options.init, str):
-        args.append(pl.lit(_centroid_bytes(options.init, names), dtype=pl.Binary))
+        values, width, names = _centroids(options.init)
+        args.append(pl.lit(values, dtype=pl.Binary))
     return register_plugin_function(
         plugin_path=_LIBRARY,
         function_name=function,
         args=args,
-        kwargs={**options.kwargs(output), "weighted": weight is not None, "given": given},
+        kwargs={
+            **options.kwargs(output),
+            "weighted": weight is not None,
+            "given": given,
+            "given_width": width,
+            "given_names": names,
+        },
         is_elementwise=False,
         returns_scalar=function == "fit_model",
         changes_length=function == "fit_model",
+        pass_name_to_apply=True,
         input_wildcard_expansion=True,
     )
 
@@ -136,7 +157,7 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None) -> p
     """Score rows under a model."""
     args = list(exprs)
     if weight is not None:
-        args.append(pl.col(weight) if isinstance(weight, str) else weight)
+        args.append(_expr(weight))
     return register_plugin_function(
         plugin_path=_LIBRARY,
         function_name="score",

@@ -69,8 +69,5 @@ class KMeans:
 
         """
         exprs = _plugin.features((columns,))
-        # Only starting centroids in a frame need the names, to be matched by them.
-        by_name = isinstance(self._options.init, pl.DataFrame)
-        names = frame.lazy().select(exprs).collect_schema().names() if by_name else None
-        model = _plugin.fit("fit_model", exprs, self._options, self._weight, names=names)
+        model = _plugin.fit("fit_model", exprs, self._options, self._weight)
         return KMeansModel(_plugin.item(frame, model))

@@ -38,7 +38,7 @@ def kmeans(
         The number of clusters.
     init
         How starting centroids are found: `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"random"`, or the
-        centroids themselves: a frame (its columns in the order of the features) or `k` rows of numbers.
+        centroids themselves: a frame (its columns matched by name) or `k` rows of numbers.
     n_init
         Restarts; the one of least inertia wins. `"auto"`: 1, but 10 for random starts.
     max_iter

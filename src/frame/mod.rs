@@ -12,6 +12,7 @@ use polars::prelude::*;
 
 use crate::error::{KMeansError, Result};
 use crate::model::{Fitted, Model};
+use crate::parallel::FloatEnvironment;
 use crate::params::KMeans;
 
 /// Names of the centroid frame's own columns, which no feature may have.
@@ -56,6 +57,7 @@ impl KMeans {
     /// # Errors
     /// As [`KMeans::fit`].
     pub fn fit_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<FrameFit> {
+        let _environment = FloatEnvironment::default_rounding();
         let features = FrameFeatures::new(columns)?;
         features.check_names()?;
         let weights = weights.map(columns::weights).transpose()?;

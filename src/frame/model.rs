@@ -7,6 +7,7 @@ use super::select;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::model::{Model, Prediction};
+use crate::parallel::FloatEnvironment;
 
 /// A fitted k-means over named columns.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -144,6 +145,7 @@ impl KMeansModel {
         if columns.len() != self.names().len() {
             return Err(KMeansError::WidthMismatch { what: "features", expected: self.names().len(), got: columns.len() });
         }
+        let _environment = FloatEnvironment::default_rounding();
         let features = FrameFeatures::with_type(columns, matches!(self, Self::F64(_)))?;
         match (self, &features) {
             (Self::F32(model), FrameFeatures::F32 { .. }) => narrow(model, &features.view_f32()?),
@@ -154,6 +156,7 @@ impl KMeansModel {
 }
 
 fn centroid_frame<T: Float>(model: &Model<T>) -> Result<DataFrame> {
+    let _environment = FloatEnvironment::default_rounding();
     let k = model.n_clusters();
     let mut columns = vec![
         Column::new("cluster".into(), (0..k as u32).collect::<Vec<_>>()),

@@ -2,6 +2,8 @@
 
 use super::model::KMeansModel;
 use crate::error::{KMeansError, Result};
+use crate::float::Float;
+use crate::prepare::check_magnitude;
 
 /// What every model starts with: a name and the version of what follows.
 const MAGIC: &[u8] = b"polars-kmeans\x01";
@@ -29,15 +31,21 @@ impl KMeansModel {
         if consistent {
             Ok(model)
         } else {
-            Err(invalid("centroids that fit their names and sizes", format!("{k} sizes and {d} features")))
+            Err(invalid("finite centroids in range that fit their names and sizes", format!("{k} sizes and {d} features")))
         }
     }
 }
 
-impl<T> crate::model::Model<T> {
+impl<T: Float> crate::model::Model<T> {
     fn is_consistent(&self) -> bool {
         let k = self.sizes.len();
-        self.d > 0
+        let finite = self.centroids.iter().all(|c| c.to_f64().is_finite());
+        let largest = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
+        let countable = self.sizes.iter().try_fold(0u64, |sum, size| sum.checked_add(*size)).is_some();
+        finite
+            && check_magnitude::<T>("centroids", largest).is_ok()
+            && countable
+            && self.d > 0
             && k > 0
             && self.names.len() == self.d
             && self.inertias.len() == k

@@ -30,6 +30,9 @@ struct FitOptions {
     output: String,
     weighted: bool,
     given: bool,
+    /// Width of the given centroids, and their columns' names where they came as a frame.
+    given_width: usize,
+    given_names: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -90,12 +93,31 @@ impl FitOptions {
         }
     }
 
+    /// Given centroids with their columns in the order of the features: matched by name where they came as a frame.
+    fn in_feature_order(&self, centroids: Vec<f64>, features: &[Column]) -> Result<Vec<f64>> {
+        if self.given_width != features.len() {
+            return Err(KMeansError::WidthMismatch {
+                what: "starting centroids",
+                expected: features.len(),
+                got: self.given_width,
+            });
+        }
+        let Some(names) = &self.given_names else { return Ok(centroids) };
+        let place = |column: &Column| {
+            let place = names.iter().position(|name| name == column.name().as_str());
+            place.ok_or_else(|| invalid("init", &format!("a frame with a column {:?}", column.name().as_str()), names))
+        };
+        let places = features.iter().map(place).collect::<Result<Vec<_>>>()?;
+        Ok(centroids.chunks_exact(self.given_width).flat_map(|row| places.iter().map(|&place| row[place])).collect())
+    }
+
     /// Fits; `None` if there are too few distinct rows and that is to give nulls. Also returns the feature columns.
     fn fit(&self, inputs: &[Series]) -> Result<(Vec<Column>, Option<FrameFit>)> {
         let too_few = self.too_few()?;
         let mut columns: Vec<Column> = inputs.iter().map(|series| series.clone().into_column()).collect();
         let given = if self.given { columns.pop().map(|literal| centroids(&literal)).transpose()? } else { None };
         let weights = if self.weighted { columns.pop() } else { None };
+        let given = given.map(|centroids| self.in_feature_order(centroids, &columns)).transpose()?;
         match self.estimator(given)?.fit_columns(&columns, weights.as_ref()) {
             Ok(fit) => Ok((columns, Some(fit))),
             Err(KMeansError::TooFewDistinct { .. }) if too_few == TooFew::Null => Ok((columns, None)),
@@ -117,7 +139,8 @@ fn centroids(literal: &Column) -> Result<Vec<f64>> {
 }
 
 fn model(literal: Option<Column>) -> Result<KMeansModel> {
-    let literal = literal.ok_or(KMeansError::NoFeatures)?;
+    let literal = literal
+        .ok_or_else(|| KMeansError::InvalidModel { expected: "a model after the features".into(), got: "nothing".into() })?;
     KMeansModel::from_bytes(bytes(literal.binary()?, "a model")?)
 }
 
@@ -157,7 +180,19 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     Ok(match fit {
         None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
         Some(fit) if is_struct(&kwargs.output)? => {
-            fit.model.predict_distances(&columns)?.into_struct(NAME.into()).into_series()
+            let mut rows = fit.model.predict_distances(&columns)?;
+            if fit.labels.null_count() > 0 {
+                // Rows that were skipped for their weight have features, and still no answer.
+                let kept = fit.labels.is_not_null();
+                let masked = rows.columns().iter().map(|column| {
+                    let column = column.as_materialized_series();
+                    Ok(column
+                        .zip_with(&kept, &Series::full_null(column.name().clone(), column.len(), column.dtype()))?
+                        .into_column())
+                });
+                rows = DataFrame::new(rows.height(), masked.collect::<PolarsResult<Vec<_>>>()?)?;
+            }
+            rows.into_struct(NAME.into()).into_series()
         }
         Some(fit) => fit.labels.with_name(NAME.into()).into_series(),
     })

@@ -118,7 +118,8 @@ pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<P
             for (f, &value) in row.iter().enumerate() {
                 let value = T::from_f64(value).to_f64() + 0.0;
                 if !value.is_finite() {
-                    return Err(KMeansError::MagnitudeOutOfRange { what: "starting centroids".into(), got: row[f] });
+                    let expected = format!("starting centroids that are finite as {}", T::NAME);
+                    return Err(KMeansError::InvalidOption { option: "init", expected, got: format!("{:e}", row[f]) });
                 }
                 largest = largest.max(value.abs());
                 box_lows[f] = box_lows[f].min(value);

@@ -117,19 +117,19 @@ pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Survey<T> {
     survey
 }
 
-/// The first negative weight, and its row.
+/// The first negative weight of a row without nulls and with finite values only, and its row.
 pub fn first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Option<KMeansError> {
+    let mut tile = Tile::new(parts[0].features.n_features(), TILE);
     let mut first = 0;
     for part in parts {
-        if let Some(weights) = &part.weights {
-            let mut values = vec![0.0; weights.len()];
-            weights.copy(0..weights.len(), &mut values);
-            weights.for_each_null(0..weights.len(), |i| values[i] = 0.0);
-            if let Some(row) = values.iter().position(|w| *w < 0.0) {
-                return Some(KMeansError::NegativeWeight { row: first + row as u64, got: values[row] });
+        let n = part.features.n_rows();
+        for start in (0..n).step_by(TILE) {
+            tile.load_checked(part, start..(start + TILE).min(n));
+            if let Some((row, got)) = tile.first_negative_weight() {
+                return Some(KMeansError::NegativeWeight { row: first + (start + row) as u64, got });
             }
         }
-        first += part.features.n_rows() as u64;
+        first += n as u64;
     }
     None
 }

@@ -183,3 +183,66 @@ fn the_callers_rounding_mode_does_not_matter() {
     assert_eq!(found.model.centroids(), expected.model.centroids());
     assert_eq!(found.model.inertia(), expected.model.inertia());
 }
+
+/// A float32 difference of a centroid and the centre overflows; beside such a copy its score would be plus infinity.
+#[test]
+fn a_centroid_that_overflows_when_centred() {
+    let d = 9;
+    let wide = |first: f32, rest: f32| [vec![first], vec![rest; d - 1]].concat();
+    let mut rows = vec![wide(1e38, 3e38), wide(-3e38, 3e38)];
+    rows.extend(vec![wide(-3e38, 0.0); 999]);
+    let rows = rows.concat();
+    let start: Vec<f64> = [wide(1e38, 3e38), wide(-3e38, 0.0)].concat().iter().map(|v| f64::from(*v)).collect();
+    for iterations in [1, 2] {
+        assert_eq!(checked(&rows, d, &start, iterations).labels[1], 0);
+    }
+}
+
+/// Rows within rounding of the bisector of two centroids, among others: what a bound that is a little too tight gets wrong.
+fn bisectors<T: Float>(d: usize, spread: f64, random: &mut Random) {
+    let k = 12;
+    let centre: Vec<f64> = (0..d).map(|_| spread * random.normal()).collect();
+    let centroids: Vec<T> =
+        (0..k * d).map(|i| T::from_f64(centre[i % d] + random.normal() * if i < d { spread } else { 1.0 })).collect();
+    let at = |j: usize, f: usize| centroids[j * d + f].to_f64();
+    let mut rows = Vec::new();
+    for case in 0..400 {
+        let (a, b) = (1 + case % (k - 1), 1 + random.below(k - 1));
+        let off = random.normal() * 2f64.powi(-(random.below(45) as i32));
+        // Along the bisector the distance to both grows; the scores' errors grow with it.
+        let along: Vec<f64> = (0..d).map(|_| random.normal() * spread * random.unit()).collect();
+        let between: Vec<f64> = (0..d).map(|f| at(b, f) - at(a, f)).collect();
+        let square: f64 = between.iter().map(|v| v * v).sum::<f64>().max(1e-300);
+        let slip = along.iter().zip(&between).map(|(v, w)| v * w).sum::<f64>() / square;
+        rows.extend((0..d).map(|f| T::from_f64(0.5 * (at(a, f) + at(b, f)) + along[f] + (off - slip) * between[f])));
+    }
+    predicted(&rows, d, &centroids);
+}
+
+#[test]
+fn rows_on_bisectors() {
+    let random = &mut Random(17);
+    for d in [1, 2, 4, 8, 9, 16, 63, 65, 130, 300] {
+        for spread in [1.0, 30.0, 1e3, 1e5] {
+            bisectors::<f64>(d, spread, random);
+            bisectors::<f32>(d, spread, random);
+        }
+    }
+}
+
+/// Far rows between near centroids: the rounding of the reference distance itself decides, and the bound must know.
+#[test]
+fn rows_whose_reference_distances_are_rounding() {
+    let random = &mut Random(23);
+    for d in [9, 12, 40] {
+        for _ in 0..60 {
+            let scale = 10f64.powf(random.unit() * 3.0 - 1.0);
+            let centroids: Vec<f64> = (0..6 * d).map(|_| scale * random.normal()).collect();
+            let far = 10f64.powf(7.0 + 7.0 * random.unit());
+            let near = far * 10f64.powf(-8.0 * random.unit());
+            let rows: Vec<f64> = (0..50 * d).map(|i| if i % d == 0 { far } else { near * random.normal() }).collect();
+            let centroids: Vec<f64> = centroids.iter().enumerate().map(|(i, c)| if i % d == 0 { 0.5 } else { *c }).collect();
+            predicted(&rows, d, &centroids);
+        }
+    }
+}

@@ -141,3 +141,29 @@ def test_in_a_group(df: pl.DataFrame) -> None:
     over = grouped.with_columns(pk.kmeans("x", "y", k=3).over("g"))
     for (_,), group in over.group_by("g"):
         assert group["kmeans"].equals(group.select(pk.kmeans("x", "y", k=3))["kmeans"])
+
+
+def test_rows_skipped_for_their_weight_are_null_in_structs_too() -> None:
+    df = pl.DataFrame({"x": [0.0, 1.0, 10.0, 11.0], "w": [1.0, 1.0, 1.0, None]})
+    options = {"k": 2, "null_policy": "skip", "weight": "w"}
+    assert df.select(pk.kmeans("x", **options))["kmeans"].is_null().to_list() == [False, False, False, True]
+    structs = df.select(pk.kmeans("x", output="struct", **options)).unnest("kmeans")
+    assert structs.null_count().row(0) == (1, 1, 1)
+    assert structs.row(3) == (None, None, None)
+
+
+def test_starting_centroids_are_matched_by_name_and_checked(df: pl.DataFrame) -> None:
+    start = df.head(4).select("x", "y")
+    by_name = df.select(pk.kmeans("x", "y", k=4, init=start.select("y", "x")))
+    assert by_name.equals(df.select(pk.kmeans("x", "y", k=4, init=start)))
+    model = pk.KMeans(k=4, init=start).fit(df, ["x", "y"])
+    again = pk.KMeans(k=4, init=model.centroids).fit(df, ["x", "y"])
+    assert again.n_iter == 1, "a centroid frame is a starting frame"
+    with pytest.raises(ComputeError, match='a frame with a column "z"'):
+        df.select(pk.kmeans("x", "z", k=4, init=start))
+    with pytest.raises(ComputeError, match="starting centroids: expected 3 features, got 2"):
+        df.select(pk.kmeans("x", "y", "z", k=2, init=[[1.0, 2.0], [3.0, 4.0]]))
+    with pytest.raises(ValueError, match="rows of one width"):
+        pk.kmeans("x", "y", k=2, init=[[1.0, 2.0, 3.0], [4.0]])
+    with pytest.raises(ValueError, match="several"):
+        pk.kmeans("x", k=2, weight=pl.col("y", "z"))

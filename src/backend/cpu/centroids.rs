@@ -169,6 +169,11 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Filter {
         half_squares[j] = half as f32;
         largest_half_square = largest_half_square.max(half);
     }
+    // A float32 difference of two finite values may overflow. Beside such a copy a score could be plus infinity, which would
+    // rule its centroid out.
+    if packed.iter().any(|c| !c.is_finite()) {
+        return Filter::None;
+    }
     let bound = certify::Expanded::new(d, (2.0 * largest_half_square).sqrt() * (1.0 + 1e-6), exponent);
     Filter::Product(ProductTable { packed, half_squares, centre: centre.to_vec(), scale_exponent: exponent, bound })
 }

@@ -35,6 +35,8 @@ use crate::tile::{Part, Tile};
 
 /// Most rows of a task.
 const MAX_TASK: usize = 16_384;
+/// Bytes that the workers' tables of sums may take together.
+const WORKER_MEMORY: usize = 4 << 30;
 /// Arithmetic (rows x features x centroids) below which a fit stays on the calling thread.
 const SMALL_FIT: usize = 1 << 16;
 
@@ -83,7 +85,8 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
         let tile_rows = Assigner::tile_rows::<T>(d);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
-        let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)) };
+        let room = (WORKER_MEMORY / (k.saturating_mul(d).saturating_mul(16)).max(1)).max(1);
+        let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)).min(room) };
         // Enough tasks that workers finish together, whole tiles, and no more than a cache's worth of labels.
         let task =
             if threads == 1 { MAX_TASK } else { (n / (threads * 8)).clamp(tile_rows, MAX_TASK).next_multiple_of(tile_rows) };
