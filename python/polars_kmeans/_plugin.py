@@ -90,7 +90,7 @@ def _expr(weight: str | pl.Expr) -> pl.Expr:
 
 
 def _centroids(init: pl.DataFrame | Sequence[Sequence[float]]) -> tuple[bytes, int, list[str] | None]:
-    """Starting centroids as bytes (float64, row-major), their width, and the names of a frame's columns."""
+    """Encode starting centroids (float64, row-major); also return their width and the names of a frame's columns."""
     names = None
     if isinstance(init, pl.DataFrame):
         init = init.drop("cluster", "size", "inertia", strict=False).cast(pl.Float64)
