@@ -113,16 +113,14 @@ impl<T: Float> Visit<T, Option<Prediction>> for Nearest {
         places: &[usize],
         out: &mut [Option<Prediction>],
     ) {
-        let mut x = vec![0.0; table.d];
-        for (r, &place) in places.iter().enumerate() {
-            tile.row(r, &mut x);
-            let nearest = table.nearest(&x);
+        for_each_row(tile, table.d, places, |place, x| {
+            let nearest = table.nearest(x);
             out[place] = Some(Prediction {
                 label: Some(nearest.label),
                 distance: nearest.distance.sqrt(),
                 second_distance: (table.k > 1).then(|| nearest.second.sqrt()),
             });
-        }
+        });
     }
 }
 
@@ -131,13 +129,21 @@ struct Distances;
 impl<T: Float> Visit<T, f64> for Distances {
     #[inline(always)]
     fn tile<V: Vector>(&self, table: &CentroidTable<T>, _: &mut Assigner, tile: &Tile<T>, places: &[usize], out: &mut [f64]) {
-        let mut x = vec![0.0; table.d];
-        for (r, &place) in places.iter().enumerate() {
-            tile.row(r, &mut x);
+        for_each_row(tile, table.d, places, |place, x| {
             let out = &mut out[place * table.k..][..table.k];
-            table.distances(&x, out);
+            table.distances(x, out);
             out.iter_mut().for_each(|s| *s = s.sqrt());
-        }
+        });
+    }
+}
+
+/// Gathers each row of a tile: `visit(its place in the output, its values)`.
+#[inline(always)]
+fn for_each_row<T: Float>(tile: &Tile<T>, d: usize, places: &[usize], mut visit: impl FnMut(usize, &[f64])) {
+    let mut x = vec![0.0; d];
+    for (r, &place) in places.iter().enumerate() {
+        tile.row(r, &mut x);
+        visit(place, &x);
     }
 }
 
