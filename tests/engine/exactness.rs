@@ -22,6 +22,18 @@ fn check_labels<T: Float>(kind: &str, case: u64) -> bool {
     let d = size(random, 1, if case.is_multiple_of(4) { 300 } else { 20 });
     let k = size(random, 1, 200);
     let n = size(random, k, if d > 100 { 600.max(k) } else { 5_000 }).max(k);
+    check_labels_of::<T>(kind, case, [n, d, k], random)
+}
+
+/// More centroids than the product filter scores at a time.
+fn check_panels<T: Float>(kind: &str, case: u64) -> bool {
+    let random = &mut Random(case);
+    let k = [1_019, 1_020, 1_021, 1_300, 2_039, 2_041, 3_100][random.below(7)];
+    let d = [9, 16, 20, 65][random.below(4)];
+    check_labels_of::<T>(kind, case, [k + random.below(700), d, k], random)
+}
+
+fn check_labels_of<T: Float>(kind: &str, case: u64, [n, d, k]: [usize; 3], random: &mut Random) -> bool {
     let x: Vec<T> = rows(kind, n, d, random);
     let chosen: Vec<f64> = (0..k)
         .flat_map(|_| {
@@ -64,6 +76,17 @@ fn labels_are_the_oracles_float32() {
 #[test]
 fn labels_are_the_oracles_float64() {
     check_all(50_000, 30, 100, check_labels::<f64>);
+}
+
+#[test]
+fn labels_are_the_oracles_over_panels_of_centroids() {
+    // Each kind with each instruction set once, in either type: the bits cannot differ where every label is the oracle's.
+    for kind in ["blobs", "uniform", "offset 1e6", "mixed scales", "tight blobs far apart", "lattice"] {
+        for case in 0..3 {
+            let answered = [check_panels::<f32>(kind, 300_000 + case), check_panels::<f64>(kind, 300_000 + case)];
+            assert!(answered[1] || kind == "lattice" || kind == "mixed scales", "{kind}");
+        }
+    }
 }
 
 /// Returns whether there was an answer to compare.
