@@ -150,6 +150,10 @@ fn check_fit<T: Float>(kind: &str, case: u64) -> bool {
             let history: Vec<_> =
                 fitted.model.history().iter().map(|row| (row.changed, row.shift, row.inertia.unwrap())).collect();
             assert_eq!(history, answer.history, "{what}: history");
+            if let Ok(score) = oracle::score(&task, &answer.centroids) {
+                let ours = fitted.model.score(&features, weights.as_ref()).unwrap();
+                assert_eq!(ours.to_bits(), score.to_bits(), "{what}: score");
+            }
             true
         }
         (Err(KMeansError::TooFewDistinct { .. }), Err(Failure::TooFewDistinct)) => false,

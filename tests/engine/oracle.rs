@@ -138,6 +138,14 @@ pub fn fit<T: Float>(task: &Task<T>) -> Result<Answer<T>, Failure> {
     Ok(best.unwrap())
 }
 
+/// Minus the inertia of the rows under these centroids, whose values count in the scale of distances.
+pub fn score<T: Float>(task: &Task<T>, centroids: &[Vec<T>]) -> Result<f64, Failure> {
+    let facts = learn(&Task { start: Start::Given(centroids.to_vec()), ..task.clone() })?;
+    let nearest = |x: &Vec<T>| centroids.iter().map(|c| reference::distance(x, c)).fold(f64::INFINITY, f64::min);
+    let total = task.rows.iter().zip(&facts.weights).map(|(x, w)| facts.distance(*w, nearest(x))).sum();
+    Ok(-facts.to_f64(&total, |units| units.0))
+}
+
 fn learn<T: Float>(task: &Task<T>) -> Result<Facts, Failure> {
     let (n, d) = (task.rows.len(), task.rows[0].len());
     let (weights, integers, weight_unit) = match &task.weights {
