@@ -8,6 +8,44 @@ use thiserror::Error;
 /// The result of everything in this crate that can be refused.
 pub type Result<T> = std::result::Result<T, KMeansError>;
 
+/// The families of errors: the names of the Python exceptions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A parameter outside its domain, or one that does not fit the data's shape.
+    InvalidParameter,
+    /// A column that is missing, badly named or of a dtype that cannot be clustered.
+    InvalidColumn,
+    /// Values that cannot be clustered.
+    InvalidData,
+    /// Fewer distinct rows than clusters.
+    TooFewRows,
+    /// What was read is no model.
+    InvalidModel,
+    /// A file that cannot be read or written.
+    File,
+    /// No memory.
+    NoMemory,
+    /// Whatever the data frame library refused.
+    Frame,
+}
+
+impl ErrorKind {
+    /// The name of the Python exception.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidParameter => "InvalidParameterError",
+            Self::InvalidColumn => "InvalidColumnError",
+            Self::InvalidData => "InvalidDataError",
+            Self::TooFewRows => "TooFewRowsError",
+            Self::InvalidModel => "InvalidModelError",
+            Self::File => "ModelFileError",
+            Self::NoMemory => "NoMemoryError",
+            Self::Frame => "KMeansError",
+        }
+    }
+}
+
 /// Why a fit, a prediction or a frame was refused.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
@@ -34,8 +72,13 @@ pub enum KMeansError {
     /// Centroids or features of another width than the model or the data.
     #[error("{what}: expected {expected} features, got {got}")]
     WidthMismatch { what: &'static str, expected: usize, got: usize },
+    /// A column that was asked for by name is not there.
+    #[error("column {column:?}: expected one of {available:?}")]
+    MissingColumn { column: String, available: Vec<String> },
     /// A feature column's dtype cannot be clustered.
-    #[error("column {column:?}: expected a numeric or boolean dtype, got {got}")]
+    #[error(
+        "column {column:?}: expected numbers or booleans, or a single Array or List column of them, got {got}"
+    )]
     UnsupportedDtype { column: String, got: String },
     /// A feature has the name of a column of the centroid frame.
     #[error(
@@ -81,7 +124,44 @@ pub enum KMeansError {
     TooFewDistinct { k: usize },
 
     // ---- the machine ----------------------------------------------------------------------------------------
+    /// A file cannot be read or written.
+    #[error("file {path:?}: {message}")]
+    File { path: String, message: String },
     /// A result does not fit in memory.
     #[error("memory: expected room for {what}, got none")]
     NoMemory { what: String },
+}
+
+impl KMeansError {
+    /// Whether there were fewer distinct rows of positive weight than clusters, perhaps none at all: what `too_few="null"`
+    /// answers with nulls.
+    pub fn is_too_few(&self) -> bool {
+        matches!(self, Self::TooFewDistinct { .. } | Self::NoRows { .. } | Self::NoPositiveWeight)
+    }
+
+    /// The family that the error belongs to.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::InvalidOption { .. } | Self::NotAvailable { .. } | Self::LengthMismatch { .. } => ErrorKind::InvalidParameter,
+            Self::NoFeatures
+            | Self::WidthMismatch { .. }
+            | Self::MissingColumn { .. }
+            | Self::UnsupportedDtype { .. }
+            | Self::ReservedName { .. }
+            | Self::DuplicateName { .. } => ErrorKind::InvalidColumn,
+            Self::NoRows { .. }
+            | Self::TooManyRows { .. }
+            | Self::NotFinite { .. }
+            | Self::MagnitudeOutOfRange { .. }
+            | Self::RangeTooWide { .. }
+            | Self::NegativeWeight { .. }
+            | Self::NoPositiveWeight
+            | Self::WeightOutOfRange { .. } => ErrorKind::InvalidData,
+            Self::TooFewDistinct { .. } => ErrorKind::TooFewRows,
+            Self::InvalidModel { .. } => ErrorKind::InvalidModel,
+            Self::File { .. } => ErrorKind::File,
+            Self::NoMemory { .. } => ErrorKind::NoMemory,
+            Self::Frame(_) => ErrorKind::Frame,
+        }
+    }
 }

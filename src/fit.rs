@@ -19,8 +19,8 @@ use crate::backend::{Parts, Session};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
-use crate::model::{Fitted, HistoryRow, Model};
-use crate::parallel::FloatEnvironment;
+use crate::model::{Derived, Fitted, HistoryRow, Model, Settings};
+use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::{History, KMeans, Params};
 use crate::prepare::{Prepared, prepare};
 use crate::tile::Part;
@@ -41,6 +41,7 @@ impl KMeans {
     #[doc(hidden)]
     pub fn fit_parts<T: Float>(&self, mut parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
         let _environment = FloatEnvironment::default_rounding();
+        let _share = PoolShare::enter();
         let d = parts[0].features.n_features();
         let params = self.validate(d)?;
         let names = parts[0].features.names().to_vec();
@@ -63,7 +64,8 @@ impl KMeans {
             inertia: prepared.distances.to_f64(inertia),
             n_iter: run.history.len() as u32,
             history: run.history,
-            seed: params.seed,
+            settings: Settings::from(&params),
+            table: Derived::default(),
         };
         Ok(Fitted { model, labels, selection })
     }
@@ -121,7 +123,7 @@ fn lloyd<T: Float>(
             changed: assigned.changed,
             shift: updated.shift,
             inertia: assigned.inertia.as_ref().map(|clusters| prepared.distances.to_f64(clusters.iter().sum())),
-            seconds: start.elapsed().as_secs_f64(),
+            seconds: Some(start.elapsed().as_secs_f64()),
         });
         // Labels and inertia stay those of the final centroids unless something moved.
         inertia = assigned.inertia.filter(|_| !updated.moved);

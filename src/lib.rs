@@ -14,11 +14,14 @@
 //! | feature | adds |
 //! |---|---|
 //! | `polars` (default) | fits and predictions on Polars frames: [`frame`] |
+//! | `arrow` | fits and predictions on arrow-rs record batches (`batch`), and models saved as Parquet files |
 //! | `python` | the expression plugin that the Python package loads |
 //!
 //! Without features the engine builds alone, on plain slices.
 
 pub mod backend;
+#[cfg(feature = "arrow")]
+pub mod batch;
 pub mod certify;
 pub mod error;
 pub mod features;
@@ -41,12 +44,14 @@ mod seeding;
 pub mod tile;
 mod update;
 
-pub use error::{KMeansError, Result};
+#[cfg(feature = "arrow")]
+pub use batch::BatchFit;
+pub use error::{ErrorKind, KMeansError, Result};
 pub use features::{Chunk, Column, Features, Validity};
 pub use float::Float;
 #[cfg(feature = "polars")]
-pub use frame::KMeansModel;
-pub use model::{Fitted, HistoryRow, Model, Prediction};
+pub use frame::FrameFit;
+pub use model::{AnyModel, FeatureLayout, Fitted, HistoryRow, KMeansModel, Model, Prediction, Settings};
 pub use params::{History, Init, KMeans, NullPolicy, Restarts};
 
 /// The README's Rust examples run as tests.

@@ -4,6 +4,36 @@
 //! Small work (one worker) runs on the calling thread.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Fits and predictions that are running in this process.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// One fit's or prediction's share of the pool, while it runs.
+///
+/// Polars calls one fit a group, and one prediction a morsel, from as many threads as it has. If each of them spread its passes
+/// over the whole pool, there would be the square of that many. So a pass takes the pool's threads divided by what is
+/// running: alone, all of them; among many, only the thread that called. It never changes a bit of the result.
+pub struct PoolShare(());
+
+impl PoolShare {
+    /// Counts one more as running.
+    pub fn enter() -> Self {
+        RUNNING.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+
+    /// Threads for one pass, now.
+    fn threads() -> usize {
+        (rayon::current_num_threads() / RUNNING.load(Ordering::Relaxed).max(1)).max(1)
+    }
+}
+
+impl Drop for PoolShare {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// How many workers `threads` asks for (0: one a thread of the pool), at most one a task.
 pub fn workers_for(threads: usize, tasks: usize) -> usize {
@@ -19,6 +49,10 @@ pub fn for_each_task<W: Send, I: Send>(
 ) {
     let Some((mine, others)) = workers.split_first_mut() else { return };
     let _environment = FloatEnvironment::default_rounding();
+    // Workers beyond one a pool thread were asked for by name (`threads`).
+    let asked = others.len() + 1 > rayon::current_num_threads();
+    let helpers = if asked { others.len() } else { others.len().min(PoolShare::threads() - 1) };
+    let others = &mut others[..helpers];
     if others.is_empty() {
         return tasks.for_each(|task| work(mine, task));
     }

@@ -1,8 +1,34 @@
 """Exact, bit-reproducible k-means for Polars data frames."""
 
 from polars_kmeans._internal import __version__
+from polars_kmeans.errors import (
+    InvalidColumnError,
+    InvalidDataError,
+    InvalidModelError,
+    InvalidParameterError,
+    KMeansError,
+    ModelFileError,
+    NoMemoryError,
+    TooFewRowsError,
+    typed_errors,
+)
 from polars_kmeans.estimator import KMeans
-from polars_kmeans.expressions import kmeans
+from polars_kmeans.expressions import centroids, kmeans
 from polars_kmeans.model import KMeansModel
 
-__all__ = ["KMeans", "KMeansModel", "__version__", "kmeans"]
+__all__ = [
+    "InvalidColumnError",
+    "InvalidDataError",
+    "InvalidModelError",
+    "InvalidParameterError",
+    "KMeans",
+    "KMeansError",
+    "KMeansModel",
+    "ModelFileError",
+    "NoMemoryError",
+    "TooFewRowsError",
+    "__version__",
+    "centroids",
+    "kmeans",
+    "typed_errors",
+]

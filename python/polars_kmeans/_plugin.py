@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +10,12 @@ from typing import Any, Literal
 import polars as pl
 from polars.plugins import register_plugin_function
 
+from polars_kmeans import _internal
 from polars_kmeans._typing import History, Init, IntoFeatures, NullPolicy, Output, TooFew
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
 _LIBRARY = Path(__file__).parent
+_OWN_COLUMNS = ("cluster", "size", "inertia")
 
 
 def features(columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
@@ -24,20 +26,20 @@ def features(columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
             exprs.append(pl.col(item))
         elif isinstance(item, pl.Expr):
             exprs.append(item)
-        elif isinstance(item, Iterable):
+        elif isinstance(item, Iterable) and not isinstance(item, (bytes, pl.Series, pl.DataFrame)):
             exprs.extend(features(tuple(item)))
         else:
             msg = f"features: expected column names or expressions, got {type(item).__name__}"
-            raise TypeError(msg)
+            raise InvalidColumnError(msg)
     if not exprs:
         msg = "features: expected at least one column, got none"
-        raise ValueError(msg)
+        raise InvalidColumnError(msg)
     return exprs
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How a fit is asked for; checked by the engine, which has all the rules."""
+    """How a fit is asked for; the engine has all the rules, and is asked at once."""
 
     k: int
     init: Init = "k-means++"
@@ -51,19 +53,31 @@ class FitOptions:
     history: History = "light"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot travel to the engine: integers that are none."""
+        """Refuse what cannot travel to the engine, then what the engine refuses."""
         for name in ("k", "max_iter", "seed", "n_init"):
             value = getattr(self, name)
             if name == "n_init" and value == "auto":
                 continue
             if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-                msg = f"{name}: expected an integer, got {value!r}"
-                raise TypeError(msg)
+                expected = '"auto" or an integer' if name == "n_init" else "an integer"
+                msg = f"{name}: expected {expected}, got {value!r}"
+                raise InvalidParameterError(msg)
             if name != "seed" and not -(2**63) <= value < 2**63:
                 msg = f"{name}: expected an integer below 2^63, got {value}"
-                raise ValueError(msg)
+                raise InvalidParameterError(msg)
+        for name in ("tol", "tol_labels"):
+            value = getattr(self, name)
+            if isinstance(value, (bool, str)) or not hasattr(type(value), "__float__"):
+                msg = f"{name}: expected a number, got {value!r}"
+                raise InvalidParameterError(msg)
+        for name in ("null_policy", "too_few", "history"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                msg = f"{name}: expected a string, got {value!r}"
+                raise InvalidParameterError(msg)
+        _internal.check_options(self.kwargs("label"))
 
-    def kwargs(self, output: Output) -> dict[str, Any]:
+    def kwargs(self, output: Output, given: Given | None = None, *, weighted: bool = False) -> dict[str, Any]:
         """Return the keywords of the plugin call."""
         return {
             "k": int(self.k),
@@ -77,37 +91,69 @@ class FitOptions:
             "too_few": self.too_few,
             "history": self.history,
             "output": output,
+            "weighted": weighted,
+            "given": not isinstance(self.init, str),
+            "given_names": given.names if given else None,
+            "given_widths": given.widths if given else [],
         }
 
 
-def _expr(weight: str | pl.Expr) -> pl.Expr:
-    """Weights as one expression of one column."""
-    expr = pl.col(weight) if isinstance(weight, str) else weight
-    if expr.meta.has_multiple_outputs():
-        msg = "weight: expected one column, got an expression of several"
-        raise ValueError(msg)
-    return expr
+@dataclass(frozen=True)
+class Given:
+    """Starting centroids: float64, row-major; their columns' names (none if matched by position) and widths."""
+
+    values: bytes
+    names: list[str] | None
+    widths: list[int]
 
 
-def _centroids(init: pl.DataFrame | Sequence[Sequence[float]]) -> tuple[bytes, int, list[str] | None]:
-    """Encode starting centroids (float64, row-major); also return their width and the names of a frame's columns."""
-    names = None
+def _given(init: Any) -> Given:
+    """Encode starting centroids: a frame, a model, an array, or rows of numbers."""
+    if hasattr(init, "centroids"):
+        init = init.centroids
     if isinstance(init, pl.DataFrame):
-        init = init.drop("cluster", "size", "inertia", strict=False).cast(pl.Float64)
-        names = init.columns
-    rows = [
-        [float("nan") if value is None else float(value) for value in row]
-        for row in (init.rows() if isinstance(init, pl.DataFrame) else init)
-    ]
+        frame = init.drop(_OWN_COLUMNS, strict=False)
+        return Given(*_encode(frame, frame.columns))
+    expected = "init: expected a method, a frame, or k rows of numbers"
+    if hasattr(init, "__array__"):
+        init = init.__array__()
+        if init.ndim != 2:
+            msg = f"{expected}, got an array of {init.ndim} dimensions"
+            raise InvalidParameterError(msg)
+        init = init.tolist()
+    try:
+        rows = [[float("nan") if value is None else float(value) for value in row] for row in init]
+    except (TypeError, ValueError) as error:
+        msg = f"{expected}, got {init!r:.80} ({error})"
+        raise InvalidParameterError(msg) from None
     widths = {len(row) for row in rows}
     if len(widths) != 1:
         msg = f"init: expected rows of one width, got {sorted(widths)}"
-        raise ValueError(msg)
-    return array("d", [value for row in rows for value in row]).tobytes(), widths.pop(), names
+        raise InvalidParameterError(msg)
+    schema = [str(f) for f in range(widths.pop())]
+    frame = pl.DataFrame({name: [row[f] for row in rows] for f, name in enumerate(schema)})
+    return Given(*_encode(frame, None))
+
+
+def _encode(frame: pl.DataFrame, names: list[str] | None) -> tuple[bytes, list[str] | None, list[int]]:
+    values, widths = _internal.encode_centroids(frame)
+    return values, names, widths
+
+
+def _weight(weight: str | pl.Expr) -> pl.Expr:
+    """Weights as one expression of one column."""
+    expr = pl.col(weight) if isinstance(weight, str) else weight
+    if not isinstance(expr, pl.Expr):
+        msg = f"weight: expected a column name or an expression, got {type(weight).__name__}"
+        raise InvalidParameterError(msg)
+    if expr.meta.has_multiple_outputs():
+        msg = "weight: expected one column, got an expression of several"
+        raise InvalidParameterError(msg)
+    return expr
 
 
 def fit(
-    function: Literal["kmeans", "fit_model"],
+    function: Literal["kmeans", "centroids", "fit_model"],
     exprs: list[pl.Expr],
     options: FitOptions,
     weight: str | pl.Expr | None,
@@ -116,38 +162,35 @@ def fit(
     """Call a fitting function of the library over whole columns."""
     args = list(exprs)
     if weight is not None:
-        args.append(_expr(weight))
-    given = not isinstance(options.init, str)
-    width, names = 0, None
-    if not isinstance(options.init, str):
-        values, width, names = _centroids(options.init)
-        args.append(pl.lit(values, dtype=pl.Binary))
+        args.append(_weight(weight))
+    given = None if isinstance(options.init, str) else _given(options.init)
+    if given is not None:
+        args.append(pl.lit(given.values, dtype=pl.Binary))
+    kwargs = options.kwargs(output, given, weighted=weight is not None)
+    if output != "label":
+        _internal.check_options(kwargs)
     return register_plugin_function(
         plugin_path=_LIBRARY,
         function_name=function,
         args=args,
-        kwargs={
-            **options.kwargs(output),
-            "weighted": weight is not None,
-            "given": given,
-            "given_width": width,
-            "given_names": names,
-        },
+        kwargs=kwargs,
         is_elementwise=False,
-        returns_scalar=function == "fit_model",
-        changes_length=function == "fit_model",
+        returns_scalar=function != "kmeans",
+        changes_length=function != "kmeans",
         pass_name_to_apply=True,
         input_wildcard_expansion=True,
     )
 
 
-def predict(exprs: list[pl.Expr], model: bytes, output: Output) -> pl.Expr:
-    """Label rows under a model, morsel by morsel."""
+def elementwise(
+    function: Literal["predict", "transform"], exprs: list[pl.Expr], model: bytes, kwargs: dict[str, Any]
+) -> pl.Expr:
+    """Call a function of rows under a model, morsel by morsel."""
     return register_plugin_function(
         plugin_path=_LIBRARY,
-        function_name="predict",
+        function_name=function,
         args=[*exprs, pl.lit(model, dtype=pl.Binary)],
-        kwargs={"output": output},
+        kwargs=kwargs,
         is_elementwise=True,
         input_wildcard_expansion=True,
     )
@@ -157,7 +200,7 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None) -> p
     """Score rows under a model."""
     args = list(exprs)
     if weight is not None:
-        args.append(_expr(weight))
+        args.append(_weight(weight))
     return register_plugin_function(
         plugin_path=_LIBRARY,
         function_name="score",
@@ -171,5 +214,9 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None) -> p
 
 def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
     """Evaluate an expression of one value over a frame; a LazyFrame's query runs once."""
-    result = frame.select(expr)
-    return (result if isinstance(result, pl.DataFrame) else result.collect()).item()
+    if not isinstance(frame, (pl.DataFrame, pl.LazyFrame)):
+        msg = f"frame: expected a DataFrame or a LazyFrame, got {type(frame).__name__}"
+        raise InvalidParameterError(msg)
+    with typed_errors():
+        result = frame.select(expr)
+        return (result if isinstance(result, pl.DataFrame) else result.collect()).item()

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import polars as pl
+
+if TYPE_CHECKING:
+    from polars_kmeans.model import KMeansModel
 
 IntoFeatures: TypeAlias = str | pl.Expr | Iterable[str | pl.Expr]
 """A column name, an expression or selector, or several."""
 
+
+class SupportsArray(Protocol):
+    """What NumPy can read: an array of any library."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a NumPy array."""
+        ...
+
+
 InitMethod: TypeAlias = Literal["k-means++", "random"]
-Init: TypeAlias = InitMethod | pl.DataFrame | Sequence[Sequence[float]]
+Init: TypeAlias = "InitMethod | pl.DataFrame | KMeansModel | SupportsArray | Sequence[Sequence[float]]"
 """A method, or starting centroids: a frame matched by name, or `k` rows of `d` numbers by position."""
 
 NullPolicy: TypeAlias = Literal["raise", "skip"]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Generic, Literal, TypeVar, overload
 
 import polars as pl
 
 from polars_kmeans import _plugin
-from polars_kmeans._typing import History, Init, IntoFeatures, NullPolicy
+from polars_kmeans._typing import History, Init, IntoFeatures, NullPolicy, TooFew
 from polars_kmeans.model import KMeansModel
 
+_Fitted = TypeVar("_Fitted", KMeansModel, "KMeansModel | None", covariant=True)
 
-class KMeans:
+
+class KMeans(Generic[_Fitted]):
     """A k-means to be fitted; the parameters are those of :func:`polars_kmeans.kmeans`.
 
     Examples
@@ -33,6 +35,40 @@ class KMeans:
 
     """
 
+    @overload
+    def __init__(
+        self: KMeans[KMeansModel],
+        k: int,
+        *,
+        init: Init = ...,
+        n_init: int | Literal["auto"] = ...,
+        max_iter: int = ...,
+        tol: float = ...,
+        tol_labels: float = ...,
+        seed: int = ...,
+        weight: str | pl.Expr | None = ...,
+        null_policy: NullPolicy = ...,
+        too_few: Literal["raise"] = ...,
+        history: History = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: KMeans[KMeansModel | None],
+        k: int,
+        *,
+        init: Init = ...,
+        n_init: int | Literal["auto"] = ...,
+        max_iter: int = ...,
+        tol: float = ...,
+        tol_labels: float = ...,
+        seed: int = ...,
+        weight: str | pl.Expr | None = ...,
+        null_policy: NullPolicy = ...,
+        too_few: Literal["null"],
+        history: History = ...,
+    ) -> None: ...
+
     def __init__(
         self,
         k: int,
@@ -45,14 +81,15 @@ class KMeans:
         seed: int = 0,
         weight: str | pl.Expr | None = None,
         null_policy: NullPolicy = "raise",
+        too_few: TooFew = "raise",
         history: History = "light",
     ) -> None:
         self._options = _plugin.FitOptions(
-            k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, "raise", history
+            k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history
         )
         self._weight = weight
 
-    def fit(self, frame: pl.DataFrame | pl.LazyFrame, columns: IntoFeatures) -> KMeansModel:
+    def fit(self, frame: pl.DataFrame | pl.LazyFrame, columns: IntoFeatures) -> _Fitted:
         """Fit the columns of a frame; a LazyFrame's query runs once.
 
         Parameters
@@ -60,14 +97,20 @@ class KMeans:
         frame
             The data.
         columns
-            The features: column names, expressions or selectors.
+            The features: column names, expressions or selectors of numbers or booleans, or one Array or List column of
+            them, every row of one width.
+
+        Returns
+        -------
+        KMeansModel
+            The fitted model; or None with `too_few="null"`, if there are fewer distinct rows than clusters.
 
         Raises
         ------
-        polars.exceptions.ComputeError
-            For parameters or values that cannot be clustered.
+        KMeansError
+            For values, columns or parameters that cannot be clustered: see :mod:`polars_kmeans.errors`.
 
         """
         exprs = _plugin.features((columns,))
-        model = _plugin.fit("fit_model", exprs, self._options, self._weight)
-        return KMeansModel(_plugin.item(frame, model))
+        encoded = _plugin.item(frame, _plugin.fit("fit_model", exprs, self._options, self._weight))
+        return None if encoded is None else KMeansModel(encoded)  # type: ignore[return-value]

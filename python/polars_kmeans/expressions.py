@@ -33,12 +33,13 @@ def kmeans(
     Parameters
     ----------
     *columns
-        The features: column names, expressions or selectors. Numeric or boolean.
+        The features: column names, expressions or selectors of numbers or booleans, or one Array or List column of
+        them, every row of one width.
     k
         The number of clusters.
     init
         How starting centroids are found: `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"random"`, or the
-        centroids themselves: a frame (its columns matched by name) or `k` rows of numbers.
+        centroids themselves: a frame or a model (columns matched by name), or an array or `k` rows of numbers.
     n_init
         Restarts; the one of least inertia wins. `"auto"`: 1, but 10 for random starts.
     max_iter
@@ -54,7 +55,7 @@ def kmeans(
     null_policy
         `"raise"`, or `"skip"`: rows with nulls, NaNs or infinities take no part and get null labels.
     too_few
-        What to do with fewer distinct rows than clusters: `"raise"`, or `"null"` for null labels.
+        What to do with fewer distinct rows (of positive weight) than clusters: `"raise"`, or `"null"` for null labels.
     history
         `"light"` or `"full"`; of no consequence in an expression.
     output
@@ -67,14 +68,20 @@ def kmeans(
 
     Raises
     ------
+    InvalidParameterError
+        At once, for a parameter outside its domain.
     polars.exceptions.ComputeError
-        When the query runs, for parameters or values that cannot be clustered.
+        When the query runs, for columns or values that cannot be clustered: see :mod:`polars_kmeans.errors`.
 
     Examples
     --------
+    One fit over all rows, or one a group:
+
     >>> import polars as pl
     >>> import polars_kmeans as pk
-    >>> df = pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1], "y": [1.0, 1.1, 9.0, 9.1]})
+    >>> df = pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1], "y": [1.0, 1.1, 9.0, 9.1], "g": [0, 0, 1, 1]})
+    >>> df.with_columns(pk.kmeans("x", "y", k=2).over("g"))["kmeans"].max()
+    1
     >>> df.with_columns(pk.kmeans("x", "y", k=2, seed=1))["kmeans"].n_unique()
     2
     >>> df.select(pk.kmeans("x", "y", k=2, output="struct")).unnest("kmeans").columns
@@ -83,3 +90,58 @@ def kmeans(
     """
     options = _plugin.FitOptions(k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history)
     return _plugin.fit("kmeans", _plugin.features(columns), options, weight, output).alias("kmeans")
+
+
+def centroids(
+    *columns: IntoFeatures,
+    k: int,
+    init: Init = "k-means++",
+    n_init: int | Literal["auto"] = "auto",
+    max_iter: int = 300,
+    tol: float = 1e-4,
+    tol_labels: float = 0.0,
+    seed: int = 0,
+    weight: str | pl.Expr | None = None,
+    null_policy: NullPolicy = "raise",
+    too_few: TooFew = "raise",
+) -> pl.Expr:
+    """Cluster rows into `k` clusters and return their centroids: an aggregation, one value a group.
+
+    The parameters are those of :func:`polars_kmeans.kmeans`.
+
+    Returns
+    -------
+    Expr
+        A column named `centroids`: a `List(Struct)` of `k` structs with the fields `cluster` (UInt32), `size` (UInt64:
+        rows of positive weight), `inertia` (Float64), then one a feature in the features' float type, or the one Array
+        (List) column. Null, with `too_few="null"`, where there are fewer distinct rows than clusters.
+
+    Raises
+    ------
+    InvalidParameterError
+        At once, for a parameter outside its domain.
+    polars.exceptions.ComputeError
+        When the query runs, for columns or values that cannot be clustered: see :mod:`polars_kmeans.errors`.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import polars_kmeans as pk
+    >>> df = pl.DataFrame({"shop": ["a", "a", "a", "b", "b"], "x": [0.0, 0.2, 5.0, 7.0, 1.0]})
+    >>> per_shop = df.group_by("shop").agg(pk.centroids("x", k=2))
+    >>> per_shop.explode("centroids").unnest("centroids").sort("shop", "x").select("shop", "size", "x")
+    shape: (4, 3)
+    ┌──────┬──────┬─────┐
+    │ shop ┆ size ┆ x   │
+    │ ---  ┆ ---  ┆ --- │
+    │ str  ┆ u64  ┆ f64 │
+    ╞══════╪══════╪═════╡
+    │ a    ┆ 2    ┆ 0.1 │
+    │ a    ┆ 1    ┆ 5.0 │
+    │ b    ┆ 1    ┆ 1.0 │
+    │ b    ┆ 1    ┆ 7.0 │
+    └──────┴──────┴─────┘
+
+    """
+    options = _plugin.FitOptions(k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, "light")
+    return _plugin.fit("centroids", _plugin.features(columns), options, weight).alias("centroids")

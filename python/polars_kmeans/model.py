@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
 import polars as pl
 
 from polars_kmeans import _internal, _plugin
 from polars_kmeans._typing import IntoFeatures, Output
+from polars_kmeans.errors import InvalidParameterError
 
 
 class KMeansModel:
-    """Centroids, and what can be done with them; made by :meth:`polars_kmeans.KMeans.fit`.
+    """Centroids, and what can be done with them; made by :meth:`polars_kmeans.KMeans.fit` or :meth:`KMeansModel.load`.
 
     Examples
     --------
@@ -26,24 +29,35 @@ class KMeansModel:
 
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
-        self._names, self._inertia, self._n_iter = _internal.model_facts(encoded)
+        self._names, self._k, self._inertia, self._n_iter = _internal.model_facts(encoded)
 
     def __repr__(self) -> str:
-        return f"KMeansModel(k={self.centroids.height}, features={self._names}, inertia={self._inertia})"
+        return f"KMeansModel(k={self._k}, columns={self._names}, inertia={self._inertia})"
 
     @property
     def centroids(self) -> pl.DataFrame:
-        """`k` rows: cluster, size (rows of positive weight), inertia, then one column a feature."""
+        """`k` rows: cluster (UInt32), size (UInt64: rows of positive weight), inertia (Float64), then the features.
+
+        The features are columns of the fit's float type, or the one Array column.
+        """
         return _internal.model_centroids(self._encoded)
 
     @property
     def history(self) -> pl.DataFrame:
-        """One row an iteration: iteration, changed rows, squared shift, inertia (if the history is full), seconds."""
+        """One row an iteration: iteration, changed rows, squared shift, inertia (if the history is full), seconds.
+
+        Seconds are null in a model that was loaded: wall times are not saved.
+        """
         return _internal.model_history(self._encoded)
 
     @property
+    def n_clusters(self) -> int:
+        """The number of clusters."""
+        return self._k
+
+    @property
     def feature_names(self) -> list[str]:
-        """The features' names, in order."""
+        """The names of the columns that the model was fitted to, in order."""
         return list(self._names)
 
     @property
@@ -72,14 +86,97 @@ class KMeansModel:
             A column named `kmeans`. Rows with nulls, NaNs or infinities are null.
 
         """
-        return _plugin.predict(self._features(columns), self._encoded, output).alias("kmeans")
+        if output not in ("label", "struct"):
+            msg = f'output: expected "label" or "struct", got {output!r}'
+            raise InvalidParameterError(msg)
+        exprs = self._features(columns)
+        return _plugin.elementwise("predict", exprs, self._encoded, {"output": output}).alias("kmeans")
+
+    def transform(self, *columns: IntoFeatures) -> pl.Expr:
+        """Measure the distance of every row to every centroid: an elementwise expression, which streams.
+
+        Parameters
+        ----------
+        *columns
+            The features, in the model's order; by default the columns that it was fitted to.
+
+        Returns
+        -------
+        Expr
+            A column named `distances`: `Array(Float64, k)`, Euclidean. Rows with nulls, NaNs or infinities are null.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"x": [0.0, 2.0, 5.0]})
+        >>> model = pk.KMeans(k=2, init=[[0.0], [5.0]]).fit(df, "x")
+        >>> df.select(model.transform()).to_series().to_list()
+        [[1.0, 5.0], [1.0, 3.0], [4.0, 0.0]]
+
+        """
+        exprs = self._features(columns)
+        return _plugin.elementwise("transform", exprs, self._encoded, {"k": self._k}).alias("distances")
 
     def score(
         self, frame: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures, weight: str | pl.Expr | None = None
     ) -> float:
-        """Minus the inertia of a frame's rows under the model, as in scikit-learn; rows with nulls are left out."""
+        """Return minus the inertia of a frame's rows under the model, as in scikit-learn; rows with nulls are left out.
+
+        Parameters
+        ----------
+        frame
+            The data; a LazyFrame's query runs once.
+        *columns
+            The features, in the model's order; by default the columns that it was fitted to.
+        weight
+            Non-negative row weights: a column or an expression.
+
+        Raises
+        ------
+        KMeansError
+            For columns or weights that cannot be used: see :mod:`polars_kmeans.errors`.
+
+        """
         expr = _plugin.score(self._features(columns), self._encoded, weight)
         return float(_plugin.item(frame, expr))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Save as a Parquet file: the centroid frame, with the parameters in the file's metadata.
+
+        Any Parquet reader reads it as a table. A file of that name is replaced once the new one is whole.
+
+        Raises
+        ------
+        ModelFileError
+            If the file cannot be written.
+
+        """
+        _internal.save_model(self._encoded, path)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> KMeansModel:
+        """Read a model that :meth:`save` wrote, in Python or in Rust: predictions have the same bits.
+
+        Raises
+        ------
+        ModelFileError
+            If the file cannot be read.
+        InvalidModelError
+            If it is truncated, no model, or of a newer version.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> import tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.parquet"
+        >>> pk.KMeans(k=2).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x").save(path)
+        >>> pk.KMeansModel.load(path).centroids.equals(pl.read_parquet(path))
+        True
+
+        """
+        return KMeansModel(_internal.load_model(path))
 
     def _features(self, columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
         return _plugin.features(columns or (self._names,))

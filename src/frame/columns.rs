@@ -5,128 +5,195 @@ use polars::prelude::*;
 use crate::error::{KMeansError, Result};
 use crate::features::{self, Chunk, Features, Validity};
 use crate::float::Float;
+use crate::model::{AnyFeatures, FeatureLayout};
+
+/// An Arrow array's validity: its type is not in Polars' prelude.
+macro_rules! validity {
+    ($array:expr) => {
+        $array.validity().map(|bitmap| {
+            let (bytes, offset, _) = bitmap.as_slice();
+            Validity::new(bytes, offset)
+        })
+    };
+}
 
 /// Feature columns in one float type.
 #[derive(Debug, Clone)]
-pub enum FrameFeatures {
-    F32 { names: Vec<String>, columns: Vec<Float32Chunked> },
-    F64 { names: Vec<String>, columns: Vec<Float64Chunked> },
+pub struct FrameFeatures {
+    layout: FeatureLayout,
+    d: usize,
+    values: Values,
 }
 
-/// The float type of a column: integers up to 16 bits, booleans and Float16 become float32, other numbers float64.
-fn is_float64(column: &Column) -> Result<bool> {
-    match column.dtype() {
-        DataType::Float32 | DataType::Float16 | DataType::Boolean => Ok(false),
-        DataType::Int8 | DataType::Int16 | DataType::UInt8 | DataType::UInt16 => Ok(false),
-        DataType::Float64 | DataType::Decimal(..) => Ok(true),
-        dtype if dtype.is_integer() => Ok(true),
-        dtype => Err(KMeansError::UnsupportedDtype { column: column.name().to_string(), got: dtype.to_string() }),
+#[derive(Debug, Clone)]
+enum Values {
+    F32(Pieces<Float32Chunked>),
+    F64(Pieces<Float64Chunked>),
+}
+
+/// Columns of numbers, or one column of rows and the values in them, chunk by chunk.
+#[derive(Debug, Clone)]
+enum Pieces<C> {
+    Columns(Vec<C>),
+    Rows(ArrayChunked, C),
+}
+
+/// Whether a type of numbers becomes float64: integers up to 16 bits, booleans and Float16 become float32, other numbers
+/// float64. None for what is no number.
+fn number_is_float64(dtype: &DataType) -> Option<bool> {
+    match dtype {
+        DataType::Float32 | DataType::Float16 | DataType::Boolean => Some(false),
+        DataType::Int8 | DataType::Int16 | DataType::UInt8 | DataType::UInt16 => Some(false),
+        DataType::Float64 | DataType::Decimal(..) => Some(true),
+        dtype if dtype.is_integer() => Some(true),
+        _ => None,
     }
+}
+
+/// The type of the values of an Array or List column.
+fn element(dtype: &DataType) -> Option<&DataType> {
+    match dtype {
+        DataType::Array(inner, _) | DataType::List(inner) => Some(inner),
+        _ => None,
+    }
+}
+
+/// The float type that feature columns of these dtypes have in a fit, Float32 or Float64: any float64 column makes all of them
+/// float64. Several columns of numbers, or one Array or List column of them alone.
+///
+/// # Errors
+/// [`KMeansError::NoFeatures`] or [`KMeansError::UnsupportedDtype`].
+pub fn float_type<'f>(fields: impl ExactSizeIterator<Item = (&'f str, &'f DataType)>) -> Result<DataType> {
+    let alone = fields.len() == 1;
+    if fields.len() == 0 {
+        return Err(KMeansError::NoFeatures);
+    }
+    let mut wide = false;
+    for (name, dtype) in fields {
+        let number = if alone { element(dtype).unwrap_or(dtype) } else { dtype };
+        wide |= number_is_float64(number)
+            .ok_or_else(|| KMeansError::UnsupportedDtype { column: name.into(), got: dtype.to_string() })?;
+    }
+    Ok(if wide { DataType::Float64 } else { DataType::Float32 })
 }
 
 impl FrameFeatures {
-    /// Any float64 column makes all of them float64; columns of the right type are not copied.
+    /// Several columns of numbers, or one Array or List column of them; `float64` asks for float64 whatever they are. Columns
+    /// of the right type are not copied.
     ///
     /// # Errors
     /// [`KMeansError::NoFeatures`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::LengthMismatch`].
-    pub fn new(columns: &[Column]) -> Result<Self> {
-        Self::with_type(columns, false)
+    pub fn new(columns: &[Column], float64: bool) -> Result<Self> {
+        let dtype = float_type(columns.iter().map(|column| (column.name().as_str(), column.dtype())))?;
+        let dtype = if float64 { DataType::Float64 } else { dtype };
+        let n = columns[0].len();
+        if let Some(column) = columns.iter().find(|column| column.len() != n) {
+            let what = format!("column {:?}", column.name().as_str());
+            return Err(KMeansError::LengthMismatch { what, expected: n, got: column.len() });
+        }
+        let rows = if element(columns[0].dtype()).is_some() { Some(rows(&columns[0], &dtype)?) } else { None };
+        let layout = match rows {
+            Some(_) => FeatureLayout::Array(columns[0].name().to_string()),
+            None => FeatureLayout::Columns(columns.iter().map(|column| column.name().to_string()).collect()),
+        };
+        let d = rows.as_ref().map_or(columns.len(), ArrayChunked::width);
+        if d == 0 {
+            return Err(KMeansError::NoFeatures);
+        }
+        let values = match dtype {
+            DataType::Float32 => Values::F32(Pieces::new(columns, rows, &dtype, |series| Ok(series.f32()?.clone()))?),
+            _ => Values::F64(Pieces::new(columns, rows, &dtype, |series| Ok(series.f64()?.clone()))?),
+        };
+        Ok(Self { layout, d, values })
     }
 
-    /// As [`FrameFeatures::new`]; `float64` asks for float64 whatever the columns are.
-    ///
-    /// # Errors
-    /// As [`FrameFeatures::new`].
-    pub fn with_type(columns: &[Column], float64: bool) -> Result<Self> {
-        let n = columns.first().ok_or(KMeansError::NoFeatures)?.len();
-        let mut wide = float64;
-        for column in columns {
-            wide |= is_float64(column)?;
-            if column.len() != n {
-                return Err(KMeansError::LengthMismatch {
-                    what: format!("column {:?}", column.name().as_str()),
-                    expected: n,
-                    got: column.len(),
-                });
-            }
-        }
-        let names = columns.iter().map(|column| column.name().to_string()).collect();
-        Ok(if wide {
-            Self::F64 {
-                names,
-                columns: columns.iter().map(|c| Ok(c.cast(&DataType::Float64)?.f64()?.clone())).collect::<Result<_>>()?,
-            }
-        } else {
-            Self::F32 {
-                names,
-                columns: columns.iter().map(|c| Ok(c.cast(&DataType::Float32)?.f32()?.clone())).collect::<Result<_>>()?,
-            }
+    /// How the features stand in the frame.
+    pub fn layout(&self) -> &FeatureLayout {
+        &self.layout
+    }
+
+    pub(super) fn view(&self) -> Result<AnyFeatures<'_>> {
+        let names = self.layout.feature_names(self.d);
+        Ok(match &self.values {
+            Values::F32(pieces) => AnyFeatures::F32(pieces.view()?.with_names(names)?),
+            Values::F64(pieces) => AnyFeatures::F64(pieces.view()?.with_names(names)?),
         })
-    }
-
-    /// The features' names.
-    pub fn names(&self) -> &[String] {
-        match self {
-            Self::F32 { names, .. } | Self::F64 { names, .. } => names,
-        }
-    }
-
-    /// Names that a centroid frame can have as columns.
-    ///
-    /// # Errors
-    /// [`KMeansError::ReservedName`] or [`KMeansError::DuplicateName`].
-    pub fn check_names(&self) -> Result<()> {
-        for (i, name) in self.names().iter().enumerate() {
-            if super::RESERVED_NAMES.contains(&name.as_str()) {
-                return Err(KMeansError::ReservedName { name: name.clone() });
-            }
-            // Inside a group-by Polars passes columns without their names.
-            if !name.is_empty() && self.names()[..i].contains(name) {
-                return Err(KMeansError::DuplicateName { name: name.clone() });
-            }
-        }
-        Ok(())
-    }
-
-    /// The view, if the features are float32.
-    pub(super) fn view_f32(&self) -> Result<Features<'_, f32>> {
-        match self {
-            Self::F32 { names, columns } => view_all(columns, names),
-            Self::F64 { .. } => Err(KMeansError::UnsupportedDtype { column: self.names()[0].clone(), got: "Float64".into() }),
-        }
-    }
-
-    /// The view, if the features are float64.
-    pub(super) fn view_f64(&self) -> Result<Features<'_, f64>> {
-        match self {
-            Self::F64 { names, columns } => view_all(columns, names),
-            Self::F32 { .. } => Err(KMeansError::UnsupportedDtype { column: self.names()[0].clone(), got: "Float32".into() }),
-        }
     }
 }
 
-fn view_all<'a, P>(columns: &'a [ChunkedArray<P>], names: &[String]) -> Result<Features<'a, P::Native>>
+impl<P> Pieces<ChunkedArray<P>>
 where
     P: PolarsNumericType,
     P::Native: Float,
 {
-    Features::new(columns.iter().map(view).collect::<Result<_>>()?)?.with_names(names.to_vec())
+    /// `downcast` takes a series of dtype `dtype`.
+    fn new(
+        columns: &[Column],
+        rows: Option<ArrayChunked>,
+        dtype: &DataType,
+        downcast: impl Fn(&Series) -> Result<ChunkedArray<P>>,
+    ) -> Result<Self> {
+        if let Some(rows) = rows {
+            let values = downcast(&rows.get_inner())?;
+            return Ok(Self::Rows(rows, values));
+        }
+        let cast = |column: &Column| downcast(column.cast(dtype)?.as_materialized_series());
+        Ok(Self::Columns(columns.iter().map(cast).collect::<Result<_>>()?))
+    }
+
+    fn view(&self) -> Result<Features<'_, P::Native>> {
+        match self {
+            Self::Columns(columns) => Features::new(columns.iter().map(view).collect::<Result<_>>()?),
+            Self::Rows(rows, values) => {
+                let blocks = rows.downcast_iter().zip(values.downcast_iter());
+                let blocks =
+                    blocks.map(|(rows, values)| (values.values().as_slice(), validity!(rows), validity!(values)));
+                Features::from_blocks(blocks, rows.width())
+            }
+        }
+    }
 }
 
 /// A column's chunks, as they are.
 pub(super) fn view<P: PolarsNumericType>(column: &ChunkedArray<P>) -> Result<features::Column<'_, P::Native>> {
-    let chunks = column.downcast_iter().map(|array| {
-        let validity = array.validity().map(|bitmap| {
-            let (bytes, offset, _) = bitmap.as_slice();
-            Validity::new(bytes, offset)
-        });
-        Chunk::new(array.values().as_slice(), validity)
-    });
+    let chunks = column.downcast_iter().map(|array| Chunk::new(array.values().as_slice(), validity!(array)));
     Ok(features::Column::new(chunks.collect::<Result<Vec<_>>>()?))
+}
+
+/// An Array or List column as an Array column of this float type.
+fn rows(column: &Column, dtype: &DataType) -> Result<ArrayChunked> {
+    let series = column.as_materialized_series();
+    let width = match series.dtype() {
+        DataType::Array(_, width) => *width,
+        _ => list_width(series.list()?)?,
+    };
+    Ok(series.cast(&DataType::Array(Box::new(dtype.clone()), width))?.array()?.clone())
+}
+
+/// The values of every list that is not null; all have as many.
+fn list_width(lists: &ListChunked) -> Result<usize> {
+    let mut width = None;
+    for array in lists.downcast_iter() {
+        for (i, len) in array.offsets().lengths().enumerate() {
+            if array.validity().is_none_or(|validity| validity.get_bit(i)) {
+                match width {
+                    Some(expected) if expected != len => {
+                        let what = format!("every list of column {:?}", lists.name().as_str());
+                        return Err(KMeansError::LengthMismatch { what, expected, got: len });
+                    }
+                    _ => width = Some(len),
+                }
+            }
+        }
+    }
+    // Lists that are all null could be of any width.
+    Ok(width.unwrap_or(1))
 }
 
 /// Weights as float64.
 pub(super) fn weights(column: &Column) -> Result<Float64Chunked> {
-    is_float64(column)?;
+    let name = column.name().as_str();
+    number_is_float64(column.dtype())
+        .ok_or_else(|| KMeansError::UnsupportedDtype { column: name.into(), got: column.dtype().to_string() })?;
     Ok(column.cast(&DataType::Float64)?.f64()?.clone())
 }

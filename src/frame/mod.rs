@@ -3,20 +3,15 @@
 
 mod columns;
 mod model;
-mod wire;
 
-pub use columns::FrameFeatures;
-pub use model::KMeansModel;
+pub use columns::{FrameFeatures, float_type};
 
 use polars::prelude::*;
 
 use crate::error::{KMeansError, Result};
-use crate::model::{Fitted, Model};
+use crate::model::{KMeansModel, Labels};
 use crate::parallel::FloatEnvironment;
 use crate::params::KMeans;
-
-/// Names of the centroid frame's own columns, which no feature may have.
-pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
 
 impl From<PolarsError> for KMeansError {
     fn from(error: PolarsError) -> Self {
@@ -33,7 +28,7 @@ pub struct FrameFit {
 }
 
 impl KMeans {
-    /// Fits the named columns of a frame.
+    /// Fits the named columns of a frame: columns of numbers or booleans, or one Array or List column of them.
     ///
     /// ```
     /// use polars::prelude::*;
@@ -52,43 +47,50 @@ impl KMeans {
         Ok(self.fit_columns(&select(df, columns)?, None)?.model)
     }
 
+    /// As [`KMeans::fit`], with the weight of every row in a column of the frame: numbers of at least 0.
+    ///
+    /// # Errors
+    /// As [`KMeans::fit`], and those of the weights.
+    pub fn fit_weighted(
+        &self,
+        df: &DataFrame,
+        columns: impl IntoIterator<Item = impl AsRef<str>>,
+        weight: &str,
+    ) -> Result<KMeansModel> {
+        Ok(self.fit_columns(&select(df, columns)?, Some(&select(df, [weight])?[0]))?.model)
+    }
+
     /// Fits columns, with a weight a row if given; also returns the labels.
     ///
     /// # Errors
     /// As [`KMeans::fit`].
     pub fn fit_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<FrameFit> {
         let _environment = FloatEnvironment::default_rounding();
-        let features = FrameFeatures::new(columns)?;
-        features.check_names()?;
+        let features = FrameFeatures::new(columns, false)?;
         let weights = weights.map(columns::weights).transpose()?;
         let weights = weights.as_ref().map(columns::view).transpose()?;
-        match &features {
-            FrameFeatures::F32 { .. } => {
-                let fitted = self.fit_features(&features.view_f32()?, weights.as_ref())?;
-                let (model, labels) = split(fitted);
-                Ok(FrameFit { model: KMeansModel::F32(model), labels })
-            }
-            FrameFeatures::F64 { .. } => {
-                let fitted = self.fit_features(&features.view_f64()?, weights.as_ref())?;
-                let (model, labels) = split(fitted);
-                Ok(FrameFit { model: KMeansModel::F64(model), labels })
-            }
-        }
+        let (model, labels) = self.fit_any(features.layout().clone(), features.view()?, weights.as_ref())?;
+        Ok(FrameFit { model, labels: label_column(labels) })
     }
 }
 
 /// The named columns of a frame.
 fn select(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Vec<Column>> {
-    names.into_iter().map(|name| Ok(df.column(name.as_ref())?.clone())).collect()
+    let find = |name: &str| {
+        df.column(name).cloned().map_err(|_| KMeansError::MissingColumn {
+            column: name.into(),
+            available: df.get_column_names().iter().map(ToString::to_string).collect(),
+        })
+    };
+    names.into_iter().map(|name| find(name.as_ref())).collect()
 }
 
-/// The model, and the labels as a column: the engine's own buffer where every row was kept.
-fn split<T>(fitted: Fitted<T>) -> (Model<T>, UInt32Chunked) {
+/// Labels as a column: the engine's own buffer where every row was kept.
+fn label_column(labels: Labels) -> UInt32Chunked {
     let name = "label".into();
-    let labels = if fitted.kept_all() {
-        UInt32Chunked::from_vec(name, fitted.labels)
+    if labels.kept_all() {
+        UInt32Chunked::from_vec(name, labels.kept)
     } else {
-        UInt32Chunked::from_iter_options(name, fitted.expand().into_iter())
-    };
-    (fitted.model, labels)
+        UInt32Chunked::from_iter_options(name, labels.expand().into_iter())
+    }
 }

@@ -1,126 +1,58 @@
-//! The expressions: `kmeans` and `fit_model` see whole columns, `predict` a morsel at a time, `score` whole columns.
+//! The expressions: `kmeans`, `centroids`, `fit_model` and `score` see whole columns; `predict` and `transform` a morsel at a
+//! time.
 //!
 //! Inputs are the feature columns, then the optional ones in this order, each said by a keyword: weights, starting centroids
-//! (one binary value: float64, little-endian, row-major). `predict` and `score` end with the model, one binary value.
+//! (one binary value: float64, little-endian, row-major). `predict`, `transform` and `score` end with the model, one binary
+//! value. Dtypes are refused when the query's schema is resolved, before a value crosses.
+
+use std::sync::Arc;
 
 use polars::prelude::*;
 use pyo3_polars::derive::polars_expr;
-use serde::Deserialize;
 
+use super::options::{FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid, is_struct};
 use crate::error::{KMeansError, Result};
-use crate::frame::{FrameFit, KMeansModel};
-use crate::params::{History, Init, KMeans, NullPolicy, Restarts};
+use crate::frame::{FrameFit, float_type};
+use crate::model::{FeatureLayout, KMeansModel};
 
 /// Name of the output column.
 const NAME: &str = "kmeans";
 
-/// How a fit is asked for. Integers that may exceed 63 bits travel as text.
-#[derive(Debug, Clone, Deserialize)]
-struct FitOptions {
-    k: i64,
-    init: String,
-    n_init: Option<i64>,
-    max_iter: i64,
-    tol: f64,
-    tol_labels: f64,
-    seed: String,
-    null_policy: String,
-    too_few: String,
-    history: String,
-    output: String,
-    weighted: bool,
-    given: bool,
-    /// Width of the given centroids, and their columns' names where they came as a frame.
-    given_width: usize,
-    given_names: Option<Vec<String>>,
+/// Columns of one length: one of length 1 beside longer ones (a literal, an aggregate) is repeated, as Polars does.
+fn columns(inputs: &[Series]) -> Vec<Column> {
+    let n = inputs.iter().map(|series| series.len()).find(|&n| n != 1).unwrap_or(1);
+    let repeat = |series: &Series| if series.len() == 1 && n != 1 { series.new_from_index(0, n) } else { series.clone() };
+    inputs.iter().map(|series| repeat(series).into_column()).collect()
 }
 
-#[derive(Debug, Clone, Deserialize)]
-struct PredictOptions {
-    output: String,
+/// What a fitting call was given.
+struct Call {
+    features: Vec<Column>,
+    weights: Option<Column>,
+    given: Option<Vec<f64>>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-struct ScoreOptions {
-    weighted: bool,
-}
-
-/// What to do when there are fewer distinct rows than clusters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum TooFew {
-    Raise,
-    Null,
-}
-
-fn invalid(option: &'static str, expected: &str, got: impl std::fmt::Debug) -> KMeansError {
-    KMeansError::InvalidOption { option, expected: expected.into(), got: format!("{got:?}") }
-}
-
-impl FitOptions {
-    fn estimator(&self, given: Option<Vec<f64>>) -> Result<KMeans> {
-        let k = usize::try_from(self.k).map_err(|_| invalid("k", "an integer of at least 1", self.k))?;
-        let seed = self.seed.parse().map_err(|_| invalid("seed", "an integer from 0 to 2^64 - 1", &self.seed))?;
-        let max_iter =
-            u32::try_from(self.max_iter).map_err(|_| invalid("max_iter", "an integer from 1 to 2^32 - 1", self.max_iter))?;
-        let n_init = match self.n_init {
-            None => Restarts::Auto,
-            Some(n) => Restarts::Count(
-                u32::try_from(n).map_err(|_| invalid("n_init", "\"auto\" or an integer from 1 to 2^32 - 1", n))?,
-            ),
+impl Call {
+    fn new(inputs: &[Series], options: &FitOptions) -> Result<Self> {
+        let (inputs, given) = match inputs.split_last() {
+            Some((literal, rest)) if options.given => (rest, Some(centroid_values(literal)?)),
+            _ => (inputs, None),
         };
-        let init = match given {
-            Some(centroids) => Init::Given(centroids),
-            None => self.init.parse()?,
-        };
-        let null_policy: NullPolicy = self.null_policy.parse()?;
-        let history: History = self.history.parse()?;
-        Ok(KMeans::new(k)
-            .init(init)
-            .n_init(n_init)
-            .max_iter(max_iter)
-            .tol(self.tol)
-            .tol_labels(self.tol_labels)
-            .seed(seed)
-            .null_policy(null_policy)
-            .history(history))
-    }
-
-    fn too_few(&self) -> Result<TooFew> {
-        match self.too_few.as_str() {
-            "raise" => Ok(TooFew::Raise),
-            "null" => Ok(TooFew::Null),
-            other => Err(invalid("too_few", "\"raise\" or \"null\"", other)),
+        let mut features = columns(inputs);
+        let weights = if options.weighted { features.pop() } else { None };
+        if features.is_empty() {
+            return Err(KMeansError::NoFeatures);
         }
+        let given = given.map(|given| options.in_feature_order(given, &features)).transpose()?;
+        Ok(Self { features, weights, given })
     }
 
-    /// Given centroids with their columns in the order of the features: matched by name where they came as a frame.
-    fn in_feature_order(&self, centroids: Vec<f64>, features: &[Column]) -> Result<Vec<f64>> {
-        if self.given_width != features.len() {
-            return Err(KMeansError::WidthMismatch {
-                what: "starting centroids",
-                expected: features.len(),
-                got: self.given_width,
-            });
-        }
-        let Some(names) = &self.given_names else { return Ok(centroids) };
-        let place = |column: &Column| {
-            let place = names.iter().position(|name| name == column.name().as_str());
-            place.ok_or_else(|| invalid("init", &format!("a frame with a column {:?}", column.name().as_str()), names))
-        };
-        let places = features.iter().map(place).collect::<Result<Vec<_>>>()?;
-        Ok(centroids.chunks_exact(self.given_width).flat_map(|row| places.iter().map(|&place| row[place])).collect())
-    }
-
-    /// Fits; `None` if there are too few distinct rows and that is to give nulls. Also returns the feature columns.
-    fn fit(&self, inputs: &[Series]) -> Result<(Vec<Column>, Option<FrameFit>)> {
-        let too_few = self.too_few()?;
-        let mut columns: Vec<Column> = inputs.iter().map(|series| series.clone().into_column()).collect();
-        let given = if self.given { columns.pop().map(|literal| centroids(&literal)).transpose()? } else { None };
-        let weights = if self.weighted { columns.pop() } else { None };
-        let given = given.map(|centroids| self.in_feature_order(centroids, &columns)).transpose()?;
-        match self.estimator(given)?.fit_columns(&columns, weights.as_ref()) {
-            Ok(fit) => Ok((columns, Some(fit))),
-            Err(KMeansError::TooFewDistinct { .. }) if too_few == TooFew::Null => Ok((columns, None)),
+    /// `None` if there are too few distinct rows and that is to give nulls.
+    fn fit(&mut self, options: &FitOptions) -> Result<Option<FrameFit>> {
+        let too_few = options.too_few()?;
+        match options.estimator(self.given.take())?.fit_columns(&self.features, self.weights.as_ref()) {
+            Ok(fit) => Ok(Some(fit)),
+            Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -133,23 +65,24 @@ fn bytes<'a>(literal: &'a BinaryChunked, what: &str) -> Result<&'a [u8]> {
         .ok_or_else(|| KMeansError::InvalidModel { expected: format!("{what} as one binary value"), got: "null".into() })
 }
 
-fn centroids(literal: &Column) -> Result<Vec<f64>> {
+fn centroid_values(literal: &Series) -> Result<Vec<f64>> {
     let bytes = bytes(literal.binary()?, "starting centroids")?;
     Ok(bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value)).collect())
 }
 
-fn model(literal: Option<Column>) -> Result<KMeansModel> {
-    let literal = literal
-        .ok_or_else(|| KMeansError::InvalidModel { expected: "a model after the features".into(), got: "nothing".into() })?;
-    KMeansModel::from_bytes(bytes(literal.binary()?, "a model")?)
+/// The model that ends the inputs, and the columns before it.
+fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
+    let Some((literal, rest)) = inputs.split_last() else {
+        return Err(KMeansError::InvalidModel { expected: "a model after the features".into(), got: "nothing".into() });
+    };
+    Ok((KMeansModel::from_bytes(bytes(literal.binary()?, "a model")?)?, columns(rest)))
 }
 
-fn is_struct(output: &str) -> Result<bool> {
-    match output {
-        "label" => Ok(false),
-        "struct" => Ok(true),
-        other => Err(invalid("output", "\"label\" or \"struct\"", other)),
-    }
+/// The fields of the features: all inputs but the last `others`. Their float type.
+fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)> {
+    let features = &fields[..fields.len().saturating_sub(others)];
+    let dtype = float_type(features.iter().map(|field| (field.name().as_str(), field.dtype())))?;
+    Ok((features, dtype))
 }
 
 fn label_dtype(output: &str) -> Result<DataType> {
@@ -164,23 +97,61 @@ fn label_dtype(output: &str) -> Result<DataType> {
     })
 }
 
-fn fit_field(_: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
+fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
+    feature_type(fields, usize::from(kwargs.weighted) + usize::from(kwargs.given))?;
     Ok(Field::new(NAME.into(), label_dtype(&kwargs.output)?))
 }
 
-fn predict_field(_: &[Field], kwargs: PredictOptions) -> PolarsResult<Field> {
+fn model_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
+    feature_type(fields, usize::from(kwargs.weighted) + usize::from(kwargs.given))?;
+    Ok(Field::new(NAME.into(), DataType::Binary))
+}
+
+/// A list of structs: the rows of the centroid frame. A List column of features stays one, since its width is not in its dtype.
+fn centroids_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
+    let (features, dtype) = feature_type(fields, usize::from(kwargs.weighted) + usize::from(kwargs.given))?;
+    FeatureLayout::Columns(features.iter().map(|field| field.name().to_string()).collect()).check()?;
+    let mut columns = vec![
+        Field::new("cluster".into(), DataType::UInt32),
+        Field::new("size".into(), DataType::UInt64),
+        Field::new("inertia".into(), DataType::Float64),
+    ];
+    columns.extend(features.iter().map(|field| {
+        let dtype = Box::new(dtype.clone());
+        let dtype = match field.dtype() {
+            DataType::Array(_, width) => DataType::Array(dtype, *width),
+            DataType::List(_) => DataType::List(dtype),
+            _ => *dtype,
+        };
+        Field::new(field.name().clone(), dtype)
+    }));
+    Ok(Field::new("centroids".into(), DataType::List(Box::new(DataType::Struct(columns)))))
+}
+
+fn predict_field(fields: &[Field], kwargs: PredictOptions) -> PolarsResult<Field> {
+    feature_type(fields, 1)?;
     Ok(Field::new(NAME.into(), label_dtype(&kwargs.output)?))
+}
+
+fn transform_field(fields: &[Field], kwargs: TransformOptions) -> PolarsResult<Field> {
+    feature_type(fields, 1)?;
+    Ok(Field::new("distances".into(), DataType::Array(Box::new(DataType::Float64), kwargs.k)))
+}
+
+fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
+    feature_type(fields, 1 + usize::from(kwargs.weighted))?;
+    Ok(Field::new("score".into(), DataType::Float64))
 }
 
 /// Labels (or the struct of label and distances) of the rows of a fit.
-#[polars_expr(output_type_func_with_kwargs=fit_field)]
+#[polars_expr(output_type_func_with_kwargs=kmeans_field)]
 fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
-    let (columns, fit) = kwargs.fit(inputs)?;
-    let n = columns.first().map_or(0, Column::len);
-    Ok(match fit {
+    let mut call = Call::new(inputs, &kwargs)?;
+    let n = call.features[0].len();
+    Ok(match call.fit(&kwargs)? {
         None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
         Some(fit) if is_struct(&kwargs.output)? => {
-            let mut rows = fit.model.predict_distances(&columns)?;
+            let mut rows = fit.model.predict_distances(&call.features)?;
             if fit.labels.null_count() > 0 {
                 // Rows that were skipped for their weight have features, and still no answer.
                 let kept = fit.labels.is_not_null();
@@ -198,10 +169,24 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     })
 }
 
+/// The centroid frame of a fit as one list of structs; null if there are too few distinct rows and that is to give nulls.
+#[polars_expr(output_type_func_with_kwargs=centroids_field)]
+fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
+    let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
+    let field = centroids_field(&fields, kwargs.clone())?;
+    let mut call = Call::new(inputs, &kwargs)?;
+    let Some(fit) = call.fit(&kwargs)? else {
+        return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
+    };
+    let rows = fit.model.centroids()?.into_struct(field.name().clone()).into_series();
+    let list = rows.implode()?.into_series();
+    Ok(if matches!(call.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
+}
+
 /// A fitted model as one binary value; null if there are too few distinct rows and that is to give nulls.
-#[polars_expr(output_type=Binary)]
+#[polars_expr(output_type_func_with_kwargs=model_field)]
 fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
-    let (_, fit) = kwargs.fit(inputs)?;
+    let fit = Call::new(inputs, &kwargs)?.fit(&kwargs)?;
     let model = fit.map(|fit| fit.model.to_bytes()).transpose()?;
     Ok(BinaryChunked::from_slice_options(NAME.into(), &[model]).into_series())
 }
@@ -209,8 +194,7 @@ fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 /// Labels (or the struct) of rows under a model: row by row.
 #[polars_expr(output_type_func_with_kwargs=predict_field)]
 fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
-    let mut columns: Vec<Column> = inputs.iter().map(|series| series.clone().into_column()).collect();
-    let model = model(columns.pop())?;
+    let (model, columns) = with_model(inputs)?;
     Ok(if is_struct(&kwargs.output)? {
         model.predict_distances(&columns)?.into_struct(NAME.into()).into_series()
     } else {
@@ -218,12 +202,21 @@ fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
     })
 }
 
+/// Distances of rows to every centroid: row by row.
+#[polars_expr(output_type_func_with_kwargs=transform_field)]
+fn transform(inputs: &[Series], kwargs: TransformOptions) -> PolarsResult<Series> {
+    let (model, columns) = with_model(inputs)?;
+    if model.n_clusters() != kwargs.k {
+        return Err(invalid("k", &format!("{} as in the model", model.n_clusters()), kwargs.k).into());
+    }
+    Ok(model.transform_columns(&columns)?)
+}
+
 /// Minus the inertia of the rows under a model.
-#[polars_expr(output_type=Float64)]
+#[polars_expr(output_type_func_with_kwargs=score_field)]
 fn score(inputs: &[Series], kwargs: ScoreOptions) -> PolarsResult<Series> {
-    let mut columns: Vec<Column> = inputs.iter().map(|series| series.clone().into_column()).collect();
-    let model = model(columns.pop())?;
+    let (model, mut columns) = with_model(inputs)?;
     let weights = if kwargs.weighted { columns.pop() } else { None };
-    let score = model.score(&columns, weights.as_ref())?;
+    let score = model.score_columns(&columns, weights.as_ref())?;
     Ok(Float64Chunked::from_slice("score".into(), &[score]).into_series())
 }

@@ -1,17 +1,35 @@
 //! A fitted model: centroids, and what can be done with them.
+//!
+//! [`Model`] is the engine's, in one float type; [`KMeansModel`] is what doors hand out: either type, with the names of its
+//! columns.
+
+#[cfg(feature = "arrow")]
+mod file;
+mod kmeans_model;
+mod settings;
+#[cfg(feature = "polars")]
+mod wire;
+
+#[cfg(feature = "arrow")]
+pub use file::FORMAT;
+pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
+pub(crate) use kmeans_model::{AnyFeatures, Labels};
+pub use settings::Settings;
+
+use std::sync::OnceLock;
 
 use crate::backend::cpu::{Assigner, CentroidTable, InstructionSet};
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::fixed::DistanceScale;
 use crate::float::Float;
-use crate::parallel::FloatEnvironment;
+use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::predict::{self, Rows};
 use crate::tile::Selection;
 
 /// One iteration of a fit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(feature = "polars", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HistoryRow {
     /// From 1.
     pub iteration: u32,
@@ -21,13 +39,13 @@ pub struct HistoryRow {
     pub shift: f64,
     /// Inertia of the assign, before the update; only with [`crate::History::Full`].
     pub inertia: Option<f64>,
-    /// Wall time; the one thing that is not reproducible.
-    pub seconds: f64,
+    /// Wall time; the one thing that is not reproducible, and so not saved: none in a model that was loaded.
+    pub seconds: Option<f64>,
 }
 
 /// `k` centroids of `d` features of type `T`.
 #[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "polars", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Model<T> {
     pub(crate) d: usize,
     pub(crate) names: Vec<String>,
@@ -37,7 +55,38 @@ pub struct Model<T> {
     pub(crate) inertia: f64,
     pub(crate) n_iter: u32,
     pub(crate) history: Vec<HistoryRow>,
-    pub(crate) seed: u64,
+    pub(crate) settings: Settings,
+    /// What rows are compared with, made at the first prediction.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) table: Derived<CentroidTable<T>>,
+}
+
+/// Something that follows from the rest of a value: made once, when it is first asked for; no part of equality.
+#[derive(Debug)]
+pub(crate) struct Derived<D>(OnceLock<D>);
+
+impl<D> Derived<D> {
+    pub(crate) fn get(&self, make: impl FnOnce() -> D) -> &D {
+        self.0.get_or_init(make)
+    }
+}
+
+impl<D> Default for Derived<D> {
+    fn default() -> Self {
+        Self(OnceLock::new())
+    }
+}
+
+impl<D> Clone for Derived<D> {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl<D> PartialEq for Derived<D> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// A model and the labels of the rows that it was fitted to.
@@ -52,19 +101,20 @@ pub struct Fitted<T> {
 impl<T> Fitted<T> {
     /// One entry a row of the input: `None` for rows that `null_policy="skip"` left out.
     pub fn expand(&self) -> Vec<Option<u32>> {
-        let mut labels = self.labels.iter().copied();
-        self.kept().map(|kept| if kept { labels.next() } else { None }).collect()
-    }
-
-    /// Whether each row of the input was kept.
-    pub fn kept(&self) -> impl Iterator<Item = bool> + '_ {
-        self.selection.iter().flat_map(|(selection, n)| (0..*n).map(|i| selection.contains(i)))
+        expand(&self.labels, &self.selection)
     }
 
     /// Whether every row was kept.
     pub fn kept_all(&self) -> bool {
         self.selection.iter().all(|(selection, _)| selection.is_all())
     }
+}
+
+/// Labels of kept rows as one entry a row: `None` for the others.
+pub(crate) fn expand(labels: &[u32], selection: &[(Selection, usize)]) -> Vec<Option<u32>> {
+    let mut labels = labels.iter().copied();
+    let kept = selection.iter().flat_map(|(selection, n)| (0..*n).map(|i| selection.contains(i)));
+    kept.map(|kept| if kept { labels.next() } else { None }).collect()
 }
 
 /// What a prediction says of the rows: one entry a row, `None` for rows with nulls or values that are not finite.
@@ -123,9 +173,9 @@ impl<T: Float> Model<T> {
         &self.history
     }
 
-    /// The seed that the fit was given.
-    pub fn seed(&self) -> u64 {
-        self.seed
+    /// The parameters that the fit was given.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// The exact label of every row; `None` where a row holds a null or a value that is not finite.
@@ -177,18 +227,9 @@ impl<T: Float> Model<T> {
 
     /// The same model in float64: what float64 rows are compared with.
     pub fn widened(&self) -> Model<f64> {
-        let Self { d, names, centroids, sizes, inertias, inertia, n_iter, history, seed } = self.clone();
-        Model {
-            d,
-            names,
-            centroids: centroids.iter().map(|c| c.to_f64()).collect(),
-            sizes,
-            inertias,
-            inertia,
-            n_iter,
-            history,
-            seed,
-        }
+        let Self { d, names, sizes, inertias, inertia, n_iter, history, settings, .. } = self.clone();
+        let centroids = self.centroids.iter().map(|c| c.to_f64()).collect();
+        Model { d, names, centroids, sizes, inertias, inertia, n_iter, history, settings, table: Derived::default() }
     }
 
     fn with_rows<R: Send>(&self, features: &Features<'_, T>, work: impl FnOnce(Rows<'_, '_, T>) -> R) -> Result<R> {
@@ -196,10 +237,12 @@ impl<T: Float> Model<T> {
             return Err(KMeansError::WidthMismatch { what: "features", expected: self.d, got: features.n_features() });
         }
         let _environment = FloatEnvironment::default_rounding();
-        let centre = self.centre();
-        let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
-        let table = CentroidTable::new(&self.centroids, self.d, &centre, extent);
-        Ok(work(Rows { features, table: &table, set: InstructionSet::detect(), tile_rows: Assigner::tile_rows::<T>(self.d) }))
+        let _share = PoolShare::enter();
+        let table = self.table.get(|| {
+            let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
+            CentroidTable::new(&self.centroids, self.d, &self.centre(), extent)
+        });
+        Ok(work(Rows { features, table, set: InstructionSet::detect(), tile_rows: Assigner::tile_rows::<T>(self.d) }))
     }
 
     /// Near the data: the mean of the centroids, weighted by their sizes.

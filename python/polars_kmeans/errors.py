@@ -1,0 +1,99 @@
+"""What can go wrong, as exceptions.
+
+Every message says what was expected and what was got. Outside of a query (estimator, model, files, parameters) these
+exceptions are raised as they are. Inside a query Polars raises its own ``ComputeError``, whose text starts with the
+name of one of these; within :func:`typed_errors` it becomes that exception. All of them are ``ComputeError``, so one
+``except`` clause catches both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from polars.exceptions import ComputeError
+
+__all__ = [
+    "InvalidColumnError",
+    "InvalidDataError",
+    "InvalidModelError",
+    "InvalidParameterError",
+    "KMeansError",
+    "ModelFileError",
+    "NoMemoryError",
+    "TooFewRowsError",
+    "typed_errors",
+]
+
+
+class KMeansError(ComputeError):
+    """Anything that polars-kmeans refuses."""
+
+
+class InvalidParameterError(KMeansError, ValueError, TypeError):
+    """A parameter outside its domain, or one that does not fit the data's shape."""
+
+
+class InvalidColumnError(KMeansError, TypeError):
+    """A column that is missing, badly named or of a dtype that cannot be clustered."""
+
+
+class InvalidDataError(KMeansError, ValueError):
+    """Values that cannot be clustered: nulls, NaNs, infinities, magnitudes or weights out of range, no rows."""
+
+
+class TooFewRowsError(KMeansError, ValueError):
+    """Fewer distinct rows of positive weight than clusters; see `too_few`."""
+
+
+class InvalidModelError(KMeansError, ValueError):
+    """What was read is no model: truncated, foreign, or of a newer version."""
+
+
+class ModelFileError(KMeansError, OSError):
+    """A model file that cannot be read or written."""
+
+
+class NoMemoryError(KMeansError, MemoryError):
+    """A result that does not fit in memory."""
+
+
+_IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error): (.*?)(?:\n\n.*)?$", re.DOTALL)
+
+
+def _typed(error: ComputeError) -> KMeansError | None:
+    """Return the exception that a query's error stands for, if it is one of ours."""
+    found = _IN_QUERY.match(str(error))
+    kind = globals().get(found[1]) if found else None
+    if found is None or not (isinstance(kind, type) and issubclass(kind, KMeansError)):
+        return None
+    return kind(found[2])
+
+
+@contextmanager
+def typed_errors() -> Iterator[None]:
+    """Turn the errors of queries into the exceptions of this module.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import polars_kmeans as pk
+    >>> df = pl.DataFrame({"x": [1.0, None]})
+    >>> try:
+    ...     with pk.typed_errors():
+    ...         df.select(pk.kmeans("x", k=1))
+    ... except pk.InvalidDataError as error:
+    ...     print(str(error)[:58])
+    column "x": expected finite values, got 1 nulls, 0 NaNs an
+
+    """
+    try:
+        yield
+    except KMeansError:
+        raise
+    except ComputeError as error:
+        typed = _typed(error)
+        if typed is None:
+            raise
+        raise typed from None

@@ -1,0 +1,177 @@
+//! Columns of record batches as features: which float type a fit has, and zero-copy views of the arrays.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, PrimitiveArray, RecordBatch};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type};
+use arrow::error::ArrowError;
+
+use crate::error::{KMeansError, Result};
+use crate::features::{Chunk, Column, Features, Validity};
+use crate::float::Float;
+use crate::model::{AnyFeatures, FeatureLayout};
+
+/// The feature columns of some batches in one float type.
+pub struct BatchFeatures {
+    pub layout: FeatureLayout,
+    /// For each column, its array in every batch: Float32 or Float64, or fixed-size lists of them.
+    columns: Vec<Vec<ArrayRef>>,
+    float64: bool,
+    d: usize,
+}
+
+/// Whether a type of numbers becomes float64, as in Polars: integers up to 16 bits, booleans and float16 become float32.
+fn is_float64(dtype: &DataType) -> Option<bool> {
+    use DataType::*;
+    match dtype {
+        Float16 | Float32 | Boolean | Int8 | Int16 | UInt8 | UInt16 => Some(false),
+        Float64 | Int32 | Int64 | UInt32 | UInt64 => Some(true),
+        Decimal32(..) | Decimal64(..) | Decimal128(..) | Decimal256(..) => Some(true),
+        _ => None,
+    }
+}
+
+fn element(dtype: &DataType) -> Option<&DataType> {
+    match dtype {
+        DataType::FixedSizeList(field, _) | DataType::List(field) | DataType::LargeList(field) => Some(field.data_type()),
+        _ => None,
+    }
+}
+
+fn unsupported(name: &str, dtype: &DataType) -> KMeansError {
+    KMeansError::UnsupportedDtype { column: name.into(), got: dtype.to_string() }
+}
+
+/// Casts, and refuses what does not fit rather than making it null.
+fn cast(array: &ArrayRef, dtype: &DataType) -> Result<ArrayRef> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    cast_with_options(array, dtype, &options).map_err(frame_error)
+}
+
+pub fn frame_error(error: ArrowError) -> KMeansError {
+    KMeansError::Frame(error.to_string())
+}
+
+/// One column over all batches.
+pub fn column(batches: &[RecordBatch], name: &str) -> Result<Vec<ArrayRef>> {
+    let find = |batch: &RecordBatch| {
+        batch.column_by_name(name).cloned().ok_or_else(|| KMeansError::MissingColumn {
+            column: name.into(),
+            available: batch.schema().fields().iter().map(|field| field.name().clone()).collect(),
+        })
+    };
+    batches.iter().map(find).collect()
+}
+
+/// One column of weights over all batches.
+pub fn weights(batches: &[RecordBatch], name: &str) -> Result<Vec<ArrayRef>> {
+    let to_float64 = |array: ArrayRef| match is_float64(array.data_type()) {
+        Some(_) => cast(&array, &DataType::Float64),
+        None => Err(unsupported(name, array.data_type())),
+    };
+    column(batches, name)?.into_iter().map(to_float64).collect()
+}
+
+impl BatchFeatures {
+    /// The named columns of batches that have them in the same types: several of numbers, or one of lists. `float64` asks for
+    /// float64 whatever the columns are.
+    pub fn new(batches: &[RecordBatch], names: &[String], float64: bool) -> Result<Self> {
+        let columns: Vec<_> = names.iter().map(|name| column(batches, name)).collect::<Result<_>>()?;
+        let first = columns.first().ok_or(KMeansError::NoFeatures)?;
+        let lists = first.first().is_some_and(|array| element(array.data_type()).is_some());
+        if lists && columns.len() > 1 {
+            return Err(unsupported(&names[0], first[0].data_type()));
+        }
+        let mut wide = float64;
+        for (name, arrays) in names.iter().zip(&columns) {
+            for array in arrays {
+                let dtype = array.data_type();
+                let number = if lists { element(dtype) } else { Some(dtype) };
+                wide |= number.and_then(is_float64).ok_or_else(|| unsupported(name, dtype))?;
+            }
+        }
+        let dtype = if wide { DataType::Float64 } else { DataType::Float32 };
+        let (layout, columns, d) = if lists {
+            let d = width(&names[0], first)?;
+            (FeatureLayout::Array(names[0].clone()), vec![first.iter().map(|a| to_rows(a, &dtype, d)).collect::<Result<_>>()?], d)
+        } else {
+            let cast_all = |arrays: &Vec<ArrayRef>| arrays.iter().map(|array| cast(array, &dtype)).collect::<Result<Vec<_>>>();
+            (FeatureLayout::Columns(names.to_vec()), columns.iter().map(cast_all).collect::<Result<_>>()?, names.len())
+        };
+        Ok(Self { layout, columns, float64: wide, d })
+    }
+
+    /// The view.
+    pub fn view(&self) -> Result<AnyFeatures<'_>> {
+        Ok(if self.float64 {
+            AnyFeatures::F64(self.view_as::<Float64Type>()?)
+        } else {
+            AnyFeatures::F32(self.view_as::<Float32Type>()?)
+        })
+    }
+
+    fn view_as<P>(&self) -> Result<Features<'_, P::Native>>
+    where
+        P: ArrowPrimitiveType,
+        P::Native: Float,
+    {
+        let features = match self.layout {
+            FeatureLayout::Columns(_) => Features::new(self.columns.iter().map(|c| view::<P>(c)).collect::<Result<_>>()?)?,
+            FeatureLayout::Array(_) => {
+                let blocks = self.columns[0].iter().map(|array| {
+                    let rows: &FixedSizeListArray = array.as_fixed_size_list();
+                    let values: &PrimitiveArray<P> = rows.values().as_primitive();
+                    (&values.values()[..], validity(rows), validity(values))
+                });
+                Features::from_blocks(blocks, self.d)?
+            }
+        };
+        features.with_names(self.layout.feature_names(self.d))
+    }
+}
+
+/// The values of every row of a column of lists: all rows that are not null must have as many.
+fn width(name: &str, arrays: &[ArrayRef]) -> Result<usize> {
+    let mut width = None;
+    let mut check = |len: usize| match width {
+        Some(expected) if expected != len => {
+            Err(KMeansError::LengthMismatch { what: format!("every list of column {name:?}"), expected, got: len })
+        }
+        _ => {
+            width = Some(len);
+            Ok(())
+        }
+    };
+    for array in arrays {
+        match array.data_type() {
+            DataType::FixedSizeList(_, len) => check(usize::try_from(*len).unwrap_or(0))?,
+            DataType::List(_) => list_widths(array.as_list::<i32>()).try_for_each(&mut check)?,
+            _ => list_widths(array.as_list::<i64>()).try_for_each(&mut check)?,
+        }
+    }
+    width.filter(|width| *width > 0).ok_or(KMeansError::NoFeatures)
+}
+
+fn list_widths<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> impl Iterator<Item = usize> + '_ {
+    (0..lists.len()).filter(|&i| lists.is_valid(i)).map(|i| lists.value_length(i).as_usize())
+}
+
+fn to_rows(array: &ArrayRef, dtype: &DataType, d: usize) -> Result<ArrayRef> {
+    let d = i32::try_from(d).map_err(|_| KMeansError::Frame(format!("lists of {d} values are too wide")))?;
+    cast(array, &DataType::FixedSizeList(Arc::new(Field::new("item", dtype.clone(), true)), d))
+}
+
+fn validity(array: &dyn Array) -> Option<Validity<'_>> {
+    array.nulls().map(|nulls| Validity::new(nulls.validity(), nulls.offset()))
+}
+
+/// A column's arrays, as they are.
+pub fn view<P>(arrays: &[ArrayRef]) -> Result<Column<'_, P::Native>>
+where
+    P: ArrowPrimitiveType,
+    P::Native: Float,
+{
+    let arrays = arrays.iter().map(|array| array.as_primitive::<P>());
+    Ok(Column::new(arrays.map(|array| Chunk::new(&array.values()[..], validity(array))).collect::<Result<Vec<_>>>()?))
+}

@@ -1,0 +1,158 @@
+//! arrow-rs record batches in and out: arrays of float32 or float64, and fixed-size lists of them, are viewed, not copied.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use arrow::array::{Float32Array, RecordBatch};
+//! use polars_kmeans::KMeans;
+//!
+//! let x = Arc::new(Float32Array::from(vec![0.0, 0.1, 9.0, 9.1]));
+//! let y = Arc::new(Float32Array::from(vec![1.0, 1.1, 5.0, 5.1]));
+//! let batch = RecordBatch::try_from_iter([("x", x as _), ("y", y as _)])?;
+//! let fit = KMeans::new(2).seed(1).fit_batches(&[batch.clone()], ["x", "y"], None)?;
+//! assert_eq!(fit.labels[0], fit.model.predict_batch(&batch)?);
+//! assert_eq!(fit.model.centroids_batch()?.num_rows(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod columns;
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch, UInt32Array, UInt64Array,
+};
+use arrow::buffer::NullBuffer;
+use arrow::datatypes::{DataType, Field, Float64Type, Schema};
+
+use self::columns::{BatchFeatures, frame_error, view, weights};
+use crate::error::{KMeansError, Result};
+use crate::model::{AnyModel, FeatureLayout, KMeansModel, Labels};
+use crate::parallel::FloatEnvironment;
+use crate::params::KMeans;
+
+/// A fitted model, and the labels of the batches that it was fitted to.
+#[derive(Debug, Clone)]
+pub struct BatchFit {
+    pub model: KMeansModel,
+    /// One array a batch; null where `null_policy="skip"` left the row out.
+    pub labels: Vec<UInt32Array>,
+}
+
+impl KMeans {
+    /// Fits the named columns of record batches, taken as one table; `weight` names a column of weights.
+    ///
+    /// The columns hold numbers or booleans, or one column holds lists of them, all of one width.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the parameters, the columns or their values: see [`KMeansError`].
+    pub fn fit_batches(
+        &self,
+        batches: &[RecordBatch],
+        columns: impl IntoIterator<Item = impl AsRef<str>>,
+        weight: Option<&str>,
+    ) -> Result<BatchFit> {
+        let _environment = FloatEnvironment::default_rounding();
+        let names: Vec<String> = columns.into_iter().map(|name| name.as_ref().into()).collect();
+        let features = BatchFeatures::new(batches, &names, false)?;
+        let weights = weight.map(|name| weights(batches, name)).transpose()?;
+        let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
+        let (model, labels) = self.fit_any(features.layout.clone(), features.view()?, weights.as_ref())?;
+        let lengths = batches.iter().map(RecordBatch::num_rows);
+        Ok(BatchFit { model, labels: split(labels, lengths) })
+    }
+}
+
+/// The labels of each batch: views of the engine's own buffer.
+fn split(labels: Labels, lengths: impl Iterator<Item = usize>) -> Vec<UInt32Array> {
+    let all = if labels.kept_all() { UInt32Array::from(labels.kept) } else { UInt32Array::from(labels.expand()) };
+    let mut start = 0;
+    let mut next = |len| {
+        start += len;
+        all.slice(start - len, len)
+    };
+    lengths.map(&mut next).collect()
+}
+
+impl KMeansModel {
+    /// The label of every row of a batch that has the model's columns; null where a value is null or not finite.
+    ///
+    /// # Errors
+    /// [`KMeansError::MissingColumn`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::WidthMismatch`].
+    pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
+        let features = self.batch_features(std::slice::from_ref(batch))?;
+        Ok(UInt32Array::from(self.predict_any(&features.view()?)?))
+    }
+
+    /// The Euclidean distance of every row to every centroid: lists of `k` Float64, null where a value is null or not finite.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict_batch`].
+    pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
+        let features = self.batch_features(std::slice::from_ref(batch))?;
+        let distances = self.transform_any(&features.view()?)?;
+        // The engine marks rows without an answer by NaN, which no distance of finite rows is.
+        let valid: Vec<bool> = distances.chunks_exact(self.n_clusters()).map(|row| !row[0].is_nan()).collect();
+        let nulls = valid.contains(&false).then(|| NullBuffer::from(valid));
+        rows(Arc::new(Float64Array::from(distances)), self.n_clusters(), nulls)
+    }
+
+    /// Minus the inertia of the batches' rows under the model, as in scikit-learn; rows with nulls or values that are not
+    /// finite are left out.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict_batch`], and those of the weights.
+    pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
+        let features = self.batch_features(batches)?;
+        let weights = weight.map(|name| weights(batches, name)).transpose()?;
+        let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
+        self.score_any(&features.view()?, weights.as_ref())
+    }
+
+    /// `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column a feature in the features' type, or
+    /// the one column of lists.
+    ///
+    /// # Errors
+    /// [`KMeansError::Frame`] if arrow refuses.
+    pub fn centroids_batch(&self) -> Result<RecordBatch> {
+        let (k, d) = (self.n_clusters(), self.n_features());
+        let mut names = vec!["cluster", "size", "inertia"];
+        let mut arrays: Vec<ArrayRef> = vec![
+            Arc::new(UInt32Array::from_iter_values(0..k as u32)),
+            Arc::new(UInt64Array::from(self.sizes().to_vec())),
+            Arc::new(Float64Array::from(self.inertias().to_vec())),
+        ];
+        let values = |indices: &mut dyn Iterator<Item = usize>| -> ArrayRef {
+            match self.as_any() {
+                AnyModel::F32(model) => Arc::new(Float32Array::from_iter_values(indices.map(|i| model.centroids()[i]))),
+                AnyModel::F64(model) => Arc::new(Float64Array::from_iter_values(indices.map(|i| model.centroids()[i]))),
+            }
+        };
+        match self.layout() {
+            FeatureLayout::Columns(columns) => {
+                for (f, name) in columns.iter().enumerate() {
+                    names.push(name);
+                    arrays.push(values(&mut (0..k).map(|j| j * d + f)));
+                }
+            }
+            FeatureLayout::Array(name) => {
+                names.push(name);
+                arrays.push(Arc::new(rows(values(&mut (0..k * d)), d, None)?));
+            }
+        }
+        let fields: Vec<Field> =
+            names.iter().zip(&arrays).map(|(name, array)| Field::new(*name, array.data_type().clone(), false)).collect();
+        RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).map_err(frame_error)
+    }
+
+    fn batch_features(&self, batches: &[RecordBatch]) -> Result<BatchFeatures> {
+        BatchFeatures::new(batches, self.names(), !self.is_f32())
+    }
+}
+
+/// `width` values a row.
+fn rows(values: ArrayRef, width: usize, nulls: Option<NullBuffer>) -> Result<FixedSizeListArray> {
+    let item = Arc::new(Field::new("item", values.data_type().clone(), values.data_type() == &DataType::Null));
+    let width = i32::try_from(width).map_err(|_| KMeansError::Frame(format!("lists of {width} values are too wide")))?;
+    FixedSizeListArray::try_new(item, width, values, nulls).map_err(frame_error)
+}

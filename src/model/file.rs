@@ -1,0 +1,293 @@
+//! A model as a Parquet file: the centroid frame, and everything else as JSON in the file's metadata.
+//!
+//! Any Parquet reader sees a table of `cluster`, `size`, `inertia` and the features. Values are written plain and uncompressed,
+//! so that a reader knows from the file's length how many there can be: a few crafted bytes cannot ask for gigabytes.
+//! Wall times are not saved: equal fits give equal files.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use arrow::array::{Array, AsArray, PrimitiveArray, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Float32Type, Float64Type, UInt32Type, UInt64Type};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::basic::Compression;
+use parquet::file::metadata::{KeyValue, ParquetMetaData};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use serde::{Deserialize, Serialize};
+
+use super::{AnyModel, Derived, FeatureLayout, HistoryRow, KMeansModel, Model, Settings};
+use crate::error::{KMeansError, Result};
+
+/// The version of the file format that is written; older ones are read.
+pub const FORMAT: u32 = 1;
+/// The metadata's key.
+const KEY: &str = "polars-kmeans";
+/// What a Parquet file starts and ends with.
+const PARQUET: &[u8] = b"PAR1";
+
+/// What every version's metadata holds.
+#[derive(Deserialize)]
+struct Version {
+    format: u32,
+    creator: String,
+}
+
+/// The metadata.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: u32,
+    creator: String,
+    parameters: Settings,
+    n_iter: u32,
+    inertia: f64,
+    history: Vec<Row>,
+}
+
+/// A history row without its wall time.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    iteration: u32,
+    changed: u64,
+    shift: f64,
+    inertia: Option<f64>,
+}
+
+impl KMeansModel {
+    /// Writes the model to a file, which is replaced only when the whole model has been written.
+    ///
+    /// # Errors
+    /// [`KMeansError::File`] if it cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let bytes = self.to_parquet()?;
+        replace(path, &bytes).map_err(|error| file_error(path, error))
+    }
+
+    /// Reads a model from a file that [`KMeansModel::save`] wrote.
+    ///
+    /// # Errors
+    /// [`KMeansError::File`] if it cannot be read, [`KMeansError::InvalidModel`] if it holds no model.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::from_parquet(std::fs::read(path).map_err(|error| file_error(path, error))?)
+    }
+
+    /// The bytes of the file that [`KMeansModel::save`] writes.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidModel`] if it cannot be encoded.
+    pub fn to_parquet(&self) -> Result<Vec<u8>> {
+        let row = |row: &HistoryRow| Row {
+            iteration: row.iteration,
+            changed: row.changed,
+            shift: row.shift,
+            inertia: row.inertia,
+        };
+        let header = Header {
+            format: FORMAT,
+            creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")).into(),
+            parameters: self.settings().clone(),
+            n_iter: self.n_iter(),
+            inertia: self.inertia(),
+            history: self.history_rows().iter().map(row).collect(),
+        };
+        let encode = || {
+            let json = serde_json::to_string(&header).map_err(|error| error.to_string())?;
+            let properties = WriterProperties::builder()
+                .set_compression(Compression::UNCOMPRESSED)
+                .set_dictionary_enabled(false)
+                .set_statistics_enabled(EnabledStatistics::None)
+                .set_key_value_metadata(Some(vec![KeyValue::new(KEY.into(), json)]))
+                .build();
+            let table = self.centroids_batch().map_err(|error| error.to_string())?;
+            let write = || {
+                let mut writer = ArrowWriter::try_new(Vec::new(), table.schema(), Some(properties))?;
+                writer.write(&table)?;
+                writer.into_inner()
+            };
+            write().map_err(|error| error.to_string())
+        };
+        encode().map_err(|error: String| invalid("a model that can be written", error))
+    }
+
+    /// A model from the bytes of a file.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidModel`] for anything but a whole model of this version or an older one.
+    pub fn from_parquet(bytes: Vec<u8>) -> Result<Self> {
+        let len = bytes.len();
+        if !bytes.starts_with(PARQUET) {
+            return Err(invalid("a Parquet file", format!("{len} bytes of something else")));
+        }
+        if len < 12 || !bytes.ends_with(PARQUET) {
+            return Err(invalid("a whole Parquet file", format!("{len} bytes that break off")));
+        }
+        // The Parquet reader is not ours: should a crafted file make it panic, that is one more file that is no model.
+        catch_unwind(AssertUnwindSafe(|| read(bytes)))
+            .unwrap_or_else(|_| Err(invalid("a readable Parquet file", "one that the Parquet reader gave up on")))
+    }
+}
+
+fn read(bytes: Vec<u8>) -> Result<KMeansModel> {
+    let len = bytes.len();
+    let damaged = |error: &dyn std::fmt::Display| invalid("a readable Parquet file", error);
+    let reader =
+        ParquetRecordBatchReaderBuilder::try_new_with_options(bytes::Bytes::from(bytes), ArrowReaderOptions::new())
+            .map_err(|error| damaged(&error))?;
+    let header = header(reader.metadata())?;
+    let schema = reader.schema().clone();
+    let (layout, d, dtype) = features(schema.fields())?;
+    let k = check_size(reader.metadata(), &header.parameters, d, len)?;
+    let batches = reader.with_batch_size(k).build().map_err(|error| damaged(&error))?;
+    let batches = batches.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| damaged(&error))?;
+    let table = concat_batches(&schema, &batches).map_err(|error| damaged(&error))?;
+    if table.num_rows() != k {
+        return Err(invalid(&format!("{k} centroids"), table.num_rows()));
+    }
+    if !values::<UInt32Type>(&table, 0)?.into_iter().eq(0..k as u32) {
+        return Err(invalid("clusters numbered from 0", "others"));
+    }
+    let model = match dtype {
+        DataType::Float32 => AnyModel::F32(model::<Float32Type>(&table, header, &layout, d)?),
+        _ => AnyModel::F64(model::<Float64Type>(&table, header, &layout, d)?),
+    };
+    KMeansModel::new(layout, model).check()
+}
+
+/// The metadata, of this version or an older one.
+fn header(metadata: &ParquetMetaData) -> Result<Header> {
+    let pairs = metadata.file_metadata().key_value_metadata().map_or(&[][..], |pairs| pairs);
+    let json = pairs.iter().find(|pair| pair.key == KEY).and_then(|pair| pair.value.as_deref());
+    let json = json.ok_or_else(|| invalid("a Parquet file with a model's metadata", "one without it"))?;
+    let version: Version = serde_json::from_str(json).map_err(|error| invalid("a model's metadata", error))?;
+    if !(1..=FORMAT).contains(&version.format) {
+        let got = format!("format {}, written by {:?}", version.format, version.creator);
+        return Err(invalid(&format!("a model file of format {FORMAT} or older"), got));
+    }
+    serde_json::from_str(json).map_err(|error| invalid("a model's metadata", error))
+}
+
+/// The columns after cluster, size and inertia: how they stand, how many features they are, and their type.
+fn features(fields: &arrow::datatypes::Fields) -> Result<(FeatureLayout, usize, DataType)> {
+    let own = [("cluster", DataType::UInt32), ("size", DataType::UInt64), ("inertia", DataType::Float64)];
+    let got = || fields.iter().map(|field| format!("{} {}", field.name(), field.data_type())).collect::<Vec<_>>().join(", ");
+    let other = || invalid("columns cluster, size, inertia and features of one float type", got());
+    let starts_so = fields.len() > own.len()
+        && fields.iter().zip(&own).all(|(field, (name, dtype))| field.name() == name && field.data_type() == dtype);
+    if !starts_so {
+        return Err(other());
+    }
+    let features = &fields[own.len()..];
+    let (layout, d, dtype) = match features[0].data_type() {
+        DataType::FixedSizeList(item, d) if features.len() == 1 => {
+            let d = usize::try_from(*d).map_err(|_| other())?;
+            (FeatureLayout::Array(features[0].name().clone()), d, item.data_type())
+        }
+        dtype => (FeatureLayout::Columns(features.iter().map(|f| f.name().clone()).collect()), features.len(), dtype),
+    };
+    let same = matches!(layout, FeatureLayout::Array(_)) || features.iter().all(|field| field.data_type() == dtype);
+    if !same || !matches!(dtype, DataType::Float32 | DataType::Float64) {
+        return Err(other());
+    }
+    Ok((layout, d, dtype.clone()))
+}
+
+/// The number of centroids, if a file of `len` bytes can hold them and is written as we write it.
+fn check_size(metadata: &ParquetMetaData, settings: &Settings, d: usize, len: usize) -> Result<usize> {
+    let k = usize::try_from(metadata.file_metadata().num_rows()).ok().filter(|&k| k > 0 && k as u64 == settings.k);
+    let k = k.ok_or_else(|| invalid(&format!("{} centroids", settings.k), metadata.file_metadata().num_rows()))?;
+    let needed = d.checked_mul(4).and_then(|row| row.checked_add(20)).and_then(|row| row.checked_mul(k));
+    if needed.is_none_or(|needed| needed > len) {
+        return Err(invalid(&format!("{k} centroids of {d} features"), format!("a file of {len} bytes")));
+    }
+    let mut rows = 0i64;
+    for group in metadata.row_groups() {
+        rows = rows.saturating_add(group.num_rows());
+        for column in group.columns() {
+            let plain = column.compression() == Compression::UNCOMPRESSED && column.dictionary_page_offset().is_none();
+            let fits = usize::try_from(column.uncompressed_size()).is_ok_and(|size| size <= len);
+            if !plain || !fits || column.num_values() < 0 || column.num_values() as usize > len {
+                return Err(invalid("plain, uncompressed columns", "others: save the model with polars-kmeans"));
+            }
+        }
+    }
+    if rows != metadata.file_metadata().num_rows() {
+        return Err(invalid(&format!("{k} centroids"), rows));
+    }
+    Ok(k)
+}
+
+fn model<P: ArrowPrimitiveType>(
+    table: &RecordBatch,
+    header: Header,
+    layout: &FeatureLayout,
+    d: usize,
+) -> Result<Model<P::Native>> {
+    let centroids = match layout {
+        FeatureLayout::Array(_) => {
+            let rows = table.column(3).as_fixed_size_list();
+            if rows.null_count() > 0 {
+                return Err(invalid("centroids without nulls", format!("{} nulls", rows.null_count())));
+            }
+            no_nulls(rows.values().as_primitive::<P>())?
+        }
+        FeatureLayout::Columns(_) => {
+            let columns = (0..d).map(|f| values::<P>(table, 3 + f)).collect::<Result<Vec<_>>>()?;
+            (0..table.num_rows()).flat_map(|j| columns.iter().map(move |column| column[j])).collect()
+        }
+    };
+    let row = |row: Row| HistoryRow {
+        iteration: row.iteration,
+        changed: row.changed,
+        shift: row.shift,
+        inertia: row.inertia,
+        seconds: None,
+    };
+    Ok(Model {
+        d,
+        names: layout.feature_names(d),
+        centroids,
+        sizes: values::<UInt64Type>(table, 1)?,
+        inertias: values::<Float64Type>(table, 2)?,
+        inertia: header.inertia,
+        n_iter: header.n_iter,
+        history: header.history.into_iter().map(row).collect(),
+        settings: header.parameters,
+        table: Derived::default(),
+    })
+}
+
+fn values<P: ArrowPrimitiveType>(table: &RecordBatch, column: usize) -> Result<Vec<P::Native>> {
+    no_nulls(table.column(column).as_primitive::<P>())
+}
+
+fn no_nulls<P: ArrowPrimitiveType>(array: &PrimitiveArray<P>) -> Result<Vec<P::Native>> {
+    match array.null_count() {
+        0 => Ok(array.values().to_vec()),
+        nulls => Err(invalid("centroids without nulls", format!("{nulls} nulls"))),
+    }
+}
+
+/// Puts a whole new file in the place of an old one.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    // As for any new file, the process's mask decides who may read it.
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.prefix(".polars-kmeans-").tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+fn file_error(path: &Path, error: std::io::Error) -> KMeansError {
+    KMeansError::File { path: path.display().to_string(), message: error.to_string() }
+}
+
+fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {
+    KMeansError::InvalidModel { expected: expected.into(), got: got.to_string() }
+}

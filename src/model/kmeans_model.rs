@@ -1,0 +1,276 @@
+//! A model of either float type over named columns: what every door (frames, record batches, files) hands out.
+
+use super::{Derived, HistoryRow, Model, Prediction, Settings};
+use crate::error::{KMeansError, Result};
+use crate::features::{Column, Features};
+use crate::float::Float;
+use crate::params::KMeans;
+use crate::prepare::check_magnitude;
+use crate::tile::Selection;
+
+/// Names of the centroid frame's own columns, which no feature may have.
+pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
+
+/// How the features stand in a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum FeatureLayout {
+    /// One scalar column a feature, with these names.
+    Columns(Vec<String>),
+    /// One column of this name, whose every row holds all features.
+    Array(String),
+}
+
+impl FeatureLayout {
+    /// The names of the columns.
+    pub fn columns(&self) -> &[String] {
+        match self {
+            Self::Columns(names) => names,
+            Self::Array(name) => std::slice::from_ref(name),
+        }
+    }
+
+    /// One name a feature, as errors use them.
+    pub(crate) fn feature_names(&self, d: usize) -> Vec<String> {
+        match self {
+            Self::Columns(names) => names.clone(),
+            Self::Array(name) => (0..d).map(|f| format!("{name}[{f}]")).collect(),
+        }
+    }
+
+    /// Names that a centroid frame can have as columns.
+    ///
+    /// # Errors
+    /// [`KMeansError::ReservedName`] or [`KMeansError::DuplicateName`].
+    pub fn check(&self) -> Result<()> {
+        for (i, name) in self.columns().iter().enumerate() {
+            if RESERVED_NAMES.contains(&name.as_str()) {
+                return Err(KMeansError::ReservedName { name: name.clone() });
+            }
+            if self.columns()[..i].contains(name) {
+                return Err(KMeansError::DuplicateName { name: name.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A model in the type of the features it was fitted to.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum AnyModel {
+    F32(Model<f32>),
+    F64(Model<f64>),
+}
+
+/// Features in one of the two types.
+pub(crate) enum AnyFeatures<'a> {
+    F32(Features<'a, f32>),
+    F64(Features<'a, f64>),
+}
+
+/// A fitted k-means over named columns.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct KMeansModel {
+    pub(crate) layout: FeatureLayout,
+    pub(crate) model: AnyModel,
+    /// A float32 model in float64, for float64 rows.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    widened: Derived<Model<f64>>,
+}
+
+/// The labels of a fit's rows.
+pub(crate) struct Labels {
+    /// One a kept row.
+    pub kept: Vec<u32>,
+    pub selection: Vec<(Selection, usize)>,
+}
+
+impl Labels {
+    /// Whether every row was kept.
+    pub fn kept_all(&self) -> bool {
+        self.selection.iter().all(|(selection, _)| selection.is_all())
+    }
+
+    /// One entry a row: `None` for rows that were left out.
+    pub fn expand(&self) -> Vec<Option<u32>> {
+        super::expand(&self.kept, &self.selection)
+    }
+}
+
+/// Calls a method of whichever model it is.
+macro_rules! either {
+    ($self:expr, $model:ident => $body:expr) => {
+        match &$self.model {
+            AnyModel::F32($model) => $body,
+            AnyModel::F64($model) => $body,
+        }
+    };
+}
+
+impl KMeans {
+    /// Fits features of either type.
+    pub(crate) fn fit_any(
+        &self,
+        layout: FeatureLayout,
+        features: AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+    ) -> Result<(KMeansModel, Labels)> {
+        layout.check()?;
+        Ok(match features {
+            AnyFeatures::F32(features) => {
+                let fitted = self.fit_features(&features, weights)?;
+                let labels = Labels { kept: fitted.labels, selection: fitted.selection };
+                (KMeansModel::new(layout, AnyModel::F32(fitted.model)), labels)
+            }
+            AnyFeatures::F64(features) => {
+                let fitted = self.fit_features(&features, weights)?;
+                let labels = Labels { kept: fitted.labels, selection: fitted.selection };
+                (KMeansModel::new(layout, AnyModel::F64(fitted.model)), labels)
+            }
+        })
+    }
+}
+
+impl KMeansModel {
+    pub(crate) fn new(layout: FeatureLayout, model: AnyModel) -> Self {
+        Self { layout, model, widened: Derived::default() }
+    }
+
+    /// The names of the columns that it was fitted to: one a feature, or the one Array column.
+    pub fn names(&self) -> &[String] {
+        self.layout.columns()
+    }
+
+    /// How the features stood in the frame.
+    pub fn layout(&self) -> &FeatureLayout {
+        &self.layout
+    }
+
+    /// The model in its own float type.
+    pub fn as_any(&self) -> &AnyModel {
+        &self.model
+    }
+
+    /// The number of clusters.
+    pub fn n_clusters(&self) -> usize {
+        either!(self, model => model.n_clusters())
+    }
+
+    /// The number of features.
+    pub fn n_features(&self) -> usize {
+        either!(self, model => model.n_features())
+    }
+
+    /// Weighted sum of squared distances of the rows to their centroids.
+    pub fn inertia(&self) -> f64 {
+        either!(self, model => model.inertia())
+    }
+
+    /// Rows of positive weight in each cluster.
+    pub fn sizes(&self) -> &[u64] {
+        either!(self, model => model.sizes())
+    }
+
+    /// Weighted sum of squared distances in each cluster.
+    pub fn inertias(&self) -> &[f64] {
+        either!(self, model => model.inertias())
+    }
+
+    /// Iterations of the winning restart.
+    pub fn n_iter(&self) -> u32 {
+        either!(self, model => model.n_iter())
+    }
+
+    /// One row an iteration of the winning restart.
+    pub fn history_rows(&self) -> &[HistoryRow] {
+        either!(self, model => model.history())
+    }
+
+    /// The parameters that the fit was given.
+    pub fn settings(&self) -> &Settings {
+        either!(self, model => model.settings())
+    }
+
+    /// The centroids in float64: `(k, d)`, row-major.
+    pub fn centroid_values(&self) -> Vec<f64> {
+        either!(self, model => model.centroids().iter().map(|c| c.to_f64()).collect())
+    }
+
+    /// Whether centroids are float32.
+    pub fn is_f32(&self) -> bool {
+        matches!(self.model, AnyModel::F32(_))
+    }
+
+    pub(crate) fn predict_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<Option<u32>>> {
+        self.on(features, |model, x| model.predict(x), |model, x| model.predict(x))
+    }
+
+    #[cfg_attr(not(feature = "polars"), allow(dead_code))]
+    pub(crate) fn predict_distances_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<Option<Prediction>>> {
+        self.on(features, |model, x| model.predict_distances(x), |model, x| model.predict_distances(x))
+    }
+
+    pub(crate) fn transform_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<f64>> {
+        self.on(features, |model, x| model.transform(x), |model, x| model.transform(x))
+    }
+
+    pub(crate) fn score_any(&self, features: &AnyFeatures<'_>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+        self.on(features, |model, x| model.score(x, weights), |model, x| model.score(x, weights))
+    }
+
+    /// Runs in the wider of the model's type and the features': float64 input is never cast down. Doors widen float32 columns
+    /// for a float64 model.
+    fn on<R>(
+        &self,
+        features: &AnyFeatures<'_>,
+        narrow: impl FnOnce(&Model<f32>, &Features<'_, f32>) -> Result<R>,
+        wide: impl FnOnce(&Model<f64>, &Features<'_, f64>) -> Result<R>,
+    ) -> Result<R> {
+        match (&self.model, features) {
+            (AnyModel::F32(model), AnyFeatures::F32(x)) => narrow(model, x),
+            (AnyModel::F32(model), AnyFeatures::F64(x)) => wide(self.widened.get(|| model.widened()), x),
+            (AnyModel::F64(model), AnyFeatures::F64(x)) => wide(model, x),
+            (AnyModel::F64(_), AnyFeatures::F32(_)) => {
+                Err(KMeansError::UnsupportedDtype { column: self.names()[0].clone(), got: "float32 for a float64 model".into() })
+            }
+        }
+    }
+
+    /// Refuses a model that was read from somewhere and does not hold together.
+    #[cfg_attr(not(feature = "serde"), allow(dead_code))]
+    pub(crate) fn check(self) -> Result<Self> {
+        self.layout.check()?;
+        let slots = self.layout.feature_names(self.n_features());
+        let consistent = either!(self, model => model.is_consistent() && model.names == slots);
+        if consistent {
+            Ok(self)
+        } else {
+            Err(KMeansError::InvalidModel {
+                expected: "finite centroids within range that fit their names, sizes and parameters".into(),
+                got: format!("{} sizes and {} columns that do not", self.sizes().len(), self.names().len()),
+            })
+        }
+    }
+}
+
+impl<T: Float> Model<T> {
+    fn is_consistent(&self) -> bool {
+        let k = self.sizes.len();
+        let finite = self.centroids.iter().all(|c| c.to_f64().is_finite());
+        let largest = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
+        let countable = self.sizes.iter().try_fold(0u64, |sum, size| sum.checked_add(*size)).is_some();
+        finite
+            && check_magnitude::<T>("centroids", largest).is_ok()
+            && countable
+            && self.d > 0
+            && k > 0
+            && u32::try_from(k).is_ok()
+            && self.settings.k == k as u64
+            && self.names.len() == self.d
+            && self.inertias.len() == k
+            && self.inertias.iter().chain([&self.inertia]).all(|inertia| *inertia >= 0.0 && inertia.is_finite())
+            && Some(self.centroids.len()) == k.checked_mul(self.d)
+    }
+}

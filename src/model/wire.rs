@@ -1,0 +1,61 @@
+//! A model as bytes: how it travels to an expression, as one binary literal.
+//!
+//! `magic and version | 16 bytes: xxh3 of the body | body (postcard)`. Every morsel of a prediction gets the bytes; the model
+//! that they make is kept, under the body's hash, so that a morsel pays for no decoding.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::KMeansModel;
+use crate::error::{KMeansError, Result};
+
+/// What every encoded model starts with: a name and the version of what follows.
+const MAGIC: &[u8] = b"polars-kmeans\x02";
+/// Models that are kept.
+const KEPT: usize = 8;
+
+/// The latest models that were decoded: their hashes and lengths. The newest is last.
+static DECODED: Mutex<Vec<([u8; 16], usize, Arc<KMeansModel>)>> = Mutex::new(Vec::new());
+
+impl KMeansModel {
+    /// The model as bytes, wall times included.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidModel`] if it cannot be encoded.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let body = postcard::to_allocvec(self).map_err(|error| invalid("a model that can be encoded", error))?;
+        Ok([MAGIC, &xxh3_128(&body).to_le_bytes(), &body].concat())
+    }
+
+    /// A model from [`KMeansModel::to_bytes`]; one that was decoded lately is not decoded again.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidModel`] for anything else.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Self>> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
+        let (hash, body) = rest.split_first_chunk::<16>().ok_or_else(|| invalid("a whole model", "its beginning"))?;
+        let same = |kept: &([u8; 16], usize, Arc<Self>)| kept.0 == *hash && kept.1 == body.len();
+        let lock = || DECODED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((.., model)) = lock().iter().find(|kept| same(kept)) {
+            return Ok(model.clone());
+        }
+        if xxh3_128(body).to_le_bytes() != *hash {
+            return Err(invalid("a model whose bytes fit its checksum", "altered bytes"));
+        }
+        let model: Self = postcard::from_bytes(body).map_err(|error| invalid("a whole model", error))?;
+        let model = Arc::new(model.check()?);
+        let mut decoded = lock();
+        if !decoded.iter().any(same) {
+            if decoded.len() == KEPT {
+                decoded.remove(0);
+            }
+            decoded.push((*hash, body.len(), model.clone()));
+        }
+        Ok(model)
+    }
+}
+
+fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {
+    KMeansError::InvalidModel { expected: expected.into(), got: got.to_string() }
+}

@@ -1,0 +1,159 @@
+//! What travels with a call: keywords, checked here before they reach the engine.
+
+use polars::prelude::*;
+use pyo3::FromPyObject;
+use serde::Deserialize;
+
+use crate::error::{KMeansError, Result};
+use crate::params::{History, Init, KMeans, NullPolicy, Restarts};
+
+/// How a fit is asked for. Integers that may exceed 63 bits travel as text.
+#[derive(Debug, Clone, Deserialize, FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct FitOptions {
+    k: i64,
+    init: String,
+    n_init: Option<i64>,
+    max_iter: i64,
+    tol: f64,
+    tol_labels: f64,
+    seed: String,
+    null_policy: String,
+    too_few: String,
+    history: String,
+    pub output: String,
+    pub weighted: bool,
+    pub given: bool,
+    /// Columns of the given centroids: their names where they came as a frame (or no names at all), and how many values each
+    /// has in a row.
+    given_names: Option<Vec<String>>,
+    given_widths: Vec<usize>,
+}
+
+/// How labels are asked for.
+#[derive(Debug, Clone, Deserialize)]
+pub struct PredictOptions {
+    pub output: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct TransformOptions {
+    pub k: usize,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct ScoreOptions {
+    pub weighted: bool,
+}
+
+/// What to do when there are fewer distinct rows than clusters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TooFew {
+    Raise,
+    Null,
+}
+
+pub fn invalid(option: &'static str, expected: &str, got: impl std::fmt::Debug) -> KMeansError {
+    KMeansError::InvalidOption { option, expected: expected.into(), got: format!("{got:?}") }
+}
+
+impl FitOptions {
+    /// Everything that can be said before there are data.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] or [`KMeansError::NotAvailable`].
+    pub fn check(&self) -> Result<()> {
+        self.too_few()?;
+        is_struct(&self.output)?;
+        // Any width will do: what depends on it is checked when the columns are known.
+        self.estimator(None)?.validate(1).map(|_| ())
+    }
+
+    pub fn estimator(&self, given: Option<Vec<f64>>) -> Result<KMeans> {
+        let k = usize::try_from(self.k).map_err(|_| invalid("k", "an integer of at least 1", self.k))?;
+        let seed = self.seed.parse();
+        let seed = seed.map_err(|_| KMeansError::InvalidOption {
+            option: "seed",
+            expected: "an integer from 0 to 2^64 - 1".into(),
+            got: self.seed.clone(),
+        })?;
+        let max_iter =
+            u32::try_from(self.max_iter).map_err(|_| invalid("max_iter", "an integer from 1 to 2^32 - 1", self.max_iter))?;
+        let n_init = match self.n_init {
+            None => Restarts::Auto,
+            Some(n) => Restarts::Count(
+                u32::try_from(n).map_err(|_| invalid("n_init", "\"auto\" or an integer from 1 to 2^32 - 1", n))?,
+            ),
+        };
+        let init = match given {
+            Some(centroids) => Init::Given(centroids),
+            None if self.given => Init::default(),
+            None => self.init.parse()?,
+        };
+        let null_policy: NullPolicy = self.null_policy.parse()?;
+        let history: History = self.history.parse()?;
+        Ok(KMeans::new(k)
+            .init(init)
+            .n_init(n_init)
+            .max_iter(max_iter)
+            .tol(self.tol)
+            .tol_labels(self.tol_labels)
+            .seed(seed)
+            .null_policy(null_policy)
+            .history(history))
+    }
+
+    pub fn too_few(&self) -> Result<TooFew> {
+        match self.too_few.as_str() {
+            "raise" => Ok(TooFew::Raise),
+            "null" => Ok(TooFew::Null),
+            other => Err(invalid("too_few", "\"raise\" or \"null\"", other)),
+        }
+    }
+
+    /// Given centroids with their columns in the order of the features: matched by name where they came as a frame.
+    pub fn in_feature_order(&self, centroids: Vec<f64>, features: &[Column]) -> Result<Vec<f64>> {
+        let width: usize = self.given_widths.iter().sum();
+        let expected = match features[0].dtype() {
+            DataType::Array(_, width) if features.len() == 1 => Some(*width),
+            DataType::List(_) if features.len() == 1 => None,
+            _ => Some(features.len()),
+        };
+        let Some(names) = &self.given_names else {
+            return match expected {
+                Some(expected) if expected != width => {
+                    Err(KMeansError::WidthMismatch { what: "starting centroids", expected, got: width })
+                }
+                _ => Ok(centroids),
+            };
+        };
+        let starts: Vec<usize> = self
+            .given_widths
+            .iter()
+            .scan(0, |at, width| {
+                *at += width;
+                Some(*at - width)
+            })
+            .collect();
+        let mut places = Vec::new();
+        for feature in features {
+            let name = feature.name().as_str();
+            let column = names.iter().position(|given| given == name);
+            let column = column.ok_or_else(|| invalid("init", &format!("a frame with a column {name:?}"), names))?;
+            places.extend(starts[column]..starts[column] + self.given_widths[column]);
+        }
+        if let Some(expected) = expected.filter(|&expected| expected != places.len()) {
+            return Err(KMeansError::WidthMismatch { what: "starting centroids", expected, got: places.len() });
+        }
+        Ok(centroids.chunks_exact(width.max(1)).flat_map(|row| places.iter().map(|&place| row[place])).collect())
+    }
+}
+
+/// Whether labels are asked for with their distances.
+pub fn is_struct(output: &str) -> Result<bool> {
+    match output {
+        "label" => Ok(false),
+        "struct" => Ok(true),
+        other => Err(invalid("output", "\"label\" or \"struct\"", other)),
+    }
+}
