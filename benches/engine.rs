@@ -9,7 +9,7 @@ use polars_kmeans::backend::Session;
 use polars_kmeans::backend::cpu::{CpuSession, InstructionSet};
 use polars_kmeans::prepare::prepare;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Features, Init, KMeans};
+use polars_kmeans::{Features, Float, Init, KMeans};
 
 /// Name, rows, features, clusters, iterations.
 const SHAPES: [(&str, usize, usize, usize, u32); 6] = [
@@ -46,9 +46,34 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
+/// Many small fits from k-means++ starts, one after the other on the calling thread: what a group-by asks for.
+fn groups<T: Float>() {
+    const GROUPS: usize = 10_000;
+    let (rows, d, k) = (200, 4, 3);
+    let columns: Vec<Vec<T>> =
+        blobs(GROUPS * rows, d).iter().map(|c| c.iter().map(|v| T::from_f64(f64::from(*v))).collect()).collect();
+    let estimator = KMeans::new(k);
+    let mut inertia = 0.0;
+    let time = milliseconds(|| {
+        for start in (0..GROUPS * rows).step_by(rows) {
+            let features = Features::from_columns(columns.iter().map(|c| &c[start..start + rows])).expect("equal lengths");
+            inertia += estimator.fit_features(&features, None).expect("clusters").model.inertia();
+        }
+    });
+    println!(
+        "{GROUPS} fits of {rows} x {d}, k = {k}, {}: {:.1} us a fit, inertia {inertia:.8e}",
+        T::NAME,
+        1e3 * time / GROUPS as f64
+    );
+}
+
 fn main() {
-    println!("{:<11}{:>10}{:>10}{:>10}{:>10}{:>16}", "shape", "fit, ms", "ms/iter", "assign", "update", "inertia");
     let only: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    if only.is_empty() || only.iter().any(|o| o == "groups") {
+        groups::<f32>();
+        groups::<f64>();
+    }
+    println!("{:<11}{:>10}{:>10}{:>10}{:>10}{:>16}", "shape", "fit, ms", "ms/iter", "assign", "update", "inertia");
     for (name, n, d, k, iterations) in SHAPES.into_iter().filter(|shape| only.is_empty() || only.iter().any(|o| o == shape.0)) {
         let columns = blobs(n, d);
         let features = Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths");

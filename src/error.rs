@@ -76,9 +76,7 @@ pub enum KMeansError {
     #[error("column {column:?}: expected one of {available:?}")]
     MissingColumn { column: String, available: Vec<String> },
     /// A feature column's dtype cannot be clustered.
-    #[error(
-        "column {column:?}: expected numbers or booleans, or a single Array or List column of them, got {got}"
-    )]
+    #[error("column {column:?}: expected numbers or booleans, or a single Array or List column of them, got {got}")]
     UnsupportedDtype { column: String, got: String },
     /// A feature has the name of a column of the centroid frame.
     #[error(

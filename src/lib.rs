@@ -51,7 +51,9 @@ pub use features::{Chunk, Column, Features, Validity};
 pub use float::Float;
 #[cfg(feature = "polars")]
 pub use frame::FrameFit;
-pub use model::{AnyModel, FeatureLayout, Fitted, HistoryRow, KMeansModel, Model, Prediction, Settings};
+#[cfg(feature = "serde")]
+pub use model::{AnyModel, FeatureLayout, KMeansModel};
+pub use model::{Fitted, HistoryRow, Model, Prediction, Settings};
 pub use params::{History, Init, KMeans, NullPolicy, Restarts};
 
 /// The README's Rust examples run as tests.

@@ -35,7 +35,7 @@ impl<T: Float> Rows<'_, '_, T> {
         out.resize(n * width, empty);
         let part = Part::new(self.features.clone(), None);
         let mut workers: Vec<_> = (0..workers_for(0, n / TASK + 1))
-            .map(|_| (Tile::new(d, self.tile_rows), Assigner::new::<T>(d, self.table.k)))
+            .map(|_| (Tile::new(d, self.tile_rows), Assigner::new::<T>(d, self.table.k, self.tile_rows)))
             .collect();
         let tasks = out.chunks_mut((TASK * width).max(1)).enumerate();
         for_each_task(&mut workers, tasks, |(tile, assigner), (index, out)| {
@@ -203,7 +203,7 @@ pub fn inertia<T: Float>(
     let weight_scale = weights.map(|_| WeightScale::new(largest_weight));
     let scale = scale(&lows, &highs, weight_scale.map_or(1.0, |scale| scale.largest));
 
-    let mut assigner = Assigner::new::<T>(d, rows.table.k);
+    let mut assigner = Assigner::new::<T>(d, rows.table.k, rows.tile_rows);
     let mut total = 0u128;
     let mut x = vec![0.0; d];
     for range in ranges() {

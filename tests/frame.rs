@@ -1,7 +1,7 @@
 //! Polars frames in and out: what the engine does on slices, it does on frames.
 
 use polars::prelude::*;
-use polars_kmeans::{Features, KMeans, KMeansError, KMeansModel, NullPolicy};
+use polars_kmeans::{FeatureLayout, Features, KMeans, KMeansError, KMeansModel, NullPolicy};
 
 fn frame() -> DataFrame {
     let x: Vec<f32> = (0..500).map(|i| ((i * 7919) % 101) as f32).collect();
@@ -63,15 +63,15 @@ fn chunks_and_nulls_arrive() {
 #[test]
 fn dtypes_become_the_contracts() {
     let integers = df!("a" => [1i16, 2, 8, 9], "b" => [true, false, true, false]).unwrap();
-    assert!(matches!(KMeans::new(2).fit(&integers, ["a", "b"]).unwrap(), KMeansModel::F32(_)));
+    assert!(KMeans::new(2).fit(&integers, ["a", "b"]).unwrap().is_f32());
     let wide = df!("a" => [1i16, 2, 8, 9], "b" => [1i64, 2, 3, 4]).unwrap();
-    assert!(matches!(KMeans::new(2).fit(&wide, ["a", "b"]).unwrap(), KMeansModel::F64(_)));
+    assert!(!KMeans::new(2).fit(&wide, ["a", "b"]).unwrap().is_f32());
     let text = df!("a" => ["x", "y"]).unwrap();
     assert!(matches!(KMeans::new(1).fit(&text, ["a"]), Err(KMeansError::UnsupportedDtype { .. })));
     let reserved = df!("size" => [1.0, 2.0]).unwrap();
     assert!(matches!(KMeans::new(1).fit(&reserved, ["size"]), Err(KMeansError::ReservedName { .. })));
     assert!(matches!(KMeans::new(1).fit(&reserved, ["size", "size"]), Err(KMeansError::ReservedName { .. })));
-    assert!(KMeans::new(1).fit(&reserved, ["nowhere"]).is_err());
+    assert!(matches!(KMeans::new(1).fit(&reserved, ["nowhere"]), Err(KMeansError::MissingColumn { .. })));
     assert!(matches!(KMeans::new(1).fit(&reserved, [] as [&str; 0]), Err(KMeansError::NoFeatures)));
 }
 
@@ -91,7 +91,7 @@ fn a_model_survives_its_bytes() {
     let df = frame();
     let model = KMeans::new(4).fit(&df, ["x", "y"]).unwrap();
     let bytes = model.to_bytes().unwrap();
-    assert_eq!(KMeansModel::from_bytes(&bytes).unwrap(), model);
+    assert_eq!(*KMeansModel::from_bytes(&bytes).unwrap(), model);
     for cut in [0, 5, 20, bytes.len() - 1] {
         assert!(matches!(KMeansModel::from_bytes(&bytes[..cut]), Err(KMeansError::InvalidModel { .. })));
     }
@@ -102,9 +102,72 @@ fn transform_is_an_array_of_distances() {
     let df = frame();
     let model = KMeans::new(4).fit(&df, ["x", "y"]).unwrap();
     let hole = df.vstack(&df!("x" => [None::<f32>], "y" => [1.0f32]).unwrap()).unwrap();
-    let distances = model.transform(hole.columns()).unwrap();
+    let distances = model.transform(&hole).unwrap();
     assert_eq!(distances.dtype(), &DataType::Array(Box::new(DataType::Float64), 4));
     assert_eq!((distances.len(), distances.null_count()), (501, 1));
-    let score = model.score(df.columns(), None).unwrap();
+    let score = model.score(&df).unwrap();
     assert!((score + model.inertia()).abs() <= 1e-12 * model.inertia());
+}
+
+/// The rows of a frame as one Array column, in chunks of which some are empty, and as one List column.
+fn rows_of(df: &DataFrame) -> [DataFrame; 2] {
+    let d = df.width() as u64;
+    let values: Vec<Option<f32>> = {
+        let columns: Vec<_> = df.columns().iter().map(|c| c.f32().unwrap().clone()).collect();
+        (0..df.height()).flat_map(|i| columns.iter().map(move |c| c.get(i)).collect::<Vec<_>>()).collect()
+    };
+    let series = Series::new("e".into(), values);
+    let shape = [ReshapeDimension::new_dimension(df.height() as u64), ReshapeDimension::new_dimension(d)];
+    let array = series.reshape_array(&shape).unwrap();
+    let mut chunked = array.slice(0, 0);
+    for (start, len) in [(0, 3), (3, 0), (3, 200), (203, df.height() - 203)] {
+        chunked.append(&array.slice(start as i64, len)).unwrap();
+    }
+    let list = chunked.cast(&DataType::List(Box::new(DataType::Float32))).unwrap();
+    [chunked, list].map(|series| DataFrame::new(series.len(), vec![series.into_column()]).unwrap())
+}
+
+#[test]
+fn one_column_of_rows_is_the_columns() {
+    let df = frame().vstack(&df!("x" => [Some(1.0f32), None], "y" => [Some(f32::INFINITY), Some(2.0)]).unwrap()).unwrap();
+    let estimator = KMeans::new(5).null_policy(NullPolicy::Skip);
+    let columns = estimator.fit_columns(df.columns(), None).unwrap();
+    for rows in rows_of(&df) {
+        let fit = estimator.fit_columns(rows.columns(), None).unwrap();
+        assert_eq!(labels(&fit.labels), labels(&columns.labels));
+        assert_eq!(fit.model.layout(), &FeatureLayout::Array("e".into()));
+        let centroids = fit.model.centroids().unwrap();
+        assert_eq!(centroids.get_column_names(), ["cluster", "size", "inertia", "e"]);
+        assert_eq!(centroids.column("e").unwrap().dtype(), &DataType::Array(Box::new(DataType::Float32), 2));
+        assert_eq!(fit.model.centroid_values(), columns.model.centroid_values());
+        assert_eq!(labels(&fit.model.predict(&rows).unwrap()), labels(&fit.labels));
+        assert_eq!(labels(&columns.model.predict_columns(rows.columns()).unwrap()), labels(&fit.labels));
+        assert_eq!(fit.model.transform(&rows).unwrap().null_count(), 2);
+    }
+    match KMeans::new(2).fit_columns(rows_of(&df)[0].columns(), None).unwrap_err() {
+        KMeansError::NotFinite { column, nulls, .. } => assert_eq!((column.as_str(), nulls), ("e[0]", 1)),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn null_rows_and_uneven_lists() {
+    let lists = |rows: &[Option<&[f64]>]| {
+        let rows: ListChunked = rows.iter().map(|row| row.map(|row| Series::new("".into(), row))).collect();
+        DataFrame::new(rows.len(), vec![rows.with_name("e".into()).into_column()]).unwrap()
+    };
+    let holes = lists(&[Some(&[0.0, 1.0]), None, Some(&[9.0, 9.0]), Some(&[0.0, 1.5])]);
+    let fit = KMeans::new(2).null_policy(NullPolicy::Skip).fit_columns(holes.columns(), None).unwrap();
+    assert_eq!(fit.labels.null_count(), 1);
+    assert_eq!(labels(&fit.model.predict(&holes).unwrap()), labels(&fit.labels));
+    let nulls = lists(&[None, None]).column("e").unwrap().cast(&DataType::List(Box::new(DataType::Float64))).unwrap();
+    assert_eq!(fit.model.predict_columns(std::slice::from_ref(&nulls)).unwrap().null_count(), 2);
+    let uneven = lists(&[Some(&[0.0, 1.0]), Some(&[2.0])]);
+    for error in [KMeans::new(1).fit(&uneven, ["e"]).unwrap_err(), fit.model.predict(&uneven).unwrap_err()] {
+        assert!(matches!(error, KMeansError::LengthMismatch { expected: 2, got: 1, .. }), "{error}");
+    }
+    let wide = lists(&[Some(&[0.0, 1.0, 2.0])]);
+    assert!(matches!(fit.model.predict(&wide), Err(KMeansError::WidthMismatch { expected: 2, got: 3, .. })));
+    let beside = df!("x" => [1.0, 2.0]).unwrap().hstack(uneven.columns()).unwrap();
+    assert!(matches!(KMeans::new(1).fit(&beside, ["x", "e"]), Err(KMeansError::UnsupportedDtype { .. })));
 }

@@ -15,6 +15,8 @@ from polars_kmeans._typing import History, Init, IntoFeatures, NullPolicy, Outpu
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
 _LIBRARY = Path(__file__).parent
+# The name of the weights beside the features, unlikely to be a feature's.
+_WEIGHT = "__weight__"
 _OWN_COLUMNS = ("cluster", "size", "inertia")
 
 
@@ -81,7 +83,7 @@ class FitOptions:
         """Return the keywords of the plugin call."""
         return {
             "k": int(self.k),
-            "init": self.init if isinstance(self.init, str) else "given",
+            "init": self.init if isinstance(self.init, str) else None,
             "n_init": None if self.n_init == "auto" else int(self.n_init),
             "max_iter": int(self.max_iter),
             "tol": float(self.tol),
@@ -92,7 +94,7 @@ class FitOptions:
             "history": self.history,
             "output": output,
             "weighted": weighted,
-            "given": not isinstance(self.init, str),
+            "given": given.values if given else None,
             "given_names": given.names if given else None,
             "given_widths": given.widths if given else [],
         }
@@ -162,13 +164,14 @@ def fit(
     """Call a fitting function of the library over whole columns."""
     args = list(exprs)
     if weight is not None:
-        args.append(_weight(weight))
+        args.append(_weight(weight).alias(_WEIGHT))
     given = None if isinstance(options.init, str) else _given(options.init)
-    if given is not None:
-        args.append(pl.lit(given.values, dtype=pl.Binary))
     kwargs = options.kwargs(output, given, weighted=weight is not None)
     if output != "label":
         _internal.check_options(kwargs)
+    if function != "fit_model":
+        # One input: Polars then runs the groups of `over` and `agg` in parallel.
+        args = [pl.struct(args)]
     return register_plugin_function(
         plugin_path=_LIBRARY,
         function_name=function,
@@ -177,7 +180,6 @@ def fit(
         is_elementwise=False,
         returns_scalar=function != "kmeans",
         changes_length=function != "kmeans",
-        pass_name_to_apply=True,
         input_wildcard_expansion=True,
     )
 

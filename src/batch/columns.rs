@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, PrimitiveArray, RecordBatch};
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, PrimitiveArray, RecordBatch,
+};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type};
 use arrow::error::ArrowError;
@@ -94,7 +96,11 @@ impl BatchFeatures {
         let dtype = if wide { DataType::Float64 } else { DataType::Float32 };
         let (layout, columns, d) = if lists {
             let d = width(&names[0], first)?;
-            (FeatureLayout::Array(names[0].clone()), vec![first.iter().map(|a| to_rows(a, &dtype, d)).collect::<Result<_>>()?], d)
+            (
+                FeatureLayout::Array(names[0].clone()),
+                vec![first.iter().map(|a| to_rows(a, &dtype, d)).collect::<Result<_>>()?],
+                d,
+            )
         } else {
             let cast_all = |arrays: &Vec<ArrayRef>| arrays.iter().map(|array| cast(array, &dtype)).collect::<Result<Vec<_>>>();
             (FeatureLayout::Columns(names.to_vec()), columns.iter().map(cast_all).collect::<Result<_>>()?, names.len())

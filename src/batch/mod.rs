@@ -19,9 +19,7 @@ mod columns;
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch, UInt32Array, UInt64Array,
-};
+use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Float64Type, Schema};
 

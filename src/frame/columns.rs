@@ -146,8 +146,7 @@ where
             Self::Columns(columns) => Features::new(columns.iter().map(view).collect::<Result<_>>()?),
             Self::Rows(rows, values) => {
                 let blocks = rows.downcast_iter().zip(values.downcast_iter());
-                let blocks =
-                    blocks.map(|(rows, values)| (values.values().as_slice(), validity!(rows), validity!(values)));
+                let blocks = blocks.map(|(rows, values)| (values.values().as_slice(), validity!(rows), validity!(values)));
                 Features::from_blocks(blocks, rows.width())
             }
         }

@@ -80,12 +80,8 @@ impl KMeansModel {
     /// # Errors
     /// [`KMeansError::InvalidModel`] if it cannot be encoded.
     pub fn to_parquet(&self) -> Result<Vec<u8>> {
-        let row = |row: &HistoryRow| Row {
-            iteration: row.iteration,
-            changed: row.changed,
-            shift: row.shift,
-            inertia: row.inertia,
-        };
+        let row =
+            |row: &HistoryRow| Row { iteration: row.iteration, changed: row.changed, shift: row.shift, inertia: row.inertia };
         let header = Header {
             format: FORMAT,
             creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")).into(),
@@ -134,9 +130,8 @@ impl KMeansModel {
 fn read(bytes: Vec<u8>) -> Result<KMeansModel> {
     let len = bytes.len();
     let damaged = |error: &dyn std::fmt::Display| invalid("a readable Parquet file", error);
-    let reader =
-        ParquetRecordBatchReaderBuilder::try_new_with_options(bytes::Bytes::from(bytes), ArrowReaderOptions::new())
-            .map_err(|error| damaged(&error))?;
+    let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(bytes::Bytes::from(bytes), ArrowReaderOptions::new())
+        .map_err(|error| damaged(&error))?;
     let header = header(reader.metadata())?;
     let schema = reader.schema().clone();
     let (layout, d, dtype) = features(schema.fields())?;

@@ -1,6 +1,10 @@
 //! A model of either float type over named columns: what every door (frames, record batches, files) hands out.
 
-use super::{Derived, HistoryRow, Model, Prediction, Settings};
+use serde::{Deserialize, Serialize};
+
+#[cfg(feature = "polars")]
+use super::Prediction;
+use super::{Derived, HistoryRow, Model, Settings};
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
@@ -12,8 +16,7 @@ use crate::tile::Selection;
 pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
 
 /// How the features stand in a frame.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FeatureLayout {
     /// One scalar column a feature, with these names.
     Columns(Vec<String>),
@@ -56,8 +59,7 @@ impl FeatureLayout {
 }
 
 /// A model in the type of the features it was fitted to.
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum AnyModel {
     F32(Model<f32>),
     F64(Model<f64>),
@@ -70,13 +72,12 @@ pub(crate) enum AnyFeatures<'a> {
 }
 
 /// A fitted k-means over named columns.
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KMeansModel {
     pub(crate) layout: FeatureLayout,
     pub(crate) model: AnyModel,
     /// A float32 model in float64, for float64 rows.
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[serde(skip)]
     widened: Derived<Model<f64>>,
 }
 
@@ -207,7 +208,7 @@ impl KMeansModel {
         self.on(features, |model, x| model.predict(x), |model, x| model.predict(x))
     }
 
-    #[cfg_attr(not(feature = "polars"), allow(dead_code))]
+    #[cfg(feature = "polars")]
     pub(crate) fn predict_distances_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<Option<Prediction>>> {
         self.on(features, |model, x| model.predict_distances(x), |model, x| model.predict_distances(x))
     }
@@ -232,14 +233,14 @@ impl KMeansModel {
             (AnyModel::F32(model), AnyFeatures::F32(x)) => narrow(model, x),
             (AnyModel::F32(model), AnyFeatures::F64(x)) => wide(self.widened.get(|| model.widened()), x),
             (AnyModel::F64(model), AnyFeatures::F64(x)) => wide(model, x),
-            (AnyModel::F64(_), AnyFeatures::F32(_)) => {
-                Err(KMeansError::UnsupportedDtype { column: self.names()[0].clone(), got: "float32 for a float64 model".into() })
-            }
+            (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::UnsupportedDtype {
+                column: self.names()[0].clone(),
+                got: "float32 for a float64 model".into(),
+            }),
         }
     }
 
     /// Refuses a model that was read from somewhere and does not hold together.
-    #[cfg_attr(not(feature = "serde"), allow(dead_code))]
     pub(crate) fn check(self) -> Result<Self> {
         self.layout.check()?;
         let slots = self.layout.feature_names(self.n_features());

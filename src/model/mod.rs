@@ -5,6 +5,7 @@
 
 #[cfg(feature = "arrow")]
 mod file;
+#[cfg(feature = "serde")]
 mod kmeans_model;
 mod settings;
 #[cfg(feature = "polars")]
@@ -12,8 +13,10 @@ mod wire;
 
 #[cfg(feature = "arrow")]
 pub use file::FORMAT;
-pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
+#[cfg(feature = "serde")]
 pub(crate) use kmeans_model::{AnyFeatures, Labels};
+#[cfg(feature = "serde")]
+pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
 pub use settings::Settings;
 
 use std::sync::OnceLock;
@@ -242,7 +245,8 @@ impl<T: Float> Model<T> {
             let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
             CentroidTable::new(&self.centroids, self.d, &self.centre(), extent)
         });
-        Ok(work(Rows { features, table, set: InstructionSet::detect(), tile_rows: Assigner::tile_rows::<T>(self.d) }))
+        let tile_rows = Assigner::tile_rows::<T>(self.d, features.n_rows());
+        Ok(work(Rows { features, table, set: InstructionSet::detect(), tile_rows }))
     }
 
     /// Near the data: the mean of the centroids, weighted by their sizes.

@@ -15,8 +15,11 @@ const MAGIC: &[u8] = b"polars-kmeans\x02";
 /// Models that are kept.
 const KEPT: usize = 8;
 
-/// The latest models that were decoded: their hashes and lengths. The newest is last.
-static DECODED: Mutex<Vec<([u8; 16], usize, Arc<KMeansModel>)>> = Mutex::new(Vec::new());
+/// A model, the hash of its body and the body's length.
+type Decoded = ([u8; 16], usize, Arc<KMeansModel>);
+
+/// The latest models that were decoded. The newest is last.
+static DECODED: Mutex<Vec<Decoded>> = Mutex::new(Vec::new());
 
 impl KMeansModel {
     /// The model as bytes, wall times included.
@@ -35,7 +38,7 @@ impl KMeansModel {
     pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Self>> {
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
         let (hash, body) = rest.split_first_chunk::<16>().ok_or_else(|| invalid("a whole model", "its beginning"))?;
-        let same = |kept: &([u8; 16], usize, Arc<Self>)| kept.0 == *hash && kept.1 == body.len();
+        let same = |kept: &Decoded| kept.0 == *hash && kept.1 == body.len();
         let lock = || DECODED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((.., model)) = lock().iter().find(|kept| same(kept)) {
             return Ok(model.clone());

@@ -1,9 +1,10 @@
 //! The expressions: `kmeans`, `centroids`, `fit_model` and `score` see whole columns; `predict` and `transform` a morsel at a
 //! time.
 //!
-//! Inputs are the feature columns, then the optional ones in this order, each said by a keyword: weights, starting centroids
-//! (one binary value: float64, little-endian, row-major). `predict`, `transform` and `score` end with the model, one binary
-//! value. Dtypes are refused when the query's schema is resolved, before a value crosses.
+//! `kmeans` and `centroids` take one struct of the features and, last, the weights: Polars runs the groups of `over` and `agg`
+//! in parallel for functions of one input, and one after the other for functions of several. The others take the columns as
+//! they are; `predict`, `transform` and `score` end with the model, one binary value. Dtypes are refused when the query's
+//! schema is resolved, before a value crosses.
 
 use std::sync::Arc;
 
@@ -29,28 +30,28 @@ fn columns(inputs: &[Series]) -> Vec<Column> {
 struct Call {
     features: Vec<Column>,
     weights: Option<Column>,
-    given: Option<Vec<f64>>,
 }
 
 impl Call {
     fn new(inputs: &[Series], options: &FitOptions) -> Result<Self> {
-        let (inputs, given) = match inputs.split_last() {
-            Some((literal, rest)) if options.given => (rest, Some(centroid_values(literal)?)),
-            _ => (inputs, None),
-        };
         let mut features = columns(inputs);
-        let weights = if options.weighted { features.pop() } else { None };
+        let weights = if options.weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
         if features.is_empty() {
             return Err(KMeansError::NoFeatures);
         }
-        let given = given.map(|given| options.in_feature_order(given, &features)).transpose()?;
-        Ok(Self { features, weights, given })
+        Ok(Self { features, weights })
+    }
+
+    /// The call whose inputs are the fields of one struct.
+    fn of_struct(inputs: &[Series], options: &FitOptions) -> Result<Self> {
+        let [inputs] = inputs else { return Err(KMeansError::NoFeatures) };
+        Self::new(&inputs.struct_()?.fields_as_series(), options)
     }
 
     /// `None` if there are too few distinct rows and that is to give nulls.
-    fn fit(&mut self, options: &FitOptions) -> Result<Option<FrameFit>> {
+    fn fit(&self, options: &FitOptions) -> Result<Option<FrameFit>> {
         let too_few = options.too_few()?;
-        match options.estimator(self.given.take())?.fit_columns(&self.features, self.weights.as_ref()) {
+        match options.estimator(&self.features)?.fit_columns(&self.features, self.weights.as_ref()) {
             Ok(fit) => Ok(Some(fit)),
             Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),
             Err(error) => Err(error),
@@ -63,11 +64,6 @@ fn bytes<'a>(literal: &'a BinaryChunked, what: &str) -> Result<&'a [u8]> {
     literal
         .first()
         .ok_or_else(|| KMeansError::InvalidModel { expected: format!("{what} as one binary value"), got: "null".into() })
-}
-
-fn centroid_values(literal: &Series) -> Result<Vec<f64>> {
-    let bytes = bytes(literal.binary()?, "starting centroids")?;
-    Ok(bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value)).collect())
 }
 
 /// The model that ends the inputs, and the columns before it.
@@ -85,6 +81,14 @@ fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)>
     Ok((features, dtype))
 }
 
+/// The fields of the one struct that a call is given.
+fn struct_fields(fields: &[Field]) -> Result<&[Field]> {
+    match fields {
+        [Field { dtype: DataType::Struct(fields), .. }] => Ok(fields),
+        _ => Err(KMeansError::NoFeatures),
+    }
+}
+
 fn label_dtype(output: &str) -> Result<DataType> {
     Ok(if is_struct(output)? {
         DataType::Struct(vec![
@@ -98,18 +102,18 @@ fn label_dtype(output: &str) -> Result<DataType> {
 }
 
 fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    feature_type(fields, usize::from(kwargs.weighted) + usize::from(kwargs.given))?;
+    feature_type(struct_fields(fields)?, usize::from(kwargs.weighted))?;
     Ok(Field::new(NAME.into(), label_dtype(&kwargs.output)?))
 }
 
 fn model_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    feature_type(fields, usize::from(kwargs.weighted) + usize::from(kwargs.given))?;
+    feature_type(fields, usize::from(kwargs.weighted))?;
     Ok(Field::new(NAME.into(), DataType::Binary))
 }
 
 /// A list of structs: the rows of the centroid frame. A List column of features stays one, since its width is not in its dtype.
 fn centroids_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    let (features, dtype) = feature_type(fields, usize::from(kwargs.weighted) + usize::from(kwargs.given))?;
+    let (features, dtype) = feature_type(struct_fields(fields)?, usize::from(kwargs.weighted))?;
     FeatureLayout::Columns(features.iter().map(|field| field.name().to_string()).collect()).check()?;
     let mut columns = vec![
         Field::new("cluster".into(), DataType::UInt32),
@@ -146,7 +150,7 @@ fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
 /// Labels (or the struct of label and distances) of the rows of a fit.
 #[polars_expr(output_type_func_with_kwargs=kmeans_field)]
 fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
-    let mut call = Call::new(inputs, &kwargs)?;
+    let call = Call::of_struct(inputs, &kwargs)?;
     let n = call.features[0].len();
     Ok(match call.fit(&kwargs)? {
         None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
@@ -174,7 +178,7 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
     let field = centroids_field(&fields, kwargs.clone())?;
-    let mut call = Call::new(inputs, &kwargs)?;
+    let call = Call::of_struct(inputs, &kwargs)?;
     let Some(fit) = call.fit(&kwargs)? else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
     };

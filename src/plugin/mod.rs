@@ -94,7 +94,9 @@ fn row_major(frame: &DataFrame) -> Result<(Vec<f64>, Vec<usize>)> {
         crate::frame::float_type([(name.as_str(), column.dtype())].into_iter())?;
         let series = column.as_materialized_series();
         let values = match series.dtype() {
-            DataType::List(_) | DataType::Array(..) => series.explode(ExplodeOptions { empty_as_null: true, keep_nulls: true })?,
+            DataType::List(_) | DataType::Array(..) => {
+                series.explode(ExplodeOptions { empty_as_null: true, keep_nulls: true })?
+            }
             _ => series.clone(),
         };
         let values: Vec<f64> = values.cast(&DataType::Float64)?.f64()?.iter().map(|v| v.unwrap_or(f64::NAN)).collect();

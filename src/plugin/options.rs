@@ -12,7 +12,8 @@ use crate::params::{History, Init, KMeans, NullPolicy, Restarts};
 #[pyo3(from_item_all)]
 pub struct FitOptions {
     k: i64,
-    init: String,
+    /// A method; none where centroids are given.
+    init: Option<String>,
     n_init: Option<i64>,
     max_iter: i64,
     tol: f64,
@@ -23,9 +24,10 @@ pub struct FitOptions {
     history: String,
     pub output: String,
     pub weighted: bool,
-    pub given: bool,
-    /// Columns of the given centroids: their names where they came as a frame (or no names at all), and how many values each
-    /// has in a row.
+    /// Starting centroids: float64, little-endian, row-major. None, too, where options are checked before there are any.
+    #[serde(with = "serde_bytes")]
+    given: Option<Vec<u8>>,
+    /// Their columns' names where they came as a frame, and how many values each column has in a row.
     given_names: Option<Vec<String>>,
     given_widths: Vec<usize>,
 }
@@ -66,10 +68,22 @@ impl FitOptions {
         self.too_few()?;
         is_struct(&self.output)?;
         // Any width will do: what depends on it is checked when the columns are known.
-        self.estimator(None)?.validate(1).map(|_| ())
+        self.with_init(Init::default())?.validate(1).map(|_| ())
     }
 
-    pub fn estimator(&self, given: Option<Vec<f64>>) -> Result<KMeans> {
+    /// The fit that is asked for, over these features.
+    pub fn estimator(&self, features: &[Column]) -> Result<KMeans> {
+        let init = match &self.given {
+            Some(bytes) => {
+                let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value)).collect();
+                Init::Given(self.in_feature_order(values, features)?)
+            }
+            None => Init::default(),
+        };
+        self.with_init(init)
+    }
+
+    fn with_init(&self, given: Init) -> Result<KMeans> {
         let k = usize::try_from(self.k).map_err(|_| invalid("k", "an integer of at least 1", self.k))?;
         let seed = self.seed.parse();
         let seed = seed.map_err(|_| KMeansError::InvalidOption {
@@ -85,10 +99,9 @@ impl FitOptions {
                 u32::try_from(n).map_err(|_| invalid("n_init", "\"auto\" or an integer from 1 to 2^32 - 1", n))?,
             ),
         };
-        let init = match given {
-            Some(centroids) => Init::Given(centroids),
-            None if self.given => Init::default(),
-            None => self.init.parse()?,
+        let init = match &self.init {
+            Some(method) => method.parse()?,
+            None => given,
         };
         let null_policy: NullPolicy = self.null_policy.parse()?;
         let history: History = self.history.parse()?;
@@ -112,7 +125,7 @@ impl FitOptions {
     }
 
     /// Given centroids with their columns in the order of the features: matched by name where they came as a frame.
-    pub fn in_feature_order(&self, centroids: Vec<f64>, features: &[Column]) -> Result<Vec<f64>> {
+    fn in_feature_order(&self, centroids: Vec<f64>, features: &[Column]) -> Result<Vec<f64>> {
         let width: usize = self.given_widths.iter().sum();
         let expected = match features[0].dtype() {
             DataType::Array(_, width) if features.len() == 1 => Some(*width),

@@ -21,14 +21,16 @@ pub struct Assigner {
 }
 
 impl Assigner {
-    /// Rows that a tile of `d` features of type `T` must have room for.
-    pub fn tile_rows<T: Float>(d: usize) -> usize {
-        if uses_difference::<T>(d) { DIFFERENCE_TILE } else { product::tile_rows(d) }
+    /// Rows that a tile of `d` features of type `T` must have room for, where there are `n` in all: a multiple of 64.
+    pub fn tile_rows<T: Float>(d: usize, n: usize) -> usize {
+        let most = if uses_difference::<T>(d) { DIFFERENCE_TILE } else { product::tile_rows(d) };
+        most.min(n.next_multiple_of(product::ROWS)).max(product::ROWS)
     }
 
-    pub fn new<T: Float>(d: usize, k: usize) -> Self {
+    /// Buffers for tiles of so many rows.
+    pub fn new<T: Float>(d: usize, k: usize, tile_rows: usize) -> Self {
         Self {
-            found: Found::new(Self::tile_rows::<T>(d)),
+            found: Found::new(tile_rows),
             row: vec![0.0; d],
             scaled: Vec::new(),
             product: (!uses_difference::<T>(d)).then(|| Box::new(ProductScratch::new(d, k))),

@@ -83,7 +83,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
     /// A session over one part of the rows that `prepared` was learnt from.
     pub fn new(part: Part<'a, T>, prepared: &'a Prepared, k: usize, threads: usize, set: InstructionSet) -> Self {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
-        let tile_rows = Assigner::tile_rows::<T>(d);
+        let tile_rows = Assigner::tile_rows::<T>(d, n);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
         let room = (WORKER_MEMORY / (k.saturating_mul(d).saturating_mul(16)).max(1)).max(1);
         let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)).min(room) };
@@ -128,7 +128,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
 
     /// Loads the tiles of a task on the calling thread: `visit(tile, first kept row within the task)`.
     fn visit_task(&self, physical: Range<usize>, mut visit: impl FnMut(&Tile<T>, usize)) {
-        let stride = Assigner::tile_rows::<T>(self.d);
+        let stride = self.workers[0].tile.stride;
         let (mut tile, mut at) = (Tile::new(self.d, stride), 0);
         for start in physical.clone().step_by(stride) {
             tile.load(&self.part, self.prepared.weights, start..(start + stride).min(physical.end));
@@ -175,7 +175,7 @@ impl<T: Float> Worker<T> {
     fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser) -> Self {
         Self {
             tile: Tile::new(d, tile_rows),
-            assigner: Assigner::new::<T>(d, k),
+            assigner: Assigner::new::<T>(d, k, tile_rows),
             deltas: Deltas::new(k, quantiser),
             distances: vec![0.0; tile_rows],
             inertia: Vec::new(),
