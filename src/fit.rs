@@ -39,36 +39,41 @@ impl KMeans {
 
     /// Fits the rows of several parts, in order, each in a session of its own: the same bits as in one.
     #[doc(hidden)]
-    pub fn fit_parts<T: Float>(&self, mut parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
-        let _environment = FloatEnvironment::default_rounding();
-        let _share = PoolShare::enter();
-        let d = parts[0].features.n_features();
-        let params = self.validate(d)?;
-        let names = parts[0].features.names().to_vec();
-        let prepared = prepare(&mut parts, &params)?;
-        let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
-        let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
-        for part in parts {
-            sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)));
-        }
-        let session: Box<dyn Session<T> + '_> =
-            if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)) };
-        let (run, labels) = best_of_restarts(session, &params, &prepared)?;
-        let inertia = run.inertia.iter().sum();
-        let model = Model {
-            d,
-            names,
-            centroids: run.centroids,
-            sizes: run.sizes,
-            inertias: run.inertia.iter().map(|&total| prepared.distances.to_f64(total)).collect(),
-            inertia: prepared.distances.to_f64(inertia),
-            n_iter: run.history.len() as u32,
-            history: run.history,
-            settings: Settings::from(&params),
-            table: Derived::default(),
-        };
-        Ok(Fitted { model, labels, selection })
+    pub fn fit_parts<T: Float>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
+        T::fit(self, parts, set)
     }
+}
+
+/// The whole fit.
+pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
+    let _environment = FloatEnvironment::default_rounding();
+    let _share = PoolShare::enter();
+    let d = parts[0].features.n_features();
+    let params = estimator.validate(d)?;
+    let names = parts[0].features.names().to_vec();
+    let prepared = prepare(&mut parts, &params)?;
+    let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
+    let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
+    for part in parts {
+        sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)));
+    }
+    let session: Box<dyn Session<T> + '_> =
+        if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)) };
+    let (run, labels) = best_of_restarts(session, &params, &prepared)?;
+    let inertia = run.inertia.iter().sum();
+    let model = Model {
+        d,
+        names,
+        centroids: run.centroids,
+        sizes: run.sizes,
+        inertias: run.inertia.iter().map(|&total| prepared.distances.to_f64(total)).collect(),
+        inertia: prepared.distances.to_f64(inertia),
+        n_iter: run.history.len() as u32,
+        history: run.history,
+        settings: Settings::new(&params, prepared.weights.is_some()),
+        table: Derived::default(),
+    };
+    Ok(Fitted { model, labels, selection })
 }
 
 /// One restart's result.

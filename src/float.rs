@@ -1,7 +1,7 @@
 //! The two feature types, float32 and float64, behind one small sealed trait.
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait Sealed: crate::engine::Engine {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
 }

@@ -23,6 +23,7 @@ pub mod backend;
 #[cfg(feature = "arrow")]
 pub mod batch;
 pub mod certify;
+mod engine;
 pub mod error;
 pub mod features;
 pub mod fit;

@@ -175,7 +175,7 @@ impl KMeans {
             return Err(invalid("k", "an integer from 1 to 2^32 - 1", self.k));
         }
         if self.max_iter == 0 {
-            return Err(invalid("max_iter", "an integer of at least 1", self.max_iter));
+            return Err(invalid("max_iter", "an integer from 1 to 2^32 - 1", self.max_iter));
         }
         for (option, value) in [("tol", self.tol), ("tol_labels", self.tol_labels)] {
             if !(value >= 0.0 && value.is_finite()) {
@@ -183,7 +183,7 @@ impl KMeans {
             }
         }
         if self.n_init == Restarts::Count(0) {
-            return Err(invalid("n_init", "\"auto\" or an integer of at least 1", 0));
+            return Err(invalid("n_init", "\"auto\" or an integer from 1 to 2^32 - 1", 0));
         }
         if let Init::Given(centroids) = &self.init {
             if Some(centroids.len()) != self.k.checked_mul(d) {

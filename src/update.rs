@@ -71,7 +71,7 @@ fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>) -> Result<bool> {
         let before = empty.len();
         for far in far {
             if far.distance <= 0.0 {
-                return Err(KMeansError::TooFewDistinct { k });
+                return Err(KMeansError::TooFewDistinct { k, rows: session.positive_rows() });
             }
             if session.partial().rows[far.cluster as usize] < 2 {
                 continue;
@@ -80,7 +80,7 @@ fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>) -> Result<bool> {
             session.relocate(far.row, to);
         }
         if empty.len() == before {
-            return Err(KMeansError::TooFewDistinct { k });
+            return Err(KMeansError::TooFewDistinct { k, rows: session.positive_rows() });
         }
     }
     Ok(true)

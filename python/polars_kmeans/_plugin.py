@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,11 +33,39 @@ def features(columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
             exprs.extend(features(tuple(item)))
         else:
             msg = f"features: expected column names or expressions, got {type(item).__name__}"
+            if isinstance(item, (pl.DataFrame, pl.LazyFrame)):
+                msg += "; these are expressions: frame.select(model.predict())"
             raise InvalidColumnError(msg)
     if not exprs:
         msg = "features: expected at least one column, got none"
         raise InvalidColumnError(msg)
+    names = [expr.meta.output_name(raise_if_undetermined=False) for expr in exprs]
+    for i, name in enumerate(names):
+        if name is not None and name in names[:i]:
+            msg = f"feature names must differ, got {name!r} twice"
+            raise InvalidColumnError(msg)
     return exprs
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        return index(value)
+    except TypeError:
+        expected = '"auto" or an integer' if name == "n_init" else "an integer"
+        msg = f"{name}: expected {expected}, got {value!r}"
+        raise InvalidParameterError(msg) from None
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        msg = f"{name}: expected a number, got {value!r:.80}"
+        raise InvalidParameterError(msg) from None
 
 
 @dataclass(frozen=True)
@@ -56,44 +85,33 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot travel to the engine, then what the engine refuses."""
-        for name in ("k", "max_iter", "seed", "n_init"):
+        for name in ("k", "max_iter", "n_init"):
             value = getattr(self, name)
-            if name == "n_init" and value == "auto":
-                continue
-            if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-                expected = '"auto" or an integer' if name == "n_init" else "an integer"
-                msg = f"{name}: expected {expected}, got {value!r}"
-                raise InvalidParameterError(msg)
-            if name != "seed" and not -(2**63) <= value < 2**63:
+            if not isinstance(value, str) and not -(2**63) <= _integer(name, value) < 2**63:
                 msg = f"{name}: expected an integer below 2^63, got {value}"
-                raise InvalidParameterError(msg)
-        for name in ("tol", "tol_labels"):
-            value = getattr(self, name)
-            if isinstance(value, (bool, str)) or not hasattr(type(value), "__float__"):
-                msg = f"{name}: expected a number, got {value!r}"
-                raise InvalidParameterError(msg)
-        for name in ("null_policy", "too_few", "history"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                msg = f"{name}: expected a string, got {value!r}"
                 raise InvalidParameterError(msg)
         _internal.check_options(self.kwargs("label"))
 
-    def kwargs(self, output: Output, given: Given | None = None, *, weighted: bool = False) -> dict[str, Any]:
+    def kwargs(
+        self, output: Output, given: Given | None = None, *, weighted: bool = False, computed: bool = False
+    ) -> dict[str, Any]:
         """Return the keywords of the plugin call."""
         return {
-            "k": int(self.k),
+            "k": _integer("k", self.k),
             "init": self.init if isinstance(self.init, str) else None,
-            "n_init": None if self.n_init == "auto" else int(self.n_init),
-            "max_iter": int(self.max_iter),
-            "tol": float(self.tol),
-            "tol_labels": float(self.tol_labels),
-            "seed": str(int(self.seed)),
-            "null_policy": self.null_policy,
-            "too_few": self.too_few,
-            "history": self.history,
-            "output": output,
+            "n_init": None
+            if isinstance(self.n_init, str) and self.n_init == "auto"
+            else _integer("n_init", self.n_init),
+            "max_iter": _integer("max_iter", self.max_iter),
+            "tol": _number("tol", self.tol),
+            "tol_labels": _number("tol_labels", self.tol_labels),
+            "seed": str(_integer("seed", self.seed)),
+            "null_policy": str(self.null_policy),
+            "too_few": str(self.too_few),
+            "history": str(self.history),
+            "output": str(output),
             "weighted": weighted,
+            "computed": computed,
             "given": given.values if given else None,
             "given_names": given.names if given else None,
             "given_widths": given.widths if given else [],
@@ -115,7 +133,10 @@ def _given(init: Any) -> Given:
         init = init.centroids
     if isinstance(init, pl.DataFrame):
         frame = init.drop(_OWN_COLUMNS, strict=False)
-        return Given(*_encode(frame, frame.columns))
+        if frame.is_empty():
+            msg = "init: expected starting centroids, got a frame without rows or columns"
+            raise InvalidParameterError(msg)
+        return _encode(frame, by_name=True)
     expected = "init: expected a method, a frame, or k rows of numbers"
     if hasattr(init, "__array__"):
         init = init.__array__()
@@ -129,17 +150,17 @@ def _given(init: Any) -> Given:
         msg = f"{expected}, got {init!r:.80} ({error})"
         raise InvalidParameterError(msg) from None
     widths = {len(row) for row in rows}
-    if len(widths) != 1:
+    if len(widths) != 1 or 0 in widths:
         msg = f"init: expected rows of one width, got {sorted(widths)}"
         raise InvalidParameterError(msg)
     schema = [str(f) for f in range(widths.pop())]
     frame = pl.DataFrame({name: [row[f] for row in rows] for f, name in enumerate(schema)})
-    return Given(*_encode(frame, None))
+    return _encode(frame, by_name=False)
 
 
-def _encode(frame: pl.DataFrame, names: list[str] | None) -> tuple[bytes, list[str] | None, list[int]]:
-    values, widths = _internal.encode_centroids(frame)
-    return values, names, widths
+def _encode(frame: pl.DataFrame, *, by_name: bool) -> Given:
+    values, names, widths = _internal.encode_centroids(frame)
+    return Given(values, names if by_name else None, widths)
 
 
 def _weight(weight: str | pl.Expr) -> pl.Expr:
@@ -166,7 +187,8 @@ def fit(
     if weight is not None:
         args.append(_weight(weight).alias(_WEIGHT))
     given = None if isinstance(options.init, str) else _given(options.init)
-    kwargs = options.kwargs(output, given, weighted=weight is not None)
+    computed = not all(expr.meta.is_column_selection() for expr in exprs)
+    kwargs = options.kwargs(output, given, weighted=weight is not None, computed=computed)
     if output != "label":
         _internal.check_options(kwargs)
     if function != "fit_model":

@@ -36,7 +36,10 @@ class InvalidParameterError(KMeansError, ValueError, TypeError):
 
 
 class InvalidColumnError(KMeansError, TypeError):
-    """A column that is missing, badly named or of a dtype that cannot be clustered."""
+    """A column that is badly named or of a dtype that cannot be clustered.
+
+    A column that is missing is Polars' own ``ColumnNotFoundError``.
+    """
 
 
 class InvalidDataError(KMeansError, ValueError):
@@ -85,7 +88,7 @@ def typed_errors() -> Iterator[None]:
     ...         df.select(pk.kmeans("x", k=1))
     ... except pk.InvalidDataError as error:
     ...     print(str(error)[:58])
-    column "x": expected finite values, got 1 nulls, 0 NaNs an
+    column "x": expected finite values, got nulls: 1, NaNs: 0,
 
     """
     try:

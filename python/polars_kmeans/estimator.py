@@ -89,14 +89,14 @@ class KMeans(Generic[_Fitted]):
         )
         self._weight = weight
 
-    def fit(self, frame: pl.DataFrame | pl.LazyFrame, columns: IntoFeatures) -> _Fitted:
+    def fit(self, frame: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures) -> _Fitted:
         """Fit the columns of a frame; a LazyFrame's query runs once.
 
         Parameters
         ----------
         frame
             The data.
-        columns
+        *columns
             The features: column names, expressions or selectors of numbers or booleans, or one Array or List column of
             them, every row of one width.
 
@@ -111,6 +111,6 @@ class KMeans(Generic[_Fitted]):
             For values, columns or parameters that cannot be clustered: see :mod:`polars_kmeans.errors`.
 
         """
-        exprs = _plugin.features((columns,))
+        exprs = _plugin.features(columns)
         encoded = _plugin.item(frame, _plugin.fit("fit_model", exprs, self._options, self._weight))
         return None if encoded is None else KMeansModel(encoded)  # type: ignore[return-value]

@@ -45,7 +45,8 @@ def kmeans(
     max_iter
         At most so many iterations.
     tol
-        Stop when the squared shift of the centroids is at most this times the mean variance of the features.
+        Stop when the squared shift of the centroids is at most this times the mean variance of the features (over rows
+        of positive weight, unweighted, as in scikit-learn).
     tol_labels
         Stop when at most this share of the rows changed cluster.
     seed
@@ -64,7 +65,7 @@ def kmeans(
     Returns
     -------
     Expr
-        A column named `kmeans`: `UInt32` labels, or `Struct(label, distance, second_distance)`.
+        A column named `kmeans`: `UInt32` labels, or `Struct(label, distance, second_distance)`. No rows give no labels.
 
     Raises
     ------
@@ -114,7 +115,8 @@ def centroids(
     Expr
         A column named `centroids`: a `List(Struct)` of `k` structs with the fields `cluster` (UInt32), `size` (UInt64:
         rows of positive weight), `inertia` (Float64), then one a feature in the features' float type, or the one Array
-        (List) column. Null, with `too_few="null"`, where there are fewer distinct rows than clusters.
+        (List) column. Null where there are no rows, as other aggregates, and, with `too_few="null"`, where there are
+        fewer distinct rows than clusters.
 
     Raises
     ------

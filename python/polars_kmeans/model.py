@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from os import PathLike
+from typing import Any
 
 import polars as pl
 
@@ -31,6 +33,14 @@ class KMeansModel:
         self._encoded = encoded
         self._names, self._k, self._inertia, self._n_iter = _internal.model_facts(encoded)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether two models are the same but for wall times."""
+        if not isinstance(other, KMeansModel):
+            return NotImplemented
+        return _internal.models_equal(self._encoded, other._encoded)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __repr__(self) -> str:
         return f"KMeansModel(k={self._k}, columns={self._names}, inertia={self._inertia})"
 
@@ -49,6 +59,12 @@ class KMeansModel:
         Seconds are null in a model that was loaded: wall times are not saved.
         """
         return _internal.model_history(self._encoded)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the fit by name, as they are saved; starting centroids are not kept."""
+        parameters: dict[str, Any] = json.loads(_internal.model_parameters(self._encoded))
+        return parameters
 
     @property
     def n_clusters(self) -> int:
@@ -76,7 +92,8 @@ class KMeansModel:
         Parameters
         ----------
         *columns
-            The features, in the model's order; by default the columns that it was fitted to.
+            The features, in the model's order; by default the columns that it was fitted to. A model that was fitted to
+            expressions has no default: columns of their names may hold something else.
         output
             `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
 
@@ -98,7 +115,8 @@ class KMeansModel:
         Parameters
         ----------
         *columns
-            The features, in the model's order; by default the columns that it was fitted to.
+            The features, in the model's order; by default the columns that it was fitted to. A model that was fitted to
+            expressions has no default: columns of their names may hold something else.
 
         Returns
         -------
@@ -128,7 +146,8 @@ class KMeansModel:
         frame
             The data; a LazyFrame's query runs once.
         *columns
-            The features, in the model's order; by default the columns that it was fitted to.
+            The features, in the model's order; by default the columns that it was fitted to. A model that was fitted to
+            expressions has no default: columns of their names may hold something else.
         weight
             Non-negative row weights: a column or an expression.
 
@@ -179,4 +198,4 @@ class KMeansModel:
         return KMeansModel(_internal.load_model(path))
 
     def _features(self, columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
-        return _plugin.features(columns or (self._names,))
+        return _plugin.features(columns or (_internal.model_columns(self._encoded),))

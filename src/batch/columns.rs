@@ -21,6 +21,8 @@ pub struct BatchFeatures {
     columns: Vec<Vec<ArrayRef>>,
     float64: bool,
     d: usize,
+    /// Whether they are lists that are all null, which could be of any width.
+    pub width_unknown: bool,
 }
 
 /// Whether a type of numbers becomes float64, as in Polars: integers up to 16 bits, booleans and float16 become float32.
@@ -70,7 +72,11 @@ pub fn column(batches: &[RecordBatch], name: &str) -> Result<Vec<ArrayRef>> {
 pub fn weights(batches: &[RecordBatch], name: &str) -> Result<Vec<ArrayRef>> {
     let to_float64 = |array: ArrayRef| match is_float64(array.data_type()) {
         Some(_) => cast(&array, &DataType::Float64),
-        None => Err(unsupported(name, array.data_type())),
+        None => Err(KMeansError::InvalidOption {
+            option: "weight",
+            expected: "a column of numbers".into(),
+            got: array.data_type().to_string(),
+        }),
     };
     column(batches, name)?.into_iter().map(to_float64).collect()
 }
@@ -94,8 +100,11 @@ impl BatchFeatures {
             }
         }
         let dtype = if wide { DataType::Float64 } else { DataType::Float32 };
+        let mut width_unknown = false;
         let (layout, columns, d) = if lists {
-            let d = width(&names[0], first)?;
+            let width = width(&names[0], first)?;
+            width_unknown = width.is_none();
+            let d = width.unwrap_or(1);
             (
                 FeatureLayout::Array(names[0].clone()),
                 vec![first.iter().map(|a| to_rows(a, &dtype, d)).collect::<Result<_>>()?],
@@ -105,7 +114,7 @@ impl BatchFeatures {
             let cast_all = |arrays: &Vec<ArrayRef>| arrays.iter().map(|array| cast(array, &dtype)).collect::<Result<Vec<_>>>();
             (FeatureLayout::Columns(names.to_vec()), columns.iter().map(cast_all).collect::<Result<_>>()?, names.len())
         };
-        Ok(Self { layout, columns, float64: wide, d })
+        Ok(Self { layout, columns, float64: wide, d, width_unknown })
     }
 
     /// The view.
@@ -138,7 +147,7 @@ impl BatchFeatures {
 }
 
 /// The values of every row of a column of lists: all rows that are not null must have as many.
-fn width(name: &str, arrays: &[ArrayRef]) -> Result<usize> {
+fn width(name: &str, arrays: &[ArrayRef]) -> Result<Option<usize>> {
     let mut width = None;
     let mut check = |len: usize| match width {
         Some(expected) if expected != len => {
@@ -156,7 +165,10 @@ fn width(name: &str, arrays: &[ArrayRef]) -> Result<usize> {
             _ => list_widths(array.as_list::<i64>()).try_for_each(&mut check)?,
         }
     }
-    width.filter(|width| *width > 0).ok_or(KMeansError::NoFeatures)
+    match width {
+        Some(0) => Err(KMeansError::NoFeatures),
+        _ => Ok(width),
+    }
 }
 
 fn list_widths<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> impl Iterator<Item = usize> + '_ {
@@ -164,6 +176,13 @@ fn list_widths<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> impl Iterator
 }
 
 fn to_rows(array: &ArrayRef, dtype: &DataType, d: usize) -> Result<ArrayRef> {
+    // The values first, then the shape.
+    let item = Arc::new(Field::new("item", dtype.clone(), true));
+    let array = &match array.data_type() {
+        DataType::List(_) => cast(array, &DataType::List(item))?,
+        DataType::LargeList(_) => cast(array, &DataType::LargeList(item))?,
+        _ => array.clone(),
+    };
     let d = i32::try_from(d).map_err(|_| KMeansError::Frame(format!("lists of {d} values are too wide")))?;
     cast(array, &DataType::FixedSizeList(Arc::new(Field::new("item", dtype.clone(), true)), d))
 }

@@ -53,6 +53,9 @@ impl KMeans {
         let _environment = FloatEnvironment::default_rounding();
         let names: Vec<String> = columns.into_iter().map(|name| name.as_ref().into()).collect();
         let features = BatchFeatures::new(batches, &names, false)?;
+        if features.width_unknown {
+            return Err(self.refuse_null_lists(&names[0], batches.iter().map(RecordBatch::num_rows).sum()));
+        }
         let weights = weight.map(|name| weights(batches, name)).transpose()?;
         let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
         let (model, labels) = self.fit_any(features.layout.clone(), features.view()?, weights.as_ref())?;
@@ -78,7 +81,9 @@ impl KMeansModel {
     /// # Errors
     /// [`KMeansError::MissingColumn`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::WidthMismatch`].
     pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
-        let features = self.batch_features(std::slice::from_ref(batch))?;
+        let Some(features) = self.batch_features(std::slice::from_ref(batch))? else {
+            return Ok(UInt32Array::new_null(batch.num_rows()));
+        };
         Ok(UInt32Array::from(self.predict_any(&features.view()?)?))
     }
 
@@ -87,8 +92,10 @@ impl KMeansModel {
     /// # Errors
     /// As [`KMeansModel::predict_batch`].
     pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
-        let features = self.batch_features(std::slice::from_ref(batch))?;
-        let distances = self.transform_any(&features.view()?)?;
+        let distances = match self.batch_features(std::slice::from_ref(batch))? {
+            Some(features) => self.transform_any(&features.view()?)?,
+            None => vec![f64::NAN; batch.num_rows() * self.n_clusters()],
+        };
         // The engine marks rows without an answer by NaN, which no distance of finite rows is.
         let valid: Vec<bool> = distances.chunks_exact(self.n_clusters()).map(|row| !row[0].is_nan()).collect();
         let nulls = valid.contains(&false).then(|| NullBuffer::from(valid));
@@ -101,7 +108,7 @@ impl KMeansModel {
     /// # Errors
     /// As [`KMeansModel::predict_batch`], and those of the weights.
     pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
-        let features = self.batch_features(batches)?;
+        let Some(features) = self.batch_features(batches)? else { return Ok(0.0) };
         let weights = weight.map(|name| weights(batches, name)).transpose()?;
         let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
         self.score_any(&features.view()?, weights.as_ref())
@@ -143,8 +150,10 @@ impl KMeansModel {
         RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).map_err(frame_error)
     }
 
-    fn batch_features(&self, batches: &[RecordBatch]) -> Result<BatchFeatures> {
-        BatchFeatures::new(batches, self.names(), !self.is_f32())
+    /// None where they are lists without a single one that is not null.
+    fn batch_features(&self, batches: &[RecordBatch]) -> Result<Option<BatchFeatures>> {
+        let features = BatchFeatures::new(batches, self.columns_to_find()?, !self.is_f32())?;
+        Ok((!features.width_unknown).then_some(features))
     }
 }
 

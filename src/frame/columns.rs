@@ -23,6 +23,8 @@ pub struct FrameFeatures {
     layout: FeatureLayout,
     d: usize,
     values: Values,
+    /// Whether they are lists that are all null, which could be of any width.
+    pub(super) width_unknown: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -70,6 +72,9 @@ pub fn float_type<'f>(fields: impl ExactSizeIterator<Item = (&'f str, &'f DataTy
     }
     let mut wide = false;
     for (name, dtype) in fields {
+        if matches!(dtype, DataType::Array(_, 0)) {
+            return Err(KMeansError::UnsupportedDtype { column: name.into(), got: dtype.to_string() });
+        }
         let number = if alone { element(dtype).unwrap_or(dtype) } else { dtype };
         wide |= number_is_float64(number)
             .ok_or_else(|| KMeansError::UnsupportedDtype { column: name.into(), got: dtype.to_string() })?;
@@ -91,7 +96,10 @@ impl FrameFeatures {
             let what = format!("column {:?}", column.name().as_str());
             return Err(KMeansError::LengthMismatch { what, expected: n, got: column.len() });
         }
-        let rows = if element(columns[0].dtype()).is_some() { Some(rows(&columns[0], &dtype)?) } else { None };
+        let (rows, width_unknown) = match element(columns[0].dtype()) {
+            Some(_) => rows(&columns[0], &dtype).map(|(rows, width_unknown)| (Some(rows), width_unknown))?,
+            None => (None, false),
+        };
         let layout = match rows {
             Some(_) => FeatureLayout::Array(columns[0].name().to_string()),
             None => FeatureLayout::Columns(columns.iter().map(|column| column.name().to_string()).collect()),
@@ -104,7 +112,7 @@ impl FrameFeatures {
             DataType::Float32 => Values::F32(Pieces::new(columns, rows, &dtype, |series| Ok(series.f32()?.clone()))?),
             _ => Values::F64(Pieces::new(columns, rows, &dtype, |series| Ok(series.f64()?.clone()))?),
         };
-        Ok(Self { layout, d, values })
+        Ok(Self { layout, d, values, width_unknown })
     }
 
     /// How the features stand in the frame.
@@ -159,18 +167,23 @@ pub(super) fn view<P: PolarsNumericType>(column: &ChunkedArray<P>) -> Result<fea
     Ok(features::Column::new(chunks.collect::<Result<Vec<_>>>()?))
 }
 
-/// An Array or List column as an Array column of this float type.
-fn rows(column: &Column, dtype: &DataType) -> Result<ArrayChunked> {
+/// An Array or List column as an Array column of this float type, and whether its width is a guess.
+fn rows(column: &Column, dtype: &DataType) -> Result<(ArrayChunked, bool)> {
     let series = column.as_materialized_series();
-    let width = match series.dtype() {
-        DataType::Array(_, width) => *width,
-        _ => list_width(series.list()?)?,
+    let as_array = |series: &Series, width| -> Result<ArrayChunked> {
+        Ok(series.cast(&DataType::Array(Box::new(dtype.clone()), width))?.array()?.clone())
     };
-    Ok(series.cast(&DataType::Array(Box::new(dtype.clone()), width))?.array()?.clone())
+    if let DataType::Array(_, width) = series.dtype() {
+        return Ok((as_array(series, *width)?, false));
+    }
+    // The values first: straight from lists to arrays, Polars would take decimals for their integers.
+    let lists = series.cast(&DataType::List(Box::new(dtype.clone())))?;
+    let width = list_width(lists.list()?)?;
+    Ok((as_array(&lists, width.unwrap_or(1))?, width.is_none()))
 }
 
-/// The values of every list that is not null; all have as many.
-fn list_width(lists: &ListChunked) -> Result<usize> {
+/// The values of every list that is not null, of which all have as many.
+fn list_width(lists: &ListChunked) -> Result<Option<usize>> {
     let mut width = None;
     for array in lists.downcast_iter() {
         for (i, len) in array.offsets().lengths().enumerate() {
@@ -185,14 +198,57 @@ fn list_width(lists: &ListChunked) -> Result<usize> {
             }
         }
     }
-    // Lists that are all null could be of any width.
-    Ok(width.unwrap_or(1))
+    match width {
+        Some(0) => Err(KMeansError::NoFeatures),
+        _ => Ok(width),
+    }
+}
+
+/// The rows of a frame: float64, row-major, nulls as NaN.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowMajor {
+    pub values: Vec<f64>,
+    /// The columns that hold numbers.
+    pub names: Vec<String>,
+    /// How many values each of them has in a row.
+    pub widths: Vec<usize>,
+}
+
+/// The rows of a frame of starting centroids.
+///
+/// # Errors
+/// [`KMeansError::LengthMismatch`] for lists of unequal lengths.
+pub fn row_major(frame: &DataFrame) -> Result<RowMajor> {
+    let k = frame.height();
+    let mut rows = vec![Vec::new(); k];
+    let (mut names, mut widths) = (Vec::new(), Vec::new());
+    for column in frame.columns() {
+        let name = column.name().to_string();
+        if float_type([(name.as_str(), column.dtype())].into_iter()).is_err() {
+            continue;
+        }
+        let features = FrameFeatures::new(std::slice::from_ref(column), true)?;
+        let AnyFeatures::F64(view) = features.view()? else { continue };
+        let mut values = vec![0.0; features.d * k];
+        if k > 0 {
+            view.copy_tile(0..k, k, &mut values);
+            view.for_each_null(0..k, |f, i| values[f * k + i] = f64::NAN);
+        }
+        for (i, row) in rows.iter_mut().enumerate() {
+            row.extend(values.iter().skip(i).step_by(k));
+        }
+        names.push(name);
+        widths.push(features.d);
+    }
+    Ok(RowMajor { values: rows.concat(), names, widths })
 }
 
 /// Weights as float64.
 pub(super) fn weights(column: &Column) -> Result<Float64Chunked> {
-    let name = column.name().as_str();
-    number_is_float64(column.dtype())
-        .ok_or_else(|| KMeansError::UnsupportedDtype { column: name.into(), got: column.dtype().to_string() })?;
+    number_is_float64(column.dtype()).ok_or_else(|| KMeansError::InvalidOption {
+        option: "weight",
+        expected: "a column of numbers".into(),
+        got: column.dtype().to_string(),
+    })?;
     Ok(column.cast(&DataType::Float64)?.f64()?.clone())
 }

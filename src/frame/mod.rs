@@ -4,7 +4,7 @@
 mod columns;
 mod model;
 
-pub use columns::{FrameFeatures, float_type};
+pub use columns::{FrameFeatures, RowMajor, float_type, row_major};
 
 use polars::prelude::*;
 
@@ -67,6 +67,9 @@ impl KMeans {
     pub fn fit_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<FrameFit> {
         let _environment = FloatEnvironment::default_rounding();
         let features = FrameFeatures::new(columns, false)?;
+        if features.width_unknown {
+            return Err(self.refuse_null_lists(columns[0].name(), columns[0].len()));
+        }
         let weights = weights.map(columns::weights).transpose()?;
         let weights = weights.as_ref().map(columns::view).transpose()?;
         let (model, labels) = self.fit_any(features.layout().clone(), features.view()?, weights.as_ref())?;

@@ -43,7 +43,7 @@ impl KMeansModel {
     /// # Errors
     /// [`KMeansError::MissingColumn`], or as [`KMeansModel::predict_columns`].
     pub fn predict(&self, df: &DataFrame) -> Result<UInt32Chunked> {
-        self.predict_columns(&select(df, self.names())?)
+        self.predict_columns(&select(df, self.columns_to_find()?)?)
     }
 
     /// The label of every row, the columns given in the order of the model's features.
@@ -81,7 +81,7 @@ impl KMeansModel {
     /// # Errors
     /// As [`KMeansModel::predict`].
     pub fn transform(&self, df: &DataFrame) -> Result<Series> {
-        self.transform_columns(&select(df, self.names())?)
+        self.transform_columns(&select(df, self.columns_to_find()?)?)
     }
 
     /// As [`KMeansModel::transform`], the columns given in the order of the model's features.
@@ -116,7 +116,7 @@ impl KMeansModel {
     /// # Errors
     /// As [`KMeansModel::predict`].
     pub fn score(&self, df: &DataFrame) -> Result<f64> {
-        self.score_columns(&select(df, self.names())?, None)
+        self.score_columns(&select(df, self.columns_to_find()?)?, None)
     }
 
     /// As [`KMeansModel::score`], the columns given in the order of the model's features, with a weight a row if given.
@@ -141,8 +141,7 @@ impl KMeansModel {
         }
         let _environment = FloatEnvironment::default_rounding();
         let features = FrameFeatures::new(columns, !self.is_f32())?;
-        let all_null = lists && matches!(columns[0].dtype(), DataType::List(_)) && columns[0].null_count() == columns[0].len();
-        Ok((!all_null).then_some(features))
+        Ok((!features.width_unknown).then_some(features))
     }
 }
 

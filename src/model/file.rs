@@ -43,6 +43,8 @@ struct Header {
     parameters: Settings,
     n_iter: u32,
     inertia: f64,
+    /// Whether the features were computed by expressions.
+    computed: bool,
     history: Vec<Row>,
 }
 
@@ -88,6 +90,7 @@ impl KMeansModel {
             parameters: self.settings().clone(),
             n_iter: self.n_iter(),
             inertia: self.inertia(),
+            computed: self.computed,
             history: self.history_rows().iter().map(row).collect(),
         };
         let encode = || {
@@ -145,11 +148,12 @@ fn read(bytes: Vec<u8>) -> Result<KMeansModel> {
     if !values::<UInt32Type>(&table, 0)?.into_iter().eq(0..k as u32) {
         return Err(invalid("clusters numbered from 0", "others"));
     }
+    let computed = header.computed;
     let model = match dtype {
         DataType::Float32 => AnyModel::F32(model::<Float32Type>(&table, header, &layout, d)?),
         _ => AnyModel::F64(model::<Float64Type>(&table, header, &layout, d)?),
     };
-    KMeansModel::new(layout, model).check()
+    KMeansModel::new(layout, model).with_computed(computed).check()
 }
 
 /// The metadata, of this version or an older one.
@@ -280,7 +284,7 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 }
 
 fn file_error(path: &Path, error: std::io::Error) -> KMeansError {
-    KMeansError::File { path: path.display().to_string(), message: error.to_string() }
+    KMeansError::File { path: path.display().to_string(), message: error.kind().to_string() }
 }
 
 fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {

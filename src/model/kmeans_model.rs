@@ -8,7 +8,7 @@ use super::{Derived, HistoryRow, Model, Settings};
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
-use crate::params::KMeans;
+use crate::params::{KMeans, NullPolicy};
 use crate::prepare::check_magnitude;
 use crate::tile::Selection;
 
@@ -76,6 +76,8 @@ pub(crate) enum AnyFeatures<'a> {
 pub struct KMeansModel {
     pub(crate) layout: FeatureLayout,
     pub(crate) model: AnyModel,
+    /// Whether the features were computed by expressions: columns of their names may hold something else.
+    pub(crate) computed: bool,
     /// A float32 model in float64, for float64 rows.
     #[serde(skip)]
     widened: Derived<Model<f64>>,
@@ -111,6 +113,15 @@ macro_rules! either {
 }
 
 impl KMeans {
+    /// What is wrong with a column of `n` lists that are all null, and so of no width.
+    pub(crate) fn refuse_null_lists(&self, column: &str, n: usize) -> KMeansError {
+        let n = n as u64;
+        match self.null_policy {
+            NullPolicy::Raise if n > 0 => KMeansError::NotFinite { column: column.into(), nulls: n, nans: 0, infinities: 0 },
+            _ => KMeansError::NoRows { skipped: (n > 0).then_some(n) },
+        }
+    }
+
     /// Fits features of either type.
     pub(crate) fn fit_any(
         &self,
@@ -136,12 +147,25 @@ impl KMeans {
 
 impl KMeansModel {
     pub(crate) fn new(layout: FeatureLayout, model: AnyModel) -> Self {
-        Self { layout, model, widened: Derived::default() }
+        Self { layout, model, computed: false, widened: Derived::default() }
+    }
+
+    /// The same, its features computed by expressions or not.
+    pub(crate) fn with_computed(self, computed: bool) -> Self {
+        Self { computed, ..self }
     }
 
     /// The names of the columns that it was fitted to: one a feature, or the one Array column.
     pub fn names(&self) -> &[String] {
         self.layout.columns()
+    }
+
+    /// The same, to look for in a frame.
+    ///
+    /// # Errors
+    /// [`KMeansError::ComputedFeatures`] if they are names of expressions that the model was fitted to.
+    pub fn columns_to_find(&self) -> Result<&[String]> {
+        if self.computed { Err(KMeansError::ComputedFeatures { names: self.names().to_vec() }) } else { Ok(self.names()) }
     }
 
     /// How the features stood in the frame.

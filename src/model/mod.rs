@@ -27,7 +27,7 @@ use crate::features::{Column, Features};
 use crate::fixed::DistanceScale;
 use crate::float::Float;
 use crate::parallel::{FloatEnvironment, PoolShare};
-use crate::predict::{self, Rows};
+use crate::predict::Rows;
 use crate::tile::Selection;
 
 /// One iteration of a fit.
@@ -186,7 +186,7 @@ impl<T: Float> Model<T> {
     /// # Errors
     /// [`KMeansError::WidthMismatch`] for features of another width.
     pub fn predict(&self, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
-        self.with_rows(features, predict::labels)?
+        self.with_rows(features, T::labels)?
     }
 
     /// Label, distance and second distance of every row; `None` as in [`Model::predict`].
@@ -194,7 +194,7 @@ impl<T: Float> Model<T> {
     /// # Errors
     /// As [`Model::predict`].
     pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
-        self.with_rows(features, predict::nearest)?
+        self.with_rows(features, T::nearest)?
     }
 
     /// The Euclidean distance of every row to every centroid, `(n, k)` row-major; NaN where a row holds a null or a value that
@@ -203,7 +203,7 @@ impl<T: Float> Model<T> {
     /// # Errors
     /// As [`Model::predict`].
     pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
-        self.with_rows(features, predict::distances)?
+        self.with_rows(features, T::distances)?
     }
 
     /// Minus the inertia of these rows under the model, as in scikit-learn; rows with nulls or values that are not finite are
@@ -224,7 +224,7 @@ impl<T: Float> Model<T> {
         let scale = |lows: &[f64], highs: &[f64], largest_weight| {
             DistanceScale::new(crate::reference::distance(highs, lows), largest_weight)
         };
-        let inertia = self.with_rows(features, |rows| predict::inertia(rows, weights, scale))?;
+        let inertia = self.with_rows(features, |rows| T::inertia(rows, weights, &scale))?;
         inertia.map(|inertia| -inertia)
     }
 

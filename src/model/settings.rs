@@ -18,14 +18,16 @@ pub struct Settings {
     pub seed: u64,
     /// `"euclidean"`.
     pub metric: String,
+    /// Whether rows had weights.
+    pub weighted: bool,
     /// `"raise"` or `"skip"`.
     pub null_policy: String,
     /// `"light"` or `"full"`.
     pub history: String,
 }
 
-impl From<&Params> for Settings {
-    fn from(params: &Params) -> Self {
+impl Settings {
+    pub(crate) fn new(params: &Params, weighted: bool) -> Self {
         Self {
             k: params.k as u64,
             init: match params.init {
@@ -40,6 +42,7 @@ impl From<&Params> for Settings {
             tol_labels: params.tol_labels,
             seed: params.seed,
             metric: "euclidean".into(),
+            weighted,
             null_policy: match params.null_policy {
                 NullPolicy::Raise => "raise",
                 NullPolicy::Skip => "skip",

@@ -152,7 +152,9 @@ fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
 fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let call = Call::of_struct(inputs, &kwargs)?;
     let n = call.features[0].len();
-    Ok(match call.fit(&kwargs)? {
+    // No rows have no labels. Polars calls with none to learn what a group-by of no groups would give.
+    let fit = if n == 0 { None } else { call.fit(&kwargs)? };
+    Ok(match fit {
         None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
         Some(fit) if is_struct(&kwargs.output)? => {
             let mut rows = fit.model.predict_distances(&call.features)?;
@@ -179,7 +181,9 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
     let field = centroids_field(&fields, kwargs.clone())?;
     let call = Call::of_struct(inputs, &kwargs)?;
-    let Some(fit) = call.fit(&kwargs)? else {
+    // An aggregate of no rows is null, as Polars' own.
+    let fit = if call.features[0].is_empty() { None } else { call.fit(&kwargs)? };
+    let Some(fit) = fit else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
     };
     let rows = fit.model.centroids()?.into_struct(field.name().clone()).into_series();
@@ -191,7 +195,8 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 #[polars_expr(output_type_func_with_kwargs=model_field)]
 fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let fit = Call::new(inputs, &kwargs)?.fit(&kwargs)?;
-    let model = fit.map(|fit| fit.model.to_bytes()).transpose()?;
+    let encode = |fit: FrameFit| fit.model.with_computed(kwargs.computed).to_bytes();
+    let model = fit.map(encode).transpose()?;
     Ok(BinaryChunked::from_slice_options(NAME.into(), &[model]).into_series())
 }
 

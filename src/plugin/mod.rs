@@ -8,14 +8,14 @@ mod options;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use polars::prelude::{DataFrame, DataType, ExplodeOptions, PolarsError};
+use polars::prelude::PolarsError;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3_polars::PyDataFrame;
 
 use self::options::FitOptions;
-use crate::error::{KMeansError, Result};
+use crate::error::KMeansError;
 use crate::model::KMeansModel;
 
 /// Inside a query, an error is Polars' `ComputeError`; its text starts with the name of the Python exception.
@@ -57,6 +57,26 @@ fn model_facts(py: Python<'_>, model: &[u8]) -> PyResult<(Vec<String>, usize, f6
     Ok((model.names().to_vec(), model.n_clusters(), model.inertia(), model.n_iter()))
 }
 
+/// The columns to look for in a frame; refused where the features were computed by expressions.
+#[pyfunction]
+fn model_columns(py: Python<'_>, model: &[u8]) -> PyResult<Vec<String>> {
+    Ok(decode(py, model)?.columns_to_find().map_err(|error| raise(py, &error))?.to_vec())
+}
+
+/// The parameters that an encoded model was fitted with, as JSON.
+#[pyfunction]
+fn model_parameters(py: Python<'_>, model: &[u8]) -> PyResult<String> {
+    let model = decode(py, model)?;
+    serde_json::to_string(model.settings()).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// Whether two encoded models are the same but for wall times: whether their files are.
+#[pyfunction]
+fn models_equal(py: Python<'_>, one: &[u8], other: &[u8]) -> PyResult<bool> {
+    let file = |model: &[u8]| decode(py, model)?.to_parquet().map_err(|error| raise(py, &error));
+    Ok(one == other || file(one)? == file(other)?)
+}
+
 /// Writes an encoded model to a file.
 #[pyfunction]
 fn save_model(py: Python<'_>, model: &[u8], path: PathBuf) -> PyResult<()> {
@@ -77,38 +97,13 @@ fn check_options(py: Python<'_>, options: FitOptions) -> PyResult<()> {
     options.check().map_err(|error| raise(py, &error))
 }
 
-/// Starting centroids as float64, little-endian, row-major; and each column's values in a row. Nulls become NaN, which the fit
-/// refuses.
+/// Starting centroids as float64, little-endian, row-major; and the columns that hold numbers: their names and how many values
+/// each has in a row. Nulls become NaN, which the fit refuses.
 #[pyfunction]
-fn encode_centroids(py: Python<'_>, frame: PyDataFrame) -> PyResult<(Bound<'_, PyBytes>, Vec<usize>)> {
-    let (values, widths) = row_major(&frame.0).map_err(|error| raise(py, &error))?;
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    Ok((PyBytes::new(py, &bytes), widths))
-}
-
-fn row_major(frame: &DataFrame) -> Result<(Vec<f64>, Vec<usize>)> {
-    let k = frame.height();
-    let mut columns = Vec::new();
-    for column in frame.columns() {
-        let name = column.name();
-        crate::frame::float_type([(name.as_str(), column.dtype())].into_iter())?;
-        let series = column.as_materialized_series();
-        let values = match series.dtype() {
-            DataType::List(_) | DataType::Array(..) => {
-                series.explode(ExplodeOptions { empty_as_null: true, keep_nulls: true })?
-            }
-            _ => series.clone(),
-        };
-        let values: Vec<f64> = values.cast(&DataType::Float64)?.f64()?.iter().map(|v| v.unwrap_or(f64::NAN)).collect();
-        let width = values.len() / k.max(1);
-        if width * k != values.len() || width == 0 {
-            let what = format!("starting centroids in column {name:?}");
-            return Err(KMeansError::LengthMismatch { what, expected: k * width.max(1), got: values.len() });
-        }
-        columns.push((values, width));
-    }
-    let row = |j: usize| columns.iter().flat_map(move |(values, width)| values[j * width..(j + 1) * width].iter().copied());
-    Ok(((0..k).flat_map(row).collect(), columns.iter().map(|(_, width)| *width).collect()))
+fn encode_centroids(py: Python<'_>, frame: PyDataFrame) -> PyResult<(Bound<'_, PyBytes>, Vec<String>, Vec<usize>)> {
+    let rows = crate::frame::row_major(&frame.0).map_err(|error| raise(py, &error))?;
+    let bytes: Vec<u8> = rows.values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Ok((PyBytes::new(py, &bytes), rows.names, rows.widths))
 }
 
 #[pymodule]
@@ -121,6 +116,9 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(model_centroids, module)?)?;
     module.add_function(wrap_pyfunction!(model_history, module)?)?;
     module.add_function(wrap_pyfunction!(model_facts, module)?)?;
+    module.add_function(wrap_pyfunction!(model_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(model_parameters, module)?)?;
+    module.add_function(wrap_pyfunction!(models_equal, module)?)?;
     module.add_function(wrap_pyfunction!(save_model, module)?)?;
     module.add_function(wrap_pyfunction!(load_model, module)?)?;
     module.add_function(wrap_pyfunction!(check_options, module)?)?;

@@ -4,7 +4,7 @@ use polars::prelude::*;
 use pyo3::FromPyObject;
 use serde::Deserialize;
 
-use crate::error::{KMeansError, Result};
+use crate::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::params::{History, Init, KMeans, NullPolicy, Restarts};
 
 /// How a fit is asked for. Integers that may exceed 63 bits travel as text.
@@ -24,6 +24,8 @@ pub struct FitOptions {
     history: String,
     pub output: String,
     pub weighted: bool,
+    /// Whether the features are expressions other than plain columns.
+    pub computed: bool,
     /// Starting centroids: float64, little-endian, row-major. None, too, where options are checked before there are any.
     #[serde(with = "serde_bytes")]
     given: Option<Vec<u8>>,
@@ -84,7 +86,7 @@ impl FitOptions {
     }
 
     fn with_init(&self, given: Init) -> Result<KMeans> {
-        let k = usize::try_from(self.k).map_err(|_| invalid("k", "an integer of at least 1", self.k))?;
+        let k = usize::try_from(self.k).map_err(|_| invalid("k", "an integer from 1 to 2^32 - 1", self.k))?;
         let seed = self.seed.parse();
         let seed = seed.map_err(|_| KMeansError::InvalidOption {
             option: "seed",
@@ -135,7 +137,7 @@ impl FitOptions {
         let Some(names) = &self.given_names else {
             return match expected {
                 Some(expected) if expected != width => {
-                    Err(KMeansError::WidthMismatch { what: "starting centroids", expected, got: width })
+                    Err(KMeansError::WidthMismatch { what: STARTING_CENTROIDS, expected, got: width })
                 }
                 _ => Ok(centroids),
             };
@@ -156,7 +158,7 @@ impl FitOptions {
             places.extend(starts[column]..starts[column] + self.given_widths[column]);
         }
         if let Some(expected) = expected.filter(|&expected| expected != places.len()) {
-            return Err(KMeansError::WidthMismatch { what: "starting centroids", expected, got: places.len() });
+            return Err(KMeansError::WidthMismatch { what: STARTING_CENTROIDS, expected, got: places.len() });
         }
         Ok(centroids.chunks_exact(width.max(1)).flat_map(|row| places.iter().map(|&place| row[place])).collect())
     }

@@ -94,11 +94,13 @@ pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<P
         return Err(KMeansError::WeightOutOfRange { got: survey.largest_weight });
     }
     if params.k as u64 > survey.positive {
-        return Err(KMeansError::TooFewDistinct { k: params.k });
+        return Err(KMeansError::TooFewDistinct { k: params.k, rows: survey.positive });
     }
-    let positive_largest = survey.columns.iter().fold(0.0, |m: f64, column| m.max(column.largest));
-    check_magnitude::<T>("feature values", survey.largest)?;
-    check_magnitude::<T>("feature values", positive_largest)?;
+    // The largest over all rows keeps a row of weight 0 from overflowing, that over rows of positive weight keeps S in range.
+    let widest = (0..d).max_by(|&a, &b| survey.columns[a].largest.total_cmp(&survey.columns[b].largest)).unwrap_or(0);
+    let column = format!("column {:?}", parts[0].features.names()[widest]);
+    check_magnitude::<T>(&column, survey.columns[widest].largest)?;
+    check_magnitude::<T>("values of rows of weight 0", survey.largest)?;
     let weights = (weighted && survey.largest_weight > 0.0).then(|| WeightScale::new(survey.largest_weight));
 
     let contributions = match weights {

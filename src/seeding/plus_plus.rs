@@ -25,7 +25,7 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u3
     let mut total = session.take_seed(&centroids);
     for step in 1..params.k {
         if total == 0 {
-            return Err(KMeansError::TooFewDistinct { k: params.k });
+            return Err(KMeansError::TooFewDistinct { k: params.k, rows: session.positive_rows() });
         }
         let candidates: Vec<T> = (0..trials).flat_map(|trial| draw(session, total, step, trial)).collect();
         let gains = session.gains(&candidates);

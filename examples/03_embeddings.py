@@ -1,0 +1,54 @@
+"""Vectors in one column: 1,797 handwritten digits of 64 pixels each, clustered without a look at what they stand for.
+
+A column of embeddings, from whatever made them, is clustered in the same way: as Array, or as List of one width.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+from sklearn.datasets import load_digits
+from sklearn.metrics import adjusted_rand_score
+
+import polars_kmeans as pk
+
+bunch = load_digits()
+digits = pl.DataFrame(
+    {"pixels": bunch.data, "digit": bunch.target},
+    schema={"pixels": pl.Array(pl.Float32, 64), "digit": pl.UInt8},
+)
+
+# k-means finds a local optimum: of ten starts, the fit of least inertia is kept.
+model = pk.KMeans(k=10, n_init=10, seed=1).fit(digits, "pixels")
+assert model.inertia < pk.KMeans(k=10, n_init=1, seed=1).fit(digits, "pixels").inertia
+
+# A centroid is a digit too: it stands in a column of the same name and type, ready to be searched, joined or drawn.
+assert model.centroids.schema["pixels"] == digits.schema["pixels"] == pl.Array(pl.Float32, 64)
+shades = " .:-=+*#%@"
+first = model.centroids["pixels"][0].to_list()
+print("centroid 0:")
+for row in range(8):
+    print("  " + "".join(2 * shades[int(value / 16 * 9)] for value in first[8 * row : 8 * row + 8]))
+
+# Label every digit, and measure its distance to all ten centroids: the label is the nearest of them.
+digits = digits.with_columns(model.predict(), model.transform())
+assert digits.schema["distances"] == pl.Array(pl.Float64, 10)
+assert digits["distances"].arr.arg_min().equals(digits["kmeans"])
+inertia = digits.select((pl.col("distances").arr.min() ** 2).sum()).item()
+assert abs(inertia / model.inertia - 1) < 1e-9
+
+# How far do clusters and true digits agree? Name each cluster after its most frequent digit, then count.
+clusters = (
+    digits.group_by("kmeans")
+    .agg(
+        pl.len(),
+        pl.col("digit").mode().sort().first().alias("named"),
+        pl.col("digit").unique_counts().max().alias("right"),
+    )
+    .sort("kmeans")
+)
+purity = clusters["right"].sum() / digits.height
+rand = adjusted_rand_score(digits["digit"], digits["kmeans"])
+with pl.Config(tbl_rows=10):
+    print(clusters)
+print(f"{purity:.1%} of the digits are in a cluster named after them; adjusted Rand index {rand:.3f}")
+assert purity > 0.75 and rand > 0.6

@@ -1,0 +1,68 @@
+"""Weights: rows of a survey that stand for several people each, and one that stands for nobody."""
+
+from __future__ import annotations
+
+import polars as pl
+
+import polars_kmeans as pk
+
+survey = pl.DataFrame(
+    [
+        (19, 31.0, 3),
+        (22, 28.5, 2),
+        (24, 33.0, 1),
+        (35, 14.0, 4),
+        (38, 17.5, 1),
+        (41, 12.0, 2),
+        (66, 3.5, 5),
+        (71, 6.0, 2),
+        (74, 2.0, 1),
+        (30, 90.0, 0),  # a joker: kept in the table, but not to be counted
+    ],
+    schema=["age", "hours_online", "people"],
+    orient="row",
+)
+features = ["age", "hours_online"]
+start = [[20, 30], [40, 10], [70, 5]]
+
+
+def close(a: pl.DataFrame, b: pl.DataFrame) -> bool:
+    """Whether centroids are the same up to rounding."""
+    return a.select((pl.col(name) - b[name]).abs().max() < 1e-12 for name in features).row(0) == (True, True)
+
+
+# A weight is a column, or any expression of one.
+weighted = pk.KMeans(k=3, init=start, weight="people").fit(survey, features)
+print(weighted.centroids)
+
+# A row of weight 3 counts as the row three times. Sizes alone differ: they are numbers of rows of positive weight.
+people = survey.select(pl.col(features).repeat_by("people")).explode(features, empty_as_null=False)
+repeated = pk.KMeans(k=3, init=start).fit(people, features)
+assert people.height == survey["people"].sum() == 21
+assert close(weighted.centroids, repeated.centroids)
+assert abs(weighted.inertia - repeated.inertia) < 1e-9
+assert weighted.centroids["size"].to_list() == [3, 3, 3]
+assert repeated.centroids["size"].to_list() == [6, 7, 8]
+
+# The sum of the weights in every cluster is one aggregation away.
+labelled = survey.with_columns(weighted.predict())
+assert labelled.group_by("kmeans").agg(pl.col("people").sum()).sort("kmeans")["people"].to_list() == [6, 7, 8]
+
+# The row of weight 0 has a label, that of the nearest centroid, but moves nothing.
+without = pk.KMeans(k=3, init=start, weight="people").fit(survey.filter(pl.col("people") > 0), features)
+assert without.centroids.equals(weighted.centroids)
+assert without.inertia == weighted.inertia
+assert labelled["kmeans"].null_count() == 0
+
+# Counted like any other row, it would have pulled a centroid towards it.
+unweighted = pk.KMeans(k=3, init=start).fit(survey, features)
+print(unweighted.centroids)
+assert unweighted.centroids["hours_online"].max() > weighted.centroids["hours_online"].max() + 10
+
+# Only proportions matter to the centroids, so weights need not be whole or sum to anything; inertia is in their unit.
+shares = pk.KMeans(k=3, init=start, weight=pl.col("people") / pl.col("people").sum()).fit(survey, features)
+assert close(shares.centroids, weighted.centroids)
+assert abs(shares.inertia - weighted.inertia / 21) < 1e-9
+
+# In an expression, too.
+assert survey.select(pk.kmeans(features, k=3, init=start, weight="people")).to_series().equals(labelled["kmeans"])

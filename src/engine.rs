@@ -1,0 +1,50 @@
+//! Where the engine is compiled: once a feature type, in this crate, with this crate's settings.
+//!
+//! Fits and predictions are generic over [`Float`](crate::Float); were their entries generic too, every crate that calls one
+//! would compile the kernels anew, unoptimised in its debug builds.
+
+use crate::backend::cpu::InstructionSet;
+use crate::error::Result;
+use crate::features::Column;
+use crate::fit;
+use crate::fixed::DistanceScale;
+use crate::model::{Fitted, Prediction};
+use crate::params::KMeans;
+use crate::predict::{self, Rows};
+use crate::tile::Part;
+
+/// The scale of distances of a score, from lows, highs and the largest `w^`.
+pub type ScoreScale<'s> = &'s dyn Fn(&[f64], &[f64], f64) -> DistanceScale;
+
+/// What the engine does, for one feature type.
+pub trait Engine: Sized {
+    fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet) -> Result<Fitted<Self>>;
+    fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>>;
+    fn nearest(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<Prediction>>>;
+    fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
+    fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>, scale: ScoreScale<'_>) -> Result<f64>;
+}
+
+macro_rules! engine {
+    ($($float:ty),*) => {$(
+        impl Engine for $float {
+            fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet) -> Result<Fitted<Self>> {
+                fit::fit(estimator, parts, set)
+            }
+            fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>> {
+                predict::labels(rows)
+            }
+            fn nearest(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<Prediction>>> {
+                predict::nearest(rows)
+            }
+            fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {
+                predict::distances(rows)
+            }
+            fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>, scale: ScoreScale<'_>) -> Result<f64> {
+                predict::inertia(rows, weights, scale)
+            }
+        }
+    )*};
+}
+
+engine!(f32, f64);

@@ -1,0 +1,278 @@
+"""What bad input is answered with. The cases make docs/bad-input.md, and hold it to what the package does.
+
+WRITE_GOLDEN=1 writes the document anew.
+"""
+
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import polars.selectors as cs
+import pytest
+from polars.exceptions import ColumnNotFoundError, InvalidOperationError, ShapeError
+
+import polars_kmeans as pk
+from polars_kmeans import InvalidColumnError, InvalidDataError, InvalidModelError, InvalidParameterError, ModelFileError
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-input.md"
+HEAD = """# Bad input, and what it is answered with
+
+Written by `tests/python/test_bad_input.py`, which calls every one of these; `WRITE_GOLDEN=1` writes it anew.
+
+All of them are subclasses of `pk.KMeansError`, which is a `polars.exceptions.ComputeError`, but for those of Polars
+itself. A query raises a plain `ComputeError` whose text starts with the name; `with pk.typed_errors():` turns it into
+the exception. `model` was fitted to two columns, `x` and `y`.
+"""
+
+Case = tuple[str, type[Exception], Callable[[], Any]]
+
+DF = pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1], "y": [1.0, 1.1, 9.0, 9.1]})
+FOLDER = Path(tempfile.mkdtemp())
+
+
+def fitted() -> pk.KMeansModel:
+    return pk.KMeans(k=2, seed=1).fit(DF, ["x", "y"])
+
+
+def kmeans(values: Any, dtype: Any = None, k: Any = 2, name: str = "x", **options: Any) -> Callable[[], Any]:
+    """Cluster one column of these values."""
+    return lambda: pl.DataFrame({name: pl.Series(values, dtype=dtype)}).select(pk.kmeans(name, k=k, **options))
+
+
+def option(**options: Any) -> Callable[[], Any]:
+    return lambda: pk.kmeans("x", "y", **{"k": 2, **options})
+
+
+def weighted(weights: list[Any], dtype: Any = pl.Float64) -> Callable[[], Any]:
+    return lambda: DF.with_columns(w=pl.Series(weights, dtype=dtype)).select(pk.kmeans("x", k=2, weight="w"))
+
+
+def started(init: Any, *columns: str, k: int = 2) -> Callable[[], Any]:
+    return lambda: DF.select(pk.kmeans(*(columns or ("x", "y")), k=k, init=init))
+
+
+def query(expr: Callable[[], pl.Expr]) -> Callable[[], Any]:
+    return lambda: DF.select(expr())
+
+
+def load(name: str, write: Callable[[Path], Any]) -> Callable[[], Any]:
+    """Load a file that was just written."""
+
+    def call() -> pk.KMeansModel:
+        write(FOLDER / name)
+        return pk.KMeansModel.load(FOLDER / name)
+
+    return call
+
+
+def truncated(path: Path) -> None:
+    fitted().save(path)
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def rewritten(**changes: Any) -> Callable[[Path], None]:
+    """Write a model with Polars, with other metadata."""
+
+    def write(path: Path) -> None:
+        fitted().save(path)
+        header = json.loads(pl.read_parquet_metadata(path)["polars-kmeans"])
+        pl.read_parquet(path).write_parquet(path, metadata={"polars-kmeans": json.dumps({**header, **changes})})
+
+    return write
+
+
+VALUES: list[Case] = [
+    ("a null", InvalidDataError, kmeans([1.0, None, 2.0])),
+    ("NaNs and infinities", InvalidDataError, kmeans([1.0, math.nan, math.inf, -math.inf])),
+    ("a null in an Array", InvalidDataError, kmeans([[1.0, None], [2.0, 3.0]], pl.Array(pl.Float64, 2))),
+    ("a null Array", InvalidDataError, kmeans([[1.0, 2.0], None], pl.Array(pl.Float64, 2))),
+    (
+        "no rows (of a model: an expression gives no labels)",
+        InvalidDataError,
+        lambda: pk.KMeans(k=2).fit(DF.clear(), "x"),
+    ),
+    ('only nulls, `null_policy="skip"`', InvalidDataError, kmeans([None, None], pl.Float64, null_policy="skip")),
+    ("one row, `k=2`", pk.TooFewRowsError, kmeans([1.0])),
+    ("`k` greater than the number of rows", pk.TooFewRowsError, kmeans([1.0, 2.0, 3.0], k=4)),
+    ("`k` greater than the number of distinct rows", pk.TooFewRowsError, kmeans([1.0, 1.0, 2.0, 2.0], k=3)),
+    ("float64 beyond 2^450", InvalidDataError, kmeans([1.0, 1e200])),
+    ("float64 below 2^-450", InvalidDataError, kmeans([0.0, 1e-200])),
+    ("a sentinel beside small values", InvalidDataError, kmeans([1e-10, 2e-10, 3e-10, 1e30])),
+    ("all weights 0", InvalidDataError, weighted([0.0, 0.0, 0.0, 0.0])),
+    ("a negative weight", InvalidDataError, weighted([1.0, 1.0, -0.5, 1.0])),
+    ("a null weight", InvalidDataError, weighted([1.0, 1.0, None, 1.0])),
+    ("a NaN weight", InvalidDataError, weighted([1.0, 1.0, math.nan, 1.0])),
+    ("a weight beyond 2^64", InvalidDataError, weighted([1.0, 1.0, 1.0, 1e30])),
+]
+COLUMNS: list[Case] = [
+    ("String", InvalidColumnError, kmeans(["a", "b"])),
+    ("Date", InvalidColumnError, kmeans([date(2020, 1, 1), date(2020, 1, 2)])),
+    ("Datetime", InvalidColumnError, kmeans([datetime(2020, 1, 1), datetime(2020, 1, 2)])),
+    ("Duration", InvalidColumnError, kmeans([timedelta(1), timedelta(2)])),
+    ("Time", InvalidColumnError, kmeans([time(1), time(2)])),
+    ("Categorical", InvalidColumnError, kmeans(["a", "b"], pl.Categorical)),
+    ("Enum", InvalidColumnError, kmeans(["a", "b"], pl.Enum(["a", "b"]))),
+    ("Binary", InvalidColumnError, kmeans([b"a", b"b"])),
+    ("Null", InvalidColumnError, kmeans([None, None])),
+    ("Object", InvalidColumnError, kmeans([object(), object()], pl.Object)),
+    ("Struct", InvalidColumnError, kmeans([{"a": 1.0}, {"a": 2.0}])),
+    ("a List of String", InvalidColumnError, kmeans([["a"], ["b"]])),
+    ("an Array of Array", InvalidColumnError, kmeans([[[1.0]], [[2.0]]], pl.Array(pl.Array(pl.Float64, 1), 1))),
+    (
+        "an Array beside another column",
+        InvalidColumnError,
+        query(lambda: pk.kmeans(pl.concat_list("x", "y").list.to_array(2).alias("a"), "x", k=2)),
+    ),
+    ("an Array of width 0", InvalidColumnError, kmeans([[], []], pl.Array(pl.Float64, 0))),
+    ("lists of unequal lengths", InvalidParameterError, kmeans([[1.0, 2.0], [3.0]])),
+    ("columns of unequal lengths", ShapeError, query(lambda: pk.kmeans("x", pl.col("y").head(3), k=2))),
+    (
+        "columns of unequal lengths, of a model",
+        InvalidParameterError,
+        lambda: pk.KMeans(k=2).fit(DF, "x", pl.col("y").head(3)),
+    ),
+    (
+        "weights of another length",
+        ShapeError,
+        query(lambda: pk.kmeans("x", k=2, weight=pl.col("y").head(3))),
+    ),
+    ("a String as weight", InvalidParameterError, weighted(["a", "b", "c", "d"], pl.String)),
+    ("a feature named `cluster`", InvalidColumnError, kmeans([1.0, 2.0], name="cluster")),
+    ("a feature named `size`", InvalidColumnError, kmeans([1.0, 2.0], name="size")),
+    ("a feature named `inertia`", InvalidColumnError, kmeans([1.0, 2.0], name="inertia")),
+    ("a feature twice", InvalidColumnError, query(lambda: pk.kmeans("x", "y", "x", k=2))),
+    ("a feature twice, `fit`", InvalidColumnError, lambda: pk.KMeans(k=2).fit(DF, ["x", "x"])),
+    ("no features", InvalidColumnError, lambda: pk.kmeans(k=2)),
+    ("a selector that finds nothing", InvalidOperationError, query(lambda: pk.kmeans(cs.string(), k=2))),
+    ("a number as a feature", InvalidColumnError, lambda: pk.kmeans(1, k=2)),  # type: ignore[arg-type]
+    ("a column that is not there", ColumnNotFoundError, query(lambda: pk.kmeans("z", k=2))),
+    ("a column that is not there, `fit`", ColumnNotFoundError, lambda: pk.KMeans(k=2).fit(DF, "z")),
+    ("a weight that is not there", ColumnNotFoundError, query(lambda: pk.kmeans("x", k=2, weight="w"))),
+]
+PARAMETERS: list[Case] = [
+    *(
+        (f"`{name}={value!r}`", InvalidParameterError, option(**{name: value}))
+        for name, values in {
+            "k": [0, -1, 2.5, True, "2"],
+            "seed": [-1, 2**64, 1.0],
+            "tol": [-1, math.nan, math.inf, "x"],
+            "tol_labels": [-0.5],
+            "max_iter": [0, 2.0],
+            "n_init": [0, "many"],
+            "init": ["best", "kmeans-parallel", 3, [1.0, 2.0], [], [[]], [["a", "b"], ["c", "d"]], [[1.0, 2.0], [3.0]]],
+            "null_policy": ["drop", None],
+            "too_few": ["maybe"],
+            "output": ["both", None],
+            "weight": [1.0],
+        }.items()
+        for value in values
+    ),
+    ("`init=np.zeros(2)`", InvalidParameterError, option(init=np.zeros(2))),
+    ('`weight=pl.col("x", "y")`', InvalidParameterError, option(weight=pl.col("x", "y"))),
+    ('`KMeans(2, history="some")`', InvalidParameterError, lambda: pk.KMeans(2, history="some")),  # type: ignore[arg-type]
+    ('`model.predict(output="both")`', InvalidParameterError, lambda: fitted().predict(output="both")),  # type: ignore[arg-type]
+    ("`init` of 3 features, 2 columns", InvalidParameterError, started([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])),
+    ("`init` of 3 rows, `k=2`", InvalidParameterError, started([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])),
+    ("`init` with a null", InvalidParameterError, started([[1.0, 2.0], [None, 4.0]])),
+    ("`init` with an infinity", InvalidParameterError, started([[1.0, 2.0], [math.inf, 4.0]])),
+    ("`init` beyond 2^450", InvalidDataError, started([[1.0, 2.0], [1e200, 4.0]])),
+    (
+        "`init` with strings in a frame",
+        InvalidParameterError,
+        started(pl.DataFrame({"x": ["a", "b"], "y": ["c", "d"]})),
+    ),
+    ("`init`: a frame without `y`", InvalidParameterError, started(pl.DataFrame({"x": [1.0, 2.0]}))),
+    ("`init`: a frame without rows", InvalidParameterError, started(DF.clear())),
+    ("`init`: a frame of 4 rows, `k=2`", InvalidParameterError, started(DF)),
+    (
+        "`init`: a frame of lists of unequal lengths",
+        InvalidParameterError,
+        kmeans([[1.0, 2.0], [3.0, 4.0]], init=pl.DataFrame({"x": [[1.0, 2.0, 3.0], [4.0]]})),
+    ),
+]
+MODELS: list[Case] = [
+    ("`fit` on a dict", InvalidParameterError, lambda: pk.KMeans(k=2).fit({"x": [1.0]}, "x")),  # type: ignore[arg-type]
+    ("`fit` on a Series", InvalidParameterError, lambda: pk.KMeans(k=2).fit(DF["x"], "x")),  # type: ignore[arg-type]
+    ("`model.score` of a dict", InvalidParameterError, lambda: fitted().score({"x": [1.0]})),  # type: ignore[arg-type]
+    ("`model.predict` with 1 column", InvalidColumnError, query(lambda: fitted().predict("x"))),
+    (
+        "`model.predict` with 3 columns",
+        InvalidColumnError,
+        query(lambda: fitted().predict("x", "y", pl.col("x").alias("z"))),
+    ),
+    (
+        "`model.predict` with an Array of 3",
+        InvalidColumnError,
+        query(lambda: fitted().predict(pl.concat_list("x", "y", "x").list.to_array(3))),
+    ),
+    (
+        "`model.predict` with a String",
+        InvalidColumnError,
+        query(lambda: fitted().predict("x", pl.col("y").cast(pl.String))),
+    ),
+    ("`model.transform` with 1 column", InvalidColumnError, query(lambda: fitted().transform("x"))),
+    ("`model.score` with a negative weight", InvalidDataError, lambda: fitted().score(DF, weight=pl.lit(-1.0))),
+    ("`model.predict` of a frame without `y`", ColumnNotFoundError, lambda: DF.select("x").select(fitted().predict())),
+    ("a truncated model file", InvalidModelError, load("truncated.parquet", truncated)),
+    ("an empty file", InvalidModelError, load("empty.parquet", lambda path: path.write_bytes(b""))),
+    ("a text file", InvalidModelError, load("notes.txt", lambda path: path.write_text("Hello, world!\n"))),
+    ("another Parquet file", InvalidModelError, load("other.parquet", DF.write_parquet)),
+    (
+        "a model file of a newer version",
+        InvalidModelError,
+        load("newer.parquet", rewritten(format=2, creator="polars-kmeans 9.0.0")),
+    ),
+    ("a model file that another program wrote", InvalidModelError, load("copy.parquet", rewritten())),
+    ("a model file that is not there", ModelFileError, lambda: pk.KMeansModel.load(FOLDER / "missing.parquet")),
+    ("a folder as a model file", ModelFileError, lambda: pk.KMeansModel.load(FOLDER)),
+    (
+        "saving into a folder that is not there",
+        ModelFileError,
+        lambda: fitted().save(FOLDER / "missing" / "model.parquet"),
+    ),
+    ("a model from other bytes", InvalidModelError, lambda: pk.KMeansModel(b"Hello, world!")),
+]
+SECTIONS = {"Values": VALUES, "Columns": COLUMNS, "Parameters": PARAMETERS, "Models and files": MODELS}
+CASES = [case for section in SECTIONS.values() for case in section]
+
+
+def answer(call: Callable[[], Any]) -> tuple[type[BaseException], str]:
+    """Return the exception that a call raises, and its message without what differs from run to run."""
+    try:
+        with pk.typed_errors():
+            call()
+    except Exception as error:
+        message = str(error).split("\n\n")[0]
+        return type(error), re.sub(r"\.polars-kmeans-\w+", ".polars-kmeans-...", message.replace(str(FOLDER), "..."))
+    return type(None), "nothing"
+
+
+def report() -> str:
+    lines = [HEAD]
+    for title, cases in SECTIONS.items():
+        lines += [f"## {title}", "", "| what | exception | message |", "|---|---|---|"]
+        for what, _, call in cases:
+            exception, message = answer(call)
+            cell = message.replace("|", "\\|").replace("\n", " ")
+            lines.append(f"| {what} | `{exception.__name__}` | `{cell}` |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("exception", "call"), [pytest.param(e, call, id=what) for what, e, call in CASES])
+def test_exception(exception: type[Exception], call: Callable[[], Any]) -> None:
+    assert answer(call)[0] is exception
+
+
+def test_document() -> None:
+    if "WRITE_GOLDEN" in os.environ:
+        DOCUMENT.write_text(report())
+    assert report() == DOCUMENT.read_text()
