@@ -250,6 +250,8 @@ def answer(call: Callable[[], Any]) -> tuple[type[BaseException], str]:
         with pk.typed_errors():
             call()
     except Exception as error:
+        if not isinstance(error, pk.KMeansError):
+            return type(error), "(Polars' own, which its versions word differently)"
         message = str(error).split("\n\n")[0]
         return type(error), re.sub(r"\.polars-kmeans-\w+", ".polars-kmeans-...", message.replace(str(FOLDER), "..."))
     return type(None), "nothing"
