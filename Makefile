@@ -3,6 +3,9 @@
 SHELL := bash
 
 VENV ?= .venv
+# The oldest Polars that the package works with, as pyproject.toml says, is tested in a virtual environment of its own.
+OLDEST_POLARS := 1.28.1
+OLDEST ?= .venv-oldest
 PYTHON ?= python3
 # Where cargo builds; set it to keep builds between clones. The Python build has its own directory in it: pyo3's build
 # environment differs, and sharing one would rebuild Polars each time.
@@ -47,7 +50,7 @@ examples-python: build ## Run every Python example
 	for file in examples/*.py; do echo "== $$file"; $(BIN)/python $$file || exit; done
 
 .PHONY: test
-test: lint test-rust examples-rust test-python examples-python ## Everything that must be green
+test: lint test-rust examples-rust test-python test-oldest examples-python ## Everything that must be green
 
 .PHONY: lint
 lint: $(VENV)/ready ## Formatting, clippy, ruff
@@ -67,7 +70,17 @@ test-rust: ## The engine without Polars, then with it, then the documentation's 
 .PHONY: test-python
 test-python: build ## Types, and the Python package under its tests
 	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest polars_kmeans._internal
 	$(BIN)/pytest
+
+$(OLDEST)/ready: Makefile
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet "polars==$(OLDEST_POLARS)" "pytest>=8" "numpy>=2"
+	touch $@
+
+.PHONY: test-oldest
+test-oldest: build $(OLDEST)/ready ## The Python package under the oldest Polars that it works with
+	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(addprefix tests/python/test_,expressions.py groups.py same_bits.py)
 
 .PHONY: bench
 bench: build ## Time fit, assign and update on the CPU shapes, beside scikit-learn
@@ -80,4 +93,4 @@ docs: ## The Rust documentation
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf target $(VENV) quickstart.png
+	rm -rf target $(VENV) $(OLDEST) quickstart.png

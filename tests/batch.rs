@@ -7,6 +7,8 @@ use arrow::array::{
     ListArray, RecordBatch, StringArray, UInt32Array,
 };
 use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use parquet::basic::ColumnOrder;
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use polars_kmeans::{FeatureLayout, Features, KMeans, KMeansError, KMeansModel, NullPolicy};
 
 fn columns() -> [Vec<f32>; 2] {
@@ -152,6 +154,10 @@ fn a_model_survives_its_file() {
         assert_eq!(loaded.to_parquet().unwrap(), fit.model.to_parquet().unwrap(), "equal models are equal files");
     }
     let file = std::fs::read(&path).unwrap();
+    let reader = SerializedFileReader::new(bytes::Bytes::from(file.clone())).unwrap();
+    let orders = reader.metadata().file_metadata().column_orders().unwrap();
+    // Older readers know no other order.
+    assert!(orders.iter().all(|order| matches!(order, ColumnOrder::TYPE_DEFINED_ORDER(_))), "{orders:?}");
     for cut in (0..file.len()).step_by(7) {
         let error = KMeansModel::from_parquet(file[..cut].to_vec()).unwrap_err();
         assert!(matches!(error, KMeansError::InvalidModel { .. }), "{error}");

@@ -4,6 +4,20 @@ from typing import Any
 
 import polars as pl
 
+__all__ = [
+    "__version__",
+    "check_options",
+    "encode_centroids",
+    "load_model",
+    "model_centroids",
+    "model_columns",
+    "model_facts",
+    "model_history",
+    "model_parameters",
+    "models_equal",
+    "save_model",
+]
+
 __version__: str
 
 def model_centroids(model: bytes) -> pl.DataFrame: ...

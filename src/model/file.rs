@@ -1,18 +1,22 @@
 //! A model as a Parquet file: the centroid frame, and everything else as JSON in the file's metadata.
 //!
 //! Any Parquet reader sees a table of `cluster`, `size`, `inertia` and the features. Values are written plain and uncompressed,
-//! so that a reader knows from the file's length how many there can be: a few crafted bytes cannot ask for gigabytes.
+//! so that a reader knows from the file's length how many there can be: a few crafted bytes cannot ask for gigabytes. What the
+//! Parquet reader would believe without a check is checked before it reads: see [`thrift`].
 //! Wall times are not saved: equal fits give equal files.
+
+mod thrift;
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, PrimitiveArray, RecordBatch};
 use arrow::compute::concat_batches;
-use arrow::datatypes::{ArrowPrimitiveType, DataType, Float32Type, Float64Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Float32Type, Float64Type, Schema, SchemaBuilder, UInt32Type, UInt64Type};
 use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::basic::Compression;
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -27,6 +31,8 @@ pub const FORMAT: u32 = 1;
 const KEY: &str = "polars-kmeans";
 /// What a Parquet file starts and ends with.
 const PARQUET: &[u8] = b"PAR1";
+/// Bytes that the names of a list column's features may take, whatever the file's length, and for each byte of it.
+const NAMES: (usize, usize) = (1 << 20, 64);
 
 /// What every version's metadata holds.
 #[derive(Deserialize)]
@@ -107,7 +113,8 @@ impl KMeansModel {
                 writer.write(&table)?;
                 writer.into_inner()
             };
-            write().map_err(|error| error.to_string())
+            let bytes: parquet::errors::Result<Vec<u8>> = write();
+            bytes.map(with_type_order).map_err(|error| error.to_string())
         };
         encode().map_err(|error: String| invalid("a model that can be written", error))
     }
@@ -130,15 +137,40 @@ impl KMeansModel {
     }
 }
 
+/// Declares the order of every column's values to be that of its type.
+///
+/// The footer ends with one order a column, then the end of the structure (0), the footer's length and `PAR1`. The Parquet writer
+/// declares IEEE 754's total order for floats, a member that readers built before 2026 do not know, and some of them (Polars
+/// 1.28) then refuse the whole file. Orders say how to read statistics, of which this file has none.
+fn with_type_order(mut bytes: Vec<u8>) -> Vec<u8> {
+    const TYPE_ORDER: [u8; 3] = [0x1C, 0, 0];
+    const IEEE_754_TOTAL_ORDER: [u8; 3] = [0x2C, 0, 0];
+    let mut end = bytes.len() - PARQUET.len() - 4 - 1;
+    while let Some(order) = bytes[..end].last_chunk_mut::<3>()
+        && (*order == TYPE_ORDER || *order == IEEE_754_TOTAL_ORDER)
+    {
+        *order = TYPE_ORDER;
+        end -= 3;
+    }
+    bytes
+}
+
 fn read(bytes: Vec<u8>) -> Result<KMeansModel> {
-    let len = bytes.len();
     let damaged = |error: &dyn std::fmt::Display| invalid("a readable Parquet file", error);
-    let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(bytes::Bytes::from(bytes), ArrowReaderOptions::new())
-        .map_err(|error| damaged(&error))?;
-    let header = header(reader.metadata())?;
-    let schema = reader.schema().clone();
-    let (layout, d, dtype) = features(schema.fields())?;
-    let k = check_size(reader.metadata(), &header.parameters, d, len)?;
+    if !thrift::is_sound(&bytes) {
+        return Err(invalid("sound Parquet metadata", "damaged ones"));
+    }
+    let bytes = bytes::Bytes::from(bytes);
+    // Not the Arrow schema that the writer adds: Parquet's own says all but how long lists are.
+    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+    let metadata = ArrowReaderMetadata::load(&bytes, options).map_err(|error| damaged(&error))?;
+    let header = header(metadata.metadata())?;
+    let (layout, dtype) = features(metadata.schema().fields())?;
+    let (k, d) = check_size(metadata.metadata(), &header.parameters, &layout, &bytes)?;
+    let schema = Arc::new(with_width(metadata.schema(), d)?);
+    let options = ArrowReaderOptions::new().with_schema(schema.clone());
+    let metadata = ArrowReaderMetadata::try_new(metadata.metadata().clone(), options).map_err(|error| damaged(&error))?;
+    let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, metadata);
     let batches = reader.with_batch_size(k).build().map_err(|error| damaged(&error))?;
     let batches = batches.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| damaged(&error))?;
     let table = concat_batches(&schema, &batches).map_err(|error| damaged(&error))?;
@@ -169,8 +201,8 @@ fn header(metadata: &ParquetMetaData) -> Result<Header> {
     serde_json::from_str(json).map_err(|error| invalid("a model's metadata", error))
 }
 
-/// The columns after cluster, size and inertia: how they stand, how many features they are, and their type.
-fn features(fields: &arrow::datatypes::Fields) -> Result<(FeatureLayout, usize, DataType)> {
+/// The columns after cluster, size and inertia: how they stand, and their type.
+fn features(fields: &arrow::datatypes::Fields) -> Result<(FeatureLayout, DataType)> {
     let own = [("cluster", DataType::UInt32), ("size", DataType::UInt64), ("inertia", DataType::Float64)];
     let got = || fields.iter().map(|field| format!("{} {}", field.name(), field.data_type())).collect::<Vec<_>>().join(", ");
     let other = || invalid("columns cluster, size, inertia and features of one float type", got());
@@ -180,43 +212,77 @@ fn features(fields: &arrow::datatypes::Fields) -> Result<(FeatureLayout, usize, 
         return Err(other());
     }
     let features = &fields[own.len()..];
-    let (layout, d, dtype) = match features[0].data_type() {
-        DataType::FixedSizeList(item, d) if features.len() == 1 => {
-            let d = usize::try_from(*d).map_err(|_| other())?;
-            (FeatureLayout::Array(features[0].name().clone()), d, item.data_type())
-        }
-        dtype => (FeatureLayout::Columns(features.iter().map(|f| f.name().clone()).collect()), features.len(), dtype),
+    let (layout, dtype) = match features[0].data_type() {
+        DataType::List(item) if features.len() == 1 => (FeatureLayout::Array(features[0].name().clone()), item.data_type()),
+        dtype => (FeatureLayout::Columns(features.iter().map(|f| f.name().clone()).collect()), dtype),
     };
     let same = matches!(layout, FeatureLayout::Array(_)) || features.iter().all(|field| field.data_type() == dtype);
     if !same || !matches!(dtype, DataType::Float32 | DataType::Float64) {
         return Err(other());
     }
-    Ok((layout, d, dtype.clone()))
+    Ok((layout, dtype.clone()))
 }
 
-/// The number of centroids, if a file of `len` bytes can hold them and is written as we write it.
-fn check_size(metadata: &ParquetMetaData, settings: &Settings, d: usize, len: usize) -> Result<usize> {
+/// The schema, with lists as lists of `d` values.
+fn with_width(schema: &Schema, d: usize) -> Result<Schema> {
+    let width = i32::try_from(d).map_err(|_| invalid("lists of at most 2^31 - 1 values", d))?;
+    let mut fields = SchemaBuilder::new();
+    for field in schema.fields() {
+        fields.push(match field.data_type() {
+            DataType::List(item) => {
+                Arc::new(field.as_ref().clone().with_data_type(DataType::FixedSizeList(item.clone(), width)))
+            }
+            _ => field.clone(),
+        });
+    }
+    Ok(fields.finish())
+}
+
+/// The numbers of centroids and of features, if a file of these bytes holds them and is written as we write it.
+fn check_size(metadata: &ParquetMetaData, settings: &Settings, layout: &FeatureLayout, bytes: &[u8]) -> Result<(usize, usize)> {
+    let len = bytes.len();
     let k = usize::try_from(metadata.file_metadata().num_rows()).ok().filter(|&k| k > 0 && k as u64 == settings.k);
     let k = k.ok_or_else(|| invalid(&format!("{} centroids", settings.k), metadata.file_metadata().num_rows()))?;
+    let last = metadata.file_metadata().schema_descr().num_columns() - 1;
+    let d = match layout {
+        FeatureLayout::Columns(names) => names.len(),
+        FeatureLayout::Array(_) => {
+            let lists = metadata.row_groups().iter().map(|group| group.column(last).num_values());
+            usize::try_from(lists.fold(0i64, i64::saturating_add)).unwrap_or(0) / k
+        }
+    };
     let needed = d.checked_mul(4).and_then(|row| row.checked_add(20)).and_then(|row| row.checked_mul(k));
-    if needed.is_none_or(|needed| needed > len) {
+    if d == 0 || needed.is_none_or(|needed| needed > len) {
         return Err(invalid(&format!("{k} centroids of {d} features"), format!("a file of {len} bytes")));
     }
-    let mut rows = 0i64;
+    // Features of a list are named after the column, whose name the file holds once.
+    if let FeatureLayout::Array(name) = layout
+        && name.len().saturating_mul(d) > len.saturating_mul(NAMES.1).max(NAMES.0)
+    {
+        return Err(invalid("a column name in proportion to the file", format!("{} bytes of it", name.len())));
+    }
+    let (mut rows, mut taken) = (0usize, 0usize);
     for group in metadata.row_groups() {
-        rows = rows.saturating_add(group.num_rows());
-        for column in group.columns() {
+        let group_rows = usize::try_from(group.num_rows()).unwrap_or(usize::MAX);
+        rows = rows.saturating_add(group_rows);
+        for (i, column) in group.columns().iter().enumerate() {
             let plain = column.compression() == Compression::UNCOMPRESSED && column.dictionary_page_offset().is_none();
-            let fits = usize::try_from(column.uncompressed_size()).is_ok_and(|size| size <= len);
-            if !plain || !fits || column.num_values() < 0 || column.num_values() as usize > len {
+            let width = if i == last && matches!(layout, FeatureLayout::Array(_)) { d } else { 1 };
+            let size = usize::try_from(column.compressed_size()).unwrap_or(usize::MAX);
+            let start = usize::try_from(column.data_page_offset()).unwrap_or(usize::MAX);
+            let pages = bytes.get(start..).and_then(|bytes| bytes.get(..size));
+            // All columns together: else many could be made of the same bytes.
+            taken = taken.saturating_add(size);
+            let values = pages.filter(|_| plain && taken <= len).and_then(thrift::plain_values);
+            if values.is_none() || values != group_rows.checked_mul(width) {
                 return Err(invalid("plain, uncompressed columns", "others: save the model with polars-kmeans"));
             }
         }
     }
-    if rows != metadata.file_metadata().num_rows() {
+    if rows != k {
         return Err(invalid(&format!("{k} centroids"), rows));
     }
-    Ok(k)
+    Ok((k, d))
 }
 
 fn model<P: ArrowPrimitiveType>(
