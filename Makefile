@@ -4,7 +4,7 @@ SHELL := bash
 
 VENV ?= .venv
 # The oldest Polars that the package works with, as pyproject.toml says, is tested in a virtual environment of its own.
-OLDEST_POLARS := 1.28.1
+OLDEST_POLARS := 1.43.2
 OLDEST ?= .venv-oldest
 PYTHON ?= python3
 # Where cargo builds; set it to keep builds between clones. The Python build has its own directory in it: pyo3's build
@@ -81,6 +81,13 @@ $(OLDEST)/ready: Makefile
 .PHONY: test-oldest
 test-oldest: build $(OLDEST)/ready ## The Python package under the oldest Polars that it works with
 	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(addprefix tests/python/test_,expressions.py groups.py same_bits.py)
+
+# Built under the address sanitizer, in a directory of its own.
+FUZZ_SECONDS ?= 600
+.PHONY: fuzz
+fuzz: ## Read made-up model files for ten minutes (wants a nightly Rust and cargo-fuzz)
+	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fuzz cargo +nightly fuzz run model_file -- \
+		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -malloc_limit_mb=512 -timeout=10
 
 .PHONY: bench
 bench: build ## Time fit, assign and update on the CPU shapes, beside scikit-learn

@@ -91,6 +91,9 @@ pub enum KMeansError {
         "a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\")"
     )]
     ReservedName { name: String },
+    /// A feature has no name, and so no column in the centroid frame.
+    #[error("a feature must have a name: give it one, e.g. pl.col(\"\").alias(\"x\")")]
+    UnnamedColumn,
     /// Two features have the same name.
     #[error("feature names must differ, got {name:?} twice")]
     DuplicateName { name: String },
@@ -158,6 +161,7 @@ impl KMeansError {
             | Self::MissingColumn { .. }
             | Self::UnsupportedDtype { .. }
             | Self::ReservedName { .. }
+            | Self::UnnamedColumn
             | Self::DuplicateName { .. } => ErrorKind::InvalidColumn,
             Self::NoRows { .. }
             | Self::TooManyRows { .. }

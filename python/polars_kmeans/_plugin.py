@@ -21,8 +21,8 @@ _WEIGHT = "__weight__"
 _OWN_COLUMNS = ("cluster", "size", "inertia")
 
 
-def features(columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
-    """Feature columns as expressions: names, expressions, selectors, or lists of them."""
+def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> list[pl.Expr]:
+    """Feature columns as expressions: names, expressions, selectors, or lists of them; for a fit their names differ."""
     exprs: list[pl.Expr] = []
     for item in columns:
         if isinstance(item, str):
@@ -30,7 +30,7 @@ def features(columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
         elif isinstance(item, pl.Expr):
             exprs.append(item)
         elif isinstance(item, Iterable) and not isinstance(item, (bytes, pl.Series, pl.DataFrame)):
-            exprs.extend(features(tuple(item)))
+            exprs.extend(features(tuple(item), by_name=False))
         else:
             msg = f"features: expected column names or expressions, got {type(item).__name__}"
             if isinstance(item, (pl.DataFrame, pl.LazyFrame)):
@@ -39,11 +39,14 @@ def features(columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
     if not exprs:
         msg = "features: expected at least one column, got none"
         raise InvalidColumnError(msg)
-    names = [expr.meta.output_name(raise_if_undetermined=False) for expr in exprs]
-    for i, name in enumerate(names):
-        if name is not None and name in names[:i]:
-            msg = f"feature names must differ, got {name!r} twice"
-            raise InvalidColumnError(msg)
+    if by_name:
+        seen = set()
+        for expr in exprs:
+            name = expr.meta.output_name(raise_if_undetermined=False)
+            if name is not None and name in seen:
+                msg = f"feature names must differ, got {name!r} twice"
+                raise InvalidColumnError(msg)
+            seen.add(name)
     return exprs
 
 
@@ -51,11 +54,15 @@ def _integer(name: str, value: Any) -> int:
     try:
         if isinstance(value, (bool, str)):
             raise TypeError
-        return index(value)
+        integer = index(value)
     except TypeError:
         expected = '"auto" or an integer' if name == "n_init" else "an integer"
-        msg = f"{name}: expected {expected}, got {value!r}"
+        msg = f"{name}: expected {expected}, got {value!r:.80}"
         raise InvalidParameterError(msg) from None
+    if integer.bit_length() > 64:
+        msg = f"{name}: expected an integer, got one of {integer.bit_length()} bits"
+        raise InvalidParameterError(msg)
+    return integer
 
 
 def _number(name: str, value: Any) -> float:
@@ -66,6 +73,15 @@ def _number(name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         msg = f"{name}: expected a number, got {value!r:.80}"
         raise InvalidParameterError(msg) from None
+
+
+@dataclass(frozen=True)
+class Given:
+    """Starting centroids: float64, row-major; their columns' names (none if matched by position) and widths."""
+
+    values: bytes
+    names: list[str] | None
+    widths: list[int]
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,7 @@ class FitOptions:
     null_policy: NullPolicy = "raise"
     too_few: TooFew = "raise"
     history: History = "light"
+    given: Given | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot travel to the engine, then what the engine refuses."""
@@ -91,10 +108,10 @@ class FitOptions:
                 msg = f"{name}: expected an integer below 2^63, got {value}"
                 raise InvalidParameterError(msg)
         _internal.check_options(self.kwargs("label"))
+        if not isinstance(self.init, str):
+            object.__setattr__(self, "given", _given(self.init))
 
-    def kwargs(
-        self, output: Output, given: Given | None = None, *, weighted: bool = False, computed: bool = False
-    ) -> dict[str, Any]:
+    def kwargs(self, output: Output, *, weighted: bool = False, computed: bool = False) -> dict[str, Any]:
         """Return the keywords of the plugin call."""
         return {
             "k": _integer("k", self.k),
@@ -112,19 +129,10 @@ class FitOptions:
             "output": str(output),
             "weighted": weighted,
             "computed": computed,
-            "given": given.values if given else None,
-            "given_names": given.names if given else None,
-            "given_widths": given.widths if given else [],
+            "given": self.given.values if self.given else None,
+            "given_names": self.given.names if self.given else None,
+            "given_widths": self.given.widths if self.given else [],
         }
-
-
-@dataclass(frozen=True)
-class Given:
-    """Starting centroids: float64, row-major; their columns' names (none if matched by position) and widths."""
-
-    values: bytes
-    names: list[str] | None
-    widths: list[int]
 
 
 def _given(init: Any) -> Given:
@@ -146,7 +154,7 @@ def _given(init: Any) -> Given:
         init = init.tolist()
     try:
         rows = [[float("nan") if value is None else float(value) for value in row] for row in init]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         msg = f"{expected}, got {init!r:.80} ({error})"
         raise InvalidParameterError(msg) from None
     widths = {len(row) for row in rows}
@@ -163,7 +171,7 @@ def _encode(frame: pl.DataFrame, *, by_name: bool) -> Given:
     return Given(values, names if by_name else None, widths)
 
 
-def _weight(weight: str | pl.Expr) -> pl.Expr:
+def weight_expr(weight: str | pl.Expr) -> pl.Expr:
     """Weights as one expression of one column."""
     expr = pl.col(weight) if isinstance(weight, str) else weight
     if not isinstance(expr, pl.Expr):
@@ -185,10 +193,9 @@ def fit(
     """Call a fitting function of the library over whole columns."""
     args = list(exprs)
     if weight is not None:
-        args.append(_weight(weight).alias(_WEIGHT))
-    given = None if isinstance(options.init, str) else _given(options.init)
+        args.append(weight_expr(weight).alias(_WEIGHT))
     computed = not all(expr.meta.is_column_selection() for expr in exprs)
-    kwargs = options.kwargs(output, given, weighted=weight is not None, computed=computed)
+    kwargs = options.kwargs(output, weighted=weight is not None, computed=computed)
     if output != "label":
         _internal.check_options(kwargs)
     if function != "fit_model":
@@ -224,7 +231,7 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None) -> p
     """Score rows under a model."""
     args = list(exprs)
     if weight is not None:
-        args.append(_weight(weight))
+        args.append(weight_expr(weight))
     return register_plugin_function(
         plugin_path=_LIBRARY,
         function_name="score",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
@@ -38,6 +39,10 @@ class KMeansModel:
         if not isinstance(other, KMeansModel):
             return NotImplemented
         return _internal.models_equal(self._encoded, other._encoded)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], KMeansModel], tuple[bytes]]:
+        """Pickle as the file that :meth:`save` writes, which later versions read."""
+        return _from_file, (_internal.model_to_file(self._encoded),)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -198,4 +203,8 @@ class KMeansModel:
         return KMeansModel(_internal.load_model(path))
 
     def _features(self, columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
-        return _plugin.features(columns or (_internal.model_columns(self._encoded),))
+        return _plugin.features(columns or (_internal.model_columns(self._encoded),), by_name=False)
+
+
+def _from_file(content: bytes) -> KMeansModel:
+    return KMeansModel(_internal.model_from_file(content))

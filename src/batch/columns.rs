@@ -20,7 +20,7 @@ pub struct BatchFeatures {
     /// For each column, its array in every batch: Float32 or Float64, or fixed-size lists of them.
     columns: Vec<Vec<ArrayRef>>,
     float64: bool,
-    d: usize,
+    pub d: usize,
     /// Whether they are lists that are all null, which could be of any width.
     pub width_unknown: bool,
 }

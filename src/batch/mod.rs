@@ -152,7 +152,14 @@ impl KMeansModel {
 
     /// None where they are lists without a single one that is not null.
     fn batch_features(&self, batches: &[RecordBatch]) -> Result<Option<BatchFeatures>> {
-        let features = BatchFeatures::new(batches, self.columns_to_find()?, !self.is_f32())?;
+        let names = self.columns_to_find()?;
+        if batches.is_empty() {
+            return Ok(None);
+        }
+        let features = BatchFeatures::new(batches, names, !self.is_f32())?;
+        if !features.width_unknown && features.d != self.n_features() {
+            return Err(KMeansError::WidthMismatch { what: "features", expected: self.n_features(), got: features.d });
+        }
         Ok((!features.width_unknown).then_some(features))
     }
 }

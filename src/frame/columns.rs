@@ -89,6 +89,11 @@ impl FrameFeatures {
     /// # Errors
     /// [`KMeansError::NoFeatures`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::LengthMismatch`].
     pub fn new(columns: &[Column], float64: bool) -> Result<Self> {
+        Self::of_width(columns, float64, None)
+    }
+
+    /// As [`FrameFeatures::new`], where so many features are expected.
+    pub(super) fn of_width(columns: &[Column], float64: bool, expected: Option<usize>) -> Result<Self> {
         let dtype = float_type(columns.iter().map(|column| (column.name().as_str(), column.dtype())))?;
         let dtype = if float64 { DataType::Float64 } else { dtype };
         let n = columns[0].len();
@@ -97,7 +102,7 @@ impl FrameFeatures {
             return Err(KMeansError::LengthMismatch { what, expected: n, got: column.len() });
         }
         let (rows, width_unknown) = match element(columns[0].dtype()) {
-            Some(_) => rows(&columns[0], &dtype).map(|(rows, width_unknown)| (Some(rows), width_unknown))?,
+            Some(_) => rows(&columns[0], &dtype, expected).map(|(rows, width_unknown)| (Some(rows), width_unknown))?,
             None => (None, false),
         };
         let layout = match rows {
@@ -107,6 +112,9 @@ impl FrameFeatures {
         let d = rows.as_ref().map_or(columns.len(), ArrayChunked::width);
         if d == 0 {
             return Err(KMeansError::NoFeatures);
+        }
+        if let Some(expected) = expected.filter(|&expected| expected != d) {
+            return Err(KMeansError::WidthMismatch { what: "features", expected, got: d });
         }
         let values = match dtype {
             DataType::Float32 => Values::F32(Pieces::new(columns, rows, &dtype, |series| Ok(series.f32()?.clone()))?),
@@ -145,7 +153,7 @@ where
             let values = downcast(&rows.get_inner())?;
             return Ok(Self::Rows(rows, values));
         }
-        let cast = |column: &Column| downcast(column.cast(dtype)?.as_materialized_series());
+        let cast = |column: &Column| downcast(&to_float(column.as_materialized_series(), dtype)?);
         Ok(Self::Columns(columns.iter().map(cast).collect::<Result<_>>()?))
     }
 
@@ -168,26 +176,41 @@ pub(super) fn view<P: PolarsNumericType>(column: &ChunkedArray<P>) -> Result<fea
 }
 
 /// An Array or List column as an Array column of this float type, and whether its width is a guess.
-fn rows(column: &Column, dtype: &DataType) -> Result<(ArrayChunked, bool)> {
+fn rows(column: &Column, dtype: &DataType, expected: Option<usize>) -> Result<(ArrayChunked, bool)> {
     let series = column.as_materialized_series();
-    let as_array = |series: &Series, width| -> Result<ArrayChunked> {
-        Ok(series.cast(&DataType::Array(Box::new(dtype.clone()), width))?.array()?.clone())
-    };
-    if let DataType::Array(_, width) = series.dtype() {
-        return Ok((as_array(series, *width)?, false));
+    let values = |values: Series| to_float(&values, dtype);
+    if let DataType::Array(..) = series.dtype() {
+        return Ok((series.array()?.apply_to_inner(&values)?, false));
     }
     // The values first: straight from lists to arrays, Polars would take decimals for their integers.
-    let lists = series.cast(&DataType::List(Box::new(dtype.clone())))?;
-    let width = list_width(lists.list()?)?;
-    Ok((as_array(&lists, width.unwrap_or(1))?, width.is_none()))
+    let lists = series.list()?.apply_to_inner(&values)?;
+    let width = list_width(&lists, expected)?;
+    let array = DataType::Array(Box::new(dtype.clone()), width.or(expected).unwrap_or(1));
+    Ok((lists.into_series().cast(&array)?.array()?.clone(), width.is_none()))
 }
 
-/// The values of every list that is not null, of which all have as many.
-fn list_width(lists: &ListChunked) -> Result<Option<usize>> {
+/// Numbers in this float type, rounded once.
+fn to_float(numbers: &Series, dtype: &DataType) -> PolarsResult<Series> {
+    let DataType::Decimal(_, scale) = numbers.dtype() else { return numbers.cast(dtype) };
+    // Polars would round the integer, then the quotient. Float64 holds 15 digits and powers of ten up to 22 exactly.
+    let (scale, power) = (*scale, 10f64.powi(*scale as i32));
+    let float = |integer: i128| match integer.unsigned_abs() {
+        0..=999_999_999_999_999 if scale <= 22 => integer as f64 / power,
+        _ => format!("{integer}e-{scale}").parse().unwrap_or(f64::NAN),
+    };
+    let floats: Float64Chunked = numbers.decimal()?.physical().apply_nonnull_values_generic(DataType::Float64, float);
+    floats.with_name(numbers.name().clone()).into_series().cast(dtype)
+}
+
+/// The values of every list that is not null, of which all have as many, and as many as expected.
+fn list_width(lists: &ListChunked, expected: Option<usize>) -> Result<Option<usize>> {
     let mut width = None;
     for array in lists.downcast_iter() {
         for (i, len) in array.offsets().lengths().enumerate() {
             if array.validity().is_none_or(|validity| validity.get_bit(i)) {
+                if let Some(expected) = expected.filter(|&expected| expected != len) {
+                    return Err(KMeansError::WidthMismatch { what: "features", expected, got: len });
+                }
                 match width {
                     Some(expected) if expected != len => {
                         let what = format!("every list of column {:?}", lists.name().as_str());
@@ -217,17 +240,15 @@ pub struct RowMajor {
 /// The rows of a frame of starting centroids.
 ///
 /// # Errors
-/// [`KMeansError::LengthMismatch`] for lists of unequal lengths.
+/// [`KMeansError::Frame`] if Polars refuses.
 pub fn row_major(frame: &DataFrame) -> Result<RowMajor> {
     let k = frame.height();
     let mut rows = vec![Vec::new(); k];
     let (mut names, mut widths) = (Vec::new(), Vec::new());
     for column in frame.columns() {
         let name = column.name().to_string();
-        if float_type([(name.as_str(), column.dtype())].into_iter()).is_err() {
-            continue;
-        }
-        let features = FrameFeatures::new(std::slice::from_ref(column), true)?;
+        // A column that holds no rows of numbers is missed only if a feature has its name.
+        let Ok(features) = FrameFeatures::new(std::slice::from_ref(column), true) else { continue };
         let AnyFeatures::F64(view) = features.view()? else { continue };
         let mut values = vec![0.0; features.d * k];
         if k > 0 {
@@ -245,10 +266,18 @@ pub fn row_major(frame: &DataFrame) -> Result<RowMajor> {
 
 /// Weights as float64.
 pub(super) fn weights(column: &Column) -> Result<Float64Chunked> {
-    number_is_float64(column.dtype()).ok_or_else(|| KMeansError::InvalidOption {
+    check_weight(column.dtype())?;
+    Ok(to_float(column.as_materialized_series(), &DataType::Float64)?.f64()?.clone())
+}
+
+/// Refuses weights that are no numbers.
+///
+/// # Errors
+/// [`KMeansError::InvalidOption`].
+pub fn check_weight(dtype: &DataType) -> Result<()> {
+    number_is_float64(dtype).map(|_| ()).ok_or_else(|| KMeansError::InvalidOption {
         option: "weight",
         expected: "a column of numbers".into(),
-        got: column.dtype().to_string(),
-    })?;
-    Ok(column.cast(&DataType::Float64)?.f64()?.clone())
+        got: dtype.to_string(),
+    })
 }

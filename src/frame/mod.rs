@@ -4,7 +4,7 @@
 mod columns;
 mod model;
 
-pub use columns::{FrameFeatures, RowMajor, float_type, row_major};
+pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
 
 use polars::prelude::*;
 

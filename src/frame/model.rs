@@ -135,12 +135,11 @@ impl KMeansModel {
     /// The columns in the wider of the model's type and theirs: float64 input is never cast down. None where they are lists
     /// without a single one that is not null.
     fn frame_features(&self, columns: &[Column]) -> Result<Option<FrameFeatures>> {
-        let lists = columns.len() == 1 && matches!(columns[0].dtype(), DataType::List(_) | DataType::Array(..));
-        if columns.len() != self.n_features() && !lists {
-            return Err(KMeansError::WidthMismatch { what: "features", expected: self.n_features(), got: columns.len() });
+        if columns.is_empty() {
+            return Err(KMeansError::NoFeatures);
         }
         let _environment = FloatEnvironment::default_rounding();
-        let features = FrameFeatures::new(columns, !self.is_f32())?;
+        let features = FrameFeatures::of_width(columns, !self.is_f32(), Some(self.n_features()))?;
         Ok((!features.width_unknown).then_some(features))
     }
 }

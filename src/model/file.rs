@@ -7,7 +7,8 @@
 
 mod thrift;
 
-use std::io::Write;
+use std::fs::{File, Metadata};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -80,7 +81,7 @@ impl KMeansModel {
     /// [`KMeansError::File`] if it cannot be read, [`KMeansError::InvalidModel`] if it holds no model.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        Self::from_parquet(std::fs::read(path).map_err(|error| file_error(path, error))?)
+        Self::from_parquet(read_file(path).map_err(|error| file_error(path, error))?)
     }
 
     /// The bytes of the file that [`KMeansModel::save`] writes.
@@ -336,14 +337,55 @@ fn no_nulls<P: ArrowPrimitiveType>(array: &PrimitiveArray<P>) -> Result<Vec<P::N
     }
 }
 
-/// Puts a whole new file in the place of an old one.
+/// The bytes of a file; of one that does not begin and end as a Parquet file only these, however long it is.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let metadata = file.metadata()?;
+    check_kind(&metadata)?;
+    let mut ends = vec![0; 2 * PARQUET.len()];
+    if metadata.len() >= ends.len() as u64 {
+        let (first, last) = ends.split_at_mut(PARQUET.len());
+        file.read_exact(first)?;
+        file.seek(SeekFrom::End(-(PARQUET.len() as i64)))?;
+        file.read_exact(last)?;
+        if first != PARQUET || last != PARQUET {
+            return Ok(ends);
+        }
+        file.rewind()?;
+    }
+    let mut bytes = Vec::new();
+    file.take(metadata.len()).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Refuses devices, pipes and folders.
+fn check_kind(metadata: &Metadata) -> std::io::Result<()> {
+    match metadata.is_file() {
+        true => Ok(()),
+        false if metadata.is_dir() => Err(std::io::ErrorKind::IsADirectory.into()),
+        false => Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file")),
+    }
+}
+
+/// Puts a whole new file in the place of an old one, whose permissions it keeps; a link is followed.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let old = match std::fs::canonicalize(path) {
+        Ok(old) => Some(old),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let path = old.as_deref().unwrap_or(path);
+    let metadata = old.as_ref().map(std::fs::metadata).transpose()?;
+    metadata.as_ref().map(check_kind).transpose()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     // As for any new file, the process's mask decides who may read it.
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.prefix(".polars-kmeans-").tempfile_in(folder)?;
+    if let Some(metadata) = metadata {
+        file.as_file().set_permissions(metadata.permissions())?;
+    }
     file.write_all(bytes)?;
     file.persist(path)?;
     Ok(())

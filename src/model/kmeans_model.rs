@@ -1,5 +1,7 @@
 //! A model of either float type over named columns: what every door (frames, record batches, files) hands out.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "polars")]
@@ -44,13 +46,17 @@ impl FeatureLayout {
     /// Names that a centroid frame can have as columns.
     ///
     /// # Errors
-    /// [`KMeansError::ReservedName`] or [`KMeansError::DuplicateName`].
+    /// [`KMeansError::UnnamedColumn`], [`KMeansError::ReservedName`] or [`KMeansError::DuplicateName`].
     pub fn check(&self) -> Result<()> {
-        for (i, name) in self.columns().iter().enumerate() {
+        let mut seen = HashSet::new();
+        for name in self.columns() {
+            if name.is_empty() {
+                return Err(KMeansError::UnnamedColumn);
+            }
             if RESERVED_NAMES.contains(&name.as_str()) {
                 return Err(KMeansError::ReservedName { name: name.clone() });
             }
-            if self.columns()[..i].contains(name) {
+            if !seen.insert(name) {
                 return Err(KMeansError::DuplicateName { name: name.clone() });
             }
         }
@@ -267,8 +273,10 @@ impl KMeansModel {
     /// Refuses a model that was read from somewhere and does not hold together.
     pub(crate) fn check(self) -> Result<Self> {
         self.layout.check()?;
-        let slots = self.layout.feature_names(self.n_features());
-        let consistent = either!(self, model => model.is_consistent() && model.names == slots);
+        // In this order: a number of features that its names bear out is one that memory holds.
+        let consistent = either!(self, model => {
+            model.is_consistent() && model.names == self.layout.feature_names(model.d)
+        });
         if consistent {
             Ok(self)
         } else {

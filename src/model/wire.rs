@@ -13,12 +13,14 @@ use crate::error::{KMeansError, Result};
 /// What every encoded model starts with: a name and the version of what follows.
 const MAGIC: &[u8] = b"polars-kmeans\x02";
 /// Models that are kept.
-const KEPT: usize = 8;
+const KEPT: usize = 16;
+/// Bytes that their bodies may have together, unless there is only one.
+const KEPT_BYTES: usize = 256 << 20;
 
 /// A model, the hash of its body and the body's length.
 type Decoded = ([u8; 16], usize, Arc<KMeansModel>);
 
-/// The latest models that were decoded. The newest is last.
+/// The models that were used last. The latest is at the end.
 static DECODED: Mutex<Vec<Decoded>> = Mutex::new(Vec::new());
 
 impl KMeansModel {
@@ -40,8 +42,13 @@ impl KMeansModel {
         let (hash, body) = rest.split_first_chunk::<16>().ok_or_else(|| invalid("a whole model", "its beginning"))?;
         let same = |kept: &Decoded| kept.0 == *hash && kept.1 == body.len();
         let lock = || DECODED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((.., model)) = lock().iter().find(|kept| same(kept)) {
-            return Ok(model.clone());
+        let find = |decoded: &mut Vec<Decoded>| {
+            let kept = decoded.iter().position(same).map(|place| decoded.remove(place))?;
+            decoded.push(kept.clone());
+            Some(kept.2)
+        };
+        if let Some(model) = find(&mut lock()) {
+            return Ok(model);
         }
         if xxh3_128(body).to_le_bytes() != *hash {
             return Err(invalid("a model whose bytes fit its checksum", "altered bytes"));
@@ -49,11 +56,13 @@ impl KMeansModel {
         let model: Self = postcard::from_bytes(body).map_err(|error| invalid("a whole model", error))?;
         let model = Arc::new(model.check()?);
         let mut decoded = lock();
-        if !decoded.iter().any(same) {
-            if decoded.len() == KEPT {
-                decoded.remove(0);
-            }
-            decoded.push((*hash, body.len(), model.clone()));
+        // Another thread may have been first.
+        if let Some(model) = find(&mut decoded) {
+            return Ok(model);
+        }
+        decoded.push((*hash, body.len(), model.clone()));
+        while decoded.len() > KEPT || decoded.len() > 1 && decoded.iter().map(|kept| kept.1).sum::<usize>() > KEPT_BYTES {
+            decoded.remove(0);
         }
         Ok(model)
     }

@@ -13,7 +13,7 @@ use pyo3_polars::derive::polars_expr;
 
 use super::options::{FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid, is_struct};
 use crate::error::{KMeansError, Result};
-use crate::frame::{FrameFit, float_type};
+use crate::frame::{FrameFit, check_weight, float_type};
 use crate::model::{FeatureLayout, KMeansModel};
 
 /// Name of the output column.
@@ -81,6 +81,18 @@ fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)>
     Ok((features, dtype))
 }
 
+/// The same for a fit, whose features' names must do for a centroid frame, and whose weights must be numbers.
+fn fit_fields<'f>(fields: &'f [Field], options: &FitOptions) -> Result<(&'f [Field], DataType)> {
+    let (features, dtype) = feature_type(fields, usize::from(options.weighted))?;
+    FeatureLayout::Columns(features.iter().map(|field| field.name().to_string()).collect()).check()?;
+    if options.weighted
+        && let Some(weight) = fields.last()
+    {
+        check_weight(weight.dtype())?;
+    }
+    Ok((features, dtype))
+}
+
 /// The fields of the one struct that a call is given.
 fn struct_fields(fields: &[Field]) -> Result<&[Field]> {
     match fields {
@@ -102,19 +114,18 @@ fn label_dtype(output: &str) -> Result<DataType> {
 }
 
 fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    feature_type(struct_fields(fields)?, usize::from(kwargs.weighted))?;
+    fit_fields(struct_fields(fields)?, &kwargs)?;
     Ok(Field::new(NAME.into(), label_dtype(&kwargs.output)?))
 }
 
 fn model_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    feature_type(fields, usize::from(kwargs.weighted))?;
+    fit_fields(fields, &kwargs)?;
     Ok(Field::new(NAME.into(), DataType::Binary))
 }
 
 /// A list of structs: the rows of the centroid frame. A List column of features stays one, since its width is not in its dtype.
 fn centroids_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    let (features, dtype) = feature_type(struct_fields(fields)?, usize::from(kwargs.weighted))?;
-    FeatureLayout::Columns(features.iter().map(|field| field.name().to_string()).collect()).check()?;
+    let (features, dtype) = fit_fields(struct_fields(fields)?, &kwargs)?;
     let mut columns = vec![
         Field::new("cluster".into(), DataType::UInt32),
         Field::new("size".into(), DataType::UInt64),
@@ -147,6 +158,13 @@ fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
     Ok(Field::new("score".into(), DataType::Float64))
 }
 
+/// A column of nulls; of a struct, null fields.
+fn nulls(n: usize, dtype: &DataType) -> PolarsResult<Series> {
+    let DataType::Struct(fields) = dtype else { return Ok(Series::full_null(NAME.into(), n, dtype)) };
+    let column = |field: &Field| Series::full_null(field.name().clone(), n, field.dtype()).into_column();
+    Ok(DataFrame::new(n, fields.iter().map(column).collect())?.into_struct(NAME.into()).into_series())
+}
+
 /// Labels (or the struct of label and distances) of the rows of a fit.
 #[polars_expr(output_type_func_with_kwargs=kmeans_field)]
 fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
@@ -155,7 +173,7 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     // No rows have no labels. Polars calls with none to learn what a group-by of no groups would give.
     let fit = if n == 0 { None } else { call.fit(&kwargs)? };
     Ok(match fit {
-        None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
+        None => nulls(n, &label_dtype(&kwargs.output)?)?,
         Some(fit) if is_struct(&kwargs.output)? => {
             let mut rows = fit.model.predict_distances(&call.features)?;
             if fit.labels.null_count() > 0 {

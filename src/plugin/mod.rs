@@ -21,7 +21,8 @@ use crate::model::KMeansModel;
 /// Inside a query, an error is Polars' `ComputeError`; its text starts with the name of the Python exception.
 impl From<KMeansError> for PolarsError {
     fn from(error: KMeansError) -> Self {
-        Self::ComputeError(format!("{}: {error}", error.kind().name()).into())
+        // A blank line ends a plugin's text in what Polars makes of it.
+        Self::ComputeError(format!("{}: {error}", error.kind().name()).replace("\n\n", "\n").into())
     }
 }
 
@@ -77,6 +78,20 @@ fn models_equal(py: Python<'_>, one: &[u8], other: &[u8]) -> PyResult<bool> {
     Ok(one == other || file(one)? == file(other)?)
 }
 
+/// The bytes of the file of an encoded model.
+#[pyfunction]
+fn model_to_file<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = decode(py, model)?.to_parquet().map_err(|error| raise(py, &error))?;
+    Ok(PyBytes::new(py, &bytes))
+}
+
+/// An encoded model from the bytes of its file.
+#[pyfunction]
+fn model_from_file(py: Python<'_>, bytes: Vec<u8>) -> PyResult<Bound<'_, PyBytes>> {
+    let encoded = KMeansModel::from_parquet(bytes).and_then(|model| model.to_bytes());
+    Ok(PyBytes::new(py, &encoded.map_err(|error| raise(py, &error))?))
+}
+
 /// Writes an encoded model to a file.
 #[pyfunction]
 fn save_model(py: Python<'_>, model: &[u8], path: PathBuf) -> PyResult<()> {
@@ -119,6 +134,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(model_columns, module)?)?;
     module.add_function(wrap_pyfunction!(model_parameters, module)?)?;
     module.add_function(wrap_pyfunction!(models_equal, module)?)?;
+    module.add_function(wrap_pyfunction!(model_to_file, module)?)?;
+    module.add_function(wrap_pyfunction!(model_from_file, module)?)?;
     module.add_function(wrap_pyfunction!(save_model, module)?)?;
     module.add_function(wrap_pyfunction!(load_model, module)?)?;
     module.add_function(wrap_pyfunction!(check_options, module)?)?;

@@ -78,7 +78,7 @@ impl FitOptions {
         let init = match &self.given {
             Some(bytes) => {
                 let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value)).collect();
-                Init::Given(self.in_feature_order(values, features)?)
+                Init::Given(self.in_feature_order(self.rows_of(values)?, features)?)
             }
             None => Init::default(),
         };
@@ -124,6 +124,17 @@ impl FitOptions {
             "null" => Ok(TooFew::Null),
             other => Err(invalid("too_few", "\"raise\" or \"null\"", other)),
         }
+    }
+
+    /// The values, if they are `k` rows: a list column's width is not known here, so that their number alone would not tell.
+    fn rows_of(&self, values: Vec<f64>) -> Result<Vec<f64>> {
+        let width = self.given_widths.iter().sum::<usize>().max(1);
+        if i64::try_from(values.len() / width).is_ok_and(|rows| rows != self.k) {
+            let what = "starting centroids".to_string();
+            let expected = usize::try_from(self.k).unwrap_or(0).saturating_mul(width);
+            return Err(KMeansError::LengthMismatch { what, expected, got: values.len() });
+        }
+        Ok(values)
     }
 
     /// Given centroids with their columns in the order of the features: matched by name where they came as a frame.
