@@ -88,7 +88,13 @@ fn ways<T: Float>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, String
         let fitted = estimator().fit_features(&features, weight).unwrap();
         assert_eq!(fitted.model.centroids().iter().map(|c| c.to_f64()).collect::<Vec<_>>(), fit.model.centroid_values());
         assert_eq!((fitted.model.sizes(), fitted.model.inertias()), (fit.model.sizes(), fit.model.inertias()));
-        ways.push((name, digest(fitted.labels, &fit.model)));
+        // The hash of the slices' own numbers.
+        let (labels, own) = (fitted.labels.clone(), &fitted.model);
+        assert_eq!((own.inertia(), own.n_iter()), (fit.model.inertia(), fit.model.n_iter()));
+        for (own, framed) in own.history().iter().zip(fit.model.history_rows()) {
+            assert_eq!((own.changed, own.shift, own.inertia), (framed.changed, framed.shift, framed.inertia));
+        }
+        ways.push((name, digest(labels, &fit.model)));
     }
 
     // Record batches, of columns and of lists, cut anywhere.

@@ -59,7 +59,7 @@ def _integer(name: str, value: Any) -> int:
         expected = '"auto" or an integer' if name == "n_init" else "an integer"
         msg = f"{name}: expected {expected}, got {value!r:.80}"
         raise InvalidParameterError(msg) from None
-    if integer.bit_length() > 64:
+    if integer.bit_length() > 128:
         msg = f"{name}: expected an integer, got one of {integer.bit_length()} bits"
         raise InvalidParameterError(msg)
     return integer

@@ -20,7 +20,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::basic::Compression;
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use serde::{Deserialize, Serialize};
 
 use super::{AnyModel, Derived, FeatureLayout, HistoryRow, KMeansModel, Model, Settings};
@@ -103,6 +103,7 @@ impl KMeansModel {
         let encode = || {
             let json = serde_json::to_string(&header).map_err(|error| error.to_string())?;
             let properties = WriterProperties::builder()
+                .set_writer_version(WriterVersion::PARQUET_1_0)
                 .set_compression(Compression::UNCOMPRESSED)
                 .set_dictionary_enabled(false)
                 .set_statistics_enabled(EnabledStatistics::None)
@@ -125,12 +126,11 @@ impl KMeansModel {
     /// # Errors
     /// [`KMeansError::InvalidModel`] for anything but a whole model of this version or an older one.
     pub fn from_parquet(bytes: Vec<u8>) -> Result<Self> {
-        let len = bytes.len();
         if !bytes.starts_with(PARQUET) {
-            return Err(invalid("a Parquet file", format!("{len} bytes of something else")));
+            return Err(invalid("a Parquet file", "something else"));
         }
-        if len < 12 || !bytes.ends_with(PARQUET) {
-            return Err(invalid("a whole Parquet file", format!("{len} bytes that break off")));
+        if bytes.len() < 12 || !bytes.ends_with(PARQUET) {
+            return Err(invalid("a whole Parquet file", "one that breaks off"));
         }
         // The Parquet reader is not ours: should a crafted file make it panic, that is one more file that is no model.
         catch_unwind(AssertUnwindSafe(|| read(bytes)))

@@ -128,9 +128,12 @@ impl FitOptions {
 
     /// The values, if they are `k` rows: a list column's width is not known here, so that their number alone would not tell.
     fn rows_of(&self, values: Vec<f64>) -> Result<Vec<f64>> {
-        let width = self.given_widths.iter().sum::<usize>().max(1);
+        let width = self.given_widths.iter().sum::<usize>();
+        if width == 0 {
+            return Ok(values);
+        }
         if i64::try_from(values.len() / width).is_ok_and(|rows| rows != self.k) {
-            let what = "starting centroids".to_string();
+            let what = format!("starting centroids (k = {} rows of {width} values)", self.k);
             let expected = usize::try_from(self.k).unwrap_or(0).saturating_mul(width);
             return Err(KMeansError::LengthMismatch { what, expected, got: values.len() });
         }
@@ -165,7 +168,9 @@ impl FitOptions {
         for feature in features {
             let name = feature.name().as_str();
             let column = names.iter().position(|given| given == name);
-            let column = column.ok_or_else(|| invalid("init", &format!("a frame with a column {name:?}"), names))?;
+            let column = column.ok_or_else(|| {
+                invalid("init", &format!("a frame with a column {name:?} of numbers, or of lists of one width"), names)
+            })?;
             places.extend(starts[column]..starts[column] + self.given_widths[column]);
         }
         if let Some(expected) = expected.filter(|&expected| expected != places.len()) {

@@ -97,7 +97,8 @@ def test_ways_in(dtype: type[pl.DataType], weight: str | None, tmp_path: Path) -
         assert digest(labels, model, columns) == expected
         model.save(tmp_path / "model.parquet")
         loaded = pk.KMeansModel.load(tmp_path / "model.parquet")
-        assert digest(df.select(loaded.predict("x", "y", "z"))["kmeans"], loaded, columns) == expected
+        split = loaded.centroids.with_columns(pl.col("e").arr.to_struct(fields=["x", "y", "z"])).unnest("e")
+        assert digest(df.select(loaded.predict("x", "y", "z"))["kmeans"], loaded, split) == expected
     both = pl.concat([df.with_columns(g=0), df.with_columns(g=1)])
     twice = both.select("g", pk.kmeans("x", "y", "z", **options).over("g"))
     assert twice.filter(g=0)["kmeans"].equals(labels) and twice.filter(g=1)["kmeans"].equals(labels)
