@@ -163,9 +163,10 @@ fn null_rows_and_uneven_lists() {
     let nulls = lists(&[None, None]).column("e").unwrap().cast(&DataType::List(Box::new(DataType::Float64))).unwrap();
     assert_eq!(fit.model.predict_columns(std::slice::from_ref(&nulls)).unwrap().null_count(), 2);
     let uneven = lists(&[Some(&[0.0, 1.0]), Some(&[2.0])]);
-    for error in [KMeans::new(1).fit(&uneven, ["e"]).unwrap_err(), fit.model.predict(&uneven).unwrap_err()] {
-        assert!(matches!(error, KMeansError::LengthMismatch { expected: 2, got: 1, .. }), "{error}");
-    }
+    let error = KMeans::new(1).fit(&uneven, ["e"]).unwrap_err();
+    assert!(matches!(error, KMeansError::LengthMismatch { expected: 2, got: 1, .. }), "{error}");
+    let error = fit.model.predict(&uneven).unwrap_err();
+    assert!(matches!(error, KMeansError::WidthMismatch { expected: 2, got: 1, .. }), "{error}");
     let wide = lists(&[Some(&[0.0, 1.0, 2.0])]);
     assert!(matches!(fit.model.predict(&wide), Err(KMeansError::WidthMismatch { expected: 2, got: 3, .. })));
     let beside = df!("x" => [1.0, 2.0]).unwrap().hstack(uneven.columns()).unwrap();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, Literal, overload
 
 import polars as pl
 
@@ -10,7 +10,15 @@ from polars_kmeans import _plugin
 from polars_kmeans._typing import History, Init, IntoFeatures, NullPolicy, TooFew
 from polars_kmeans.model import KMeansModel
 
-_Fitted = TypeVar("_Fitted", KMeansModel, "KMeansModel | None", covariant=True)
+if TYPE_CHECKING:
+    # Type checkers know this module; plain `KMeans` means the one that always has a model.
+    from typing_extensions import TypeVar
+
+    _Fitted = TypeVar("_Fitted", bound="KMeansModel | None", default=KMeansModel, covariant=True)
+else:
+    from typing import TypeVar
+
+    _Fitted = TypeVar("_Fitted")
 
 
 class KMeans(Generic[_Fitted]):
