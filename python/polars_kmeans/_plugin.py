@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from operator import index
 from pathlib import Path
 from typing import Any, Literal
@@ -21,33 +24,45 @@ _WEIGHT = "__weight__"
 _OWN_COLUMNS = ("cluster", "size", "inertia")
 
 
-def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> list[pl.Expr]:
-    """Feature columns as expressions: names, expressions, selectors, or lists of them; for a fit their names differ."""
-    exprs: list[pl.Expr] = []
+@dataclass(frozen=True)
+class Features:
+    """Feature columns as expressions, and whether any of them is more than a column."""
+
+    exprs: list[pl.Expr]
+    computed: bool
+
+
+def _flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
     for item in columns:
-        if isinstance(item, str):
-            exprs.append(pl.col(item))
-        elif isinstance(item, pl.Expr):
-            exprs.append(item)
+        if isinstance(item, (str, pl.Expr)):
+            yield item
         elif isinstance(item, Iterable) and not isinstance(item, (bytes, pl.Series, pl.DataFrame)):
-            exprs.extend(features(tuple(item), by_name=False))
+            yield from _flat(item)
         else:
             msg = f"features: expected column names or expressions, got {type(item).__name__}"
             if isinstance(item, (pl.DataFrame, pl.LazyFrame)):
                 msg += "; these are expressions: frame.select(model.predict())"
             raise InvalidColumnError(msg)
-    if not exprs:
+
+
+def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Features:
+    """Feature columns: names, expressions, selectors, or lists of them; for a fit (`by_name`) their names differ."""
+    items = list(_flat(columns))
+    if not items:
         msg = "features: expected at least one column, got none"
         raise InvalidColumnError(msg)
     if by_name:
         seen = set()
-        for expr in exprs:
-            name = expr.meta.output_name(raise_if_undetermined=False)
+        for item in items:
+            name = item if isinstance(item, str) else item.meta.output_name(raise_if_undetermined=False)
             if name is not None and name in seen:
                 msg = f"feature names must differ, got {name!r} twice"
                 raise InvalidColumnError(msg)
             seen.add(name)
-    return exprs
+    return Features(
+        [pl.col(item) if isinstance(item, str) else item for item in items],
+        computed=not all(isinstance(item, str) or item.meta.is_column_selection() for item in items),
+    )
 
 
 def _integer(name: str, value: Any) -> int:
@@ -144,13 +159,15 @@ def _given(init: Any) -> Given:
         if frame.is_empty():
             msg = "init: expected starting centroids, got a frame without rows or columns"
             raise InvalidParameterError(msg)
-        return _encode(frame, by_name=True)
+        return Given(*_internal.encode_centroids(frame))
     expected = "init: expected a method, a frame, or k rows of numbers"
     if hasattr(init, "__array__"):
         init = init.__array__()
         if init.ndim != 2:
             msg = f"{expected}, got an array of {init.ndim} dimensions"
             raise InvalidParameterError(msg)
+        if init.dtype.kind in "biuf" and init.size > 0:
+            return Given(init.astype("<f8").tobytes(), None, [1] * init.shape[1])
         init = init.tolist()
     try:
         rows = [[float("nan") if value is None else float(value) for value in row] for row in init]
@@ -161,14 +178,10 @@ def _given(init: Any) -> Given:
     if len(widths) != 1 or 0 in widths:
         msg = f"init: expected rows of one width, got {sorted(widths)}"
         raise InvalidParameterError(msg)
-    schema = [str(f) for f in range(widths.pop())]
-    frame = pl.DataFrame({name: [row[f] for row in rows] for f, name in enumerate(schema)})
-    return _encode(frame, by_name=False)
-
-
-def _encode(frame: pl.DataFrame, *, by_name: bool) -> Given:
-    values, names, widths = _internal.encode_centroids(frame)
-    return Given(values, names if by_name else None, widths)
+    values = array("d", chain.from_iterable(rows))
+    if sys.byteorder == "big":
+        values.byteswap()
+    return Given(values.tobytes(), None, [1] * widths.pop())
 
 
 def weight_expr(weight: str | pl.Expr) -> pl.Expr:
@@ -185,17 +198,16 @@ def weight_expr(weight: str | pl.Expr) -> pl.Expr:
 
 def fit(
     function: Literal["kmeans", "centroids", "fit_model"],
-    exprs: list[pl.Expr],
+    features: Features,
     options: FitOptions,
     weight: str | pl.Expr | None,
     output: Output = "label",
 ) -> pl.Expr:
     """Call a fitting function of the library over whole columns."""
-    args = list(exprs)
+    args = list(features.exprs)
     if weight is not None:
         args.append(weight_expr(weight).alias(_WEIGHT))
-    computed = not all(expr.meta.is_column_selection() for expr in exprs)
-    kwargs = options.kwargs(output, weighted=weight is not None, computed=computed)
+    kwargs = options.kwargs(output, weighted=weight is not None, computed=features.computed)
     if output != "label":
         _internal.check_options(kwargs)
     if function != "fit_model":

@@ -203,7 +203,7 @@ class KMeansModel:
         return KMeansModel(_internal.load_model(path))
 
     def _features(self, columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
-        return _plugin.features(columns or (_internal.model_columns(self._encoded),), by_name=False)
+        return _plugin.features(columns or (_internal.model_columns(self._encoded),), by_name=False).exprs
 
 
 def _from_file(content: bytes) -> KMeansModel:
