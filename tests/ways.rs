@@ -88,7 +88,7 @@ fn ways<T: Float>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, String
         let fitted = estimator().fit_features(&features, weight).unwrap();
         assert_eq!(fitted.model.centroids().iter().map(|c| c.to_f64()).collect::<Vec<_>>(), fit.model.centroid_values());
         assert_eq!((fitted.model.sizes(), fitted.model.inertias()), (fit.model.sizes(), fit.model.inertias()));
-        // The hash of the slices' own numbers.
+        // Every number of the hash is the frame's: the slices' model has no names, and no hash of its own.
         let (labels, own) = (fitted.labels.clone(), &fitted.model);
         assert_eq!((own.inertia(), own.n_iter()), (fit.model.inertia(), fit.model.n_iter()));
         for (own, framed) in own.history().iter().zip(fit.model.history_rows()) {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Literal, overload
+from typing import TYPE_CHECKING, Generic, Literal, cast, overload
 
 import polars as pl
 
@@ -121,4 +121,5 @@ class KMeans(Generic[_Fitted]):
         """
         exprs = _plugin.features(columns)
         encoded = _plugin.item(frame, _plugin.fit("fit_model", exprs, self._options, self._weight))
-        return None if encoded is None else KMeansModel(encoded)  # type: ignore[return-value]
+        # The overloads of `__init__` say when there may be none.
+        return cast("_Fitted", None if encoded is None else KMeansModel(encoded))

@@ -44,8 +44,6 @@ class KMeansModel:
         """Pickle as the file that :meth:`save` writes, which later versions read."""
         return _from_file, (_internal.model_to_file(self._encoded),)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"KMeansModel(k={self._k}, columns={self._names}, inertia={self._inertia})"
 
