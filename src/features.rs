@@ -35,6 +35,21 @@ impl<'a> Validity<'a> {
         Self { bytes: self.bytes, offset: self.offset + n }
     }
 
+    /// Whether any of the first `len` slots holds no value: eight bytes at a time.
+    #[cfg(feature = "cuda")]
+    fn has_nulls(&self, len: usize) -> bool {
+        let (first, end) = (self.offset, self.offset + len);
+        let (whole, last) = (first.div_ceil(8), end / 8);
+        if whole >= last {
+            return (0..len).any(|i| !self.get(i));
+        }
+        let (words, rest) = self.bytes[whole..last].as_chunks::<8>();
+        (0..whole * 8 - first).any(|i| !self.get(i))
+            || words.iter().any(|word| u64::from_ne_bytes(*word) != u64::MAX)
+            || rest.iter().any(|byte| *byte != u8::MAX)
+            || (last * 8 - first..len).any(|i| !self.get(i))
+    }
+
     fn holds(&self, len: usize) -> bool {
         self.offset.checked_add(len).is_some_and(|bits| bits.div_ceil(8) <= self.bytes.len())
     }
@@ -127,6 +142,18 @@ impl<'a, T: Copy> Column<'a, T> {
                 (0..piece.values.len()).filter(|&i| !validity.get(i)).for_each(|i| null(at + i));
             }
         }
+    }
+
+    /// Whether there are nulls, without a look at the values.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn has_nulls(&self) -> bool {
+        self.chunks.iter().any(|chunk| chunk.validity.is_some_and(|v| v.has_nulls(chunk.values.len())))
+    }
+
+    /// The values of rows `range`, a slice a chunk, each with its place in the range.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn slices(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [T])> + '_ {
+        self.pieces(range).map(|(at, piece)| (at, piece.values))
     }
 
     fn slice(&self, range: Range<usize>) -> Self {
@@ -273,6 +300,26 @@ impl<'a, T: Float> Features<'a, T> {
         Self { layout, n, d: self.d, names: self.names.clone() }
     }
 
+    /// The columns, unless the rows lie in row-major blocks.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn columns(&self) -> Option<&[Column<'a, T>]> {
+        match &self.layout {
+            Layout::Columns(columns) => Some(columns),
+            Layout::Blocks(..) => None,
+        }
+    }
+
+    /// Rows `range` as they lie in row-major blocks: whole rows, each slice with the place of its first row in the range. Nothing
+    /// where the features are columns.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn row_slices(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [T])> + '_ {
+        let (blocks, starts): (&[_], &[_]) = match &self.layout {
+            Layout::Columns(_) => (&[], &[0]),
+            Layout::Blocks(blocks, starts) => (blocks, starts),
+        };
+        block_pieces(blocks, starts, self.d, range).map(|(at, block)| (at, block.values))
+    }
+
     /// Copies rows `range` to `out[f * stride + i]`, `i` counted from the range's start.
     #[inline]
     pub fn copy_tile(&self, range: Range<usize>, stride: usize, out: &mut [T]) {
@@ -317,6 +364,18 @@ impl<'a, T: Float> Features<'a, T> {
                     }
                 }
             }
+        }
+    }
+
+    /// Whether there are nulls, without a look at the values.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn has_nulls(&self) -> bool {
+        match &self.layout {
+            Layout::Columns(columns) => columns.iter().any(Column::has_nulls),
+            Layout::Blocks(blocks, _) => blocks.iter().any(|block| {
+                block.row_validity.is_some_and(|v| v.has_nulls(block.rows))
+                    || block.value_validity.is_some_and(|v| v.has_nulls(block.values.len()))
+            }),
         }
     }
 
@@ -410,5 +469,27 @@ mod tests {
         view.slice(1..8).for_each_null(0..7, |f, i| nulls.push((f, i)));
         assert_eq!(nulls, [(0, 0), (0, 3), (1, 0), (1, 3)]);
         assert!(Chunk::new(&values, Some(Validity::new(&bits, 9))).is_err());
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn nulls_are_found_by_words() {
+        let mut bits = vec![u8::MAX; 40];
+        for (offset, len) in [(0, 320), (3, 1), (3, 4), (3, 5), (3, 6), (7, 200), (64, 128), (5, 315), (1, 0), (8, 8)] {
+            for null in 0..320 {
+                bits[null / 8] ^= 1 << (null % 8);
+                let validity = Validity::new(&bits, offset);
+                assert_eq!(validity.has_nulls(len), (offset..offset + len).contains(&null), "{null} in {offset} + {len}");
+                bits[null / 8] ^= 1 << (null % 8);
+            }
+        }
+        let values = [0.0f32; 6];
+        let (all, some) = (Some(Validity::new(&bits, 1)), Some(Validity::new(&[0b1011_1111], 1)));
+        for (rows, each, nulls) in [(None, None, false), (all, all, false), (None, some, true), (some, all, false)] {
+            let view = Features::from_blocks([(&values[..], rows, each)], 3).unwrap();
+            assert_eq!(view.has_nulls(), nulls);
+        }
+        let column = Column::new([Chunk::new(&values, all).unwrap(), Chunk::new(&values, some).unwrap()]);
+        assert!(column.has_nulls() && !column.slice(0..11).has_nulls());
     }
 }

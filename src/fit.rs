@@ -15,15 +15,20 @@
 use std::time::Instant;
 
 use crate::backend::cpu::{CpuSession, InstructionSet};
-use crate::backend::{Parts, Session};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda;
+use crate::backend::select::{self, Choice, Place, Shape};
+use crate::backend::{Iteration, Parts, Progress, Session, Stop};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Settings};
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::{History, KMeans, Params};
+#[cfg(feature = "cuda")]
+use crate::prepare::prepare_by;
 use crate::prepare::{Prepared, prepare};
-use crate::tile::Part;
+use crate::tile::{Part, Selection};
 use crate::{seeding, update};
 
 impl KMeans {
@@ -50,30 +55,74 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
     let _share = PoolShare::enter();
     let d = parts[0].features.n_features();
     let params = estimator.validate(d)?;
-    let names = parts[0].features.names().to_vec();
-    let prepared = prepare(&mut parts, &params)?;
-    let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
-    let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
-    for part in parts {
-        sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)));
+    let shape = Shape {
+        rows: parts.iter().map(|part| part.features.n_rows() as u64).sum(),
+        features: d,
+        clusters: params.k,
+        float64: !T::IS_F32,
+        weighted: parts[0].weights.is_some(),
+    };
+    let choice = select::place(params.device, shape)?;
+    match choice.place {
+        Place::Cpu => {
+            let prepared = prepare(&mut parts, &params)?;
+            let rows = Origin::of(&parts);
+            let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
+            for part in parts {
+                sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)));
+            }
+            let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)?) };
+            fitted(session, &params, &prepared, rows, choice)
+        }
+        #[cfg(feature = "cuda")]
+        Place::Cuda(ordinal) => {
+            let queue = cuda::Gpu::get(ordinal)?.queue()?;
+            let mut passes = cuda::DevicePasses::new(&queue, &mut parts);
+            let prepared = prepare_by(&mut passes, &params)?;
+            let session = Box::new(cuda::CudaSession::new(passes.into_rows(), &prepared, &params)?);
+            fitted(session, &params, &prepared, Origin::of(&parts), choice)
+        }
+        #[cfg(not(feature = "cuda"))]
+        Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
     }
-    let session: Box<dyn Session<T> + '_> =
-        if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)) };
-    let (run, labels) = best_of_restarts(session, &params, &prepared)?;
+}
+
+/// Where the kept rows were among those given.
+struct Origin {
+    names: Vec<String>,
+    selection: Vec<(Selection, usize)>,
+}
+
+impl Origin {
+    fn of<T: Float>(parts: &[Part<'_, T>]) -> Self {
+        let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
+        Self { names: parts[0].features.names().to_vec(), selection }
+    }
+}
+
+/// Runs the fit of a session and makes the model of it.
+fn fitted<'a, T: Float>(
+    session: Box<dyn Session<T> + 'a>,
+    params: &Params,
+    prepared: &Prepared,
+    rows: Origin,
+    choice: Choice,
+) -> Result<Fitted<T>> {
+    let (run, labels) = best_of_restarts(session, params, prepared)?;
     let inertia = run.inertia.iter().sum();
     let model = Model {
-        d,
-        names,
+        d: rows.names.len(),
+        names: rows.names,
         centroids: run.centroids,
         sizes: run.sizes,
         inertias: run.inertia.iter().map(|&total| prepared.distances.to_f64(total)).collect(),
         inertia: prepared.distances.to_f64(inertia),
         n_iter: run.history.len() as u32,
         history: run.history,
-        settings: Settings::new(&params, prepared.weights.is_some()),
+        settings: Settings::new(params, prepared.weights.is_some()),
         table: Derived::default(),
     };
-    Ok(Fitted { model, labels, selection })
+    Ok(Fitted { model, labels, choice, selection: rows.selection })
 }
 
 /// One restart's result.
@@ -99,12 +148,13 @@ fn best_of_restarts<'a, T: Float>(
         let inertia = run.inertia.iter().sum();
         if best.as_ref().is_none_or(|(least, ..)| inertia < *least) {
             // The last restart's labels stay in the session.
-            let labels = (restart + 1 < params.restarts).then(|| session.labels());
+            let labels = if restart + 1 < params.restarts { Some(session.labels()?) } else { None };
             best = Some((inertia, run, labels));
         }
     }
     let Some((_, run, labels)) = best else { unreachable!("there is at least one restart") };
-    Ok((run, labels.unwrap_or_else(|| session.into_labels())))
+    let labels = labels.map_or_else(|| session.into_labels(), Ok)?;
+    Ok((run, labels))
 }
 
 /// Lloyd's loop from given centroids (`(k, d)`, row-major).
@@ -115,33 +165,45 @@ fn lloyd<T: Float>(
     prepared: &Prepared,
 ) -> Result<Run<T>> {
     let full = params.history == History::Full;
-    let n = prepared.n_positive;
+    let stop = Stop { changed: params.tol_labels * prepared.n_positive as f64, shift: params.tol * prepared.variance };
     let mut history = Vec::new();
+    // The inertia of each cluster under the current labels and centroids, where it is known.
     let mut inertia = None;
-    session.reset();
-    for iteration in 1..=params.max_iter {
+    let mut moved = false;
+    session.reset()?;
+    loop {
         let start = Instant::now();
-        let assigned = session.assign(&centroids, full);
-        let updated = update::update(session, &mut centroids, prepared)?;
-        history.push(HistoryRow {
-            iteration,
-            changed: assigned.changed,
-            shift: updated.shift,
-            inertia: assigned.inertia.as_ref().map(|clusters| prepared.distances.to_f64(clusters.iter().sum())),
-            seconds: Some(start.elapsed().as_secs_f64()),
-        });
-        // Labels and inertia stay those of the final centroids unless something moved.
-        inertia = assigned.inertia.filter(|_| !updated.moved);
-        let settled =
-            assigned.changed as f64 <= params.tol_labels * n as f64 || updated.shift <= params.tol * prepared.variance;
-        if settled || iteration == params.max_iter {
-            if updated.moved {
-                inertia = session.assign(&centroids, true).inertia;
-            }
+        let iteration = history.len() as u32 + 1;
+        let left = params.max_iter + 1 - iteration;
+        let progress = if full {
+            Progress { done: Vec::new(), assigned: Some(session.assign(&centroids, true)?) }
+        } else {
+            session.advance(&mut centroids, stop, left)?
+        };
+        for (iteration, done) in (iteration..).zip(progress.done) {
+            let Iteration { changed, shift, seconds, .. } = done;
+            history.push(HistoryRow { iteration, changed, shift, inertia: None, seconds: Some(seconds) });
+            moved = done.moved;
+        }
+        if let Some(assigned) = progress.assigned {
+            let updated = update::update(session, &mut centroids, prepared)?;
+            let total = assigned.inertia.as_ref().map(|clusters| prepared.distances.to_f64(clusters.iter().sum()));
+            let (iteration, changed, shift) = (history.len() as u32 + 1, assigned.changed, updated.shift);
+            let seconds = Some(start.elapsed().as_secs_f64());
+            history.push(HistoryRow { iteration, changed, shift, inertia: total, seconds });
+            moved = updated.moved;
+            inertia = assigned.inertia.filter(|_| !moved);
+        }
+        let last = &history[history.len() - 1];
+        if stop.after(last.changed, last.shift) || last.iteration == params.max_iter {
             break;
         }
     }
-    let inertia = inertia.unwrap_or_else(|| session.inertia());
-    let sizes = session.partial().rows.iter().map(|&rows| rows as u64).collect();
+    // Labels and inertia are those of the final centroids.
+    if moved {
+        inertia = session.assign(&centroids, true)?.inertia;
+    }
+    let inertia = inertia.map_or_else(|| session.inertia(), Ok)?;
+    let sizes = session.sizes()?;
     Ok(Run { centroids, sizes, inertia, history })
 }

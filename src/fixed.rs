@@ -187,6 +187,11 @@ impl DistanceScale {
         }
     }
 
+    /// The two-limb scale of a distance; none where every distance is 0.
+    pub fn column(&self) -> Option<ColumnScale> {
+        self.scale
+    }
+
     /// An integer total as a float64, converted once.
     pub fn to_f64(&self, total: u128) -> f64 {
         self.scale.map_or(0.0, |scale| round_quotient(total as i128, 1, scale.quantum_exponent()))

@@ -1,7 +1,10 @@
 //! The two feature types, float32 and float64, behind one small sealed trait.
 
 mod sealed {
+    #[cfg(not(feature = "cuda"))]
     pub trait Sealed: crate::engine::Engine {}
+    #[cfg(feature = "cuda")]
+    pub trait Sealed: crate::engine::Engine + crate::backend::cuda::Plain {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
 }

@@ -2,6 +2,7 @@
 //!
 //! Every default is in [`KMeans::new`]. The words mean what they mean in scikit-learn.
 
+use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{KMeansError, Result};
@@ -82,6 +83,49 @@ pub enum Restarts {
     Count(u32),
 }
 
+/// Where a fit runs: it never changes a bit of the result, and is no part of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Device {
+    /// A GPU where one can be used, the data fit and it is predicted to pay; else the CPU. [`Fitted::choice`](crate::Fitted)
+    /// says which, and why.
+    #[default]
+    Auto,
+    Cpu,
+    /// The GPU of this number, in the driver's count; without one, the one with the most free memory. An error where there is
+    /// none.
+    Cuda(Option<u32>),
+}
+
+impl FromStr for Device {
+    type Err = KMeansError;
+    fn from_str(name: &str) -> Result<Self> {
+        // Only what is written as it would be printed: no "cuda:+1".
+        let cuda = || {
+            let device = Self::Cuda(Some(name.strip_prefix("cuda:")?.parse().ok()?));
+            (device.to_string() == name).then_some(device)
+        };
+        match name {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(None)),
+            _ => cuda().ok_or_else(|| {
+                invalid("device", "\"auto\", \"cpu\", \"cuda\" or a numbered GPU as \"cuda:0\"", format!("{name:?}"))
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(None) => f.write_str("cuda"),
+            Self::Cuda(Some(ordinal)) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
 /// A k-means to be fitted: unchecked parameters, with scikit-learn's meanings.
 ///
 /// ```
@@ -107,6 +151,7 @@ pub struct KMeans {
     pub(crate) null_policy: NullPolicy,
     pub(crate) history: History,
     pub(crate) threads: usize,
+    pub(crate) device: Device,
 }
 
 impl KMeans {
@@ -123,6 +168,7 @@ impl KMeans {
             null_policy: NullPolicy::default(),
             history: History::default(),
             threads: 0,
+            device: Device::default(),
         }
     }
 
@@ -161,6 +207,10 @@ impl KMeans {
     /// How many threads work on a large fit (default 0: one a processor). Never changes a bit of the result.
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
+    }
+    /// Where it runs (default: auto). Never changes a bit of the result.
+    pub fn device(self, device: Device) -> Self {
+        Self { device, ..self }
     }
 
     /// Checks the parameters against the width of the data.
@@ -210,6 +260,7 @@ impl KMeans {
             null_policy: self.null_policy,
             history: self.history,
             threads: self.threads,
+            device: self.device,
         })
     }
 }
@@ -231,8 +282,9 @@ pub struct Params {
     pub history: History,
     /// Worker threads; 0 means one a processor.
     pub threads: usize,
+    pub device: Device,
 }
 
-fn invalid(option: &'static str, expected: &str, got: impl std::fmt::Display) -> KMeansError {
+fn invalid(option: &'static str, expected: &str, got: impl fmt::Display) -> KMeansError {
     KMeansError::InvalidOption { option, expected: expected.into(), got: got.to_string() }
 }

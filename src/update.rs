@@ -20,7 +20,7 @@ pub struct Updated {
 /// Replaces `centroids` by the means of their rows.
 pub fn update<T: Float>(session: &mut dyn Session<T>, centroids: &mut [T], prepared: &Prepared) -> Result<Updated> {
     let relocated = relocate_into_empty(session)?;
-    let partial = session.partial();
+    let partial = session.partial()?;
     let d = partial.d;
     let mut shift = 0u128;
     let mut moved = relocated;
@@ -57,27 +57,27 @@ fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T
 /// Gives every empty cluster, in index order, the row farthest from the centroid that it was assigned by whose cluster keeps
 /// at least one other. Returns whether there was any.
 fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>) -> Result<bool> {
-    let mut empty: Vec<u32> = (0u32..).zip(&session.partial().rows).filter(|(_, rows)| **rows == 0).map(|(j, _)| j).collect();
+    let mut empty: Vec<u32> = (0u32..).zip(&session.partial()?.rows).filter(|(_, rows)| **rows == 0).map(|(j, _)| j).collect();
     if empty.is_empty() {
         return Ok(false);
     }
-    let k = session.partial().rows.len();
+    let k = session.partial()?.rows.len();
     empty.reverse();
     // A row that cannot be given now never can: clusters only lose rows, and a relocated row is alone. So the farthest rows are
     // walked once, as many at a time as there are empty clusters.
     while !empty.is_empty() {
-        let donors: Vec<bool> = session.partial().rows.iter().map(|rows| *rows >= 2).collect();
-        let far = session.farthest(empty.len(), &donors);
+        let donors: Vec<bool> = session.partial()?.rows.iter().map(|rows| *rows >= 2).collect();
+        let far = session.farthest(empty.len(), &donors)?;
         let before = empty.len();
         for far in far {
             if far.distance <= 0.0 {
                 return Err(KMeansError::TooFewDistinct { k, rows: session.positive_rows() });
             }
-            if session.partial().rows[far.cluster as usize] < 2 {
+            if session.partial()?.rows[far.cluster as usize] < 2 {
                 continue;
             }
             let Some(to) = empty.pop() else { break };
-            session.relocate(far.row, to);
+            session.relocate(far.row, to)?;
         }
         if empty.len() == before {
             return Err(KMeansError::TooFewDistinct { k, rows: session.positive_rows() });

@@ -1,7 +1,9 @@
 """Exact, bit-reproducible k-means for Polars data frames."""
 
+from polars_kmeans._devices import devices
 from polars_kmeans._internal import __version__
 from polars_kmeans.errors import (
+    DeviceError,
     InvalidColumnError,
     InvalidDataError,
     InvalidModelError,
@@ -17,6 +19,7 @@ from polars_kmeans.expressions import centroids, kmeans
 from polars_kmeans.model import KMeansModel
 
 __all__ = [
+    "DeviceError",
     "InvalidColumnError",
     "InvalidDataError",
     "InvalidModelError",
@@ -29,6 +32,7 @@ __all__ = [
     "TooFewRowsError",
     "__version__",
     "centroids",
+    "devices",
     "kmeans",
     "typed_errors",
 ]

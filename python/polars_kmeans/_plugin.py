@@ -15,7 +15,7 @@ import polars as pl
 from polars.plugins import register_plugin_function
 
 from polars_kmeans import _internal
-from polars_kmeans._typing import History, Init, IntoFeatures, NullPolicy, Output, TooFew
+from polars_kmeans._typing import Device, History, Init, IntoFeatures, NullPolicy, Output, TooFew
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
 _LIBRARY = Path(__file__).parent
@@ -113,6 +113,7 @@ class FitOptions:
     null_policy: NullPolicy = "raise"
     too_few: TooFew = "raise"
     history: History = "light"
+    device: Device = "auto"
     given: Given | None = None
 
     def __post_init__(self) -> None:
@@ -141,6 +142,7 @@ class FitOptions:
             "null_policy": str(self.null_policy),
             "too_few": str(self.too_few),
             "history": str(self.history),
+            "device": str(self.device),
             "output": str(output),
             "weighted": weighted,
             "computed": computed,

@@ -30,3 +30,5 @@ NullPolicy: TypeAlias = Literal["raise", "skip"]
 TooFew: TypeAlias = Literal["raise", "null"]
 History: TypeAlias = Literal["light", "full"]
 Output: TypeAlias = Literal["label", "struct"]
+Device: TypeAlias = 'Literal["auto", "cpu", "cuda"] | str'
+"""`"cuda:1"` is the second GPU, in the driver's count."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from polars.exceptions import ComputeError
 
 __all__ = [
+    "DeviceError",
     "InvalidColumnError",
     "InvalidDataError",
     "InvalidModelError",
@@ -60,6 +61,10 @@ class ModelFileError(KMeansError, OSError):
 
 class NoMemoryError(KMeansError, MemoryError):
     """A result that does not fit in memory."""
+
+
+class DeviceError(KMeansError, RuntimeError):
+    """A GPU that was demanded and cannot be used, or that failed: see :func:`polars_kmeans.devices`."""
 
 
 _IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error): (.*?)(?:\n\n.*)?$", re.DOTALL)

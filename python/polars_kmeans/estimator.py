@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, Literal, cast, overload
 import polars as pl
 
 from polars_kmeans import _plugin
-from polars_kmeans._typing import History, Init, IntoFeatures, NullPolicy, TooFew
+from polars_kmeans._typing import Device, History, Init, IntoFeatures, NullPolicy, TooFew
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class KMeans(Generic[_Fitted]):
         null_policy: NullPolicy = ...,
         too_few: Literal["raise"] = ...,
         history: History = ...,
+        device: Device = ...,
     ) -> None: ...
 
     @overload
@@ -75,6 +76,7 @@ class KMeans(Generic[_Fitted]):
         null_policy: NullPolicy = ...,
         too_few: Literal["null"],
         history: History = ...,
+        device: Device = ...,
     ) -> None: ...
 
     def __init__(
@@ -91,9 +93,10 @@ class KMeans(Generic[_Fitted]):
         null_policy: NullPolicy = "raise",
         too_few: TooFew = "raise",
         history: History = "light",
+        device: Device = "auto",
     ) -> None:
         self._options = _plugin.FitOptions(
-            k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history
+            k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history, device
         )
         self._weight = None if weight is None else _plugin.weight_expr(weight)
 
@@ -116,10 +119,11 @@ class KMeans(Generic[_Fitted]):
         Raises
         ------
         KMeansError
-            For values, columns or parameters that cannot be clustered: see :mod:`polars_kmeans.errors`.
+            For values, columns or parameters that cannot be clustered, or a device that cannot be used: see
+            :mod:`polars_kmeans.errors`.
 
         """
         exprs = _plugin.features(columns)
-        encoded = _plugin.item(frame, _plugin.fit("fit_model", exprs, self._options, self._weight))
+        fit = _plugin.item(frame, _plugin.fit("fit_model", exprs, self._options, self._weight))
         # The overloads of `__init__` say when there may be none.
-        return cast("_Fitted", None if encoded is None else KMeansModel(encoded))
+        return cast("_Fitted", None if fit["model"] is None else KMeansModel._of_fit(**fit))

@@ -7,7 +7,7 @@ from typing import Literal
 import polars as pl
 
 from polars_kmeans import _plugin
-from polars_kmeans._typing import History, Init, IntoFeatures, NullPolicy, Output, TooFew
+from polars_kmeans._typing import Device, History, Init, IntoFeatures, NullPolicy, Output, TooFew
 
 
 def kmeans(
@@ -23,12 +23,13 @@ def kmeans(
     null_policy: NullPolicy = "raise",
     too_few: TooFew = "raise",
     history: History = "light",
+    device: Device = "auto",
     output: Output = "label",
 ) -> pl.Expr:
     """Cluster rows into `k` clusters by Lloyd's algorithm.
 
     Labels are exact (the nearest centroid by float64 distances, the smallest index on ties) and the result has the same
-    bits whatever the number of threads, the chunking of the columns or the engine.
+    bits whatever the number of threads, the chunking of the columns, the engine or the device.
 
     Parameters
     ----------
@@ -59,6 +60,10 @@ def kmeans(
         What to do with fewer distinct rows (of positive weight) than clusters: `"raise"`, or `"null"` for null labels.
     history
         `"light"` or `"full"`; of no consequence in an expression.
+    device
+        Where it runs; the bits of the result are the same everywhere. `"auto"`: a GPU where one can be used, the data
+        fit and it is predicted to pay, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or
+        `"cuda:1"`: there, or an error. See :func:`polars_kmeans.devices`.
     output
         `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
 
@@ -72,7 +77,8 @@ def kmeans(
     InvalidParameterError
         At once, for a parameter outside its domain.
     polars.exceptions.ComputeError
-        When the query runs, for columns or values that cannot be clustered: see :mod:`polars_kmeans.errors`.
+        When the query runs, for columns or values that cannot be clustered or a device that cannot be used: see
+        :mod:`polars_kmeans.errors`.
 
     Examples
     --------
@@ -89,7 +95,9 @@ def kmeans(
     ['label', 'distance', 'second_distance']
 
     """
-    options = _plugin.FitOptions(k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history)
+    options = _plugin.FitOptions(
+        k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history, device
+    )
     return _plugin.fit("kmeans", _plugin.features(columns), options, weight, output).alias("kmeans")
 
 
@@ -105,6 +113,7 @@ def centroids(
     weight: str | pl.Expr | None = None,
     null_policy: NullPolicy = "raise",
     too_few: TooFew = "raise",
+    device: Device = "auto",
 ) -> pl.Expr:
     """Cluster rows into `k` clusters and return their centroids: an aggregation, one value a group.
 
@@ -123,7 +132,8 @@ def centroids(
     InvalidParameterError
         At once, for a parameter outside its domain.
     polars.exceptions.ComputeError
-        When the query runs, for columns or values that cannot be clustered: see :mod:`polars_kmeans.errors`.
+        When the query runs, for columns or values that cannot be clustered or a device that cannot be used: see
+        :mod:`polars_kmeans.errors`.
 
     Examples
     --------
@@ -145,5 +155,7 @@ def centroids(
     └──────┴──────┴─────┘
 
     """
-    options = _plugin.FitOptions(k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, "light")
+    options = _plugin.FitOptions(
+        k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, "light", device
+    )
     return _plugin.fit("centroids", _plugin.features(columns), options, weight).alias("centroids")

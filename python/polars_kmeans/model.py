@@ -33,6 +33,15 @@ class KMeansModel:
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
         self._names, self._k, self._inertia, self._n_iter = _internal.model_facts(encoded)
+        self._device: str | None = None
+        self._device_reason: str | None = None
+
+    @classmethod
+    def _of_fit(cls, model: bytes, device: str, reason: str) -> KMeansModel:
+        """Make the model of a fit that has just run."""
+        fitted = cls(model)
+        fitted._device, fitted._device_reason = device, reason
+        return fitted
 
     def __eq__(self, other: object) -> bool:
         """Whether two models are the same but for wall times."""
@@ -88,6 +97,20 @@ class KMeansModel:
     def n_iter(self) -> int:
         """Iterations of the winning restart."""
         return self._n_iter
+
+    @property
+    def device(self) -> str | None:
+        """Where it was fitted: `"cpu"`, or a GPU as `"cuda:0"`.
+
+        None in a model that was loaded or unpickled: the bits are the same everywhere, and where they were made is not
+        saved.
+        """
+        return self._device
+
+    @property
+    def device_reason(self) -> str | None:
+        """Why it was fitted there, as a sentence; None where :attr:`device` is."""
+        return self._device_reason
 
     def predict(self, *columns: IntoFeatures, output: Output = "label") -> pl.Expr:
         """Label rows: an elementwise expression, which streams.

@@ -1,6 +1,7 @@
 //! Sessions over consecutive ranges of rows, as one: the few lines that merge chunks, devices and machines.
 
 use super::{Assigned, Far, Session};
+use crate::error::Result;
 use crate::float::Float;
 use crate::partial::Partial;
 
@@ -16,7 +17,7 @@ pub struct Parts<'a, T> {
 
 impl<'a, T: Float> Parts<'a, T> {
     /// At least one part, in row order.
-    pub fn new(parts: Vec<Box<dyn Session<T> + 'a>>) -> Self {
+    pub fn new(mut parts: Vec<Box<dyn Session<T> + 'a>>) -> Result<Self> {
         let starts = parts
             .iter()
             .scan(0, |next, part| {
@@ -25,19 +26,20 @@ impl<'a, T: Float> Parts<'a, T> {
                 Some(start)
             })
             .collect();
-        let merged = Partial::new(parts[0].partial().rows.len(), parts[0].partial().d);
-        Self { totals: vec![0; parts.len()], parts, starts, merged }
+        let first = parts[0].partial()?;
+        let merged = Partial::new(first.rows.len(), first.d);
+        Ok(Self { totals: vec![0; parts.len()], parts, starts, merged })
     }
 
     fn part_of(&self, row: u64) -> usize {
         self.starts.partition_point(|&start| start <= row) - 1
     }
 
-    fn merge(&mut self) {
+    fn merge(&mut self) -> Result<()> {
         let dirty = std::mem::take(&mut self.merged.dirty);
         self.merged = Partial::new(dirty.len(), self.merged.d);
         self.merged.dirty = dirty;
-        self.parts.iter().for_each(|part| self.merged.merge(part.partial()));
+        self.parts.iter_mut().try_for_each(|part| Ok(self.merged.merge(part.partial()?)))
     }
 }
 
@@ -54,71 +56,73 @@ impl<T: Float> Session<T> for Parts<'_, T> {
         self.parts.iter().map(|part| part.positive_rows()).sum()
     }
 
-    fn row(&self, row: u64) -> Vec<T> {
+    fn row(&self, row: u64) -> Result<Vec<T>> {
         let part = self.part_of(row);
         self.parts[part].row(row - self.starts[part])
     }
 
-    fn start_draws(&mut self) -> u128 {
-        self.totals = self.parts.iter_mut().map(|part| part.start_draws()).collect();
-        self.totals.iter().sum()
+    fn start_draws(&mut self) -> Result<u128> {
+        self.totals = self.parts.iter_mut().map(|part| part.start_draws()).collect::<Result<_>>()?;
+        Ok(self.totals.iter().sum())
     }
 
-    fn positive_row(&self, mut rank: u64) -> u64 {
+    fn positive_row(&self, mut rank: u64) -> Result<u64> {
         for (part, start) in self.parts.iter().zip(&self.starts) {
             if rank < part.positive_rows() {
-                return start + part.positive_row(rank);
+                return Ok(start + part.positive_row(rank)?);
             }
             rank -= part.positive_rows();
         }
         unreachable!("the rank is below the number of rows of positive weight")
     }
 
-    fn draw(&self, mut target: u128) -> u64 {
+    fn draw(&self, mut target: u128) -> Result<u64> {
         for ((part, start), total) in self.parts.iter().zip(&self.starts).zip(&self.totals) {
             if target < *total {
-                return start + part.draw(target);
+                return Ok(start + part.draw(target)?);
             }
             target -= total;
         }
         unreachable!("the target is below the total")
     }
 
-    fn gains(&mut self, candidates: &[T]) -> Vec<u128> {
-        let mut gains = self.parts[0].gains(candidates);
-        self.parts[1..].iter_mut().for_each(|part| add(&mut gains, &part.gains(candidates)));
-        gains
+    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        let mut gains = self.parts[0].gains(candidates)?;
+        for part in &mut self.parts[1..] {
+            add(&mut gains, &part.gains(candidates)?);
+        }
+        Ok(gains)
     }
 
-    fn take_seed(&mut self, centroid: &[T]) -> u128 {
-        self.totals = self.parts.iter_mut().map(|part| part.take_seed(centroid)).collect();
-        self.totals.iter().sum()
+    fn take_seed(&mut self, centroid: &[T]) -> Result<u128> {
+        self.totals = self.parts.iter_mut().map(|part| part.take_seed(centroid)).collect::<Result<_>>()?;
+        Ok(self.totals.iter().sum())
     }
 
     fn end_draws(&mut self) {
         self.parts.iter_mut().for_each(|part| part.end_draws());
     }
 
-    fn reset(&mut self) {
-        self.parts.iter_mut().for_each(|part| part.reset());
+    fn reset(&mut self) -> Result<()> {
         self.merged.reset();
+        self.parts.iter_mut().try_for_each(|part| part.reset())
     }
 
-    fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Assigned {
-        let mut all = self.parts[0].assign(centroids, want_inertia);
+    fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
+        let mut all = self.parts[0].assign(centroids, want_inertia)?;
         for part in &mut self.parts[1..] {
-            let assigned = part.assign(centroids, want_inertia);
+            let assigned = part.assign(centroids, want_inertia)?;
             all.changed += assigned.changed;
             if let (Some(into), Some(from)) = (&mut all.inertia, &assigned.inertia) {
                 add(into, from);
             }
         }
-        self.merge();
-        all
+        self.merge()?;
+        Ok(all)
     }
 
-    fn partial(&self) -> &Partial {
-        &self.merged
+    fn partial(&mut self) -> Result<&Partial> {
+        Ok(&self.merged)
     }
 
     fn clear_dirty(&mut self) {
@@ -126,33 +130,35 @@ impl<T: Float> Session<T> for Parts<'_, T> {
         self.merged.clear_dirty();
     }
 
-    fn farthest(&mut self, count: usize, donors: &[bool]) -> Vec<Far> {
+    fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         let mut all: Vec<Far> = Vec::new();
         for (part, start) in self.parts.iter_mut().zip(&self.starts) {
-            all.extend(part.farthest(count, donors).into_iter().map(|far| Far { row: far.row + start, ..far }));
+            all.extend(part.farthest(count, donors)?.into_iter().map(|far| Far { row: far.row + start, ..far }));
         }
         all.sort_unstable_by(Far::order);
         all.truncate(count);
-        all
+        Ok(all)
     }
 
-    fn relocate(&mut self, row: u64, to: u32) {
+    fn relocate(&mut self, row: u64, to: u32) -> Result<()> {
         let part = self.part_of(row);
-        self.parts[part].relocate(row - self.starts[part], to);
-        self.merge();
+        self.parts[part].relocate(row - self.starts[part], to)?;
+        self.merge()
     }
 
-    fn inertia(&mut self) -> Vec<u128> {
-        let mut inertia = self.parts[0].inertia();
-        self.parts[1..].iter_mut().for_each(|part| add(&mut inertia, &part.inertia()));
-        inertia
+    fn inertia(&mut self) -> Result<Vec<u128>> {
+        let mut inertia = self.parts[0].inertia()?;
+        for part in &mut self.parts[1..] {
+            add(&mut inertia, &part.inertia()?);
+        }
+        Ok(inertia)
     }
 
-    fn labels(&self) -> Vec<u32> {
-        self.parts.iter().flat_map(|part| part.labels()).collect()
+    fn labels(&self) -> Result<Vec<u32>> {
+        Ok(self.parts.iter().map(|part| part.labels()).collect::<Result<Vec<_>>>()?.concat())
     }
 
-    fn into_labels(self: Box<Self>) -> Vec<u32> {
-        self.parts.into_iter().flat_map(Session::into_labels).collect()
+    fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
+        Ok(self.parts.into_iter().map(Session::into_labels).collect::<Result<Vec<_>>>()?.concat())
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "polars")]
 use super::Prediction;
 use super::{Derived, HistoryRow, Model, Settings};
+use crate::backend::select::Choice;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
@@ -86,7 +87,25 @@ pub struct KMeansModel {
     pub(crate) computed: bool,
     /// A float32 model in float64, for float64 rows.
     #[serde(skip)]
+    choice: Aside<Choice>,
+    #[serde(skip)]
     widened: Derived<Model<f64>>,
+}
+
+/// What is known of a model and is no part of it: not of its bytes, nor of equality.
+#[derive(Debug, Clone)]
+struct Aside<T>(Option<T>);
+
+impl<T> Default for Aside<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> PartialEq for Aside<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// The labels of a fit's rows.
@@ -140,12 +159,12 @@ impl KMeans {
             AnyFeatures::F32(features) => {
                 let fitted = self.fit_features(&features, weights)?;
                 let labels = Labels { kept: fitted.labels, selection: fitted.selection };
-                (KMeansModel::new(layout, AnyModel::F32(fitted.model)), labels)
+                (KMeansModel::new(layout, AnyModel::F32(fitted.model)).with_choice(fitted.choice), labels)
             }
             AnyFeatures::F64(features) => {
                 let fitted = self.fit_features(&features, weights)?;
                 let labels = Labels { kept: fitted.labels, selection: fitted.selection };
-                (KMeansModel::new(layout, AnyModel::F64(fitted.model)), labels)
+                (KMeansModel::new(layout, AnyModel::F64(fitted.model)).with_choice(fitted.choice), labels)
             }
         })
     }
@@ -153,7 +172,11 @@ impl KMeans {
 
 impl KMeansModel {
     pub(crate) fn new(layout: FeatureLayout, model: AnyModel) -> Self {
-        Self { layout, model, computed: false, widened: Derived::default() }
+        Self { layout, model, computed: false, choice: Aside(None), widened: Derived::default() }
+    }
+
+    fn with_choice(self, choice: Choice) -> Self {
+        Self { choice: Aside(Some(choice)), ..self }
     }
 
     /// The same, its features computed by expressions or not.
@@ -172,6 +195,11 @@ impl KMeansModel {
     /// [`KMeansError::ComputedFeatures`] if they are names of expressions that the model was fitted to.
     pub fn columns_to_find(&self) -> Result<&[String]> {
         if self.computed { Err(KMeansError::ComputedFeatures { names: self.names().to_vec() }) } else { Ok(self.names()) }
+    }
+
+    /// Where it was fitted, and why there; none in a model that was read from bytes or a file.
+    pub fn choice(&self) -> Option<&Choice> {
+        self.choice.0.as_ref()
     }
 
     /// How the features stood in the frame.

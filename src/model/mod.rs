@@ -22,6 +22,7 @@ pub use settings::Settings;
 use std::sync::OnceLock;
 
 use crate::backend::cpu::{Assigner, CentroidTable, InstructionSet};
+use crate::backend::select::Choice;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::fixed::DistanceScale;
@@ -98,6 +99,8 @@ pub struct Fitted<T> {
     pub model: Model<T>,
     /// One label a kept row.
     pub labels: Vec<u32>,
+    /// Where it was fitted, and why there.
+    pub choice: Choice,
     pub(crate) selection: Vec<(Selection, usize)>,
 }
 

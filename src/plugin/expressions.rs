@@ -120,7 +120,8 @@ fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
 
 fn model_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
     fit_fields(fields, &kwargs)?;
-    Ok(Field::new(NAME.into(), DataType::Binary))
+    let fields = [("model", DataType::Binary), ("device", DataType::String), ("reason", DataType::String)];
+    Ok(Field::new(NAME.into(), DataType::Struct(fields.map(|(name, dtype)| Field::new(name.into(), dtype)).into())))
 }
 
 /// A list of structs: the rows of the centroid frame. A List column of features stays one, since its width is not in its dtype.
@@ -209,13 +210,20 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     Ok(if matches!(call.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
 }
 
-/// A fitted model as one binary value; null if there are too few distinct rows and that is to give nulls.
+/// A fitted model as one binary value, with where it was fitted and why there, which are no part of the model; nulls if there
+/// are too few distinct rows and that is to give nulls.
 #[polars_expr(output_type_func_with_kwargs=model_field)]
 fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let fit = Call::new(inputs, &kwargs)?.fit(&kwargs)?;
-    let encode = |fit: FrameFit| fit.model.with_computed(kwargs.computed).to_bytes();
-    let model = fit.map(encode).transpose()?;
-    Ok(BinaryChunked::from_slice_options(NAME.into(), &[model]).into_series())
+    let choice = fit.as_ref().and_then(|fit| fit.model.choice().cloned());
+    let model = fit.map(|fit| fit.model.with_computed(kwargs.computed).to_bytes()).transpose()?;
+    let (device, reason) = choice.map(|choice| (choice.place.to_string(), choice.reason)).unzip();
+    let columns = vec![
+        BinaryChunked::from_slice_options("model".into(), &[model]).into_column(),
+        Column::new("device".into(), [device]),
+        Column::new("reason".into(), [reason]),
+    ];
+    Ok(DataFrame::new(1, columns)?.into_struct(NAME.into()).into_series())
 }
 
 /// Labels (or the struct) of rows under a model: row by row.

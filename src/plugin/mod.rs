@@ -15,6 +15,7 @@ use pyo3::types::PyBytes;
 use pyo3_polars::PyDataFrame;
 
 use self::options::FitOptions;
+use crate::backend::select::DeviceInfo;
 use crate::error::KMeansError;
 use crate::model::KMeansModel;
 
@@ -121,6 +122,24 @@ fn encode_centroids(py: Python<'_>, frame: PyDataFrame) -> PyResult<(Bound<'_, P
     Ok((PyBytes::new(py, &bytes), rows.names, rows.widths))
 }
 
+/// A device as a row of a frame: ordinal, name, free and total memory, compute capability, CUDA version of the driver, whether
+/// it can be used, and why or why not.
+type DeviceRow = (u32, String, u64, u64, String, String, bool, String);
+
+/// The GPUs, or why there is none.
+#[pyfunction]
+fn devices(py: Python<'_>) -> (Vec<DeviceRow>, Option<String>) {
+    let version = |(major, minor): (u32, u32)| format!("{major}.{minor}");
+    let row = |device: DeviceInfo| {
+        let DeviceInfo { ordinal, name, memory_free, memory_total, compute_capability, driver, usable, reason } = device;
+        (ordinal, name, memory_free, memory_total, version(compute_capability), version(driver), usable, reason)
+    };
+    match py.detach(crate::devices) {
+        Ok(devices) => (devices.into_iter().map(row).collect(), None),
+        Err(why) => (Vec::new(), Some(why)),
+    }
+}
+
 #[pymodule]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // Who limits Polars' threads means ours too. If a pool is there already, it stays.
@@ -140,5 +159,6 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(load_model, module)?)?;
     module.add_function(wrap_pyfunction!(check_options, module)?)?;
     module.add_function(wrap_pyfunction!(encode_centroids, module)?)?;
+    module.add_function(wrap_pyfunction!(devices, module)?)?;
     Ok(())
 }

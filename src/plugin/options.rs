@@ -5,7 +5,7 @@ use pyo3::FromPyObject;
 use serde::Deserialize;
 
 use crate::error::{KMeansError, Result, STARTING_CENTROIDS};
-use crate::params::{History, Init, KMeans, NullPolicy, Restarts};
+use crate::params::{Device, History, Init, KMeans, NullPolicy, Restarts};
 
 /// How a fit is asked for. Integers that may exceed 63 bits travel as text.
 #[derive(Debug, Clone, Deserialize, FromPyObject)]
@@ -22,6 +22,7 @@ pub struct FitOptions {
     null_policy: String,
     too_few: String,
     history: String,
+    device: String,
     pub output: String,
     pub weighted: bool,
     /// Whether the features are expressions other than plain columns.
@@ -107,6 +108,7 @@ impl FitOptions {
         };
         let null_policy: NullPolicy = self.null_policy.parse()?;
         let history: History = self.history.parse()?;
+        let device: Device = self.device.parse()?;
         Ok(KMeans::new(k)
             .init(init)
             .n_init(n_init)
@@ -115,7 +117,8 @@ impl FitOptions {
             .tol_labels(self.tol_labels)
             .seed(seed)
             .null_policy(null_policy)
-            .history(history))
+            .history(history)
+            .device(device))
     }
 
     pub fn too_few(&self) -> Result<TooFew> {

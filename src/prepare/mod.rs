@@ -9,13 +9,15 @@
 //! Everything that reaches a result is an extremum, a count or a fixed-point sum, so it merges over tasks, chunks and parts
 //! in any order. The centring vector is a plain float sum; it never reaches the bits.
 
-mod quanta;
-mod survey;
+pub(crate) mod passes;
+pub(crate) mod quanta;
+pub(crate) mod survey;
 mod tiles;
-mod variance;
+pub(crate) mod variance;
 
+use self::passes::{HostPasses, Passes};
 use self::quanta::quanta;
-use self::survey::{count_bad, first_negative_weight, select_finite, survey, weighted_extents};
+use self::survey::{count_bad, first_negative_weight};
 use self::variance::variance;
 use crate::error::{KMeansError, Result};
 use crate::fixed::{ColumnScale, DistanceScale, frexp, power_of_two};
@@ -56,9 +58,16 @@ pub struct Prepared {
 /// # Errors
 /// Everything that is wrong with the values: see [`KMeansError`].
 pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Prepared> {
+    prepare_by(&mut HostPasses::new(parts, params.threads), params)
+}
+
+/// As [`prepare`], by passes over the rows wherever they are.
+pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Prepared> {
+    let parts = passes.parts();
     let d = parts[0].features.n_features();
     let total: u64 = parts.iter().map(|part| part.features.n_rows() as u64).sum();
-    for part in &*parts {
+    let weighted = parts.iter().any(|part| part.weights.is_some());
+    for part in parts {
         if let Some(weights) = &part.weights
             && weights.len() != part.features.n_rows()
         {
@@ -72,21 +81,20 @@ pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<P
     if total > MAX_ROWS {
         return Err(KMeansError::TooManyRows { got: total });
     }
-    let survey = survey(parts, params.threads);
-    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(parts)).flatten() {
+    let mut survey = passes.survey()?;
+    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(passes.parts())).flatten() {
         return Err(error);
     }
     if survey.bad > 0 {
-        match params.null_policy {
-            NullPolicy::Raise => return Err(count_bad(parts)),
-            NullPolicy::Skip => parts.iter_mut().for_each(|part| part.selection = select_finite(part)),
-        }
+        survey = match params.null_policy {
+            NullPolicy::Raise => return Err(count_bad(passes.parts())),
+            NullPolicy::Skip => passes.skip_bad(survey)?,
+        };
     }
     let n = total - survey.bad;
     if n == 0 {
         return Err(KMeansError::NoRows { skipped: (survey.bad > 0).then_some(survey.bad) });
     }
-    let weighted = parts.iter().any(|part| part.weights.is_some());
     if weighted && survey.positive == 0 {
         return Err(KMeansError::NoPositiveWeight);
     }
@@ -98,17 +106,17 @@ pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<P
     }
     // The largest over all rows keeps a row of weight 0 from overflowing, that over rows of positive weight keeps S in range.
     let widest = (0..d).max_by(|&a, &b| survey.columns[a].largest.total_cmp(&survey.columns[b].largest)).unwrap_or(0);
-    let column = format!("column {:?}", parts[0].features.names()[widest]);
+    let column = format!("column {:?}", passes.parts()[0].features.names()[widest]);
     check_magnitude::<T>(&column, survey.columns[widest].largest)?;
     check_magnitude::<T>("values of rows of weight 0", survey.largest)?;
     let weights = (weighted && survey.largest_weight > 0.0).then(|| WeightScale::new(survey.largest_weight));
-
-    let contributions = match weights {
-        Some(scale) if !survey.all_weights_one => weighted_extents(parts, scale, d, params.threads),
-        _ => survey.columns.clone(),
-    };
-    let contribution_weights = weights.filter(|_| !survey.all_weights_one);
-    let scales = quanta(parts, &contributions, contribution_weights, weights, params.threads)?;
+    if let Some(scale) = weights {
+        passes.round_weights(scale)?;
+    }
+    // Weights of 1 and 0 leave the contributions as the values are.
+    let weigh = weights.is_some() && !survey.all_weights_one;
+    let contributions = if weigh { passes.weighted_extents()? } else { survey.columns.clone() };
+    let scales = quanta(passes, &contributions, weigh)?;
 
     // -0.0 + 0.0 is 0.0: which zero is met first must not show.
     let lows: Vec<f64> = survey.columns.iter().map(|column| column.low + 0.0).collect();
@@ -131,8 +139,7 @@ pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<P
         check_magnitude::<T>("starting centroids", largest)?;
     }
     let s = reference::distance(&box_highs, &box_lows);
-    let variance =
-        if params.tol > 0.0 { variance(parts, &lows, &highs, survey.positive, weights, params.threads) } else { 0.0 };
+    let variance = if params.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
     let centre = survey.columns.iter().map(|column| T::from_f64(column.sum / survey.positive as f64).to_f64()).collect();
     Ok(Prepared {
         n,

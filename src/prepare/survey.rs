@@ -20,9 +20,10 @@ pub struct Extent {
 }
 
 impl Extent {
-    const EMPTY: Self = Self { low: f64::INFINITY, high: f64::NEG_INFINITY, largest: 0.0, smallest: f64::INFINITY, sum: 0.0 };
+    pub const EMPTY: Self =
+        Self { low: f64::INFINITY, high: f64::NEG_INFINITY, largest: 0.0, smallest: f64::INFINITY, sum: 0.0 };
 
-    fn merge(&mut self, other: &Self) {
+    pub fn merge(&mut self, other: &Self) {
         self.low = self.low.min(other.low);
         self.high = self.high.max(other.high);
         self.largest = self.largest.max(other.largest);
@@ -57,34 +58,53 @@ impl Extent {
     }
 }
 
-/// What a worker learns in pass 1.
-pub struct Survey<T> {
-    pub tile: Tile<T>,
+/// What pass 1 learns.
+#[derive(Debug, Clone)]
+pub struct Survey {
+    /// Over rows of positive weight.
     pub columns: Vec<Extent>,
     /// Largest magnitude over all kept rows, those of weight 0 too.
     pub largest: f64,
     pub largest_weight: f64,
+    /// Or zero.
     pub all_weights_one: bool,
     pub any_negative_weight: bool,
+    /// Rows with a null or a value that is not finite. They count in nothing else.
     pub bad: u64,
+    /// Rows of positive weight.
     pub positive: u64,
 }
 
-/// Pass 1.
-pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Survey<T> {
+impl Survey {
+    /// Of no rows.
+    pub fn empty(d: usize) -> Self {
+        Self {
+            columns: vec![Extent::EMPTY; d],
+            largest: 0.0,
+            largest_weight: 0.0,
+            all_weights_one: true,
+            any_negative_weight: false,
+            bad: 0,
+            positive: 0,
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.columns.iter_mut().zip(&other.columns).for_each(|(a, b)| a.merge(b));
+        self.largest = self.largest.max(other.largest);
+        self.largest_weight = self.largest_weight.max(other.largest_weight);
+        self.all_weights_one &= other.all_weights_one;
+        self.any_negative_weight |= other.any_negative_weight;
+        self.bad += other.bad;
+        self.positive += other.positive;
+    }
+}
+
+/// Pass 1 over parts.
+pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Survey {
     let d = parts[0].features.n_features();
-    let new = || Survey {
-        tile: Tile::new(d, TILE),
-        columns: vec![Extent::EMPTY; d],
-        largest: 0.0,
-        largest_weight: 0.0,
-        all_weights_one: true,
-        any_negative_weight: false,
-        bad: 0,
-        positive: 0,
-    };
-    let workers = for_each_tile(parts, threads, new, |survey: &mut Survey<T>, part, range| {
-        let tile = &mut survey.tile;
+    let new = || (Tile::new(d, TILE), Survey::empty(d));
+    let workers = for_each_tile(parts, threads, new, |(tile, survey): &mut (Tile<T>, Survey), part, range| {
         survey.bad += tile.load_checked(part, range) as u64;
         if part.weights.is_some() {
             let weights_here = &tile.weights[..tile.rows];
@@ -102,17 +122,11 @@ pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Survey<T> {
             extent.add(|r| column[r].to_f64(), column.len());
         }
     });
-    let mut workers = workers.into_iter();
-    let Some(mut survey) = workers.next() else { return new() };
-    for other in workers {
-        survey.columns.iter_mut().zip(&other.columns).for_each(|(a, b)| a.merge(b));
-        survey.largest = survey.largest.max(other.largest);
-        survey.largest_weight = survey.largest_weight.max(other.largest_weight);
-        survey.all_weights_one &= other.all_weights_one;
-        survey.any_negative_weight |= other.any_negative_weight;
-        survey.bad += other.bad;
-        survey.positive += other.positive;
-    }
+    let merged = workers.into_iter().map(|(_, survey)| survey).reduce(|mut all, other| {
+        all.merge(&other);
+        all
+    });
+    let mut survey = merged.unwrap_or_else(|| Survey::empty(d));
     survey.largest = survey.columns.iter().fold(survey.largest, |m, column| m.max(column.largest));
     survey
 }
@@ -170,8 +184,14 @@ pub fn count_bad<T: Float>(parts: &[Part<'_, T>]) -> KMeansError {
     KMeansError::NotFinite { column, nulls, nans, infinities }
 }
 
-/// The rows of a part without nulls and with finite values only.
-pub fn select_finite<T: Float>(part: &Part<'_, T>) -> Selection {
+/// Selects, in every part, the rows without nulls and with finite values only.
+pub fn select_finite<T: Float>(parts: &mut [Part<'_, T>]) {
+    for part in parts {
+        part.selection = finite_rows(part);
+    }
+}
+
+fn finite_rows<T: Float>(part: &Part<'_, T>) -> Selection {
     let n = part.features.n_rows();
     let mut bits = vec![0u64; n.div_ceil(64)];
     let mut tile = Tile::new(part.features.n_features(), TILE);
@@ -185,19 +205,14 @@ pub fn select_finite<T: Float>(part: &Part<'_, T>) -> Selection {
     Selection::from_bits(bits)
 }
 
-/// Pass 2: extents of `fl(w^ * x)`.
-pub fn weighted_extents<T: Float>(parts: &[Part<'_, T>], scale: WeightScale, d: usize, threads: usize) -> Vec<Extent> {
-    let workers = for_each_positive_tile(
-        parts,
-        Some(scale),
-        threads,
-        || vec![Extent::EMPTY; d],
-        |extents, tile| {
-            for (f, extent) in extents.iter_mut().enumerate() {
-                let column = tile.column(f);
-                extent.add(|r| tile.weights[r] * column[r].to_f64(), column.len());
-            }
-        },
-    );
+/// Pass 2 over parts: extents of `fl(w^ * x)`.
+pub fn weighted_extents<T: Float>(parts: &[Part<'_, T>], weights: Option<WeightScale>, threads: usize) -> Vec<Extent> {
+    let new = || vec![Extent::EMPTY; parts[0].features.n_features()];
+    let workers = for_each_positive_tile(parts, weights, threads, new, |extents, tile| {
+        for (f, extent) in extents.iter_mut().enumerate() {
+            let column = tile.column(f);
+            extent.add(|r| tile.weights[r] * column[r].to_f64(), column.len());
+        }
+    });
     merge_columns(workers, Extent::merge)
 }

@@ -15,7 +15,7 @@ use crate::params::{Init, Params};
 pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
     match &params.init {
         Init::Given(centroids) => Ok(centroids.iter().map(|&c| T::from_f64(c)).collect()),
-        Init::Random => Ok(random::seed(session, params, restart)),
+        Init::Random => random::seed(session, params, restart),
         Init::KMeansPlusPlus => {
             let centroids = plus_plus::seed(session, params, restart);
             session.end_draws();

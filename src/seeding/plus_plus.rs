@@ -13,28 +13,28 @@ use crate::rng::{Stream, below, draw_u64};
 pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
     let draw = |session: &dyn Session<T>, total: u128, step: usize, trial: u32| {
         let u = draw_u64(params.seed, Stream::PlusPlus, restart, step as u32, trial);
-        session.row(session.draw(below(u, total)))
+        session.row(session.draw(below(u, total))?)
     };
     let trials = 2 + (params.k as f64).ln().floor() as u32;
-    let total = session.start_draws();
-    let mut centroids = draw(session, total, 0, 0);
+    let total = session.start_draws()?;
+    let mut centroids = draw(session, total, 0, 0)?;
     if params.k == 1 {
         return Ok(centroids);
     }
     let d = centroids.len();
-    let mut total = session.take_seed(&centroids);
+    let mut total = session.take_seed(&centroids)?;
     for step in 1..params.k {
         if total == 0 {
             return Err(KMeansError::TooFewDistinct { k: params.k, rows: session.positive_rows() });
         }
-        let candidates: Vec<T> = (0..trials).flat_map(|trial| draw(session, total, step, trial)).collect();
-        let gains = session.gains(&candidates);
+        let candidates = (0..trials).map(|trial| draw(session, total, step, trial)).collect::<Result<Vec<_>>>()?.concat();
+        let gains = session.gains(&candidates)?;
         let best = gains.iter().enumerate().fold(0, |best, (i, gain)| if *gain > gains[best] { i } else { best });
         let chosen = &candidates[best * d..][..d];
         centroids.extend_from_slice(chosen);
         // The last centroid needs no distances: only whether there was one to take.
         if step + 1 < params.k {
-            total = session.take_seed(chosen);
+            total = session.take_seed(chosen)?;
         }
     }
     Ok(centroids)

@@ -1,11 +1,12 @@
 //! `init="random"`: k different rows of positive weight, each equally likely (Forgy 1965).
 
 use crate::backend::Session;
+use crate::error::Result;
 use crate::float::Float;
 use crate::params::Params;
 use crate::rng::{Stream, below, draw_u64};
 
-pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Vec<T> {
+pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
     let n = session.positive_rows();
     let mut drawn: Vec<u64> = Vec::with_capacity(params.k);
     let mut centroids = Vec::new();
@@ -14,10 +15,10 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u3
         let target = below(u, u128::from(n) - step as u128) as u64;
         let (place, rank) = nth_not_drawn(&drawn, target);
         drawn.insert(place, rank);
-        let row = session.positive_row(rank);
-        centroids.extend(session.row(row));
+        let row = session.positive_row(rank)?;
+        centroids.extend(session.row(row)?);
     }
-    centroids
+    Ok(centroids)
 }
 
 /// The `target`th number that is not in the ascending list, and where it would go: `drawn[i] - i` numbers below `drawn[i]` are

@@ -1,6 +1,32 @@
 //! Generated cases: every kind of data that has broken a k-means.
 
-use polars_kmeans::Float;
+use std::sync::OnceLock;
+
+use polars_kmeans::{Device, Fitted, Float, KMeans};
+
+/// The estimator on the GPU, where there is one that can be used; a missing one that was demanded fails.
+pub fn on_gpu(estimator: &KMeans) -> Option<KMeans> {
+    static USABLE: OnceLock<bool> = OnceLock::new();
+    let usable = *USABLE.get_or_init(|| {
+        let found = polars_kmeans::devices();
+        let usable = found.as_ref().is_ok_and(|devices| devices.iter().any(|device| device.usable));
+        assert!(usable || std::env::var_os("POLARS_KMEANS_DEMAND_GPU").is_none(), "a GPU was demanded: {found:?}");
+        usable
+    });
+    usable.then(|| estimator.clone().device(Device::Cuda(None)))
+}
+
+/// FNV-1a over the bits of labels, centroids, inertia, sizes, history and iteration count.
+pub fn hash<T: Float>(fit: &Fitted<T>) -> u64 {
+    let model = &fit.model;
+    let words = (fit.labels.iter().map(|l| u64::from(*l)))
+        .chain(model.centroids().iter().map(|c| c.to_f64().to_bits()))
+        .chain([model.inertia().to_bits(), u64::from(model.n_iter())])
+        .chain(model.sizes().iter().copied())
+        .chain(model.inertias().iter().map(|i| i.to_bits()))
+        .chain(model.history().iter().flat_map(|row| [row.changed, row.shift.to_bits(), row.inertia.unwrap_or(0.0).to_bits()]));
+    words.flat_map(u64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
 
 /// splitmix64 (Steele, Lea and Flood 2014): a test's own numbers, not the engine's.
 #[derive(Clone)]

@@ -4,7 +4,7 @@ use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{Column, Features, Float, History, Init, KMeans, KMeansError, Restarts, reference};
 
-use crate::data::{KINDS, Random, columns, rows};
+use crate::data::{KINDS, Random, columns, hash, on_gpu, rows};
 use crate::oracle::{self, Failure, Start, Task};
 
 const SETS: [InstructionSet; 3] = [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable];
@@ -53,6 +53,11 @@ fn check_labels_of<T: Float>(kind: &str, case: u64, [n, d, k]: [usize; 3], rando
             }
             let predicted: Vec<u32> = fitted.model.predict(&features).unwrap().into_iter().flatten().collect();
             assert_eq!(predicted, fitted.labels, "{kind}, case {case}: predict");
+            if let Some(estimator) = on_gpu(&estimator) {
+                let gpu = estimator.fit_features(&features, None).unwrap();
+                assert_eq!(gpu.labels, fitted.labels, "{kind}, case {case}: n {n}, d {d}, k {k}: labels on the GPU");
+                assert_eq!(hash(&gpu), hash(&fitted), "{kind}, case {case}: n {n}, d {d}, k {k}: the fit on the GPU");
+            }
             true
         }
         Err(KMeansError::TooFewDistinct { .. } | KMeansError::RangeTooWide { .. }) => false,
@@ -140,6 +145,11 @@ fn check_fit<T: Float>(kind: &str, case: u64) -> bool {
     let weights = task.weights.as_ref().map(|w| Column::from_slice(w));
     let fitted = estimator.fit_features(&features, weights.as_ref());
     let what = format!("{kind}, case {case}: n {n}, d {d}, k {k}");
+    if let Some(estimator) = on_gpu(&estimator) {
+        let gpu = estimator.fit_features(&features, weights.as_ref());
+        let brief = |fit: &polars_kmeans::Result<polars_kmeans::Fitted<T>>| fit.as_ref().map(hash).map_err(ToString::to_string);
+        assert_eq!(brief(&gpu), brief(&fitted), "{what}: on the GPU, {estimator:?}");
+    }
     match (fitted, oracle::fit(&task)) {
         (Ok(fitted), Ok(answer)) => {
             let bits = |v: &[T]| v.iter().map(|v| v.to_f64().to_bits()).collect::<Vec<_>>();

@@ -2,6 +2,7 @@
 
 mod data;
 mod exactness;
+mod gpu;
 mod oracle;
 mod refusals;
 mod same_bits;

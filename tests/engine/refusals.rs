@@ -1,6 +1,8 @@
 //! Bad input gives its own error, which says what was expected and what was got.
 
-use polars_kmeans::{Chunk, Column, Features, Init, KMeans, KMeansError, NullPolicy, Restarts, Validity};
+use polars_kmeans::{
+    Chunk, Column, Device, ErrorKind, Features, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
+};
 
 fn refused(estimator: &KMeans, x: &[f64], weights: Option<&[f64]>) -> KMeansError {
     let weights = weights.map(Column::from_slice);
@@ -36,6 +38,38 @@ fn every_refusal_names_what_is_wrong() {
     assert!(matches!("afk-mc2".parse::<Init>(), Err(KMeansError::NotAvailable { .. })));
     assert!(matches!("kmeans-parallel".parse::<Init>(), Err(KMeansError::NotAvailable { .. })));
     assert!(matches!("best".parse::<Init>(), Err(KMeansError::InvalidOption { .. })));
+}
+
+#[test]
+fn devices_are_named_or_refused() {
+    for name in ["auto", "cpu", "cuda", "cuda:0", "cuda:17", "cuda:4294967295"] {
+        assert_eq!(name.parse::<Device>().unwrap().to_string(), name);
+    }
+    for name in ["", "gpu", "CPU", "cuda:", "cuda:-1", "cuda:+1", "cuda:01", "cuda: 1", "cuda:4294967296", "cuda:0 "] {
+        let error = name.parse::<Device>().unwrap_err();
+        assert!(matches!(&error, KMeansError::InvalidOption { option: "device", .. }), "{error}");
+        assert!(error.to_string().contains(&format!("got {name:?}")), "{error}");
+    }
+}
+
+/// On a machine without a GPU, and on one with fewer than a hundred.
+#[test]
+fn a_device_that_is_not_there_is_refused_before_the_data() {
+    let error = refused(&KMeans::new(2).device(Device::Cuda(Some(99))), &[1.0, f64::NAN], None);
+    assert!(matches!(&error, KMeansError::DeviceNotAvailable { requested, .. } if requested == "cuda:99"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Device);
+    assert!(error.to_string().contains("device=\"auto\""), "{error}");
+    match polars_kmeans::devices() {
+        Ok(devices) => assert!(devices.iter().all(|device| error.to_string().contains(&device.name)), "{error}"),
+        Err(why) => assert!(error.to_string().contains(&why), "{error}"),
+    }
+    let x = [1.0, 2.0, 9.0];
+    let features = Features::from_columns([&x[..]]).unwrap();
+    for device in [Device::Auto, Device::Cpu] {
+        let fitted = KMeans::new(2).device(device).fit_features(&features, None).unwrap();
+        assert_eq!(fitted.choice.place, Place::Cpu);
+        assert!(!fitted.choice.reason.is_empty());
+    }
 }
 
 #[test]

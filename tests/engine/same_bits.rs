@@ -4,21 +4,9 @@ use std::fmt::Write;
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Chunk, Column, Features, Fitted, Float, History, Init, KMeans, NullPolicy, Restarts, Validity};
+use polars_kmeans::{Chunk, Column, Features, Float, History, Init, KMeans, NullPolicy, Restarts, Validity};
 
-use crate::data::{Random, columns, rows};
-
-/// FNV-1a over the bits of labels, centroids, inertia, sizes, history and iteration count.
-fn hash<T: Float>(fit: &Fitted<T>) -> u64 {
-    let model = &fit.model;
-    let words = (fit.labels.iter().map(|l| u64::from(*l)))
-        .chain(model.centroids().iter().map(|c| c.to_f64().to_bits()))
-        .chain([model.inertia().to_bits(), u64::from(model.n_iter())])
-        .chain(model.sizes().iter().copied())
-        .chain(model.inertias().iter().map(|i| i.to_bits()))
-        .chain(model.history().iter().flat_map(|row| [row.changed, row.shift.to_bits(), row.inertia.unwrap_or(0.0).to_bits()]));
-    words.flat_map(u64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
-}
+use crate::data::{Random, columns, hash, on_gpu, rows};
 
 /// The golden cases: name, data, estimator. Changing a hash needs a major version.
 struct Case {
@@ -74,6 +62,17 @@ fn fit<T: Float>(case: &Case, data: &Data<T>) -> u64 {
 }
 
 #[test]
+fn hashes_on_the_gpu_are_the_golden_ones() {
+    for mut case in cases() {
+        let Some(estimator) = on_gpu(&case.estimator) else { return };
+        let expected = (fit(&case, &generate::<f32>(&case)), fit(&case, &generate::<f64>(&case)));
+        case.estimator = estimator;
+        let found = (fit(&case, &generate::<f32>(&case)), fit(&case, &generate::<f64>(&case)));
+        assert_eq!(found, expected, "{}", case.name);
+    }
+}
+
+#[test]
 fn hashes_are_the_golden_ones() {
     let mut found = String::new();
     for case in cases() {
@@ -115,8 +114,10 @@ fn every_way<T: Float>(case: &Case) {
     for round in 0..20 {
         let features = Features::new(views.iter().map(|c| chunked(c, random)).collect()).unwrap();
         let weights = data.weights.as_ref().map(|w| chunked(w, random));
-        let fit = case.estimator.fit_features(&features, weights.as_ref()).unwrap();
-        assert_eq!(hash(&fit), expected, "{}: chunking {round}", case.name);
+        for estimator in [Some(case.estimator.clone()), on_gpu(&case.estimator)].into_iter().flatten() {
+            let fit = estimator.fit_features(&features, weights.as_ref()).unwrap();
+            assert_eq!(hash(&fit), expected, "{}: chunking {round} on {}", case.name, fit.choice.place);
+        }
     }
     for parts in [2, 3, 7] {
         let n = case.shape.0;
@@ -149,6 +150,10 @@ fn weights_of_one_are_no_weights() {
         let features = Features::from_rows(&data.rows, case.shape.1).unwrap();
         let weighted = case.estimator.fit_features(&features, Some(&Column::from_slice(&ones))).unwrap();
         assert_eq!(hash(&weighted), fit(case, &data), "{}", case.name);
+        if let Some(estimator) = on_gpu(&case.estimator) {
+            let weighted = estimator.fit_features(&features, Some(&Column::from_slice(&ones))).unwrap();
+            assert_eq!(hash(&weighted), fit(case, &data), "{} on the GPU", case.name);
+        }
     }
 }
 
@@ -194,6 +199,10 @@ fn skipped_rows_leave_no_trace() {
                 .fit_features(&features, Some(&weights))
                 .unwrap();
             assert_eq!(hash(&fit), self::fit(case, &data), "{}", case.name);
+            if let Some(estimator) = on_gpu(&case.estimator) {
+                let on_gpu = estimator.null_policy(NullPolicy::Skip).fit_features(&features, Some(&weights)).unwrap();
+                assert_eq!(hash(&on_gpu), hash(&fit), "{} on the GPU", case.name);
+            }
             let labels = fit.expand();
             assert!(labels.iter().zip(&kept).all(|(label, kept)| label.is_some() == *kept));
         }

@@ -2,7 +2,7 @@
 
 use polars_kmeans::{Column, Features, Fitted, Float, Init, KMeans, KMeansError, reference};
 
-use crate::data::Random;
+use crate::data::{Random, hash, on_gpu};
 
 /// A fit from given centroids, one iteration, its labels checked against the reference distance.
 fn checked<T: Float>(rows: &[T], d: usize, centroids: &[f64], iterations: u32) -> Fitted<T> {
@@ -14,6 +14,9 @@ fn checked<T: Float>(rows: &[T], d: usize, centroids: &[f64], iterations: u32) -
     }
     let predicted: Vec<u32> = fitted.model.predict(&features).unwrap().into_iter().flatten().collect();
     assert_eq!(predicted, fitted.labels);
+    if let Some(estimator) = on_gpu(&estimator) {
+        assert_eq!(hash(&estimator.fit_features(&features, None).unwrap()), hash(&fitted), "on the GPU");
+    }
     fitted
 }
 

@@ -170,6 +170,7 @@ PARAMETERS: list[Case] = [
             "init": ["best", "kmeans-parallel", 3, [1.0, 2.0], [], [[]], [["a", "b"], ["c", "d"]], [[1.0, 2.0], [3.0]]],
             "null_policy": ["drop", None],
             "too_few": ["maybe"],
+            "device": ["gpu", "cuda:-1", "cuda:x", None],
             "output": ["both", None],
             "weight": [1.0],
         }.items()

@@ -11,7 +11,7 @@ def test_readme_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names = {"df": pl.DataFrame({"x": [float(i % 13) for i in range(50)], "y": [float(i % 7) for i in range(50)]})}
     for block in blocks:
         exec(block, names)

@@ -27,6 +27,7 @@ pub use simd::{InstructionSet, Task, Vector};
 use self::distances::own_distances;
 use self::seeds::Seeds;
 use super::{Assigned, Far, Session};
+use crate::error::Result;
 use crate::float::Float;
 use crate::parallel::{for_each_task, workers_for};
 use crate::partial::{Contribution, Deltas, Partial, Quantiser, UNASSIGNED};
@@ -288,11 +289,11 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         self.tasks.iter().map(|task| task.positive as u64).sum()
     }
 
-    fn row(&self, row: u64) -> Vec<T> {
-        self.load_row(row as usize).x
+    fn row(&self, row: u64) -> Result<Vec<T>> {
+        Ok(self.load_row(row as usize).x)
     }
 
-    fn start_draws(&mut self) -> u128 {
+    fn start_draws(&mut self) -> Result<u128> {
         let weights = self.prepared.weights;
         let mut totals = vec![0u128; self.tasks.len()];
         for (task, total) in self.tasks.iter().zip(&mut totals) {
@@ -304,10 +305,10 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
             }
         }
         let seeds = Seeds::new(totals, self.labels.len());
-        self.seeds.insert(seeds).total()
+        Ok(self.seeds.insert(seeds).total())
     }
 
-    fn positive_row(&self, mut rank: u64) -> u64 {
+    fn positive_row(&self, mut rank: u64) -> Result<u64> {
         for task in &self.tasks {
             if rank >= task.positive as u64 {
                 rank -= task.positive as u64;
@@ -322,12 +323,12 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
                     rank = rank.wrapping_sub(1);
                 }
             });
-            return found.unwrap_or(task.first) as u64;
+            return Ok(found.unwrap_or(task.first) as u64);
         }
         unreachable!("the rank is below the number of rows of positive weight")
     }
 
-    fn draw(&self, target: u128) -> u64 {
+    fn draw(&self, target: u128) -> Result<u64> {
         let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
         let (index, mut rest) = seeds.task_of(target);
         let task = &self.tasks[index];
@@ -343,32 +344,33 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
                 }
             }
         });
-        found.unwrap_or(task.first) as u64
+        Ok(found.unwrap_or(task.first) as u64)
     }
 
-    fn gains(&mut self, candidates: &[T]) -> Vec<u128> {
+    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
         let Some(seeds) = seeds else { unreachable!("draws were started") };
-        seeds.gains(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), candidates)
+        Ok(seeds.gains(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), candidates))
     }
 
-    fn take_seed(&mut self, centroid: &[T]) -> u128 {
+    fn take_seed(&mut self, centroid: &[T]) -> Result<u128> {
         let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
         let Some(seeds) = seeds else { unreachable!("draws were started") };
         seeds.take(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), centroid);
-        seeds.total()
+        Ok(seeds.total())
     }
 
     fn end_draws(&mut self) {
         self.seeds = None;
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self) -> Result<()> {
         self.labels.fill(UNASSIGNED);
         self.partial.reset();
+        Ok(())
     }
 
-    fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Assigned {
+    fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
         let extent = self.prepared.lows.iter().chain(&self.prepared.highs).fold(0.0f64, |m, v| m.max(v.abs()));
         self.table = Some(CentroidTable::new(centroids, self.d, &self.prepared.centre, extent));
         if want_inertia {
@@ -380,26 +382,26 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
             worker.deltas.flush(&self.quantiser, &mut self.partial);
             changed += std::mem::take(&mut worker.changed);
         }
-        Assigned { changed, inertia: want_inertia.then(|| self.take_inertia()) }
+        Ok(Assigned { changed, inertia: want_inertia.then(|| self.take_inertia()) })
     }
 
-    fn partial(&self) -> &Partial {
-        &self.partial
+    fn partial(&mut self) -> Result<&Partial> {
+        Ok(&self.partial)
     }
 
     fn clear_dirty(&mut self) {
         self.partial.clear_dirty();
     }
 
-    fn farthest(&mut self, count: usize, donors: &[bool]) -> Vec<Far> {
+    fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         self.pass(Pass::Farthest { count, donors });
         let mut all: Vec<Far> = self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.far)).collect();
         all.sort_unstable_by(Far::order);
         all.truncate(count);
-        all
+        Ok(all)
     }
 
-    fn relocate(&mut self, row: u64, to: u32) {
+    fn relocate(&mut self, row: u64, to: u32) -> Result<()> {
         let tile = self.load_row(row as usize);
         let from = std::mem::replace(&mut self.labels[row as usize], to);
         let (contribution, mass) = contribution(&tile, 0, self.prepared);
@@ -407,20 +409,21 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         let target = Mutex::new(&mut self.partial);
         deltas.move_row(&self.quantiser, contribution, mass, [from, to], &target);
         deltas.flush(&self.quantiser, &mut self.partial);
+        Ok(())
     }
 
-    fn inertia(&mut self) -> Vec<u128> {
+    fn inertia(&mut self) -> Result<Vec<u128>> {
         self.workers.iter_mut().for_each(|worker| worker.inertia = vec![0; self.k]);
         self.pass(Pass::Inertia);
-        self.take_inertia()
+        Ok(self.take_inertia())
     }
 
-    fn labels(&self) -> Vec<u32> {
-        self.labels.clone()
+    fn labels(&self) -> Result<Vec<u32>> {
+        Ok(self.labels.clone())
     }
 
-    fn into_labels(self: Box<Self>) -> Vec<u32> {
-        self.labels
+    fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
+        Ok(self.labels)
     }
 }
 

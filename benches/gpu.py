@@ -1,0 +1,526 @@
+"""Fits on one GPU beside the peers: same data, same starting centroids, same number of iterations, one run.
+
+`python benches/gpu.py [--cases ...] [--systems ...] [--reports ...] [--out FILE]`. Needs torch with CUDA; flash-kmeans,
+flashlib and cuvs take part where they are installed and named. Peers find their data on the GPU, and so count their
+iterations alone; ours come from a Polars frame in host memory, so that an iteration's time is the device's own clock
+(`model.history`) and the whole fit, upload and preparation included, stands beside it.
+
+`wrong` is the share of 65,536 rows whose label is not a float64 argmin for the centroids that the system itself used:
+ours must be 0. `mse` is the mean squared distance of those rows, in float64, to the nearest of the system's centroids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+SAMPLE = 65_536
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shape, its iterations, and how many milliseconds one of ours may take."""
+
+    n: int
+    d: int
+    k: int
+    iterations: int
+    bar: float
+
+    def floor(self, ceilings: dict[str, float]) -> tuple[float, str]:
+        """Milliseconds that no program can go below that reads every row and looks at every centroid, and why.
+
+        Bytes: each value read once. Arithmetic: `d + 1` fused multiply-adds a row and centroid in float32 where rows
+        are short, `d` on the tensor cores where they are long. Programs that skip work can be faster than the latter.
+        """
+        read = self.n * self.d * 4 / ceilings["copy_TBs"] / 1e9
+        short = self.d <= 16
+        unit, width = ("fp32", self.d + 1) if short else ("fp16", self.d)
+        compute = 2 * self.n * self.k * width / ceilings[f"{unit}_TFLOPs"] / 1e9
+        return max((read, "bytes"), (compute, unit))
+
+
+CASES = {
+    "lutz-k4": Case(134_217_728, 4, 4, 10, 0.75),  # Lutz et al. 2018, section 6.1: 2 GiB
+    "lutz-k64": Case(134_217_728, 4, 64, 10, 2.5),
+    "lutz-d256": Case(2_097_152, 256, 64, 20, 0.85),
+    "li-2-100": Case(4_000_000, 2, 100, 50, 0.10),  # Li et al. 2010, table 1
+    "li-kdd": Case(494_080, 34, 32, 100, 0.06),  # table 5
+    "zechner": Case(500_000, 200, 128, 50, 0.20),  # Zechner & Granitzer 2009
+    "blog-5": Case(10_000_000, 2, 5, 100, 0.05),  # Luigi 2025
+    "blog-1000": Case(10_000_000, 2, 1000, 20, 1.3),
+    "kmcuda": Case(300_000, 408, 5000, 15, 2.6),
+    "flash": Case(16_777_216, 128, 4096, 3, 34),
+    "kmcuda-big": Case(4_000_000, 480, 40_000, 2, 300),
+    "fl-128-20k": Case(10_000_000, 128, 20_000, 3, 100),  # the shapes of FlashLib
+    "fl-256-20k": Case(10_000_000, 256, 20_000, 3, 175),
+    "fl-256-4k": Case(524_288, 256, 4096, 10, 1.95),
+    "fl-64-64": Case(1_000_000, 64, 64, 30, 0.10),
+    "fl-4-16": Case(8_388_608, 4, 16, 30, 0.07),
+    "small": Case(5_000, 20, 16, 100, 0.03),
+}
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def generate(n: int, d: int, k: int) -> tuple[Any, Any]:
+    """Ten normal blobs of deviation 10 (Lutz et al. 2018, section 6.1) on the GPU, and k rows of them to start from."""
+    import torch
+
+    random = torch.Generator("cuda").manual_seed(n % 1_000_003 + d)
+    centres = 200 * torch.rand(10, d, device="cuda", generator=random) - 100
+    x = torch.empty(n, d, device="cuda")
+    for rows in x.split(max(1, 2**28 // d)):
+        rows.normal_(0, 10, generator=random)
+        rows += centres[torch.randint(0, 10, (len(rows),), device="cuda", generator=random)]
+    start = x[torch.randperm(min(n, 2**24), device="cuda", generator=random)[:k]].clone()
+    return x, start
+
+
+def to_frame(x: Any) -> Any:
+    """Return the rows as a Polars frame in host memory, a chunk a column."""
+    import polars as pl
+
+    return pl.DataFrame([pl.Series(f"f{f}", x[:, f].contiguous().cpu().numpy()) for f in range(x.shape[1])])
+
+
+def sample_of(n: int) -> Any:
+    """Rows to check, drawn evenly."""
+    import torch
+
+    return torch.randint(0, n, (SAMPLE,), device="cuda", generator=torch.Generator("cuda").manual_seed(7))
+
+
+def check(rows: Any, centroids: Any, labels: Any | None) -> tuple[float | None, float]:
+    """Share of labels that are not a float64 argmin, and the mean squared distance to the nearest centroid."""
+    import torch
+
+    rows, centroids = rows.double(), centroids.double()
+    nearest, own = [], []
+    step = max(1, min(4096, 2**28 // len(centroids)))
+    for i in range(0, len(rows), step):
+        squares = torch.cdist(rows[i : i + step], centroids, compute_mode="donot_use_mm_for_euclid_dist") ** 2
+        nearest.append(squares.min(1).values)
+        if labels is not None:
+            own.append(squares.gather(1, labels[i : i + step].long()[:, None])[:, 0])
+    best = torch.cat(nearest)
+    # Within the rounding of these distances, a label is as good as the nearest.
+    wrong = None if labels is None else float((torch.cat(own) > best * (1 + 1e-12)).double().mean())
+    return wrong, float(best.mean())
+
+
+# ---- systems ---------------------------------------------------------------------------------------------------------
+#
+# Each takes the data, the start and the number of iterations, and gives seconds an iteration, iterations done, the
+# centroids that the labels belong to, the labels of the sample, and what else there is to say.
+
+Result = tuple[float, int, Any, Any, dict[str, float]]
+
+
+def seconds_of(work: Callable[[], Any], rounds: int = 3) -> tuple[float, Any]:
+    """Median seconds of some work on the GPU, and what it gave last."""
+    import torch
+
+    times, result = [], None
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        result = work()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times), result
+
+
+def ours(x: Any, start: Any, iterations: int) -> Result:
+    import numpy as np
+    import torch
+
+    import polars_kmeans as pk
+
+    df = to_frame(x)
+    # What torch caches, it has no need of now.
+    torch.cuda.empty_cache()
+    options = {"k": len(start), "init": start.cpu().numpy(), "tol": 0.0, "device": "cuda"}
+    pk.KMeans(max_iter=1, **options).fit(df, df.columns)  # context, kernels, pinned memory
+    rounds = 3 if df.estimated_size() < 2**32 else 2
+    fits = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        model = pk.KMeans(max_iter=iterations, **options).fit(df, df.columns)
+        fits.append((time.perf_counter() - begin, model))
+    assert model.device.startswith("cuda"), model.device_reason
+    loops = [model.history["seconds"].sum() for _, model in fits]
+    labels = df.select(pk.kmeans(*df.columns, max_iter=iterations, **options)).to_series()
+    rows = sample_of(len(x)).cpu().numpy()
+    own = labels.gather(rows)
+    # The model labels rows on the CPU, and the fit's labels are those of its final centroids.
+    predicted = df[rows].select(model.predict()).to_series()
+    assert (own == predicted).all(), "the fit's labels are not the model's"
+    centroids = torch.from_numpy(np.array(model.centroids.select(df.columns).to_numpy(), np.float32)).cuda()
+    facts = {
+        "fit": statistics.median(wall for wall, _ in fits),
+        "fit_without_iterations": statistics.median(wall - loop for (wall, _), loop in zip(fits, loops, strict=True)),
+        "median_iteration": statistics.median(model.history["seconds"]),
+    }
+    label_tensor = torch.from_numpy(own.to_numpy().astype("int64")).cuda()
+    return statistics.median(loops) / model.n_iter, model.n_iter, centroids, label_tensor, facts
+
+
+def flash(x: Any, start: Any, iterations: int) -> Result:
+    from flash_kmeans import batch_kmeans_Euclid
+    from flash_kmeans.assign_euclid_triton import euclid_assign_triton
+
+    def fit(n: int = iterations) -> Any:
+        return batch_kmeans_Euclid(x[None], len(start), max_iters=n, tol=-1.0, init_centroids=start[None].clone())
+
+    fit(1)
+    seconds, (_, centroids, done) = seconds_of(fit)
+    # Its labels belong to the centroids before the last update: rows are labelled once more.
+    labels = euclid_assign_triton(x[None], centroids.contiguous(), (x * x).sum(1)[None])[0]
+    return seconds / done, done, centroids[0], labels[sample_of(len(x))], {}
+
+
+def flashlib(x: Any, start: Any, iterations: int, dtype: str = "float32") -> Result:
+    import torch
+    from flashlib.primitives.kmeans.impl import flash_kmeans
+
+    data, first = x.to(getattr(torch, dtype)), start.to(getattr(torch, dtype))
+
+    def fit(n: int = iterations, begin: Any = first) -> Any:
+        return flash_kmeans(data, len(start), max_iters=n, tol=0.0, init_centroids=begin[None].clone())
+
+    fit(1)
+    seconds, (_, centroids, done) = seconds_of(fit)
+    centroids = centroids.reshape(start.shape)
+    labels = fit(1, centroids.to(data.dtype))[0].reshape(-1)
+    return seconds / done, done, centroids.float(), labels[sample_of(len(x))], {}
+
+
+def torch_program(x: Any, start: Any, iterations: int) -> Result:
+    """The program that one would write: products in float32, argmin, sums by index."""
+    import torch
+
+    labels = torch.empty(len(x), device="cuda", dtype=torch.int64)
+    step = max(1, 2**28 // len(start))
+
+    def fit(n: int = iterations) -> Any:
+        centroids = before = start.clone()
+        for _ in range(n):
+            before, sums = centroids, torch.zeros_like(centroids)
+            sizes = torch.zeros(len(centroids), device="cuda")
+            squares = (centroids**2).sum(1)
+            for rows, out in zip(x.split(step), labels.split(step), strict=True):
+                torch.argmin(torch.addmm(squares, rows, centroids.T, alpha=-2), 1, out=out)
+                sums.index_add_(0, out, rows)
+                sizes += torch.bincount(out, minlength=len(centroids))
+            centroids = torch.where(sizes[:, None] > 0, sums / sizes.clamp(min=1)[:, None], centroids)
+        return before
+
+    fit(1)
+    seconds, centroids = seconds_of(fit, rounds=1)
+    return seconds / iterations, iterations, centroids, labels[sample_of(len(x))], {}
+
+
+def cuvs(x: Any, start: Any, iterations: int) -> Result:
+    import cupy
+    import torch
+    from cuvs.cluster import kmeans
+
+    data = cupy.from_dlpack(x)
+
+    def fit(n: int = iterations) -> Any:
+        parameters = kmeans.KMeansParams(n_clusters=len(start), init_method="Array", max_iter=n, tol=1e-30, n_init=1)
+        return parameters, kmeans.fit(parameters, data, centroids=cupy.from_dlpack(start.clone()))
+
+    fit(1)
+    seconds, (parameters, (centroids, _, done)) = seconds_of(fit)
+    labels = torch.from_dlpack(cupy.asarray(kmeans.predict(parameters, data, centroids)[0]))
+    return seconds / done, done, torch.from_dlpack(cupy.asarray(centroids)), labels[sample_of(len(x))], {}
+
+
+SYSTEMS: dict[str, Callable[[Any, Any, int], Result]] = {
+    "ours": ours,
+    "flash": flash,
+    "flashlib": flashlib,
+    "flashlib-bf16": lambda x, start, n: flashlib(x, start, n, "bfloat16"),
+    "flashlib-fp16": lambda x, start, n: flashlib(x, start, n, "float16"),
+    "torch": torch_program,
+    "cuvs": cuvs,
+}
+
+
+def measure(name: str, systems: list[str]) -> list[dict[str, Any]]:
+    import torch
+
+    case, found = CASES[name], []
+    x, start = generate(case.n, case.d, case.k)
+    for system in systems:
+        row: dict[str, Any] = {"case": name, "system": system}
+        try:
+            seconds, done, centroids, labels, facts = SYSTEMS[system](x, start, case.iterations)
+            wrong, mse = check(x[sample_of(case.n)], centroids, labels)
+            row |= {"ms": 1e3 * seconds, "iterations": done, "wrong": wrong, "mse": mse, **facts}
+            assert system != "ours" or wrong == 0, f"{wrong} of our labels are wrong"
+        except Exception as error:  # a system that is missing or refuses leaves the others their turn
+            row["error"] = f"{type(error).__name__}: {error}"[:200]
+            if not isinstance(error, ImportError):
+                traceback.print_exc(limit=3)
+        print(json.dumps(row), flush=True)
+        found.append(row)
+        torch.cuda.empty_cache()
+    return found
+
+
+# ---- ceilings --------------------------------------------------------------------------------------------------------
+
+
+def measure_ceilings() -> dict[str, float]:
+    """Copy on the device, products of 8192^3, and copies from the host."""
+    import torch
+
+    def floats(n: int, device: str = "cuda") -> Any:
+        return torch.ones(n, device=device)
+
+    def each(work: Callable[[], Any], rounds: int = 10) -> float:
+        for _ in range(3):
+            work()
+        return seconds_of(lambda: [work() for _ in range(rounds)])[0] / rounds
+
+    def copy() -> float:
+        source, target = floats(2**30), floats(2**30)
+        return 2 * source.nbytes / each(lambda: target.copy_(source))
+
+    found = {"copy_TBs": copy() / 1e12}
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for name, dtype in (("fp32", torch.float32), ("fp16", torch.float16)):
+        a, b = (torch.randn(8192, 8192, device="cuda").to(dtype) for _ in range(2))
+        found[f"{name}_TFLOPs"] = 2 * 8192**3 / each(lambda a=a, b=b: a @ b) / 1e12
+    host, device = floats(2**26, "cpu"), floats(2**26)
+    pinned = host.pin_memory()
+    found["pinned_GBs"] = host.nbytes / each(lambda: device.copy_(pinned, non_blocking=True)) / 1e9
+    found["pageable_GBs"] = host.nbytes / each(lambda: device.copy_(host), 3) / 1e9
+    torch.cuda.empty_cache()
+    return found
+
+
+# ---- reports ---------------------------------------------------------------------------------------------------------
+
+
+def history_report(rows: int) -> dict[str, Any]:
+    """Show a fit iteration by iteration: what later iterations save."""
+    import polars_kmeans as pk
+
+    x, start = generate(rows, 4, 64)
+    df, start = to_frame(x), start.cpu().numpy()
+    del x
+    estimator = pk.KMeans(k=64, init=start, max_iter=20, tol=0.0, device="cuda")
+    estimator.fit(df, df.columns)
+    history = estimator.fit(df, df.columns).history
+    print(f"{'iteration':>9}{'ms':>10}{'changed, %':>12}{'shift':>14}")
+    for row in history.iter_rows(named=True):
+        share = 100 * row["changed"] / rows
+        print(f"{row['iteration']:>9}{1e3 * row['seconds']:>10.3f}{share:>12.4f}{row['shift']:>14.5g}")
+    return {"rows": rows, "history": history.drop("inertia").to_dicts()}
+
+
+def plugin(df: Any, function: str, kwargs: dict[str, Any]) -> list[float]:
+    """Call a function of the library that is there for benches alone."""
+    import polars as pl
+    from polars.plugins import register_plugin_function
+
+    from polars_kmeans import _internal
+
+    if not hasattr(ctypes.CDLL(_internal.__file__), f"_polars_plugin_{function}"):
+        msg = f"this build of polars_kmeans has no {function}"
+        raise ImportError(msg)
+    call = register_plugin_function(
+        plugin_path=Path(_internal.__file__).parent,
+        function_name=function,
+        args=[pl.col(name) for name in df.columns],
+        kwargs=kwargs,
+        changes_length=True,
+        input_wildcard_expansion=True,
+    )
+    return df.select(call).to_series().to_list()
+
+
+def upload_report(rows: int) -> dict[str, Any]:
+    """Upload the same frame in 1, 10 and 1,000 chunks a column, beside the pinned ceiling of the same minute."""
+    import polars as pl
+
+    df = to_frame(generate(rows, 4, 1)[0])
+    found = {}
+    for chunks in (1, 10, 1000):
+        step = -(-rows // chunks)
+        frame = pl.concat([df.slice(i, step) for i in range(0, rows, step)], rechunk=False)
+        assert frame.n_chunks("all") == [len(range(0, rows, step))] * 4
+        size, pinned, first, *seconds = plugin(frame, "benchmark_upload", {"ordinal": 0, "rounds": 6})
+        speed = size / statistics.median(seconds)
+        found[chunks] = {"GBs": speed / 1e9, "pinned_GBs": pinned / 1e9, "share": speed / pinned, "first_s": first}
+        print(
+            f"{chunks:>5} chunks: {size / 1e9:.2f} GB at {speed / 1e9:.1f} GB/s (first {size / first / 1e9:.1f}),"
+            f" pinned ceiling {pinned / 1e9:.1f}: {100 * speed / pinned:.0f} %"
+        )
+    return found
+
+
+def peak(*, reset: bool = False) -> tuple[float, float]:
+    """MiB of host memory that this process has, and has had at most."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmRSS"].split()[0]) / 1024, int(status["VmHWM"].split()[0]) / 1024
+
+
+def memory_report(rows: int) -> dict[str, Any]:
+    """Show what a fit adds to the host's memory: staging, and the labels."""
+    import polars_kmeans as pk
+
+    x, start = generate(rows, 4, 16)
+    df, start = to_frame(x), start.cpu().numpy()
+    del x
+    estimator = pk.KMeans(k=16, init=start, max_iter=5, tol=0.0, device="cuda")
+    estimator.fit(df.head(10_000), df.columns)  # context and kernels
+    before, _ = peak(reset=True)
+    estimator.fit(df, df.columns)
+    after, most = peak()
+    found = {
+        "frame_MiB": df.estimated_size("mb"),
+        "peak_MiB": most - before,
+        "left_MiB": after - before,
+        "labels_MiB": rows * 4 / 2**20,
+    }
+    print(", ".join(f"{name} {value:.0f}" for name, value in found.items()))
+    return found
+
+
+def expression_report(rows: int) -> dict[str, Any]:
+    """Time the expression and the estimator beside the engine that they call, on the same frame."""
+    import polars_kmeans as pk
+    from polars_kmeans import _plugin
+
+    x, start = generate(rows, 4, 16)
+    df, start = to_frame(x), start.cpu().numpy()
+    del x
+    options = {"k": 16, "init": start, "max_iter": 20, "tol": 0.0, "device": "cuda"}
+    expression, estimator = pk.kmeans(*df.columns, **options), pk.KMeans(**options)
+    kwargs = _plugin.FitOptions(**options).kwargs("label")
+
+    def wall(work: Callable[[], Any]) -> float:
+        begin = time.perf_counter()
+        work()
+        return time.perf_counter() - begin
+
+    df.select(expression)
+    # In turn, so that all of them see the same minute.
+    rounds = [
+        (
+            plugin(df, "benchmark_fit", kwargs)[0],
+            wall(lambda: df.select(expression)),
+            wall(lambda: estimator.fit(df, df.columns)),
+        )
+        for _ in range(9)
+    ]
+    engine, by_expression, by_estimator = (statistics.median(times) for times in zip(*rounds, strict=True))
+    print(
+        f"{rows} x 4, k = 16: engine {1e3 * engine:.3f} ms, expression {1e3 * by_expression:.3f} ms"
+        f" ({100 * (by_expression / engine - 1):+.1f} %), estimator {1e3 * by_estimator:.3f} ms"
+        f" ({100 * (by_estimator / engine - 1):+.1f} %)"
+    )
+    return {"engine_s": engine, "expression_s": by_expression, "estimator_s": by_estimator}
+
+
+REPORTS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
+    "history": (history_report, 134_217_728),
+    "upload": (upload_report, 134_217_728),
+    "memory": (memory_report, 67_108_864),
+    "expression": (expression_report, 10_000_000),
+}
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def share(wrong: float | None) -> str:
+    return "-" if wrong is None else "0" if wrong == 0 else f"{100 * wrong:.2g}%"
+
+
+def table(rows: list[dict[str, Any]], ceilings: dict[str, float]) -> None:
+    """One line a case: floor, bar, ours, the best peer, and how often ours fits into it."""
+    print(
+        f"\n{'case':<11}{'shape':<21}{'floor':>8} {'':<6}{'bar':>7}{'ours':>9}{'it':>4}  {'':<7}{'wrong':>6}"
+        f"{'fit, ms':>10}{'mse':>13}  {'best peer':<15}{'ms':>9}{'wrong':>8}{'mse':>13}{'ratio':>7}"
+    )
+    for name in dict.fromkeys(row["case"] for row in rows):
+        case = CASES[name]
+        found = {row["system"]: row for row in rows if row["case"] == name and "ms" in row}
+        peers = [row for system, row in found.items() if system != "ours"]
+        floor, why = case.floor(ceilings)
+        line = f"{name:<11}{f'{case.n} x {case.d} x {case.k}':<21}{floor:>8.3f} {why:<6}{case.bar:>7g}"
+        mine = found.get("ours")
+        if mine:
+            verdict = "met" if mine["ms"] <= case.bar else f"x {mine['ms'] / case.bar:.2f}"
+            line += f"{mine['ms']:>9.3f}{mine['iterations']:>4}  {verdict:<7}{share(mine['wrong']):>6}"
+            line += f"{1e3 * mine['fit']:>10.1f}{mine['mse']:>13.6g}"
+        else:
+            line += f"{'-':>9}{'':>42}"
+        if peers:
+            best = min(peers, key=lambda row: row["ms"])
+            line += f"  {best['system']:<15}{best['ms']:>9.3f}{share(best['wrong']):>8}{best['mse']:>13.6g}"
+            line += f"{best['ms'] / mine['ms']:>7.1f}" if mine else ""
+        print(line)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES, metavar="CASE")
+    parser.add_argument("--systems", nargs="*", default=["ours", "flash", "torch"], choices=SYSTEMS, metavar="SYSTEM")
+    parser.add_argument("--reports", nargs="*", default=list(REPORTS), choices=REPORTS, metavar="REPORT")
+    parser.add_argument("--rows", type=int, help="rows of the reports' data, if not their own")
+    parser.add_argument("--out", type=Path, help="a JSON file of everything, written after each case")
+    args = parser.parse_args()
+    if "cuvs" in args.systems:
+        # Before torch: both load the linker of kernels, and cuvs needs the newer.
+        try:
+            import_module("cuvs.cluster.kmeans")
+        except ImportError as error:
+            print(error, file=sys.stderr)
+    import torch
+
+    result: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "ceilings": measure_ceilings(), "reports": {}}
+    result["rows"] = []
+    print(result["gpu"], json.dumps(result["ceilings"]), flush=True)
+
+    def save() -> None:
+        if args.out:
+            args.out.write_text(json.dumps(result, indent=1))
+
+    for name in args.reports:
+        print(f"\n{name}", flush=True)
+        report, rows = REPORTS[name]
+        try:
+            result["reports"][name] = report(args.rows or rows)
+        except Exception:  # the other reports have their turn
+            traceback.print_exc(limit=3)
+        torch.cuda.empty_cache()
+        save()
+    for name in args.cases:
+        result["rows"] += measure(name, args.systems)
+        torch.cuda.empty_cache()
+        save()
+    table(result["rows"], result["ceilings"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,424 @@
+// Assign for d > 16 (any d and k are allowed): a float32 product filter, tiled like a matrix product and fused with the search
+// for the nearest centroid, so that the n x k scores are never written.
+//
+//   h_j = |c_j|^2 / 2 - x.c_j     on centred, scaled float32 copies of rows and centroids
+//   for each tile of rows, for each tile of centroids:
+//     for each step of 8 features:  the next tiles fly to shared memory; 8 x 8 scores a thread += x^ . (-c^)
+//     best, second best, index of each row, merged over the lanes that share its scores
+//   second best beyond the reach of the best: the label is certified; else the row goes to the list of contested rows
+//
+// Source: Li et al. 2010, algorithm 4 (the product in tiles of shared memory, for high d); streaming centroids in portions, so
+// that any k fits: Zechner & Granitzer 2009, kmcuda 2016. Departures: (1) registers hold the scores and meet the search there.
+// (2) The copies of rows are made on the way to shared memory: nothing of size n x d is stored beside x. (3) Scores only rank:
+// the label is what reference distances say, by the bound of src/certify.rs.
+//
+// Used when: d > 16. Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32) for k above 64, up to 64, up to 32;
+// the suffix only decides speed. 256, 128 or 64 threads a block. A persistent grid: a block takes every gridDim.x-th tile of rows
+// and its pipeline runs across the borders of tiles, which matters where d is a handful of steps.
+// Memory: static, 36 KB (f32) or 48 KB (f64) a block at most; the variant _panels has 64 KB of dynamic shared memory besides.
+// Precision: a score is one chain of d fmas that starts at |c|^2 / 2: d roundings. With panels it is PANEL + ceil(d / PANEL).
+// Relies on: x, copies, half_squares aligned to 16 bytes; stride a multiple of 128; k_padded a multiple of 128 with zero copies
+// and infinite half squares from k on; copies has d rows (feature-major) and none after them is read.
+#include "common.cuh"
+
+// Fewest steps of a tile: with three, what a row tile leaves in shared memory is read before a barrier that comes before the
+// first write of the next row tile, without barriers of its own.
+#define FEWEST_STEPS 3
+#define ROWS 128
+// Rows and centroids of a warp: lanes are 8 x 4, each with two groups of 4 rows and two of 4 centroids.
+#define WARP_ROWS 64
+#define WARP_COLUMNS 32
+// Features of a partial sum in the variant with panels.
+#define PANEL 128
+
+// A value that the compiler knows nothing about: it is neither computed again nor moved out of a loop.
+__device__ __forceinline__ u32 opaque(u32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
+// ---- asynchronous copies -------------------------------------------------------------------------------------------------------
+
+// 16 bytes to an address in shared memory and a constant further; `keep`: in the first-level cache too.
+template <int OFFSET, bool KEEP> __device__ __forceinline__ void copy_async(u32 shared, const void* global) {
+    if (KEEP) asm volatile("cp.async.ca.shared.global [%0 + %2], [%1], 16;" ::"r"(shared), "l"(global), "n"(OFFSET) : "memory");
+    else asm volatile("cp.async.cg.shared.global [%0 + %2], [%1], 16;" ::"r"(shared), "l"(global), "n"(OFFSET) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// All of this thread's groups but the last LEFT.
+template <int LEFT> __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
+// ---- shared memory -------------------------------------------------------------------------------------------------------------
+
+// What one step needs. A thread asks for x, four rows of a feature at a time, and turns its own values into copies where they lie
+// as soon as they are there, before the barrier that shows them to the others: float32 in place, float64 (16 bytes in each of two
+// planes) into the first plane. Places are numbered so that thread t owns places t, t + threads, ... of every array.
+template <typename T, int COLUMNS, int STEP> struct alignas(16) Stage {
+    static const int planes = sizeof(T) / sizeof(float);
+
+    float4 x[planes][STEP * ROWS / 4];
+    float4 copies[STEP * COLUMNS / 4];
+    float4 half_squares[COLUMNS / 4]; // comes with the first step of a tile
+
+    static const int plane = STEP * ROWS * 4, copies_at = planes * plane, half_squares_at = copies_at + STEP * COLUMNS * 4;
+};
+
+// STEP: features between two barriers. RING: steps whose tiles are in use (one) or on their way.
+template <typename T, int COLUMNS, int STEP, int RING> struct alignas(16) TiledShared {
+    static const int threads = ROWS * COLUMNS / 64, warps = threads / 32;
+    static const int warps_across = COLUMNS / WARP_COLUMNS;
+
+    Stage<T, COLUMNS, STEP> stages[RING];
+    float4 squares[warps][ROWS / 4];
+    float2 best[warps_across][ROWS / 2], second[warps_across][ROWS / 2];
+    uint2 index[warps_across][ROWS / 2];
+};
+
+// Place p of a tile of rows holds row `place_row<T>(p)`. Lane l fetches places 4 l to 4 l + 3: for float64 these are rows
+// 2 l, 2 l + 1, 64 + 2 l, 65 + 2 l, so that a warp reads consecutive addresses at once.
+template <typename T> __device__ __forceinline__ int place_row(int place) {
+    return sizeof(T) == 4 ? place : (place >> 2) * 2 + (place & 1) + (place & 2) * (ROWS / 4);
+}
+
+__device__ __forceinline__ float4 copy_of(float4 x, const float4*, float centre, float scale) {
+    float4 v = {centred_copy(x.x, centre, scale), centred_copy(x.y, centre, scale), centred_copy(x.z, centre, scale),
+                centred_copy(x.w, centre, scale)};
+    return v;
+}
+__device__ __forceinline__ double2 as_doubles(float4 bits) {
+    double2 v = {__hiloint2double(__float_as_int(bits.y), __float_as_int(bits.x)),
+                 __hiloint2double(__float_as_int(bits.w), __float_as_int(bits.z))};
+    return v;
+}
+__device__ __forceinline__ float4 copy_of(float4 x, const float4* second_plane, double centre, double scale) {
+    double2 low = as_doubles(x), high = as_doubles(*second_plane);
+    float4 v = {centred_copy(low.x, centre, scale), centred_copy(low.y, centre, scale), centred_copy(high.x, centre, scale),
+                centred_copy(high.y, centre, scale)};
+    return v;
+}
+
+// ---- the two best --------------------------------------------------------------------------------------------------------------
+
+struct Best {
+    float best, second;
+    u32 index;
+
+    // Equal scores make the second as good as the best: such a row is contested, so it does not matter whose index stays.
+    __device__ __forceinline__ void merge(const Best& other) {
+        second = fminf(fminf(second, other.second), fmaxf(best, other.best));
+        index = other.best < best ? other.index : index;
+        best = fminf(best, other.best);
+    }
+};
+
+__device__ __forceinline__ Best exchange(const Best& mine, int mask) {
+    Best b;
+    b.best = __shfl_xor_sync(FULL_WARP, mine.best, mask);
+    b.second = __shfl_xor_sync(FULL_WARP, mine.second, mask);
+    b.index = __shfl_xor_sync(FULL_WARP, mine.index, mask);
+    return b;
+}
+
+// The two best of a thread's eight centroids: four from `base` on and four from `base` + 16 on.
+__device__ __forceinline__ Best best_of(const float (&scores)[8], u32 base) {
+    Best b = {scores[0], infinity_f(), 0};
+#pragma unroll
+    for (int c = 1; c < 8; c++) {
+        float score = scores[c];
+        b.second = fminf(b.second, fmaxf(b.best, score));
+        b.index = score < b.best ? (u32)(c < 4 ? c : 12 + c) : b.index;
+        b.best = fminf(b.best, score);
+    }
+    b.index += base;
+    return b;
+}
+
+// Asks for features `warp` + I * WARPS, ... of a step.
+template <typename Q, int I, int FETCHES, int WARPS, int THREADS, typename T>
+__device__ __forceinline__ void fetch_rows(u32 to, const T* x, u64 stride, int warp, int left) {
+    if constexpr (I < FETCHES) {
+        if (warp + I * WARPS < left) {
+            copy_async<I * THREADS * 16, false>(to, x + (u64)(I * WARPS) * stride);
+            if constexpr (sizeof(T) == 8) copy_async<I * THREADS * 16 + Q::plane, false>(to, x + (u64)(I * WARPS) * stride + ROWS / 2);
+        }
+        fetch_rows<Q, I + 1, FETCHES, WARPS, THREADS>(to, x, stride, warp, left);
+    }
+}
+
+// Asks for this thread's four copies of feature `feature` + I * COPIED, ... of a step. Copies of few centroids are read again for
+// every tile of rows: they may stay in the first-level cache.
+template <typename Q, int I, int COPIES, int COPIED, int COLUMNS>
+__device__ __forceinline__ void fetch_copies(u32 to, const float* copies, int k_padded, int feature, int left) {
+    if constexpr (I < COPIES) {
+        if (feature + I * COPIED < left)
+            copy_async<Q::copies_at + I * COPIED * COLUMNS * 4, (COLUMNS < 128)>(to, copies + (u64)(I * COPIED) * k_padded);
+        fetch_copies<Q, I + 1, COPIES, COPIED, COLUMNS>(to, copies, k_padded, feature, left);
+    }
+}
+
+template <bool PANELS, typename T, int COLUMNS, int STEP, int RING>
+__device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, COLUMNS, STEP, RING>& s, float4* totals) {
+    typedef TiledShared<T, COLUMNS, STEP, RING> S;
+    typedef Stage<T, COLUMNS, STEP> Q;
+    const int THREADS = S::threads, WARPS = S::warps, FETCHES = STEP / WARPS;
+    // Features that all threads together ask copies of at once, and how often they must.
+    const int COPIED = THREADS / (COLUMNS / 4), COPIES = STEP / COPIED;
+    static_assert(STEP % S::warps == 0 && STEP % COPIED == 0 && PANEL % STEP == 0 && ROWS == 4 * 32, "tiles do not divide");
+
+    if (a.control->stop) return;
+    const u32 row_tiles = a.rows.n / ROWS + (a.rows.n % ROWS != 0);
+    if (blockIdx.x >= row_tiles) return;
+
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int d = a.rows.d;
+    const u32 column_tiles = ((u32)a.k + COLUMNS - 1) / COLUMNS;
+    const u32 steps = max(FEWEST_STEPS, (d + STEP - 1) / STEP);
+
+    // Fetching: a warp takes features warp, warp + WARPS, ... of a step, a lane the same four rows of each; a thread also takes
+    // four copies of one feature.
+    const int copies_feature = tid / (COLUMNS / 4);
+    // Multiplying: lanes 0 and 1 have the same rows, lanes 0 and 2 the same centroids, which lets reads of 16 bytes pair up.
+    // Warps that share centroids follow each other, so that the warps with work in a last, narrow tile are on two schedulers.
+    const int warp_row = warp % (ROWS / WARP_ROWS), warp_column = warp / (ROWS / WARP_ROWS);
+    const int x_at = warp_row * (WARP_ROWS / 4) + ((lane >> 1) & 7); // in groups of 4 rows; the second group is 8 further
+    const int c_at = warp_column * (WARP_COLUMNS / 4) + ((lane & 1) | ((lane >> 4) << 1)); // the second is 4 further
+
+    // This thread's first place in the first stage: kept, not computed again and again for want of registers.
+    const u32 places = opaque((u32)__cvta_generic_to_shared(&s) + tid * 16);
+    const T* asked_x;
+    const float* asked_copies;
+    bool asking = true; // whether there is a tile to ask for
+    auto ask_tile = [&](u32 row_tile, u32 column_tile, u32 slot) {
+        row_tile = opaque(row_tile); // once a tile: not worth registers through the steps before
+        column_tile = opaque(column_tile);
+        asked_x = a.rows.x + (u64)warp * a.rows.stride + (u64)row_tile * ROWS + place_row<T>(4 * lane);
+        asked_copies = a.copies + (u64)copies_feature * a.k_padded + (u64)column_tile * COLUMNS + 4 * (tid % (COLUMNS / 4));
+        if (tid < COLUMNS / 4)
+            copy_async<Q::half_squares_at, true>(places + slot * (u32)sizeof(Q), a.half_squares + (u64)column_tile * COLUMNS + 4 * tid);
+    };
+    auto ask = [&](u32 step, u32 slot) {
+        const int left = d - (int)step * STEP;
+        const u32 to = places + slot * (u32)sizeof(Q);
+        fetch_rows<Q, 0, FETCHES, WARPS, THREADS>(to, asked_x, a.rows.stride, warp, left);
+        fetch_copies<Q, 0, COPIES, COPIED, COLUMNS>(to, asked_copies, a.k_padded, copies_feature, left);
+        asked_x += (u64)STEP * a.rows.stride;
+        asked_copies += (u64)STEP * a.k_padded;
+    };
+
+    // Turns what this thread asked for into copies. Squares are summed for every tile of centroids again: 4 fmas a step are
+    // cheaper than a second loop.
+    float4 square = {0.0f, 0.0f, 0.0f, 0.0f};
+    auto turn = [&](u32 step, Q& stage) {
+        if (step == 0) square = {0.0f, 0.0f, 0.0f, 0.0f};
+        const int first = (int)step * STEP + warp;
+        const T* centre = a.centre + first;
+#pragma unroll
+        for (int i = 0; i < FETCHES; i++) {
+            int at = tid + i * THREADS;
+            if (first + i * WARPS < d) {
+                float4 v = copy_of(stage.x[0][at], &stage.x[Q::planes - 1][at], __ldg(&centre[i * WARPS]), a.scale);
+                stage.x[0][at] = v;
+                square.x = __fmaf_rn(v.x, v.x, square.x);
+                square.y = __fmaf_rn(v.y, v.y, square.y);
+                square.z = __fmaf_rn(v.z, v.z, square.z);
+                square.w = __fmaf_rn(v.w, v.w, square.w);
+            }
+        }
+        if (step + 1 == steps) s.squares[warp][lane] = square;
+    };
+
+    // Decides the rows of a tile from what the warps across it found.
+    auto decide = [&](u32 row_tile) {
+#pragma unroll
+        for (int p = tid; p < ROWS; p += THREADS) {
+            Best b = {((const float*)s.best[0])[p], ((const float*)s.second[0])[p], ((const u32*)s.index[0])[p]};
+#pragma unroll
+            for (int w = 1; w < S::warps_across; w++) {
+                Best other = {((const float*)s.best[w])[p], ((const float*)s.second[w])[p], ((const u32*)s.index[w])[p]};
+                b.merge(other);
+            }
+            float sum = ((const float*)s.squares[0])[p];
+#pragma unroll
+            for (int i = 1; i < WARPS; i++) sum = __fadd_rn(sum, ((const float*)s.squares[i])[p]);
+            float limit = reach(*a.bound, sum, b.best);
+
+            u64 row = (u64)row_tile * ROWS + place_row<T>(p);
+            bool inside = row < a.rows.n, certified = b.second > limit;
+            if (inside && certified) store_label(a.next, row, b.index);
+            // One addition a warp. All lanes are here: ROWS and THREADS are multiples of 32.
+            bool contested = inside && !certified;
+            u32 mask = __ballot_sync(FULL_WARP, contested);
+            if (mask != 0) {
+                int leader = __ffs((int)mask) - 1;
+                u32 position = 0;
+                if (lane == leader) position = atomicAdd(&a.control->contested, (u32)__popc(mask));
+                position = __shfl_sync(FULL_WARP, position, leader) + (u32)__popc(mask & ((1u << lane) - 1));
+                if (contested) {
+                    a.contested[position] = (u32)row;
+                    store_label(a.next, row, load_label(a.labels, row));
+                }
+            }
+        }
+    };
+
+    ask_tile(blockIdx.x, 0, 0);
+    for (int i = 0; i < RING - 1; i++) {
+        ask(i, i);
+        commit_copies();
+    }
+    await_copies<RING - 2>();
+    turn(0, s.stages[0]);
+    __syncthreads();
+
+    u32 slot = 0; // of the step that is multiplied
+    for (u32 row_tile = blockIdx.x; row_tile < row_tiles; row_tile += gridDim.x) {
+        for (u32 column_tile = 0; column_tile < column_tiles; column_tile++) {
+            const u32 first_column = column_tile * COLUMNS;
+            // A warp beyond the last centroid has infinite scores from the start.
+            const bool busy = first_column + warp_column * WARP_COLUMNS < (u32)a.k;
+            float scores[8][8];
+            {
+                float4 low = s.stages[slot].half_squares[c_at], high = s.stages[slot].half_squares[c_at + 4];
+                float halves[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+                for (int r = 0; r < 8; r++)
+#pragma unroll
+                    for (int c = 0; c < 8; c++) scores[r][c] = halves[c];
+            }
+
+            for (u32 step = 0; step < steps; step++) {
+                // Ask RING - 1 steps ahead, into the place of the step before, which all have left behind.
+                u32 asked_step = step + RING - 1;
+                const u32 free = slot == 0 ? RING - 1 : slot - 1;
+                if (asked_step >= steps) {
+                    asked_step -= steps;
+                    if (asked_step == 0) {
+                        bool next_rows = column_tile + 1 == column_tiles;
+                        u32 asked_rows = next_rows ? row_tile + gridDim.x : row_tile;
+                        asking = asked_rows < row_tiles;
+                        if (asking) ask_tile(asked_rows, next_rows ? 0 : column_tile + 1, free);
+                    }
+                }
+                if (asking) ask(asked_step, free);
+                commit_copies();
+
+                if (PANELS && step != 0 && step % (PANEL / STEP) == 0) {
+#pragma unroll
+                    for (int r = 0; r < 8; r++)
+#pragma unroll
+                        for (int c = 0; c < 8; c += 4) {
+                            float4* at = &totals[(r * 2 + c / 4) * THREADS + tid];
+                            float4 t = {scores[r][c], scores[r][c + 1], scores[r][c + 2], scores[r][c + 3]};
+                            if (step != PANEL / STEP) {
+                                float4 before = *at;
+                                t.x = __fadd_rn(before.x, t.x);
+                                t.y = __fadd_rn(before.y, t.y);
+                                t.z = __fadd_rn(before.z, t.z);
+                                t.w = __fadd_rn(before.w, t.w);
+                            }
+                            *at = t;
+                            scores[r][c] = scores[r][c + 1] = scores[r][c + 2] = scores[r][c + 3] = 0.0f;
+                        }
+                }
+
+                if (busy) {
+                    const float4 *x = s.stages[slot].x[0] + x_at, *c = s.stages[slot].copies + c_at;
+                    auto multiply = [&]() {
+                        float4 x_low = x[0], x_high = x[8], c_low = c[0], c_high = c[4];
+                        float xs[8] = {x_low.x, x_low.y, x_low.z, x_low.w, x_high.x, x_high.y, x_high.z, x_high.w};
+                        float cs[8] = {c_low.x, c_low.y, c_low.z, c_low.w, c_high.x, c_high.y, c_high.z, c_high.w};
+#pragma unroll
+                        for (int i = 0; i < 8; i++)
+#pragma unroll
+                            for (int j = 0; j < 8; j++) scores[i][j] = __fmaf_rn(xs[i], cs[j], scores[i][j]);
+                        x += ROWS / 4;
+                        c += COLUMNS / 4;
+                    };
+                    int left = d - (int)step * STEP;
+                    if (left >= STEP) {
+#pragma unroll
+                        for (int f = 0; f < STEP; f++) multiply();
+                    } else {
+#pragma unroll 1
+                        for (; left > 0; left--) multiply();
+                    }
+                }
+
+                if (step + 1 == steps) {
+                    if (PANELS && steps > PANEL / STEP) {
+#pragma unroll
+                        for (int r = 0; r < 8; r++)
+#pragma unroll
+                            for (int c = 0; c < 8; c += 4) {
+                                float4 t = totals[(r * 2 + c / 4) * THREADS + tid];
+                                scores[r][c] = __fadd_rn(t.x, scores[r][c]);
+                                scores[r][c + 1] = __fadd_rn(t.y, scores[r][c + 1]);
+                                scores[r][c + 2] = __fadd_rn(t.z, scores[r][c + 2]);
+                                scores[r][c + 3] = __fadd_rn(t.w, scores[r][c + 3]);
+                            }
+                    }
+                    const u32 base = first_column + 4 * c_at;
+                    // Four lanes share 8 rows: they trade halves, so that each ends with two rows and all have work.
+                    const bool upper = lane & 16, odd = lane & 1;
+                    Best rows[4];
+#pragma unroll
+                    for (int r = 0; r < 4; r++) {
+                        Best low = best_of(scores[r], base), high = best_of(scores[r + 4], base);
+                        Best given = upper ? low : high, kept = upper ? high : low;
+                        kept.merge(exchange(given, 16));
+                        rows[r] = kept;
+                    }
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        Best given = odd ? rows[r] : rows[r + 2], kept = odd ? rows[r + 2] : rows[r];
+                        kept.merge(exchange(given, 1));
+                        rows[r] = kept;
+                    }
+                    // This lane's are rows 2 lane and 2 lane + 1 of the warp's.
+                    const int at = warp_row * (WARP_ROWS / 2) + lane;
+                    float2 *best_at = &s.best[warp_column][at], *second_at = &s.second[warp_column][at];
+                    uint2* index_at = &s.index[warp_column][at];
+                    if (column_tile != 0) {
+                        float2 best = *best_at, second = *second_at;
+                        uint2 index = *index_at;
+                        Best before[2] = {{best.x, second.x, index.x}, {best.y, second.y, index.y}};
+                        rows[0].merge(before[0]);
+                        rows[1].merge(before[1]);
+                    }
+                    *best_at = {rows[0].best, rows[1].best};
+                    *second_at = {rows[0].second, rows[1].second};
+                    *index_at = {rows[0].index, rows[1].index};
+                }
+
+                slot = slot + 1 == RING ? 0 : slot + 1;
+                await_copies<RING - 2>();
+                const u32 next_step = step + 1 == steps ? 0 : step + 1;
+                if (next_step != 0 || asking) turn(next_step, s.stages[slot]);
+                __syncthreads();
+            }
+        }
+        decide(row_tile);
+    }
+}
+
+#define ASSIGN_TILED(T, NAME, COLUMNS, BLOCKS, STEP, RING)                                                                          \
+    extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS / 64, BLOCKS) NAME(const __grid_constant__ Assign<T> a) {         \
+        __shared__ TiledShared<T, COLUMNS, STEP, RING> s;                                                                         \
+        assign_tiled<false>(a, s, nullptr);                                                                                       \
+    }
+#define ASSIGN_TILED_PANELS(T, NAME, STEP, RING)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(256, 2) NAME(const __grid_constant__ Assign<T> a) {                              \
+        __shared__ TiledShared<T, 128, STEP, RING> s;                                                                             \
+        extern __shared__ float4 totals[];                                                                                        \
+        assign_tiled<true>(a, s, totals);                                                                                         \
+    }
+
+// Longer steps spend more of their instructions on products, and need more registers and shared memory for what is on its way.
+ASSIGN_TILED(float, assign_tiled_f32_k128, 128, 2, 16, 2)
+ASSIGN_TILED(float, assign_tiled_f32_k64, 64, 4, 16, 2)
+ASSIGN_TILED(float, assign_tiled_f32_k32, 32, 8, 8, 3)
+ASSIGN_TILED(double, assign_tiled_f64_k128, 128, 2, 8, 3)
+ASSIGN_TILED(double, assign_tiled_f64_k64, 64, 4, 16, 2)
+ASSIGN_TILED(double, assign_tiled_f64_k32, 32, 8, 8, 3)
+ASSIGN_TILED_PANELS(float, assign_tiled_f32_k128_panels, 16, 2)
+ASSIGN_TILED_PANELS(double, assign_tiled_f64_k128_panels, 8, 3)

@@ -1,0 +1,370 @@
+// What every kernel shares: exact arithmetic of the contract, tables of sums, reductions.
+//
+// Compiled with -fmad=false: a product and a sum are two roundings unless an fma is written. No fast math, subnormals kept.
+// Argument structures are mirrored, field by field, in src/backend/cuda/*.rs.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+typedef unsigned __int128 u128;
+typedef __int128 i128;
+
+#define FULL_WARP 0xffffffffu
+
+__device__ __forceinline__ float infinity_f() { return __int_as_float(0x7f800000); }
+__device__ __forceinline__ double infinity() { return __longlong_as_double(0x7ff0000000000000ll); }
+
+// ---- rows ------------------------------------------------------------------------------------------------------------
+
+// The rows of a fit: x is (d, stride), column-major, zero from row n to the stride; the stride is a multiple of 1,024.
+// w holds the weights w^ (null where there are none).
+template <typename T> struct Rows {
+    const T* x;
+    const double* w;
+    u64 stride;
+    u32 n;
+    int d;
+};
+
+// Labels as narrow as k allows: `bytes` of 1, 2 or 4 each. All ones: none yet.
+struct Labels {
+    void* at;
+    int bytes;
+};
+
+#define UNASSIGNED 0xffffffffu
+
+__device__ __forceinline__ u32 widen(u32 label, int bytes) {
+    return bytes == 1 ? (label == 0xffu ? UNASSIGNED : label) : bytes == 2 ? (label == 0xffffu ? UNASSIGNED : label) : label;
+}
+__device__ __forceinline__ u32 load_label(Labels labels, u64 row) {
+    if (labels.bytes == 1) return widen(((const u8*)labels.at)[row], 1);
+    if (labels.bytes == 2) return widen(((const u16*)labels.at)[row], 2);
+    return ((const u32*)labels.at)[row];
+}
+__device__ __forceinline__ void store_label(Labels labels, u64 row, u32 label) {
+    if (labels.bytes == 1) ((u8*)labels.at)[row] = (u8)label;
+    else if (labels.bytes == 2) ((u16*)labels.at)[row] = (u16)label;
+    else ((u32*)labels.at)[row] = label;
+}
+
+// ---- fixed point (src/fixed.rs) ----------------------------------------------------------------------------------------
+
+// A column's quantum: hi = rint(x * first * second); two limbs: lo = rint((x * first * second - hi) * low), low = 2^45, else 0.
+struct Factors {
+    double first, second, low;
+};
+
+struct Pair {
+    i64 hi, lo;
+};
+
+// rint(v) for |v| <= 2^51, ties to even.
+__device__ __forceinline__ i64 round_to_integer(double v) {
+    const double magic = 6755399441055744.0;
+    return __double_as_longlong(__dadd_rn(v, magic)) - __double_as_longlong(magic);
+}
+__device__ __forceinline__ Pair split(double v, double low) {
+    const double magic = 6755399441055744.0;
+    double rounded = __dadd_rn(__dadd_rn(v, magic), -magic);
+    Pair p;
+    p.hi = round_to_integer(v);
+    p.lo = round_to_integer(__dmul_rn(__dadd_rn(v, -rounded), low));
+    return p;
+}
+__device__ __forceinline__ Pair limbs_of(double x, Factors s) { return split(__dmul_rn(__dmul_rn(x, s.first), s.second), s.low); }
+
+// How squared distances become integers; `none` where every distance is 0.
+struct DistanceScale {
+    Factors factors;
+    int quantum_exponent;
+    int none;
+};
+// The limbs of a row's weighted distance: a positive one counts at least one quantum, a row of weight 0 nothing.
+__device__ __forceinline__ Pair quantise_distance(const DistanceScale& scale, double weight, double s) {
+    Pair p = {0, 0};
+    if (!scale.none && s > 0.0 && weight > 0.0) {
+        p = limbs_of(__dmul_rn(weight, s), scale.factors);
+        if (p.hi == 0 && p.lo == 0) p.lo = 1;
+    }
+    return p;
+}
+__device__ __forceinline__ i128 join(Pair p) { return ((i128)p.hi << 45) + p.lo; }
+
+// 2^e as a double, -1074 <= e <= 1023.
+__device__ __forceinline__ double power_of_two(int e) {
+    return e >= -1022 ? __longlong_as_double((i64)(e + 1023) << 52) : __longlong_as_double(1ll << (e + 1074));
+}
+
+template <typename T> struct Type;
+template <> struct Type<float> {
+    static const int precision = 24, smallest = -149;
+};
+template <> struct Type<double> {
+    static const int precision = 53, smallest = -1074;
+};
+
+__device__ __forceinline__ int bits_of(u128 m) {
+    u64 high = (u64)(m >> 64), low = (u64)m;
+    return high ? 128 - __clzll(high) : 64 - __clzll(low);
+}
+
+// numerator * 2^exponent / denominator, rounded once to T (returned as a double, exactly): `round_quotient` of src/fixed.rs.
+template <typename T> __device__ double round_quotient(i128 numerator, u128 denominator, int exponent) {
+    if (numerator == 0) return 0.0;
+    bool negative = numerator < 0;
+    u128 magnitude = negative ? (u128)0 - (u128)numerator : (u128)numerator;
+    u128 quotient = magnitude, remainder = 0;
+    if (denominator > 1) {
+        if ((magnitude >> 64) == 0 && (denominator >> 64) == 0) {
+            quotient = (u64)magnitude / (u64)denominator;
+            remainder = (u64)magnitude % (u64)denominator;
+        } else {
+            quotient = magnitude / denominator;
+            remainder = magnitude % denominator;
+        }
+        while (remainder != 0 && quotient < ((u128)1 << 56)) {
+            u128 shifted = remainder << 37;
+            u128 digit;
+            if ((shifted >> 64) == 0 && (denominator >> 64) == 0) {
+                digit = (u64)shifted / (u64)denominator;
+                remainder = (u64)shifted % (u64)denominator;
+            } else {
+                digit = shifted / denominator;
+                remainder = shifted % denominator;
+            }
+            quotient = (quotient << 37) + digit;
+            exponent -= 37;
+        }
+    }
+    int unit = bits_of(quotient) + exponent - Type<T>::precision;
+    if (unit < Type<T>::smallest) unit = Type<T>::smallest;
+    int shift = unit - exponent;
+    double value;
+    if (shift <= 0) {
+        int half = exponent / 2;
+        value = __dmul_rn(__dmul_rn((double)(u64)quotient, power_of_two(half)), power_of_two(exponent - half));
+    } else {
+        u128 rounded = 0;
+        if (shift <= 127) {
+            u128 kept = quotient >> shift, rest = quotient & (((u128)1 << shift) - 1), half = (u128)1 << (shift - 1);
+            bool up = rest > half || (rest == half && (remainder != 0 || (kept & 1)));
+            rounded = kept + (up ? 1 : 0);
+        }
+        int half = unit / 2;
+        value = __dmul_rn(__dmul_rn((double)(u64)rounded, power_of_two(half)), power_of_two(unit - half));
+    }
+    return negative ? -value : value;
+}
+
+// ---- sums ----------------------------------------------------------------------------------------------------------------
+//
+// A cell is one cluster's sum of one limb of one column. On the way it is an int64 in two 32-bit words (shared memory adds 32-bit
+// integers natively, and 64-bit ones only in a loop of compare-and-swap); in device memory it waits as two 64-bit accumulators,
+// of low halves and of high halves, which no addition of 2^31 cells can overflow and which need no carry between them. The
+// update folds them into canonical 128-bit integers.
+
+struct Sums {
+    u64* pending; // (k, columns, limbs, 2)
+    i64* pending_rows; // (k)
+    i128* sums; // (k, columns): canonical
+    i64* rows; // (k): rows of positive weight
+    const u8* one_limb; // (columns): where others have two, a column of one limb, whose low limbs are all 0
+    int k, d, columns; // columns: d, and one more for the mass where there are weights
+    int mass_column; // d, or -1
+    int limbs; // 1, or 2 if any column has two
+    int unused;
+};
+
+__device__ __forceinline__ void add_pending(u64* cell, i64 value) {
+    if (value != 0) {
+        atomicAdd(&cell[0], (u64)(u32)value);
+        atomicAdd(&cell[1], (u64)(value >> 32));
+    }
+}
+
+// Adds to a cell of two words; the second may be `copies` words away.
+__device__ __forceinline__ void add_words(u32* low, u32* high, i64 value) {
+    u32 v = (u32)value, h = (u32)(value >> 32);
+    u32 old = atomicAdd(low, v);
+    h += (old + v < old) ? 1 : 0;
+    if (h != 0) atomicAdd(high, h);
+}
+
+// A table of cells in shared memory, each in `copies` (a power of two) columns of words so that lanes do not collide.
+struct Table {
+    u32* words;
+    int cells, copies;
+
+};
+
+__device__ __forceinline__ void table_clear(const Table& t) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < t.cells * t.copies * 2; i += blockDim.x) t.words[i] = 0;
+}
+__device__ __forceinline__ void table_add(const Table& t, int cell, int copy, i64 value) {
+    u32* at = t.words + (size_t)cell * 2 * t.copies + copy;
+    add_words(at, at + t.copies, value);
+}
+// The cell's sum, which becomes 0. Only between barriers.
+__device__ __forceinline__ i64 table_take(const Table& t, int cell) {
+    u32* at = t.words + (size_t)cell * 2 * t.copies;
+    i64 sum = 0;
+#pragma unroll 1
+    for (int c = 0; c < t.copies; c++) {
+        int i = (c + threadIdx.x) & (t.copies - 1);
+        sum += (i64)((u64)at[i] | (u64)at[t.copies + i] << 32);
+        at[i] = 0;
+        at[t.copies + i] = 0;
+    }
+    return sum;
+}
+// Adds a block's table to device memory, and empties it. Only between barriers.
+__device__ __forceinline__ void flush_table(const Table& t, int* table_rows, const Sums& s) {
+#pragma unroll 1
+    for (int cell = threadIdx.x; cell < t.cells; cell += blockDim.x) add_pending(s.pending + (u64)cell * 2, table_take(t, cell));
+#pragma unroll 1
+    for (int j = threadIdx.x; j < s.k; j += blockDim.x) {
+        int rows = table_rows[j];
+        if (rows != 0) {
+            atomicAdd((u64*)&s.pending_rows[j], (u64)(i64)rows);
+            table_rows[j] = 0;
+        }
+    }
+}
+
+// A row's weight as limbs of 27 bits: the mass is a column of its own.
+__device__ __forceinline__ Pair mass_limbs(double w, double to_integer) {
+    u64 m = (u64)__dmul_rn(w, to_integer);
+    Pair p = {(i64)(m >> 27), (i64)(m & ((1u << 27) - 1))};
+    return p;
+}
+
+// Moves a row's contribution from one cluster (or none) to another, straight in device memory, columns shared among `lanes`.
+template <typename T>
+__device__ __forceinline__ void move_pending(const Rows<T>& rows, const Sums& s, const Factors* factors, double mass_to_integer, u64 row,
+                                             u32 from, u32 to, double weight, int lane, int lanes) {
+#pragma unroll 1
+    for (int c = lane; c < s.columns; c += lanes) {
+        Pair p;
+        if (c < rows.d) {
+            double x = (double)rows.x[(u64)c * rows.stride + row];
+            if (rows.w) x = __dmul_rn(weight, x);
+            p = limbs_of(x, factors[c]);
+        } else {
+            p = mass_limbs(weight, mass_to_integer);
+        }
+        u64* into = s.pending + ((u64)to * s.columns + c) * s.limbs * 2;
+        add_pending(into, p.hi);
+        if (s.limbs == 2) add_pending(into + 2, p.lo);
+        if (from != UNASSIGNED) {
+            u64* out = s.pending + ((u64)from * s.columns + c) * s.limbs * 2;
+            add_pending(out, -p.hi);
+            if (s.limbs == 2) add_pending(out + 2, -p.lo);
+        }
+    }
+    if (lane == 0) {
+        atomicAdd((u64*)&s.pending_rows[to], 1ull);
+        if (from != UNASSIGNED) atomicAdd((u64*)&s.pending_rows[from], ~0ull);
+    }
+}
+
+// ---- distances -------------------------------------------------------------------------------------------------------------
+
+// The reference distance of row `row` to the centroid whose value f is c[f * step].
+template <typename T, typename C>
+__device__ __forceinline__ double reference_distance(const Rows<T>& rows, u64 row, const C* c, u64 step) {
+    double s = 0.0;
+    for (int f = 0; f < rows.d; f++) {
+        double t = __dadd_rn((double)rows.x[(u64)f * rows.stride + row], -(double)c[(u64)f * step]);
+        s = __fma_rn(t, t, s);
+    }
+    return s;
+}
+
+// ---- the filter --------------------------------------------------------------------------------------------------------------
+
+// How far above the best score another may be and still be in reach: src/certify.rs, `Expanded`.
+struct Bound {
+    float constant, linear, quadratic, norm_factor, norm_offset;
+    u32 no_filter; // a copy is not finite: nothing may be ruled out
+};
+
+__device__ __forceinline__ float reach(const Bound& b, float square, float best) {
+    float norm = sqrtf(__fmaf_rn(square, b.norm_factor, b.norm_offset));
+    float width = __fmul_rn(__fmaf_rn(__fmaf_rn(b.quadratic, norm, b.linear), norm, b.constant), 1.00001f);
+    if (!(norm < 1e15f) || b.no_filter) return infinity_f();
+    float sum = __fadd_rn(best, width);
+    return __fmaf_rn(fabsf(sum), 4.0f / 16777216.0f, sum);
+}
+
+// A value's copy for the filter: centred in its own type, scaled by a power of two, rounded to float32.
+__device__ __forceinline__ float centred_copy(float x, float centre, float scale) { return __fmul_rn(__fadd_rn(x, -centre), scale); }
+__device__ __forceinline__ float centred_copy(double x, double centre, double scale) {
+    return __double2float_rn(__dmul_rn(__dadd_rn(x, -centre), scale));
+}
+
+// What the fit's kernels say to each other and to the host.
+struct Control {
+    u64 changed; // rows of positive weight whose label changed in this iteration
+    u64 shift_low, shift_high; // the shift's integer
+    u64 largest_half_square; // bits of a double: of this iteration's copies
+    u64 started; // the device's clock at the end of the last iteration
+    u32 stop; // 0: go on; 1: settled; 2: an empty cluster: the host relocates; kernels of later iterations do nothing
+    u32 iteration; // finished ones
+    u32 moved; // whether a centroid moved in this iteration
+    u32 empty; // clusters without rows
+    u32 ticket; // blocks of the update that are done
+    u32 contested; // rows in the list
+    u32 not_finite; // copies that are not finite
+    u32 unused;
+};
+
+// One iteration, as the history tells it.
+struct Record {
+    u64 changed;
+    double shift;
+    u64 nanoseconds;
+    u32 moved;
+    u32 contested;
+};
+
+// Arguments of the assign kernels.
+template <typename T> struct Assign {
+    Rows<T> rows;
+    Labels labels; // the labels before; assign_registers writes the new ones in place
+    Labels next; // assign_tiled writes the new labels here
+    const T* centre; // (d)
+    T scale; // a power of two
+    const float* copies; // minus the centred, scaled centroids, laid out for the kernel
+    const float* half_squares; // (k padded): |c|^2 / 2; infinite padding
+    const Bound* bound;
+    u32* contested; // rows that the filter could not decide
+    Control* control;
+    int k, k_padded;
+    // The rest is for kernels that move the contributions themselves.
+    Sums sums;
+    const Factors* factors; // (d)
+    double mass_to_integer;
+    int table_copies; // of each cell in shared memory; 0: straight to device memory
+    int portion; // centroids in shared memory at a time
+};
+
+// ---- small helpers -------------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ u32 global_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ u32 all_threads() { return gridDim.x * blockDim.x; }
+__device__ __forceinline__ u64 warp_sum(u64 v) {
+    for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(FULL_WARP, v, o);
+    return v;
+}
+// Adds to a 128-bit integer in two words, low first.
+__device__ __forceinline__ void add_wide(u64* low, u64* high, u128 v) {
+    u64 l = (u64)v, h = (u64)(v >> 64);
+    u64 old = atomicAdd(low, l);
+    h += (old + l < old) ? 1 : 0;
+    if (h) atomicAdd(high, h);
+}

@@ -1,0 +1,140 @@
+// distances: passes over rows under their labels: inertia, farthest rows, one row that moves.
+//
+// Used when: the inertia is asked for (every fit's last labels; each iteration of a full history), a cluster is empty.
+// Tile:      a thread has a row. Inertia: sums of each cluster in a table in shared memory, as in `assign_registers`.
+// Memory:    every value once.
+// Precision: reference distances, then integers.
+#include "common.cuh"
+
+#define THREADS 256
+
+template <typename T> struct Inertia {
+    Rows<T> rows;
+    Labels labels;
+    const T* centroids; // (k, d)
+    DistanceScale scale;
+    u64* pending; // (k, 2 limbs, 2)
+    int k;
+    int table_copies; // 0: straight to device memory
+};
+
+template <typename T> __device__ __forceinline__ double own_distance(const Rows<T>& rows, u64 row, const T* centroids, u32 label) {
+    return reference_distance(rows, row, centroids + (u64)label * rows.d, 1);
+}
+
+template <typename T> __device__ __forceinline__ void inertia(const Inertia<T>& a) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    Table table = {(u32*)shared, a.k * 2, a.table_copies};
+    if (table.copies) table_clear(table);
+    __syncthreads();
+    const int copy = threadIdx.x & (table.copies - 1);
+    u32 since = 0;
+    for (u64 start = (u64)blockIdx.x * THREADS; start < a.rows.n; start += (u64)gridDim.x * THREADS) {
+        const u64 row = start + threadIdx.x;
+        if (row < a.rows.n) {
+            const u32 label = load_label(a.labels, row);
+            Pair p = quantise_distance(a.scale, a.rows.w ? a.rows.w[row] : 1.0, own_distance(a.rows, row, a.centroids, label));
+            if (table.copies) {
+                table_add(table, (int)label * 2, copy, p.hi);
+                if (p.lo) table_add(table, (int)label * 2 + 1, copy, p.lo);
+            } else {
+                add_pending(a.pending + (u64)label * 4, p.hi);
+                add_pending(a.pending + (u64)label * 4 + 2, p.lo);
+            }
+        }
+        // An int64 is sure to hold 131,072 limbs of 45 bits.
+        if (table.copies && ++since == 131072 / THREADS) {
+            since = 0;
+            __syncthreads();
+            for (int cell = threadIdx.x; cell < table.cells; cell += THREADS) add_pending(a.pending + (u64)cell * 2, table_take(table, cell));
+            __syncthreads();
+        }
+    }
+    __syncthreads();
+    if (table.copies)
+        for (int cell = threadIdx.x; cell < table.cells; cell += THREADS) add_pending(a.pending + (u64)cell * 2, table_take(table, cell));
+}
+
+// Distances of rows that may be given away; -1 for all others.
+template <typename T> struct Masked {
+    Rows<T> rows;
+    Labels labels;
+    const T* centroids;
+    const u8* donors; // (k)
+    double* out; // (n)
+};
+
+template <typename T> __device__ __forceinline__ void masked_distances(const Masked<T>& a) {
+    for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
+        const u32 label = load_label(a.labels, row);
+        const bool may = a.donors[label] && (!a.rows.w || a.rows.w[row] > 0.0);
+        a.out[row] = may ? own_distance(a.rows, row, a.centroids, label) : -1.0;
+    }
+}
+
+struct Candidate {
+    double distance;
+    u64 row;
+};
+
+// Of each block's rows the farthest that comes after `after`: nearer, or as far with a larger number.
+struct Farthest {
+    const double* distances;
+    Candidate* out; // one a block
+    Candidate after;
+    u32 n;
+    u32 unused;
+};
+
+__device__ __forceinline__ bool farther(Candidate a, Candidate b) {
+    return a.distance > b.distance || (a.distance == b.distance && a.row < b.row);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) farthest(const __grid_constant__ Farthest a) {
+    __shared__ Candidate warps[THREADS / 32];
+    Candidate best = {-1.0, ~0ull};
+    for (u64 row = global_thread(); row < a.n; row += all_threads()) {
+        Candidate c = {a.distances[row], row};
+        if (c.distance >= 0.0 && farther(a.after, c) && farther(c, best)) best = c;
+    }
+    for (int o = 16; o; o >>= 1) {
+        Candidate c = {__shfl_xor_sync(FULL_WARP, best.distance, o), __shfl_xor_sync(FULL_WARP, best.row, o)};
+        if (farther(c, best)) best = c;
+    }
+    if ((threadIdx.x & 31) == 0) warps[threadIdx.x / 32] = best;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < THREADS / 32; w++)
+            if (farther(warps[w], best)) best = warps[w];
+        a.out[blockIdx.x] = best;
+    }
+}
+
+// One row and its contribution to another cluster; by one warp.
+template <typename T> struct Relocate {
+    Rows<T> rows;
+    Labels labels;
+    Sums sums;
+    const Factors* factors;
+    double mass_to_integer;
+    u64 row;
+    u32 to;
+    u32 unused;
+};
+
+template <typename T> __device__ __forceinline__ void relocate(const Relocate<T>& a) {
+    const u32 from = load_label(a.labels, a.row);
+    __syncwarp();
+    if (threadIdx.x == 0) store_label(a.labels, a.row, a.to);
+    const double weight = a.rows.w ? a.rows.w[a.row] : 1.0;
+    move_pending(a.rows, a.sums, a.factors, a.mass_to_integer, a.row, from, a.to, weight, threadIdx.x, 32);
+}
+
+#define KERNELS(T, NAME)                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS) inertia_##NAME(const __grid_constant__ Inertia<T> a) { inertia(a); }           \
+    extern "C" __global__ void __launch_bounds__(THREADS) masked_distances_##NAME(const __grid_constant__ Masked<T> a) {                 \
+        masked_distances(a);                                                                                                              \
+    }                                                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(32) relocate_##NAME(const __grid_constant__ Relocate<T> a) { relocate(a); }
+KERNELS(float, f32)
+KERNELS(double, f64)

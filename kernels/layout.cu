@@ -1,0 +1,53 @@
+// Row-major rows to column-major ones: how an Array column, uploaded as it is, becomes the matrix that every other kernel reads.
+//
+//     in  is (rows, width), row-major: a piece of the rows as it lay in host memory
+//     out is (width, stride), column-major: out[f * stride + r] = in[r * width + f]
+//
+// A block takes a tile of 1,024 values through shared memory, so that it reads neighbouring values of the rows and writes
+// neighbouring rows of a column. The tile is 32 x 32, but no wider than the rows are: a tile of 4 features has 256 rows, and all
+// of its lanes are busy. One value of padding a column keeps the lanes of a warp on different banks.
+//
+// Used when: the upload of row-major blocks, beside the copy of the next piece. Tile: 1,024 values, 256 threads. Shared memory:
+// 4 or 8 KiB and the padding. Precision: values are moved, not computed with.
+
+#include "common.cuh"
+
+#define TILE_LOG 10
+#define TILE_THREADS 256
+
+template <typename T> struct Transpose {
+    const T* in;
+    T* out;
+    u64 stride;
+    u32 rows, width;
+    u32 log_width; // of the tile: at most 5
+    u32 tiles_across; // tiles side by side in a row
+};
+
+template <typename T> __device__ __forceinline__ void transpose(const Transpose<T>& a) {
+    // (1 << log_width) columns of (1 << log_rows) values and one of padding: at most 32 more than the tile holds.
+    __shared__ T tile[(1 << TILE_LOG) + 32];
+    const u32 log_width = a.log_width, log_rows = TILE_LOG - log_width;
+    const u32 wide = 1u << log_width, high = 1u << log_rows;
+    const u32 first_column = blockIdx.x % a.tiles_across << log_width, first_row = blockIdx.x / a.tiles_across << log_rows;
+#pragma unroll
+    for (u32 e = threadIdx.x; e < 1 << TILE_LOG; e += TILE_THREADS) {
+        u32 column = e & (wide - 1), row = e >> log_width;
+        if (first_column + column < a.width && first_row + row < a.rows)
+            tile[column * (high + 1) + row] = a.in[(u64)(first_row + row) * a.width + first_column + column];
+    }
+    __syncthreads();
+#pragma unroll
+    for (u32 e = threadIdx.x; e < 1 << TILE_LOG; e += TILE_THREADS) {
+        u32 column = e >> log_rows, row = e & (high - 1);
+        if (first_column + column < a.width && first_row + row < a.rows)
+            a.out[(first_column + column) * a.stride + first_row + row] = tile[column * (high + 1) + row];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(TILE_THREADS) rows_to_columns_f32(const __grid_constant__ Transpose<float> a) {
+    transpose<float>(a);
+}
+extern "C" __global__ void __launch_bounds__(TILE_THREADS) rows_to_columns_f64(const __grid_constant__ Transpose<double> a) {
+    transpose<double>(a);
+}

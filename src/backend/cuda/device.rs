@@ -1,0 +1,285 @@
+//! One GPU as this process uses it: its primary context, the kernels that were loaded, memory and launches.
+//!
+//! Everything unsafe about CUDA is in this file: allocations that free themselves, copies that check lengths, launches whose
+//! arguments are one plain struct that the kernel declares in the same order (`kernels/*.cuh`).
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+
+use super::kernels::KERNELS;
+use crate::error::{KMeansError, Result};
+
+/// Plain data that kernels read and write: any bit pattern of the right size is a value.
+///
+/// # Safety
+/// The type has no padding that is read, no pointers to host memory and no invalid bit patterns.
+pub unsafe trait Plain: Copy + Send + Sync + 'static {}
+macro_rules! plain {
+    ($($t:ty),*) => { $(
+        // SAFETY: a number: every bit pattern is a value.
+        unsafe impl Plain for $t {}
+    )* };
+}
+plain!(u8, u16, u32, u64, i32, i64, f32, f64, u128, i128);
+
+/// What a CUDA call that failed means for the caller.
+pub fn failed(what: &str) -> impl Fn(DriverError) -> KMeansError + '_ {
+    move |error| match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => KMeansError::NoMemory { what: format!("{what} on the GPU") },
+        _ => KMeansError::Device { what: what.to_string(), reason: format!("{error}") },
+    }
+}
+
+/// One GPU with its kernels.
+pub struct Gpu {
+    pub context: Arc<CudaContext>,
+    pub ordinal: u32,
+    /// Streaming multiprocessors.
+    pub processors: u32,
+    /// Most shared memory that a block may ask for.
+    pub shared_per_block: u32,
+    functions: Mutex<HashMap<String, Kernel>>,
+    modules: Mutex<HashMap<&'static str, Module>>,
+}
+
+/// A loaded module; modules stay loaded for the life of the process.
+struct Module(sys::CUmodule);
+// SAFETY: a module handle may be used from any thread.
+unsafe impl Send for Module {}
+
+/// A kernel that was loaded.
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    function: sys::CUfunction,
+}
+// SAFETY: a function handle may be used from any thread; its module is never unloaded.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+impl Gpu {
+    /// The GPU of this ordinal; one object for the whole process.
+    pub fn get(ordinal: u32) -> Result<Arc<Self>> {
+        static GPUS: OnceLock<Mutex<HashMap<u32, Arc<Gpu>>>> = OnceLock::new();
+        let mut gpus = GPUS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gpu) = gpus.get(&ordinal) {
+            return Ok(gpu.clone());
+        }
+        let gpu = Arc::new(Self::open(ordinal)?);
+        gpus.insert(ordinal, gpu.clone());
+        Ok(gpu)
+    }
+
+    fn open(ordinal: u32) -> Result<Self> {
+        let failed = failed("opening the GPU");
+        let context = CudaContext::new(ordinal as usize).map_err(&failed)?;
+        let attribute = |a| context.attribute(a).map(|v| v as u32).map_err(&failed);
+        let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared_per_block = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        Ok(Self { context, ordinal, processors, shared_per_block, functions: Mutex::default(), modules: Mutex::default() })
+    }
+
+    /// The kernel `name` of `kernels/{module}.cu`.
+    pub fn kernel(&self, module: &'static str, name: &str) -> Result<Kernel> {
+        if let Some(kernel) = self.functions.lock().unwrap_or_else(PoisonError::into_inner).get(name) {
+            return Ok(*kernel);
+        }
+        self.context.bind_to_thread().map_err(failed("binding the GPU"))?;
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = match modules.get(module) {
+            Some(module) => module.0,
+            None => {
+                let missing = || KMeansError::Device {
+                    what: format!("loading the kernels {module:?}"),
+                    reason: "this build does not hold them".into(),
+                };
+                let (_, image) = KERNELS.iter().find(|(known, _)| *known == module).ok_or_else(missing)?;
+                // SAFETY: the image is a whole fatbin, as the compiler wrote it.
+                let handle =
+                    unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(failed("loading the kernels"))?;
+                modules.insert(module, Module(handle));
+                handle
+            }
+        };
+        let c_name = CString::new(name).expect("a kernel's name has no zero byte");
+        // SAFETY: the module is loaded and stays so.
+        let function = unsafe { result::module::get_function(handle, c_name) }.map_err(failed(name))?;
+        // Kernels of ours take what the device has, and the launch says how much.
+        // SAFETY: the function belongs to a loaded module.
+        unsafe {
+            let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let fixed =
+                result::function::get_function_attribute(function, FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+                    .map_err(failed(name))?;
+            result::function::set_function_attribute(function, most, self.shared_per_block as i32 - fixed)
+                .map_err(failed(name))?;
+        }
+        let kernel = Kernel { function };
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), kernel);
+        Ok(kernel)
+    }
+
+    /// How many blocks of a kernel run at a time on the whole device.
+    pub fn resident_blocks(&self, kernel: Kernel, threads: u32, shared: u32) -> Result<u32> {
+        // SAFETY: the function belongs to a loaded module.
+        let blocks =
+            unsafe { result::occupancy::max_active_block_per_multiprocessor(kernel.function, threads as i32, shared as usize) }
+                .map_err(failed("launching a kernel"))?;
+        Ok((blocks as u32).max(1) * self.processors)
+    }
+
+    /// A new queue of work.
+    pub fn queue(self: &Arc<Self>) -> Result<Queue> {
+        // SAFETY: buffers are only used on the stream that they were allocated on (see `Buffer`), or after it was waited for,
+        // so nothing relies on the library's own tracking.
+        unsafe { self.context.disable_event_tracking() };
+        Ok(Queue { stream: self.context.new_stream().map_err(failed("making a stream"))?, gpu: self.clone() })
+    }
+}
+
+/// Work in order on one GPU.
+#[derive(Clone)]
+pub struct Queue {
+    pub stream: Arc<CudaStream>,
+    pub gpu: Arc<Gpu>,
+}
+
+/// Device memory that belongs to a queue; freed, in the queue's order, when dropped.
+pub struct Buffer<T> {
+    address: sys::CUdeviceptr,
+    len: usize,
+    queue: Queue,
+    kind: PhantomData<T>,
+}
+// SAFETY: an address on the device; calls that use it bind the context first.
+unsafe impl<T: Plain> Send for Buffer<T> {}
+// SAFETY: as above; the host changes nothing through a shared reference.
+unsafe impl<T: Plain> Sync for Buffer<T> {}
+
+impl Queue {
+    /// Makes the GPU's context current on the calling thread: fits move between threads.
+    fn bind(&self) -> Result<()> {
+        self.gpu.context.bind_to_thread().map_err(failed("binding the GPU"))
+    }
+
+    /// Memory for `len` values, of any content.
+    pub fn alloc<T: Plain>(&self, len: usize) -> Result<Buffer<T>> {
+        self.bind()?;
+        let bytes = len
+            .max(1)
+            .checked_mul(size_of::<T>())
+            .ok_or_else(|| KMeansError::NoMemory { what: format!("{len} values on the GPU") })?;
+        // SAFETY: the memory is written before it is read: by a copy, by `fill`, or by the kernel that it is handed to as output.
+        let address = unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }
+            .map_err(|error| failed(&format!("{bytes} bytes"))(error))?;
+        Ok(Buffer { address, len, queue: self.clone(), kind: PhantomData })
+    }
+
+    /// Memory for `len` values whose bytes are all zero.
+    pub fn zeros<T: Plain>(&self, len: usize) -> Result<Buffer<T>> {
+        let mut buffer = self.alloc(len)?;
+        buffer.fill(0)?;
+        Ok(buffer)
+    }
+
+    /// A copy of `values` on the device.
+    pub fn upload<T: Plain>(&self, values: &[T]) -> Result<Buffer<T>> {
+        let mut buffer = self.alloc(values.len())?;
+        buffer.write(0, values)?;
+        Ok(buffer)
+    }
+
+    /// Waits until everything in the queue is done.
+    pub fn wait(&self) -> Result<()> {
+        self.stream.synchronize().map_err(failed("a kernel"))
+    }
+
+    /// Launches a kernel whose one parameter is `args`.
+    ///
+    /// # Safety
+    /// `A` is laid out as the kernel's parameter, and every address in it belongs to a live buffer of this queue, large enough for
+    /// what the kernel reads and writes there.
+    pub unsafe fn launch<A: Copy>(&self, kernel: Kernel, blocks: u32, threads: u32, shared: u32, args: &A) -> Result<()> {
+        self.bind()?;
+        let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
+        let (grid, block) = ((blocks.max(1), 1, 1), (threads, 1, 1));
+        // SAFETY: the caller's; CUDA copies the parameter before the call returns.
+        unsafe { result::launch_kernel(kernel.function, grid, block, shared, self.stream.cu_stream(), &mut parameters) }
+            .map_err(failed("launching a kernel"))
+    }
+}
+
+impl<T: Plain> Buffer<T> {
+    /// Values that there is room for.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address, as kernels take it.
+    pub fn at(&self) -> u64 {
+        self.address
+    }
+
+    /// The address of value `i`.
+    pub fn at_index(&self, i: usize) -> u64 {
+        assert!(i <= self.len);
+        self.address + (i * size_of::<T>()) as u64
+    }
+
+    /// Sets every byte.
+    pub fn fill(&mut self, byte: u8) -> Result<()> {
+        self.queue.bind()?;
+        // SAFETY: the range is the buffer's own.
+        unsafe { result::memset_d8_async(self.address, byte, self.len * size_of::<T>(), self.queue.stream.cu_stream()) }
+            .map_err(failed("clearing memory"))
+    }
+
+    /// Copies host values to `first` on. From pageable memory, the values have been read when this returns.
+    pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
+        assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
+        if values.is_empty() {
+            return Ok(());
+        }
+        self.queue.bind()?;
+        // SAFETY: the range is within the buffer (asserted); CUDA stages pageable memory before the call returns.
+        unsafe { result::memcpy_htod_async(self.at_index(first), values, self.queue.stream.cu_stream()) }
+            .map_err(failed("an upload"))
+    }
+
+    /// Waits for the queue and copies `out.len()` values from `first` on.
+    pub fn read(&self, first: usize, out: &mut [T]) -> Result<()> {
+        assert!(first + out.len() <= self.len, "{} values at {first} of {}", out.len(), self.len);
+        if !out.is_empty() {
+            self.queue.bind()?;
+            // SAFETY: the range is within the buffer (asserted), `out` lives until the wait below.
+            unsafe { result::memcpy_dtoh_async(out, self.at_index(first), self.queue.stream.cu_stream()) }
+                .map_err(failed("a download"))?;
+        }
+        self.queue.wait()
+    }
+
+    /// All values.
+    pub fn to_vec(&self) -> Result<Vec<T>>
+    where
+        T: Default,
+    {
+        let mut out = vec![T::default(); self.len];
+        self.read(0, &mut out)?;
+        Ok(out)
+    }
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        // An error here means that the context is gone, and the memory with it.
+        if self.queue.gpu.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated by `alloc` on this stream and freed once; earlier work of the queue comes first.
+            let _ = unsafe { result::free_async(self.address, self.queue.stream.cu_stream()) };
+        }
+    }
+}

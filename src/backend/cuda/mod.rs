@@ -1,0 +1,21 @@
+//! The CUDA backend: columns go to the device as they are, and everything but the last word of a draw happens there.
+
+mod arguments;
+mod device;
+mod plan;
+mod prepare;
+mod probe;
+mod rows;
+mod seeds;
+mod session;
+mod upload;
+
+pub use device::{Gpu, Plain};
+pub use prepare::DevicePasses;
+pub use probe::devices;
+pub use session::CudaSession;
+
+/// The compiled kernels: name of the file in `kernels/`, fatbin.
+mod kernels {
+    include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+}

@@ -1,0 +1,178 @@
+//! Which kernels a fit runs, and how they share the device: a function of its shape.
+
+use super::device::{Gpu, Kernel};
+use crate::error::Result;
+use crate::float::Float;
+
+/// Threads of a block, of most kernels.
+pub const THREADS: u32 = 256;
+/// Dimensions that `assign_registers` is compiled for: the next larger one takes the rest, with zeros.
+const REGISTER_DIMENSIONS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
+/// Widest data for which rows live in registers.
+const MAX_REGISTER_D: usize = 16;
+/// Centroids of one group of the grouped sweep, and rows of a tile (`kernels/assign_registers.cu`).
+const GROUP: usize = 8;
+const REGISTER_TILE: usize = 1_024;
+/// Fewer clusters than this are swept one by one: five instructions a score, but no second look at a group.
+const GROUPED_FROM: usize = 21;
+/// Bytes of shared memory of a block for centroids, and for copies of cells; cells that fit once may take more.
+const CENTROID_BYTES: usize = 48 << 10;
+const TABLE_BYTES: usize = 24 << 10;
+const MOST_TABLE_BYTES: usize = 64 << 10;
+/// Clusters up to which one block updates everything.
+const SMALL_UPDATE: usize = 16;
+
+/// How the labels are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strategy {
+    /// `kernels/assign_registers.cu`, compiled for so many dimensions.
+    Registers { dimensions: usize, grouped: bool },
+    /// `kernels/assign_tiled.cu`, with tiles of so many centroids.
+    Tiled { width: usize },
+}
+
+/// A kernel, its blocks and their shared memory.
+#[derive(Clone, Copy)]
+pub struct Launch {
+    pub kernel: Kernel,
+    pub blocks: u32,
+    pub threads: u32,
+    pub shared: u32,
+}
+
+/// Everything about the launches of one fit.
+pub struct Plan {
+    pub strategy: Strategy,
+    /// Bytes of a label.
+    pub label_bytes: usize,
+    /// Clusters with padding, as the assign wants them.
+    pub k_padded: usize,
+    /// Floats of a centroid's copy (registers) or of a feature's copies (tiled).
+    pub copy_width: usize,
+    /// Centroids in shared memory at a time (registers).
+    pub portion: usize,
+    pub assign: Launch,
+    pub assign_copies: usize,
+    pub settle: Launch,
+    /// Sums by a kernel of their own (tiled).
+    pub deltas: Option<Launch>,
+    pub deltas_copies: usize,
+    pub deltas_chunk: usize,
+    pub inertia: Launch,
+    pub inertia_copies: usize,
+    /// One block, or none: fold and means over the device.
+    pub update_small: Option<Launch>,
+    pub update_fold: Launch,
+    pub update_means: Launch,
+    pub start: Launch,
+}
+
+/// Copies of each cell (a power of two, 32 at most) that fit in so many bytes; one that fits in `most`; or none.
+fn copies(cells: usize, bytes: usize, most: usize) -> usize {
+    match bytes / (cells * 8) {
+        0 if cells * 8 <= most => 1,
+        0 => 0,
+        fit => 1 << fit.min(32).ilog2(),
+    }
+}
+
+impl Strategy {
+    /// The strategy for a shape.
+    pub fn of(d: usize, k: usize) -> Self {
+        match REGISTER_DIMENSIONS.iter().find(|&&dimensions| dimensions >= d) {
+            Some(&dimensions) if d <= MAX_REGISTER_D => Self::Registers { dimensions, grouped: k >= GROUPED_FROM },
+            _ => Self::Tiled { width: [32, 64].into_iter().find(|&width| k <= width).unwrap_or(128) },
+        }
+    }
+}
+
+impl Plan {
+    /// `columns` and `limbs`: of the sums.
+    pub fn new<T: Float>(gpu: &Gpu, n: usize, d: usize, k: usize, columns: usize, limbs: usize) -> Result<Self> {
+        let strategy = Strategy::of(d, k);
+        let label_bytes = if k <= 0xff { 1 } else if k <= 0xffff { 2 } else { 4 };
+        let launch_of = |threads: u32, module, name: String, shared: usize, most: usize| -> Result<Launch> {
+            let kernel = gpu.kernel(module, &name)?;
+            let blocks = gpu.resident_blocks(kernel, threads, shared as u32)?.min(most.max(1) as u32);
+            Ok(Launch { kernel, blocks, threads, shared: shared as u32 })
+        };
+        let launch = |module, name, shared, most| launch_of(THREADS, module, name, shared, most);
+        let suffix = if T::IS_F32 { "f32" } else { "f64" };
+        let cells = k * columns * limbs;
+        let (k_padded, copy_width, portion, assign_copies, assign) = match strategy {
+            Strategy::Registers { dimensions, grouped } => {
+                let k_padded = k.next_multiple_of(GROUP);
+                let width = (dimensions + 1).next_multiple_of(4);
+                let portion = k_padded.min(CENTROID_BYTES / (width * 4) / GROUP * GROUP);
+                let copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
+                let shared = portion * width * 4 + if copies > 0 { cells * 8 * copies + k * 4 } else { 0 };
+                let name = format!("assign_registers_{suffix}_d{dimensions}{}", if grouped { "_groups" } else { "" });
+                (k_padded, width, portion, copies, launch("assign_registers", name, shared, n.div_ceil(REGISTER_TILE))?)
+            }
+            Strategy::Tiled { width } => {
+                let k_padded = k.next_multiple_of(128);
+                let name = format!("assign_tiled_{suffix}_k{width}");
+                (k_padded, k_padded, 0, 0, launch_of(2 * width as u32, "assign_tiled", name, 0, n.div_ceil(128))?)
+            }
+        };
+        let mut deltas = None;
+        let (mut deltas_copies, mut deltas_chunk) = (0, columns);
+        if let Strategy::Tiled { .. } = strategy {
+            // As many columns to a block as its table holds, but enough blocks for the device.
+            let fit = MOST_TABLE_BYTES / (k * limbs * 8);
+            if fit > 0 {
+                deltas_chunk = columns.div_ceil(columns.div_ceil(fit));
+                deltas_copies = copies(k * deltas_chunk * limbs, MOST_TABLE_BYTES, MOST_TABLE_BYTES);
+            }
+            let chunks = columns.div_ceil(deltas_chunk);
+            let shared = k * deltas_chunk * limbs * 8 * deltas_copies;
+            let mut launch = launch("deltas", format!("deltas_{suffix}"), shared, n.div_ceil(1_024) * chunks)?;
+            // Whole sets of chunks.
+            launch.blocks = launch.blocks.next_multiple_of(chunks as u32);
+            deltas = Some(launch);
+        }
+        let inertia_copies = copies(k * 2, TABLE_BYTES, MOST_TABLE_BYTES);
+        let warps = |count: usize| count.div_ceil(THREADS as usize / 32);
+        Ok(Self {
+            strategy,
+            label_bytes,
+            k_padded,
+            copy_width,
+            portion,
+            assign,
+            assign_copies,
+            settle: launch("settle", format!("settle_{suffix}"), 0, warps(n))?,
+            deltas,
+            deltas_copies,
+            deltas_chunk,
+            inertia: launch("distances", format!("inertia_{suffix}"), k * 16 * inertia_copies, n.div_ceil(THREADS as usize))?,
+            inertia_copies,
+            update_small: if k <= SMALL_UPDATE { Some(launch_of(2 * THREADS, "update", format!("update_small_{suffix}"), 0, 1)?) } else { None },
+            update_fold: launch("update", format!("update_fold_{suffix}"), 0, warps(k))?,
+            update_means: launch("update", format!("update_means_{suffix}"), 0, warps(k))?,
+            start: launch("update", format!("start_{suffix}"), 0, warps(k))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_powers_of_two_that_fit() {
+        assert_eq!(copies(16, 24 << 10, 64 << 10), 32);
+        assert_eq!(copies(256, 24 << 10, 64 << 10), 8);
+        assert_eq!(copies(2_000, 24 << 10, 64 << 10), 1);
+        assert_eq!(copies(8_000, 24 << 10, 64 << 10), 1);
+        assert_eq!(copies(8_200, 24 << 10, 64 << 10), 0);
+    }
+
+    #[test]
+    fn few_dimensions_live_in_registers() {
+        assert_eq!(Strategy::of(5, 4), Strategy::Registers { dimensions: 6, grouped: false });
+        assert_eq!(Strategy::of(16, 1_000), Strategy::Registers { dimensions: 16, grouped: true });
+        assert_eq!(Strategy::of(17, 33), Strategy::Tiled { width: 64 });
+        assert_eq!(Strategy::of(408, 5_000), Strategy::Tiled { width: 128 });
+    }
+}

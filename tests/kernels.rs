@@ -1,0 +1,109 @@
+//! What ptxas says of the kernels for Hopper, which needs no GPU to be true: no register spilt, no stack frame, no `wgmma` that
+//! waits for the one before it. `make kernels` prints the table. Other generations are built, but not held to it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+const ARCHITECTURE: &str = "sm_90a";
+
+/// Kernels that may spill or have a stack frame, each with the reason. `name*` is every kernel whose name begins so.
+const ALLOWED: &[(&str, &str)] = &[];
+
+#[derive(Default)]
+struct Kernel {
+    module: String,
+    name: String,
+    registers: u32,
+    shared: u32,
+    stack: u32,
+    spilt: u32,
+}
+
+impl Kernel {
+    fn allowed(&self) -> bool {
+        ALLOWED.iter().any(|(name, _)| name.strip_suffix('*').map_or(self.name == *name, |start| self.name.starts_with(start)))
+    }
+}
+
+/// The number before each `what`, as in `0 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads`.
+fn number(line: &str, what: &str) -> u32 {
+    let part = line.split(',').find(|part| part.contains(what)).unwrap_or_default();
+    part.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// ptxas names an entry and the architecture, then each function in it with its stack, then what the entry uses in all.
+fn read(module: &str, report: &str) -> Vec<Kernel> {
+    let mut kernels: Vec<Kernel> = Vec::new();
+    let mut ours = false;
+    for line in report.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            let mut quoted = rest.split('\'');
+            let name = quoted.next().unwrap_or_default().to_owned();
+            ours = quoted.nth(1) == Some(ARCHITECTURE);
+            if ours {
+                kernels.push(Kernel { module: module.into(), name, ..Kernel::default() });
+            }
+        }
+        let Some(kernel) = kernels.last_mut().filter(|_| ours) else { continue };
+        if line.contains("bytes stack frame") {
+            kernel.stack += number(line, "stack frame");
+            kernel.spilt += number(line, "spill stores").max(number(line, "spill loads"));
+        } else if line.contains(": Used ") {
+            kernel.registers = number(line, "registers");
+            kernel.shared = number(line, "smem");
+        }
+    }
+    kernels
+}
+
+#[test]
+fn nothing_is_spilt() {
+    let sources = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels")).expect("kernels");
+    let modules: Vec<String> = sources
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cu"))
+        .map(|path| path.file_stem().expect("named").to_str().expect("ASCII").to_owned())
+        .collect();
+    let mut kernels = Vec::new();
+    let mut problems = String::new();
+    for module in &modules {
+        // None where the architectures asked for leave the module out, and where the target has no CUDA.
+        let Ok(report) = fs::read_to_string(Path::new(env!("OUT_DIR")).join(format!("{module}.report"))) else { continue };
+        for line in report.lines().filter(|line| line.contains("are serialized")) {
+            writeln!(problems, "{module}: {line}").unwrap();
+        }
+        kernels.extend(read(module, &report));
+    }
+    kernels.sort_by(|a, b| (&a.module, &a.name).cmp(&(&b.module, &b.name)));
+    println!("{:<20}{:<48}{:>10}{:>9}{:>7}{:>7}   {ARCHITECTURE}", "module", "kernel", "registers", "shared", "stack", "spilt");
+    for kernel in &kernels {
+        let Kernel { module, name, registers, shared, stack, spilt } = kernel;
+        println!("{module:<20}{name:<48}{registers:>10}{shared:>9}{stack:>7}{spilt:>7}");
+        if (*stack > 0 || *spilt > 0) && !kernel.allowed() {
+            writeln!(problems, "{module}: {name}: {stack} bytes of stack, {spilt} bytes spilt, {registers} registers").unwrap();
+        }
+    }
+    for (name, _) in ALLOWED {
+        let needed = |kernel: &&Kernel| kernel.allowed() && (kernel.stack > 0 || kernel.spilt > 0);
+        assert!(kernels.is_empty() || kernels.iter().any(|kernel| needed(&kernel)), "{name} is allowed what it does not need");
+    }
+    assert!(problems.is_empty(), "expected no spills and no stack frame for {ARCHITECTURE}:\n{problems}");
+}
+
+#[test]
+fn a_report_is_read() {
+    let report = "ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'a' for 'sm_90a'
+ptxas info    : Function properties for a
+    16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 16 bytes cumulative stack size, 2048 bytes smem
+ptxas info    : Compiling entry function 'a' for 'sm_80'
+ptxas info    : Function properties for a
+    32 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 0 barriers";
+    let kernels = read("m", report);
+    assert_eq!(kernels.len(), 1);
+    let k = &kernels[0];
+    assert_eq!((&k.name[..], k.registers, k.shared, k.stack, k.spilt), ("a", 255, 2048, 16, 12));
+}
