@@ -11,8 +11,8 @@ PYTHON ?= python3
 # environment differs, and sharing one would rebuild Polars each time.
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
-# Kernels are compiled once for all builds, and only for Hopper, where they are checked, and for the GPUs of this machine. A wheel
-# to give away holds them for all GPUs, which takes several times as long.
+# Kernels are compiled once for all builds, and only for Hopper, where they are checked, and for the GPUs of this machine. A
+# wheel to give away holds them for all GPUs, which takes several times as long.
 export POLARS_KMEANS_KERNEL_CACHE ?= $(CARGO_TARGET_DIR)/kernels
 GPUS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -xE '8.|1..' | sort -u)
 export POLARS_KMEANS_CUDA_ARCHS ?= 90a$(if $(GPUS),$(shell printf ',%s' $(GPUS)))
@@ -104,12 +104,13 @@ bench: build ## Time fit, assign and update on the CPU shapes, beside scikit-lea
 	cargo bench --no-default-features --features cuda --bench engine
 	$(BIN)/python benches/peers.py
 
-# With kernels for all GPUs, as a wheel has them; BUNDLE_ARCHS=90a is quicker, for a machine that is known.
+# With kernels for all GPUs, as a wheel has them; BUNDLE_ARCHS=90a is quicker, for a machine that is known. BUNDLE_WITH names
+# packages that are to be measured beside ours, such as flash-kmeans.
 BUNDLE_ARCHS ?= all
 .PHONY: gpu-bundle
 gpu-bundle: export POLARS_KMEANS_CUDA_ARCHS = $(BUNDLE_ARCHS)
 gpu-bundle: $(VENV)/ready ## Pack what a machine with a GPU, and nothing else, needs to check and measure
-	$(BIN)/python tests/gpu/bundle.py dist/gpu-bundle
+	$(BIN)/python tests/gpu/bundle.py dist/gpu-bundle $(if $(BUNDLE_WITH),--with $(BUNDLE_WITH))
 
 .PHONY: docs
 docs: ## The Rust documentation

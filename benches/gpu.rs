@@ -1,8 +1,8 @@
 //! One GPU, without Polars: uploads beside the pinned ceiling, then whole fits from given centroids, iteration by iteration.
 //!
-//! `cargo bench --no-default-features --features cuda --bench gpu [-- SHAPE ... --float64 --sweep]`, where a shape is a name of the
-//! table or `NxDxKxITERATIONS`, e.g. `10000000x4x16x20`. An upload counts from host memory to the last byte's arrival; a fit is
-//! everything: preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
+//! `cargo bench --no-default-features --features cuda --bench gpu [-- SHAPE ... --float64 --fits --sweep]`, where a shape is a name of
+//! the table or `NxDxKxITERATIONS`, e.g. `10000000x4x16x20`. An upload counts from host memory to the last byte's arrival; a
+//! fit is everything: preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
 
 use std::time::Instant;
 
@@ -132,8 +132,8 @@ fn fits<T: Float>(columns: &[Vec<T>], shape: Shape) {
     let seconds: Vec<f64> = history.iter().map(|row| row.seconds.unwrap_or(f64::NAN)).collect();
     let (first, whole, loops): (_, _, f64) = (whole[0], median(whole[1..].to_vec()), seconds.iter().sum());
     println!(
-        "  fit {:.3} ms (first {:.3}): {} iterations {:.3} ms, {:.4} ms each (median {:.4}); upload, preparation, labels {:.3} ms; \
-         inertia {:.9e}",
+        "  fit {:.3} ms (first {:.3}): {} iterations {:.3} ms, {:.4} ms each (median {:.4}); upload, preparation, labels \
+         {:.3} ms; inertia {:.9e}",
         1e3 * whole,
         1e3 * first,
         history.len(),
@@ -150,11 +150,13 @@ fn fits<T: Float>(columns: &[Vec<T>], shape: Shape) {
     }
 }
 
-fn run<T: Float>(name: &str, shape: Shape, sweep: bool) {
+fn run<T: Float>(name: &str, shape: Shape, fits_only: bool, sweep: bool) {
     let Shape { n, d, k, .. } = shape;
     println!("{name}: {n} x {d} {}, k = {k}, {:.3} GB", T::NAME, (n * d * size_of::<T>()) as f64 / 1e9);
     let columns = blobs::<T>(n, d);
-    uploads(&columns, shape, sweep);
+    if !fits_only {
+        uploads(&columns, shape, sweep);
+    }
     fits(&columns, shape);
 }
 
@@ -185,9 +187,9 @@ fn main() {
     }
     for (name, shape) in shapes {
         if flag("--float64") {
-            run::<f64>(&name, shape, flag("--sweep"));
+            run::<f64>(&name, shape, flag("--fits"), flag("--sweep"));
         } else {
-            run::<f32>(&name, shape, flag("--sweep"));
+            run::<f32>(&name, shape, flag("--fits"), flag("--sweep"));
         }
     }
 }

@@ -2,26 +2,30 @@
 //
 // Source:    Li, Zhao, Chu and Liu, "Speeding up k-means algorithm by GPUs", CIT 2010, algorithm 3 (low d: a row lives in
 //            registers, centroids in shared memory); sums fused into the same pass as Lutz et al. 2018, section 4.
-// Used when: d <= 16.
+// Used when: d <= 12.
 // Tile:      a thread has 4 rows (one 16-byte load a float32 column), a block of 256 threads 1,024; centroids go through shared
 //            memory, all of them at once where they fit, else in portions, once for each tile.
 // Memory:    each value is read once; labels are read and, where they changed, written, in 1, 2 or 4 bytes.
 // Precision: a float32 product filter, h_j = |c_j|^2 / 2 - x.c_j on centred, scaled copies, certified by `Bound`
-//            (d fmas onto the half square: d + 1 roundings). Rows in doubt go to `settle`.
+//            (d fmas onto the half square: d roundings). Rows in doubt are settled at once, by the warp that found them.
 //
 //   for each tile:
-//     best, second and the index over all centroids; many centroids: over groups of 8, then once more over the best group
-//     certified rows whose label changed: quantise their values, take from one cluster's cells, add to the other's
+//     best, second and the index over all centroids; many centroids: over groups of them, then once more over the best group
+//     rows whose second best is in reach: reference distances to all centroids
+//     rows whose label changed go to the warp's list; its lanes take (row, column) pairs of it: quantise, take from one
+//     cluster's cell, add to the other's
 //   flush the block's table of cells
 //
 // Departures from the paper: (1) groups: only the least score of a group is kept in the first sweep (one instruction a score
-// instead of five), and the best group is swept again. (2) Sums move by deltas: a row that stays where it is costs nothing.
+// instead of five), and the best group is swept again. (2) Sums move by deltas: a row that stays where it is costs nothing, and
+// the few that move share the lanes of a warp evenly.
 #include "common.cuh"
 
 #define THREADS 256
+#define WARPS (THREADS / 32)
 #define ROWS 4
 #define TILE (THREADS * ROWS)
-#define GROUP 8
+#define WARP_TILE (32 * ROWS)
 // Values that an int64 is sure to hold (one limb), in tiles.
 #define TILES_A_FLUSH 3
 #define CAPACITY 4096
@@ -85,55 +89,26 @@ template <int D> struct Centroid {
     }
 };
 
-// Moves a row's contribution from one cluster (or none) to another: through the block's table where there is one. Not unrolled:
-// its registers are the sweep's.
-template <typename T>
-__device__ __forceinline__ void move_row(const Assign<T>& a, const Table& table, int* table_rows, int lane, u64 row, u32 from, u32 to,
-                                         double weight) {
-    const Sums& s = a.sums;
-    if (!table.copies) {
-        move_pending(a.rows, s, a.factors, a.mass_to_integer, row, from, to, weight, 0, 1);
-        return;
-    }
-    atomicAdd(&table_rows[to], 1);
-    if (from != UNASSIGNED) atomicSub(&table_rows[from], 1);
-    const int copy = lane & (table.copies - 1);
-#pragma unroll 1
-    for (int c = 0; c < s.columns; c++) {
-        Pair p;
-        if (c < a.rows.d) {
-            double x = (double)a.rows.x[(u64)c * a.rows.stride + row];
-            if (a.rows.w) x = __dmul_rn(weight, x);
-            p = limbs_of(x, a.factors[c]);
-        } else {
-            p = mass_limbs(weight, a.mass_to_integer);
-        }
-#pragma unroll 1
-        for (int limb = 0; limb < s.limbs; limb++) {
-            i64 v = limb ? p.lo : p.hi;
-            table_add(table, ((int)to * s.columns + c) * s.limbs + limb, copy, v);
-            if (from != UNASSIGNED) table_add(table, ((int)from * s.columns + c) * s.limbs + limb, copy, -v);
-        }
-    }
-}
-
-// The least two scores over all centroids and the index of the least.
-template <int D, bool GROUPED>
+// The least two scores over all centroids and the index of the least; with groups, the index of the least group's first and the
+// least two over groups. Groups are 16 bytes apart, so that lanes that look at different groups find them in different banks.
+template <int D, int GROUP>
 __device__ __forceinline__ void sweep(const float (&x)[D][ROWS], const float* centroids, int first, int count, float (&best)[ROWS],
                                       float (&second)[ROWS], u32 (&index)[ROWS]) {
     const int W = Centroid<D>::width;
-    if (GROUPED) {
+    if constexpr (GROUP != 0) {
+#pragma unroll 1
         for (int g = 0; g < count; g += GROUP) {
             float least[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; r++) least[r] = infinity_f();
-#pragma unroll
+#pragma unroll (D <= 4 ? GROUP : 2)
             for (int i = 0; i < GROUP; i++) {
                 Centroid<D> c;
-                c.load(centroids + (g + i) * W);
+                c.load(centroids + i * W);
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) least[r] = fminf(least[r], c.score(x, r));
             }
+            centroids += GROUP * W + 4;
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 second[r] = fminf(second[r], fmaxf(best[r], least[r]));
@@ -142,7 +117,7 @@ __device__ __forceinline__ void sweep(const float (&x)[D][ROWS], const float* ce
             }
         }
     } else {
-#pragma unroll 2
+#pragma unroll (D <= 8 ? 2 : 1)
         for (int j = 0; j < count; j++) {
             Centroid<D> c;
             c.load(centroids + j * W);
@@ -157,48 +132,114 @@ __device__ __forceinline__ void sweep(const float (&x)[D][ROWS], const float* ce
     }
 }
 
-template <typename T, int D, bool GROUPED> __device__ __forceinline__ void assign(const Assign<T>& a) {
+// Centroids from device memory to shared memory; groups are moved apart.
+template <int D, int GROUP> __device__ __forceinline__ void fetch_centroids(const float* from, float* to, int count) {
+    const int W = Centroid<D>::width;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < count * W / 4; i += THREADS) {
+        int group = GROUP ? i / (GROUP * W / 4) : 0;
+        ((float4*)to)[i + group] = ((const float4*)from)[i];
+    }
+}
+
+// Rows of one warp that changed.
+struct List {
+    u32 from[WARP_TILE], to[WARP_TILE];
+    unsigned char place[WARP_TILE];
+};
+
+// Moves what the listed rows contribute from cluster to cluster: lanes take pairs of a row and a column.
+template <typename T>
+__device__ __forceinline__ void move_listed(const Assign<T>& a, const Table& table, int* table_rows, const List& list, u32 count, u64 first,
+                                            int lane) {
+    const Sums& s = a.sums;
+    const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // exact for the at most 128 * 13 pairs
+    const int copy = lane & (table.copies - 1);
+#pragma unroll 1
+    for (u32 pair = lane; pair < count * columns; pair += 32) {
+        const u32 e = pair * reciprocal >> 16, c = pair - e * columns;
+        const u32 from = list.from[e], to = list.to[e];
+        const u64 row = first + list.place[e];
+        const double weight = a.rows.w ? a.rows.w[row] : 1.0;
+        Pair p;
+        if (c < a.rows.d) {
+            double x = (double)a.rows.x[(u64)c * a.rows.stride + row];
+            if (a.rows.w) x = __dmul_rn(weight, x);
+            p = limbs_of(x, a.factors[c]);
+        } else {
+            p = mass_limbs(weight, a.mass_to_integer);
+        }
+        u32 into = (to * columns + c) * s.limbs, out = (from * columns + c) * s.limbs;
+#pragma unroll 1
+        for (int limb = 0; limb < s.limbs; limb++) {
+            i64 v = limb ? p.lo : p.hi;
+            if (table.copies) {
+                table_add(table, into + limb, copy, v);
+                if (from != UNASSIGNED) table_add(table, out + limb, copy, -v);
+            } else {
+                add_pending(s.pending + (u64)(into + limb) * 2, v);
+                if (from != UNASSIGNED) add_pending(s.pending + (u64)(out + limb) * 2, -v);
+            }
+        }
+    }
+#pragma unroll 1
+    for (u32 e = lane; e < count; e += 32) {
+        const u32 from = list.from[e], to = list.to[e];
+        if (table.copies) {
+            atomicAdd(&table_rows[to], 1);
+            if (from != UNASSIGNED) atomicSub(&table_rows[from], 1);
+        } else {
+            atomicAdd((u64*)&s.pending_rows[to], 1ull);
+            if (from != UNASSIGNED) atomicAdd((u64*)&s.pending_rows[from], ~0ull);
+        }
+    }
+}
+
+template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
     extern __shared__ __align__(16) unsigned char shared[];
+    __shared__ List lists[WARPS];
+    __shared__ u32 block_moved; // rows moved through the table since its last flush
+    __shared__ u32 block_changed, block_contested;
     if (a.control->stop) return;
     const int W = Centroid<D>::width;
-    const Bound bound = *a.bound;
     // Shared memory: centroids (one portion), the table's words, rows of each cluster.
     const int portion = a.portion;
     float* centroids = (float*)shared;
-    Table table = {(u32*)(centroids + portion * W), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
+    Table table = {(u32*)(centroids + portion * W + (GROUP ? portion / (GROUP ? GROUP : 1) * 4 : 0)),
+                   a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
     int* table_rows = (int*)(table.words + (size_t)table.cells * 2 * table.copies);
-    __shared__ u32 block_moved; // rows moved through the table since its last flush
-    __shared__ u32 block_changed;
-    if (threadIdx.x == 0) block_moved = 0, block_changed = 0;
+    if (threadIdx.x == 0) block_moved = 0, block_changed = 0, block_contested = 0;
     if (table.copies) {
         table_clear(table);
 #pragma unroll 1
         for (int i = threadIdx.x; i < a.sums.k; i += THREADS) table_rows[i] = 0;
     }
     const bool whole = portion >= a.k_padded;
-    if (whole) {
-#pragma unroll 1
-        for (int i = threadIdx.x; i < a.k_padded * W / 4; i += THREADS) ((float4*)centroids)[i] = ((const float4*)a.copies)[i];
-    }
+    if (whole) fetch_centroids<D, GROUP>(a.copies, centroids, a.k_padded);
+    const Bound bound = *a.bound;
+    const int d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    // Up to four dimensions there is a kernel for each.
+    const bool exact = D <= 4;
+    T shift[D];
+#pragma unroll
+    for (int f = 0; f < D; f++) shift[f] = exact || f < d ? a.shift[f] : (T)0;
     __syncthreads();
 
-    const int d = a.rows.d, lane = threadIdx.x & 31;
     const u32 tiles = (a.rows.n + TILE - 1) / TILE;
-    u32 changed = 0;
+    u32 changed = 0, contested = 0; // of the warp
     int since = 0;
+#pragma unroll 1
     for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const u64 row = (u64)tile * TILE + threadIdx.x * ROWS;
+        const u64 first = (u64)tile * TILE + warp * WARP_TILE, row = first + lane * ROWS;
         float x[D][ROWS];
         float square[ROWS], best[ROWS], second[ROWS];
         u32 index[ROWS], old[ROWS];
         load_labels(a.labels, row, old);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) square[r] = 0.0f, best[r] = infinity_f(), second[r] = infinity_f(), index[r] = 0;
         // Every load is on its way before the first is used.
         T raw[D][ROWS];
 #pragma unroll
         for (int f = 0; f < D; f++) {
-            if (f < d) {
+            if (exact || f < d) {
                 Four<T>::load(a.rows.x + (u64)f * a.rows.stride + row, raw[f]);
             } else {
 #pragma unroll
@@ -206,77 +247,92 @@ template <typename T, int D, bool GROUPED> __device__ __forceinline__ void assig
             }
         }
 #pragma unroll
+        for (int r = 0; r < ROWS; r++) square[r] = 0.0f, best[r] = infinity_f(), second[r] = infinity_f(), index[r] = 0;
+#pragma unroll
         for (int f = 0; f < D; f++) {
-            T centre = f < d ? a.centre[f] : (T)0;
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                x[f][r] = centred_copy(raw[f][r], centre, a.scale);
+                x[f][r] = centred_copy(raw[f][r], shift[f], a.scale);
                 square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
             }
         }
         if (whole) {
-            sweep<D, GROUPED>(x, centroids, 0, a.k_padded, best, second, index);
+            sweep<D, GROUP>(x, centroids, 0, a.k_padded, best, second, index);
         } else {
-            for (int first = 0; first < a.k_padded; first += portion) {
-                int count = min(portion, a.k_padded - first);
-                __syncthreads();
 #pragma unroll 1
-                for (int i = threadIdx.x; i < count * W / 4; i += THREADS)
-                    ((float4*)centroids)[i] = ((const float4*)(a.copies + (u64)first * W))[i];
+            for (int at = 0; at < a.k_padded; at += portion) {
+                int count = min(portion, a.k_padded - at);
                 __syncthreads();
-                sweep<D, GROUPED>(x, centroids, first, count, best, second, index);
+                fetch_centroids<D, GROUP>(a.copies + (u64)at * W, centroids, count);
+                __syncthreads();
+                sweep<D, GROUP>(x, centroids, at, count, best, second, index);
             }
         }
-        u32 store = 0, moved = 0;
-        u32 label[ROWS];
+        if constexpr (GROUP != 0) {
+            // The best group once more, with the same roundings: which of its centroids, and its second least.
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            label[r] = index[r];
-            if (GROUPED) {
-                // The best group once more, with the same roundings: which of its centroids, and its second least.
-                const float* from = whole ? centroids : a.copies;
+            for (int r = 0; r < ROWS; r++) {
+                const u32 group = index[r] / GROUP;
+                const float* from = whole ? centroids + group * (GROUP * W + 4) : a.copies + (u64)index[r] * W;
+                const u32 start = index[r];
                 float least = infinity_f(), next = infinity_f();
-#pragma unroll
+#pragma unroll (D <= 4 ? 4 : 1)
                 for (int i = 0; i < GROUP; i++) {
                     Centroid<D> c;
-                    c.load(from + (index[r] + i) * W);
+                    c.load(from + i * W);
                     float h = c.score(x, r);
                     next = fminf(next, fmaxf(least, h));
-                    label[r] = h < least ? index[r] + i : label[r];
+                    index[r] = h < least ? start + i : index[r];
                     least = fminf(least, h);
                 }
                 second[r] = fminf(second[r], next);
             }
-            const bool here = row + r < a.rows.n;
-            const bool certain = second[r] > reach(bound, square[r], best[r]);
-            if (here && !certain) {
-                a.contested[atomicAdd(&a.control->contested, 1u)] = (u32)(row + r);
-            }
-            if (!(here && certain)) label[r] = old[r];
-            if (label[r] != old[r]) store = 1;
         }
-        if (store) {
-            store_labels(a.labels, row, label);
-            // One copy of the code for all four rows; selects instead of an index, which would put the arrays in local memory.
-#pragma unroll 1
+        const u32 left = a.rows.n - (u32)min((u64)a.rows.n, row); // rows that there are from this thread's first on
+        u32 doubt = 0;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) doubt |= second[r] > reach(bound, square[r], best[r]) ? 0 : 1u << r;
+        const u32 valid = left >= ROWS ? 0xf : (1u << left) - 1;
+        doubt &= valid;
+        for (u32 lanes = __ballot_sync(FULL_WARP, doubt != 0); lanes; lanes &= lanes - 1) {
+            const int source = __ffs(lanes) - 1;
+            for (u32 rows = __shfl_sync(FULL_WARP, doubt, source); rows; rows &= rows - 1) {
+                const int r = __ffs(rows) - 1;
+                const u32 label = nearest_by_warp(a.rows, first + source * ROWS + r, a.columns, a.k, lane);
+#pragma unroll
+                for (int i = 0; i < ROWS; i++) index[i] = lane == source && i == r ? label : index[i];
+                contested++;
+            }
+        }
+        u32 differs = 0;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) differs |= index[r] != old[r] ? 1u << r : 0;
+        differs &= valid;
+        if (__any_sync(FULL_WARP, differs)) {
+            if (differs) store_labels(a.labels, row, index);
+            List& list = lists[warp];
+            u32 count = 0;
+#pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                u32 to = r == 0 ? label[0] : r == 1 ? label[1] : r == 2 ? label[2] : label[3];
-                u32 from = r == 0 ? old[0] : r == 1 ? old[1] : r == 2 ? old[2] : old[3];
-                if (to == from) continue;
-                double weight = a.rows.w ? a.rows.w[row + r] : 1.0;
-                if (!(weight > 0.0)) continue;
-                moved++;
-                move_row(a, table, table_rows, lane, row + r, from, to, weight);
+                const bool listed = (differs >> r & 1) && (!a.rows.w || a.rows.w[row + r] > 0.0);
+                const u32 mask = __ballot_sync(FULL_WARP, listed);
+                if (listed) {
+                    const u32 at = count + __popc(mask & ((1u << lane) - 1));
+                    list.from[at] = old[r], list.to[at] = index[r], list.place[at] = lane * ROWS + r;
+                }
+                count += __popc(mask);
             }
+            __syncwarp();
+            move_listed(a, table, table_rows, list, count, first, lane);
+            changed += count;
+            __syncwarp();
         }
-        changed += moved;
         if (table.copies && ++since == TILES_A_FLUSH) {
             since = 0;
-            u32 all = __reduce_add_sync(FULL_WARP, changed);
+            if (lane == 0 && changed) atomicAdd(&block_moved, changed), atomicAdd(&block_changed, changed);
             changed = 0;
-            if (lane == 0 && all) atomicAdd(&block_moved, all), atomicAdd(&block_changed, all);
             __syncthreads();
-            bool full = block_moved + TILES_A_FLUSH * TILE > CAPACITY;
+            const bool full = block_moved + TILES_A_FLUSH * TILE > CAPACITY;
             __syncthreads();
             if (full) {
                 if (threadIdx.x == 0) block_moved = 0;
@@ -285,28 +341,32 @@ template <typename T, int D, bool GROUPED> __device__ __forceinline__ void assig
             }
         }
     }
-    u32 all = __reduce_add_sync(FULL_WARP, changed);
-    if (lane == 0 && all) atomicAdd(&block_moved, all), atomicAdd(&block_changed, all);
+    if (lane == 0 && changed) atomicAdd(&block_moved, changed), atomicAdd(&block_changed, changed);
+    if (lane == 0 && contested) atomicAdd(&block_contested, contested);
     __syncthreads();
     if (table.copies && block_moved) flush_table(table, table_rows, a.sums);
-    if (threadIdx.x == 0 && block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
+    if (threadIdx.x == 0) {
+        if (block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
+        if (block_contested) atomicAdd(&a.control->contested, block_contested);
+    }
 }
 
 // BLOCKS: on a multiprocessor at a time, so that enough loads are in flight.
-#define KERNEL(NAME, T, D, GROUPED, BLOCKS)                                                                \
+#define KERNEL(NAME, T, D, GROUP, BLOCKS)                                                                    \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ Assign<T> a) { \
-        assign<T, D, GROUPED>(a);                                                                          \
+        assign<T, D, GROUP>(a);                                                                              \
     }
-#define BOTH(D, BLOCKS)                                                \
-    KERNEL(assign_registers_f32_d##D, float, D, false, BLOCKS)         \
-    KERNEL(assign_registers_f32_d##D##_groups, float, D, true, BLOCKS) \
-    KERNEL(assign_registers_f64_d##D, double, D, false, BLOCKS)        \
-    KERNEL(assign_registers_f64_d##D##_groups, double, D, true, BLOCKS)
-BOTH(1, 3)
-BOTH(2, 3)
-BOTH(3, 2)
-BOTH(4, 3)
-BOTH(6, 2)
-BOTH(8, 2)
-BOTH(12, 1)
-BOTH(16, 1)
+#define ALL(D, BLOCKS)                                                \
+    KERNEL(assign_registers_f32_d##D, float, D, 0, BLOCKS)             \
+    KERNEL(assign_registers_f32_d##D##_groups8, float, D, 8, BLOCKS)   \
+    KERNEL(assign_registers_f32_d##D##_groups16, float, D, 16, BLOCKS) \
+    KERNEL(assign_registers_f64_d##D, double, D, 0, BLOCKS)            \
+    KERNEL(assign_registers_f64_d##D##_groups8, double, D, 8, BLOCKS)  \
+    KERNEL(assign_registers_f64_d##D##_groups16, double, D, 16, BLOCKS)
+ALL(1, 4)
+ALL(2, 4)
+ALL(3, 3)
+ALL(4, 3)
+ALL(6, 2)
+ALL(8, 2)
+ALL(12, 2)

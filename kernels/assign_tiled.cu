@@ -3,7 +3,7 @@
 //
 //   h_j = |c_j|^2 / 2 - x.c_j     on centred, scaled float32 copies of rows and centroids
 //   for each tile of rows, for each tile of centroids:
-//     for each step of 8 features:  the next tiles fly to shared memory; 8 x 8 scores a thread += x^ . (-c^)
+//     for each step of 8 or 16 features:  the next tiles fly to shared memory; 8 x 8 scores a thread += x^ . (-c^)
 //     best, second best, index of each row, merged over the lanes that share its scores
 //   second best beyond the reach of the best: the label is certified; else the row goes to the list of contested rows
 //
@@ -15,8 +15,10 @@
 // Used when: d > 16. Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32) for k above 64, up to 64, up to 32;
 // the suffix only decides speed. 256, 128 or 64 threads a block. A persistent grid: a block takes every gridDim.x-th tile of rows
 // and its pipeline runs across the borders of tiles, which matters where d is a handful of steps.
-// Memory: static, 36 KB (f32) or 48 KB (f64) a block at most; the variant _panels has 64 KB of dynamic shared memory besides.
-// Precision: a score is one chain of d fmas that starts at |c|^2 / 2: d roundings. With panels it is PANEL + ceil(d / PANEL).
+// Memory: static shared memory, 18 to 48 KB a block; the variant _panels has 64 KB of dynamic shared memory besides (64 floats a
+// thread).
+// Precision: a score is one chain of d fmas that starts at |c|^2 / 2: d roundings. The variant _panels adds up partial sums of
+// PANEL features: PANEL + ceil(d / PANEL) - 1 roundings where d > PANEL. |x^|^2: at most d + 8.
 // Relies on: x, copies, half_squares aligned to 16 bytes; stride a multiple of 128; k_padded a multiple of 128 with zero copies
 // and infinite half squares from k on; copies has d rows (feature-major) and none after them is read.
 #include "common.cuh"
@@ -39,14 +41,16 @@ __device__ __forceinline__ u32 opaque(u32 v) {
 
 // ---- asynchronous copies -------------------------------------------------------------------------------------------------------
 
-// 16 bytes to an address in shared memory and a constant further; `keep`: in the first-level cache too.
+// 16 bytes to a constant distance from an address in shared memory; KEEP: in the first-level cache too.
 template <int OFFSET, bool KEEP> __device__ __forceinline__ void copy_async(u32 shared, const void* global) {
     if (KEEP) asm volatile("cp.async.ca.shared.global [%0 + %2], [%1], 16;" ::"r"(shared), "l"(global), "n"(OFFSET) : "memory");
     else asm volatile("cp.async.cg.shared.global [%0 + %2], [%1], 16;" ::"r"(shared), "l"(global), "n"(OFFSET) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // All of this thread's groups but the last LEFT.
-template <int LEFT> __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+template <int LEFT> __device__ __forceinline__ void await_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
 
 // ---- shared memory -------------------------------------------------------------------------------------------------------------
 
@@ -138,8 +142,9 @@ template <typename Q, int I, int FETCHES, int WARPS, int THREADS, typename T>
 __device__ __forceinline__ void fetch_rows(u32 to, const T* x, u64 stride, int warp, int left) {
     if constexpr (I < FETCHES) {
         if (warp + I * WARPS < left) {
-            copy_async<I * THREADS * 16, false>(to, x + (u64)(I * WARPS) * stride);
-            if constexpr (sizeof(T) == 8) copy_async<I * THREADS * 16 + Q::plane, false>(to, x + (u64)(I * WARPS) * stride + ROWS / 2);
+            const T* at = x + (u64)(I * WARPS) * stride;
+            copy_async<I * THREADS * 16, false>(to, at);
+            if constexpr (sizeof(T) == 8) copy_async<I * THREADS * 16 + Q::plane, false>(to, at + ROWS / 2);
         }
         fetch_rows<Q, I + 1, FETCHES, WARPS, THREADS>(to, x, stride, warp, left);
     }
@@ -192,9 +197,9 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
         row_tile = opaque(row_tile); // once a tile: not worth registers through the steps before
         column_tile = opaque(column_tile);
         asked_x = a.rows.x + (u64)warp * a.rows.stride + (u64)row_tile * ROWS + place_row<T>(4 * lane);
-        asked_copies = a.copies + (u64)copies_feature * a.k_padded + (u64)column_tile * COLUMNS + 4 * (tid % (COLUMNS / 4));
-        if (tid < COLUMNS / 4)
-            copy_async<Q::half_squares_at, true>(places + slot * (u32)sizeof(Q), a.half_squares + (u64)column_tile * COLUMNS + 4 * tid);
+        const u64 column = (u64)column_tile * COLUMNS + 4 * (tid % (COLUMNS / 4));
+        asked_copies = a.copies + (u64)copies_feature * a.k_padded + column;
+        if (tid < COLUMNS / 4) copy_async<Q::half_squares_at, true>(places + slot * (u32)sizeof(Q), a.half_squares + column);
     };
     auto ask = [&](u32 step, u32 slot) {
         const int left = d - (int)step * STEP;
@@ -211,7 +216,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     auto turn = [&](u32 step, Q& stage) {
         if (step == 0) square = {0.0f, 0.0f, 0.0f, 0.0f};
         const int first = (int)step * STEP + warp;
-        const T* centre = a.centre + first;
+        const T* centre = a.shift + first;
 #pragma unroll
         for (int i = 0; i < FETCHES; i++) {
             int at = tid + i * THREADS;
@@ -302,6 +307,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                 if (asking) ask(asked_step, free);
                 commit_copies();
 
+                // The sum so far goes to shared memory, where each thread has its own places.
                 if (PANELS && step != 0 && step % (PANEL / STEP) == 0) {
 #pragma unroll
                     for (int r = 0; r < 8; r++)
@@ -401,16 +407,16 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     }
 }
 
-#define ASSIGN_TILED(T, NAME, COLUMNS, BLOCKS, STEP, RING)                                                                          \
-    extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS / 64, BLOCKS) NAME(const __grid_constant__ Assign<T> a) {         \
-        __shared__ TiledShared<T, COLUMNS, STEP, RING> s;                                                                         \
-        assign_tiled<false>(a, s, nullptr);                                                                                       \
+#define ASSIGN_TILED(T, NAME, COLUMNS, BLOCKS, STEP, RING)                                                                         \
+    extern "C" __global__ void __launch_bounds__(ROWS * COLUMNS / 64, BLOCKS) NAME(const __grid_constant__ Assign<T> a) {          \
+        __shared__ TiledShared<T, COLUMNS, STEP, RING> s;                                                                          \
+        assign_tiled<false>(a, s, nullptr);                                                                                        \
     }
-#define ASSIGN_TILED_PANELS(T, NAME, STEP, RING)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256, 2) NAME(const __grid_constant__ Assign<T> a) {                              \
-        __shared__ TiledShared<T, 128, STEP, RING> s;                                                                             \
-        extern __shared__ float4 totals[];                                                                                        \
-        assign_tiled<true>(a, s, totals);                                                                                         \
+#define ASSIGN_TILED_PANELS(T, NAME, STEP, RING)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(256, 2) NAME(const __grid_constant__ Assign<T> a) {                               \
+        __shared__ TiledShared<T, 128, STEP, RING> s;                                                                              \
+        extern __shared__ float4 totals[];                                                                                         \
+        assign_tiled<true>(a, s, totals);                                                                                          \
     }
 
 // Longer steps spend more of their instructions on products, and need more registers and shared memory for what is on its way.

@@ -287,25 +287,19 @@ __device__ __forceinline__ double reference_distance(const Rows<T>& rows, u64 ro
 
 // ---- the filter --------------------------------------------------------------------------------------------------------------
 
-// How far above the best score another may be and still be in reach: src/certify.rs, `Expanded`.
+// How far above the best score another may be and still be in reach: src/certify.rs, `ExpandedTerms`. Of the row only the square
+// of its copy's norm is needed, not the norm. Where nothing may be ruled out the offset is infinite.
 struct Bound {
-    float constant, linear, quadratic, norm_factor, norm_offset;
-    u32 no_filter; // a copy is not finite: nothing may be ruled out
+    float slope, offset;
 };
 
-__device__ __forceinline__ float reach(const Bound& b, float square, float best) {
-    float norm = sqrtf(__fmaf_rn(square, b.norm_factor, b.norm_offset));
-    float width = __fmul_rn(__fmaf_rn(__fmaf_rn(b.quadratic, norm, b.linear), norm, b.constant), 1.00001f);
-    if (!(norm < 1e15f) || b.no_filter) return infinity_f();
-    float sum = __fadd_rn(best, width);
-    return __fmaf_rn(fabsf(sum), 4.0f / 16777216.0f, sum);
-}
+// What is not greater than this is in reach. Infinite or NaN where the copy's square is: then nothing is greater.
+__device__ __forceinline__ float reach(const Bound& b, float square, float best) { return __fadd_rn(best, __fmaf_rn(square, b.slope, b.offset)); }
 
-// A value's copy for the filter: centred in its own type, scaled by a power of two, rounded to float32.
-__device__ __forceinline__ float centred_copy(float x, float centre, float scale) { return __fmul_rn(__fadd_rn(x, -centre), scale); }
-__device__ __forceinline__ float centred_copy(double x, double centre, double scale) {
-    return __double2float_rn(__dmul_rn(__dadd_rn(x, -centre), scale));
-}
+// A value's copy for the filter: x * scale + shift, with shift = -(centre * scale) and a power of two as scale. One rounding in the
+// type of x: that of the difference; then one to float32.
+__device__ __forceinline__ float centred_copy(float x, float shift, float scale) { return __fmaf_rn(x, scale, shift); }
+__device__ __forceinline__ float centred_copy(double x, double shift, double scale) { return __double2float_rn(__fma_rn(x, scale, shift)); }
 
 // What the fit's kernels say to each other and to the host.
 struct Control {
@@ -337,7 +331,7 @@ template <typename T> struct Assign {
     Rows<T> rows;
     Labels labels; // the labels before; assign_registers writes the new ones in place
     Labels next; // assign_tiled writes the new labels here
-    const T* centre; // (d)
+    const T* shift; // (d): minus the centre, scaled
     T scale; // a power of two
     const float* copies; // minus the centred, scaled centroids, laid out for the kernel
     const float* half_squares; // (k padded): |c|^2 / 2; infinite padding
@@ -351,7 +345,32 @@ template <typename T> struct Assign {
     double mass_to_integer;
     int table_copies; // of each cell in shared memory; 0: straight to device memory
     int portion; // centroids in shared memory at a time
+    const T* columns; // (d, k): the centroids, column-major
 };
+
+// The exact label of a row by all lanes of a warp, each taking every 32nd centroid; the smallest j of least distance.
+template <typename T> __device__ __forceinline__ u32 nearest_by_warp(const Rows<T>& rows, u64 row, const T* columns, int k, int lane) {
+    double least = infinity();
+    u32 label = 0;
+#pragma unroll 1
+    for (int j = lane; j < k; j += 32) {
+        double s = 0.0;
+#pragma unroll 1
+        for (int f = 0; f < rows.d; f++) {
+            double t = __dadd_rn((double)rows.x[(u64)f * rows.stride + row], -(double)columns[(u64)f * k + j]);
+            s = __fma_rn(t, t, s);
+        }
+        if (s < least) least = s, label = j;
+    }
+    // A lane that found nothing has label 0 and infinity: no finite distance loses to it, and where all are infinite the label is 0.
+#pragma unroll 1
+    for (int o = 16; o; o >>= 1) {
+        double s = __shfl_xor_sync(FULL_WARP, least, o);
+        u32 j = __shfl_xor_sync(FULL_WARP, label, o);
+        if (s < least || (s == least && j < label)) least = s, label = j;
+    }
+    return label;
+}
 
 // ---- small helpers -------------------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
-// Row-major rows to column-major ones: how an Array column, uploaded as it is, becomes the matrix that every other kernel reads.
+// Row-major rows to column-major ones: how an Array column, uploaded as it is, becomes the matrix that every other kernel
+// reads.
 //
 //     in  is (rows, width), row-major: a piece of the rows as it lay in host memory
 //     out is (width, stride), column-major: out[f * stride + r] = in[r * width + f]
 //
 // A block takes a tile of 1,024 values through shared memory, so that it reads neighbouring values of the rows and writes
-// neighbouring rows of a column. The tile is 32 x 32, but no wider than the rows are: a tile of 4 features has 256 rows, and all
-// of its lanes are busy. One value of padding a column keeps the lanes of a warp on different banks.
+// neighbouring rows of a column. The tile is 32 x 32, but no wider than the rows are: a tile of 4 features has 256 rows, and
+// all of its lanes are busy. One value of padding a column keeps the lanes of a warp on different banks.
 //
 // Used when: the upload of row-major blocks, beside the copy of the next piece. Tile: 1,024 values, 256 threads. Shared memory:
 // 4 or 8 KiB and the padding. Precision: values are moved, not computed with.

@@ -27,19 +27,7 @@ template <typename T> __device__ __forceinline__ void settle(const Settle<T>& a)
     u32 changed = 0;
     for (u32 i = global_thread() / 32; i < count; i += all_threads() / 32) {
         const u64 row = a.contested[i];
-        double least = infinity();
-        u32 label = 0;
-        for (int j = lane; j < a.k; j += 32) {
-            double s = reference_distance(a.rows, row, a.columns + j, (u64)a.k);
-            if (s < least) least = s, label = j;
-        }
-        for (int o = 16; o; o >>= 1) {
-            double s = __shfl_xor_sync(FULL_WARP, least, o);
-            u32 j = __shfl_xor_sync(FULL_WARP, label, o);
-            // A lane that found nothing has label 0 and infinity: no finite distance loses to it, and where all are infinite
-            // the label is 0.
-            if (s < least || (s == least && j < label)) least = s, label = j;
-        }
+        const u32 label = nearest_by_warp(a.rows, row, a.columns, a.k, lane);
         if (!a.moves) {
             if (lane == 0) store_label(a.next, row, label);
             continue;

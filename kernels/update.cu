@@ -1,8 +1,10 @@
 // update: exact means, how far the centroids moved, whether to stop, and the filter's copies for the next assign.
 //
 // Source:    the division on the device as in Luigi 2025, V4; the rest is the contract's loop (src/update.rs, src/fit.rs).
-// Used when: after every assign. One block where k * d is small, else `update_fold` and `update_means` over the whole device.
-// Tile:      a warp has a cluster, its lanes the columns; lane 0 walks the chain of the shift, in feature order.
+// Used when: after every assign.
+// Tile:      a warp has a cluster, its lanes the columns; lane 0 walks the chain of the shift, in feature order. The block that is
+//            done last has the last word. Where a cluster turns out to be empty, the others have moved already: the centroids that
+//            the rows were assigned by are kept for the host, which then updates in its place.
 // Memory:    (k, d) tables only.
 // Precision: 128-bit integers; a mean is rounded once. The copies and the bound may be anything that certify.rs proves.
 #include "common.cuh"
@@ -12,7 +14,7 @@ struct BoundTerms {
     double rounding; // g
     double reference; // r
     double underflow;
-    float norm_factor, norm_offset;
+    double norm_factor, norm_offset;
 };
 
 template <typename T> struct Update {
@@ -21,10 +23,10 @@ template <typename T> struct Update {
     const T* lows; // (d): of the column
     const T* highs;
     T* centroids; // (k, d)
-    T* fresh; // (k, d): scratch
+    T* previous; // (k, d): the centroids before
     T* columns; // (d, k)
     // copies for the assign
-    const T* centre; // (d)
+    const T* shift; // (d)
     T scale;
     float* copies;
     float* half_squares;
@@ -47,29 +49,32 @@ __device__ __forceinline__ u64 device_clock() {
     return t;
 }
 
-// Takes what is pending into the canonical sums of cluster j.
-__device__ __forceinline__ void fold(const Sums& s, Control* control, int j, int lane) {
+// Takes what is pending into the canonical sums of cluster j; returns its rows to all lanes.
+__device__ __forceinline__ i64 fold(const Sums& s, Control* control, int j, int lane) {
     for (int c = lane; c < s.columns; c += 32) {
         u64* p = s.pending + ((u64)j * s.columns + c) * s.limbs * 2;
-        // Plain loads: nothing else touches these cells between kernels.
+        // Plain loads: nothing else touches these cells in this kernel.
         i128 hi = ((i128)(i64)p[1] << 32) + (i128)p[0], sum;
         p[0] = 0, p[1] = 0;
         if (s.limbs == 2) {
             i128 lo = ((i128)(i64)p[3] << 32) + (i128)p[2];
             p[2] = 0, p[3] = 0;
-            sum = (hi << (c == s.mass_column ? 27 : 45)) + lo;
-            if (s.one_limb && s.one_limb[c]) sum = hi;
+            sum = s.one_limb[c] ? hi : (hi << (c == s.mass_column ? 27 : 45)) + lo;
         } else {
             sum = hi;
         }
         s.sums[(u64)j * s.columns + c] += sum;
     }
+    i64 rows = 0;
     if (lane == 0) {
-        i64 rows = s.rows[j] + s.pending_rows[j];
+        rows = s.rows[j] + s.pending_rows[j];
         s.rows[j] = rows;
         s.pending_rows[j] = 0;
         if (rows == 0) atomicAdd(&control->empty, 1u);
     }
+    rows = __shfl_sync(FULL_WARP, rows, 0);
+    __syncwarp();
+    return rows;
 }
 
 // The filter's copies of cluster j, from `centroids`.
@@ -79,10 +84,10 @@ template <typename T> __device__ __forceinline__ void copy_centroid(const Update
     for (int f = lane; f < d; f += 32) {
         T c = a.centroids[(u64)j * d + f];
         a.columns[(u64)f * a.sums.k + j] = c;
-        float copy = centred_copy(c, a.centre[f], a.scale);
+        float copy = centred_copy(c, a.shift[f], a.scale);
         finite = finite && fabsf(copy) < infinity_f();
         a.copies[j * a.copy_stride_j + f * a.copy_stride_f] = -copy;
-        double t = ((double)c - (double)a.centre[f]) * (double)a.scale;
+        double t = __fma_rn((double)c, (double)a.scale, (double)a.shift[f]);
         sum = __fma_rn(t, t, sum);
     }
     for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL_WARP, sum, o);
@@ -95,52 +100,71 @@ template <typename T> __device__ __forceinline__ void copy_centroid(const Update
     }
 }
 
-// The mean of cluster j and how far it moved.
-template <typename T> __device__ __forceinline__ void mean(const Update<T>& a, int d, int j, int lane) {
+__device__ __forceinline__ double to_double(u128 v) {
+    return __dadd_rn(__dmul_rn((double)(u64)(v >> 64), 18446744073709551616.0), (double)(u64)v);
+}
+
+// As `round_quotient`, for float32 from one float64 division wherever that decides it. The quotient has at most seven roundings, so
+// it is within 8 units in its last place; unless a boundary between float32 values is that close, both round to the same one.
+__device__ __forceinline__ double rounded_mean(i128 numerator, u128 denominator, int exponent, float) {
+    u128 magnitude = numerator < 0 ? (u128)0 - (u128)numerator : (u128)numerator;
+    double q = __ddiv_rn(to_double(magnitude), to_double(denominator));
+    const i64 half = 1ll << 28;
+    i64 bits = __double_as_longlong(q), below = (bits & (2 * half - 1)) - half;
+    int binade = (int)(bits >> 52) - 1023 + exponent;
+    bool decided = (below > 16 || below < -16) && binade >= -126 && binade < 127 && exponent > -1022 && exponent < 1023;
+    if (decided) {
+        double value = (double)__double2float_rn(__dmul_rn(q, power_of_two(exponent)));
+        return numerator < 0 ? -value : value;
+    }
+    return round_quotient<float>(numerator, denominator, exponent);
+}
+__device__ __forceinline__ double rounded_mean(i128 numerator, u128 denominator, int exponent, double) {
+    return round_quotient<double>(numerator, denominator, exponent);
+}
+
+// The mean of cluster j, which has rows, and how far it moved.
+template <typename T> __device__ __forceinline__ void mean(const Update<T>& a, int d, int j, i64 rows, int lane) {
     const Sums& s = a.sums;
-    const u128 mass = s.mass_column >= 0 ? (u128)s.sums[(u64)j * s.columns + s.mass_column] : (u128)s.rows[j];
+    const u128 mass = s.mass_column >= 0 ? (u128)s.sums[(u64)j * s.columns + s.mass_column] : (u128)rows;
     bool differs = false;
     for (int f = lane; f < d; f += 32) {
-        T m = (T)round_quotient<T>(s.sums[(u64)j * s.columns + f], mass, a.mean_exponents[f]);
+        const u64 at = (u64)j * d + f;
+        T m = (T)rounded_mean(s.sums[(u64)j * s.columns + f], mass, a.mean_exponents[f], (T)0);
         if (m < a.lows[f]) m = a.lows[f];
         else if (m > a.highs[f]) m = a.highs[f];
-        differs = differs || m != a.centroids[(u64)j * d + f];
-        a.fresh[(u64)j * d + f] = m;
+        T before = a.centroids[at];
+        differs = differs || m != before;
+        a.previous[at] = before;
+        a.centroids[at] = m;
     }
+    // Where nothing differs (but for the sign of a zero) the distance is 0.
     differs = __any_sync(FULL_WARP, differs);
-    if (!differs) {
-        // The same centroid (but for the sign of a zero), at distance 0.
-        for (int f = lane; f < d; f += 32) a.centroids[(u64)j * d + f] = a.fresh[(u64)j * d + f];
-        __syncwarp();
-        return;
-    }
     __syncwarp();
-    if (lane == 0) {
+    if (lane == 0 && differs) {
         double distance = 0.0;
         for (int f = 0; f < d; f++) {
-            double t = (double)a.centroids[(u64)j * d + f] - (double)a.fresh[(u64)j * d + f];
+            double t = __dadd_rn((double)a.previous[(u64)j * d + f], -(double)a.centroids[(u64)j * d + f]);
             distance = __fma_rn(t, t, distance);
         }
         add_wide(&a.control->shift_low, &a.control->shift_high, (u128)join(quantise_distance(a.shifts, 1.0, distance)));
         a.control->moved = 1;
     }
     __syncwarp();
-    for (int f = lane; f < d; f += 32) a.centroids[(u64)j * d + f] = a.fresh[(u64)j * d + f];
-    __syncwarp();
 }
 
-// By one thread, when all copies are made.
+// By one thread, when all copies are made: src/certify.rs, `ExpandedTerms::bound`.
 template <typename T> __device__ void make_bound(const Update<T>& a) {
     const double slack = 1.001, u = 1.0 / 16777216.0;
     double half = __longlong_as_double((i64)a.control->largest_half_square);
     double c = sqrt(2.0 * half) * (1.0 + 1e-6) * slack, q = 1.001 * u, g = a.terms.rounding, r = a.terms.reference;
+    double constant = (g + 2.0 * u) * c * c + r * c * c + a.terms.underflow + 3.009265538105056e-36;
+    double linear = 2.0 * (2.01 * q + g) * c + 2.0 * r * c;
+    double slope = r + (c > 0.0 ? linear / (2.0 * c) : 0.0) + 2.02 * u, offset = constant + 0.5 * linear * c + 4.04 * u * c * c;
     Bound b;
-    b.constant = __double2float_ru(((g + 2.0 * u) * c * c + r * c * c + a.terms.underflow + 3.009265538105056e-36) * slack);
-    b.linear = __double2float_ru((2.0 * (2.01 * q + g) * c + 2.0 * r * c) * slack);
-    b.quadratic = __double2float_ru(r * slack);
-    b.norm_factor = a.terms.norm_factor;
-    b.norm_offset = a.terms.norm_offset;
-    b.no_filter = a.control->not_finite != 0;
+    b.slope = __double2float_ru(slope * a.terms.norm_factor * slack);
+    b.offset = __double2float_ru((offset + slope * a.terms.norm_offset) * slack);
+    if (a.control->not_finite) b.offset = infinity_f();
     *a.bound = b;
     a.control->largest_half_square = 0;
     a.control->not_finite = 0;
@@ -185,38 +209,25 @@ __device__ __forceinline__ bool last_block(Control* control) {
     return last;
 }
 
-template <typename T> __device__ __forceinline__ void update_small(const Update<T>& a) {
+template <typename T> __device__ __forceinline__ void update(const Update<T>& a) {
     if (a.control->stop) return;
     const int lane = threadIdx.x & 31, d = a.sums.d;
-    for (int j = threadIdx.x / 32; j < a.sums.k; j += blockDim.x / 32) fold(a.sums, a.control, j, lane);
-    __syncthreads();
-    if (*(volatile u32*)&a.control->empty == 0) {
-        for (int j = threadIdx.x / 32; j < a.sums.k; j += blockDim.x / 32) {
-            mean(a, d, j, lane);
+    for (int j = global_thread() / 32; j < a.sums.k; j += all_threads() / 32) {
+        const i64 rows = fold(a.sums, a.control, j, lane);
+        if (rows > 0) {
+            mean(a, d, j, rows, lane);
             copy_centroid(a, d, j, lane);
-        }
-    }
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) finish(a);
-}
-
-// What is pending becomes canonical; no more: for the host's own updates, and before `update_means`.
-__device__ __forceinline__ void fold_all(const Sums& s, Control* control) {
-    if (control->stop) return;
-    for (int j = global_thread() / 32; j < s.k; j += all_threads() / 32) fold(s, control, j, threadIdx.x & 31);
-}
-
-template <typename T> __device__ __forceinline__ void update_means(const Update<T>& a) {
-    if (a.control->stop) return;
-    const int lane = threadIdx.x & 31, d = a.sums.d;
-    if (a.control->empty == 0) {
-        for (int j = global_thread() / 32; j < a.sums.k; j += all_threads() / 32) {
-            mean(a, d, j, lane);
-            copy_centroid(a, d, j, lane);
+        } else {
+            for (int f = lane; f < d; f += 32) a.previous[(u64)j * d + f] = a.centroids[(u64)j * d + f];
         }
     }
     if (last_block(a.control) && threadIdx.x == 0) finish(a);
+}
+
+// What is pending becomes canonical, and no more: for updates by the host.
+template <typename T> __device__ __forceinline__ void fold_all(const Update<T>& a) {
+    if (a.control->stop) return;
+    for (int j = global_thread() / 32; j < a.sums.k; j += all_threads() / 32) fold(a.sums, a.control, j, threadIdx.x & 31);
 }
 
 // Copies and bound of centroids that the host gave; starts the clock.
@@ -230,11 +241,9 @@ template <typename T> __device__ __forceinline__ void start(const Update<T>& a) 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512) update_small_f32(const __grid_constant__ Update<float> a) { update_small(a); }
-extern "C" __global__ void __launch_bounds__(512) update_small_f64(const __grid_constant__ Update<double> a) { update_small(a); }
-extern "C" __global__ void __launch_bounds__(256, 1) update_fold_f32(const __grid_constant__ Update<float> a) { fold_all(a.sums, a.control); }
-extern "C" __global__ void __launch_bounds__(256, 1) update_fold_f64(const __grid_constant__ Update<double> a) { fold_all(a.sums, a.control); }
-extern "C" __global__ void __launch_bounds__(256, 1) update_means_f32(const __grid_constant__ Update<float> a) { update_means(a); }
-extern "C" __global__ void __launch_bounds__(256, 1) update_means_f64(const __grid_constant__ Update<double> a) { update_means(a); }
-extern "C" __global__ void __launch_bounds__(256) start_f32(const __grid_constant__ Update<float> a) { start(a); }
-extern "C" __global__ void __launch_bounds__(256) start_f64(const __grid_constant__ Update<double> a) { start(a); }
+#define KERNELS(T, NAME)                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(256, 1) update_##NAME(const __grid_constant__ Update<T> a) { update(a); }      \
+    extern "C" __global__ void __launch_bounds__(256, 1) update_fold_##NAME(const __grid_constant__ Update<T> a) { fold_all(a); } \
+    extern "C" __global__ void __launch_bounds__(256, 1) start_##NAME(const __grid_constant__ Update<T> a) { start(a); }
+KERNELS(float, f32)
+KERNELS(double, f64)

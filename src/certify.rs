@@ -121,8 +121,17 @@ impl Expanded {
     }
 }
 
-/// [`Expanded`] for a backend that finds the largest `|c^|` by itself: what else the bound is made of. The chain there has no
-/// panels: `g = gamma_(d + 3)(u)`.
+/// [`Expanded`] for kernels that know of a row only the square of its norm, and find the largest `|c^|` themselves.
+///
+/// The chain has no panels: `g = gamma_(d + 3)(u)`. With `S >= |x|^2` and C the largest `|c|`, `|x| <= S / 2C + C / 2` makes the
+/// width linear in S: with K, L and Q the constant, linear and quadratic terms of [`Expanded`]
+///
+/// ```text
+/// Q |x|^2 + L |x| + K <= (Q + L / 2C) S + (K + L C / 2)
+/// ```
+/// which is tight where the row is as long as the longest centroid. The roundings of the comparison, at most `4 u |best + width|`,
+/// are in it too: `|best| <= |x| C + C^2 / 2 + E <= S / 2 + C^2 + E`. A row so long that its scores overflow has a square that
+/// overflows first, and a limit that nothing is above.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpandedTerms {
     /// g.
@@ -131,8 +140,9 @@ pub struct ExpandedTerms {
     pub reference: f64,
     /// Of the reference distance, in scaled units.
     pub underflow: f64,
-    pub norm_factor: f32,
-    pub norm_offset: f32,
+    /// `S = norm_factor * square + norm_offset` for a float32 sum of squares of the copy.
+    pub norm_factor: f64,
+    pub norm_offset: f64,
 }
 
 impl ExpandedTerms {
@@ -142,9 +152,22 @@ impl ExpandedTerms {
             rounding: gamma(d + 3, U),
             reference: 0.5 * (d + 2) as f64 * 2f64.powi(-51) * 1.001,
             underflow: d as f64 * 2f64.powf(2.0 * f64::from(scale_exponent) - 1074.0),
-            norm_factor: up(1.0 + gamma(d + 8, U)),
-            norm_offset: up((d + 2) as f64 * 2f64.powi(-149)),
+            norm_factor: 1.0 + gamma(d + 8, U),
+            norm_offset: (d + 2) as f64 * 2f64.powi(-149),
         }
+    }
+
+    /// What is not above `best + slope * square + offset` is in reach; `largest_half_square`: of the centroids. As `make_bound` of
+    /// `kernels/update.cu`; an offset of infinity rules nothing out.
+    pub fn bound(&self, largest_half_square: f64) -> (f32, f32) {
+        const SLACK: f64 = 1.001;
+        let c = (2.0 * largest_half_square).sqrt() * (1.0 + 1e-6) * SLACK;
+        let (q, g, r) = (1.001 * U, self.rounding, self.reference);
+        let constant = (g + 2.0 * U) * c * c + r * c * c + self.underflow + 2f64.powi(-118);
+        let linear = 2.0 * (2.01 * q + g) * c + 2.0 * r * c;
+        let slope = r + if c > 0.0 { linear / (2.0 * c) } else { 0.0 } + 2.02 * U;
+        let offset = constant + 0.5 * linear * c + 4.04 * U * c * c;
+        (up(slope * self.norm_factor * SLACK), up((offset + slope * self.norm_offset) * SLACK))
     }
 }
 
@@ -162,6 +185,22 @@ mod tests {
             let bound = Expanded::new(d, 1.0, 0);
             assert!(bound.width(0.0) > 0.0 && bound.width(1.0) < 0.01 && bound.width(f32::INFINITY) == f32::INFINITY);
             assert!(bound.width(f32::NAN).is_infinite());
+        }
+    }
+
+    /// The linear bound is never below the quadratic one.
+    #[test]
+    fn the_linear_bound_is_a_bound() {
+        for d in [1, 4, 16, 100, 1_000] {
+            for norm in [1e-6, 0.1, 1.0, 3.0] {
+                let (slope, offset) = ExpandedTerms::new(d, 0).bound(0.5 * norm * norm);
+                let panels = Expanded::new(d, norm, 0);
+                for square in [0.0f32, 1e-12, 1e-3, 1.0, 9.0, 1e12] {
+                    let linear = square.mul_add(slope, offset);
+                    assert!(linear >= panels.width(square), "{d} {norm} {square}: {linear} {}", panels.width(square));
+                }
+                assert!(f32::INFINITY.mul_add(slope, offset) == f32::INFINITY);
+            }
         }
     }
 

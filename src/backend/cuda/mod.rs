@@ -14,6 +14,8 @@ pub use device::{Gpu, Plain};
 pub use prepare::DevicePasses;
 pub use probe::devices;
 pub use session::CudaSession;
+#[doc(hidden)]
+pub use upload::{UploadPlan, upload_benchmark};
 
 /// The compiled kernels: name of the file in `kernels/`, fatbin.
 mod kernels {

@@ -7,26 +7,23 @@ use crate::float::Float;
 /// Threads of a block, of most kernels.
 pub const THREADS: u32 = 256;
 /// Dimensions that `assign_registers` is compiled for: the next larger one takes the rest, with zeros.
-const REGISTER_DIMENSIONS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
-/// Widest data for which rows live in registers.
-const MAX_REGISTER_D: usize = 16;
-/// Centroids of one group of the grouped sweep, and rows of a tile (`kernels/assign_registers.cu`).
-const GROUP: usize = 8;
+const REGISTER_DIMENSIONS: [usize; 7] = [1, 2, 3, 4, 6, 8, 12];
+/// Rows of a tile (`kernels/assign_registers.cu`).
 const REGISTER_TILE: usize = 1_024;
-/// Fewer clusters than this are swept one by one: five instructions a score, but no second look at a group.
-const GROUPED_FROM: usize = 21;
+/// Fewer clusters than this are swept one by one: five instructions a score, but no second look at a group. From the second number
+/// on, groups of 16.
+const GROUPS_OF_8_FROM: usize = 21;
+const GROUPS_OF_16_FROM: usize = 200;
 /// Bytes of shared memory of a block for centroids, and for copies of cells; cells that fit once may take more.
 const CENTROID_BYTES: usize = 48 << 10;
 const TABLE_BYTES: usize = 24 << 10;
 const MOST_TABLE_BYTES: usize = 64 << 10;
-/// Clusters up to which one block updates everything.
-const SMALL_UPDATE: usize = 16;
 
 /// How the labels are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
-    /// `kernels/assign_registers.cu`, compiled for so many dimensions.
-    Registers { dimensions: usize, grouped: bool },
+    /// `kernels/assign_registers.cu`, compiled for so many dimensions, in groups of so many centroids (0: one by one).
+    Registers { dimensions: usize, group: usize },
     /// `kernels/assign_tiled.cu`, with tiles of so many centroids.
     Tiled { width: usize },
 }
@@ -53,17 +50,14 @@ pub struct Plan {
     pub portion: usize,
     pub assign: Launch,
     pub assign_copies: usize,
-    pub settle: Launch,
-    /// Sums by a kernel of their own (tiled).
-    pub deltas: Option<Launch>,
+    /// What the assign leaves to kernels of their own (tiled): rows in doubt, sums.
+    pub rest: Option<[Launch; 2]>,
     pub deltas_copies: usize,
     pub deltas_chunk: usize,
     pub inertia: Launch,
     pub inertia_copies: usize,
-    /// One block, or none: fold and means over the device.
-    pub update_small: Option<Launch>,
-    pub update_fold: Launch,
-    pub update_means: Launch,
+    pub update: Launch,
+    pub fold: Launch,
     pub start: Launch,
 }
 
@@ -80,8 +74,10 @@ impl Strategy {
     /// The strategy for a shape.
     pub fn of(d: usize, k: usize) -> Self {
         match REGISTER_DIMENSIONS.iter().find(|&&dimensions| dimensions >= d) {
-            Some(&dimensions) if d <= MAX_REGISTER_D => Self::Registers { dimensions, grouped: k >= GROUPED_FROM },
-            _ => Self::Tiled { width: [32, 64].into_iter().find(|&width| k <= width).unwrap_or(128) },
+            Some(&dimensions) => {
+                Self::Registers { dimensions, group: if k >= GROUPS_OF_16_FROM { 16 } else if k >= GROUPS_OF_8_FROM { 8 } else { 0 } }
+            }
+            None => Self::Tiled { width: [32, 64].into_iter().find(|&width| k <= width).unwrap_or(128) },
         }
     }
 }
@@ -98,15 +94,20 @@ impl Plan {
         };
         let launch = |module, name, shared, most| launch_of(THREADS, module, name, shared, most);
         let suffix = if T::IS_F32 { "f32" } else { "f64" };
+        let warps = |count: usize| count.div_ceil(THREADS as usize / 32);
         let cells = k * columns * limbs;
         let (k_padded, copy_width, portion, assign_copies, assign) = match strategy {
-            Strategy::Registers { dimensions, grouped } => {
-                let k_padded = k.next_multiple_of(GROUP);
+            Strategy::Registers { dimensions, group } => {
+                let unit = group.max(1);
+                let k_padded = k.next_multiple_of(unit);
                 let width = (dimensions + 1).next_multiple_of(4);
-                let portion = k_padded.min(CENTROID_BYTES / (width * 4) / GROUP * GROUP);
+                let portion = k_padded.min(CENTROID_BYTES / (width * 4) / unit * unit);
                 let copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
-                let shared = portion * width * 4 + if copies > 0 { cells * 8 * copies + k * 4 } else { 0 };
-                let name = format!("assign_registers_{suffix}_d{dimensions}{}", if grouped { "_groups" } else { "" });
+                // Groups are 16 bytes apart.
+                let gaps = if group > 0 { portion / group * 16 } else { 0 };
+                let shared = portion * width * 4 + gaps + if copies > 0 { cells * 8 * copies + k * 4 } else { 0 };
+                let groups = if group > 0 { format!("_groups{group}") } else { String::new() };
+                let name = format!("assign_registers_{suffix}_d{dimensions}{groups}");
                 (k_padded, width, portion, copies, launch("assign_registers", name, shared, n.div_ceil(REGISTER_TILE))?)
             }
             Strategy::Tiled { width } => {
@@ -115,7 +116,7 @@ impl Plan {
                 (k_padded, k_padded, 0, 0, launch_of(2 * width as u32, "assign_tiled", name, 0, n.div_ceil(128))?)
             }
         };
-        let mut deltas = None;
+        let mut rest = None;
         let (mut deltas_copies, mut deltas_chunk) = (0, columns);
         if let Strategy::Tiled { .. } = strategy {
             // As many columns to a block as its table holds, but enough blocks for the device.
@@ -126,13 +127,12 @@ impl Plan {
             }
             let chunks = columns.div_ceil(deltas_chunk);
             let shared = k * deltas_chunk * limbs * 8 * deltas_copies;
-            let mut launch = launch("deltas", format!("deltas_{suffix}"), shared, n.div_ceil(1_024) * chunks)?;
+            let mut deltas = launch("deltas", format!("deltas_{suffix}"), shared, n.div_ceil(1_024) * chunks)?;
             // Whole sets of chunks.
-            launch.blocks = launch.blocks.next_multiple_of(chunks as u32);
-            deltas = Some(launch);
+            deltas.blocks = deltas.blocks.next_multiple_of(chunks as u32);
+            rest = Some([launch("settle", format!("settle_{suffix}"), 0, warps(n))?, deltas]);
         }
         let inertia_copies = copies(k * 2, TABLE_BYTES, MOST_TABLE_BYTES);
-        let warps = |count: usize| count.div_ceil(THREADS as usize / 32);
         Ok(Self {
             strategy,
             label_bytes,
@@ -141,15 +141,13 @@ impl Plan {
             portion,
             assign,
             assign_copies,
-            settle: launch("settle", format!("settle_{suffix}"), 0, warps(n))?,
-            deltas,
+            rest,
             deltas_copies,
             deltas_chunk,
             inertia: launch("distances", format!("inertia_{suffix}"), k * 16 * inertia_copies, n.div_ceil(THREADS as usize))?,
             inertia_copies,
-            update_small: if k <= SMALL_UPDATE { Some(launch_of(2 * THREADS, "update", format!("update_small_{suffix}"), 0, 1)?) } else { None },
-            update_fold: launch("update", format!("update_fold_{suffix}"), 0, warps(k))?,
-            update_means: launch("update", format!("update_means_{suffix}"), 0, warps(k))?,
+            update: launch("update", format!("update_{suffix}"), 0, warps(k))?,
+            fold: launch("update", format!("update_fold_{suffix}"), 0, warps(k))?,
             start: launch("update", format!("start_{suffix}"), 0, warps(k))?,
         })
     }
@@ -170,8 +168,8 @@ mod tests {
 
     #[test]
     fn few_dimensions_live_in_registers() {
-        assert_eq!(Strategy::of(5, 4), Strategy::Registers { dimensions: 6, grouped: false });
-        assert_eq!(Strategy::of(16, 1_000), Strategy::Registers { dimensions: 16, grouped: true });
+        assert_eq!(Strategy::of(5, 4), Strategy::Registers { dimensions: 6, group: 0 });
+        assert_eq!(Strategy::of(12, 1_000), Strategy::Registers { dimensions: 12, group: 16 });
         assert_eq!(Strategy::of(17, 33), Strategy::Tiled { width: 64 });
         assert_eq!(Strategy::of(408, 5_000), Strategy::Tiled { width: 128 });
     }

@@ -3,9 +3,9 @@
 //! ```text
 //! start(centroids): copies for the filter, the bound
 //! per iteration, without the host:
-//!   assign    labels that the filter is sure of (and, for few dimensions, the sums)      kernels/assign_*.cu
-//!   settle    the others, by reference distances                                        kernels/settle.cu
-//!   deltas    the sums, for many dimensions                                             kernels/deltas.cu
+//!   assign    labels that the filter is sure of; for few dimensions all labels and sums   kernels/assign_*.cu
+//!   settle    for many dimensions, the others, by reference distances                   kernels/settle.cu
+//!   deltas    and the sums                                                              kernels/deltas.cu
 //!   update    exact means, shift, stop?, copies for the next assign                     kernels/update.cu
 //! ```
 //! Iterations are queued in batches; once the device has decided to stop, the kernels of later ones return at once. The host waits
@@ -58,11 +58,11 @@ pub struct CudaSession<'a, T> {
     mean_exponents: Buffer<i32>,
     lows: Buffer<T>,
     highs: Buffer<T>,
-    centre: Buffer<T>,
+    shift: Buffer<T>,
     scale: T,
     terms: BoundTerms,
     centroids: Buffer<T>,
-    fresh: Buffer<T>,
+    previous: Buffer<T>,
     column_centroids: Buffer<T>,
     copies: Buffer<f32>,
     half_squares: Buffer<f32>,
@@ -85,12 +85,13 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let limbs = 1 + usize::from(two);
         let plan = Plan::new::<T>(&queue.gpu, n, d, k, columns, limbs)?;
 
-        let centre: Vec<T> = prepared.centre.iter().map(|&m| T::from_f64(m)).collect();
         let offset = |f: usize, x: f64| (x - prepared.centre[f]).abs();
         let largest = (0..d).fold(0.0f64, |m, f| m.max(offset(f, prepared.lows[f])).max(offset(f, prepared.highs[f])));
         let largest = starting.iter().enumerate().fold(largest, |m, (i, &x)| m.max(offset(i % d, x)));
         let exponent = if largest > 0.0 && largest.is_finite() { -frexp(largest).1 } else { 0 };
         let exponent = if T::IS_F32 { exponent.clamp(*SCALE_EXPONENTS.start(), *SCALE_EXPONENTS.end()) } else { exponent };
+        let scale = power_of_two(exponent);
+        let shift: Vec<T> = prepared.centre.iter().map(|&m| T::from_f64(-(m * scale))).collect();
         let terms = ExpandedTerms::new(d, exponent);
         let terms = BoundTerms {
             rounding: terms.rounding,
@@ -115,7 +116,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let mut one_limb: Vec<u8> = prepared.scales.iter().map(|scale| u8::from(has_one_limb(scale))).collect();
         one_limb.resize(columns, 0);
         let typed = |values: &[f64]| -> Vec<T> { values.iter().map(|&v| T::from_f64(v)).collect() };
-        let arrays = if plan.deltas.is_some() { 2 } else { 1 };
+        let arrays = if plan.rest.is_some() { 2 } else { 1 };
         let mut session = Self {
             labels: (0..arrays).map(|_| queue.alloc(rows.stride * plan.label_bytes)).collect::<Result<_>>()?,
             current: 0,
@@ -130,11 +131,11 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             mean_exponents: queue.upload(&mean_exponents)?,
             lows: queue.upload(&typed(&prepared.lows))?,
             highs: queue.upload(&typed(&prepared.highs))?,
-            centre: queue.upload(&centre)?,
-            scale: T::from_f64(power_of_two(exponent)),
+            shift: queue.upload(&shift)?,
+            scale: T::from_f64(scale),
             terms,
             centroids: queue.zeros(k * d)?,
-            fresh: queue.alloc(k * d)?,
+            previous: queue.zeros(k * d)?,
             column_centroids: queue.alloc(k * d)?,
             copies: queue.upload(&copies)?,
             half_squares: queue.upload(&half_squares)?,
@@ -192,9 +193,9 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             lows: self.lows.at(),
             highs: self.highs.at(),
             centroids: self.centroids.at(),
-            fresh: self.fresh.at(),
+            previous: self.previous.at(),
             columns: self.column_centroids.at(),
-            centre: self.centre.at(),
+            shift: self.shift.at(),
             scale: self.scale,
             copies: self.copies.at(),
             half_squares,
@@ -236,7 +237,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             rows,
             labels: before,
             next: after,
-            centre: self.centre.at(),
+            shift: self.shift.at(),
             scale: self.scale,
             copies: self.copies.at(),
             half_squares: self.half_squares.at(),
@@ -250,9 +251,12 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             mass_to_integer,
             table_copies: self.plan.assign_copies as i32,
             portion: self.plan.portion as i32,
+            columns: self.column_centroids.at(),
         };
         self.run(self.plan.assign, &assign)?;
-        let settle = Settle {
+        self.partial = None;
+        let Some([settle, deltas]) = self.plan.rest else { return Ok(()) };
+        let arguments = Settle {
             rows,
             labels: before,
             next: after,
@@ -260,36 +264,33 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             contested: self.contested.at(),
             control: self.control.at(),
             k: self.k as i32,
-            moves: i32::from(self.plan.deltas.is_none()),
+            moves: 0,
             sums,
             factors: self.factors.at(),
             mass_to_integer,
         };
-        self.run(self.plan.settle, &settle)?;
-        if let Some(launch) = self.plan.deltas {
-            let deltas = Deltas {
-                rows,
-                labels: before,
-                next: after,
-                sums,
-                factors: self.factors.at(),
-                mass_to_integer,
-                control: self.control.at(),
-                table_copies: self.plan.deltas_copies as i32,
-                chunk: self.plan.deltas_chunk as i32,
-                chunks: self.columns.div_ceil(self.plan.deltas_chunk) as i32,
-            };
-            self.run(launch, &deltas)?;
-            self.current = 1 - self.current;
-        }
-        self.partial = None;
+        self.run(settle, &arguments)?;
+        let arguments = Deltas {
+            rows,
+            labels: before,
+            next: after,
+            sums,
+            factors: self.factors.at(),
+            mass_to_integer,
+            control: self.control.at(),
+            table_copies: self.plan.deltas_copies as i32,
+            chunk: self.plan.deltas_chunk as i32,
+            chunks: self.columns.div_ceil(self.plan.deltas_chunk) as i32,
+        };
+        self.run(deltas, &arguments)?;
+        self.current = 1 - self.current;
         Ok(())
     }
 
     /// What is pending becomes part of the canonical sums.
     fn fold(&mut self) -> Result<()> {
         self.partial = None;
-        self.run(self.plan.update_fold, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
+        self.run(self.plan.fold, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
     }
 
     fn control(&self) -> Result<Control> {
@@ -369,13 +370,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
             let current = self.current;
             for _ in 0..size {
                 self.launch_assign()?;
-                match self.plan.update_small {
-                    Some(launch) => self.run(launch, &update)?,
-                    None => {
-                        self.run(self.plan.update_fold, &update)?;
-                        self.run(self.plan.update_means, &update)?;
-                    }
-                }
+                self.run(self.plan.update, &update)?;
             }
             let control = self.control()?;
             let done = control.iteration - first;
@@ -391,6 +386,10 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
             let assigns = done + u32::from(control.stop == STOP_EMPTY);
             self.current = (current + assigns as usize) % self.labels.len();
             if control.stop != 0 || progress.done.len() as u32 == limit {
+                if control.stop == STOP_EMPTY {
+                    // The clusters that are not empty moved already: back to where the rows were assigned.
+                    std::mem::swap(&mut self.centroids, &mut self.previous);
+                }
                 self.centroids.read(0, centroids)?;
                 if control.stop == STOP_EMPTY {
                     progress.assigned = Some(Assigned { changed: control.changed, inertia: None });

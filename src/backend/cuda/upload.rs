@@ -4,16 +4,16 @@
 //! cut each part into tasks of at most a slot: runs of its columns, of its weights, or whole rows of its blocks
 //! a few threads, each with a lane: a stream and two slots of pinned memory
 //!     while there are tasks:
-//!         wait until the lane's other slot was sent            it travels while this one is filled
+//!         take the lane's other slot, once its copy has arrived     the one before travels meanwhile
 //!         fill it with the task's kept rows, chunk by chunk
 //!         columns: copy it to its place in the column-major matrix
 //!         blocks:  copy it to a piece of device memory, and turn rows into columns there (kernels/layout.cu)
 //! wait for all lanes
 //! ```
-//! One thread fills pinned memory at a fifth of the speed at which the bus empties it, so that several fill it at once; each sends
-//! its own slots, and none waits for another. Lanes are kept for the life of the process, since pinning is slow: what uploads
-//! cost of host memory is [`UploadPlan::slot`] bytes twice a lane, however many fits there are. They have threads of their own, because a
-//! fit that waits for lanes may itself be a task of the pool.
+//! One thread fills pinned memory at a fifth of the speed at which the bus empties it, so that several fill it at once; each
+//! sends its own slots, and none waits for another. Lanes are kept for the life of the process, since pinning is slow: what
+//! uploads cost of host memory is [`UploadPlan::slot`] bytes twice a lane, however many fits there are. They have threads of
+//! their own, because a fit that waits for lanes may itself be a task of the pool.
 
 mod kept;
 mod lanes;
@@ -37,7 +37,8 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::tile::Part;
 
-/// The kept rows of all parts, in order, on the device, and their weights as they are (1 where a part has none, if any has them).
+/// The kept rows of all parts, in order, on the device, and their weights as they are (1 where a part has none, if any has
+/// them).
 ///
 /// When it returns, all has arrived.
 pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<DeviceRows<T>> {
@@ -139,8 +140,8 @@ impl<T: Float + Plain> Work<'_, '_, '_, T> {
         source.fill_columns(range, slot.values(range.len())?);
         let to = |value: usize| self.rows.x.at_index(source.first + value);
         let strips = strips::<T>(range, source.kept.count, self.rows.stride, to);
-        // SAFETY: column f of the matrix has room for the part's kept rows from `first` on, no other task writes there, and `upload`
-        // keeps the matrix until this lane was waited for; the lane waited for the matrix to be made.
+        // SAFETY: column f of the matrix has room for the part's kept rows from `first` on, no other task writes there, and
+        // `upload` keeps the matrix until this lane was waited for; the lane waited for the matrix to be made.
         unsafe { slot.send(queue, &strips) }
     }
 
@@ -174,7 +175,8 @@ impl<T: Float + Plain> Work<'_, '_, '_, T> {
         source.fill_rows(rows, features, slot.values(len)?);
         let width = len * size_of::<T>();
         let strips = Strips { from: 0, width, count: 1, to: piece.at(), pitch: width };
-        // SAFETY: the piece has room (asserted) and is freed in the order of this queue, which also runs the kernel that reads it.
+        // SAFETY: the piece has room (asserted) and is freed in the order of this queue, which also runs the kernel that reads
+        // it.
         unsafe { slot.send(queue, &[strips]) }?;
 
         let log_width = features.len().next_power_of_two().trailing_zeros().min(5);
@@ -189,8 +191,8 @@ impl<T: Float + Plain> Work<'_, '_, '_, T> {
             log_width,
             tiles_across,
         };
-        // SAFETY: the argument mirrors the kernel's; it reads `rows * width` values of the piece, and writes those rows of those columns
-        // of the matrix, of which the same holds as in `send_columns`.
+        // SAFETY: the argument mirrors the kernel's; it reads `rows * width` values of the piece, and writes those rows of
+        // those columns of the matrix, of which the same holds as in `send_columns`.
         unsafe { queue.launch(transpose, tiles_across * tiles_down, TILE_THREADS, 0, &argument) }
     }
 }
@@ -217,8 +219,8 @@ pub fn pinned_ceiling(queue: &Queue) -> Result<f64> {
 
 /// Times uploads of the same rows, and the ceiling beside them; for benches.
 ///
-/// Without a plan it is the upload of a fit. `(bytes of one upload, seconds of each, bytes a second of pinned memory)`; the first
-/// upload also pins memory.
+/// Without a plan it is the upload of a fit. `(bytes of one upload, seconds of each, bytes a second of pinned memory)`; the
+/// first upload also pins memory.
 #[doc(hidden)]
 pub fn upload_benchmark<T: Float + Plain>(
     ordinal: u32,

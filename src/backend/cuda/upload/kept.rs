@@ -54,8 +54,8 @@ impl<'p> Kept<'p> {
         }
     }
 
-    /// Copies kept rows `kept`, each of `width` values, to `out`. `slices` gives the values of a range of rows, each slice with the
-    /// place of its first row in the range.
+    /// Copies kept rows `kept`, each of `width` values, to `out`. `slices` gives the values of a range of rows, each slice with
+    /// the place of its first row in the range.
     pub fn gather<'v, V: Copy + 'v, S: Iterator<Item = (usize, &'v [V])>>(
         &self,
         kept: Range<usize>,

@@ -24,8 +24,8 @@ impl Default for UploadPlan {
 }
 
 impl UploadPlan {
-    /// Less of everything for less data: a small upload stays on the calling thread, and the bus does not wait long for the first
-    /// slot of a middling one.
+    /// Less of everything for less data: a small upload stays on the calling thread, and the bus does not wait long for the
+    /// first slot of a middling one.
     pub fn for_bytes(self, bytes: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let lanes = (bytes / (2 * self.slot).min(1 << 20)).min(self.lanes).min(processors).max(1);

@@ -9,8 +9,8 @@ use cudarc::driver::{CudaEvent, DriverError, result, sys};
 use super::super::device::{Gpu, Plain, Queue, failed};
 use crate::error::{KMeansError, Result};
 
-/// How the memory is asked for. Write-combined memory (`CU_MEMHOSTALLOC_WRITECOMBINED`) stays out of the processor's caches; not
-/// measured to be better.
+/// How the memory is asked for. Write-combined memory (`CU_MEMHOSTALLOC_WRITECOMBINED`) stays out of the processor's caches;
+/// not measured to be better.
 const HOST_FLAGS: u32 = 0;
 
 /// The widest step from one strip to the next that the driver takes (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`).
@@ -66,15 +66,17 @@ impl Pinned {
             self.bytes
         );
         self.arrived.synchronize().map_err(failed("the upload"))?;
-        // SAFETY: within the allocation (asserted), which is aligned to a page and initialised; any bits are a value (`Plain`); nothing
-        // else reads it: this borrow is exclusive, and the device is done (`send` leaves no copy that the event does not cover).
+        // SAFETY: within the allocation (asserted), which is aligned to a page and initialised; any bits are a value (`Plain`);
+        // nothing else reads it: this borrow is exclusive, and the device is done (`send` leaves no copy that the event does
+        // not cover).
         Ok(unsafe { std::slice::from_raw_parts_mut(self.address.cast().as_ptr(), len) })
     }
 
     /// Sends strips on their way, in the queue's order.
     ///
     /// # Safety
-    /// Every strip's place on the device is inside of a buffer that outlives the copies, and no work but the queue's own uses it meanwhile.
+    /// Every strip's place on the device is inside of a buffer that outlives the copies, and no work but the queue's own uses
+    /// it meanwhile.
     pub unsafe fn send(&mut self, queue: &Queue, strips: &[Strips]) -> Result<()> {
         for Strips { from, width, count, .. } in strips {
             let end = width.checked_mul(*count).and_then(|bytes| bytes.checked_add(*from));
@@ -100,7 +102,8 @@ impl Pinned {
                 // SAFETY: `from` is within the allocation.
                 let source = unsafe { self.address.add(from) };
                 let copy = rectangle(source.as_ptr().cast(), strips);
-                // SAFETY: the source is within the buffer (checked) and stays until the event; the destination is the caller's promise.
+                // SAFETY: the source is within the buffer (checked) and stays until the event; the destination is the caller's
+                // promise.
                 unsafe { sys::cuMemcpy2DAsync_v2(&copy, stream) }.result()?;
                 continue;
             }

@@ -90,8 +90,8 @@ impl<'p, 'a, T: Float + Plain> Source<'p, 'a, T> {
     }
 }
 
-/// Where kept values `range` of columns of `n` kept rows each go, the first to `to`: the end of one column, whole columns, the start
-/// of another. Columns are `stride` values apart on the device.
+/// Where kept values `range` of columns of `n` kept rows each go, the first to `to`: the end of one column, whole columns, the
+/// start of another. Columns are `stride` values apart on the device.
 pub fn strips<T>(range: &Range<usize>, n: usize, stride: usize, to: impl Fn(usize) -> u64) -> Vec<Strips> {
     let size = size_of::<T>();
     let mut all = Vec::with_capacity(3);
