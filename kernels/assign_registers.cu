@@ -3,17 +3,19 @@
 // Source:    Li, Zhao, Chu and Liu, "Speeding up k-means algorithm by GPUs", CIT 2010, algorithm 3 (low d: a row lives in
 //            registers, centroids in shared memory); sums fused into the same pass as Lutz et al. 2018, section 4.
 // Used when: d <= 12.
-// Tile:      a thread has 4 rows (one 16-byte load a float32 column), a block of 256 threads 1,024; centroids go through shared
-//            memory, all of them at once where they fit, else in portions, once for each tile.
-// Memory:    each value is read once; labels are read and, where they changed, written, in 1, 2 or 4 bytes.
+// Tile:      a thread has 4 rows (one 16-byte load a float32 column), a warp 128; warps take runs of tiles from a common counter, each
+//            at its own pace: no barrier after the start. Centroids are in shared memory where they fit, else the first-level
+//            cache has them.
+// Memory:    each value is read once, by asynchronous copies to the thread's own place in shared memory, on their way while the tile
+//            before is worked on; labels are read and, where they changed, written, in 1, 2 or 4 bytes.
 // Precision: a float32 product filter, h_j = |c_j|^2 / 2 - x.c_j on centred, scaled copies, certified by `Bound`
 //            (d fmas onto the half square: d roundings). Rows in doubt are settled at once, by the warp that found them.
 //
 //   for each tile:
 //     best, second and the index over all centroids; many centroids: over groups of them, then once more over the best group
 //     rows whose second best is in reach: reference distances to all centroids
-//     rows whose label changed go to the warp's list; its lanes take (row, column) pairs of it: quantise, take from one
-//     cluster's cell, add to the other's
+//     rows whose label changed go to the warp's list; when it has enough, its lanes take (row, column) pairs of it: quantise, take
+//     from one cluster's cell, add to the other's
 //   flush the block's table of cells
 //
 // Departures from the paper: (1) groups: only the least score of a group is kept in the first sweep (one instruction a score
@@ -24,40 +26,70 @@
 #define THREADS 256
 #define WARPS (THREADS / 32)
 #define ROWS 4
-#define TILE (THREADS * ROWS)
 #define WARP_TILE (32 * ROWS)
-// Values that an int64 is sure to hold (one limb), in tiles.
-#define TILES_A_FLUSH 3
-#define CAPACITY 4096
+// Listed rows from which on the list is worked off; as many as one tile adds must still fit.
+#define ENOUGH 16
+#define LIST (ENOUGH - 1 + WARP_TILE)
+// Rows that may be moved through a block's table before it is flushed: less than the 4,096 values that an int64 is sure to hold (one
+// limb) by what other warps have announced, but not added yet, when the table is flushed.
+#define CAPACITY (4096 - (WARPS - 1) * LIST)
 
-template <typename T> struct Four;
-template <> struct Four<float> {
-    static __device__ __forceinline__ void load(const float* p, float* out) {
-        float4 v = *(const float4*)p;
+// ---- a tile on its way -------------------------------------------------------------------------------------------------------
+
+template <int BYTES> __device__ __forceinline__ void copy_async(void* to, const void* from) {
+    u32 shared = (u32)__cvta_generic_to_shared(to);
+    if constexpr (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(BYTES) : "memory");
+}
+
+// Each thread copies and reads its own places only, so that no barrier is needed: 16 bytes a plane (two planes a float64 column),
+// then four labels.
+template <typename T, int D> struct Arriving {
+    static const int planes = sizeof(T) / 4;
+    float4* values; // (D * planes, THREADS)
+    unsigned char* labels; // (THREADS, 4 labels)
+
+    static __host__ __device__ constexpr int bytes(int label_bytes) { return THREADS * (D * planes * 16 + 4 * label_bytes); }
+
+    __device__ __forceinline__ void ask(const Rows<T>& rows, Labels from, u64 row) const {
+#pragma unroll
+        for (int f = 0; f < D; f++) {
+            if (D <= 4 || f < rows.d) {
+                const float4* x = (const float4*)(rows.x + (u64)f * rows.stride + row);
+#pragma unroll
+                for (int p = 0; p < planes; p++) copy_async<16>(values + (f * planes + p) * THREADS + threadIdx.x, x + p);
+            }
+        }
+        unsigned char* to = labels + threadIdx.x * 4 * from.bytes;
+        const unsigned char* at = (const unsigned char*)from.at + row * from.bytes;
+        if (from.bytes == 1) copy_async<4>(to, at);
+        else if (from.bytes == 2) copy_async<8>(to, at);
+        else copy_async<16>(to, at);
+    }
+    // The four rows of column f.
+    __device__ __forceinline__ void take(int f, float (&out)[ROWS]) const {
+        float4 v = values[f * THREADS + threadIdx.x];
         out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
     }
-};
-template <> struct Four<double> {
-    static __device__ __forceinline__ void load(const double* p, double* out) {
-        double2 v = ((const double2*)p)[0], w = ((const double2*)p)[1];
+    __device__ __forceinline__ void take(int f, double (&out)[ROWS]) const {
+        double2 v = *(double2*)(values + 2 * f * THREADS + threadIdx.x), w = *(double2*)(values + (2 * f + 1) * THREADS + threadIdx.x);
         out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
     }
-};
-
-__device__ __forceinline__ void load_labels(Labels labels, u64 row, u32* out) {
-    if (labels.bytes == 1) {
-        u32 v = *(const u32*)((const u8*)labels.at + row);
+    __device__ __forceinline__ void take_labels(int label_bytes, u32 (&out)[ROWS]) const {
+        if (label_bytes == 1) {
+            u32 v = ((const u32*)labels)[threadIdx.x];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) out[r] = widen((v >> (8 * r)) & 0xff, 1);
-    } else if (labels.bytes == 2) {
-        uint2 v = *(const uint2*)((const u16*)labels.at + row);
-        out[0] = widen(v.x & 0xffff, 2), out[1] = widen(v.x >> 16, 2);
-        out[2] = widen(v.y & 0xffff, 2), out[3] = widen(v.y >> 16, 2);
-    } else {
-        uint4 v = *(const uint4*)((const u32*)labels.at + row);
-        out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+            for (int r = 0; r < ROWS; r++) out[r] = widen((v >> (8 * r)) & 0xff, 1);
+        } else if (label_bytes == 2) {
+            uint2 v = ((const uint2*)labels)[threadIdx.x];
+            out[0] = widen(v.x & 0xffff, 2), out[1] = widen(v.x >> 16, 2);
+            out[2] = widen(v.y & 0xffff, 2), out[3] = widen(v.y >> 16, 2);
+        } else {
+            uint4 v = ((const uint4*)labels)[threadIdx.x];
+            out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+        }
     }
-}
+};
 
 __device__ __forceinline__ void store_labels(Labels labels, u64 row, const u32* in) {
     if (labels.bytes == 1) {
@@ -68,6 +100,8 @@ __device__ __forceinline__ void store_labels(Labels labels, u64 row, const u32* 
         *(uint4*)((u32*)labels.at + row) = make_uint4(in[0], in[1], in[2], in[3]);
     }
 }
+
+// ---- scores --------------------------------------------------------------------------------------------------------------------
 
 // A centroid in shared memory: D values and the half square, padded to whole 16-byte pieces.
 template <int D> struct Centroid {
@@ -90,9 +124,10 @@ template <int D> struct Centroid {
 };
 
 // The least two scores over all centroids and the index of the least; with groups, the index of the least group's first and the
-// least two over groups. Groups are 16 bytes apart, so that lanes that look at different groups find them in different banks.
-template <int D, int GROUP>
-__device__ __forceinline__ void sweep(const float (&x)[D][ROWS], const float* centroids, int first, int count, float (&best)[ROWS],
+// least two over groups. In shared memory groups are 16 bytes apart
+// (GAP words), so that lanes that look at different groups find them in different banks.
+template <int D, int GROUP, int GAP>
+__device__ __forceinline__ void sweep(const float (&x)[D][ROWS], const float* centroids, int count, float (&best)[ROWS],
                                       float (&second)[ROWS], u32 (&index)[ROWS]) {
     const int W = Centroid<D>::width;
     if constexpr (GROUP != 0) {
@@ -108,11 +143,11 @@ __device__ __forceinline__ void sweep(const float (&x)[D][ROWS], const float* ce
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) least[r] = fminf(least[r], c.score(x, r));
             }
-            centroids += GROUP * W + 4;
+            centroids += GROUP * W + GAP;
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 second[r] = fminf(second[r], fmaxf(best[r], least[r]));
-                index[r] = least[r] < best[r] ? first + g : index[r];
+                index[r] = least[r] < best[r] ? g : index[r];
                 best[r] = fminf(best[r], least[r]);
             }
         }
@@ -125,7 +160,7 @@ __device__ __forceinline__ void sweep(const float (&x)[D][ROWS], const float* ce
             for (int r = 0; r < ROWS; r++) {
                 float h = c.score(x, r);
                 second[r] = fminf(second[r], fmaxf(best[r], h));
-                index[r] = h < best[r] ? first + j : index[r];
+                index[r] = h < best[r] ? j : index[r];
                 best[r] = fminf(best[r], h);
             }
         }
@@ -142,24 +177,66 @@ template <int D, int GROUP> __device__ __forceinline__ void fetch_centroids(cons
     }
 }
 
+// ---- sums ----------------------------------------------------------------------------------------------------------------------
+
 // Rows of one warp that changed.
 struct List {
-    u32 from[WARP_TILE], to[WARP_TILE];
-    unsigned char place[WARP_TILE];
+    u32 from[LIST], to[LIST], row[LIST];
 };
+
+// A block's table: who may add to it, and when it is flushed.
+struct Gate {
+    u32 announced; // rows, by all warps
+    u32 flushed; // rows announced when the table was flushed last
+    u32 busy; // a warp is flushing
+};
+
+// Announces `count` rows; flushes the table first where there is no room for them. By a whole warp.
+__device__ __forceinline__ void enter(Gate& gate, u32 count, const Table& table, int* table_rows, const Sums& s, int lane) {
+    while (true) {
+        u32 flush = 0;
+        if (lane == 0) {
+            while (true) {
+                const u32 announced = *(volatile u32*)&gate.announced;
+                if (announced - *(volatile u32*)&gate.flushed + count <= CAPACITY) {
+                    if (atomicCAS(&gate.announced, announced, announced + count) == announced) break;
+                } else if (atomicCAS(&gate.busy, 0u, 1u) == 0) {
+                    flush = 1;
+                    break;
+                } else {
+                    __nanosleep(100);
+                }
+            }
+        }
+        if (!__shfl_sync(FULL_WARP, flush, 0)) return;
+        // What is added from here on is counted against the next flush.
+        const u32 announced = *(volatile u32*)&gate.announced;
+        __threadfence_block();
+        flush_table_by_warp(table, table_rows, s, lane);
+        __threadfence_block();
+        __syncwarp();
+        if (lane == 0) {
+            *(volatile u32*)&gate.flushed = announced;
+            __threadfence_block();
+            atomicExch(&gate.busy, 0u);
+        }
+        __syncwarp();
+    }
+}
 
 // Moves what the listed rows contribute from cluster to cluster: lanes take pairs of a row and a column.
 template <typename T>
-__device__ __forceinline__ void move_listed(const Assign<T>& a, const Table& table, int* table_rows, const List& list, u32 count, u64 first,
-                                            int lane) {
+__device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, const Table& table, int* table_rows, const List& list, u32 count, int lane) {
     const Sums& s = a.sums;
-    const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // exact for the at most 128 * 13 pairs
+    __syncwarp();
+    if (table.copies) enter(gate, count, table, table_rows, s, lane);
+    const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // exact for the at most 143 * 13 pairs
     const int copy = lane & (table.copies - 1);
 #pragma unroll 1
     for (u32 pair = lane; pair < count * columns; pair += 32) {
         const u32 e = pair * reciprocal >> 16, c = pair - e * columns;
         const u32 from = list.from[e], to = list.to[e];
-        const u64 row = first + list.place[e];
+        const u64 row = list.row[e];
         const double weight = a.rows.w ? a.rows.w[row] : 1.0;
         Pair p;
         if (c < a.rows.d) {
@@ -193,31 +270,40 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, const Table& tab
             if (from != UNASSIGNED) atomicAdd((u64*)&s.pending_rows[from], ~0ull);
         }
     }
+    __syncwarp();
 }
 
 template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ List lists[WARPS];
-    __shared__ u32 block_moved; // rows moved through the table since its last flush
+    __shared__ Gate gate;
+    __shared__ u32 following[WARPS]; // the run that each warp takes next
     __shared__ u32 block_changed, block_contested;
     if (a.control->stop) return;
     const int W = Centroid<D>::width;
-    // Shared memory: centroids (one portion), the table's words, rows of each cluster.
-    const int portion = a.portion;
-    float* centroids = (float*)shared;
-    Table table = {(u32*)(centroids + portion * W + (GROUP ? portion / (GROUP ? GROUP : 1) * 4 : 0)),
-                   a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
+    // Shared memory: the arriving tile, centroids (if they fit), the table's words, rows of each cluster.
+    typedef Arriving<T, D> Next;
+    const Next next = {(float4*)shared, shared + Next::bytes(0)};
+    const bool fit = a.portion != 0;
+    float* centroids = (float*)(shared + Next::bytes(a.labels.bytes));
+    const u32 centroid_words = fit ? a.k_padded * W + (GROUP ? a.k_padded / (GROUP ? GROUP : 1) * 4 : 0) : 0;
+    Table table = {(u32*)(centroids + centroid_words), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
     int* table_rows = (int*)(table.words + (size_t)table.cells * 2 * table.copies);
-    if (threadIdx.x == 0) block_moved = 0, block_changed = 0, block_contested = 0;
+    const int d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    // Runs of tiles: the first two of every warp are known, and one more than that is always under way.
+    // A run is a power of two, and starts at a multiple of it.
+    const u32 tiles = (a.rows.n + WARP_TILE - 1) / WARP_TILE, in_run = a.run - 1;
+    u32 tile = (blockIdx.x * WARPS + warp) * a.run;
+    if (lane == 0) following[warp] = tile + gridDim.x * WARPS * a.run;
+    if (tile < tiles) next.ask(a.rows, a.labels, (u64)tile * WARP_TILE + lane * ROWS);
+    if (threadIdx.x == 0) gate.announced = 0, gate.flushed = 0, gate.busy = 0, block_changed = 0, block_contested = 0;
     if (table.copies) {
         table_clear(table);
 #pragma unroll 1
         for (int i = threadIdx.x; i < a.sums.k; i += THREADS) table_rows[i] = 0;
     }
-    const bool whole = portion >= a.k_padded;
-    if (whole) fetch_centroids<D, GROUP>(a.copies, centroids, a.k_padded);
+    if (fit) fetch_centroids<D, GROUP>(a.copies, centroids, a.k_padded);
     const Bound bound = *a.bound;
-    const int d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     // Up to four dimensions there is a kernel for each.
     const bool exact = D <= 4;
     T shift[D];
@@ -225,55 +311,46 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     for (int f = 0; f < D; f++) shift[f] = exact || f < d ? a.shift[f] : (T)0;
     __syncthreads();
 
-    const u32 tiles = (a.rows.n + TILE - 1) / TILE;
-    u32 changed = 0, contested = 0; // of the warp
-    int since = 0;
+    u32 changed = 0, contested = 0, listed = 0; // of the warp
+    u32 later = 0;
 #pragma unroll 1
-    for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const u64 first = (u64)tile * TILE + warp * WARP_TILE, row = first + lane * ROWS;
+    while (tile < tiles) {
+        // The run after the next one, asked for a run ahead.
+        if ((tile & in_run) == 0 && lane == 0) later = atomicAdd(&a.control->next_run, in_run + 1);
+        const u64 row = (u64)tile * WARP_TILE + lane * ROWS;
+        tile++;
+        if ((tile & in_run) == 0) {
+            __syncwarp();
+            tile = following[warp];
+            __syncwarp();
+            if (lane == 0) following[warp] = 2 * gridDim.x * WARPS * (in_run + 1) + later;
+        }
         float x[D][ROWS];
         float square[ROWS], best[ROWS], second[ROWS];
         u32 index[ROWS], old[ROWS];
-        load_labels(a.labels, row, old);
-        // Every load is on its way before the first is used.
-        T raw[D][ROWS];
-#pragma unroll
-        for (int f = 0; f < D; f++) {
-            if (exact || f < d) {
-                Four<T>::load(a.rows.x + (u64)f * a.rows.stride + row, raw[f]);
-            } else {
-#pragma unroll
-                for (int r = 0; r < ROWS; r++) raw[f][r] = 0;
-            }
-        }
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        next.take_labels(a.labels.bytes, old);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) square[r] = 0.0f, best[r] = infinity_f(), second[r] = infinity_f(), index[r] = 0;
 #pragma unroll
         for (int f = 0; f < D; f++) {
+            T raw[ROWS] = {0, 0, 0, 0};
+            if (exact || f < d) next.take(f, raw);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                x[f][r] = centred_copy(raw[f][r], shift[f], a.scale);
+                x[f][r] = centred_copy(raw[r], shift[f], a.scale);
                 square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
             }
         }
-        if (whole) {
-            sweep<D, GROUP>(x, centroids, 0, a.k_padded, best, second, index);
-        } else {
-#pragma unroll 1
-            for (int at = 0; at < a.k_padded; at += portion) {
-                int count = min(portion, a.k_padded - at);
-                __syncthreads();
-                fetch_centroids<D, GROUP>(a.copies + (u64)at * W, centroids, count);
-                __syncthreads();
-                sweep<D, GROUP>(x, centroids, at, count, best, second, index);
-            }
-        }
+        if (tile < tiles) next.ask(a.rows, a.labels, (u64)tile * WARP_TILE + lane * ROWS);
+        if (fit) sweep<D, GROUP, 4>(x, centroids, a.k_padded, best, second, index);
+        else sweep<D, GROUP, 0>(x, a.copies, a.k_padded, best, second, index);
         if constexpr (GROUP != 0) {
             // The best group once more, with the same roundings: which of its centroids, and its second least.
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 const u32 group = index[r] / GROUP;
-                const float* from = whole ? centroids + group * (GROUP * W + 4) : a.copies + (u64)index[r] * W;
+                const float* from = fit ? centroids + group * (GROUP * W + 4) : a.copies + (u64)index[r] * W;
                 const u32 start = index[r];
                 float least = infinity_f(), next = infinity_f();
 #pragma unroll (D <= 4 ? 4 : 1)
@@ -298,7 +375,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
             const int source = __ffs(lanes) - 1;
             for (u32 rows = __shfl_sync(FULL_WARP, doubt, source); rows; rows &= rows - 1) {
                 const int r = __ffs(rows) - 1;
-                const u32 label = nearest_by_warp(a.rows, first + source * ROWS + r, a.columns, a.k, lane);
+                const u32 label = nearest_by_warp(a.rows, row - lane * ROWS + source * ROWS + r, a.columns, a.k, lane);
 #pragma unroll
                 for (int i = 0; i < ROWS; i++) index[i] = lane == source && i == r ? label : index[i];
                 contested++;
@@ -311,40 +388,31 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         if (__any_sync(FULL_WARP, differs)) {
             if (differs) store_labels(a.labels, row, index);
             List& list = lists[warp];
-            u32 count = 0;
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                const bool listed = (differs >> r & 1) && (!a.rows.w || a.rows.w[row + r] > 0.0);
-                const u32 mask = __ballot_sync(FULL_WARP, listed);
-                if (listed) {
-                    const u32 at = count + __popc(mask & ((1u << lane) - 1));
-                    list.from[at] = old[r], list.to[at] = index[r], list.place[at] = lane * ROWS + r;
+                const bool moves = (differs >> r & 1) && (!a.rows.w || a.rows.w[row + r] > 0.0);
+                const u32 mask = __ballot_sync(FULL_WARP, moves);
+                if (moves) {
+                    const u32 at = listed + __popc(mask & ((1u << lane) - 1));
+                    list.from[at] = old[r], list.to[at] = index[r], list.row[at] = (u32)row + r;
                 }
-                count += __popc(mask);
+                listed += __popc(mask);
             }
-            __syncwarp();
-            move_listed(a, table, table_rows, list, count, first, lane);
-            changed += count;
-            __syncwarp();
         }
-        if (table.copies && ++since == TILES_A_FLUSH) {
-            since = 0;
-            if (lane == 0 && changed) atomicAdd(&block_moved, changed), atomicAdd(&block_changed, changed);
-            changed = 0;
-            __syncthreads();
-            const bool full = block_moved + TILES_A_FLUSH * TILE > CAPACITY;
-            __syncthreads();
-            if (full) {
-                if (threadIdx.x == 0) block_moved = 0;
-                flush_table(table, table_rows, a.sums);
-                __syncthreads();
-            }
+        if (listed >= ENOUGH) {
+            move_listed(a, gate, table, table_rows, lists[warp], listed, lane);
+            changed += listed;
+            listed = 0;
         }
     }
-    if (lane == 0 && changed) atomicAdd(&block_moved, changed), atomicAdd(&block_changed, changed);
+    if (listed) {
+        move_listed(a, gate, table, table_rows, lists[warp], listed, lane);
+        changed += listed;
+    }
+    if (lane == 0 && changed) atomicAdd(&block_changed, changed);
     if (lane == 0 && contested) atomicAdd(&block_contested, contested);
     __syncthreads();
-    if (table.copies && block_moved) flush_table(table, table_rows, a.sums);
+    if (table.copies && gate.announced) flush_table(table, table_rows, a.sums);
     if (threadIdx.x == 0) {
         if (block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
         if (block_contested) atomicAdd(&a.control->contested, block_contested);
@@ -356,17 +424,17 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ Assign<T> a) { \
         assign<T, D, GROUP>(a);                                                                              \
     }
-#define ALL(D, BLOCKS)                                                \
-    KERNEL(assign_registers_f32_d##D, float, D, 0, BLOCKS)             \
-    KERNEL(assign_registers_f32_d##D##_groups8, float, D, 8, BLOCKS)   \
-    KERNEL(assign_registers_f32_d##D##_groups16, float, D, 16, BLOCKS) \
-    KERNEL(assign_registers_f64_d##D, double, D, 0, BLOCKS)            \
-    KERNEL(assign_registers_f64_d##D##_groups8, double, D, 8, BLOCKS)  \
-    KERNEL(assign_registers_f64_d##D##_groups16, double, D, 16, BLOCKS)
-ALL(1, 4)
-ALL(2, 4)
-ALL(3, 3)
-ALL(4, 3)
-ALL(6, 2)
-ALL(8, 2)
-ALL(12, 2)
+#define ALL(D, BLOCKS, BLOCKS_GROUPED, BLOCKS_F64)                            \
+    KERNEL(assign_registers_f32_d##D, float, D, 0, BLOCKS)                     \
+    KERNEL(assign_registers_f32_d##D##_groups8, float, D, 8, BLOCKS_GROUPED)   \
+    KERNEL(assign_registers_f32_d##D##_groups16, float, D, 16, BLOCKS_GROUPED) \
+    KERNEL(assign_registers_f64_d##D, double, D, 0, BLOCKS_F64)                \
+    KERNEL(assign_registers_f64_d##D##_groups8, double, D, 8, BLOCKS_F64)      \
+    KERNEL(assign_registers_f64_d##D##_groups16, double, D, 16, BLOCKS_F64)
+ALL(1, 4, 4, 4)
+ALL(2, 4, 4, 4)
+ALL(3, 3, 2, 2)
+ALL(4, 3, 3, 3)
+ALL(6, 2, 2, 2)
+ALL(8, 2, 2, 2)
+ALL(12, 2, 2, 1)

@@ -222,6 +222,27 @@ __device__ __forceinline__ i64 table_take(const Table& t, int cell) {
     }
     return sum;
 }
+// Adds a block's table to device memory, and empties it, by one warp, while others may go on adding: a word is taken at once, and a
+// carry goes to the other word, so that nothing is lost in between.
+__device__ __forceinline__ void flush_table_by_warp(const Table& t, int* table_rows, const Sums& s, int lane) {
+#pragma unroll 1
+    for (int cell = lane; cell < t.cells; cell += 32) {
+        u32* at = t.words + (size_t)cell * 2 * t.copies;
+        i64 sum = 0;
+#pragma unroll 1
+        for (int c = 0; c < t.copies; c++) {
+            int i = (c + lane) & (t.copies - 1);
+            u32 low = atomicExch(&at[i], 0u), high = atomicExch(&at[t.copies + i], 0u);
+            sum += (i64)((u64)low | (u64)high << 32);
+        }
+        add_pending(s.pending + (u64)cell * 2, sum);
+    }
+#pragma unroll 1
+    for (int j = lane; j < s.k; j += 32) {
+        int rows = atomicExch(&table_rows[j], 0);
+        if (rows != 0) atomicAdd((u64*)&s.pending_rows[j], (u64)(i64)rows);
+    }
+}
 // Adds a block's table to device memory, and empties it. Only between barriers.
 __device__ __forceinline__ void flush_table(const Table& t, int* table_rows, const Sums& s) {
 #pragma unroll 1
@@ -314,7 +335,7 @@ struct Control {
     u32 ticket; // blocks of the update that are done
     u32 contested; // rows in the list
     u32 not_finite; // copies that are not finite
-    u32 unused;
+    u32 next_run; // tiles that the warps of assign_registers have taken beyond their first two runs
 };
 
 // One iteration, as the history tells it.
@@ -344,8 +365,10 @@ template <typename T> struct Assign {
     const Factors* factors; // (d)
     double mass_to_integer;
     int table_copies; // of each cell in shared memory; 0: straight to device memory
-    int portion; // centroids in shared memory at a time
+    int portion; // whether the centroids fit in shared memory
     const T* columns; // (d, k): the centroids, column-major
+    u32 run; // tiles that a warp takes at a time: a power of two
+    u32 unused;
 };
 
 // The exact label of a row by all lanes of a warp, each taking every 32nd centroid; the smallest j of least distance.

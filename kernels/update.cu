@@ -49,22 +49,26 @@ __device__ __forceinline__ u64 device_clock() {
     return t;
 }
 
-// Takes what is pending into the canonical sums of cluster j; returns its rows to all lanes.
-__device__ __forceinline__ i64 fold(const Sums& s, Control* control, int j, int lane) {
-    for (int c = lane; c < s.columns; c += 32) {
-        u64* p = s.pending + ((u64)j * s.columns + c) * s.limbs * 2;
-        // Plain loads: nothing else touches these cells in this kernel.
-        i128 hi = ((i128)(i64)p[1] << 32) + (i128)p[0], sum;
-        p[0] = 0, p[1] = 0;
-        if (s.limbs == 2) {
-            i128 lo = ((i128)(i64)p[3] << 32) + (i128)p[2];
-            p[2] = 0, p[3] = 0;
-            sum = s.one_limb[c] ? hi : (hi << (c == s.mass_column ? 27 : 45)) + lo;
-        } else {
-            sum = hi;
-        }
-        s.sums[(u64)j * s.columns + c] += sum;
+// Takes what is pending into the canonical sum of column c of cluster j, which it returns.
+__device__ __forceinline__ i128 fold_cell(const Sums& s, int j, int c) {
+    u64* p = s.pending + ((u64)j * s.columns + c) * s.limbs * 2;
+    i128* sum = s.sums + (u64)j * s.columns + c;
+    // Plain loads: nothing else touches these cells in this kernel.
+    i128 hi = ((i128)(i64)p[1] << 32) + (i128)p[0], all = *sum;
+    p[0] = 0, p[1] = 0;
+    if (s.limbs == 2) {
+        i128 lo = ((i128)(i64)p[3] << 32) + (i128)p[2];
+        p[2] = 0, p[3] = 0;
+        hi = s.one_limb[c] ? hi : (hi << (c == s.mass_column ? 27 : 45)) + lo;
     }
+    all += hi;
+    *sum = all;
+    return all;
+}
+
+// As `fold_cell` for all columns of cluster j; returns its rows to all lanes.
+__device__ __forceinline__ i64 fold(const Sums& s, Control* control, int j, int lane) {
+    for (int c = lane; c < s.columns; c += 32) fold_cell(s, j, c);
     i64 rows = 0;
     if (lane == 0) {
         rows = s.rows[j] + s.pending_rows[j];
@@ -193,6 +197,7 @@ template <typename T> __device__ void finish(const Update<T>& a) {
     c->shift_high = 0;
     c->moved = 0;
     c->contested = 0;
+    c->next_run = 0;
 }
 
 // Whether this block is the last to get here; what the others wrote is then visible.
@@ -200,6 +205,7 @@ __device__ __forceinline__ bool last_block(Control* control) {
     __shared__ bool last;
     __threadfence();
     __syncthreads();
+    if (gridDim.x == 1) return true;
     if (threadIdx.x == 0) {
         last = atomicAdd(&control->ticket, 1u) == gridDim.x - 1;
         if (last) control->ticket = 0;
@@ -209,10 +215,84 @@ __device__ __forceinline__ bool last_block(Control* control) {
     return last;
 }
 
+// What a block's clusters moved; goes to the control in one addition.
+struct BlockShift {
+    u64 low, high;
+    u32 moved;
+};
+
+// Fold, mean, shift and copy of cluster j at once, for at most 32 columns: a lane keeps its column in registers, so that all loads
+// are under way together.
+template <typename T> __device__ __forceinline__ void update_narrow(const Update<T>& a, BlockShift& block, int d, int j, int lane) {
+    const Sums& s = a.sums;
+    const bool mine = lane < d;
+    const u64 at = (u64)j * d + lane;
+    T before = 0, low = 0, high = 0, shift = 0;
+    int exponent = 0;
+    if (mine) before = a.centroids[at], low = a.lows[lane], high = a.highs[lane], shift = a.shift[lane], exponent = a.mean_exponents[lane];
+    i128 sum = 0;
+    if (lane < s.columns) sum = fold_cell(s, j, lane);
+    const i64 rows = s.rows[j] + s.pending_rows[j];
+    __syncwarp();
+    if (lane == 0) {
+        s.rows[j] = rows;
+        s.pending_rows[j] = 0;
+        if (rows == 0) atomicAdd(&a.control->empty, 1u);
+    }
+    u128 mass = (u128)rows;
+    if (s.mass_column >= 0) {
+        u64 low_word = __shfl_sync(FULL_WARP, (u64)(u128)sum, s.mass_column), high_word = __shfl_sync(FULL_WARP, (u64)((u128)sum >> 64), s.mass_column);
+        mass = (u128)low_word | (u128)high_word << 64;
+    }
+    T after = before;
+    if (mine && rows > 0) {
+        after = (T)rounded_mean(sum, mass, exponent, (T)0);
+        if (after < low) after = low;
+        else if (after > high) after = high;
+    }
+    if (mine) a.previous[at] = before, a.centroids[at] = after, a.columns[(u64)lane * s.k + j] = after;
+    if (__any_sync(FULL_WARP, after != before)) {
+        const double t = __dadd_rn((double)before, -(double)after);
+        double distance = 0.0;
+        for (int f = 0; f < d; f++) {
+            double u = __shfl_sync(FULL_WARP, t, f);
+            distance = __fma_rn(u, u, distance);
+        }
+        if (lane == 0) {
+            u128 moved = (u128)join(quantise_distance(a.shifts, 1.0, distance));
+            add_wide(&block.low, &block.high, moved);
+            block.moved = 1;
+        }
+    }
+    float copy = 0.0f;
+    double u = 0.0;
+    if (mine) {
+        copy = centred_copy(after, shift, a.scale);
+        a.copies[j * a.copy_stride_j + lane * a.copy_stride_f] = -copy;
+        u = __fma_rn((double)after, (double)a.scale, (double)shift);
+        u = __dmul_rn(u, u);
+    }
+    for (int o = 16; o; o >>= 1) u += __shfl_xor_sync(FULL_WARP, u, o);
+    const bool finite = __all_sync(FULL_WARP, fabsf(copy) < infinity_f());
+    if (lane == 0) {
+        float half = (float)(0.5 * u);
+        a.half_squares[j * a.half_stride] = half;
+        if (!finite || !(half < infinity_f())) atomicAdd(&a.control->not_finite, 1u);
+        else atomicMax(&a.control->largest_half_square, (u64)__double_as_longlong(0.5 * u));
+    }
+}
+
 template <typename T> __device__ __forceinline__ void update(const Update<T>& a) {
+    __shared__ BlockShift block;
     if (a.control->stop) return;
     const int lane = threadIdx.x & 31, d = a.sums.d;
+    if (threadIdx.x == 0) block.low = 0, block.high = 0, block.moved = 0;
+    __syncthreads();
     for (int j = global_thread() / 32; j < a.sums.k; j += all_threads() / 32) {
+        if (a.sums.columns <= 32) {
+            update_narrow(a, block, d, j, lane);
+            continue;
+        }
         const i64 rows = fold(a.sums, a.control, j, lane);
         if (rows > 0) {
             mean(a, d, j, rows, lane);
@@ -220,6 +300,11 @@ template <typename T> __device__ __forceinline__ void update(const Update<T>& a)
         } else {
             for (int f = lane; f < d; f += 32) a.previous[(u64)j * d + f] = a.centroids[(u64)j * d + f];
         }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && block.moved) {
+        add_wide(&a.control->shift_low, &a.control->shift_high, (u128)block.low | (u128)block.high << 64);
+        a.control->moved = 1;
     }
     if (last_block(a.control) && threadIdx.x == 0) finish(a);
 }
@@ -236,7 +321,7 @@ template <typename T> __device__ __forceinline__ void start(const Update<T>& a) 
     if (last_block(a.control) && threadIdx.x == 0) {
         make_bound(a);
         Control* c = a.control;
-        c->changed = 0, c->shift_low = 0, c->shift_high = 0, c->moved = 0, c->contested = 0, c->empty = 0, c->stop = 0;
+        c->changed = 0, c->shift_low = 0, c->shift_high = 0, c->moved = 0, c->contested = 0, c->empty = 0, c->stop = 0, c->next_run = 0;
         c->started = device_clock();
     }
 }

@@ -188,16 +188,20 @@ mod tests {
         }
     }
 
-    /// The linear bound is never below the quadratic one.
+    /// The linear bound is never below the quadratic one that it comes from.
     #[test]
     fn the_linear_bound_is_a_bound() {
         for d in [1, 4, 16, 100, 1_000] {
-            for norm in [1e-6, 0.1, 1.0, 3.0] {
-                let (slope, offset) = ExpandedTerms::new(d, 0).bound(0.5 * norm * norm);
-                let panels = Expanded::new(d, norm, 0);
+            for c in [1e-6, 0.1, 1.0, 3.0] {
+                let terms = ExpandedTerms::new(d, 0);
+                let (slope, offset) = terms.bound(0.5 * c * c);
+                let (g, r, q) = (terms.rounding, terms.reference, 1.001 * U);
                 for square in [0.0f32, 1e-12, 1e-3, 1.0, 9.0, 1e12] {
-                    let linear = square.mul_add(slope, offset);
-                    assert!(linear >= panels.width(square), "{d} {norm} {square}: {linear} {}", panels.width(square));
+                    let norm = f64::from(square).sqrt();
+                    let constant = (g + 2.0 * U + r) * c * c + terms.underflow;
+                    let width = (r * norm + 2.0 * (2.01 * q + g + r) * c) * norm + constant;
+                    let linear = f64::from(square.mul_add(slope, offset));
+                    assert!(linear >= width && linear <= 1e-3 * (norm + c) * (norm + c), "{d} {c} {square}: {linear} {width}");
                 }
                 assert!(f32::INFINITY.mul_add(slope, offset) == f32::INFINITY);
             }

@@ -7,14 +7,10 @@ use crate::backend::cpu::InstructionSet;
 use crate::error::Result;
 use crate::features::Column;
 use crate::fit;
-use crate::fixed::DistanceScale;
 use crate::model::{Fitted, Prediction};
 use crate::params::KMeans;
 use crate::predict::{self, Rows};
 use crate::tile::Part;
-
-/// The scale of distances of a score, from lows, highs and the largest `w^`.
-pub type ScoreScale<'s> = &'s dyn Fn(&[f64], &[f64], f64) -> DistanceScale;
 
 /// What the engine does, for one feature type.
 pub trait Engine: Sized {
@@ -22,7 +18,7 @@ pub trait Engine: Sized {
     fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>>;
     fn nearest(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<Prediction>>>;
     fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
-    fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>, scale: ScoreScale<'_>) -> Result<f64>;
+    fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
 }
 
 macro_rules! engine {
@@ -40,8 +36,8 @@ macro_rules! engine {
             fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {
                 predict::distances(rows)
             }
-            fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>, scale: ScoreScale<'_>) -> Result<f64> {
-                predict::inertia(rows, weights, scale)
+            fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+                predict::inertia(rows, weights)
             }
         }
     )*};

@@ -17,7 +17,7 @@ use std::time::Instant;
 use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::backend::select::{self, Choice, Place, Shape};
+use crate::backend::select::{self, Choice, Job, Place, Shape};
 use crate::backend::{Iteration, Parts, Progress, Session, Stop};
 use crate::error::Result;
 use crate::features::{Column, Features};
@@ -56,6 +56,7 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
     let d = parts[0].features.n_features();
     let params = estimator.validate(d)?;
     let shape = Shape {
+        job: Job::Fit,
         rows: parts.iter().map(|part| part.features.n_rows() as u64).sum(),
         features: d,
         clusters: params.k,

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `polars` (default) | fits and predictions on Polars frames: [`frame`] |
 //! | `arrow` | fits and predictions on arrow-rs record batches (`batch`), and models saved as Parquet files |
-//! | `cuda` | fits on NVIDIA GPUs: [`KMeans::device`], [`devices`] |
+//! | `cuda` | fits and predictions on NVIDIA GPUs: [`KMeans::device`], [`Model::on`], [`devices`] |
 //! | `python` | the expression plugin that the Python package loads |
 //!
 //! Without features the engine builds alone, on plain slices.
@@ -47,7 +47,7 @@ pub mod tile;
 mod update;
 
 pub use backend::devices;
-pub use backend::select::{Choice, DeviceInfo, Devices, Place};
+pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place};
 #[cfg(feature = "arrow")]
 pub use batch::BatchFit;
 pub use error::{ErrorKind, KMeansError, Result};
@@ -57,7 +57,7 @@ pub use float::Float;
 pub use frame::FrameFit;
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
-pub use model::{Fitted, HistoryRow, Model, Prediction, Settings};
+pub use model::{Fitted, HistoryRow, Model, Placed, Prediction, Settings};
 pub use params::{Device, History, Init, KMeans, NullPolicy, Restarts};
 
 /// The README's Rust examples run as tests.

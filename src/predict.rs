@@ -2,11 +2,14 @@
 //! answer, whatever is finite an exact one.
 
 use crate::backend::cpu::{Assigner, CentroidTable, InstructionSet, Task, Vector};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda;
+use crate::backend::select::Place;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
-use crate::fixed::DistanceScale;
+use crate::fixed::{DistanceScale, power_of_two};
 use crate::float::Float;
-use crate::model::Prediction;
+use crate::model::{Model, Prediction};
 use crate::parallel::{for_each_task, workers_for};
 use crate::reference;
 use crate::tile::{Part, Tile, WeightScale};
@@ -14,24 +17,132 @@ use crate::tile::{Part, Tile, WeightScale};
 /// Rows of a task; smaller inputs stay on the calling thread.
 const TASK: usize = 16_384;
 
-/// Rows, and what they are compared with.
+/// Rows, the model that they are compared with, and where.
 #[derive(Clone, Copy)]
 pub struct Rows<'p, 'a, T> {
+    pub model: &'p Model<T>,
     pub features: &'p Features<'a, T>,
-    pub table: &'p CentroidTable<T>,
-    pub set: InstructionSet,
-    pub tile_rows: usize,
+    pub place: Place,
 }
 
-impl<T: Float> Rows<'_, '_, T> {
+/// The labels of the rows.
+pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<u32>>> {
+    match rows.place {
+        Place::Cpu => CpuRows::new(rows).fill(1, None, Labels),
+        #[cfg(feature = "cuda")]
+        Place::Cuda(ordinal) => cuda::predict::labels(&*rows.model.device_table(ordinal)?, rows.features),
+        #[cfg(not(feature = "cuda"))]
+        Place::Cuda(_) => no_gpu(),
+    }
+}
+
+/// The labels, and the distances to the two nearest centroids.
+pub fn nearest<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<Prediction>>> {
+    match rows.place {
+        Place::Cpu => CpuRows::new(rows).fill(1, None, Nearest),
+        #[cfg(feature = "cuda")]
+        Place::Cuda(ordinal) => cuda::predict::nearest(&*rows.model.device_table(ordinal)?, rows.features),
+        #[cfg(not(feature = "cuda"))]
+        Place::Cuda(_) => no_gpu(),
+    }
+}
+
+/// The distances to all centroids.
+pub fn distances<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<f64>> {
+    match rows.place {
+        Place::Cpu => CpuRows::new(rows).fill(rows.model.n_clusters(), f64::NAN, Distances),
+        #[cfg(feature = "cuda")]
+        Place::Cuda(ordinal) => cuda::predict::distances(&*rows.model.device_table(ordinal)?, rows.features),
+        #[cfg(not(feature = "cuda"))]
+        Place::Cuda(_) => no_gpu(),
+    }
+}
+
+/// The inertia of the finite rows of positive weight.
+pub fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+    match rows.place {
+        Place::Cpu => CpuRows::new(rows).inertia(weights),
+        #[cfg(feature = "cuda")]
+        Place::Cuda(ordinal) => cuda::predict::inertia(&*rows.model.device_table(ordinal)?, rows.model, rows.features, weights),
+        #[cfg(not(feature = "cuda"))]
+        Place::Cuda(_) => no_gpu(),
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn no_gpu() -> ! {
+    unreachable!("without the feature there is no GPU to choose")
+}
+
+/// Room for `width` values a row.
+pub fn reserve<R>(n: usize, width: usize) -> Result<Vec<R>> {
+    let mut out = Vec::new();
+    match n.checked_mul(width).map(|len| out.try_reserve_exact(len)) {
+        Some(Ok(())) => Ok(out),
+        _ => Err(KMeansError::NoMemory { what: format!("{n} rows of {width} values") }),
+    }
+}
+
+/// How the distances and weights of a score become integers.
+pub struct ScoreScales {
+    pub weights: Option<WeightScale>,
+    pub distances: DistanceScale,
+}
+
+impl ScoreScales {
+    /// `lows`, `highs`: over the finite rows of positive weight and the centroids; `largest_weight`: of these rows, if there are
+    /// weights.
+    pub fn new<T: Float>(lows: &[f64], highs: &[f64], largest_weight: Option<f64>) -> Result<Self> {
+        match largest_weight {
+            Some(0.0) => return Err(KMeansError::NoPositiveWeight),
+            Some(got) if !(power_of_two(-64)..=power_of_two(64)).contains(&got) => {
+                return Err(KMeansError::WeightOutOfRange { got });
+            }
+            _ => {}
+        }
+        let largest = lows.iter().chain(highs).fold(0.0f64, |m, v| m.max(v.abs()));
+        crate::prepare::check_magnitude::<T>("feature values", largest)?;
+        let weights = largest_weight.map(WeightScale::new);
+        let distances = DistanceScale::new(reference::distance(highs, lows), weights.map_or(1.0, |scale| scale.largest));
+        Ok(Self { weights, distances })
+    }
+}
+
+/// Lows and highs of each feature over the centroids.
+pub fn centroid_extents<T: Float>(model: &Model<T>) -> [Vec<f64>; 2] {
+    let (mut lows, mut highs) = (vec![f64::INFINITY; model.d], vec![f64::NEG_INFINITY; model.d]);
+    for row in model.centroids.chunks_exact(model.d) {
+        for (f, c) in row.iter().enumerate() {
+            lows[f] = lows[f].min(c.to_f64());
+            highs[f] = highs[f].max(c.to_f64());
+        }
+    }
+    [lows, highs]
+}
+
+// ---- on the CPU ------------------------------------------------------------------------------------------------------------
+
+/// Rows, and what they are compared with.
+#[derive(Clone, Copy)]
+struct CpuRows<'p, 'a, T> {
+    model: &'p Model<T>,
+    features: &'p Features<'a, T>,
+    table: &'p CentroidTable<T>,
+    set: InstructionSet,
+    tile_rows: usize,
+}
+
+impl<'p, 'a, T: Float> CpuRows<'p, 'a, T> {
+    fn new(rows: Rows<'p, 'a, T>) -> Self {
+        let Rows { model, features, .. } = rows;
+        let tile_rows = Assigner::tile_rows::<T>(model.d, features.n_rows());
+        Self { model, features, table: model.host_table(), set: InstructionSet::detect(), tile_rows }
+    }
+
     /// Fills `out`, `width` entries a row, tile by tile: `visit(assigner, tile, bad, out)`.
     fn fill<R: Send + Clone>(self, width: usize, empty: R, visit: impl Visit<T, R>) -> Result<Vec<R>> {
         let (n, d) = (self.features.n_rows(), self.features.n_features());
-        let len = n.checked_mul(width);
-        let mut out = Vec::new();
-        if len.is_none_or(|len| out.try_reserve_exact(len).is_err()) {
-            return Err(KMeansError::NoMemory { what: format!("{n} rows of {width} values") });
-        }
+        let mut out = reserve(n, width)?;
         out.resize(n * width, empty);
         let part = Part::new(self.features.clone(), None);
         let mut workers: Vec<_> = (0..workers_for(0, n / TASK + 1))
@@ -42,6 +153,47 @@ impl<T: Float> Rows<'_, '_, T> {
             self.set.run(Fill { part: &part, rows: self, width, start: index * TASK, tile, assigner, visit: &visit, out });
         });
         Ok(out)
+    }
+
+    fn inertia(self, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+        let (n, d) = (self.features.n_rows(), self.features.n_features());
+        let part = Part::new(self.features.clone(), weights.cloned());
+        let mut tile = Tile::new(d, self.tile_rows);
+        let ranges = || (0..n).step_by(self.tile_rows).map(|start| start..(start + self.tile_rows).min(n));
+
+        let [mut lows, mut highs] = centroid_extents(self.model);
+        let mut largest_weight = weights.map(|_| 0.0f64);
+        for range in ranges() {
+            tile.load_checked(&part, range.clone());
+            if let Some((row, got)) = tile.first_negative_weight() {
+                return Err(KMeansError::NegativeWeight { row: (range.start + row) as u64, got });
+            }
+            tile.drop_weightless();
+            if let Some(largest) = &mut largest_weight {
+                *largest = tile.weights[..tile.rows].iter().fold(*largest, |m, w| m.max(*w));
+            }
+            for f in 0..d {
+                for x in tile.column(f) {
+                    lows[f] = lows[f].min(x.to_f64());
+                    highs[f] = highs[f].max(x.to_f64());
+                }
+            }
+        }
+        let scales = ScoreScales::new::<T>(&lows, &highs, largest_weight)?;
+
+        let mut assigner = Assigner::new::<T>(d, self.table.k, self.tile_rows);
+        let mut total = 0u128;
+        let mut x = vec![0.0; d];
+        for range in ranges() {
+            tile.load_checked(&part, range);
+            let labels = self.set.run(AssignTile { assigner: &mut assigner, tile: &tile, table: self.table });
+            for (r, label) in labels.into_iter().enumerate() {
+                tile.row(r, &mut x);
+                let weight = scales.weights.map_or(1.0, |scale| scale.round(tile.weights[r]));
+                total += scales.distances.quantise(weight, reference::distance(&x, self.table.row(label as usize)));
+            }
+        }
+        Ok(scales.distances.to_f64(total))
     }
 }
 
@@ -59,7 +211,7 @@ trait Visit<T, R>: Sync {
 
 struct Fill<'p, 'a, T, R, F> {
     part: &'p Part<'a, T>,
-    rows: Rows<'p, 'a, T>,
+    rows: CpuRows<'p, 'a, T>,
     width: usize,
     start: usize,
     tile: &'p mut Tile<T>,
@@ -145,77 +297,6 @@ fn for_each_row<T: Float>(tile: &Tile<T>, d: usize, places: &[usize], mut visit:
         tile.row(r, &mut x);
         visit(place, &x);
     }
-}
-
-pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<u32>>> {
-    rows.fill(1, None, Labels)
-}
-
-pub fn nearest<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<Prediction>>> {
-    rows.fill(1, None, Nearest)
-}
-
-pub fn distances<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<f64>> {
-    rows.fill(rows.table.k, f64::NAN, Distances)
-}
-
-/// The inertia of the finite rows of positive weight; `scale` gives the scale of distances from the lows and highs over these
-/// rows and the centroids, and the largest `w^`.
-pub fn inertia<T: Float>(
-    rows: Rows<'_, '_, T>,
-    weights: Option<&Column<'_, f64>>,
-    scale: impl Fn(&[f64], &[f64], f64) -> DistanceScale,
-) -> Result<f64> {
-    let d = rows.table.d;
-    let part = Part::new(rows.features.clone(), weights.cloned());
-    let n = rows.features.n_rows();
-    let mut tile = Tile::new(d, rows.tile_rows);
-    let ranges = || (0..n).step_by(rows.tile_rows).map(|start| start..(start + rows.tile_rows).min(n));
-
-    let centroid_values = |f: usize| rows.table.rows.iter().skip(f).step_by(d).map(|c| c.to_f64());
-    let mut lows: Vec<f64> = (0..d).map(|f| centroid_values(f).fold(f64::INFINITY, f64::min)).collect();
-    let mut highs: Vec<f64> = (0..d).map(|f| centroid_values(f).fold(f64::NEG_INFINITY, f64::max)).collect();
-    let mut largest_weight = if weights.is_some() { 0.0f64 } else { 1.0 };
-    for range in ranges() {
-        tile.load_checked(&part, range.clone());
-        if let Some((row, got)) = tile.first_negative_weight() {
-            return Err(KMeansError::NegativeWeight { row: (range.start + row) as u64, got });
-        }
-        tile.drop_weightless();
-        if weights.is_some() {
-            largest_weight = tile.weights[..tile.rows].iter().fold(largest_weight, |m, w| m.max(*w));
-        }
-        for f in 0..d {
-            for x in tile.column(f) {
-                lows[f] = lows[f].min(x.to_f64());
-                highs[f] = highs[f].max(x.to_f64());
-            }
-        }
-    }
-    if largest_weight == 0.0 {
-        return Err(KMeansError::NoPositiveWeight);
-    }
-    if weights.is_some() && !(2f64.powi(-64)..=2f64.powi(64)).contains(&largest_weight) {
-        return Err(KMeansError::WeightOutOfRange { got: largest_weight });
-    }
-    let largest = lows.iter().chain(&highs).fold(0.0f64, |m, v| m.max(v.abs()));
-    crate::prepare::check_magnitude::<T>("feature values", largest)?;
-    let weight_scale = weights.map(|_| WeightScale::new(largest_weight));
-    let scale = scale(&lows, &highs, weight_scale.map_or(1.0, |scale| scale.largest));
-
-    let mut assigner = Assigner::new::<T>(d, rows.table.k, rows.tile_rows);
-    let mut total = 0u128;
-    let mut x = vec![0.0; d];
-    for range in ranges() {
-        tile.load_checked(&part, range);
-        let labels = rows.set.run(AssignTile { assigner: &mut assigner, tile: &tile, table: rows.table });
-        for (r, label) in labels.into_iter().enumerate() {
-            tile.row(r, &mut x);
-            let weight = weight_scale.map_or(1.0, |scale| scale.round(tile.weights[r]));
-            total += scale.quantise(weight, reference::distance(&x, rows.table.row(label as usize)));
-        }
-    }
-    Ok(scale.to_f64(total))
 }
 
 struct AssignTile<'p, T> {

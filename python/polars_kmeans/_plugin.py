@@ -227,21 +227,32 @@ def fit(
     )
 
 
+def _device(device: Device) -> str:
+    """Return the name of a device; refuse what is none."""
+    name = str(device)
+    _internal.check_device(name)
+    return name
+
+
 def elementwise(
-    function: Literal["predict", "transform"], exprs: list[pl.Expr], model: bytes, kwargs: dict[str, Any]
+    function: Literal["predict", "transform"],
+    exprs: list[pl.Expr],
+    model: bytes,
+    device: Device,
+    kwargs: dict[str, Any],
 ) -> pl.Expr:
     """Call a function of rows under a model, morsel by morsel."""
     return register_plugin_function(
         plugin_path=_LIBRARY,
         function_name=function,
         args=[*exprs, pl.lit(model, dtype=pl.Binary)],
-        kwargs=kwargs,
+        kwargs={**kwargs, "device": _device(device)},
         is_elementwise=True,
         input_wildcard_expansion=True,
     )
 
 
-def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None) -> pl.Expr:
+def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, device: Device) -> pl.Expr:
     """Score rows under a model."""
     args = list(exprs)
     if weight is not None:
@@ -250,7 +261,7 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None) -> p
         plugin_path=_LIBRARY,
         function_name="score",
         args=[*args, pl.lit(model, dtype=pl.Binary)],
-        kwargs={"weighted": weight is not None},
+        kwargs={"weighted": weight is not None, "device": _device(device)},
         returns_scalar=True,
         changes_length=True,
         input_wildcard_expansion=True,

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from polars_kmeans import _internal, _plugin
-from polars_kmeans._typing import IntoFeatures, Output
+from polars_kmeans._typing import Device, IntoFeatures, Output
 from polars_kmeans.errors import InvalidParameterError
 
 
@@ -112,7 +112,7 @@ class KMeansModel:
         """Why it was fitted there, as a sentence; None where :attr:`device` is."""
         return self._device_reason
 
-    def predict(self, *columns: IntoFeatures, output: Output = "label") -> pl.Expr:
+    def predict(self, *columns: IntoFeatures, output: Output = "label", device: Device = "auto") -> pl.Expr:
         """Label rows: an elementwise expression, which streams.
 
         Parameters
@@ -122,20 +122,29 @@ class KMeansModel:
             expressions has no default: columns of their names may hold something else.
         output
             `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
+        device
+            Where it runs; the bits are the same everywhere. `"auto"`: a GPU for a morsel whose work pays for the way
+            there many times over (many clusters of many features), where one can be used, else the CPU. `"cpu"`,
+            `"cuda"` (the GPU with the most free memory) or `"cuda:1"`: there, or an error when the query runs.
 
         Returns
         -------
         Expr
             A column named `kmeans`. Rows with nulls, NaNs or infinities are null.
 
+        Raises
+        ------
+        InvalidParameterError
+            At once, for a parameter outside its domain.
+
         """
         if output not in ("label", "struct"):
             msg = f'output: expected "label" or "struct", got {output!r}'
             raise InvalidParameterError(msg)
         exprs = self._features(columns)
-        return _plugin.elementwise("predict", exprs, self._encoded, {"output": output}).alias("kmeans")
+        return _plugin.elementwise("predict", exprs, self._encoded, device, {"output": output}).alias("kmeans")
 
-    def transform(self, *columns: IntoFeatures) -> pl.Expr:
+    def transform(self, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:
         """Measure the distance of every row to every centroid: an elementwise expression, which streams.
 
         Parameters
@@ -143,11 +152,18 @@ class KMeansModel:
         *columns
             The features, in the model's order; by default the columns that it was fitted to. A model that was fitted to
             expressions has no default: columns of their names may hold something else.
+        device
+            As in :meth:`predict`.
 
         Returns
         -------
         Expr
             A column named `distances`: `Array(Float64, k)`, Euclidean. Rows with nulls, NaNs or infinities are null.
+
+        Raises
+        ------
+        InvalidParameterError
+            At once, for a device that is none.
 
         Examples
         --------
@@ -160,10 +176,14 @@ class KMeansModel:
 
         """
         exprs = self._features(columns)
-        return _plugin.elementwise("transform", exprs, self._encoded, {"k": self._k}).alias("distances")
+        return _plugin.elementwise("transform", exprs, self._encoded, device, {"k": self._k}).alias("distances")
 
     def score(
-        self, frame: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures, weight: str | pl.Expr | None = None
+        self,
+        frame: pl.DataFrame | pl.LazyFrame,
+        *columns: IntoFeatures,
+        weight: str | pl.Expr | None = None,
+        device: Device = "auto",
     ) -> float:
         """Return minus the inertia of a frame's rows under the model, as in scikit-learn; rows with nulls are left out.
 
@@ -176,14 +196,17 @@ class KMeansModel:
             expressions has no default: columns of their names may hold something else.
         weight
             Non-negative row weights: a column or an expression.
+        device
+            Where it runs; the bits are the same everywhere. `"auto"`: a GPU where one can be used, the data fit and it
+            is predicted to pay, else the CPU. `"cpu"`, `"cuda"` or `"cuda:1"`: there, or an error.
 
         Raises
         ------
         KMeansError
-            For columns or weights that cannot be used: see :mod:`polars_kmeans.errors`.
+            For columns, weights or a device that cannot be used: see :mod:`polars_kmeans.errors`.
 
         """
-        expr = _plugin.score(self._features(columns), self._encoded, weight)
+        expr = _plugin.score(self._features(columns), self._encoded, weight, device)
         return float(_plugin.item(frame, expr))
 
     def save(self, path: str | PathLike[str]) -> None:

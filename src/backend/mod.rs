@@ -106,6 +106,12 @@ pub trait Session<T: Float>: Send {
     fn draw(&self, target: u128) -> Result<u64>;
     /// For each candidate (`(m, d)`, row-major), by how much it would lower the total.
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
+    /// For each target, the row that is drawn (see [`Session::draw`]) as a candidate, and its gain.
+    fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
+        let rows = targets.iter().map(|&target| self.row(self.draw(target)?)).collect::<Result<Vec<_>>>()?.concat();
+        let gains = self.gains(&rows)?;
+        Ok((rows, gains))
+    }
     /// Takes a centroid: draw weights become integer distances to the nearest one taken. Returns the total.
     fn take_seed(&mut self, centroid: &[T]) -> Result<u128>;
     /// Frees what seeding needed.

@@ -25,9 +25,9 @@ use arrow::datatypes::{DataType, Field, Float64Type, Schema};
 
 use self::columns::{BatchFeatures, frame_error, view, weights};
 use crate::error::{KMeansError, Result};
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Labels};
+use crate::model::{AnyModel, FeatureLayout, KMeansModel, Labels, Placed};
 use crate::parallel::FloatEnvironment;
-use crate::params::KMeans;
+use crate::params::{Device, KMeans};
 
 /// A fitted model, and the labels of the batches that it was fitted to.
 #[derive(Debug, Clone)]
@@ -76,15 +76,13 @@ fn split(labels: Labels, lengths: impl Iterator<Item = usize>) -> Vec<UInt32Arra
 }
 
 impl KMeansModel {
-    /// The label of every row of a batch that has the model's columns; null where a value is null or not finite.
+    /// The label of every row of a batch that has the model's columns; null where a value is null or not finite. On the CPU, as
+    /// what follows.
     ///
     /// # Errors
     /// [`KMeansError::MissingColumn`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::WidthMismatch`].
     pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
-        let Some(features) = self.batch_features(std::slice::from_ref(batch))? else {
-            return Ok(UInt32Array::new_null(batch.num_rows()));
-        };
-        Ok(UInt32Array::from(self.predict_any(&features.view()?)?))
+        self.on(Device::Cpu).predict_batch(batch)
     }
 
     /// The Euclidean distance of every row to every centroid: lists of `k` Float64, null where a value is null or not finite.
@@ -92,14 +90,7 @@ impl KMeansModel {
     /// # Errors
     /// As [`KMeansModel::predict_batch`].
     pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
-        let distances = match self.batch_features(std::slice::from_ref(batch))? {
-            Some(features) => self.transform_any(&features.view()?)?,
-            None => vec![f64::NAN; batch.num_rows() * self.n_clusters()],
-        };
-        // The engine marks rows without an answer by NaN, which no distance of finite rows is.
-        let valid: Vec<bool> = distances.chunks_exact(self.n_clusters()).map(|row| !row[0].is_nan()).collect();
-        let nulls = valid.contains(&false).then(|| NullBuffer::from(valid));
-        rows(Arc::new(Float64Array::from(distances)), self.n_clusters(), nulls)
+        self.on(Device::Cpu).transform_batch(batch)
     }
 
     /// Minus the inertia of the batches' rows under the model, as in scikit-learn; rows with nulls or values that are not
@@ -108,10 +99,7 @@ impl KMeansModel {
     /// # Errors
     /// As [`KMeansModel::predict_batch`], and those of the weights.
     pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
-        let Some(features) = self.batch_features(batches)? else { return Ok(0.0) };
-        let weights = weight.map(|name| weights(batches, name)).transpose()?;
-        let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
-        self.score_any(&features.view()?, weights.as_ref())
+        self.on(Device::Cpu).score_batches(batches, weight)
     }
 
     /// `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column a feature in the features' type, or
@@ -161,6 +149,37 @@ impl KMeansModel {
             return Err(KMeansError::WidthMismatch { what: "features", expected: self.n_features(), got: features.d });
         }
         Ok((!features.width_unknown).then_some(features))
+    }
+}
+
+/// The errors are those of the model's own methods, and of a device that was demanded and cannot be used.
+impl Placed<'_, KMeansModel> {
+    /// As [`KMeansModel::predict_batch`].
+    pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
+        let Some(features) = self.model.batch_features(std::slice::from_ref(batch))? else {
+            return Ok(UInt32Array::new_null(batch.num_rows()));
+        };
+        Ok(UInt32Array::from(self.predict_any(&features.view()?)?))
+    }
+
+    /// As [`KMeansModel::transform_batch`].
+    pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
+        let distances = match self.model.batch_features(std::slice::from_ref(batch))? {
+            Some(features) => self.transform_any(&features.view()?)?,
+            None => vec![f64::NAN; batch.num_rows() * self.model.n_clusters()],
+        };
+        // The engine marks rows without an answer by NaN, which no distance of finite rows is.
+        let valid: Vec<bool> = distances.chunks_exact(self.model.n_clusters()).map(|row| !row[0].is_nan()).collect();
+        let nulls = valid.contains(&false).then(|| NullBuffer::from(valid));
+        rows(Arc::new(Float64Array::from(distances)), self.model.n_clusters(), nulls)
+    }
+
+    /// As [`KMeansModel::score_batches`].
+    pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
+        let Some(features) = self.model.batch_features(batches)? else { return Ok(0.0) };
+        let weights = weight.map(|name| weights(batches, name)).transpose()?;
+        let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
+        self.score_any(&features.view()?, weights.as_ref())
     }
 }
 

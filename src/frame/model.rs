@@ -6,8 +6,9 @@ use super::columns::{self, FrameFeatures};
 use super::select;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Prediction};
+use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Placed, Prediction};
 use crate::parallel::FloatEnvironment;
+use crate::params::Device;
 
 impl KMeansModel {
     /// `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column a feature in the features' type, or the one
@@ -38,12 +39,13 @@ impl KMeansModel {
         )?)
     }
 
-    /// The label of every row of a frame that has the model's columns: `UInt32`, null where a value is null or not finite.
+    /// The label of every row of a frame that has the model's columns: `UInt32`, null where a value is null or not finite. On the
+    /// CPU, as all that follows.
     ///
     /// # Errors
     /// [`KMeansError::MissingColumn`], or as [`KMeansModel::predict_columns`].
     pub fn predict(&self, df: &DataFrame) -> Result<UInt32Chunked> {
-        self.predict_columns(&select(df, self.columns_to_find()?)?)
+        self.on(Device::Cpu).predict(df)
     }
 
     /// The label of every row, the columns given in the order of the model's features.
@@ -51,11 +53,7 @@ impl KMeansModel {
     /// # Errors
     /// [`KMeansError::WidthMismatch`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::LengthMismatch`].
     pub fn predict_columns(&self, columns: &[Column]) -> Result<UInt32Chunked> {
-        let Some(features) = self.frame_features(columns)? else {
-            return Ok(UInt32Chunked::full_null("label".into(), columns[0].len()));
-        };
-        let labels = self.predict_any(&features.view()?)?;
-        Ok(UInt32Chunked::from_iter_options("label".into(), labels.into_iter()))
+        self.on(Device::Cpu).predict_columns(columns)
     }
 
     /// `label` (UInt32), `distance` and `second_distance` (Float64; null with one cluster) of every row, as a frame.
@@ -63,7 +61,79 @@ impl KMeansModel {
     /// # Errors
     /// As [`KMeansModel::predict_columns`].
     pub fn predict_distances(&self, columns: &[Column]) -> Result<DataFrame> {
-        let rows: Vec<Option<Prediction>> = match self.frame_features(columns)? {
+        self.on(Device::Cpu).predict_distances(columns)
+    }
+
+    /// The Euclidean distance of every row of a frame to every centroid: `Array(Float64, k)`, null where a value is null or not
+    /// finite.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict`].
+    pub fn transform(&self, df: &DataFrame) -> Result<Series> {
+        self.on(Device::Cpu).transform(df)
+    }
+
+    /// As [`KMeansModel::transform`], the columns given in the order of the model's features.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict_columns`].
+    pub fn transform_columns(&self, columns: &[Column]) -> Result<Series> {
+        self.on(Device::Cpu).transform_columns(columns)
+    }
+
+    /// Minus the inertia of a frame's rows under the model, as in scikit-learn; rows with nulls or values that are not finite
+    /// are left out.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict`].
+    pub fn score(&self, df: &DataFrame) -> Result<f64> {
+        self.on(Device::Cpu).score(df)
+    }
+
+    /// As [`KMeansModel::score`], the columns given in the order of the model's features, with a weight a row if given.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict_columns`], and those of the weights.
+    pub fn score_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<f64> {
+        self.on(Device::Cpu).score_columns(columns, weights)
+    }
+
+    /// The model's own columns of a frame.
+    fn select(&self, df: &DataFrame) -> Result<Vec<Column>> {
+        select(df, self.columns_to_find()?)
+    }
+
+    /// The columns in the wider of the model's type and theirs: float64 input is never cast down. None where they are lists
+    /// without a single one that is not null.
+    fn frame_features(&self, columns: &[Column]) -> Result<Option<FrameFeatures>> {
+        if columns.is_empty() {
+            return Err(KMeansError::NoFeatures);
+        }
+        let _environment = FloatEnvironment::default_rounding();
+        let features = FrameFeatures::of_width(columns, !self.is_f32(), Some(self.n_features()))?;
+        Ok((!features.width_unknown).then_some(features))
+    }
+}
+
+/// The errors are those of the model's own methods, and of a device that was demanded and cannot be used.
+impl Placed<'_, KMeansModel> {
+    /// As [`KMeansModel::predict`].
+    pub fn predict(&self, df: &DataFrame) -> Result<UInt32Chunked> {
+        self.predict_columns(&self.model.select(df)?)
+    }
+
+    /// As [`KMeansModel::predict_columns`].
+    pub fn predict_columns(&self, columns: &[Column]) -> Result<UInt32Chunked> {
+        let Some(features) = self.model.frame_features(columns)? else {
+            return Ok(UInt32Chunked::full_null("label".into(), columns[0].len()));
+        };
+        let labels = self.predict_any(&features.view()?)?;
+        Ok(UInt32Chunked::from_iter_options("label".into(), labels.into_iter()))
+    }
+
+    /// As [`KMeansModel::predict_distances`].
+    pub fn predict_distances(&self, columns: &[Column]) -> Result<DataFrame> {
+        let rows: Vec<Option<Prediction>> = match self.model.frame_features(columns)? {
             Some(features) => self.predict_distances_any(&features.view()?)?,
             None => vec![None; columns[0].len()],
         };
@@ -75,23 +145,16 @@ impl KMeansModel {
         Ok(DataFrame::new(rows.len(), vec![label.into_column(), distance.into_column(), second.into_column()])?)
     }
 
-    /// The Euclidean distance of every row of a frame to every centroid: `Array(Float64, k)`, null where a value is null or not
-    /// finite.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict`].
+    /// As [`KMeansModel::transform`].
     pub fn transform(&self, df: &DataFrame) -> Result<Series> {
-        self.transform_columns(&select(df, self.columns_to_find()?)?)
+        self.transform_columns(&self.model.select(df)?)
     }
 
-    /// As [`KMeansModel::transform`], the columns given in the order of the model's features.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict_columns`].
+    /// As [`KMeansModel::transform_columns`].
     pub fn transform_columns(&self, columns: &[Column]) -> Result<Series> {
-        let (name, k) = (PlSmallStr::from("distances"), self.n_clusters());
+        let (name, k) = (PlSmallStr::from("distances"), self.model.n_clusters());
         let dtype = DataType::Array(Box::new(DataType::Float64), k);
-        let Some(features) = self.frame_features(columns)? else {
+        let Some(features) = self.model.frame_features(columns)? else {
             return Ok(Series::full_null(name, columns[0].len(), &dtype));
         };
         let distances = self.transform_any(&features.view()?)?;
@@ -110,37 +173,19 @@ impl KMeansModel {
         Ok(array.zip_with(&mask, &Series::full_null(name, valid.len(), &dtype))?)
     }
 
-    /// Minus the inertia of a frame's rows under the model, as in scikit-learn; rows with nulls or values that are not finite
-    /// are left out.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict`].
+    /// As [`KMeansModel::score`].
     pub fn score(&self, df: &DataFrame) -> Result<f64> {
-        self.score_columns(&select(df, self.columns_to_find()?)?, None)
+        self.score_columns(&self.model.select(df)?, None)
     }
 
-    /// As [`KMeansModel::score`], the columns given in the order of the model's features, with a weight a row if given.
-    ///
-    /// # Errors
-    /// As [`KMeansModel::predict_columns`], and those of the weights.
+    /// As [`KMeansModel::score_columns`].
     pub fn score_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<f64> {
         let weights = weights.map(columns::weights).transpose()?;
         let weights = weights.as_ref().map(columns::view).transpose()?;
-        match self.frame_features(columns)? {
+        match self.model.frame_features(columns)? {
             Some(features) => self.score_any(&features.view()?, weights.as_ref()),
             None => Ok(0.0),
         }
-    }
-
-    /// The columns in the wider of the model's type and theirs: float64 input is never cast down. None where they are lists
-    /// without a single one that is not null.
-    fn frame_features(&self, columns: &[Column]) -> Result<Option<FrameFeatures>> {
-        if columns.is_empty() {
-            return Err(KMeansError::NoFeatures);
-        }
-        let _environment = FloatEnvironment::default_rounding();
-        let features = FrameFeatures::of_width(columns, !self.is_f32(), Some(self.n_features()))?;
-        Ok((!features.width_unknown).then_some(features))
     }
 }
 

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "polars")]
 use super::Prediction;
-use super::{Derived, HistoryRow, Model, Settings};
+use super::{Derived, HistoryRow, Model, Placed, Settings};
 use crate::backend::select::Choice;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
-use crate::params::{KMeans, NullPolicy};
+use crate::params::{Device, KMeans, NullPolicy};
 use crate::prepare::check_magnitude;
 use crate::tile::Selection;
 
@@ -262,40 +262,9 @@ impl KMeansModel {
         matches!(self.model, AnyModel::F32(_))
     }
 
-    pub(crate) fn predict_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<Option<u32>>> {
-        self.on(features, |model, x| model.predict(x), |model, x| model.predict(x))
-    }
-
-    #[cfg(feature = "polars")]
-    pub(crate) fn predict_distances_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<Option<Prediction>>> {
-        self.on(features, |model, x| model.predict_distances(x), |model, x| model.predict_distances(x))
-    }
-
-    pub(crate) fn transform_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<f64>> {
-        self.on(features, |model, x| model.transform(x), |model, x| model.transform(x))
-    }
-
-    pub(crate) fn score_any(&self, features: &AnyFeatures<'_>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
-        self.on(features, |model, x| model.score(x, weights), |model, x| model.score(x, weights))
-    }
-
-    /// Runs in the wider of the model's type and the features': float64 input is never cast down. Doors widen float32 columns
-    /// for a float64 model.
-    fn on<R>(
-        &self,
-        features: &AnyFeatures<'_>,
-        narrow: impl FnOnce(&Model<f32>, &Features<'_, f32>) -> Result<R>,
-        wide: impl FnOnce(&Model<f64>, &Features<'_, f64>) -> Result<R>,
-    ) -> Result<R> {
-        match (&self.model, features) {
-            (AnyModel::F32(model), AnyFeatures::F32(x)) => narrow(model, x),
-            (AnyModel::F32(model), AnyFeatures::F64(x)) => wide(self.widened.get(|| model.widened()), x),
-            (AnyModel::F64(model), AnyFeatures::F64(x)) => wide(model, x),
-            (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::UnsupportedDtype {
-                column: self.names()[0].clone(),
-                got: "float32 for a float64 model".into(),
-            }),
-        }
+    /// The model on a device: [`Placed`] has the same predictions, with the same bits.
+    pub fn on(&self, device: Device) -> Placed<'_, Self> {
+        Placed::new(self, device)
     }
 
     /// Refuses a model that was read from somewhere and does not hold together.
@@ -312,6 +281,45 @@ impl KMeansModel {
                 expected: "finite centroids within range that fit their names, sizes and parameters".into(),
                 got: format!("{} sizes and {} columns that do not", self.sizes().len(), self.names().len()),
             })
+        }
+    }
+}
+
+impl Placed<'_, KMeansModel> {
+    pub(crate) fn predict_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<Option<u32>>> {
+        self.in_type(features, |model, x| model.predict(x), |model, x| model.predict(x))
+    }
+
+    #[cfg(feature = "polars")]
+    pub(crate) fn predict_distances_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<Option<Prediction>>> {
+        self.in_type(features, |model, x| model.predict_distances(x), |model, x| model.predict_distances(x))
+    }
+
+    pub(crate) fn transform_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<f64>> {
+        self.in_type(features, |model, x| model.transform(x), |model, x| model.transform(x))
+    }
+
+    pub(crate) fn score_any(&self, features: &AnyFeatures<'_>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+        self.in_type(features, |model, x| model.score(x, weights), |model, x| model.score(x, weights))
+    }
+
+    /// Runs in the wider of the model's type and the features': float64 input is never cast down. Doors widen float32 columns
+    /// for a float64 model.
+    fn in_type<R>(
+        &self,
+        features: &AnyFeatures<'_>,
+        narrow: impl FnOnce(Placed<'_, Model<f32>>, &Features<'_, f32>) -> Result<R>,
+        wide: impl FnOnce(Placed<'_, Model<f64>>, &Features<'_, f64>) -> Result<R>,
+    ) -> Result<R> {
+        let &Self { model: whole, device } = self;
+        match (&whole.model, features) {
+            (AnyModel::F32(model), AnyFeatures::F32(x)) => narrow(model.on(device), x),
+            (AnyModel::F32(model), AnyFeatures::F64(x)) => wide(whole.widened.get(|| model.widened()).on(device), x),
+            (AnyModel::F64(model), AnyFeatures::F64(x)) => wide(model.on(device), x),
+            (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::UnsupportedDtype {
+                column: whole.names()[0].clone(),
+                got: "float32 for a float64 model".into(),
+            }),
         }
     }
 }

@@ -7,7 +7,9 @@
 mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
+mod placed;
 mod settings;
+mod tables;
 #[cfg(feature = "polars")]
 mod wire;
 
@@ -17,18 +19,17 @@ pub use file::FORMAT;
 pub(crate) use kmeans_model::{AnyFeatures, Labels};
 #[cfg(feature = "serde")]
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
+pub use placed::Placed;
 pub use settings::Settings;
 
 use std::sync::OnceLock;
 
-use crate::backend::cpu::{Assigner, CentroidTable, InstructionSet};
+use self::tables::Tables;
 use crate::backend::select::Choice;
-use crate::error::{KMeansError, Result};
+use crate::error::Result;
 use crate::features::{Column, Features};
-use crate::fixed::DistanceScale;
 use crate::float::Float;
-use crate::parallel::{FloatEnvironment, PoolShare};
-use crate::predict::Rows;
+use crate::params::Device;
 use crate::tile::Selection;
 
 /// One iteration of a fit.
@@ -62,7 +63,7 @@ pub struct Model<T> {
     pub(crate) settings: Settings,
     /// What rows are compared with, made at the first prediction.
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub(crate) table: Derived<CentroidTable<T>>,
+    pub(crate) table: Derived<Tables<T>>,
 }
 
 /// Something that follows from the rest of a value: made once, when it is first asked for; no part of equality.
@@ -184,12 +185,18 @@ impl<T: Float> Model<T> {
         &self.settings
     }
 
-    /// The exact label of every row; `None` where a row holds a null or a value that is not finite.
+    /// The model on a device: [`Placed`] has the same predictions, with the same bits.
+    pub fn on(&self, device: Device) -> Placed<'_, Self> {
+        Placed::new(self, device)
+    }
+
+    /// The exact label of every row; `None` where a row holds a null or a value that is not finite. On the CPU, as all that
+    /// follows.
     ///
     /// # Errors
-    /// [`KMeansError::WidthMismatch`] for features of another width.
+    /// [`KMeansError::WidthMismatch`](crate::KMeansError) for features of another width.
     pub fn predict(&self, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
-        self.with_rows(features, T::labels)?
+        self.on(Device::Cpu).predict(features)
     }
 
     /// Label, distance and second distance of every row; `None` as in [`Model::predict`].
@@ -197,7 +204,7 @@ impl<T: Float> Model<T> {
     /// # Errors
     /// As [`Model::predict`].
     pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
-        self.with_rows(features, T::nearest)?
+        self.on(Device::Cpu).predict_distances(features)
     }
 
     /// The Euclidean distance of every row to every centroid, `(n, k)` row-major; NaN where a row holds a null or a value that
@@ -206,29 +213,17 @@ impl<T: Float> Model<T> {
     /// # Errors
     /// As [`Model::predict`].
     pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
-        self.with_rows(features, T::distances)?
+        self.on(Device::Cpu).transform(features)
     }
 
     /// Minus the inertia of these rows under the model, as in scikit-learn; rows with nulls or values that are not finite are
     /// left out.
     ///
     /// # Errors
-    /// As [`Model::predict`], and [`KMeansError::LengthMismatch`] or [`KMeansError::NegativeWeight`] for the weights.
+    /// As [`Model::predict`]; and weights of another length, negative ones, none that is positive, and values or weights outside
+    /// the magnitudes of a fit.
     pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
-        if let Some(weights) = weights
-            && weights.len() != features.n_rows()
-        {
-            return Err(KMeansError::LengthMismatch {
-                what: "weights".into(),
-                expected: features.n_rows(),
-                got: weights.len(),
-            });
-        }
-        let scale = |lows: &[f64], highs: &[f64], largest_weight| {
-            DistanceScale::new(crate::reference::distance(highs, lows), largest_weight)
-        };
-        let inertia = self.with_rows(features, |rows| T::inertia(rows, weights, &scale))?;
-        inertia.map(|inertia| -inertia)
+        self.on(Device::Cpu).score(features, weights)
     }
 
     /// The same model in float64: what float64 rows are compared with.
@@ -236,20 +231,6 @@ impl<T: Float> Model<T> {
         let Self { d, names, sizes, inertias, inertia, n_iter, history, settings, .. } = self.clone();
         let centroids = self.centroids.iter().map(|c| c.to_f64()).collect();
         Model { d, names, centroids, sizes, inertias, inertia, n_iter, history, settings, table: Derived::default() }
-    }
-
-    fn with_rows<R: Send>(&self, features: &Features<'_, T>, work: impl FnOnce(Rows<'_, '_, T>) -> R) -> Result<R> {
-        if features.n_features() != self.d {
-            return Err(KMeansError::WidthMismatch { what: "features", expected: self.d, got: features.n_features() });
-        }
-        let _environment = FloatEnvironment::default_rounding();
-        let _share = PoolShare::enter();
-        let table = self.table.get(|| {
-            let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
-            CentroidTable::new(&self.centroids, self.d, &self.centre(), extent)
-        });
-        let tile_rows = Assigner::tile_rows::<T>(self.d, features.n_rows());
-        Ok(work(Rows { features, table, set: InstructionSet::detect(), tile_rows }))
     }
 
     /// Near the data: the mean of the centroids, weighted by their sizes.

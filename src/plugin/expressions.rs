@@ -15,6 +15,7 @@ use super::options::{FitOptions, PredictOptions, ScoreOptions, TooFew, Transform
 use crate::error::{KMeansError, Result};
 use crate::frame::{FrameFit, check_weight, float_type};
 use crate::model::{FeatureLayout, KMeansModel};
+use crate::params::Device;
 
 /// Name of the output column.
 const NAME: &str = "kmeans";
@@ -57,6 +58,10 @@ impl Call {
             Err(error) => Err(error),
         }
     }
+}
+
+fn device(name: &str) -> Result<Device> {
+    name.parse()
 }
 
 /// The value of a literal of one binary.
@@ -176,7 +181,7 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     Ok(match fit {
         None => nulls(n, &label_dtype(&kwargs.output)?)?,
         Some(fit) if is_struct(&kwargs.output)? => {
-            let mut rows = fit.model.predict_distances(&call.features)?;
+            let mut rows = fit.model.on(device(&kwargs.device)?).predict_distances(&call.features)?;
             if fit.labels.null_count() > 0 {
                 // Rows that were skipped for their weight have features, and still no answer.
                 let kept = fit.labels.is_not_null();
@@ -230,6 +235,7 @@ fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 #[polars_expr(output_type_func_with_kwargs=predict_field)]
 fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
+    let model = model.on(device(&kwargs.device)?);
     Ok(if is_struct(&kwargs.output)? {
         model.predict_distances(&columns)?.into_struct(NAME.into()).into_series()
     } else {
@@ -244,7 +250,7 @@ fn transform(inputs: &[Series], kwargs: TransformOptions) -> PolarsResult<Series
     if model.n_clusters() != kwargs.k {
         return Err(invalid("k", &format!("{} as in the model", model.n_clusters()), kwargs.k).into());
     }
-    Ok(model.transform_columns(&columns)?)
+    Ok(model.on(device(&kwargs.device)?).transform_columns(&columns)?)
 }
 
 /// Minus the inertia of the rows under a model.
@@ -252,6 +258,6 @@ fn transform(inputs: &[Series], kwargs: TransformOptions) -> PolarsResult<Series
 fn score(inputs: &[Series], kwargs: ScoreOptions) -> PolarsResult<Series> {
     let (model, mut columns) = with_model(inputs)?;
     let weights = if kwargs.weighted { columns.pop() } else { None };
-    let score = model.score_columns(&columns, weights.as_ref())?;
+    let score = model.on(device(&kwargs.device)?).score_columns(&columns, weights.as_ref())?;
     Ok(Float64Chunked::from_slice("score".into(), &[score]).into_series())
 }

@@ -18,6 +18,7 @@ use self::options::FitOptions;
 use crate::backend::select::DeviceInfo;
 use crate::error::KMeansError;
 use crate::model::KMeansModel;
+use crate::params::Device;
 
 /// Inside a query, an error is Polars' `ComputeError`; its text starts with the name of the Python exception.
 impl From<KMeansError> for PolarsError {
@@ -113,6 +114,12 @@ fn check_options(py: Python<'_>, options: FitOptions) -> PyResult<()> {
     options.check().map_err(|error| raise(py, &error))
 }
 
+/// Refuses what is no name of a device.
+#[pyfunction]
+fn check_device(py: Python<'_>, name: &str) -> PyResult<()> {
+    name.parse::<Device>().map(|_| ()).map_err(|error| raise(py, &error))
+}
+
 /// Starting centroids as float64, little-endian, row-major; and the columns that hold numbers: their names and how many values
 /// each has in a row. Nulls become NaN, which the fit refuses.
 #[pyfunction]
@@ -158,6 +165,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(save_model, module)?)?;
     module.add_function(wrap_pyfunction!(load_model, module)?)?;
     module.add_function(wrap_pyfunction!(check_options, module)?)?;
+    module.add_function(wrap_pyfunction!(check_device, module)?)?;
     module.add_function(wrap_pyfunction!(encode_centroids, module)?)?;
     module.add_function(wrap_pyfunction!(devices, module)?)?;
     Ok(())

@@ -22,7 +22,7 @@ pub struct FitOptions {
     null_policy: String,
     too_few: String,
     history: String,
-    device: String,
+    pub device: String,
     pub output: String,
     pub weighted: bool,
     /// Whether the features are expressions other than plain columns.
@@ -39,16 +39,19 @@ pub struct FitOptions {
 #[derive(Debug, Clone, Deserialize)]
 pub struct PredictOptions {
     pub output: String,
+    pub device: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct TransformOptions {
     pub k: usize,
+    pub device: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct ScoreOptions {
     pub weighted: bool,
+    pub device: String,
 }
 
 /// What to do when there are fewer distinct rows than clusters.

@@ -11,13 +11,12 @@ use crate::params::Params;
 use crate::rng::{Stream, below, draw_u64};
 
 pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
-    let draw = |session: &dyn Session<T>, total: u128, step: usize, trial: u32| {
-        let u = draw_u64(params.seed, Stream::PlusPlus, restart, step as u32, trial);
-        session.row(session.draw(below(u, total))?)
+    let target = |total: u128, step: usize, trial: u32| {
+        below(draw_u64(params.seed, Stream::PlusPlus, restart, step as u32, trial), total)
     };
     let trials = 2 + (params.k as f64).ln().floor() as u32;
     let total = session.start_draws()?;
-    let mut centroids = draw(session, total, 0, 0)?;
+    let mut centroids = session.row(session.draw(target(total, 0, 0))?)?;
     if params.k == 1 {
         return Ok(centroids);
     }
@@ -27,8 +26,8 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u3
         if total == 0 {
             return Err(KMeansError::TooFewDistinct { k: params.k, rows: session.positive_rows() });
         }
-        let candidates = (0..trials).map(|trial| draw(session, total, step, trial)).collect::<Result<Vec<_>>>()?.concat();
-        let gains = session.gains(&candidates)?;
+        let targets: Vec<u128> = (0..trials).map(|trial| target(total, step, trial)).collect();
+        let (candidates, gains) = session.trials(&targets)?;
         let best = gains.iter().enumerate().fold(0, |best, (i, gain)| if *gain > gains[best] { i } else { best });
         let chosen = &candidates[best * d..][..d];
         centroids.extend_from_slice(chosen);

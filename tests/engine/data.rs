@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use polars_kmeans::{Device, Fitted, Float, KMeans};
 
-/// The estimator on the GPU, where there is one that can be used; a missing one that was demanded fails.
-pub fn on_gpu(estimator: &KMeans) -> Option<KMeans> {
+/// The GPU, where there is one that can be used; a missing one that was demanded fails.
+pub fn gpu() -> Option<Device> {
     static USABLE: OnceLock<bool> = OnceLock::new();
     let usable = *USABLE.get_or_init(|| {
         let found = polars_kmeans::devices();
@@ -13,7 +13,12 @@ pub fn on_gpu(estimator: &KMeans) -> Option<KMeans> {
         assert!(usable || std::env::var_os("POLARS_KMEANS_DEMAND_GPU").is_none(), "a GPU was demanded: {found:?}");
         usable
     });
-    usable.then(|| estimator.clone().device(Device::Cuda(None)))
+    usable.then_some(Device::Cuda(None))
+}
+
+/// The estimator on the GPU, where there is one.
+pub fn on_gpu(estimator: &KMeans) -> Option<KMeans> {
+    gpu().map(|device| estimator.clone().device(device))
 }
 
 /// FNV-1a over the bits of labels, centroids, inertia, sizes, history and iteration count.

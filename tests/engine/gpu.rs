@@ -1,8 +1,11 @@
 //! The GPU beside the CPU, over shapes that reach every kernel: the same bits.
 
-use polars_kmeans::{Column, Features, Float, History, Init, KMeans, Restarts};
+use polars_kmeans::{
+    Chunk, Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, Model, Place, Prediction, Restarts,
+    Validity,
+};
 
-use crate::data::{KINDS, Random, columns, hash, on_gpu, rows};
+use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rows};
 
 /// Shapes by round: registers of every width, one sweep and groups, one and many portions of centroids, sums in shared memory
 /// and in device memory, every tile of the tiled kernel, labels of one and two bytes.
@@ -74,7 +77,194 @@ fn check<T: Float>(round: u64) -> bool {
 
 #[test]
 fn the_gpu_gives_the_bits_of_the_cpu() {
-    let answered = (0..216).map(|round| usize::from(check::<f32>(round)) + usize::from(check::<f64>(round + 1_000))).sum::<usize>();
+    let answered =
+        (0..216).map(|round| usize::from(check::<f32>(round)) + usize::from(check::<f64>(round + 1_000))).sum::<usize>();
     println!("{answered} of 432 fits compared");
     assert!(answered >= 300, "only {answered} fits had an answer");
+}
+
+// ---- predictions -----------------------------------------------------------------------------------------------------------
+
+/// Shapes by round: borders of the tiles of `kernels/predict.cu`, every tile of the filter.
+fn model_shape(round: u64, random: &mut Random) -> [usize; 2] {
+    match round % 10 {
+        0 => [1 + random.below(3), 1 + random.below(20)],
+        1 => [1 + random.below(40), 1 + random.below(40)],
+        2 => [1 + random.below(2), 3_000 - random.below(20)],
+        3 => [62 + random.below(5), 15 + random.below(3)],
+        4 => [200 + random.below(800), 1 + random.below(60)],
+        5 => [17 + random.below(50), 60 + random.below(10)],
+        6 => [1_000 - random.below(2), 1 + random.below(2)],
+        7 => [126 + random.below(5), 31 + random.below(4)],
+        8 => [1 + random.below(12), 120 + random.below(300)],
+        _ => [5 + random.below(60), 1_000 + random.below(2_001)],
+    }
+}
+
+/// One iteration from some of the rows; none where they are too few.
+fn model_of<T: Float>(x: &[T], d: usize, k: usize, random: &mut Random) -> Option<Model<T>> {
+    let chosen = (0..k).flat_map(|_| {
+        let i = random.below(x.len() / d);
+        x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>()
+    });
+    let estimator = KMeans::new(k).init(Init::Given(chosen.collect())).max_iter(1).device(Device::Cpu);
+    match estimator.fit_features(&Features::from_rows(x, d).unwrap(), None) {
+        Ok(fitted) => Some(fitted.model),
+        Err(KMeansError::TooFewDistinct { .. } | KMeansError::RangeTooWide { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The bits of an answer; one NaN is like another.
+fn bits(values: impl IntoIterator<Item = f64>) -> Vec<u64> {
+    values.into_iter().map(|v| if v.is_nan() { u64::MAX } else { v.to_bits() }).collect()
+}
+
+fn prediction_bits(rows: &[Option<Prediction>]) -> Vec<u64> {
+    let words = |row: &Option<Prediction>| match row {
+        None => [u64::MAX; 3],
+        Some(p) => [u64::from(p.label.unwrap()), p.distance.to_bits(), p.second_distance.map_or(u64::MAX, f64::to_bits)],
+    };
+    rows.iter().flat_map(words).collect()
+}
+
+fn assert_same<A: PartialEq + std::fmt::Debug>(ours: &[A], theirs: &[A], what: &str) {
+    assert_eq!(ours.len(), theirs.len(), "{what}");
+    if let Some(i) = (0..ours.len()).find(|&i| ours[i] != theirs[i]) {
+        panic!("{what}: entry {i} of {} is {:?} on the GPU, {:?} on the CPU", ours.len(), ours[i], theirs[i]);
+    }
+}
+
+/// All answers of a model for these rows, on both. Returns how many rows had one, and whether there was a score.
+fn compare<T: Float>(
+    model: &Model<T>,
+    features: &Features<'_, T>,
+    weights: Option<&Column<'_, f64>>,
+    device: Device,
+    what: &str,
+) -> (usize, bool) {
+    let gpu = model.on(device);
+    let labels = model.predict(features).unwrap();
+    assert_same(&gpu.predict(features).unwrap(), &labels, &format!("{what}: labels"));
+    let nearest = model.predict_distances(features).unwrap();
+    let on_gpu = gpu.predict_distances(features).unwrap();
+    assert_same(&prediction_bits(&on_gpu), &prediction_bits(&nearest), &format!("{what}: nearest"));
+    let distances = model.transform(features).unwrap();
+    assert_same(&bits(gpu.transform(features).unwrap()), &bits(distances), &format!("{what}: distances"));
+    let score = |score: polars_kmeans::Result<f64>| score.map(f64::to_bits).map_err(|error| error.to_string());
+    let on_cpu = score(model.score(features, weights));
+    assert_eq!(score(gpu.score(features, weights)), on_cpu, "{what}: score");
+    (labels.iter().flatten().count(), on_cpu.is_ok())
+}
+
+/// Returns whether there was a model, and whether it had a score.
+fn check_predictions<T: Float>(round: u64, device: Device) -> (bool, bool) {
+    const WORK: usize = 40_000_000;
+    let random = &mut Random(9_000 + round);
+    let [d, k] = model_shape(round, random);
+    let kind = KINDS[random.below(KINDS.len())];
+    let known: Vec<T> = rows(kind, k + random.below(300), d, random);
+    let Some(model) = model_of(&known, d, k, random) else { return (false, false) };
+
+    let n = 1 + random.below((WORK / (k * d)).clamp(1, 4_000));
+    // Of the model's kind, with some of the rows that it knows (ties, distances of 0), or of another.
+    let mut x: Vec<T> = rows(if random.below(4) == 0 { KINDS[random.below(KINDS.len())] } else { kind }, n, d, random);
+    for row in x.chunks_exact_mut(d) {
+        if random.below(4) == 0 {
+            row.copy_from_slice(&known[random.below(known.len() / d) * d..][..d]);
+        }
+    }
+    let (far, tiny) = if T::IS_F32 { (3e38, 1e-45) } else { (1e300, 5e-324) };
+    let extreme = round / 10 % 2 == 1;
+    for _ in 0..if random.below(3) == 0 { 0 } else { n / 8 + 1 } {
+        let at = random.below(n * d);
+        x[at] = T::from_f64(match random.below(6) {
+            0 => f64::NAN,
+            1 => f64::INFINITY,
+            2 => f64::NEG_INFINITY,
+            3 if extreme => far,
+            4 if extreme => -far,
+            _ => tiny,
+        });
+    }
+    // Nulls in the first and in the last column, over values of any kind.
+    let bitmap: Vec<u8> = (0..=n).map(|_| if random.below(3) == 0 { random.next() as u8 | 0x3c } else { 0xff }).collect();
+    let with_nulls = random.below(2) == 0;
+    let by_columns = columns(&x, d);
+    let features = match random.below(3) {
+        0 => Features::from_rows(&x, d).unwrap(),
+        1 => {
+            let validity = with_nulls.then(|| Validity::new(&bitmap, 3));
+            Features::from_blocks([(&x[..], validity, None)], d).unwrap()
+        }
+        _ => {
+            let step = 1 + n / 3;
+            let columns = by_columns.iter().enumerate().map(|(f, values)| {
+                let nulls = with_nulls && (f == 0 || f + 1 == d);
+                let validity = |start: usize| nulls.then(|| Validity::new(&bitmap, f % 7 + start));
+                let chunks = values.chunks(step).zip((0..).step_by(step));
+                Column::new(chunks.map(|(values, start)| Chunk::new(values, validity(start)).unwrap()))
+            });
+            Features::new(columns.collect()).unwrap()
+        }
+    };
+    let weights: Option<Vec<f64>> = match random.below(6) {
+        0 => Some((0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect()),
+        1 => Some((0..n).map(|_| if random.below(9) == 0 { f64::NAN } else { 1.0 }).collect()),
+        2 if extreme => Some((0..n).map(|_| if random.below(50) == 0 { -1.0 } else { 2.0 }).collect()),
+        3 if extreme => Some(vec![0.0; n]),
+        _ => None,
+    };
+    let weights = weights.as_ref().map(|w| Column::from_slice(w));
+    let what = format!("{kind}, round {round}: n {n}, d {d}, k {k}, {}", T::NAME);
+    (true, compare(&model, &features, weights.as_ref(), device, &what).1)
+}
+
+#[test]
+fn a_model_on_the_gpu_says_what_it_says_on_the_cpu() {
+    let Some(device) = gpu() else { return };
+    let cases =
+        (0..120).flat_map(|round| [check_predictions::<f32>(round, device), check_predictions::<f64>(round + 1_000, device)]);
+    let (models, scores) =
+        cases.fold((0, 0), |(models, scores), (model, score)| (models + u32::from(model), scores + u32::from(score)));
+    println!("{models} of 240 models compared, {scores} of them with scores");
+    assert!(models >= 150 && scores >= 80, "only {models} models, {scores} scores");
+}
+
+#[test]
+fn rows_in_several_batches_are_one_answer() {
+    let Some(device) = gpu() else { return };
+    let random = &mut Random(77);
+    // More than a batch of 256 MiB of features, then of distances.
+    for [n, d, k] in [[34_000, 1_000, 2], [12_000, 2, 3_000]] {
+        let mut x: Vec<f64> = rows("uniform", n, d, random);
+        let model = model_of(&x[..(k + 10) * d], d, k, random).unwrap();
+        (0..50).for_each(|_| x[random.below(n * d)] = f64::NAN);
+        let bitmap: Vec<u8> = (0..n / 8 + 1).map(|_| random.next() as u8 | random.next() as u8 | 0xe1).collect();
+        let features = Features::from_blocks([(&x[..], Some(Validity::new(&bitmap, 0)), None)], d).unwrap();
+        let (answered, score) = compare(&model, &features, None, device, &format!("{n} rows of {d} for {k}"));
+        assert!(score && answered > n / 2 && answered < n);
+    }
+}
+
+#[test]
+fn a_place_for_predictions_is_chosen_and_refused_as_for_fits() {
+    let x: Vec<f32> = rows("blobs", 100, 2, &mut Random(5));
+    let features = Features::from_rows(&x, 2).unwrap();
+    let model = KMeans::new(3).fit_features(&features, None).unwrap().model;
+    let choice = model.on(Device::Auto).choice(Job::Labels, 100, false).unwrap();
+    assert_eq!(choice.place, Place::Cpu);
+    assert!(choice.reason.starts_with("100 rows x 2 features x 3 clusters are predicted to take "), "{}", choice.reason);
+    assert_eq!(model.on(Device::Auto).predict(&features), model.predict(&features));
+    let nowhere = model.on(Device::Cuda(Some(99)));
+    let refused = |error: KMeansError| matches!(error, KMeansError::DeviceNotAvailable { .. });
+    assert!(refused(nowhere.predict(&features).unwrap_err()));
+    assert!(refused(nowhere.predict_distances(&features).unwrap_err()));
+    assert!(refused(nowhere.transform(&features).unwrap_err()));
+    assert!(refused(nowhere.score(&features, None).unwrap_err()));
+    // What is wrong whatever the place comes first.
+    let narrow = Features::from_rows(&x, 1).unwrap();
+    assert!(matches!(nowhere.predict(&narrow), Err(KMeansError::WidthMismatch { .. })));
+    let few = Column::from_slice(&[1.0][..]);
+    assert!(matches!(nowhere.score(&features, Some(&few)), Err(KMeansError::LengthMismatch { .. })));
 }

@@ -96,10 +96,9 @@ def base(archive: Path) -> None:
 
 def executables(kind: str, *arguments: str) -> dict[str, Path]:
     """Name and file of what cargo built."""
-    messages = run(
-        "cargo", kind, "--no-default-features", "--features", "cuda", "--no-run", "--message-format=json", *arguments
-    )
-    built = [json.loads(line) for line in messages.splitlines()]
+    messages = "--message-format=json-render-diagnostics"
+    output = run("cargo", kind, "--no-default-features", "--features", "cuda", "--no-run", messages, *arguments)
+    built = [json.loads(line) for line in output.splitlines()]
     return {m["target"]["name"]: Path(m["executable"]) for m in built if m.get("executable")}
 
 

@@ -1,6 +1,7 @@
 """Choosing a device: on a machine without a GPU, and on one with fewer than a hundred."""
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import polars_kmeans as pk
 DF = pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1], "y": [1.0, 1.1, 9.0, 9.1]})
 GPUS = pk.devices().filter(pl.col("device").str.starts_with("cuda") & pl.col("usable"))
 needs_no_gpu = pytest.mark.skipif(not GPUS.is_empty(), reason="this machine has a GPU")
+needs_gpu = pytest.mark.skipif(GPUS.is_empty(), reason="this machine has no GPU")
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,10 @@ def test_unknown_names_are_refused_at_once(device: Any) -> None:
             call("x", k=2, device=device)
     with pytest.raises(pk.InvalidParameterError, match=expected):
         pk.KMeans(2, device=device)
+    model = pk.KMeans(2).fit(DF, "x")
+    for use in (model.predict, model.transform, partial(model.score, DF)):
+        with pytest.raises(pk.InvalidParameterError, match=expected):
+            use(device=device)
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:99"])
@@ -32,6 +38,9 @@ def test_names_are_accepted_before_there_are_data(device: str) -> None:
     pk.kmeans("x", k=2, device=device)
     pk.centroids("x", k=2, device=device)
     pk.KMeans(2, device=device)
+    model = pk.KMeans(2).fit(DF, "x")
+    model.predict(device=device)
+    model.transform("y", device=device)
 
 
 def test_devices_is_a_frame_of_the_cpu_and_the_gpus() -> None:
@@ -114,3 +123,84 @@ def test_the_device_is_no_part_of_a_model(tmp_path: Path) -> None:
 
 def test_too_few_rows_are_still_no_model() -> None:
     assert pk.KMeans(3, too_few="null", device="cpu").fit(DF.head(2), "x") is None
+
+
+def answers(model: pk.KMeansModel, frame: pl.DataFrame, device: str) -> tuple[pl.DataFrame, float]:
+    """Everything that a model says of a frame."""
+    exprs = [
+        model.predict(device=device),
+        model.predict(output="struct", device=device).alias("struct"),
+        model.transform(device=device),
+    ]
+    eager, lazy = frame.select(exprs), frame.lazy().select(exprs)
+    assert lazy.collect(engine="streaming").equals(eager)
+    return eager, model.score(frame, device=device)
+
+
+def holes(rows: int, features: int, dtype: type[pl.DataType]) -> pl.DataFrame:
+    """Rows some of which have nulls, NaNs or infinities."""
+    values = {f"x{f}": [float((i * (f + 3) + i * i) % 1009) for i in range(rows)] for f in range(features)}
+    for f, hole in enumerate((None, float("nan"), float("inf"))):
+        column: list[Any] = values[f"x{f % features}"]
+        column[f::97] = [hole] * len(column[f::97])
+    return pl.DataFrame(values, schema={name: dtype for name in values}, strict=False)
+
+
+def test_predictions_are_the_same_wherever_they_run_by_default() -> None:
+    frame = holes(500, 3, pl.Float32)
+    model = pk.KMeans(5, null_policy="skip").fit(frame, pl.all())
+    (auto, score), (cpu, score_on_cpu) = answers(model, frame, "auto"), answers(model, frame, "cpu")
+    assert auto.equals(cpu)
+    assert score == score_on_cpu
+    assert frame.select(model.predict()).equals(cpu.select("kmeans"))
+    assert cpu["kmeans"].null_count() > 10
+
+
+def test_predictions_on_a_gpu_that_is_not_there_are_an_error() -> None:
+    said = r'^device="cuda:99" cannot be used: '
+    model = pk.KMeans(2).fit(DF, "x")
+    for expr in (
+        model.predict(device="cuda:99"),
+        model.predict(output="struct", device="cuda:99"),
+        model.transform(device="cuda:99"),
+    ):
+        with pk.typed_errors(), pytest.raises(pk.DeviceError, match=said), pk.typed_errors():
+            DF.select(expr)
+        with pytest.raises(ComputeError, match="DeviceError: "):
+            DF.lazy().select(expr).collect()
+    with pytest.raises(pk.DeviceError, match=said):
+        model.score(DF, device="cuda:99")
+
+
+@needs_no_gpu
+def test_predictions_on_cuda_without_a_gpu_are_an_error_with_the_reason() -> None:
+    model = pk.KMeans(2).fit(DF, "x")
+    with pytest.raises(pk.DeviceError) as caught:
+        model.score(DF, device="cuda")
+    assert f'device="cuda" cannot be used: {pk.devices()["reason"][1]}' in str(caught.value)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
+@pytest.mark.parametrize(("rows", "features", "k"), [(1, 1, 1), (4_000, 2, 3), (3_000, 40, 70), (700, 5, 600)])
+def test_predictions_on_a_gpu_have_the_same_bits(dtype: type[pl.DataType], rows: int, features: int, k: int) -> None:
+    frame = holes(rows, features, dtype)
+    fitted = frame.fill_nan(None).fill_null(1.5).select(pl.all().clip(0.0, 1009.0))
+    for columns in (pl.all(), pl.concat_arr(pl.all()).alias("xs")):
+        model = pk.KMeans(k, device="cpu", max_iter=3).fit(fitted.select(columns), pl.all())
+        frame_of_columns = frame.select(columns)
+        (gpu, score), (cpu, score_on_cpu) = (answers(model, frame_of_columns, device) for device in ("cuda", "cpu"))
+        assert gpu.equals(cpu)
+        assert score == score_on_cpu
+        assert gpu.null_count().equals(cpu.null_count())
+        weight = pl.int_range(pl.len()) % 5 + 0.25
+        scores = [model.score(frame_of_columns, weight=weight, device=device) for device in ("cuda", "cpu")]
+        assert scores[0] == scores[1]
+    # float64 rows under a float32 model are compared in float64.
+    wide = frame.cast(pl.Float64).select(pl.all() + 1e-9)
+    narrow = pk.KMeans(k, device="cpu", max_iter=3).fit(fitted.cast(pl.Float32), pl.all())
+    assert answers(narrow, wide, "cuda")[0].equals(answers(narrow, wide, "cpu")[0])
+    struct = pk.kmeans(pl.all(), k=k, output="struct", max_iter=3, device="cuda")
+    assert fitted.select(struct).equals(
+        fitted.select(pk.kmeans(pl.all(), k=k, output="struct", max_iter=3, device="cpu"))
+    )

@@ -95,7 +95,7 @@ pub struct Control {
     pub ticket: u32,
     pub contested: u32,
     pub not_finite: u32,
-    pub unused: u32,
+    pub next_run: u32,
 }
 // SAFETY: numbers without padding.
 unsafe impl Plain for Control {}
@@ -138,6 +138,8 @@ pub struct Assign<T> {
     pub table_copies: i32,
     pub portion: i32,
     pub columns: u64,
+    pub run: u32,
+    pub unused: u32,
 }
 
 /// `Settle`.

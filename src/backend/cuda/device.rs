@@ -124,6 +124,13 @@ impl Gpu {
         Ok(kernel)
     }
 
+    /// Has the multiprocessors that run a kernel give shared memory all they can: by default fewer blocks than fit may run at a time.
+    pub fn prefer_shared_memory(&self, kernel: Kernel) -> Result<()> {
+        let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: the function belongs to a loaded module.
+        unsafe { result::function::set_function_attribute(kernel.function, attribute, 100) }.map_err(failed("setting up a kernel"))
+    }
+
     /// How many blocks of a kernel run at a time on the whole device.
     pub fn resident_blocks(&self, kernel: Kernel, threads: u32, shared: u32) -> Result<u32> {
         // SAFETY: the function belongs to a loaded module.

@@ -3,6 +3,7 @@
 mod arguments;
 mod device;
 mod plan;
+pub mod predict;
 mod prepare;
 mod probe;
 mod rows;
@@ -11,6 +12,7 @@ mod session;
 mod upload;
 
 pub use device::{Gpu, Plain};
+pub use predict::DeviceTable;
 pub use prepare::DevicePasses;
 pub use probe::devices;
 pub use session::CudaSession;

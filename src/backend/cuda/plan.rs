@@ -8,16 +8,18 @@ use crate::float::Float;
 pub const THREADS: u32 = 256;
 /// Dimensions that `assign_registers` is compiled for: the next larger one takes the rest, with zeros.
 const REGISTER_DIMENSIONS: [usize; 7] = [1, 2, 3, 4, 6, 8, 12];
-/// Rows of a tile (`kernels/assign_registers.cu`).
-const REGISTER_TILE: usize = 1_024;
+/// Rows of a warp's tile (`kernels/assign_registers.cu`), the longest run of tiles, and runs that a warp should have.
+const REGISTER_TILE: usize = 128;
+const LONGEST_RUN: usize = 16;
+const RUNS: usize = 6;
 /// Fewer clusters than this are swept one by one: five instructions a score, but no second look at a group. From the second number
 /// on, groups of 16.
 const GROUPS_OF_8_FROM: usize = 21;
 const GROUPS_OF_16_FROM: usize = 200;
 /// Bytes of shared memory of a block for centroids, and for copies of cells; cells that fit once may take more.
 const CENTROID_BYTES: usize = 48 << 10;
-const TABLE_BYTES: usize = 24 << 10;
-const MOST_TABLE_BYTES: usize = 64 << 10;
+pub const TABLE_BYTES: usize = 24 << 10;
+pub const MOST_TABLE_BYTES: usize = 64 << 10;
 
 /// How the labels are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,10 +48,12 @@ pub struct Plan {
     pub k_padded: usize,
     /// Floats of a centroid's copy (registers) or of a feature's copies (tiled).
     pub copy_width: usize,
-    /// Centroids in shared memory at a time (registers).
-    pub portion: usize,
+    /// Whether the centroids fit in shared memory (registers).
+    pub fits: bool,
     pub assign: Launch,
     pub assign_copies: usize,
+    /// Tiles that a warp takes at a time (registers): a power of two.
+    pub run: u32,
     /// What the assign leaves to kernels of their own (tiled): rows in doubt, sums.
     pub rest: Option<[Launch; 2]>,
     pub deltas_copies: usize,
@@ -62,7 +66,7 @@ pub struct Plan {
 }
 
 /// Copies of each cell (a power of two, 32 at most) that fit in so many bytes; one that fits in `most`; or none.
-fn copies(cells: usize, bytes: usize, most: usize) -> usize {
+pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
     match bytes / (cells * 8) {
         0 if cells * 8 <= most => 1,
         0 => 0,
@@ -89,6 +93,9 @@ impl Plan {
         let label_bytes = if k <= 0xff { 1 } else if k <= 0xffff { 2 } else { 4 };
         let launch_of = |threads: u32, module, name: String, shared: usize, most: usize| -> Result<Launch> {
             let kernel = gpu.kernel(module, &name)?;
+            if shared > 0 {
+                gpu.prefer_shared_memory(kernel)?;
+            }
             let blocks = gpu.resident_blocks(kernel, threads, shared as u32)?.min(most.max(1) as u32);
             Ok(Launch { kernel, blocks, threads, shared: shared as u32 })
         };
@@ -96,24 +103,26 @@ impl Plan {
         let suffix = if T::IS_F32 { "f32" } else { "f64" };
         let warps = |count: usize| count.div_ceil(THREADS as usize / 32);
         let cells = k * columns * limbs;
-        let (k_padded, copy_width, portion, assign_copies, assign) = match strategy {
+        let (k_padded, copy_width, fits, assign_copies, assign) = match strategy {
             Strategy::Registers { dimensions, group } => {
                 let unit = group.max(1);
                 let k_padded = k.next_multiple_of(unit);
                 let width = (dimensions + 1).next_multiple_of(4);
-                let portion = k_padded.min(CENTROID_BYTES / (width * 4) / unit * unit);
+                let fits = k_padded * width * 4 <= CENTROID_BYTES;
                 let copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
                 // Groups are 16 bytes apart.
-                let gaps = if group > 0 { portion / group * 16 } else { 0 };
-                let shared = portion * width * 4 + gaps + if copies > 0 { cells * 8 * copies + k * 4 } else { 0 };
+                let gaps = if group > 0 { k_padded / group * 16 } else { 0 };
+                let centroids = if fits { k_padded * width * 4 + gaps } else { 0 };
+                let arriving = THREADS as usize * (dimensions * size_of::<T>() * 4 + 4 * label_bytes);
+                let shared = arriving + centroids + if copies > 0 { cells * 8 * copies + k * 4 } else { 0 };
                 let groups = if group > 0 { format!("_groups{group}") } else { String::new() };
                 let name = format!("assign_registers_{suffix}_d{dimensions}{groups}");
-                (k_padded, width, portion, copies, launch("assign_registers", name, shared, n.div_ceil(REGISTER_TILE))?)
+                (k_padded, width, fits, copies, launch("assign_registers", name, shared, n.div_ceil(8 * REGISTER_TILE))?)
             }
             Strategy::Tiled { width } => {
                 let k_padded = k.next_multiple_of(128);
                 let name = format!("assign_tiled_{suffix}_k{width}");
-                (k_padded, k_padded, 0, 0, launch_of(2 * width as u32, "assign_tiled", name, 0, n.div_ceil(128))?)
+                (k_padded, k_padded, false, 0, launch_of(2 * width as u32, "assign_tiled", name, 0, n.div_ceil(128))?)
             }
         };
         let mut rest = None;
@@ -138,9 +147,10 @@ impl Plan {
             label_bytes,
             k_padded,
             copy_width,
-            portion,
+            fits,
             assign,
             assign_copies,
+            run: 1 << (n / (REGISTER_TILE * RUNS * 8 * assign.blocks as usize)).clamp(1, LONGEST_RUN).ilog2(),
             rest,
             deltas_copies,
             deltas_chunk,

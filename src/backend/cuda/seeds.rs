@@ -183,11 +183,6 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         Ok(found.rows.to_vec()?[0])
     }
 
-    /// As [`DeviceSeeds::draw`] for several targets at once; the values of the rows, `(m, d)`, row-major.
-    pub fn draw_rows(&self, rows: &DeviceRows<T>, targets: &[u128]) -> Result<Vec<T>> {
-        search(rows, self.draws(rows), &self.totals, targets)?.values.to_vec()
-    }
-
     /// A whole step but for the choice: the rows drawn by these targets, and by how much each would lower the total.
     pub fn trials(&self, rows: &DeviceRows<T>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
         let candidates = search(rows, self.draws(rows), &self.totals, targets)?.values;

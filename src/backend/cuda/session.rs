@@ -24,6 +24,7 @@ use crate::certify::ExpandedTerms;
 use crate::error::Result;
 use crate::fixed::{Limbs, frexp, power_of_two};
 use crate::float::Float;
+use crate::parallel::{for_each_task, workers_for};
 use crate::params::{Init, Params};
 use crate::partial::Partial;
 use crate::prepare::Prepared;
@@ -31,6 +32,8 @@ use crate::prepare::Prepared;
 /// Iterations of the first batch, and of the longest.
 const FIRST_BATCH: u32 = 8;
 const LONGEST_BATCH: u32 = 32;
+/// Labels that a thread widens at a time.
+const LABEL_TASK: usize = 1 << 18;
 /// Blocks of the search for the farthest row.
 const FARTHEST_BLOCKS: u32 = 1_024;
 /// Powers of two by which copies are scaled: of values and of their squares, none leaves float32.
@@ -250,8 +253,10 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             factors: self.factors.at(),
             mass_to_integer,
             table_copies: self.plan.assign_copies as i32,
-            portion: self.plan.portion as i32,
+            portion: i32::from(self.plan.fits),
             columns: self.column_centroids.at(),
+            run: self.plan.run,
+            unused: 0,
         };
         self.run(self.plan.assign, &assign)?;
         self.partial = None;
@@ -330,6 +335,11 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
         seeds.gains(&self.rows, candidates)
+    }
+
+    fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
+        let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
+        seeds.trials(&self.rows, targets)
     }
 
     fn take_seed(&mut self, centroid: &[T]) -> Result<u128> {
@@ -490,11 +500,19 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
         let (n, bytes) = (self.rows.n, self.plan.label_bytes);
         let mut narrow = vec![0u8; n * bytes];
         self.labels[self.current].read(0, &mut narrow)?;
-        Ok(match bytes {
-            1 => narrow.into_iter().map(u32::from).collect(),
-            2 => narrow.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect(),
-            _ => narrow.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        })
+        // The memory of the result is touched here for the first time: most of the work, and it wants all threads.
+        let mut labels = vec![0u32; n];
+        let tasks = labels.chunks_mut(LABEL_TASK).zip(narrow.chunks(LABEL_TASK * bytes));
+        for_each_task(&mut vec![(); workers_for(0, n.div_ceil(LABEL_TASK))], tasks, |(), (labels, narrow)| {
+            for (label, bytes) in labels.iter_mut().zip(narrow.chunks_exact(bytes)) {
+                *label = match *bytes {
+                    [a] => u32::from(a),
+                    [a, b] => u32::from(u16::from_le_bytes([a, b])),
+                    _ => u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+                };
+            }
+        });
+        Ok(labels)
     }
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {

@@ -1,0 +1,152 @@
+// predict: what a fitted model says of rows beyond their labels: the two nearest centroids, the distances to all of them; and rows
+// that it says nothing of.
+//
+//   nearest      label, distance and second distance of every row; the labels alone where a model has no filter
+//   distances    (n, k): the distance of every row to every centroid
+//   blank        afterwards: no answer for rows with a value that is not finite
+//
+// Used when: predictions on a GPU, a batch of rows at a time. Labels alone come from `assign_tiled` and `settle`.
+// Tile:      128 rows by 16 centroids: a thread has a row, and 16 chains at once in registers, each in feature order. `nearest` has
+//            all centroids of a row, one tile after the other; `distances` spreads tiles over the blocks, those of the same rows side
+//            by side.
+// Memory:    a thread reads its row once for every 16 centroids (neighbours side by side; from the caches after the first time),
+//            centroids come to shared memory (8 KB) 64 features at a time, and all lanes read the same. `distances` passes its
+//            results on through shared memory (17 KB), so that 16 of a row are written together.
+// Precision: reference distances, float64, and IEEE square roots: the contract's own arithmetic. A distance that overflows is infinite;
+//            where all are, the label is 0.
+#include "common.cuh"
+
+#define THREADS 128
+// Centroids of a tile, and features of them in shared memory at a time.
+#define WIDTH 16
+#define STEP 64
+
+// As doubles, two centroids at a time.
+typedef double2 Portion[STEP][WIDTH / 2];
+
+// The reference distances of row `row`, which may be one of the padding, to centroids `first` to `first` + WIDTH - 1; those from k on
+// mean nothing. For all threads of the block.
+template <typename T>
+__device__ __forceinline__ void chains(const Rows<T>& rows, u64 row, const T* columns, int k, int first, Portion& portion, double (&s)[WIDTH]) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) s[i] = 0.0;
+    for (int begin = 0; begin < rows.d; begin += STEP) {
+        const int count = min(STEP, rows.d - begin);
+        __syncthreads(); // nobody reads the portion before any more
+        for (int i = threadIdx.x; i < count * WIDTH; i += THREADS) {
+            const int f = i / WIDTH, j = first + i % WIDTH;
+            ((double*)portion)[i] = j < k ? (double)columns[(u64)(begin + f) * k + j] : 0.0;
+        }
+        __syncthreads();
+        const T* x = rows.x + (u64)begin * rows.stride + row;
+#pragma unroll 4
+        for (int f = 0; f < count; f++) {
+            const double v = (double)x[(u64)f * rows.stride];
+#pragma unroll
+            for (int i = 0; i < WIDTH / 2; i++) {
+                const double2 c = portion[f][i];
+                const double low = __dadd_rn(v, -c.x), high = __dadd_rn(v, -c.y);
+                s[2 * i] = __fma_rn(low, low, s[2 * i]);
+                s[2 * i + 1] = __fma_rn(high, high, s[2 * i + 1]);
+            }
+        }
+    }
+}
+
+template <typename T> struct Nearest {
+    Rows<T> rows;
+    const T* columns; // (d, k): the centroids, column-major
+    u32* labels; // (n)
+    double* distances; // (n), or null: neither this nor the next
+    double* seconds; // (n): to the nearest other centroid; infinite with one cluster
+    int k;
+    int unused;
+};
+
+template <typename T> __device__ __forceinline__ void nearest(const Nearest<T>& a) {
+    __shared__ Portion portion;
+    for (u64 start = (u64)blockIdx.x * THREADS; start < a.rows.n; start += (u64)gridDim.x * THREADS) {
+        const u64 row = start + threadIdx.x;
+        double least = infinity(), second = infinity();
+        u32 label = 0;
+#pragma unroll 1
+        for (int first = 0; first < a.k; first += WIDTH) {
+            double s[WIDTH];
+            chains(a.rows, row, a.columns, a.k, first, portion, s);
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                if (first + i < a.k) {
+                    if (s[i] < least) second = least, least = s[i], label = (u32)(first + i);
+                    else if (s[i] < second) second = s[i];
+                }
+            }
+        }
+        if (row < a.rows.n) {
+            a.labels[row] = label;
+            if (a.distances) {
+                a.distances[row] = __dsqrt_rn(least);
+                a.seconds[row] = __dsqrt_rn(second);
+            }
+        }
+    }
+}
+
+template <typename T> struct Distances {
+    Rows<T> rows;
+    const T* columns; // (d, k): the centroids, column-major
+    double* out; // (n, k)
+    int k;
+    int unused;
+};
+
+template <typename T> __device__ __forceinline__ void distances(const Distances<T>& a) {
+    __shared__ Portion portion;
+    __shared__ double results[THREADS][WIDTH + 1]; // a column more: no two lanes write to the same bank
+    const u32 across = (u32)(a.k + WIDTH - 1) / WIDTH;
+    const u64 tiles = (u64)(a.rows.n / THREADS + (a.rows.n % THREADS != 0)) * across;
+    for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const u64 start = tile / across * THREADS;
+        const int first = (int)(tile % across) * WIDTH;
+        double s[WIDTH];
+        // Its barriers come after all have read the results of the tile before.
+        chains(a.rows, start + threadIdx.x, a.columns, a.k, first, portion, s);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) results[threadIdx.x][i] = s[i];
+        __syncthreads();
+        const int width = min(WIDTH, a.k - first), height = (int)min((u64)THREADS, a.rows.n - start);
+        for (int i = threadIdx.x; i < height * width; i += THREADS) {
+            const int r = i / width, j = i % width;
+            a.out[(start + r) * a.k + first + j] = __dsqrt_rn(results[r][j]);
+        }
+    }
+}
+
+template <typename T> struct Blank {
+    Rows<T> rows;
+    u32* labels; // (n), or null
+    double* distances; // (n, k), or null
+    int k;
+    int unused;
+};
+
+template <typename T> __device__ __forceinline__ void blank(const Blank<T>& a) {
+    for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
+        bool finite = true;
+#pragma unroll 8
+        for (int f = 0; f < a.rows.d; f++) {
+            const T x = a.rows.x[(u64)f * a.rows.stride + row];
+            finite &= x - x == (T)0;
+        }
+        if (finite) continue;
+        if (a.labels) a.labels[row] = UNASSIGNED;
+        if (a.distances)
+            for (int j = 0; j < a.k; j++) a.distances[row * a.k + j] = __longlong_as_double(0x7ff8000000000000ll);
+    }
+}
+
+#define KERNELS(T, NAME)                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4) nearest_##NAME(const __grid_constant__ Nearest<T> a) { nearest(a); }     \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4) distances_##NAME(const __grid_constant__ Distances<T> a) { distances(a); } \
+    extern "C" __global__ void __launch_bounds__(THREADS) blank_##NAME(const __grid_constant__ Blank<T> a) { blank(a); }
+KERNELS(float, f32)
+KERNELS(double, f64)

@@ -1,0 +1,542 @@
+//! Passes of a fitted model over rows, on one GPU.
+//!
+//! ```text
+//! once a model:  the centroids and the filter's copies of them go to the device, and stay
+//! per batch of rows, of bounded size:
+//!   upload
+//!   labels       what the filter is sure of, then the others              kernels/assign_tiled.cu, kernels/settle.cu
+//!   distances    to the two nearest, or to all                            kernels/predict.cu
+//!   blank        no answer where a value is not finite                    kernels/predict.cu
+//!   download; nulls, which the device does not see, have no answer either
+//! ```
+//! A score is measured by the extents of all rows: they are on the device at once, as those of a fit.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::arguments::{Assign, Bound, Control, DistanceArgument, Inertia, LabelsArgument, Settle, SumsArgument};
+use super::device::{Buffer, Gpu, Kernel, Plain, Queue};
+use super::plan::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
+use super::prepare::DevicePasses;
+use super::rows::{DeviceRows, RowsArgument};
+use super::upload::upload;
+use crate::backend::select::{Job, Shape};
+use crate::certify::ExpandedTerms;
+use crate::error::Result;
+use crate::features::{Column, Features};
+use crate::fixed::power_of_two;
+use crate::float::Float;
+use crate::model::{Model, Prediction};
+use crate::predict::{ScoreScales, centroid_extents, reserve};
+use crate::prepare::passes::Passes;
+use crate::prepare::survey::first_negative_weight;
+use crate::prepare::unit_exponent;
+use crate::tile::Part;
+
+/// A label that is none.
+const UNASSIGNED: u32 = u32::MAX;
+/// Threads of a block, and so rows of a tile, of the kernels of `kernels/predict.cu`.
+const ROWS: u32 = 128;
+/// Centroids of a tile there.
+const WIDTH: usize = 16;
+/// The filter's centroids are padded to a multiple of this.
+const PADDING: usize = 128;
+
+/// The centroids of one model on one GPU. Nobody writes to it once it is there: all queues may read it.
+pub struct DeviceTable<T> {
+    k: usize,
+    d: usize,
+    /// `(d, k)`.
+    columns: Buffer<T>,
+    /// None where it could not rule out anything.
+    filter: Option<Filter<T>>,
+    queue: Queue,
+}
+
+impl<T> fmt::Debug for DeviceTable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceTable {{ k: {}, d: {}, ordinal: {} }}", self.k, self.d, self.queue.gpu.ordinal)
+    }
+}
+
+/// [`Copies`] on the device.
+struct Filter<T> {
+    shift: Buffer<T>,
+    scale: T,
+    copies: Buffer<f32>,
+    half_squares: Buffer<f32>,
+    bound: Buffer<Bound>,
+}
+
+/// What `kernels/assign_tiled.cu` reads: the bound is that of [`ExpandedTerms`].
+struct Copies<T> {
+    /// `(d)`: minus the centre, scaled.
+    shift: Vec<T>,
+    scale: T,
+    /// `(d, k padded)`: minus the centred, scaled centroids.
+    values: Vec<f32>,
+    /// `(k padded)`: infinite padding, which is never nearest.
+    half_squares: Vec<f32>,
+    bound: Bound,
+}
+
+impl<T: Float> Copies<T> {
+    /// `centre`: near the data. None where all centroids are equal, or where copies or their squares leave float32.
+    fn new(centroids: &[T], d: usize, centre: &[f64]) -> Option<Self> {
+        let (k, k_padded) = (centroids.len() / d, (centroids.len() / d).next_multiple_of(PADDING));
+        let rows = || centroids.chunks_exact(d).enumerate();
+        let largest =
+            rows().flat_map(|(_, row)| row.iter().zip(centre)).fold(0.0f64, |m, (c, m0)| m.max((c.to_f64() - m0).abs()));
+        if largest == 0.0 || !largest.is_finite() {
+            return None;
+        }
+        let most = if T::IS_F32 { 126 } else { 1_022 };
+        let exponent = unit_exponent(largest).clamp(-most, most);
+        let scale = power_of_two(exponent);
+        let shift: Vec<T> = centre.iter().map(|m| T::from_f64(-(m * scale))).collect();
+        let (mut values, mut half_squares) = (vec![0.0f32; d * k_padded], vec![f32::INFINITY; k_padded]);
+        let mut largest_half_square = 0.0f64;
+        for (j, row) in rows() {
+            let mut square = 0.0f64;
+            for (f, (c, shift)) in row.iter().zip(&shift).enumerate() {
+                let t = c.to_f64().mul_add(scale, shift.to_f64());
+                square = t.mul_add(t, square);
+                values[f * k_padded + j] = -(t as f32);
+            }
+            half_squares[j] = (0.5 * square) as f32;
+            largest_half_square = largest_half_square.max(0.5 * square);
+        }
+        let (slope, offset) = ExpandedTerms::new(d, exponent).bound(largest_half_square);
+        let finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
+        let usable = finite(&values) && finite(&half_squares[..k]) && finite(&[slope, offset]);
+        usable.then(|| Self { shift, scale: T::from_f64(scale), values, half_squares, bound: Bound { slope, offset } })
+    }
+}
+
+// ---- the arguments, as `kernels/predict.cu` declares them ------------------------------------------------------------------
+
+/// `Nearest`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct NearestArgument {
+    rows: RowsArgument,
+    columns: u64,
+    labels: u64,
+    distances: u64,
+    seconds: u64,
+    k: i32,
+    unused: i32,
+}
+
+/// `Distances`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DistancesArgument {
+    rows: RowsArgument,
+    columns: u64,
+    out: u64,
+    k: i32,
+    unused: i32,
+}
+
+/// `Blank`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct BlankArgument {
+    rows: RowsArgument,
+    labels: u64,
+    distances: u64,
+    k: i32,
+    unused: i32,
+}
+
+/// Of kernels that move no contributions here.
+const NO_SUMS: SumsArgument = SumsArgument {
+    pending: 0,
+    pending_rows: 0,
+    sums: 0,
+    rows: 0,
+    one_limb: 0,
+    k: 0,
+    d: 0,
+    columns: 0,
+    mass_column: -1,
+    limbs: 0,
+    unused: 0,
+};
+
+impl<T: Float + Plain> DeviceTable<T> {
+    /// `centroids`: `(k, d)`, row-major; `centre`: near the data.
+    pub fn new(ordinal: u32, centroids: &[T], d: usize, centre: &[f64]) -> Result<Self> {
+        let queue = Gpu::get(ordinal)?.queue()?;
+        let k = centroids.len() / d;
+        let mut columns = vec![T::default(); k * d];
+        for (j, row) in centroids.chunks_exact(d).enumerate() {
+            row.iter().enumerate().for_each(|(f, c)| columns[f * k + j] = *c);
+        }
+        let filter = match Copies::new(centroids, d, centre) {
+            None => None,
+            Some(made) => Some(Filter {
+                shift: queue.upload(&made.shift)?,
+                scale: made.scale,
+                copies: queue.upload(&made.values)?,
+                half_squares: queue.upload(&made.half_squares)?,
+                bound: queue.upload(&[made.bound])?,
+            }),
+        };
+        let table = Self { k, d, columns: queue.upload(&columns)?, filter, queue };
+        table.queue.wait()?;
+        Ok(table)
+    }
+
+    /// A queue for one call: calls run side by side.
+    fn queue(&self) -> Result<Queue> {
+        self.queue.gpu.queue()
+    }
+
+    /// Consecutive rows, a batch at a time.
+    fn batches(&self, job: Job, n: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
+        let (features, clusters) = (self.d, self.k);
+        let shape = Shape { job, rows: n as u64, features, clusters, float64: !T::IS_F32, weighted: false };
+        let rows = shape.batch().max(1) as usize;
+        (0..n).step_by(rows).map(move |start| start..(start + rows).min(n))
+    }
+
+    fn kernel(&self, module: &'static str, name: &str) -> Result<Kernel> {
+        let suffix = if T::IS_F32 { "f32" } else { "f64" };
+        self.queue.gpu.kernel(module, &name.replace('*', suffix))
+    }
+
+    /// Launches a kernel on as many blocks as the device runs at a time, at most `most`.
+    ///
+    /// # Safety
+    /// As for [`Queue::launch`].
+    unsafe fn launch<A: Copy>(
+        &self,
+        queue: &Queue,
+        kernel: Kernel,
+        [threads, shared]: [u32; 2],
+        most: usize,
+        argument: &A,
+    ) -> Result<()> {
+        let blocks = (queue.gpu.resident_blocks(kernel, threads, shared)? as usize).min(most) as u32;
+        // SAFETY: the caller's.
+        unsafe { queue.launch(kernel, blocks, threads, shared, argument) }
+    }
+
+    /// The exact labels of rows that are finite; of the others any.
+    fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<Buffer<u32>> {
+        let Some(filter) = &self.filter else {
+            let labels = queue.alloc(rows.n)?;
+            self.nearest(queue, rows, &labels, None)?;
+            return Ok(labels);
+        };
+        let labels: Buffer<u32> = queue.zeros(rows.n)?;
+        let (contested, control): (Buffer<u32>, Buffer<Control>) = (queue.alloc(rows.n)?, queue.zeros(1)?);
+        let argument = LabelsArgument { at: labels.at(), bytes: 4 };
+        let assign = Assign {
+            rows: rows.argument(),
+            labels: argument,
+            next: argument,
+            shift: filter.shift.at(),
+            scale: filter.scale,
+            copies: filter.copies.at(),
+            half_squares: filter.half_squares.at(),
+            bound: filter.bound.at(),
+            contested: contested.at(),
+            control: control.at(),
+            k: self.k as i32,
+            k_padded: self.k.next_multiple_of(PADDING) as i32,
+            sums: NO_SUMS,
+            factors: 0,
+            mass_to_integer: 1.0,
+            table_copies: 0,
+            portion: 0,
+            columns: self.columns.at(),
+            run: 1,
+            unused: 0,
+        };
+        let width = [32, 64].into_iter().find(|&width| self.k <= width).unwrap_or(128);
+        let kernel = self.kernel("assign_tiled", &format!("assign_tiled_*_k{width}"))?;
+        // SAFETY: mirrored; the table was made for this kernel, there is a label and a place in the list a row, and sums are not
+        // touched.
+        unsafe { self.launch(queue, kernel, [2 * width as u32, 0], rows.n.div_ceil(128), &assign)? };
+        let settle = Settle {
+            rows: rows.argument(),
+            labels: argument,
+            next: argument,
+            columns: self.columns.at(),
+            contested: contested.at(),
+            control: control.at(),
+            k: self.k as i32,
+            moves: 0,
+            sums: NO_SUMS,
+            factors: 0,
+            mass_to_integer: 1.0,
+        };
+        // A warp has a row.
+        let most = rows.n.div_ceil(THREADS as usize / 32);
+        // SAFETY: mirrored; as above.
+        unsafe { self.launch(queue, self.kernel("settle", "settle_*")?, [THREADS, 0], most, &settle)? };
+        Ok(labels)
+    }
+
+    /// Labels and, if asked for, distances and second distances.
+    fn nearest(
+        &self,
+        queue: &Queue,
+        rows: &DeviceRows<T>,
+        labels: &Buffer<u32>,
+        distances: Option<[&Buffer<f64>; 2]>,
+    ) -> Result<()> {
+        let [distances, seconds] = distances.map_or([0, 0], |both| both.map(Buffer::at));
+        let argument = NearestArgument {
+            rows: rows.argument(),
+            columns: self.columns.at(),
+            labels: labels.at(),
+            distances,
+            seconds,
+            k: self.k as i32,
+            unused: 0,
+        };
+        let kernel = self.kernel("predict", "nearest_*")?;
+        // SAFETY: mirrored; the outputs have an entry a row, and rows may be read up to the stride, a multiple of the tile.
+        unsafe { self.launch(queue, kernel, [ROWS, 0], rows.n.div_ceil(ROWS as usize), &argument) }
+    }
+
+    /// Takes back the answers for rows that are not finite: labels, or `k` distances a row.
+    fn blank(
+        &self,
+        queue: &Queue,
+        rows: &DeviceRows<T>,
+        labels: Option<&Buffer<u32>>,
+        distances: Option<&Buffer<f64>>,
+    ) -> Result<()> {
+        let argument = BlankArgument {
+            rows: rows.argument(),
+            labels: labels.map_or(0, Buffer::at),
+            distances: distances.map_or(0, Buffer::at),
+            k: self.k as i32,
+            unused: 0,
+        };
+        let kernel = self.kernel("predict", "blank_*")?;
+        // SAFETY: mirrored; there is a label, or there are k distances, a row.
+        unsafe { self.launch(queue, kernel, [ROWS, 0], rows.n.div_ceil(ROWS as usize), &argument) }
+    }
+}
+
+/// The labels of the rows.
+pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
+    let n = features.n_rows();
+    let (queue, mut out, mut here) = (table.queue()?, reserve(n, 1)?, Vec::new());
+    for range in table.batches(Job::Labels, n) {
+        let features = features.slice(range.clone());
+        let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
+        let labels = table.assign(&queue, &rows)?;
+        table.blank(&queue, &rows, Some(&labels), None)?;
+        here.resize(range.len(), 0u32);
+        labels.read(0, &mut here)?;
+        out.extend(here.iter().map(|&label| (label != UNASSIGNED).then_some(label)));
+        features.for_each_null(0..range.len(), |_, i| out[range.start + i] = None);
+    }
+    Ok(out)
+}
+
+/// The labels, and the distances to the two nearest centroids.
+pub fn nearest<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
+    let n = features.n_rows();
+    let (queue, mut out) = (table.queue()?, reserve(n, 1)?);
+    let (mut labels_here, mut distances_here, mut seconds_here) = (Vec::new(), Vec::new(), Vec::new());
+    for range in table.batches(Job::Nearest, n) {
+        let (features, len) = (features.slice(range.clone()), range.len());
+        let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
+        let labels = queue.alloc(len)?;
+        let (distances, seconds) = (queue.alloc(len)?, queue.alloc(len)?);
+        table.nearest(&queue, &rows, &labels, Some([&distances, &seconds]))?;
+        table.blank(&queue, &rows, Some(&labels), None)?;
+        labels_here.resize(len, 0u32);
+        distances_here.resize(len, 0.0f64);
+        seconds_here.resize(len, 0.0f64);
+        labels.read(0, &mut labels_here)?;
+        distances.read(0, &mut distances_here)?;
+        seconds.read(0, &mut seconds_here)?;
+        let answers = labels_here.iter().zip(distances_here.iter().zip(&seconds_here));
+        out.extend(answers.map(|(&label, (&distance, &second))| {
+            let second_distance = (table.k > 1).then_some(second);
+            (label != UNASSIGNED).then_some(Prediction { label: Some(label), distance, second_distance })
+        }));
+        features.for_each_null(0..len, |_, i| out[range.start + i] = None);
+    }
+    Ok(out)
+}
+
+/// The distances to all centroids, `(n, k)` row-major; NaN for rows that are not finite.
+pub fn distances<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
+    let (n, k) = (features.n_rows(), table.k);
+    let (queue, mut out) = (table.queue()?, reserve(n, k)?);
+    out.resize(n * k, f64::NAN);
+    for range in table.batches(Job::Distances, n) {
+        let features = features.slice(range.clone());
+        let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
+        let distances: Buffer<f64> = queue.alloc(range.len() * k)?;
+        let (rows_argument, columns) = (rows.argument(), table.columns.at());
+        let argument = DistancesArgument { rows: rows_argument, columns, out: distances.at(), k: k as i32, unused: 0 };
+        let tiles = range.len().div_ceil(ROWS as usize).saturating_mul(k.div_ceil(WIDTH));
+        let kernel = table.kernel("predict", "distances_*")?;
+        // SAFETY: mirrored; the output has k entries a row, and rows may be read up to the stride, a multiple of the tile.
+        unsafe { table.launch(&queue, kernel, [ROWS, 0], tiles, &argument)? };
+        table.blank(&queue, &rows, None, Some(&distances))?;
+        let out = &mut out[range.start * k..range.end * k];
+        distances.read(0, out)?;
+        features.for_each_null(0..range.len(), |_, i| out[i * k..][..k].fill(f64::NAN));
+    }
+    Ok(out)
+}
+
+/// The inertia of the finite rows of positive weight.
+pub fn inertia<T: Float + Plain>(
+    table: &DeviceTable<T>,
+    model: &Model<T>,
+    features: &Features<'_, T>,
+    weights: Option<&Column<'_, f64>>,
+) -> Result<f64> {
+    let queue = table.queue()?;
+    let mut parts = [Part::new(features.clone(), weights.cloned())];
+    let mut passes = DevicePasses::new(&queue, &mut parts);
+    let mut survey = passes.survey()?;
+    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(passes.parts())).flatten() {
+        return Err(error);
+    }
+    if survey.bad > 0 {
+        survey = passes.skip_bad(survey)?;
+    }
+    let [mut lows, mut highs] = centroid_extents(model);
+    for (f, column) in survey.columns.iter().enumerate() {
+        lows[f] = lows[f].min(column.low);
+        highs[f] = highs[f].max(column.high);
+    }
+    let scales = ScoreScales::new::<T>(&lows, &highs, weights.map(|_| survey.largest_weight))?;
+    if survey.bad == features.n_rows() as u64 {
+        return Ok(0.0);
+    }
+    if let Some(scale) = scales.weights {
+        passes.round_weights(scale)?;
+    }
+    let rows = passes.into_rows();
+    let labels = table.assign(&queue, &rows)?;
+    let (centroids, pending) = (queue.upload(&model.centroids)?, queue.zeros::<u64>(4 * table.k)?);
+    let table_copies = copies(table.k * 2, TABLE_BYTES, MOST_TABLE_BYTES);
+    let argument = Inertia {
+        rows: rows.argument(),
+        labels: LabelsArgument { at: labels.at(), bytes: 4 },
+        centroids: centroids.at(),
+        scale: DistanceArgument::from(&scales.distances),
+        pending: pending.at(),
+        k: table.k as i32,
+        table_copies: table_copies as i32,
+    };
+    let shared = (table_copies * table.k * 16) as u32;
+    let kernel = table.kernel("distances", "inertia_*")?;
+    // SAFETY: mirrored; there is a label a row, all below k, and the shared memory holds a cell of 8 bytes for each of 2 k limbs.
+    unsafe { table.launch(&queue, kernel, [THREADS, shared], rows.n.div_ceil(THREADS as usize), &argument)? };
+    let limb = |halves: &[u64]| (i128::from(halves[1] as i64) << 32) + i128::from(halves[0]);
+    let totals = pending.to_vec()?;
+    let total: i128 = totals.chunks_exact(4).map(|p| (limb(&p[..2]) << 45) + limb(&p[2..])).sum();
+    Ok(scales.distances.to_f64(total as u128))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_have_the_sizes_of_the_kernels() {
+        assert_eq!(size_of::<NearestArgument>(), 32 + 5 * 8);
+        assert_eq!(size_of::<DistancesArgument>(), 32 + 3 * 8);
+        assert_eq!(size_of::<BlankArgument>(), 32 + 3 * 8);
+    }
+
+    /// What `kernels/assign_tiled.cu` does with one row: the label, if the bound certifies it.
+    fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize) -> Option<u32> {
+        let k_padded = copies.half_squares.len();
+        let copy = |(x, shift): (&T, &T)| x.to_f64().mul_add(copies.scale.to_f64(), shift.to_f64()) as f32;
+        let x: Vec<f32> = x.iter().zip(&copies.shift).map(copy).collect();
+        let square = x.iter().fold(0.0f32, |s, x| x.mul_add(*x, s));
+        let score = |j: usize| {
+            (x.iter().enumerate()).fold(copies.half_squares[j], |s, (f, x)| x.mul_add(copies.values[f * k_padded + j], s))
+        };
+        let (mut best, mut second, mut label) = (score(0), f32::INFINITY, 0);
+        for j in 1..k {
+            let s = score(j);
+            second = second.min(best.max(s));
+            (best, label) = if s < best { (s, j as u32) } else { (best.min(s), label) };
+        }
+        (second > best + square.mul_add(copies.bound.slope, copies.bound.offset)).then_some(label)
+    }
+
+    fn certificates<T: Float>() {
+        let mut state = 9u64;
+        let mut unit = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1u64 << 53) as f64 - 0.5
+        };
+        let (mut rows, mut decided) = (0, 0);
+        for case in 0..600 {
+            let (d, k) = (1 + case % 40, 1 + case * 7 % 50);
+            let spread = [1.0, 1e-30, 1e30, 1e-3][case % 4];
+            let offset = [0.0, 1e3, 1e7][case % 3] * spread;
+            let centroids: Vec<T> = (0..k * d).map(|_| T::from_f64(offset + spread * unit())).collect();
+            let centre: Vec<f64> = centroids[..d].iter().map(|c| c.to_f64()).collect();
+            let Some(copies) = Copies::new(&centroids, d, &centre) else { continue };
+            for row in 0..40 {
+                // Of the centroids' kind, one of them, half way between two of them, or far away in some feature.
+                let (a, b) = (row * 13 % k * d, row * 5 % k * d);
+                let mut x: Vec<T> = match row % 4 {
+                    0 => centroids[a..a + d].to_vec(),
+                    1 => (0..d).map(|f| T::from_f64(0.5 * (centroids[a + f].to_f64() + centroids[b + f].to_f64()))).collect(),
+                    _ => (0..d).map(|_| T::from_f64(offset + spread * unit())).collect(),
+                };
+                if row % 10 == 9 {
+                    let far = [1e5, -1e20, if T::IS_F32 { 3e38 } else { 1e300 }, 1e38][row / 10];
+                    x[row % d] = T::from_f64(far);
+                }
+                rows += 1;
+                if let Some(label) = certified(&copies, &x, k) {
+                    decided += 1;
+                    assert_eq!(label, crate::reference::nearest(&x, &centroids).label, "case {case}, row {row}");
+                }
+            }
+        }
+        assert!(decided * 2 > rows && decided < rows, "{decided} of {rows}");
+    }
+
+    #[test]
+    fn certified_labels_are_those_of_reference_distances() {
+        certificates::<f32>();
+        certificates::<f64>();
+    }
+
+    #[test]
+    fn copies_are_of_order_one_or_not_at_all() {
+        let of = |centroids: &[f64], d: usize| {
+            let centre: Vec<f64> = centroids[..d].to_vec();
+            Copies::new(centroids, d, &centre)
+        };
+        for scale in [1.0, 2f64.powi(-440), 2f64.powi(440), 1e7] {
+            let copies = of(&[0.0, 0.0, 3.0 * scale, -5.0 * scale], 2).unwrap();
+            let largest = copies.values.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+            assert!((0.5..1.0).contains(&largest), "{scale:e}");
+            assert_eq!((copies.values.len(), copies.half_squares.len()), (2 * PADDING, PADDING));
+            assert!(copies.half_squares[2..].iter().all(|half| *half == f32::INFINITY));
+            assert!(copies.bound.offset > 0.0 && copies.bound.offset < 1e-4, "{scale:e} {:?}", copies.bound);
+        }
+        assert!(of(&[2.0, 2.0, 2.0], 1).is_none());
+        // Told apart by subnormals alone, beside values that no scale brings together with them.
+        assert!(of(&[1.0, 0.0, 1.0, 5e-324], 2).is_none());
+        assert!(of(&[2f64.powi(450), 0.0, 2f64.powi(450), 2f64.powi(-700)], 2).is_none());
+        let subnormal = 2f32.powi(-149);
+        let copies = Copies::new(&[0.0, 100.0 * subnormal], 1, &[0.0]).unwrap();
+        assert!(copies.values[1] < 0.0 && copies.scale == 2f32.powi(126));
+        assert!(Copies::new(&[f32::MAX, f32::MIN], 1, &[f64::from(f32::MAX)]).is_some());
+    }
+}

@@ -1,0 +1,121 @@
+//! A model on a device.
+
+use super::{Model, Prediction};
+use crate::backend::select::{self, Choice, Job, Place, Shape};
+use crate::error::{KMeansError, Result};
+use crate::features::{Column, Features};
+use crate::float::Float;
+use crate::parallel::{FloatEnvironment, PoolShare};
+use crate::params::Device;
+use crate::predict::Rows;
+
+/// A model whose predictions run on a device: they have the same bits everywhere. Made by [`Model::on`] and
+/// `KMeansModel::on`, at no cost.
+///
+/// [`Device::Auto`] chooses anew for every call. The rows may be one morsel of many, so that it takes a GPU only for much work at
+/// a time, and then falls back on the CPU where the GPU has no memory left.
+///
+/// ```
+/// use polars_kmeans::{Device, Features, KMeans};
+///
+/// let x = [0.0f32, 0.1, 9.0, 9.1];
+/// let features = Features::from_columns([&x[..]])?;
+/// let model = KMeans::new(2).seed(1).fit_features(&features, None)?.model;
+/// assert_eq!(model.on(Device::Auto).predict(&features)?, model.predict(&features)?);
+/// # Ok::<(), polars_kmeans::KMeansError>(())
+/// ```
+#[derive(Debug)]
+pub struct Placed<'m, M> {
+    pub(crate) model: &'m M,
+    pub(crate) device: Device,
+}
+
+impl<M> Clone for Placed<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Placed<'_, M> {}
+
+impl<'m, M> Placed<'m, M> {
+    pub(crate) fn new(model: &'m M, device: Device) -> Self {
+        Self { model, device }
+    }
+}
+
+impl<T: Float> Placed<'_, Model<T>> {
+    /// Where so many rows would go, and why there.
+    ///
+    /// # Errors
+    /// [`KMeansError::DeviceNotAvailable`] or [`KMeansError::NoMemory`] for a GPU that was demanded.
+    pub fn choice(&self, job: Job, rows: usize, weighted: bool) -> Result<Choice> {
+        let (features, clusters) = (self.model.d, self.model.n_clusters());
+        let shape = Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted };
+        select::place(self.device, shape)
+    }
+
+    /// As [`Model::predict`].
+    ///
+    /// # Errors
+    /// As [`Model::predict`], and [`Placed::choice`].
+    pub fn predict(&self, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
+        self.run(Job::Labels, features, false, T::labels)
+    }
+
+    /// As [`Model::predict_distances`].
+    ///
+    /// # Errors
+    /// As [`Placed::predict`].
+    pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
+        self.run(Job::Nearest, features, false, T::nearest)
+    }
+
+    /// As [`Model::transform`].
+    ///
+    /// # Errors
+    /// As [`Placed::predict`].
+    pub fn transform(&self, features: &Features<'_, T>) -> Result<Vec<f64>> {
+        self.run(Job::Distances, features, false, T::distances)
+    }
+
+    /// As [`Model::score`].
+    ///
+    /// # Errors
+    /// As [`Model::score`], and [`Placed::choice`].
+    pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+        if let Some(weights) = weights
+            && weights.len() != features.n_rows()
+        {
+            return Err(KMeansError::LengthMismatch {
+                what: "weights".into(),
+                expected: features.n_rows(),
+                got: weights.len(),
+            });
+        }
+        self.run(Job::Score, features, weights.is_some(), |rows| T::inertia(rows, weights)).map(|inertia| -inertia)
+    }
+
+    fn run<R>(
+        &self,
+        job: Job,
+        features: &Features<'_, T>,
+        weighted: bool,
+        work: impl Fn(Rows<'_, '_, T>) -> Result<R>,
+    ) -> Result<R> {
+        let &Self { model, device } = self;
+        if features.n_features() != model.d {
+            return Err(KMeansError::WidthMismatch { what: "features", expected: model.d, got: features.n_features() });
+        }
+        let _environment = FloatEnvironment::default_rounding();
+        let _share = PoolShare::enter();
+        let place = if device == Device::Cpu { Place::Cpu } else { self.choice(job, features.n_rows(), weighted)?.place };
+        match work(Rows { model, features, place }) {
+            // Others may have taken the room since it was asked for.
+            Err(KMeansError::NoMemory { .. }) if device == Device::Auto && place != Place::Cpu => {
+                work(Rows { model, features, place: Place::Cpu })
+            }
+            done => done,
+        }
+    }
+}
