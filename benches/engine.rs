@@ -99,7 +99,7 @@ fn main() {
         let start: Vec<f32> = start.iter().map(|c| *c as f32).collect();
         let (mut all, mut none) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            session.reset();
+            session.reset().expect("no device that could fail");
             all.push(milliseconds(|| drop(session.assign(&start, false))));
             none.push(milliseconds(|| drop(session.assign(&start, false))));
         }

@@ -273,6 +273,33 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, cons
     __syncwarp();
 }
 
+// The contributions of a tile that had no labels, from where it arrived: a lane has its own rows, and no list is needed.
+template <typename T, int D>
+__device__ __forceinline__ void add_first(const Assign<T>& a, const Arriving<T, D>& next, const Table& table, int* table_rows,
+                                          const u32 (&label)[ROWS], u32 valid, int lane) {
+    const Sums& s = a.sums;
+    const int copy = lane & (table.copies - 1);
+#pragma unroll 1
+    for (int f = 0; f < a.rows.d; f++) {
+        const Factors factors = a.factors[f];
+        T raw[ROWS];
+        next.take(f, raw);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (valid >> r & 1) {
+                const Pair p = limbs_of((double)raw[r], factors);
+                const u32 cell = (label[r] * s.columns + f) * s.limbs;
+                table_add(table, cell, copy, p.hi);
+                if (s.limbs == 2) table_add(table, cell + 1, copy, p.lo);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        if (valid >> r & 1) atomicAdd(&table_rows[label[r]], 1);
+    __syncwarp();
+}
+
 template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ List lists[WARPS];
@@ -342,7 +369,10 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
                 square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
             }
         }
-        if (tile < tiles) next.ask(a.rows, a.labels, (u64)tile * WARP_TILE + lane * ROWS);
+        // In a first assign every row moves, from nowhere: its values stay where they are until they are added.
+        const bool first = table.copies && !a.rows.w
+            && __all_sync(FULL_WARP, (old[0] & old[1] & old[2] & old[3]) == UNASSIGNED);
+        if (!first && tile < tiles) next.ask(a.rows, a.labels, (u64)tile * WARP_TILE + lane * ROWS);
         if (fit) sweep<D, GROUP, 4>(x, centroids, a.k_padded, best, second, index);
         else sweep<D, GROUP, 0>(x, a.copies, a.k_padded, best, second, index);
         if constexpr (GROUP != 0) {
@@ -380,6 +410,15 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
                 for (int i = 0; i < ROWS; i++) index[i] = lane == source && i == r ? label : index[i];
                 contested++;
             }
+        }
+        if (first) {
+            if (valid) store_labels(a.labels, row, index);
+            const u32 count = min(WARP_TILE, a.rows.n - (u32)(row - lane * ROWS));
+            enter(gate, count, table, table_rows, a.sums, lane);
+            add_first(a, next, table, table_rows, index, valid, lane);
+            changed += count;
+            if (tile < tiles) next.ask(a.rows, a.labels, (u64)tile * WARP_TILE + lane * ROWS);
+            continue;
         }
         u32 differs = 0;
 #pragma unroll

@@ -1,49 +1,146 @@
 // settle: the exact label of every row that a filter could not decide, by reference distances to all centroids.
 //
-// Used when: after every assign; the list is short (ties, and rows about as far from two centroids as rounding can tell).
-// Tile:      a warp has a row; its lanes take every 32nd centroid, so that each chain stays in feature order.
-// Memory:    the row's values (one address for all lanes) and the centroids column by column, from the second-level cache.
+// Used when: after every assign; the list is short (ties, and rows about as far from two centroids as rounding can tell), or long
+//            where there are many centroids in many dimensions.
+// Tile:      a group of 32 to 256 threads, about as many as there are centroids, has 16, 4 or 1 rows of the list, fewer where the
+//            list would not fill the device. A thread takes every so-many'th centroid, with a chain in registers for each of the
+//            rows, in feature order; a centroid's value is loaded once for all of them.
+// Memory:    the rows' values, as float64 in shared memory, in pieces of features where they are many; the centroids column by
+//            column, from the second-level cache.
 // Precision: float64, the contract's own arithmetic; the smallest j of least distance.
 #include "common.cuh"
 
+#define THREADS 256
+#define MOST_ROWS 16
+
 template <typename T> struct Settle {
     Rows<T> rows;
-    Labels labels; // before
-    Labels next; // after: the same memory where the assign moves contributions itself (`moves`)
+    Labels next; // where the labels go
     const T* columns; // (d, k): the centroids, column-major
     const u32* contested;
     Control* control;
     int k;
-    int moves;
-    Sums sums;
-    const Factors* factors;
-    double mass_to_integer;
+    int values; // float64 values of shared memory: at least one for each of 16 rows of each group
 };
 
-template <typename T> __device__ __forceinline__ void settle(const Settle<T>& a) {
-    if (a.control->stop) return;
-    const u32 count = a.control->contested;
-    const int lane = threadIdx.x & 31;
-    u32 changed = 0;
-    for (u32 i = global_thread() / 32; i < count; i += all_threads() / 32) {
-        const u64 row = a.contested[i];
-        const u32 label = nearest_by_warp(a.rows, row, a.columns, a.k, lane);
-        if (!a.moves) {
-            if (lane == 0) store_label(a.next, row, label);
-            continue;
+// `groups` of THREADS / groups threads each take ROWS rows at a time; powers of two.
+template <int ROWS, typename T>
+__device__ __forceinline__ void settle(const Settle<T>& a, double* shared, double (&least_of)[8][MOST_ROWS], u32 (&label_of)[8][MOST_ROWS],
+                                       u32 count, int groups) {
+    // Values of a centroid that are on their way at a time: few rows have little to do meanwhile.
+    const int FLIGHT = ROWS == 1 ? 24 : ROWS == 4 ? 16 : 8;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int width = THREADS / groups, group = tid / width, member = tid - group * width;
+    // This thread fetches features first, first + step, ... of one row, and in the end stores its label if it is the first to.
+    const int rows = groups * ROWS, place = tid & (rows - 1), first = tid / rows, step = THREADS / rows;
+    const int d = a.rows.d, k = a.k, piece = min(d, a.values / rows);
+    double* const to = shared + (place / ROWS) * piece * ROWS + place % ROWS;
+    const double* const from = shared + group * piece * ROWS;
+    const bool whole = piece == d;
+
+#pragma unroll 1
+    for (u64 base = (u64)blockIdx.x * rows; base < count; base += (u64)gridDim.x * rows) {
+        const bool listed = base + place < count;
+        const u64 row = listed ? a.contested[base + place] : 0;
+        const T* const x = a.rows.x + row;
+        double least[ROWS];
+        u32 label[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) least[r] = infinity(), label[r] = 0;
+
+#pragma unroll 1
+        for (int start = 0; start < k; start += width) {
+            const int j = start + member;
+            double s[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) s[r] = 0.0;
+#pragma unroll 1
+            for (int done = 0; done < d; done += piece) {
+                const int features = min(piece, d - done);
+                if (!whole || start == 0) {
+                    __syncthreads(); // what was here before was used
+#pragma unroll 4
+                    for (int f = first; f < features; f += step)
+                        to[f * ROWS] = listed ? (double)x[(u64)(done + f) * a.rows.stride] : 0.0;
+                    __syncthreads();
+                }
+                if (j < k) {
+                    const T* c = a.columns + (u64)done * k + j;
+                    const double* values = from;
+                    auto add = [&](double centroid) {
+#pragma unroll
+                        for (int r = 0; r < ROWS; r++) {
+                            double t = __dadd_rn(values[r], -centroid);
+                            s[r] = __fma_rn(t, t, s[r]);
+                        }
+                        values += ROWS;
+                    };
+                    int f = 0;
+#pragma unroll 1
+                    for (; f + FLIGHT <= features; f += FLIGHT) {
+                        T centroid[FLIGHT];
+#pragma unroll
+                        for (int i = 0; i < FLIGHT; i++) centroid[i] = c[(u64)i * k];
+                        c += (u64)FLIGHT * k;
+#pragma unroll
+                        for (int i = 0; i < FLIGHT; i++) add((double)centroid[i]);
+                    }
+#pragma unroll 1
+                    for (; f < features; f++, c += k) add((double)*c);
+                }
+            }
+            if (j < k) {
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    if (s[r] < least[r]) least[r] = s[r], label[r] = (u32)j;
+            }
         }
-        const u32 old = load_label(a.labels, row);
-        __syncwarp();
-        if (label == old) continue;
-        if (lane == 0) store_label(a.next, row, label);
-        const double weight = a.rows.w ? a.rows.w[row] : 1.0;
-        if (weight > 0.0) {
-            changed++;
-            move_pending(a.rows, a.sums, a.factors, a.mass_to_integer, row, old, label, weight, lane, 32);
+
+        // A thread that found nothing has label 0 and infinity: no finite distance loses to it, and where all are infinite the label
+        // is 0.
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+            for (int o = 16; o; o >>= 1) {
+                double other = __shfl_xor_sync(FULL_WARP, least[r], o);
+                u32 j = __shfl_xor_sync(FULL_WARP, label[r], o);
+                if (other < least[r] || (other == least[r] && j < label[r])) least[r] = other, label[r] = j;
+            }
+            if (lane == 0) least_of[warp][r] = least[r], label_of[warp][r] = label[r];
         }
+        __syncthreads();
+        if (tid < rows && listed) {
+            const int warps = width / 32, r = place % ROWS;
+            int w = place / ROWS * warps;
+            double best = least_of[w][r];
+            u32 nearest = label_of[w][r];
+#pragma unroll 1
+            for (int i = 1; i < warps; i++) {
+                w++;
+                double other = least_of[w][r];
+                u32 j = label_of[w][r];
+                if (other < best || (other == best && j < nearest)) best = other, nearest = j;
+            }
+            store_label(a.next, row, nearest);
+        }
+        // The next rows' least distances come after a barrier: that of their first piece.
     }
-    if (lane == 0 && changed) atomicAdd(&a.control->changed, (u64)changed);
 }
 
-extern "C" __global__ void __launch_bounds__(256) settle_f32(const __grid_constant__ Settle<float> a) { settle(a); }
-extern "C" __global__ void __launch_bounds__(256) settle_f64(const __grid_constant__ Settle<double> a) { settle(a); }
+#define SETTLE(T, NAME)                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Settle<T> a) {                           \
+        extern __shared__ __align__(16) double shared[];                                                                           \
+        __shared__ double least_of[8][MOST_ROWS];                                                                                  \
+        __shared__ u32 label_of[8][MOST_ROWS];                                                                                     \
+        if (a.control->stop) return;                                                                                               \
+        const u32 count = a.control->contested;                                                                                    \
+        if (count == 0) return;                                                                                                    \
+        const int groups = a.k <= 32 ? 8 : a.k <= 64 ? 4 : a.k <= 128 ? 2 : 1;                                                     \
+        const u64 most = (u64)gridDim.x * groups;                                                                                  \
+        if (count >= 8 * most) settle<16>(a, shared, least_of, label_of, count, groups);                                           \
+        else if (count >= 2 * most) settle<4>(a, shared, least_of, label_of, count, groups);                                       \
+        else settle<1>(a, shared, least_of, label_of, count, groups);                                                              \
+    }
+
+SETTLE(float, settle_f32)
+SETTLE(double, settle_f64)

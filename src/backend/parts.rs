@@ -39,7 +39,10 @@ impl<'a, T: Float> Parts<'a, T> {
         let dirty = std::mem::take(&mut self.merged.dirty);
         self.merged = Partial::new(dirty.len(), self.merged.d);
         self.merged.dirty = dirty;
-        self.parts.iter_mut().try_for_each(|part| Ok(self.merged.merge(part.partial()?)))
+        for part in &mut self.parts {
+            self.merged.merge(part.partial()?);
+        }
+        Ok(())
     }
 }
 

@@ -182,7 +182,7 @@ def test_predictions_on_cuda_without_a_gpu_are_an_error_with_the_reason() -> Non
 
 @needs_gpu
 @pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
-@pytest.mark.parametrize(("rows", "features", "k"), [(1, 1, 1), (4_000, 2, 3), (3_000, 40, 70), (700, 5, 600)])
+@pytest.mark.parametrize(("rows", "features", "k"), [(5, 1, 1), (4_000, 2, 3), (3_000, 40, 70), (700, 5, 600)])
 def test_predictions_on_a_gpu_have_the_same_bits(dtype: type[pl.DataType], rows: int, features: int, k: int) -> None:
     frame = holes(rows, features, dtype)
     fitted = frame.fill_nan(None).fill_null(1.5).select(pl.all().clip(0.0, 1009.0))

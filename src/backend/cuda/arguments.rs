@@ -147,16 +147,12 @@ pub struct Assign<T> {
 #[derive(Debug, Clone, Copy)]
 pub struct Settle {
     pub rows: RowsArgument,
-    pub labels: LabelsArgument,
     pub next: LabelsArgument,
     pub columns: u64,
     pub contested: u64,
     pub control: u64,
     pub k: i32,
-    pub moves: i32,
-    pub sums: SumsArgument,
-    pub factors: u64,
-    pub mass_to_integer: f64,
+    pub values: i32,
 }
 
 /// `Deltas`.

@@ -62,6 +62,23 @@ unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
+/// Has the driver keep a little of what fits give back, so that small ones do not map memory anew each time.
+fn keep_some_memory(context: &CudaContext) -> std::result::Result<(), DriverError> {
+    const KEPT: u64 = 64 << 20;
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    let mut threshold = 0u64;
+    // SAFETY: the device is the context's; the attribute is a 64-bit integer, read into and written from one.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device())?;
+        sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut threshold).cast()).result()?;
+        if threshold < KEPT {
+            threshold = KEPT;
+            sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast()).result()?;
+        }
+    }
+    Ok(())
+}
+
 impl Gpu {
     /// The GPU of this ordinal; one object for the whole process.
     pub fn get(ordinal: u32) -> Result<Arc<Self>> {
@@ -81,6 +98,7 @@ impl Gpu {
         let attribute = |a| context.attribute(a).map(|v| v as u32).map_err(&failed);
         let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let shared_per_block = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        keep_some_memory(&context).map_err(&failed)?;
         Ok(Self { context, ordinal, processors, shared_per_block, functions: Mutex::default(), modules: Mutex::default() })
     }
 
@@ -128,7 +146,8 @@ impl Gpu {
     pub fn prefer_shared_memory(&self, kernel: Kernel) -> Result<()> {
         let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
         // SAFETY: the function belongs to a loaded module.
-        unsafe { result::function::set_function_attribute(kernel.function, attribute, 100) }.map_err(failed("setting up a kernel"))
+        unsafe { result::function::set_function_attribute(kernel.function, attribute, 100) }
+            .map_err(failed("setting up a kernel"))
     }
 
     /// How many blocks of a kernel run at a time on the whole device.

@@ -20,6 +20,15 @@ const GROUPS_OF_16_FROM: usize = 200;
 const CENTROID_BYTES: usize = 48 << 10;
 pub const TABLE_BYTES: usize = 24 << 10;
 pub const MOST_TABLE_BYTES: usize = 64 << 10;
+/// Most of [`settle_values`]; at least one of each of 128 rows.
+const SETTLE_VALUES: usize = 8_192;
+/// Of `kernels/deltas.cu`: threads of a block, rows of a tile, shared memory besides the table; bytes for copies of cells, and of the
+/// largest table, where one of `MOST_TABLE_BYTES` does not hold a column.
+const DELTAS_THREADS: u32 = 512;
+const DELTAS_TILE: usize = 2_048;
+const DELTAS_LIST_BYTES: usize = 26 << 10;
+const DELTAS_COPIES_BYTES: usize = 40 << 10;
+const LARGEST_TABLE_BYTES: usize = 128 << 10;
 
 /// How the labels are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,13 +83,31 @@ pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
     }
 }
 
+/// Float64 values of shared memory of `kernels/settle.cu`: of 16 rows of each of a block's groups, if they fit.
+pub fn settle_values(d: usize, k: usize) -> usize {
+    let groups = match k {
+        0..=32 => 8,
+        33..=64 => 4,
+        65..=128 => 2,
+        _ => 1,
+    };
+    (16 * groups * d).min(SETTLE_VALUES)
+}
+
 impl Strategy {
     /// The strategy for a shape.
     pub fn of(d: usize, k: usize) -> Self {
         match REGISTER_DIMENSIONS.iter().find(|&&dimensions| dimensions >= d) {
-            Some(&dimensions) => {
-                Self::Registers { dimensions, group: if k >= GROUPS_OF_16_FROM { 16 } else if k >= GROUPS_OF_8_FROM { 8 } else { 0 } }
-            }
+            Some(&dimensions) => Self::Registers {
+                dimensions,
+                group: if k >= GROUPS_OF_16_FROM {
+                    16
+                } else if k >= GROUPS_OF_8_FROM {
+                    8
+                } else {
+                    0
+                },
+            },
             None => Self::Tiled { width: [32, 64].into_iter().find(|&width| k <= width).unwrap_or(128) },
         }
     }
@@ -90,7 +117,13 @@ impl Plan {
     /// `columns` and `limbs`: of the sums.
     pub fn new<T: Float>(gpu: &Gpu, n: usize, d: usize, k: usize, columns: usize, limbs: usize) -> Result<Self> {
         let strategy = Strategy::of(d, k);
-        let label_bytes = if k <= 0xff { 1 } else if k <= 0xffff { 2 } else { 4 };
+        let label_bytes = if k <= 0xff {
+            1
+        } else if k <= 0xffff {
+            2
+        } else {
+            4
+        };
         let launch_of = |threads: u32, module, name: String, shared: usize, most: usize| -> Result<Launch> {
             let kernel = gpu.kernel(module, &name)?;
             if shared > 0 {
@@ -111,7 +144,7 @@ impl Plan {
                 let fits = k_padded * width * 4 <= CENTROID_BYTES;
                 let copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
                 // Groups are 16 bytes apart.
-                let gaps = if group > 0 { k_padded / group * 16 } else { 0 };
+                let gaps = k_padded.checked_div(group).map_or(0, |groups| groups * 16);
                 let centroids = if fits { k_padded * width * 4 + gaps } else { 0 };
                 let arriving = THREADS as usize * (dimensions * size_of::<T>() * 4 + 4 * label_bytes);
                 let shared = arriving + centroids + if copies > 0 { cells * 8 * copies + k * 4 } else { 0 };
@@ -128,18 +161,20 @@ impl Plan {
         let mut rest = None;
         let (mut deltas_copies, mut deltas_chunk) = (0, columns);
         if let Strategy::Tiled { .. } = strategy {
-            // As many columns to a block as its table holds, but enough blocks for the device.
-            let fit = MOST_TABLE_BYTES / (k * limbs * 8);
+            // As many columns to a table as it holds, but shares of work for all of the device.
+            let (column, counters, tiles) = ((k | 1) * limbs * 8, (k | 1) * 4, n.div_ceil(DELTAS_TILE));
+            let fit = |bytes: usize| bytes.saturating_sub(counters) / column;
+            let largest = LARGEST_TABLE_BYTES.min((gpu.shared_per_block as usize).saturating_sub(DELTAS_LIST_BYTES));
+            let fit = if fit(MOST_TABLE_BYTES) > 0 { fit(MOST_TABLE_BYTES) } else { fit(largest) };
             if fit > 0 {
-                deltas_chunk = columns.div_ceil(columns.div_ceil(fit));
-                deltas_copies = copies(k * deltas_chunk * limbs, MOST_TABLE_BYTES, MOST_TABLE_BYTES);
+                let chunks = columns.div_ceil(fit).max((gpu.processors as usize / tiles.max(1)).min(columns));
+                deltas_chunk = columns.div_ceil(chunks);
+                deltas_copies = copies(deltas_chunk * column / 8, DELTAS_COPIES_BYTES, LARGEST_TABLE_BYTES);
             }
-            let chunks = columns.div_ceil(deltas_chunk);
-            let shared = k * deltas_chunk * limbs * 8 * deltas_copies;
-            let mut deltas = launch("deltas", format!("deltas_{suffix}"), shared, n.div_ceil(1_024) * chunks)?;
-            // Whole sets of chunks.
-            deltas.blocks = deltas.blocks.next_multiple_of(chunks as u32);
-            rest = Some([launch("settle", format!("settle_{suffix}"), 0, warps(n))?, deltas]);
+            let shares = tiles * columns.div_ceil(deltas_chunk);
+            let shared = if deltas_copies > 0 { deltas_chunk * column * deltas_copies + counters } else { 0 };
+            let deltas = launch_of(DELTAS_THREADS, "deltas", format!("deltas_{suffix}"), shared, shares)?;
+            rest = Some([launch("settle", format!("settle_{suffix}"), 8 * settle_values(d, k), n)?, deltas]);
         }
         let inertia_copies = copies(k * 2, TABLE_BYTES, MOST_TABLE_BYTES);
         Ok(Self {

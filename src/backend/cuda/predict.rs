@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::arguments::{Assign, Bound, Control, DistanceArgument, Inertia, LabelsArgument, Settle, SumsArgument};
 use super::device::{Buffer, Gpu, Kernel, Plain, Queue};
-use super::plan::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
+use super::plan::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies, settle_values};
 use super::prepare::DevicePasses;
 use super::rows::{DeviceRows, RowsArgument};
 use super::upload::upload;
@@ -261,23 +261,18 @@ impl<T: Float + Plain> DeviceTable<T> {
         // SAFETY: mirrored; the table was made for this kernel, there is a label and a place in the list a row, and sums are not
         // touched.
         unsafe { self.launch(queue, kernel, [2 * width as u32, 0], rows.n.div_ceil(128), &assign)? };
+        let values = settle_values(self.d, self.k);
         let settle = Settle {
             rows: rows.argument(),
-            labels: argument,
             next: argument,
             columns: self.columns.at(),
             contested: contested.at(),
             control: control.at(),
             k: self.k as i32,
-            moves: 0,
-            sums: NO_SUMS,
-            factors: 0,
-            mass_to_integer: 1.0,
+            values: values as i32,
         };
-        // A warp has a row.
-        let most = rows.n.div_ceil(THREADS as usize / 32);
-        // SAFETY: mirrored; as above.
-        unsafe { self.launch(queue, self.kernel("settle", "settle_*")?, [THREADS, 0], most, &settle)? };
+        // SAFETY: mirrored; as above; the shared memory holds the values.
+        unsafe { self.launch(queue, self.kernel("settle", "settle_*")?, [THREADS, 8 * values as u32], rows.n, &settle)? };
         Ok(labels)
     }
 

@@ -12,11 +12,11 @@
 //! once a batch, and takes over only where a cluster is empty.
 
 use super::arguments::{
-    Assign, Bound, BoundTerms, Candidate, Control, Deltas, DistanceArgument, Factors, Farthest, Inertia, LabelsArgument, Masked,
-    Record, Relocate, STOP_EMPTY, Settle, SumsArgument, Update, has_one_limb,
+    Assign, Bound, BoundTerms, Candidate, Control, Deltas, DistanceArgument, Factors, Farthest, Inertia, LabelsArgument,
+    Masked, Record, Relocate, STOP_EMPTY, Settle, SumsArgument, Update, has_one_limb,
 };
 use super::device::{Buffer, Plain, Queue};
-use super::plan::{Launch, Plan, Strategy, THREADS};
+use super::plan::{Launch, Plan, Strategy, THREADS, settle_values};
 use super::rows::DeviceRows;
 use super::seeds::{self, DeviceSeeds};
 use crate::backend::{Assigned, Far, Iteration, Progress, Session, Stop};
@@ -263,16 +263,12 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let Some([settle, deltas]) = self.plan.rest else { return Ok(()) };
         let arguments = Settle {
             rows,
-            labels: before,
             next: after,
             columns: self.column_centroids.at(),
             contested: self.contested.at(),
             control: self.control.at(),
             k: self.k as i32,
-            moves: 0,
-            sums,
-            factors: self.factors.at(),
-            mass_to_integer,
+            values: settle_values(self.d, self.k) as i32,
         };
         self.run(settle, &arguments)?;
         let arguments = Deltas {
@@ -436,14 +432,20 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         let suffix = if T::IS_F32 { "f32" } else { "f64" };
         let gpu = &self.queue.gpu;
-        let (masked, search) = (gpu.kernel("distances", &format!("masked_distances_{suffix}"))?, gpu.kernel("distances", "farthest")?);
+        let (masked, search) =
+            (gpu.kernel("distances", &format!("masked_distances_{suffix}"))?, gpu.kernel("distances", "farthest")?);
         let distances: Buffer<f64> = self.queue.alloc(self.rows.n)?;
         let donors: Buffer<u8> = self.queue.upload(&donors.iter().map(|&may| u8::from(may)).collect::<Vec<_>>())?;
         let blocks = (self.rows.n.div_ceil(THREADS as usize) as u32).min(FARTHEST_BLOCKS);
         let found: Buffer<Candidate> = self.queue.alloc(blocks as usize)?;
         let labels = self.labels_argument(self.current);
-        let arguments =
-            Masked { rows: self.rows.argument(), labels, centroids: self.centroids.at(), donors: donors.at(), out: distances.at() };
+        let arguments = Masked {
+            rows: self.rows.argument(),
+            labels,
+            centroids: self.centroids.at(),
+            donors: donors.at(),
+            out: distances.at(),
+        };
         // SAFETY: mirrored; `distances` has n values, `donors` k.
         unsafe { self.queue.launch(masked, blocks, THREADS, 0, &arguments)? };
         let mut after = Candidate { distance: f64::INFINITY, row: 0 };
