@@ -182,6 +182,7 @@ template <int D, int GROUP> __device__ __forceinline__ void fetch_centroids(cons
 // Rows of one warp that changed.
 struct List {
     u32 from[LIST], to[LIST], row[LIST];
+    u32 count;
 };
 
 // A block's table: who may add to it, and when it is flushed.
@@ -226,7 +227,7 @@ __device__ __forceinline__ void enter(Gate& gate, u32 count, const Table& table,
 
 // Moves what the listed rows contribute from cluster to cluster: lanes take pairs of a row and a column.
 template <typename T>
-__device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, const Table& table, int* table_rows, const List& list, u32 count, int lane) {
+__device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, const Table& table, int* table_rows, List& list, u32 count, int lane) {
     const Sums& s = a.sums;
     __syncwarp();
     if (table.copies) enter(gate, count, table, table_rows, s, lane);
@@ -270,6 +271,8 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, cons
             if (from != UNASSIGNED) atomicAdd((u64*)&s.pending_rows[from], ~0ull);
         }
     }
+    __syncwarp();
+    if (lane == 0) list.count = 0;
     __syncwarp();
 }
 
@@ -321,6 +324,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     // A run is a power of two, and starts at a multiple of it.
     const u32 tiles = (a.rows.n + WARP_TILE - 1) / WARP_TILE, in_run = a.run - 1;
     u32 tile = (blockIdx.x * WARPS + warp) * a.run;
+    if (lane == 0) lists[warp].count = 0;
     if (lane == 0) following[warp] = tile + gridDim.x * WARPS * a.run;
     if (tile < tiles) next.ask(a.rows, a.labels, (u64)tile * WARP_TILE + lane * ROWS);
     if (threadIdx.x == 0) gate.announced = 0, gate.flushed = 0, gate.busy = 0, block_changed = 0, block_contested = 0;
@@ -425,18 +429,26 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         for (int r = 0; r < ROWS; r++) differs |= index[r] != old[r] ? 1u << r : 0;
         differs &= valid;
         if (__any_sync(FULL_WARP, differs)) {
-            if (differs) store_labels(a.labels, row, index);
             List& list = lists[warp];
+            if (differs) {
+                store_labels(a.labels, row, index);
+                if (a.rows.w) {
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const bool moves = (differs >> r & 1) && (!a.rows.w || a.rows.w[row + r] > 0.0);
-                const u32 mask = __ballot_sync(FULL_WARP, moves);
-                if (moves) {
-                    const u32 at = listed + __popc(mask & ((1u << lane) - 1));
-                    list.from[at] = old[r], list.to[at] = index[r], list.row[at] = (u32)row + r;
+                    for (int r = 0; r < ROWS; r++)
+                        if ((differs >> r & 1) && !(a.rows.w[row + r] > 0.0)) differs &= ~(1u << r);
                 }
-                listed += __popc(mask);
+                // Few lanes have any, and most of these one: places are taken from a counter, not agreed upon by all.
+                u32 at = atomicAdd(&list.count, __popc(differs));
+#pragma unroll 1
+                for (; differs; differs &= differs - 1, at++) {
+                    const int r = __ffs(differs) - 1;
+                    list.from[at] = r == 0 ? old[0] : r == 1 ? old[1] : r == 2 ? old[2] : old[3];
+                    list.to[at] = r == 0 ? index[0] : r == 1 ? index[1] : r == 2 ? index[2] : index[3];
+                    list.row[at] = (u32)row + r;
+                }
             }
+            __syncwarp();
+            listed = list.count;
         }
         if (listed >= ENOUGH) {
             move_listed(a, gate, table, table_rows, lists[warp], listed, lane);

@@ -13,7 +13,8 @@
 // the label is what reference distances say, by the bound of src/certify.rs.
 //
 // Used when: d > 16. Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32) for k above 64, up to 64, up to 32;
-// the suffix only decides speed. 256, 128 or 64 threads a block. A persistent grid: a block takes every gridDim.x-th tile of rows
+// the suffix only decides speed. With _panels: d > 128 and k > 64, where two blocks fit (src/backend/cuda/plan.rs); the bound is
+// then made for fewer roundings. 256, 128 or 64 threads a block. A persistent grid: a block takes every gridDim.x-th tile of rows
 // and its pipeline runs across the borders of tiles, which matters where d is a handful of steps.
 // Memory: static shared memory, 18 to 48 KB a block; the variant _panels has 64 KB of dynamic shared memory besides (64 floats a
 // thread).

@@ -28,7 +28,7 @@ template <int ROWS, typename T>
 __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, double (&least_of)[8][MOST_ROWS], u32 (&label_of)[8][MOST_ROWS],
                                        u32 count, int groups) {
     // Values of a centroid that are on their way at a time: few rows have little to do meanwhile.
-    const int FLIGHT = ROWS == 1 ? 24 : ROWS == 4 ? 16 : 8;
+    const int FLIGHT = ROWS == MOST_ROWS ? 8 : ROWS == 4 || sizeof(T) == 8 ? 12 : 24;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int width = THREADS / groups, group = tid / width, member = tid - group * width;
     // This thread fetches features first, first + step, ... of one row, and in the end stores its label if it is the first to.
@@ -75,18 +75,15 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
                         }
                         values += ROWS;
                     };
-                    int f = 0;
 #pragma unroll 1
-                    for (; f + FLIGHT <= features; f += FLIGHT) {
+                    for (int left = features; left > 0; left -= FLIGHT, c += (u64)FLIGHT * k) {
                         T centroid[FLIGHT];
 #pragma unroll
-                        for (int i = 0; i < FLIGHT; i++) centroid[i] = c[(u64)i * k];
-                        c += (u64)FLIGHT * k;
+                        for (int i = 0; i < FLIGHT; i++) centroid[i] = i < left ? c[(u64)i * k] : (T)0;
 #pragma unroll
-                        for (int i = 0; i < FLIGHT; i++) add((double)centroid[i]);
+                        for (int i = 0; i < FLIGHT; i++)
+                            if (i < left) add((double)centroid[i]);
                     }
-#pragma unroll 1
-                    for (; f < features; f++, c += k) add((double)*c);
                 }
             }
             if (j < k) {

@@ -123,7 +123,7 @@ impl Expanded {
 
 /// [`Expanded`] for kernels that know of a row only the square of its norm, and find the largest `|c^|` themselves.
 ///
-/// The chain has no panels: `g = gamma_(d + 3)(u)`. With `S >= |x|^2` and C the largest `|c|`, `|x| <= S / 2C + C / 2` makes the
+/// A chain without panels has d roundings, one with panels fewer: `g = gamma_(roundings + 3)(u)`. With `S >= |x|^2` and C the largest `|c|`, `|x| <= S / 2C + C / 2` makes the
 /// width linear in S: with K, L and Q the constant, linear and quadratic terms of [`Expanded`]
 ///
 /// ```text
@@ -146,10 +146,10 @@ pub struct ExpandedTerms {
 }
 
 impl ExpandedTerms {
-    /// `scale_exponent`: copies are scaled by `2^scale_exponent`.
-    pub fn new(d: usize, scale_exponent: i32) -> Self {
+    /// `roundings`: of a score's sum, one after another; `scale_exponent`: copies are scaled by `2^scale_exponent`.
+    pub fn new(d: usize, roundings: usize, scale_exponent: i32) -> Self {
         Self {
-            rounding: gamma(d + 3, U),
+            rounding: gamma(roundings + 3, U),
             reference: 0.5 * (d + 2) as f64 * 2f64.powi(-51) * 1.001,
             underflow: d as f64 * 2f64.powf(2.0 * f64::from(scale_exponent) - 1074.0),
             norm_factor: 1.0 + gamma(d + 8, U),
@@ -193,7 +193,7 @@ mod tests {
     fn the_linear_bound_is_a_bound() {
         for d in [1, 4, 16, 100, 1_000] {
             for c in [1e-6, 0.1, 1.0, 3.0] {
-                let terms = ExpandedTerms::new(d, 0);
+                let terms = ExpandedTerms::new(d, d, 0);
                 let (slope, offset) = terms.bound(0.5 * c * c);
                 let (g, r, q) = (terms.rounding, terms.reference, 1.001 * U);
                 for square in [0.0f32, 1e-12, 1e-3, 1.0, 9.0, 1e12] {

@@ -20,6 +20,10 @@ const GROUPS_OF_16_FROM: usize = 200;
 const CENTROID_BYTES: usize = 48 << 10;
 pub const TABLE_BYTES: usize = 24 << 10;
 pub const MOST_TABLE_BYTES: usize = 64 << 10;
+/// Of `kernels/assign_tiled.cu` with panels: their features, bytes of partial sums, and the shared memory that lets two blocks run.
+const PANEL: usize = 128;
+const PANEL_BYTES: usize = 64 << 10;
+const PANELS_FROM: usize = 224 << 10;
 /// Most of [`settle_values`]; at least one of each of 128 rows.
 const SETTLE_VALUES: usize = 8_192;
 /// Of `kernels/deltas.cu`: threads of a block, rows of a tile, shared memory besides the table; bytes for copies of cells, and of the
@@ -34,9 +38,18 @@ const LARGEST_TABLE_BYTES: usize = 128 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
     /// `kernels/assign_registers.cu`, compiled for so many dimensions, in groups of so many centroids (0: one by one).
-    Registers { dimensions: usize, group: usize },
-    /// `kernels/assign_tiled.cu`, with tiles of so many centroids.
-    Tiled { width: usize },
+    Registers {
+        dimensions: usize,
+        group: usize,
+    },
+    Tiled(Tiled),
+}
+
+/// A variant of `kernels/assign_tiled.cu`: tiles of so many centroids, and whether it adds up partial sums of `PANEL` features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tiled {
+    width: usize,
+    panels: bool,
 }
 
 /// A kernel, its blocks and their shared memory.
@@ -94,9 +107,44 @@ pub fn settle_values(d: usize, k: usize) -> usize {
     (16 * groups * d).min(SETTLE_VALUES)
 }
 
+impl Tiled {
+    /// The variant for a shape; panels leave fewer rows in doubt. `shared`: bytes that a block may have.
+    pub fn of(d: usize, k: usize, shared: usize) -> Self {
+        let width = [32, 64].into_iter().find(|&width| k <= width).unwrap_or(128);
+        Self { width, panels: width == 128 && d > PANEL && shared >= PANELS_FROM }
+    }
+
+    /// The kernel's name; `*` stands for the type.
+    pub fn name(self) -> String {
+        format!("assign_tiled_*_k{}{}", self.width, if self.panels { "_panels" } else { "" })
+    }
+
+    pub fn threads(self) -> u32 {
+        2 * self.width as u32
+    }
+
+    /// Bytes of dynamic shared memory.
+    pub fn shared(self) -> usize {
+        if self.panels { PANEL_BYTES } else { 0 }
+    }
+
+    /// Roundings of a score's sum of d products.
+    pub fn roundings(self, d: usize) -> usize {
+        if self.panels { PANEL + d.div_ceil(PANEL) } else { d }
+    }
+}
+
 impl Strategy {
-    /// The strategy for a shape.
-    pub fn of(d: usize, k: usize) -> Self {
+    /// Roundings of a score's sum of d products.
+    pub fn roundings(self, d: usize) -> usize {
+        match self {
+            Self::Registers { .. } => d,
+            Self::Tiled(tiled) => tiled.roundings(d),
+        }
+    }
+
+    /// The strategy for a shape; `shared`: bytes of shared memory that a block may have.
+    pub fn of(d: usize, k: usize, shared: usize) -> Self {
         match REGISTER_DIMENSIONS.iter().find(|&&dimensions| dimensions >= d) {
             Some(&dimensions) => Self::Registers {
                 dimensions,
@@ -108,7 +156,7 @@ impl Strategy {
                     0
                 },
             },
-            None => Self::Tiled { width: [32, 64].into_iter().find(|&width| k <= width).unwrap_or(128) },
+            None => Self::Tiled(Tiled::of(d, k, shared)),
         }
     }
 }
@@ -116,7 +164,7 @@ impl Strategy {
 impl Plan {
     /// `columns` and `limbs`: of the sums.
     pub fn new<T: Float>(gpu: &Gpu, n: usize, d: usize, k: usize, columns: usize, limbs: usize) -> Result<Self> {
-        let strategy = Strategy::of(d, k);
+        let strategy = Strategy::of(d, k, gpu.shared_per_block as usize);
         let label_bytes = if k <= 0xff {
             1
         } else if k <= 0xffff {
@@ -152,15 +200,16 @@ impl Plan {
                 let name = format!("assign_registers_{suffix}_d{dimensions}{groups}");
                 (k_padded, width, fits, copies, launch("assign_registers", name, shared, n.div_ceil(8 * REGISTER_TILE))?)
             }
-            Strategy::Tiled { width } => {
+            Strategy::Tiled(tiled) => {
                 let k_padded = k.next_multiple_of(128);
-                let name = format!("assign_tiled_{suffix}_k{width}");
-                (k_padded, k_padded, false, 0, launch_of(2 * width as u32, "assign_tiled", name, 0, n.div_ceil(128))?)
+                let name = tiled.name().replace('*', suffix);
+                let launch = launch_of(tiled.threads(), "assign_tiled", name, tiled.shared(), n.div_ceil(128))?;
+                (k_padded, k_padded, false, 0, launch)
             }
         };
         let mut rest = None;
         let (mut deltas_copies, mut deltas_chunk) = (0, columns);
-        if let Strategy::Tiled { .. } = strategy {
+        if let Strategy::Tiled(_) = strategy {
             // As many columns to a table as it holds, but shares of work for all of the device.
             let (column, counters, tiles) = ((k | 1) * limbs * 8, (k | 1) * 4, n.div_ceil(DELTAS_TILE));
             let fit = |bytes: usize| bytes.saturating_sub(counters) / column;
@@ -213,9 +262,9 @@ mod tests {
 
     #[test]
     fn few_dimensions_live_in_registers() {
-        assert_eq!(Strategy::of(5, 4), Strategy::Registers { dimensions: 6, group: 0 });
-        assert_eq!(Strategy::of(12, 1_000), Strategy::Registers { dimensions: 12, group: 16 });
-        assert_eq!(Strategy::of(17, 33), Strategy::Tiled { width: 64 });
-        assert_eq!(Strategy::of(408, 5_000), Strategy::Tiled { width: 128 });
+        assert_eq!(Strategy::of(5, 4, 0), Strategy::Registers { dimensions: 6, group: 0 });
+        assert_eq!(Strategy::of(12, 1_000, 0), Strategy::Registers { dimensions: 12, group: 16 });
+        assert_eq!(Strategy::of(17, 33, 0), Strategy::Tiled(Tiled { width: 64, panels: false }));
+        assert_eq!(Strategy::of(408, 5_000, 227 << 10), Strategy::Tiled(Tiled { width: 128, panels: true }));
     }
 }

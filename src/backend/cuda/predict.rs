@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::arguments::{Assign, Bound, Control, DistanceArgument, Inertia, LabelsArgument, Settle, SumsArgument};
 use super::device::{Buffer, Gpu, Kernel, Plain, Queue};
-use super::plan::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies, settle_values};
+use super::plan::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, Tiled, copies, settle_values};
 use super::prepare::DevicePasses;
 use super::rows::{DeviceRows, RowsArgument};
 use super::upload::upload;
@@ -50,6 +50,8 @@ pub struct DeviceTable<T> {
     columns: Buffer<T>,
     /// None where it could not rule out anything.
     filter: Option<Filter<T>>,
+    /// The variant of the filter's kernel.
+    tiled: Tiled,
     queue: Queue,
 }
 
@@ -81,8 +83,8 @@ struct Copies<T> {
 }
 
 impl<T: Float> Copies<T> {
-    /// `centre`: near the data. None where all centroids are equal, or where copies or their squares leave float32.
-    fn new(centroids: &[T], d: usize, centre: &[f64]) -> Option<Self> {
+    /// `centre`: near the data; `roundings`: of a score's sum. None where all centroids are equal, or where copies or their squares leave float32.
+    fn new(centroids: &[T], d: usize, centre: &[f64], roundings: usize) -> Option<Self> {
         let (k, k_padded) = (centroids.len() / d, (centroids.len() / d).next_multiple_of(PADDING));
         let rows = || centroids.chunks_exact(d).enumerate();
         let largest =
@@ -106,7 +108,7 @@ impl<T: Float> Copies<T> {
             half_squares[j] = (0.5 * square) as f32;
             largest_half_square = largest_half_square.max(0.5 * square);
         }
-        let (slope, offset) = ExpandedTerms::new(d, exponent).bound(largest_half_square);
+        let (slope, offset) = ExpandedTerms::new(d, roundings, exponent).bound(largest_half_square);
         let finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
         let usable = finite(&values) && finite(&half_squares[..k]) && finite(&[slope, offset]);
         usable.then(|| Self { shift, scale: T::from_f64(scale), values, half_squares, bound: Bound { slope, offset } })
@@ -174,7 +176,8 @@ impl<T: Float + Plain> DeviceTable<T> {
         for (j, row) in centroids.chunks_exact(d).enumerate() {
             row.iter().enumerate().for_each(|(f, c)| columns[f * k + j] = *c);
         }
-        let filter = match Copies::new(centroids, d, centre) {
+        let tiled = Tiled::of(d, k, queue.gpu.shared_per_block as usize);
+        let filter = match Copies::new(centroids, d, centre, tiled.roundings(d)) {
             None => None,
             Some(made) => Some(Filter {
                 shift: queue.upload(&made.shift)?,
@@ -184,7 +187,7 @@ impl<T: Float + Plain> DeviceTable<T> {
                 bound: queue.upload(&[made.bound])?,
             }),
         };
-        let table = Self { k, d, columns: queue.upload(&columns)?, filter, queue };
+        let table = Self { k, d, columns: queue.upload(&columns)?, filter, tiled, queue };
         table.queue.wait()?;
         Ok(table)
     }
@@ -256,11 +259,13 @@ impl<T: Float + Plain> DeviceTable<T> {
             run: 1,
             unused: 0,
         };
-        let width = [32, 64].into_iter().find(|&width| self.k <= width).unwrap_or(128);
-        let kernel = self.kernel("assign_tiled", &format!("assign_tiled_*_k{width}"))?;
+        let (kernel, shared) = (self.kernel("assign_tiled", &self.tiled.name())?, self.tiled.shared() as u32);
+        if shared > 0 {
+            queue.gpu.prefer_shared_memory(kernel)?;
+        }
         // SAFETY: mirrored; the table was made for this kernel, there is a label and a place in the list a row, and sums are not
         // touched.
-        unsafe { self.launch(queue, kernel, [2 * width as u32, 0], rows.n.div_ceil(128), &assign)? };
+        unsafe { self.launch(queue, kernel, [self.tiled.threads(), shared], rows.n.div_ceil(128), &assign)? };
         let values = settle_values(self.d, self.k);
         let settle = Settle {
             rows: rows.argument(),
@@ -482,7 +487,7 @@ mod tests {
             let offset = [0.0, 1e3, 1e7][case % 3] * spread;
             let centroids: Vec<T> = (0..k * d).map(|_| T::from_f64(offset + spread * unit())).collect();
             let centre: Vec<f64> = centroids[..d].iter().map(|c| c.to_f64()).collect();
-            let Some(copies) = Copies::new(&centroids, d, &centre) else { continue };
+            let Some(copies) = Copies::new(&centroids, d, &centre, d) else { continue };
             for row in 0..40 {
                 // Of the centroids' kind, one of them, half way between two of them, or far away in some feature.
                 let (a, b) = (row * 13 % k * d, row * 5 % k * d);
@@ -515,7 +520,7 @@ mod tests {
     fn copies_are_of_order_one_or_not_at_all() {
         let of = |centroids: &[f64], d: usize| {
             let centre: Vec<f64> = centroids[..d].to_vec();
-            Copies::new(centroids, d, &centre)
+            Copies::new(centroids, d, &centre, d)
         };
         for scale in [1.0, 2f64.powi(-440), 2f64.powi(440), 1e7] {
             let copies = of(&[0.0, 0.0, 3.0 * scale, -5.0 * scale], 2).unwrap();
@@ -530,8 +535,8 @@ mod tests {
         assert!(of(&[1.0, 0.0, 1.0, 5e-324], 2).is_none());
         assert!(of(&[2f64.powi(450), 0.0, 2f64.powi(450), 2f64.powi(-700)], 2).is_none());
         let subnormal = 2f32.powi(-149);
-        let copies = Copies::new(&[0.0, 100.0 * subnormal], 1, &[0.0]).unwrap();
+        let copies = Copies::new(&[0.0, 100.0 * subnormal], 1, &[0.0], 1).unwrap();
         assert!(copies.values[1] < 0.0 && copies.scale == 2f32.powi(126));
-        assert!(Copies::new(&[f32::MAX, f32::MIN], 1, &[f64::from(f32::MAX)]).is_some());
+        assert!(Copies::new(&[f32::MAX, f32::MIN], 1, &[f64::from(f32::MAX)], 1).is_some());
     }
 }

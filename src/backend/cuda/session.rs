@@ -95,7 +95,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let exponent = if T::IS_F32 { exponent.clamp(*SCALE_EXPONENTS.start(), *SCALE_EXPONENTS.end()) } else { exponent };
         let scale = power_of_two(exponent);
         let shift: Vec<T> = prepared.centre.iter().map(|&m| T::from_f64(-(m * scale))).collect();
-        let terms = ExpandedTerms::new(d, exponent);
+        let terms = ExpandedTerms::new(d, plan.strategy.roundings(d), exponent);
         let terms = BoundTerms {
             rounding: terms.rounding,
             reference: terms.reference,
@@ -111,7 +111,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
                 copies.iter_mut().skip(dimensions).step_by(plan.copy_width).for_each(|half| *half = f32::INFINITY);
                 (copies, vec![0.0])
             }
-            Strategy::Tiled { .. } => (vec![0.0f32; d * plan.k_padded], vec![f32::INFINITY; plan.k_padded]),
+            Strategy::Tiled(_) => (vec![0.0f32; d * plan.k_padded], vec![f32::INFINITY; plan.k_padded]),
         };
         let weight_exponent = prepared.weights.map_or(0, |scale| scale.exponent - 53);
         let mean_exponents: Vec<i32> = prepared.scales.iter().map(|scale| scale.quantum_exponent() - weight_exponent).collect();
@@ -188,7 +188,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             Strategy::Registers { dimensions, .. } => {
                 (self.copies.at_index(dimensions), (self.plan.copy_width, 1), self.plan.copy_width)
             }
-            Strategy::Tiled { .. } => (self.half_squares.at(), (1, self.plan.k_padded), 1),
+            Strategy::Tiled(_) => (self.half_squares.at(), (1, self.plan.k_padded), 1),
         };
         Update {
             sums: self.sums_argument(),
