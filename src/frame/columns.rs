@@ -2,10 +2,14 @@
 
 use polars::prelude::*;
 
+#[cfg(all(feature = "cuda", feature = "python"))]
+use crate::backend::cuda::upload_benchmark;
 use crate::error::{KMeansError, Result};
 use crate::features::{self, Chunk, Features, Validity};
 use crate::float::Float;
 use crate::model::{AnyFeatures, FeatureLayout};
+#[cfg(all(feature = "cuda", feature = "python"))]
+use crate::tile::Part;
 
 /// An Arrow array's validity: its type is not in Polars' prelude.
 macro_rules! validity {
@@ -134,6 +138,15 @@ impl FrameFeatures {
             Values::F32(pieces) => AnyFeatures::F32(pieces.view()?.with_names(names)?),
             Values::F64(pieces) => AnyFeatures::F64(pieces.view()?.with_names(names)?),
         })
+    }
+
+    /// Times uploads of these features alone; for benches.
+    #[cfg(all(feature = "cuda", feature = "python"))]
+    pub fn upload_benchmark(&self, ordinal: u32, rounds: usize) -> Result<(u64, Vec<f64>, f64)> {
+        match self.view()? {
+            AnyFeatures::F32(view) => upload_benchmark(ordinal, &[Part::new(view, None)], None, rounds),
+            AnyFeatures::F64(view) => upload_benchmark(ordinal, &[Part::new(view, None)], None, rounds),
+        }
     }
 }
 

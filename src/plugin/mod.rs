@@ -2,6 +2,8 @@
 //!
 //! A panic never crosses: the expressions' boundary catches it, and every refusal is an error value.
 
+#[cfg(feature = "cuda")]
+mod benchmark;
 mod expressions;
 mod options;
 

@@ -1,5 +1,9 @@
-"""Choosing a device: on a machine without a GPU, and on one with fewer than a hundred."""
+"""Choosing a device: on a machine without a GPU, and on one with fewer than a hundred.
 
+With POLARS_KMEANS_DEMAND_GPU in the environment, tests that need a GPU fail where there is none.
+"""
+
+import os
 import pickle
 from functools import partial
 from pathlib import Path
@@ -14,7 +18,8 @@ import polars_kmeans as pk
 DF = pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1], "y": [1.0, 1.1, 9.0, 9.1]})
 GPUS = pk.devices().filter(pl.col("device").str.starts_with("cuda") & pl.col("usable"))
 needs_no_gpu = pytest.mark.skipif(not GPUS.is_empty(), reason="this machine has a GPU")
-needs_gpu = pytest.mark.skipif(GPUS.is_empty(), reason="this machine has no GPU")
+demanded = "POLARS_KMEANS_DEMAND_GPU" in os.environ
+needs_gpu = pytest.mark.skipif(GPUS.is_empty() and not demanded, reason="this machine has no GPU")
 
 
 @pytest.mark.parametrize(
@@ -178,6 +183,11 @@ def test_predictions_on_cuda_without_a_gpu_are_an_error_with_the_reason() -> Non
     with pytest.raises(pk.DeviceError) as caught:
         model.score(DF, device="cuda")
     assert f'device="cuda" cannot be used: {pk.devices()["reason"][1]}' in str(caught.value)
+
+
+@pytest.mark.skipif(not demanded, reason="no GPU is demanded")
+def test_the_gpu_that_is_demanded_is_there() -> None:
+    assert not GPUS.is_empty(), pk.devices()["reason"].to_list()
 
 
 @needs_gpu

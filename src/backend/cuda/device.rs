@@ -1,7 +1,8 @@
 //! One GPU as this process uses it: its primary context, the kernels that were loaded, memory and launches.
 //!
-//! Everything unsafe about CUDA is in this file: allocations that free themselves, copies that check lengths, launches whose
-//! arguments are one plain struct that the kernel declares in the same order (`kernels/*.cuh`).
+//! What is unsafe about CUDA is here (and pinned memory in `upload/pinned.rs`, questions to the driver in `probe.rs`): allocations
+//! that free themselves, copies that check lengths, launches whose arguments are one plain struct that the kernel declares in the
+//! same order (`arguments.rs`).
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -93,7 +94,9 @@ impl Gpu {
     }
 
     fn open(ordinal: u32) -> Result<Self> {
-        let failed = failed("opening the GPU");
+        const WHAT: &str = "opening the GPU";
+        super::probe::start().map_err(|reason| KMeansError::Device { what: WHAT.into(), reason })?;
+        let failed = failed(WHAT);
         let context = CudaContext::new(ordinal as usize).map_err(&failed)?;
         let attribute = |a| context.attribute(a).map(|v| v as u32).map_err(&failed);
         let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;

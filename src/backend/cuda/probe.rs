@@ -14,15 +14,20 @@ use libloading::Library;
 
 use crate::backend::select::{DeviceInfo, Devices, OLDEST_DRIVER, usable};
 
-/// The devices that the driver shows to this process, usable or not; or why there is none.
-pub fn devices() -> Devices {
+/// Starts the driver, or says why that cannot be.
+pub fn start() -> Result<(), String> {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     // SAFETY: loads the driver's library and lets go of it; its initialisers are meant to run in any process.
     if !PRESENT.get_or_init(|| unsafe { sys::is_culib_present() }) {
         let library = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
         return Err(format!("no NVIDIA driver: {library} was not found"));
     }
-    result::init().map_err(|error| without_devices(&error))?;
+    result::init().map_err(|error| without_devices(&error))
+}
+
+/// The devices that the driver shows to this process, usable or not; or why there is none.
+pub fn devices() -> Devices {
+    start()?;
     let driver = driver_version().map_err(|error| explain(&error))?;
     let count = result::device::get_count().map_err(|error| explain(&error))?;
     (0..count)

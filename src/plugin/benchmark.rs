@@ -1,0 +1,41 @@
+//! Times that only benches ask for: an upload's alone, and a fit's without the expression around it.
+
+use std::time::Instant;
+
+use polars::prelude::*;
+use pyo3_polars::derive::polars_expr;
+use serde::Deserialize;
+
+use super::options::FitOptions;
+use crate::frame::FrameFeatures;
+
+#[derive(Debug, Deserialize)]
+struct UploadOptions {
+    ordinal: u32,
+    rounds: usize,
+}
+
+fn columns(inputs: &[Series]) -> Vec<Column> {
+    inputs.iter().map(|series| series.clone().into_column()).collect()
+}
+
+/// Bytes of one upload of the columns, bytes a second of pinned memory, and the seconds of each upload.
+#[polars_expr(output_type=Float64)]
+fn benchmark_upload(inputs: &[Series], kwargs: UploadOptions) -> PolarsResult<Series> {
+    let features = FrameFeatures::new(&columns(inputs), false)?;
+    let (bytes, seconds, pinned) = features.upload_benchmark(kwargs.ordinal, kwargs.rounds)?;
+    let values = [bytes as f64, pinned].into_iter().chain(seconds);
+    Ok(Float64Chunked::from_iter_values("seconds".into(), values).into_series())
+}
+
+/// Seconds of a fit, from columns to model and labels.
+#[polars_expr(output_type=Float64)]
+fn benchmark_fit(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
+    let columns = columns(inputs);
+    let estimator = kwargs.estimator(&columns)?;
+    let start = Instant::now();
+    let fit = estimator.fit_columns(&columns, None)?;
+    let seconds = start.elapsed().as_secs_f64();
+    drop(fit);
+    Ok(Float64Chunked::from_slice("seconds".into(), &[seconds]).into_series())
+}
