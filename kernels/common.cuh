@@ -308,14 +308,21 @@ __device__ __forceinline__ double reference_distance(const Rows<T>& rows, u64 ro
 
 // ---- the filter --------------------------------------------------------------------------------------------------------------
 
-// How far above the best score another may be and still be in reach: src/certify.rs, `ExpandedTerms`. Of the row only the square
-// of its copy's norm is needed, not the norm. Where nothing may be ruled out the offset is infinite.
+// How far above the best score another may be and still be in reach: src/certify.rs, `ExpandedTerms`. Of the row only the weighted
+// square of its copy's norm is needed, not the norm. Where nothing may be ruled out the offset is infinite.
 struct Bound {
     float slope, offset;
 };
 
 // What is not greater than this is in reach. Infinite or NaN where the copy's square is: then nothing is greater.
 __device__ __forceinline__ float reach(const Bound& b, float square, float best) { return __fadd_rn(best, __fmaf_rn(square, b.slope, b.offset)); }
+
+// What features `group` to `group` + 15 weigh in that square: the roundings that their products go through, in a chain of d products
+// or in chains of `panel` whose sums are added up, before |c|^2 / 2 is added, and five more: `weight` of src/certify.rs. With
+// `panel` 0 every weight is 1.
+__device__ __forceinline__ int weight_of(int group, int d, int panel) {
+    return panel == 0 ? 1 : min(d - group, panel - group % panel) + d / panel + (d % panel != 0) - group / panel + 6;
+}
 
 // A value's copy for the filter: x * scale + shift, with shift = -(centre * scale) and a power of two as scale. One rounding in the
 // type of x: that of the difference; then one to float32.
@@ -326,16 +333,18 @@ __device__ __forceinline__ float centred_copy(double x, double shift, double sca
 struct Control {
     u64 changed; // rows of positive weight whose label changed in this iteration
     u64 shift_low, shift_high; // the shift's integer
-    u64 largest_half_square; // bits of a double: of this iteration's copies
+    u64 largest_half_square, largest_weighted; // bits of doubles: of this iteration's copies
     u64 started; // the device's clock at the end of the last iteration
     u32 stop; // 0: go on; 1: settled; 2: an empty cluster: the host relocates; kernels of later iterations do nothing
     u32 iteration; // finished ones
     u32 moved; // whether a centroid moved in this iteration
     u32 empty; // clusters without rows
     u32 ticket; // blocks of the update that are done
-    u32 contested; // rows in the list
+    u32 contested; // rows in the list of those to be compared with all centroids
+    u32 pairs; // rows in the list of those to be compared with two
     u32 not_finite; // copies that are not finite
     u32 next_run; // tiles that the warps of assign_registers have taken beyond their first two runs
+    u32 unused;
 };
 
 // One iteration, as the history tells it.
@@ -345,6 +354,12 @@ struct Record {
     u64 nanoseconds;
     u32 moved;
     u32 contested;
+};
+
+// A row that a filter could not decide. From the front of an array of n those that two centroids are in reach of, the one that `next`
+// holds and `second`; from its back the others.
+struct Contested {
+    u32 row, second;
 };
 
 // Arguments of the assign kernels.
@@ -357,7 +372,7 @@ template <typename T> struct Assign {
     const float* copies; // minus the centred, scaled centroids, laid out for the kernel
     const float* half_squares; // (k padded): |c|^2 / 2; infinite padding
     const Bound* bound;
-    u32* contested; // rows that the filter could not decide
+    Contested* contested; // rows that the filter could not decide
     Control* control;
     int k, k_padded;
     // The rest is for kernels that move the contributions themselves.

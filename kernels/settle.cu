@@ -1,12 +1,17 @@
-// settle: the exact label of every row that a filter could not decide, by reference distances to all centroids.
+// settle: the exact label of every row that a filter could not decide, by reference distances.
 //
-// Used when: after every assign; the list is short (ties, and rows about as far from two centroids as rounding can tell), or long
-//            where there are many centroids in many dimensions.
-// Tile:      a group of 32 to 256 threads, about as many as there are centroids, has 16, 4 or 1 rows of the list, fewer where the
-//            list would not fill the device. A thread takes every so-many'th centroid, with a chain in registers for each of the
+//   settle         rows that may belong to any centroid: distances to all
+//   settle_pairs   rows that two centroids are in reach of, the filter's best and second: distances to these
+//
+// Used when: after every assign; the lists are short (ties, and rows about as far from two centroids as rounding can tell), or long
+//            where there are many centroids in many dimensions. Pairs where the assign has a list of them.
+// Tile:      settle: a group of 32 to 256 threads, about as many as there are centroids, has 16, 4 or 1 rows of the list, fewer where
+//            the list would not fill the device. A thread takes every so-many'th centroid, with a chain in registers for each of the
 //            rows, in feature order; a centroid's value is loaded once for all of them.
+//            settle_pairs: a warp has 4 rows. Its lanes fetch 64 features of all of them and of their centroids at once, then 8 lanes
+//            walk a chain each. (Lanes that fetch for their own chains, 16 features at a time, took a fifth longer for long lists.)
 // Memory:    the rows' values, as float64 in shared memory, in pieces of features where they are many; the centroids column by
-//            column, from the second-level cache.
+//            column, from the second-level cache. Pairs: single values of x, of which memory brings 32 bytes or more each.
 // Precision: float64, the contract's own arithmetic; the smallest j of least distance.
 #include "common.cuh"
 
@@ -17,7 +22,8 @@ template <typename T> struct Settle {
     Rows<T> rows;
     Labels next; // where the labels go
     const T* columns; // (d, k): the centroids, column-major
-    const u32* contested;
+    const T* centroids; // (k, d): the same, row-major
+    const Contested* contested;
     Control* control;
     int k;
     int values; // float64 values of shared memory: at least one for each of 16 rows of each group
@@ -41,7 +47,7 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
 #pragma unroll 1
     for (u64 base = (u64)blockIdx.x * rows; base < count; base += (u64)gridDim.x * rows) {
         const bool listed = base + place < count;
-        const u64 row = listed ? a.contested[base + place] : 0;
+        const u64 row = listed ? a.contested[a.rows.n - 1 - (u32)(base + place)].row : 0;
         const T* const x = a.rows.x + row;
         double least[ROWS];
         u32 label[ROWS];
@@ -124,6 +130,64 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
     }
 }
 
+// Rows of a warp, features that it fetches at a time, warps of a block.
+#define PAIRS 4
+#define PIECE 64
+#define PAIR_WARPS 4
+
+struct Piece {
+    double values[PIECE][PAIRS];
+    double centroids[2 * PAIRS][PIECE + 2]; // two more: no two chains read from the same bank
+};
+
+template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<T>& a, Piece& piece, u32 count) {
+    const int lane = threadIdx.x & 31, d = a.rows.d;
+#pragma unroll 1
+    for (u64 base = (u64)(threadIdx.x / 32 * gridDim.x + blockIdx.x) * PAIRS; base < count; base += (u64)gridDim.x * PAIR_WARPS * PAIRS) {
+        // Lanes 2 r and 2 r + 1 know row r and its first and second centroid; so do those 8, 16 and 24 further.
+        const u64 at = base + (lane % (2 * PAIRS)) / 2;
+        const Contested one = a.contested[min(at, (u64)count - 1)];
+        const u32 j = lane & 1 ? one.second : load_label(a.next, one.row);
+        const T* const x = a.rows.x + __shfl_sync(FULL_WARP, one.row, lane % PAIRS * 2);
+        double s = 0.0;
+#pragma unroll 1
+        for (int done = 0; done < d; done += PIECE) {
+            const int features = min(PIECE, d - done);
+            T values[PIECE * PAIRS / 32], centroids[2 * PAIRS][PIECE / 32];
+#pragma unroll
+            for (int i = 0; i < PIECE * PAIRS / 32; i++) {
+                const int f = i * (32 / PAIRS) + lane / PAIRS;
+                values[i] = f < features ? x[(u64)(done + f) * a.rows.stride] : (T)0;
+            }
+#pragma unroll
+            for (int c = 0; c < 2 * PAIRS; c++) {
+                const T* from = a.centroids + (u64)__shfl_sync(FULL_WARP, j, c) * d + done;
+#pragma unroll
+                for (int i = 0; i < PIECE / 32; i++) centroids[c][i] = i * 32 + lane < features ? from[i * 32 + lane] : (T)0;
+            }
+            __syncwarp(); // the piece before was used
+#pragma unroll
+            for (int i = 0; i < PIECE * PAIRS / 32; i++) (&piece.values[0][0])[i * 32 + lane] = (double)values[i];
+#pragma unroll
+            for (int c = 0; c < 2 * PAIRS; c++)
+#pragma unroll
+                for (int i = 0; i < PIECE / 32; i++) piece.centroids[c][i * 32 + lane] = (double)centroids[c][i];
+            __syncwarp();
+            if (lane < 2 * PAIRS) {
+#pragma unroll 8
+                for (int f = 0; f < features; f++) {
+                    double t = __dadd_rn(piece.values[f][lane / 2], -piece.centroids[lane][f]);
+                    s = __fma_rn(t, t, s);
+                }
+            }
+        }
+        const double other = __shfl_xor_sync(FULL_WARP, s, 1);
+        const u32 other_j = __shfl_xor_sync(FULL_WARP, j, 1);
+        if (lane < 2 * PAIRS && !(lane & 1) && at < count)
+            store_label(a.next, one.row, other < s || (other == s && other_j < j) ? other_j : j);
+    }
+}
+
 #define SETTLE(T, NAME)                                                                                                            \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Settle<T> a) {                           \
         extern __shared__ __align__(16) double shared[];                                                                           \
@@ -138,6 +202,15 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
         else if (count >= 2 * most) settle<4>(a, shared, least_of, label_of, count, groups);                                       \
         else settle<1>(a, shared, least_of, label_of, count, groups);                                                              \
     }
+#define SETTLE_PAIRS(T, NAME)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS, 6) NAME(const __grid_constant__ Settle<T> a) {                   \
+        __shared__ Piece pieces[PAIR_WARPS];                                                                                       \
+        if (a.control->stop) return;                                                                                               \
+        const u32 count = a.control->pairs;                                                                                        \
+        if (count != 0) settle_pairs(a, pieces[threadIdx.x / 32], count);                                                          \
+    }
 
 SETTLE(float, settle_f32)
 SETTLE(double, settle_f64)
+SETTLE_PAIRS(float, settle_pairs_f32)
+SETTLE_PAIRS(double, settle_pairs_f64)

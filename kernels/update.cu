@@ -11,10 +11,12 @@
 
 // The terms of the bound that do not depend on the centroids (src/certify.rs).
 struct BoundTerms {
-    double rounding; // g
+    double unit, half;
     double reference; // r
     double underflow;
     double norm_factor, norm_offset;
+    int panel; // of the weights: `weight_of`
+    int unused;
 };
 
 template <typename T> struct Update {
@@ -81,9 +83,21 @@ __device__ __forceinline__ i64 fold(const Sums& s, Control* control, int j, int 
     return rows;
 }
 
+// Of the copies of a cluster: half the sum of its squares, and the weighted sum. By one lane.
+template <typename T> __device__ __forceinline__ void note_squares(const Update<T>& a, int j, double square, double weighted, bool finite) {
+    float half = (float)(0.5 * square);
+    a.half_squares[j * a.half_stride] = half;
+    if (!finite || !(half < infinity_f())) {
+        atomicAdd(&a.control->not_finite, 1u);
+    } else {
+        atomicMax(&a.control->largest_half_square, (u64)__double_as_longlong(0.5 * square));
+        atomicMax(&a.control->largest_weighted, (u64)__double_as_longlong(weighted));
+    }
+}
+
 // The filter's copies of cluster j, from `centroids`.
 template <typename T> __device__ __forceinline__ void copy_centroid(const Update<T>& a, int d, int j, int lane) {
-    double sum = 0.0;
+    double sum = 0.0, weighted = 0.0;
     bool finite = true;
     for (int f = lane; f < d; f += 32) {
         T c = a.centroids[(u64)j * d + f];
@@ -92,16 +106,16 @@ template <typename T> __device__ __forceinline__ void copy_centroid(const Update
         finite = finite && fabsf(copy) < infinity_f();
         a.copies[j * a.copy_stride_j + f * a.copy_stride_f] = -copy;
         double t = __fma_rn((double)c, (double)a.scale, (double)a.shift[f]);
-        sum = __fma_rn(t, t, sum);
+        t = __dmul_rn(t, t);
+        sum += t;
+        weighted = __fma_rn(t, (double)weight_of(f & ~15, d, a.terms.panel), weighted);
     }
-    for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL_WARP, sum, o);
+    for (int o = 16; o; o >>= 1) {
+        sum += __shfl_xor_sync(FULL_WARP, sum, o);
+        weighted += __shfl_xor_sync(FULL_WARP, weighted, o);
+    }
     finite = __all_sync(FULL_WARP, finite);
-    if (lane == 0) {
-        float half = (float)(0.5 * sum);
-        a.half_squares[j * a.half_stride] = half;
-        if (!finite || !(half < infinity_f())) atomicAdd(&a.control->not_finite, 1u);
-        else atomicMax(&a.control->largest_half_square, (u64)__double_as_longlong(0.5 * sum));
-    }
+    if (lane == 0) note_squares(a, j, sum, weighted, finite);
 }
 
 __device__ __forceinline__ double to_double(u128 v) {
@@ -160,17 +174,18 @@ template <typename T> __device__ __forceinline__ void mean(const Update<T>& a, i
 // By one thread, when all copies are made: src/certify.rs, `ExpandedTerms::bound`.
 template <typename T> __device__ void make_bound(const Update<T>& a) {
     const double slack = 1.001, u = 1.0 / 16777216.0;
-    double half = __longlong_as_double((i64)a.control->largest_half_square);
-    double c = sqrt(2.0 * half) * (1.0 + 1e-6) * slack, q = 1.001 * u, g = a.terms.rounding, r = a.terms.reference;
-    double constant = (g + 2.0 * u) * c * c + r * c * c + a.terms.underflow + 3.009265538105056e-36;
-    double linear = 2.0 * (2.01 * q + g) * c + 2.0 * r * c;
-    double slope = r + (c > 0.0 ? linear / (2.0 * c) : 0.0) + 2.02 * u, offset = constant + 0.5 * linear * c + 4.04 * u * c * c;
+    const double square = 2.0 * __longlong_as_double((i64)a.control->largest_half_square) * slack;
+    const double weighted = __longlong_as_double((i64)a.control->largest_weighted) * slack;
+    const double slope = a.terms.unit + 2.0 * a.terms.reference;
+    const double offset = a.terms.unit * weighted + (a.terms.half + 4.04 * u + 2.0 * a.terms.reference) * square + a.terms.underflow
+        + 3.009265538105056e-36;
     Bound b;
     b.slope = __double2float_ru(slope * a.terms.norm_factor * slack);
     b.offset = __double2float_ru((offset + slope * a.terms.norm_offset) * slack);
     if (a.control->not_finite) b.offset = infinity_f();
     *a.bound = b;
     a.control->largest_half_square = 0;
+    a.control->largest_weighted = 0;
     a.control->not_finite = 0;
 }
 
@@ -186,7 +201,7 @@ template <typename T> __device__ void finish(const Update<T>& a) {
     i128 total = (i128)((u128)c->shift_low | (u128)c->shift_high << 64);
     double shift = a.shifts.none ? 0.0 : round_quotient<double>(total, 1, a.shifts.quantum_exponent);
     u64 now = device_clock();
-    Record record = {c->changed, shift, now - c->started, c->moved, c->contested};
+    Record record = {c->changed, shift, now - c->started, c->moved, c->contested + c->pairs};
     a.records[c->iteration - a.first_iteration] = record;
     c->started = now;
     c->iteration++;
@@ -197,6 +212,7 @@ template <typename T> __device__ void finish(const Update<T>& a) {
     c->shift_high = 0;
     c->moved = 0;
     c->contested = 0;
+    c->pairs = 0;
     c->next_run = 0;
 }
 
@@ -265,21 +281,20 @@ template <typename T> __device__ __forceinline__ void update_narrow(const Update
         }
     }
     float copy = 0.0f;
-    double u = 0.0;
+    double u = 0.0, weighted = 0.0;
     if (mine) {
         copy = centred_copy(after, shift, a.scale);
         a.copies[j * a.copy_stride_j + lane * a.copy_stride_f] = -copy;
         u = __fma_rn((double)after, (double)a.scale, (double)shift);
         u = __dmul_rn(u, u);
+        weighted = __dmul_rn(u, (double)weight_of(lane & ~15, d, a.terms.panel));
     }
-    for (int o = 16; o; o >>= 1) u += __shfl_xor_sync(FULL_WARP, u, o);
+    for (int o = 16; o; o >>= 1) {
+        u += __shfl_xor_sync(FULL_WARP, u, o);
+        weighted += __shfl_xor_sync(FULL_WARP, weighted, o);
+    }
     const bool finite = __all_sync(FULL_WARP, fabsf(copy) < infinity_f());
-    if (lane == 0) {
-        float half = (float)(0.5 * u);
-        a.half_squares[j * a.half_stride] = half;
-        if (!finite || !(half < infinity_f())) atomicAdd(&a.control->not_finite, 1u);
-        else atomicMax(&a.control->largest_half_square, (u64)__double_as_longlong(0.5 * u));
-    }
+    if (lane == 0) note_squares(a, j, u, weighted, finite);
 }
 
 template <typename T> __device__ __forceinline__ void update(const Update<T>& a) {
@@ -321,7 +336,8 @@ template <typename T> __device__ __forceinline__ void start(const Update<T>& a) 
     if (last_block(a.control) && threadIdx.x == 0) {
         make_bound(a);
         Control* c = a.control;
-        c->changed = 0, c->shift_low = 0, c->shift_high = 0, c->moved = 0, c->contested = 0, c->empty = 0, c->stop = 0, c->next_run = 0;
+        c->changed = 0, c->shift_low = 0, c->shift_high = 0, c->moved = 0, c->contested = 0, c->pairs = 0, c->empty = 0, c->stop = 0;
+        c->next_run = 0;
         c->started = device_clock();
     }
 }

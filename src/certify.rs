@@ -121,52 +121,101 @@ impl Expanded {
     }
 }
 
-/// [`Expanded`] for kernels that know of a row only the square of its norm, and find the largest `|c^|` themselves.
+/// How a kernel adds up the d products of a score, and `|c|^2 / 2`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chains {
+    /// One chain that starts at the half square: every product may go through d roundings, and the half square through d.
+    FromHalf,
+    /// One chain of products, then the half square.
+    One,
+    /// A chain for every so many features (a multiple of 16), whose sums are added up one after another; then the half square.
+    Panels(usize),
+}
+
+impl Chains {
+    /// As `weight_of` of `kernels/common.cuh` wants it.
+    pub fn panel(self) -> usize {
+        match self {
+            Self::FromHalf => 0,
+            Self::One => i32::MAX as usize,
+            Self::Panels(panel) => panel,
+        }
+    }
+
+    /// What feature `f` weighs in the squares of norms: at least the roundings of its product, and five; see [`ExpandedTerms`]. As
+    /// `weight_of` of `kernels/common.cuh`: one weight for 16 features.
+    pub fn weight(self, f: usize, d: usize) -> usize {
+        let (group, panel) = (f & !15, self.panel());
+        match self {
+            Self::FromHalf => 1,
+            _ => (d - group).min(panel - group % panel) + d.div_ceil(panel) - group / panel + 6,
+        }
+    }
+}
+
+/// [`Expanded`] for kernels that know of a row only a sum of squares, and find the largest of the centroids' themselves.
 ///
-/// A chain without panels has d roundings, one with panels fewer: `g = gamma_(roundings + 3)(u)`. With `S >= |x|^2` and C the largest `|c|`, `|x| <= S / 2C + C / 2` makes the
-/// width linear in S: with K, L and Q the constant, linear and quadratic terms of [`Expanded`]
+/// A product that goes through few roundings adds little to the error, and the first of a chain go through most: with `m_f` roundings
+/// of product f, `W_f >= m_f + 5` and `unit = u / (1 - max W u)`
 ///
 /// ```text
-/// Q |x|^2 + L |x| + K <= (Q + L / 2C) S + (K + L C / 2)
+/// |fl(sum) - x^.c^| + conversions      <= sum (gamma_(m_f)(u) + 2.01 q) |x_f| |c_f|
+/// of both scores that are compared     <= unit sum W'_f |x_f| (|c_1f| + |c_jf|)          W'_f = m_f + 2.02
+///                                      <= unit sum W'_f x_f^2 + unit max_j sum W'_f c_jf^2
+/// |fl(|c|^2/2) - ..|, of both          <= (b + 2) u |c|^2    b: roundings of the half square after its own
+/// R / 2 = r (|x| + |c|)^2              <= 2 r |x|^2 + 2 r |c|^2
 /// ```
 /// which is tight where the row is as long as the longest centroid. The roundings of the comparison, at most `4 u |best + width|`,
-/// are in it too: `|best| <= |x| C + C^2 / 2 + E <= S / 2 + C^2 + E`. A row so long that its scores overflow has a square that
-/// overflows first, and a limit that nothing is above.
+/// are in it too: `|best| <= |x| C + C^2 / 2 + E <= |x|^2 / 2 + C^2 + E` for the largest norm C, so `2.02 u |x|^2`, which makes
+/// `W'_f` into `m_f + 4.04 < W_f`, and `4.04 u C^2`. A kernel gives `S = sum W_f x_f^2`; where a chain starts at the half square all
+/// weights are 1, and the roundings are in the unit. A row so long that its scores overflow has a square that overflows first, and a
+/// limit that nothing is above.
+///
+/// Panels of p features: product f goes through what is left of its panel, at most `ceil(d / p) - f / p` additions of sums, and that
+/// of the half square.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpandedTerms {
-    /// g.
-    pub rounding: f64,
+    pub unit: f64,
+    /// `(b + 2) u`.
+    pub half: f64,
     /// r, of `R / 2 = r (|x| + c)^2`.
     pub reference: f64,
     /// Of the reference distance, in scaled units.
     pub underflow: f64,
-    /// `S = norm_factor * square + norm_offset` for a float32 sum of squares of the copy.
+    /// `S <= norm_factor * square + norm_offset` for a float32 sum of weighted squares of the copy.
     pub norm_factor: f64,
     pub norm_offset: f64,
+    pub chains: Chains,
 }
 
 impl ExpandedTerms {
-    /// `roundings`: of a score's sum, one after another; `scale_exponent`: copies are scaled by `2^scale_exponent`.
-    pub fn new(d: usize, roundings: usize, scale_exponent: i32) -> Self {
+    /// `scale_exponent`: copies are scaled by `2^scale_exponent`.
+    pub fn new(d: usize, chains: Chains, scale_exponent: i32) -> Self {
+        let largest = (0..d).step_by(16).map(|f| chains.weight(f, d)).max().unwrap_or(1);
+        let (unit, half) = match chains {
+            Chains::FromHalf => (gamma(d + 7, U), gamma(d + 3, U)),
+            _ => (gamma(largest, U) / largest as f64, gamma(3, U)),
+        };
         Self {
-            rounding: gamma(roundings + 3, U),
+            unit,
+            half,
             reference: 0.5 * (d + 2) as f64 * 2f64.powi(-51) * 1.001,
             underflow: d as f64 * 2f64.powf(2.0 * f64::from(scale_exponent) - 1074.0),
             norm_factor: 1.0 + gamma(d + 8, U),
-            norm_offset: (d + 2) as f64 * 2f64.powi(-149),
+            norm_offset: (d + 2) as f64 * largest as f64 * 2f64.powi(-149),
+            chains,
         }
     }
 
-    /// What is not above `best + slope * square + offset` is in reach; `largest_half_square`: of the centroids. As `make_bound` of
-    /// `kernels/update.cu`; an offset of infinity rules nothing out.
-    pub fn bound(&self, largest_half_square: f64) -> (f32, f32) {
+    /// What is not above `best + slope * square + offset` is in reach; `largest_half_square` and `largest_weighted`: of the
+    /// centroids, half the sum of squares and the weighted sum. As `make_bound` of `kernels/update.cu`; an offset of infinity rules
+    /// nothing out.
+    pub fn bound(&self, largest_half_square: f64, largest_weighted: f64) -> (f32, f32) {
         const SLACK: f64 = 1.001;
-        let c = (2.0 * largest_half_square).sqrt() * (1.0 + 1e-6) * SLACK;
-        let (q, g, r) = (1.001 * U, self.rounding, self.reference);
-        let constant = (g + 2.0 * U) * c * c + r * c * c + self.underflow + 2f64.powi(-118);
-        let linear = 2.0 * (2.01 * q + g) * c + 2.0 * r * c;
-        let slope = r + if c > 0.0 { linear / (2.0 * c) } else { 0.0 } + 2.02 * U;
-        let offset = constant + 0.5 * linear * c + 4.04 * U * c * c;
+        let (square, weighted) = (2.0 * largest_half_square * SLACK, largest_weighted * SLACK);
+        let slope = self.unit + 2.0 * self.reference;
+        let offset =
+            self.unit * weighted + (self.half + 4.04 * U + 2.0 * self.reference) * square + self.underflow + 2f64.powi(-118);
         (up(slope * self.norm_factor * SLACK), up((offset + slope * self.norm_offset) * SLACK))
     }
 }
@@ -188,24 +237,57 @@ mod tests {
         }
     }
 
-    /// The linear bound is never below the quadratic one that it comes from.
+    /// The difference of two scores is off by no more than the bound, and that is not much more than what roundings can add up to.
     #[test]
-    fn the_linear_bound_is_a_bound() {
-        for d in [1, 4, 16, 100, 1_000] {
-            for c in [1e-6, 0.1, 1.0, 3.0] {
-                let terms = ExpandedTerms::new(d, d, 0);
-                let (slope, offset) = terms.bound(0.5 * c * c);
-                let (g, r, q) = (terms.rounding, terms.reference, 1.001 * U);
-                for square in [0.0f32, 1e-12, 1e-3, 1.0, 9.0, 1e12] {
-                    let norm = f64::from(square).sqrt();
-                    let constant = (g + 2.0 * U + r) * c * c + terms.underflow;
-                    let width = (r * norm + 2.0 * (2.01 * q + g + r) * c) * norm + constant;
-                    let linear = f64::from(square.mul_add(slope, offset));
-                    assert!(linear >= width && linear <= 1e-3 * (norm + c) * (norm + c), "{d} {c} {square}: {linear} {width}");
+    fn the_bound_of_chains_is_a_bound() {
+        for d in [1, 4, 16, 17, 100, 256, 300, 1_000] {
+            for chains in [Chains::FromHalf, Chains::One, Chains::Panels(64), Chains::Panels(128)] {
+                for seed in 0..40u64 {
+                    // Values just below powers of two and all of one sign make the roundings of a long sum add up.
+                    let value = |i: u64| {
+                        let bits = (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15 ^ seed.wrapping_mul(0xBF58_476D_1CE4_E5B9)) >> 40;
+                        let sign = if seed % 2 == 0 || bits & 1 == 0 { 1.0 } else { -1.0 };
+                        sign * (1.0 - bits as f32 * 2f32.powi(-26)) * if seed % 4 < 2 { 1.0 } else { (i % 7) as f32 }
+                    };
+                    let vector = |which: u64| (0..d as u64).map(|f| value(f + 10_000 * which)).collect::<Vec<f32>>();
+                    let (x, centroids) = (vector(0), [vector(1), vector(2)]);
+                    let sum = |v: &[f32], weigh: bool| -> f64 {
+                        let weight = |f| if weigh { chains.weight(f, d) as f64 } else { 1.0 };
+                        v.iter().enumerate().map(|(f, &v)| f64::from(v).powi(2) * weight(f)).sum()
+                    };
+                    let score = |c: &[f32]| {
+                        let half = (0.5 * sum(c, false)) as f32;
+                        let chain = |from: f32, part: std::ops::Range<usize>| part.fold(from, |s, f| (-x[f]).mul_add(c[f], s));
+                        let exact =
+                            0.5 * sum(c, false) - x.iter().zip(c).map(|(&x, &c)| f64::from(x) * f64::from(c)).sum::<f64>();
+                        let found = match chains {
+                            Chains::FromHalf => chain(half, 0..d),
+                            Chains::One => chain(0.0, 0..d) + half,
+                            Chains::Panels(panel) => {
+                                let part = |p: usize| chain(0.0, p..(p + panel).min(d));
+                                (0..d).step_by(panel).map(part).reduce(|a, b| a + b).unwrap_or(0.0) + half
+                            }
+                        };
+                        (f64::from(found), exact)
+                    };
+                    let largest = |weigh: bool| centroids.iter().map(|c| sum(c, weigh)).fold(0.0, f64::max);
+                    let (slope, offset) = ExpandedTerms::new(d, chains, 0).bound(0.5 * largest(false), largest(true));
+                    let width = f64::from((sum(&x, true) as f32).mul_add(slope, offset));
+                    let [(a, exact_a), (b, exact_b)] = [score(&centroids[0]), score(&centroids[1])];
+                    let error = (a - exact_a - (b - exact_b)).abs();
+                    let roundings = (d + 40) as f64 * U * (sum(&x, false) + largest(false)) * 2.0;
+                    assert!(error < width && width < roundings, "{d} {chains:?} {seed}: {error} {width} {roundings}");
                 }
+                let (slope, offset) = ExpandedTerms::new(d, chains, 0).bound(0.5, 1.0);
                 assert!(f32::INFINITY.mul_add(slope, offset) == f32::INFINITY);
             }
         }
+    }
+
+    #[test]
+    fn weights_count_roundings() {
+        assert_eq!([0, 15, 16, 99].map(|f| Chains::One.weight(f, 100)), [107, 107, 91, 11]);
+        assert_eq!([0, 63, 64, 128, 199].map(|f| Chains::Panels(64).weight(f, 200)), [74, 26, 73, 72, 15]);
     }
 
     #[test]

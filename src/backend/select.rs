@@ -129,8 +129,8 @@ impl Shape {
     /// Bytes of one row on a GPU.
     fn row(&self) -> u64 {
         let size = if self.float64 { 8 } else { 4 };
-        // A label of 4 bytes and a place in a list of 4.
-        (self.features as u64).saturating_mul(size).saturating_add(self.answer()).saturating_add(8)
+        // A label of 4 bytes and a place in a list of 8.
+        (self.features as u64).saturating_mul(size).saturating_add(self.answer()).saturating_add(12)
     }
 
     /// Rows that a prediction takes at a time on a GPU: one at least.
@@ -252,9 +252,9 @@ pub fn bytes_needed(shape: Shape) -> u64 {
     let (features, clusters) = (features as u64, clusters as u64);
     let size = if float64 { 8 } else { 4 };
     if shape.in_batches() {
-        // Rows are padded to whole blocks of 1,024; of the clusters there are the centroids and their copies for the filter.
+        // Rows are padded to whole blocks of 1,024; of the clusters there are the centroids, twice, and their copies for the filter.
         let padding = 1_024u64.saturating_mul(features).saturating_mul(size);
-        let tables = clusters.saturating_mul(features).saturating_mul(size + 4);
+        let tables = clusters.saturating_mul(features).saturating_mul(2 * size + 4);
         return shape.batch().saturating_mul(shape.row()).saturating_add(padding).saturating_add(tables);
     }
     // A label of 4 bytes, a distance and a place in a list of 8 each.
@@ -419,9 +419,9 @@ mod tests {
     fn predictions_take_bounded_memory() {
         let shape = |job, rows, features, clusters| Shape { job, rows, features, clusters, ..LARGE };
         assert_eq!(shape(Job::Labels, 1_000, 32, 256).batch(), 1_000);
-        assert_eq!(shape(Job::Labels, 1 << 30, 13, 256).batch(), (256 << 20) / 64);
-        assert_eq!(shape(Job::Nearest, 1 << 30, 9, 256).batch(), (256 << 20) / 64);
-        assert_eq!(shape(Job::Distances, 1 << 30, 2, 256).batch(), (256 << 20) / (2 * 4 + 8 + 256 * 8));
+        assert_eq!(shape(Job::Labels, 1 << 30, 12, 256).batch(), (256 << 20) / 64);
+        assert_eq!(shape(Job::Nearest, 1 << 30, 8, 256).batch(), (256 << 20) / 64);
+        assert_eq!(shape(Job::Distances, 1 << 30, 2, 256).batch(), (256 << 20) / (2 * 4 + 12 + 256 * 8));
         assert_eq!(shape(Job::Distances, 1 << 30, 2, 1 << 31).batch(), 1);
         assert_eq!(shape(Job::Labels, 0, 2, 2).batch(), 0);
         for job in [Job::Labels, Job::Nearest, Job::Distances] {

@@ -19,7 +19,7 @@ fn shape(round: u64, random: &mut Random) -> [usize; 3] {
         5 => (16, 900 + random.below(1_000)),
         6 => (17 + random.below(50), 1 + random.below(32)),
         7 => (17 + random.below(50), 33 + random.below(32)),
-        8 => (17 + random.below(120), 65 + random.below(300)),
+        8 => (65 + random.below(120), 33 + random.below(330)),
         9 => (200 + random.below(300), 1 + random.below(150)),
         10 => (1_000 - random.below(3), 1 + random.below(40)),
         _ => (20 + random.below(30), 3_000 - random.below(1_500)),

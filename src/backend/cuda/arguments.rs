@@ -2,6 +2,7 @@
 
 use super::device::Plain;
 use super::rows::RowsArgument;
+use crate::certify::ExpandedTerms;
 use crate::fixed::{ColumnScale, DistanceScale, Limbs};
 
 /// `Factors`: a column's quantum.
@@ -87,6 +88,7 @@ pub struct Control {
     pub changed: u64,
     pub shift: [u64; 2],
     pub largest_half_square: u64,
+    pub largest_weighted: u64,
     pub started: u64,
     pub stop: u32,
     pub iteration: u32,
@@ -94,8 +96,10 @@ pub struct Control {
     pub empty: u32,
     pub ticket: u32,
     pub contested: u32,
+    pub pairs: u32,
     pub not_finite: u32,
     pub next_run: u32,
+    pub unused: u32,
 }
 // SAFETY: numbers without padding.
 unsafe impl Plain for Control {}
@@ -115,6 +119,16 @@ pub struct Record {
 }
 // SAFETY: numbers without padding.
 unsafe impl Plain for Record {}
+
+/// `Contested`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Contested {
+    pub row: u32,
+    pub second: u32,
+}
+// SAFETY: numbers without padding.
+unsafe impl Plain for Contested {}
 
 /// `Assign`.
 #[repr(C)]
@@ -149,6 +163,7 @@ pub struct Settle {
     pub rows: RowsArgument,
     pub next: LabelsArgument,
     pub columns: u64,
+    pub centroids: u64,
     pub contested: u64,
     pub control: u64,
     pub k: i32,
@@ -175,11 +190,21 @@ pub struct Deltas {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct BoundTerms {
-    pub rounding: f64,
+    pub unit: f64,
+    pub half: f64,
     pub reference: f64,
     pub underflow: f64,
     pub norm_factor: f64,
     pub norm_offset: f64,
+    pub panel: i32,
+    pub unused: i32,
+}
+
+impl From<ExpandedTerms> for BoundTerms {
+    fn from(terms: ExpandedTerms) -> Self {
+        let ExpandedTerms { unit, half, reference, underflow, norm_factor, norm_offset, chains } = terms;
+        Self { unit, half, reference, underflow, norm_factor, norm_offset, panel: chains.panel() as i32, unused: 0 }
+    }
 }
 
 /// `Update`.

@@ -1,6 +1,7 @@
 //! Which kernels a fit runs, and how they share the device: a function of its shape.
 
 use super::device::{Gpu, Kernel};
+use crate::certify::Chains;
 use crate::error::Result;
 use crate::float::Float;
 
@@ -20,10 +21,12 @@ const GROUPS_OF_16_FROM: usize = 200;
 const CENTROID_BYTES: usize = 48 << 10;
 pub const TABLE_BYTES: usize = 24 << 10;
 pub const MOST_TABLE_BYTES: usize = 64 << 10;
-/// Of `kernels/assign_tiled.cu` with panels: their features, bytes of partial sums, and the shared memory that lets two blocks run.
-const PANEL: usize = 128;
-const PANEL_BYTES: usize = 64 << 10;
+/// Of `kernels/assign_tiled.cu` with panels: the shared memory that lets as many blocks run as it is compiled for, and the most
+/// clusters, whose numbers have 16 bits there.
 const PANELS_FROM: usize = 224 << 10;
+const MOST_WITH_PANELS: usize = 1 << 16;
+/// Threads of a block of `kernels/settle.cu`'s `settle_pairs`.
+pub const SETTLE_PAIRS_THREADS: u32 = 128;
 /// Most of [`settle_values`]; at least one of each of 128 rows.
 const SETTLE_VALUES: usize = 8_192;
 /// Of `kernels/deltas.cu`: threads of a block, rows of a tile, shared memory besides the table; bytes for copies of cells, and of the
@@ -45,11 +48,11 @@ pub enum Strategy {
     Tiled(Tiled),
 }
 
-/// A variant of `kernels/assign_tiled.cu`: tiles of so many centroids, and whether it adds up partial sums of `PANEL` features.
+/// A variant of `kernels/assign_tiled.cu`: tiles of so many centroids, and the features of its partial sums, 0 where it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiled {
     width: usize,
-    panels: bool,
+    panel: usize,
 }
 
 /// A kernel, its blocks and their shared memory.
@@ -78,6 +81,8 @@ pub struct Plan {
     pub run: u32,
     /// What the assign leaves to kernels of their own (tiled): rows in doubt, sums.
     pub rest: Option<[Launch; 2]>,
+    /// Of rows in doubt those that two centroids are in reach of, where the assign tells them apart.
+    pub pairs: Option<Launch>,
     pub deltas_copies: usize,
     pub deltas_chunk: usize,
     pub inertia: Launch,
@@ -111,35 +116,46 @@ impl Tiled {
     /// The variant for a shape; panels leave fewer rows in doubt. `shared`: bytes that a block may have.
     pub fn of(d: usize, k: usize, shared: usize) -> Self {
         let width = [32, 64].into_iter().find(|&width| k <= width).unwrap_or(128);
-        Self { width, panels: width == 128 && d > PANEL && shared >= PANELS_FROM }
+        let panel = match width {
+            _ if shared < PANELS_FROM || k > MOST_WITH_PANELS => 0,
+            64 => 64,
+            128 => 128,
+            _ => 0,
+        };
+        Self { width, panel: if d > panel { panel } else { 0 } }
     }
 
     /// The kernel's name; `*` stands for the type.
     pub fn name(self) -> String {
-        format!("assign_tiled_*_k{}{}", self.width, if self.panels { "_panels" } else { "" })
+        format!("assign_tiled_*_k{}{}", self.width, if self.panel > 0 { "_panels" } else { "" })
     }
 
     pub fn threads(self) -> u32 {
         2 * self.width as u32
     }
 
-    /// Bytes of dynamic shared memory.
+    /// Bytes of dynamic shared memory: 64 floats a thread, and one for each row of each of the warps across.
     pub fn shared(self) -> usize {
-        if self.panels { PANEL_BYTES } else { 0 }
+        if self.panel > 0 { 256 * self.threads() as usize + self.width / 32 * 512 } else { 0 }
     }
 
-    /// Roundings of a score's sum of d products.
-    pub fn roundings(self, d: usize) -> usize {
-        if self.panels { PANEL + d.div_ceil(PANEL) } else { d }
+    /// Whether rows that two centroids are in reach of have a list of their own.
+    pub fn has_pairs(self) -> bool {
+        self.panel > 0
+    }
+
+    /// How a score's products are added up.
+    pub fn chains(self) -> Chains {
+        if self.panel > 0 { Chains::Panels(self.panel) } else { Chains::One }
     }
 }
 
 impl Strategy {
-    /// Roundings of a score's sum of d products.
-    pub fn roundings(self, d: usize) -> usize {
+    /// How a score's products are added up.
+    pub fn chains(self) -> Chains {
         match self {
-            Self::Registers { .. } => d,
-            Self::Tiled(tiled) => tiled.roundings(d),
+            Self::Registers { .. } => Chains::FromHalf,
+            Self::Tiled(tiled) => tiled.chains(),
         }
     }
 
@@ -207,9 +223,9 @@ impl Plan {
                 (k_padded, k_padded, false, 0, launch)
             }
         };
-        let mut rest = None;
+        let (mut rest, mut pairs) = (None, None);
         let (mut deltas_copies, mut deltas_chunk) = (0, columns);
-        if let Strategy::Tiled(_) = strategy {
+        if let Strategy::Tiled(tiled) = strategy {
             // As many columns to a table as it holds, but shares of work for all of the device.
             let (column, counters, tiles) = ((k | 1) * limbs * 8, (k | 1) * 4, n.div_ceil(DELTAS_TILE));
             let fit = |bytes: usize| bytes.saturating_sub(counters) / column;
@@ -223,6 +239,9 @@ impl Plan {
             let shares = tiles * columns.div_ceil(deltas_chunk);
             let shared = if deltas_copies > 0 { deltas_chunk * column * deltas_copies + counters } else { 0 };
             let deltas = launch_of(DELTAS_THREADS, "deltas", format!("deltas_{suffix}"), shared, shares)?;
+            if tiled.has_pairs() {
+                pairs = Some(launch_of(SETTLE_PAIRS_THREADS, "settle", format!("settle_pairs_{suffix}"), 0, n)?);
+            }
             rest = Some([launch("settle", format!("settle_{suffix}"), 8 * settle_values(d, k), n)?, deltas]);
         }
         let inertia_copies = copies(k * 2, TABLE_BYTES, MOST_TABLE_BYTES);
@@ -236,6 +255,7 @@ impl Plan {
             assign_copies,
             run: 1 << (n / (REGISTER_TILE * RUNS * 8 * assign.blocks as usize)).clamp(1, LONGEST_RUN).ilog2(),
             rest,
+            pairs,
             deltas_copies,
             deltas_chunk,
             inertia: launch("distances", format!("inertia_{suffix}"), k * 16 * inertia_copies, n.div_ceil(THREADS as usize))?,
@@ -264,7 +284,7 @@ mod tests {
     fn few_dimensions_live_in_registers() {
         assert_eq!(Strategy::of(5, 4, 0), Strategy::Registers { dimensions: 6, group: 0 });
         assert_eq!(Strategy::of(12, 1_000, 0), Strategy::Registers { dimensions: 12, group: 16 });
-        assert_eq!(Strategy::of(17, 33, 0), Strategy::Tiled(Tiled { width: 64, panels: false }));
-        assert_eq!(Strategy::of(408, 5_000, 227 << 10), Strategy::Tiled(Tiled { width: 128, panels: true }));
+        assert_eq!(Strategy::of(17, 33, 0), Strategy::Tiled(Tiled { width: 64, panel: 0 }));
+        assert_eq!(Strategy::of(408, 5_000, 227 << 10), Strategy::Tiled(Tiled { width: 128, panel: 128 }));
     }
 }

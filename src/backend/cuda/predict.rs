@@ -14,14 +14,14 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::arguments::{Assign, Bound, Control, DistanceArgument, Inertia, LabelsArgument, Settle, SumsArgument};
+use super::arguments::{Assign, Bound, Contested, Control, DistanceArgument, Inertia, LabelsArgument, Settle, SumsArgument};
 use super::device::{Buffer, Gpu, Kernel, Plain, Queue};
-use super::plan::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, Tiled, copies, settle_values};
+use super::plan::{MOST_TABLE_BYTES, SETTLE_PAIRS_THREADS, TABLE_BYTES, THREADS, Tiled, copies, settle_values};
 use super::prepare::DevicePasses;
 use super::rows::{DeviceRows, RowsArgument};
 use super::upload::upload;
 use crate::backend::select::{Job, Shape};
-use crate::certify::ExpandedTerms;
+use crate::certify::{Chains, ExpandedTerms};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::fixed::power_of_two;
@@ -46,7 +46,9 @@ const PADDING: usize = 128;
 pub struct DeviceTable<T> {
     k: usize,
     d: usize,
-    /// `(d, k)`.
+    /// `(k, d)`.
+    centroids: Buffer<T>,
+    /// `(d, k)`: the same.
     columns: Buffer<T>,
     /// None where it could not rule out anything.
     filter: Option<Filter<T>>,
@@ -83,8 +85,9 @@ struct Copies<T> {
 }
 
 impl<T: Float> Copies<T> {
-    /// `centre`: near the data; `roundings`: of a score's sum. None where all centroids are equal, or where copies or their squares leave float32.
-    fn new(centroids: &[T], d: usize, centre: &[f64], roundings: usize) -> Option<Self> {
+    /// `centre`: near the data; `chains`: of a score's products. None where all centroids are equal, or where copies or their squares
+    /// leave float32.
+    fn new(centroids: &[T], d: usize, centre: &[f64], chains: Chains) -> Option<Self> {
         let (k, k_padded) = (centroids.len() / d, (centroids.len() / d).next_multiple_of(PADDING));
         let rows = || centroids.chunks_exact(d).enumerate();
         let largest =
@@ -97,18 +100,20 @@ impl<T: Float> Copies<T> {
         let scale = power_of_two(exponent);
         let shift: Vec<T> = centre.iter().map(|m| T::from_f64(-(m * scale))).collect();
         let (mut values, mut half_squares) = (vec![0.0f32; d * k_padded], vec![f32::INFINITY; k_padded]);
-        let mut largest_half_square = 0.0f64;
+        let (mut largest_half_square, mut largest_weighted) = (0.0f64, 0.0f64);
         for (j, row) in rows() {
-            let mut square = 0.0f64;
+            let (mut square, mut weighted) = (0.0f64, 0.0f64);
             for (f, (c, shift)) in row.iter().zip(&shift).enumerate() {
                 let t = c.to_f64().mul_add(scale, shift.to_f64());
-                square = t.mul_add(t, square);
+                square += t * t;
+                weighted += t * t * chains.weight(f, d) as f64;
                 values[f * k_padded + j] = -(t as f32);
             }
             half_squares[j] = (0.5 * square) as f32;
             largest_half_square = largest_half_square.max(0.5 * square);
+            largest_weighted = largest_weighted.max(weighted);
         }
-        let (slope, offset) = ExpandedTerms::new(d, roundings, exponent).bound(largest_half_square);
+        let (slope, offset) = ExpandedTerms::new(d, chains, exponent).bound(largest_half_square, largest_weighted);
         let finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
         let usable = finite(&values) && finite(&half_squares[..k]) && finite(&[slope, offset]);
         usable.then(|| Self { shift, scale: T::from_f64(scale), values, half_squares, bound: Bound { slope, offset } })
@@ -177,7 +182,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             row.iter().enumerate().for_each(|(f, c)| columns[f * k + j] = *c);
         }
         let tiled = Tiled::of(d, k, queue.gpu.shared_per_block as usize);
-        let filter = match Copies::new(centroids, d, centre, tiled.roundings(d)) {
+        let filter = match Copies::new(centroids, d, centre, tiled.chains()) {
             None => None,
             Some(made) => Some(Filter {
                 shift: queue.upload(&made.shift)?,
@@ -187,7 +192,8 @@ impl<T: Float + Plain> DeviceTable<T> {
                 bound: queue.upload(&[made.bound])?,
             }),
         };
-        let table = Self { k, d, columns: queue.upload(&columns)?, filter, tiled, queue };
+        let (centroids, columns) = (queue.upload(centroids)?, queue.upload(&columns)?);
+        let table = Self { k, d, centroids, columns, filter, tiled, queue };
         table.queue.wait()?;
         Ok(table)
     }
@@ -235,7 +241,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             return Ok(labels);
         };
         let labels: Buffer<u32> = queue.zeros(rows.n)?;
-        let (contested, control): (Buffer<u32>, Buffer<Control>) = (queue.alloc(rows.n)?, queue.zeros(1)?);
+        let (contested, control): (Buffer<Contested>, Buffer<Control>) = (queue.alloc(rows.n)?, queue.zeros(1)?);
         let argument = LabelsArgument { at: labels.at(), bytes: 4 };
         let assign = Assign {
             rows: rows.argument(),
@@ -271,6 +277,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             rows: rows.argument(),
             next: argument,
             columns: self.columns.at(),
+            centroids: self.centroids.at(),
             contested: contested.at(),
             control: control.at(),
             k: self.k as i32,
@@ -278,6 +285,11 @@ impl<T: Float + Plain> DeviceTable<T> {
         };
         // SAFETY: mirrored; as above; the shared memory holds the values.
         unsafe { self.launch(queue, self.kernel("settle", "settle_*")?, [THREADS, 8 * values as u32], rows.n, &settle)? };
+        if self.tiled.has_pairs() {
+            let kernel = self.kernel("settle", "settle_pairs_*")?;
+            // SAFETY: as above.
+            unsafe { self.launch(queue, kernel, [SETTLE_PAIRS_THREADS, 0], rows.n, &settle)? };
+        }
         Ok(labels)
     }
 
@@ -457,13 +469,20 @@ mod tests {
     }
 
     /// What `kernels/assign_tiled.cu` does with one row: the label, if the bound certifies it.
-    fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize) -> Option<u32> {
+    fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize, chains: Chains) -> Option<u32> {
         let k_padded = copies.half_squares.len();
         let copy = |(x, shift): (&T, &T)| x.to_f64().mul_add(copies.scale.to_f64(), shift.to_f64()) as f32;
         let x: Vec<f32> = x.iter().zip(&copies.shift).map(copy).collect();
-        let square = x.iter().fold(0.0f32, |s, x| x.mul_add(*x, s));
+        let d = x.len();
+        let weighted = |s, (f, x): (usize, &f32)| (x * x).mul_add(chains.weight(f, d) as f32, s);
+        let square = x.iter().enumerate().fold(0.0f32, weighted);
         let score = |j: usize| {
-            (x.iter().enumerate()).fold(copies.half_squares[j], |s, (f, x)| x.mul_add(copies.values[f * k_padded + j], s))
+            let chain = |p: usize, x: &[f32]| {
+                (x.iter().enumerate()).fold(0.0f32, |s, (f, x)| x.mul_add(copies.values[(p + f) * k_padded + j], s))
+            };
+            let panel = chains.panel();
+            let sums = x.chunks(panel).enumerate().map(|(p, x)| chain(p * panel, x));
+            sums.reduce(|a, b| a + b).unwrap_or(0.0) + copies.half_squares[j]
         };
         let (mut best, mut second, mut label) = (score(0), f32::INFINITY, 0);
         for j in 1..k {
@@ -487,7 +506,8 @@ mod tests {
             let offset = [0.0, 1e3, 1e7][case % 3] * spread;
             let centroids: Vec<T> = (0..k * d).map(|_| T::from_f64(offset + spread * unit())).collect();
             let centre: Vec<f64> = centroids[..d].iter().map(|c| c.to_f64()).collect();
-            let Some(copies) = Copies::new(&centroids, d, &centre, d) else { continue };
+            let chains = [Chains::One, Chains::Panels(16)][case % 2];
+            let Some(copies) = Copies::new(&centroids, d, &centre, chains) else { continue };
             for row in 0..40 {
                 // Of the centroids' kind, one of them, half way between two of them, or far away in some feature.
                 let (a, b) = (row * 13 % k * d, row * 5 % k * d);
@@ -501,7 +521,7 @@ mod tests {
                     x[row % d] = T::from_f64(far);
                 }
                 rows += 1;
-                if let Some(label) = certified(&copies, &x, k) {
+                if let Some(label) = certified(&copies, &x, k, chains) {
                     decided += 1;
                     assert_eq!(label, crate::reference::nearest(&x, &centroids).label, "case {case}, row {row}");
                 }
@@ -520,7 +540,7 @@ mod tests {
     fn copies_are_of_order_one_or_not_at_all() {
         let of = |centroids: &[f64], d: usize| {
             let centre: Vec<f64> = centroids[..d].to_vec();
-            Copies::new(centroids, d, &centre, d)
+            Copies::new(centroids, d, &centre, Chains::One)
         };
         for scale in [1.0, 2f64.powi(-440), 2f64.powi(440), 1e7] {
             let copies = of(&[0.0, 0.0, 3.0 * scale, -5.0 * scale], 2).unwrap();
@@ -535,8 +555,8 @@ mod tests {
         assert!(of(&[1.0, 0.0, 1.0, 5e-324], 2).is_none());
         assert!(of(&[2f64.powi(450), 0.0, 2f64.powi(450), 2f64.powi(-700)], 2).is_none());
         let subnormal = 2f32.powi(-149);
-        let copies = Copies::new(&[0.0, 100.0 * subnormal], 1, &[0.0], 1).unwrap();
+        let copies = Copies::new(&[0.0, 100.0 * subnormal], 1, &[0.0], Chains::One).unwrap();
         assert!(copies.values[1] < 0.0 && copies.scale == 2f32.powi(126));
-        assert!(Copies::new(&[f32::MAX, f32::MIN], 1, &[f64::from(f32::MAX)], 1).is_some());
+        assert!(Copies::new(&[f32::MAX, f32::MIN], 1, &[f64::from(f32::MAX)], Chains::One).is_some());
     }
 }

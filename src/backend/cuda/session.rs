@@ -4,7 +4,7 @@
 //! start(centroids): copies for the filter, the bound
 //! per iteration, without the host:
 //!   assign    labels that the filter is sure of; for few dimensions all labels and sums   kernels/assign_*.cu
-//!   settle    for many dimensions, the others, by reference distances                   kernels/settle.cu
+//!   settle    for many dimensions, the others, by reference distances, to two or to all  kernels/settle.cu
 //!   deltas    and the sums                                                              kernels/deltas.cu
 //!   update    exact means, shift, stop?, copies for the next assign                     kernels/update.cu
 //! ```
@@ -12,8 +12,8 @@
 //! once a batch, and takes over only where a cluster is empty.
 
 use super::arguments::{
-    Assign, Bound, BoundTerms, Candidate, Control, Deltas, DistanceArgument, Factors, Farthest, Inertia, LabelsArgument,
-    Masked, Record, Relocate, STOP_EMPTY, Settle, SumsArgument, Update, has_one_limb,
+    Assign, Bound, BoundTerms, Candidate, Contested, Control, Deltas, DistanceArgument, Factors, Farthest, Inertia,
+    LabelsArgument, Masked, Record, Relocate, STOP_EMPTY, Settle, SumsArgument, Update, has_one_limb,
 };
 use super::device::{Buffer, Plain, Queue};
 use super::plan::{Launch, Plan, Strategy, THREADS, settle_values};
@@ -72,7 +72,7 @@ pub struct CudaSession<'a, T> {
     bound: Buffer<Bound>,
     control: Buffer<Control>,
     records: Buffer<Record>,
-    contested: Buffer<u32>,
+    contested: Buffer<Contested>,
     seeds: Option<DeviceSeeds<T>>,
     /// The host's copy of the sums, where it is current.
     partial: Option<Partial>,
@@ -95,14 +95,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let exponent = if T::IS_F32 { exponent.clamp(*SCALE_EXPONENTS.start(), *SCALE_EXPONENTS.end()) } else { exponent };
         let scale = power_of_two(exponent);
         let shift: Vec<T> = prepared.centre.iter().map(|&m| T::from_f64(-(m * scale))).collect();
-        let terms = ExpandedTerms::new(d, plan.strategy.roundings(d), exponent);
-        let terms = BoundTerms {
-            rounding: terms.rounding,
-            reference: terms.reference,
-            underflow: terms.underflow,
-            norm_factor: terms.norm_factor,
-            norm_offset: terms.norm_offset,
-        };
+        let terms = ExpandedTerms::new(d, plan.strategy.chains(), exponent).into();
 
         // Padding: no copy is nearest whose half square is infinite.
         let (copies, half_squares) = match plan.strategy {
@@ -265,12 +258,16 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             rows,
             next: after,
             columns: self.column_centroids.at(),
+            centroids: self.centroids.at(),
             contested: self.contested.at(),
             control: self.control.at(),
             k: self.k as i32,
             values: settle_values(self.d, self.k) as i32,
         };
         self.run(settle, &arguments)?;
+        if let Some(pairs) = self.plan.pairs {
+            self.run(pairs, &arguments)?;
+        }
         let arguments = Deltas {
             rows,
             labels: before,
