@@ -309,6 +309,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     __shared__ Gate gate;
     __shared__ u32 following[WARPS]; // the run that each warp takes next
     __shared__ u32 block_changed, block_contested;
+    wait_for_kernel_before();
     if (a.control->stop) return;
     const int W = Centroid<D>::width;
     // Shared memory: the arriving tile, centroids (if they fit), the table's words, rows of each cluster.

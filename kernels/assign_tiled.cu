@@ -221,6 +221,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     typedef Best<PANELS> Nearest;
     static_assert(STEP % S::warps == 0 && STEP % COPIED == 0 && PANEL % 16 == 0 && 16 % STEP == 0 && ROWS == 4 * 32, "tiles do not divide");
 
+    wait_for_kernel_before();
     if (a.control->stop) return;
     const u32 row_tiles = a.rows.n / ROWS + (a.rows.n % ROWS != 0);
     if (blockIdx.x >= row_tiles) return;

@@ -329,6 +329,14 @@ __device__ __forceinline__ int weight_of(int group, int d, int panel) {
 __device__ __forceinline__ float centred_copy(float x, float shift, float scale) { return __fmaf_rn(x, scale, shift); }
 __device__ __forceinline__ float centred_copy(double x, double shift, double scale) { return __double2float_rn(__fma_rn(x, scale, shift)); }
 
+// The first thing that kernels of a fit's loop do: each is launched while the one before it still runs (`Queue::launch_behind` of
+// src/backend/cuda/device.rs), so that its blocks are there when that one is done. Nothing may be read or written before.
+__device__ __forceinline__ void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // What the fit's kernels say to each other and to the host.
 struct Control {
     u64 changed; // rows of positive weight whose label changed in this iteration

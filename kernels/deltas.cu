@@ -306,6 +306,7 @@ template <int BYTES, typename T> __device__ __forceinline__ void deltas(const De
     extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Deltas<T> a) {                           \
         extern __shared__ __align__(16) u32 shared[];                                                                              \
         __shared__ Listed list;                                                                                                    \
+        wait_for_kernel_before();                                                                                                  \
         if (a.control->stop) return;                                                                                               \
         if (a.labels.bytes == 1) deltas<1>(a, list, shared);                                                                       \
         else if (a.labels.bytes == 2) deltas<2>(a, list, shared);                                                                  \

@@ -193,6 +193,7 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
         extern __shared__ __align__(16) double shared[];                                                                           \
         __shared__ double least_of[8][MOST_ROWS];                                                                                  \
         __shared__ u32 label_of[8][MOST_ROWS];                                                                                     \
+        wait_for_kernel_before();                                                                                                  \
         if (a.control->stop) return;                                                                                               \
         const u32 count = a.control->contested;                                                                                    \
         if (count == 0) return;                                                                                                    \
@@ -205,6 +206,7 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
 #define SETTLE_PAIRS(T, NAME)                                                                                                      \
     extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS, 6) NAME(const __grid_constant__ Settle<T> a) {                   \
         __shared__ Piece pieces[PAIR_WARPS];                                                                                       \
+        wait_for_kernel_before();                                                                                                  \
         if (a.control->stop) return;                                                                                               \
         const u32 count = a.control->pairs;                                                                                        \
         if (count != 0) settle_pairs(a, pieces[threadIdx.x / 32], count);                                                          \

@@ -299,6 +299,7 @@ template <typename T> __device__ __forceinline__ void update_narrow(const Update
 
 template <typename T> __device__ __forceinline__ void update(const Update<T>& a) {
     __shared__ BlockShift block;
+    wait_for_kernel_before();
     if (a.control->stop) return;
     const int lane = threadIdx.x & 31, d = a.sums.d;
     if (threadIdx.x == 0) block.low = 0, block.high = 0, block.moved = 0;

@@ -57,6 +57,9 @@ unsafe impl Send for Module {}
 #[derive(Clone, Copy)]
 pub struct Kernel {
     function: sys::CUfunction,
+    /// Whether it waits for the kernel before it where its source says so: machine code for generations before 9.0, and the PTX that
+    /// later ones compile, do not.
+    waits: bool,
 }
 // SAFETY: a function handle may be used from any thread; its module is never unloaded.
 unsafe impl Send for Kernel {}
@@ -132,15 +135,17 @@ impl Gpu {
         let function = unsafe { result::module::get_function(handle, c_name) }.map_err(failed(name))?;
         // Kernels of ours take what the device has, and the launch says how much.
         // SAFETY: the function belongs to a loaded module.
-        unsafe {
+        let waits = unsafe {
             let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let fixed =
                 result::function::get_function_attribute(function, FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
                     .map_err(failed(name))?;
             result::function::set_function_attribute(function, most, self.shared_per_block as i32 - fixed)
                 .map_err(failed(name))?;
-        }
-        let kernel = Kernel { function };
+            let virtual_architecture = FunctionAttribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+            result::function::get_function_attribute(function, virtual_architecture).map_err(failed(name))? >= 90
+        };
+        let kernel = Kernel { function, waits };
         self.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), kernel);
         Ok(kernel)
     }
@@ -239,6 +244,49 @@ impl Queue {
         let (grid, block) = ((blocks.max(1), 1, 1), (threads, 1, 1));
         // SAFETY: the caller's; CUDA copies the parameter before the call returns.
         unsafe { result::launch_kernel(kernel.function, grid, block, shared, self.stream.cu_stream(), &mut parameters) }
+            .map_err(failed("launching a kernel"))
+    }
+}
+
+impl Queue {
+    /// As [`Queue::launch`], but the GPU may make the kernel ready while the one before it in the queue still runs.
+    ///
+    /// # Safety
+    /// As for `launch`; and the kernel begins with `wait_for_kernel_before` (`kernels/common.cuh`).
+    pub unsafe fn launch_behind<A: Copy>(
+        &self,
+        kernel: Kernel,
+        blocks: u32,
+        threads: u32,
+        shared: u32,
+        args: &A,
+    ) -> Result<()> {
+        if !kernel.waits {
+            // SAFETY: the caller's.
+            return unsafe { self.launch(kernel, blocks, threads, shared, args) };
+        }
+        self.bind()?;
+        let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: blocks.max(1),
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: self.stream.cu_stream(),
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        // SAFETY: the caller's; CUDA copies configuration and parameter before the call returns.
+        unsafe { sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters.as_mut_ptr(), std::ptr::null_mut()) }
+            .result()
             .map_err(failed("launching a kernel"))
     }
 }

@@ -217,6 +217,12 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         unsafe { self.queue.launch(launch.kernel, launch.blocks, launch.threads, launch.shared, arguments) }
     }
 
+    /// As `run`, for kernels that wait for the one before them.
+    fn run_behind<A: Copy>(&self, launch: Launch, arguments: &A) -> Result<()> {
+        // SAFETY: as in `run`; the loop's kernels wait first of all.
+        unsafe { self.queue.launch_behind(launch.kernel, launch.blocks, launch.threads, launch.shared, arguments) }
+    }
+
     /// Makes these the centroids, and everything that the next assign reads.
     fn start(&mut self, centroids: &[T]) -> Result<()> {
         self.centroids.write(0, centroids)?;
@@ -251,7 +257,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             run: self.plan.run,
             unused: 0,
         };
-        self.run(self.plan.assign, &assign)?;
+        self.run_behind(self.plan.assign, &assign)?;
         self.partial = None;
         let Some([settle, deltas]) = self.plan.rest else { return Ok(()) };
         let arguments = Settle {
@@ -264,9 +270,9 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             k: self.k as i32,
             values: settle_values(self.d, self.k) as i32,
         };
-        self.run(settle, &arguments)?;
+        self.run_behind(settle, &arguments)?;
         if let Some(pairs) = self.plan.pairs {
-            self.run(pairs, &arguments)?;
+            self.run_behind(pairs, &arguments)?;
         }
         let arguments = Deltas {
             rows,
@@ -280,7 +286,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             chunk: self.plan.deltas_chunk as i32,
             chunks: self.columns.div_ceil(self.plan.deltas_chunk) as i32,
         };
-        self.run(deltas, &arguments)?;
+        self.run_behind(deltas, &arguments)?;
         self.current = 1 - self.current;
         Ok(())
     }
@@ -373,7 +379,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
             let current = self.current;
             for _ in 0..size {
                 self.launch_assign()?;
-                self.run(self.plan.update, &update)?;
+                self.run_behind(self.plan.update, &update)?;
             }
             let control = self.control()?;
             let done = control.iteration - first;
