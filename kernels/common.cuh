@@ -340,19 +340,13 @@ __device__ __forceinline__ void wait_for_kernel_before() {
 // What the fit's kernels say to each other and to the host.
 struct Control {
     u64 changed; // rows of positive weight whose label changed in this iteration
-    u64 shift_low, shift_high; // the shift's integer
-    u64 largest_half_square, largest_weighted; // bits of doubles: of this iteration's copies
     u64 started; // the device's clock at the end of the last iteration
     u32 stop; // 0: go on; 1: settled; 2: an empty cluster: the host relocates; kernels of later iterations do nothing
     u32 iteration; // finished ones
-    u32 moved; // whether a centroid moved in this iteration
-    u32 empty; // clusters without rows
     u32 ticket; // blocks of the update that are done
     u32 contested; // rows in the list of those to be compared with all centroids
     u32 pairs; // rows in the list of those to be compared with two
-    u32 not_finite; // copies that are not finite
     u32 next_run; // tiles that the warps of assign_registers have taken beyond their first two runs
-    u32 unused;
 };
 
 // One iteration, as the history tells it.

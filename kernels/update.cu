@@ -2,12 +2,29 @@
 //
 // Source:    the division on the device as in Luigi 2025, V4; the rest is the contract's loop (src/update.rs, src/fit.rs).
 // Used when: after every assign.
-// Tile:      a warp has a cluster, its lanes the columns; lane 0 walks the chain of the shift, in feature order. The block that is
-//            done last has the last word. Where a cluster turns out to be empty, the others have moved already: the centroids that
-//            the rows were assigned by are kept for the host, which then updates in its place.
+// Tile:      a team of 1, 2, 4 or 8 warps has a cluster, a thread a column, so that all loads are under way at once. How far each
+//            column moved goes to shared memory, and one thread walks the chain of the shift from there, in feature order. Teams of a
+//            few clusters are one block; otherwise blocks leave what they know in device memory, and the one that is done last has the
+//            last word. Where a cluster turns out to be empty, the others have moved already: the centroids that the rows were
+//            assigned by are kept for the host, which then updates in its place.
 // Memory:    (k, d) tables only.
 // Precision: 128-bit integers; a mean is rounded once. The copies and the bound may be anything that certify.rs proves.
 #include "common.cuh"
+
+#define MOST_THREADS 512
+#define MOST_WARPS (MOST_THREADS / 32)
+// Steps of the chain whose values are fetched at a time.
+#define STEPS 8
+
+// What some clusters say together.
+struct Part {
+    u64 low, high; // their shift
+    u64 largest_half_square, largest_weighted; // bits of doubles: of their copies
+    u32 moved; // whether any of them did
+    u32 empty; // whether one has no rows
+    u32 not_finite; // whether a copy is not finite
+    u32 unused;
+};
 
 // The terms of the bound that do not depend on the centroids (src/certify.rs).
 struct BoundTerms {
@@ -38,11 +55,14 @@ template <typename T> struct Update {
     Bound* bound;
     Control* control;
     Record* records; // one an iteration of the batch
+    Part* parts; // one a block
     // the loop
     DistanceScale shifts;
     double largest_changed, largest_shift; // tol_labels * n, tol * variance
     u32 iterations; // at most so many, in all
     u32 first_iteration; // of the batch
+    int team; // threads of a cluster
+    int unused;
 };
 
 __device__ __forceinline__ u64 device_clock() {
@@ -51,72 +71,31 @@ __device__ __forceinline__ u64 device_clock() {
     return t;
 }
 
-// Takes what is pending into the canonical sum of column c of cluster j, which it returns.
-__device__ __forceinline__ i128 fold_cell(const Sums& s, int j, int c) {
-    u64* p = s.pending + ((u64)j * s.columns + c) * s.limbs * 2;
-    i128* sum = s.sums + (u64)j * s.columns + c;
-    // Plain loads: nothing else touches these cells in this kernel.
-    i128 hi = ((i128)(i64)p[1] << 32) + (i128)p[0], all = *sum;
-    p[0] = 0, p[1] = 0;
-    if (s.limbs == 2) {
-        i128 lo = ((i128)(i64)p[3] << 32) + (i128)p[2];
-        p[2] = 0, p[3] = 0;
-        hi = s.one_limb[c] ? hi : (hi << (c == s.mass_column ? 27 : 45)) + lo;
-    }
-    all += hi;
-    *sum = all;
-    return all;
-}
+// What is pending of column c of cluster j, and its canonical sum.
+struct Cell {
+    u64* pending;
+    i128* sum;
 
-// As `fold_cell` for all columns of cluster j; returns its rows to all lanes.
-__device__ __forceinline__ i64 fold(const Sums& s, Control* control, int j, int lane) {
-    for (int c = lane; c < s.columns; c += 32) fold_cell(s, j, c);
-    i64 rows = 0;
-    if (lane == 0) {
-        rows = s.rows[j] + s.pending_rows[j];
-        s.rows[j] = rows;
-        s.pending_rows[j] = 0;
-        if (rows == 0) atomicAdd(&control->empty, 1u);
+    __device__ __forceinline__ Cell(const Sums& s, int j, int c) {
+        const u64 cell = (u64)j * s.columns + c;
+        pending = s.pending + cell * s.limbs * 2, sum = s.sums + cell;
     }
-    rows = __shfl_sync(FULL_WARP, rows, 0);
-    __syncwarp();
-    return rows;
-}
-
-// Of the copies of a cluster: half the sum of its squares, and the weighted sum. By one lane.
-template <typename T> __device__ __forceinline__ void note_squares(const Update<T>& a, int j, double square, double weighted, bool finite) {
-    float half = (float)(0.5 * square);
-    a.half_squares[j * a.half_stride] = half;
-    if (!finite || !(half < infinity_f())) {
-        atomicAdd(&a.control->not_finite, 1u);
-    } else {
-        atomicMax(&a.control->largest_half_square, (u64)__double_as_longlong(0.5 * square));
-        atomicMax(&a.control->largest_weighted, (u64)__double_as_longlong(weighted));
+    // Their total. Plain loads: nothing else touches the cells in this kernel.
+    __device__ __forceinline__ i128 total(const Sums& s, int c) const {
+        ulonglong2 p = *(const ulonglong2*)pending, q = make_ulonglong2(0, 0);
+        i128 all = *sum;
+        bool one = true;
+        if (s.limbs == 2) q = *(const ulonglong2*)(pending + 2), one = s.one_limb[c];
+        i128 hi = ((i128)(i64)p.y << 32) + (i128)p.x, lo = ((i128)(i64)q.y << 32) + (i128)q.x;
+        return all + (one ? hi : (hi << (c == s.mass_column ? 27 : 45)) + lo);
     }
-}
-
-// The filter's copies of cluster j, from `centroids`.
-template <typename T> __device__ __forceinline__ void copy_centroid(const Update<T>& a, int d, int j, int lane) {
-    double sum = 0.0, weighted = 0.0;
-    bool finite = true;
-    for (int f = lane; f < d; f += 32) {
-        T c = a.centroids[(u64)j * d + f];
-        a.columns[(u64)f * a.sums.k + j] = c;
-        float copy = centred_copy(c, a.shift[f], a.scale);
-        finite = finite && fabsf(copy) < infinity_f();
-        a.copies[j * a.copy_stride_j + f * a.copy_stride_f] = -copy;
-        double t = __fma_rn((double)c, (double)a.scale, (double)a.shift[f]);
-        t = __dmul_rn(t, t);
-        sum += t;
-        weighted = __fma_rn(t, (double)weight_of(f & ~15, d, a.terms.panel), weighted);
+    // From now on the total is canonical.
+    __device__ __forceinline__ void settle(const Sums& s, i128 all) const {
+        *(ulonglong2*)pending = make_ulonglong2(0, 0);
+        if (s.limbs == 2) *(ulonglong2*)(pending + 2) = make_ulonglong2(0, 0);
+        *sum = all;
     }
-    for (int o = 16; o; o >>= 1) {
-        sum += __shfl_xor_sync(FULL_WARP, sum, o);
-        weighted += __shfl_xor_sync(FULL_WARP, weighted, o);
-    }
-    finite = __all_sync(FULL_WARP, finite);
-    if (lane == 0) note_squares(a, j, sum, weighted, finite);
-}
+};
 
 __device__ __forceinline__ double to_double(u128 v) {
     return __dadd_rn(__dmul_rn((double)(u64)(v >> 64), 18446744073709551616.0), (double)(u64)v);
@@ -141,211 +120,280 @@ __device__ __forceinline__ double rounded_mean(i128 numerator, u128 denominator,
     return round_quotient<double>(numerator, denominator, exponent);
 }
 
-// The mean of cluster j, which has rows, and how far it moved.
-template <typename T> __device__ __forceinline__ void mean(const Update<T>& a, int d, int j, i64 rows, int lane) {
-    const Sums& s = a.sums;
-    const u128 mass = s.mass_column >= 0 ? (u128)s.sums[(u64)j * s.columns + s.mass_column] : (u128)rows;
-    bool differs = false;
-    for (int f = lane; f < d; f += 32) {
-        const u64 at = (u64)j * d + f;
-        T m = (T)rounded_mean(s.sums[(u64)j * s.columns + f], mass, a.mean_exponents[f], (T)0);
-        if (m < a.lows[f]) m = a.lows[f];
-        else if (m > a.highs[f]) m = a.highs[f];
-        T before = a.centroids[at];
-        differs = differs || m != before;
-        a.previous[at] = before;
-        a.centroids[at] = m;
-    }
-    // Where nothing differs (but for the sign of a zero) the distance is 0.
-    differs = __any_sync(FULL_WARP, differs);
-    __syncwarp();
-    if (lane == 0 && differs) {
-        double distance = 0.0;
-        for (int f = 0; f < d; f++) {
-            double t = __dadd_rn((double)a.previous[(u64)j * d + f], -(double)a.centroids[(u64)j * d + f]);
-            distance = __fma_rn(t, t, distance);
+// The steps of a chain of squares, in order; zeros up to a multiple of STEPS change nothing.
+__device__ __forceinline__ double walk(const double* moves, int count, double distance) {
+    double2 ahead[STEPS / 2];
+    auto fetch = [&](int first) {
+#pragma unroll
+        for (int i = 0; i < STEPS / 2; i++) ahead[i] = *(const double2*)(moves + first + 2 * i);
+    };
+    fetch(0);
+#pragma unroll 1
+    for (int first = 0; first < count; first += STEPS) {
+        double2 now[STEPS / 2];
+#pragma unroll
+        for (int i = 0; i < STEPS / 2; i++) now[i] = ahead[i];
+        if (first + STEPS < count) fetch(first + STEPS);
+#pragma unroll
+        for (int i = 0; i < STEPS / 2; i++) {
+            distance = __fma_rn(now[i].x, now[i].x, distance);
+            distance = __fma_rn(now[i].y, now[i].y, distance);
         }
-        add_wide(&a.control->shift_low, &a.control->shift_high, (u128)join(quantise_distance(a.shifts, 1.0, distance)));
-        a.control->moved = 1;
     }
-    __syncwarp();
+    return distance;
 }
 
-// By one thread, when all copies are made: src/certify.rs, `ExpandedTerms::bound`.
-template <typename T> __device__ void make_bound(const Update<T>& a) {
+// The threads that have a cluster, and what they tell each other; buffers are used in turn, so that one barrier a piece of columns is
+// enough.
+struct Team {
+    int width, number, member;
+
+    // A barrier of the team; whether any of its threads says so.
+    __device__ __forceinline__ bool any(bool mine) const {
+        if (width == 32) {
+            __syncwarp();
+            return __any_sync(FULL_WARP, mine);
+        }
+        int all;
+        asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %3, 0; barrier.red.or.pred q, %1, %2, p; selp.u32 %0, 1, 0, q; }"
+                     : "=r"(all)
+                     : "r"(number + 1), "r"(width), "r"((u32)mine)
+                     : "memory");
+        return all != 0;
+    }
+};
+
+struct Shared {
+    double moves[2][MOST_THREADS];
+    double2 squares[2][MOST_WARPS]; // sums of the copies' squares, plain and weighted
+    Part parts[MOST_WARPS];
+    u32 last;
+};
+
+// Cluster j by its team: fold, mean, shift and copies; START: copies of what `centroids` holds. The first thread knows about copies
+// and rows, the first of the last warp about the shift. `stop` is looked at when all loads are under way: then nothing is done.
+template <bool START, typename T>
+__device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& shared, const Team& team, int j, u32 stop, int& turn, Part& part) {
+    const Sums& s = a.sums;
+    const int d = s.d, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    i64 rows = 0;
+    i128 mass = 0;
+    if (!START) {
+        rows = s.rows[j] + s.pending_rows[j];
+        mass = rows;
+        if (s.mass_column >= 0) mass = Cell(s, j, s.mass_column).total(s, s.mass_column);
+    }
+    double square = 0.0, weighted = 0.0, distance = 0.0;
+    bool moved = false;
+#pragma unroll 1
+    for (int piece = 0; piece < d; piece += team.width, turn ^= 1) {
+        const int f = piece + team.member;
+        const u64 at = (u64)j * d + f;
+        double move = 0.0;
+        bool differs = false;
+        T before = 0, after = 0, shift = 0;
+        i128 sum = 0;
+        if (f < d) {
+            before = after = a.centroids[at], shift = a.shift[f];
+            if (!START) {
+                const T low = a.lows[f], high = a.highs[f];
+                const int exponent = a.mean_exponents[f];
+                sum = Cell(s, j, f).total(s, f);
+                if (rows > 0) {
+                    after = (T)rounded_mean(sum, (u128)mass, exponent, (T)0);
+                    if (after < low) after = low;
+                    else if (after > high) after = high;
+                }
+            }
+        }
+        if (stop) return;
+        if (f < d) {
+            if (!START) {
+                Cell(s, j, f).settle(s, sum);
+                // Where nothing differs (but for the sign of a zero) the distance is 0.
+                differs = after != before;
+                move = __dadd_rn((double)before, -(double)after);
+                a.previous[at] = before;
+                a.centroids[at] = after;
+            }
+            a.columns[(u64)f * s.k + j] = after;
+            const float copy = centred_copy(after, shift, a.scale);
+            a.copies[j * a.copy_stride_j + f * a.copy_stride_f] = -copy;
+            double t = __fma_rn((double)after, (double)a.scale, (double)shift);
+            t = fabsf(copy) < infinity_f() ? __dmul_rn(t, t) : infinity();
+            square = __dadd_rn(square, t);
+            weighted = __fma_rn(t, (double)weight_of(f & ~15, d, a.terms.panel), weighted);
+        }
+        if (piece + team.width >= d) {
+            for (int o = 16; o; o >>= 1) {
+                square += __shfl_xor_sync(FULL_WARP, square, o);
+                weighted += __shfl_xor_sync(FULL_WARP, weighted, o);
+            }
+            if (lane == 0) shared.squares[turn][warp] = make_double2(square, weighted);
+        }
+        if (!START) shared.moves[turn][threadIdx.x] = move;
+        if (team.any(differs)) {
+            moved = true;
+            if (team.member == team.width - 32)
+                distance = walk(shared.moves[turn] + team.number * team.width, min(team.width, d - piece), distance);
+        }
+        if (!START && piece == 0 && team.member == 0) {
+            // All have read these.
+            s.rows[j] = rows;
+            s.pending_rows[j] = 0;
+            if (s.mass_column >= 0) Cell(s, j, s.mass_column).settle(s, mass);
+            if (rows == 0) part.empty = 1;
+        }
+        if (piece + team.width >= d && team.member == 0) {
+            double2 sum = {0.0, 0.0};
+            for (int w = 0; w < team.width / 32; w++) {
+                const double2 more = shared.squares[turn][warp + w];
+                sum.x += more.x, sum.y += more.y;
+            }
+            const float half = (float)(0.5 * sum.x);
+            a.half_squares[j * a.half_stride] = half;
+            if (half < infinity_f()) {
+                part.largest_half_square = max(part.largest_half_square, (u64)__double_as_longlong(0.5 * sum.x));
+                part.largest_weighted = max(part.largest_weighted, (u64)__double_as_longlong(sum.y));
+            } else {
+                part.not_finite = 1;
+            }
+        }
+    }
+    if (!START && moved && team.member == team.width - 32) {
+        const u128 all = ((u128)part.low | (u128)part.high << 64) + (u128)join(quantise_distance(a.shifts, 1.0, distance));
+        part.low = (u64)all, part.high = (u64)(all >> 64);
+        part.moved = 1;
+    }
+}
+
+// What `count` parts say together, to lane 0 of a warp, all of which calls.
+__device__ __forceinline__ Part together(const Part* parts, u32 count, int lane) {
+    Part all = {};
+    auto add = [&](u64 low, u64 high, u64 largest, u64 weighted, u32 flags) {
+        all.low += low;
+        all.high += high + (all.low < low ? 1 : 0);
+        all.largest_half_square = max(all.largest_half_square, largest);
+        all.largest_weighted = max(all.largest_weighted, weighted);
+        all.moved |= flags & 1, all.empty |= flags >> 1 & 1, all.not_finite |= flags >> 2 & 1;
+    };
+#pragma unroll 1
+    for (u32 i = lane; i < count; i += 32) {
+        // Where they are in device memory, other blocks wrote them.
+        const volatile Part* p = parts + i;
+        const u64 low = p->low, high = p->high, largest = p->largest_half_square, weighted = p->largest_weighted;
+        const u32 moved = p->moved, empty = p->empty, not_finite = p->not_finite;
+        add(low, high, largest, weighted, moved | empty << 1 | not_finite << 2);
+    }
+#pragma unroll 1
+    for (int o = 16; o; o >>= 1) {
+        if (o >= count) continue;
+        const u32 flags = all.moved | all.empty << 1 | all.not_finite << 2;
+        add(__shfl_down_sync(FULL_WARP, all.low, o), __shfl_down_sync(FULL_WARP, all.high, o),
+            __shfl_down_sync(FULL_WARP, all.largest_half_square, o), __shfl_down_sync(FULL_WARP, all.largest_weighted, o),
+            __shfl_down_sync(FULL_WARP, flags, o));
+    }
+    return all;
+}
+
+// By one thread: src/certify.rs, `ExpandedTerms::bound`.
+template <typename T> __device__ __forceinline__ void make_bound(const Update<T>& a, const Part& all) {
     const double slack = 1.001, u = 1.0 / 16777216.0;
-    const double square = 2.0 * __longlong_as_double((i64)a.control->largest_half_square) * slack;
-    const double weighted = __longlong_as_double((i64)a.control->largest_weighted) * slack;
+    const double square = 2.0 * __longlong_as_double((i64)all.largest_half_square) * slack;
+    const double weighted = __longlong_as_double((i64)all.largest_weighted) * slack;
     const double slope = a.terms.unit + 2.0 * a.terms.reference;
     const double offset = a.terms.unit * weighted + (a.terms.half + 4.04 * u + 2.0 * a.terms.reference) * square + a.terms.underflow
         + 3.009265538105056e-36;
     Bound b;
     b.slope = __double2float_ru(slope * a.terms.norm_factor * slack);
     b.offset = __double2float_ru((offset + slope * a.terms.norm_offset) * slack);
-    if (a.control->not_finite) b.offset = infinity_f();
+    if (all.not_finite) b.offset = infinity_f();
     *a.bound = b;
-    a.control->largest_half_square = 0;
-    a.control->largest_weighted = 0;
-    a.control->not_finite = 0;
 }
 
-// By one thread, when everything else is done.
-template <typename T> __device__ void finish(const Update<T>& a) {
+// By one thread. `before`: the control when the kernel began.
+template <typename T> __device__ __forceinline__ void finish(const Update<T>& a, const Control& before, const Part& all) {
     Control* c = a.control;
-    if (c->empty) {
-        c->empty = 0;
+    if (all.empty) {
         c->stop = 2;
         return;
     }
-    make_bound(a);
-    i128 total = (i128)((u128)c->shift_low | (u128)c->shift_high << 64);
+    i128 total = (i128)((u128)all.low | (u128)all.high << 64);
     double shift = a.shifts.none ? 0.0 : round_quotient<double>(total, 1, a.shifts.quantum_exponent);
     u64 now = device_clock();
-    Record record = {c->changed, shift, now - c->started, c->moved, c->contested + c->pairs};
-    a.records[c->iteration - a.first_iteration] = record;
+    Record record = {before.changed, shift, now - before.started, all.moved, before.contested + before.pairs};
+    a.records[before.iteration - a.first_iteration] = record;
+    bool settled = (double)before.changed <= a.largest_changed || shift <= a.largest_shift;
     c->started = now;
-    c->iteration++;
-    bool settled = (double)c->changed <= a.largest_changed || shift <= a.largest_shift;
-    if (settled || c->iteration == a.iterations) c->stop = 1;
+    c->iteration = before.iteration + 1;
+    if (settled || before.iteration + 1 == a.iterations) c->stop = 1;
     c->changed = 0;
-    c->shift_low = 0;
-    c->shift_high = 0;
-    c->moved = 0;
     c->contested = 0;
     c->pairs = 0;
     c->next_run = 0;
 }
 
-// Whether this block is the last to get here; what the others wrote is then visible.
-__device__ __forceinline__ bool last_block(Control* control) {
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (gridDim.x == 1) return true;
-    if (threadIdx.x == 0) {
-        last = atomicAdd(&control->ticket, 1u) == gridDim.x - 1;
-        if (last) control->ticket = 0;
-    }
-    __syncthreads();
-    if (last) __threadfence();
-    return last;
-}
-
-// What a block's clusters moved; goes to the control in one addition.
-struct BlockShift {
-    u64 low, high;
-    u32 moved;
-};
-
-// Fold, mean, shift and copy of cluster j at once, for at most 32 columns: a lane keeps its column in registers, so that all loads
-// are under way together.
-template <typename T> __device__ __forceinline__ void update_narrow(const Update<T>& a, BlockShift& block, int d, int j, int lane) {
-    const Sums& s = a.sums;
-    const bool mine = lane < d;
-    const u64 at = (u64)j * d + lane;
-    T before = 0, low = 0, high = 0, shift = 0;
-    int exponent = 0;
-    if (mine) before = a.centroids[at], low = a.lows[lane], high = a.highs[lane], shift = a.shift[lane], exponent = a.mean_exponents[lane];
-    i128 sum = 0;
-    if (lane < s.columns) sum = fold_cell(s, j, lane);
-    const i64 rows = s.rows[j] + s.pending_rows[j];
-    __syncwarp();
-    if (lane == 0) {
-        s.rows[j] = rows;
-        s.pending_rows[j] = 0;
-        if (rows == 0) atomicAdd(&a.control->empty, 1u);
-    }
-    u128 mass = (u128)rows;
-    if (s.mass_column >= 0) {
-        u64 low_word = __shfl_sync(FULL_WARP, (u64)(u128)sum, s.mass_column), high_word = __shfl_sync(FULL_WARP, (u64)((u128)sum >> 64), s.mass_column);
-        mass = (u128)low_word | (u128)high_word << 64;
-    }
-    T after = before;
-    if (mine && rows > 0) {
-        after = (T)rounded_mean(sum, mass, exponent, (T)0);
-        if (after < low) after = low;
-        else if (after > high) after = high;
-    }
-    if (mine) a.previous[at] = before, a.centroids[at] = after, a.columns[(u64)lane * s.k + j] = after;
-    if (__any_sync(FULL_WARP, after != before)) {
-        const double t = __dadd_rn((double)before, -(double)after);
-        double distance = 0.0;
-        for (int f = 0; f < d; f++) {
-            double u = __shfl_sync(FULL_WARP, t, f);
-            distance = __fma_rn(u, u, distance);
-        }
-        if (lane == 0) {
-            u128 moved = (u128)join(quantise_distance(a.shifts, 1.0, distance));
-            add_wide(&block.low, &block.high, moved);
-            block.moved = 1;
-        }
-    }
-    float copy = 0.0f;
-    double u = 0.0, weighted = 0.0;
-    if (mine) {
-        copy = centred_copy(after, shift, a.scale);
-        a.copies[j * a.copy_stride_j + lane * a.copy_stride_f] = -copy;
-        u = __fma_rn((double)after, (double)a.scale, (double)shift);
-        u = __dmul_rn(u, u);
-        weighted = __dmul_rn(u, (double)weight_of(lane & ~15, d, a.terms.panel));
-    }
-    for (int o = 16; o; o >>= 1) {
-        u += __shfl_xor_sync(FULL_WARP, u, o);
-        weighted += __shfl_xor_sync(FULL_WARP, weighted, o);
-    }
-    const bool finite = __all_sync(FULL_WARP, fabsf(copy) < infinity_f());
-    if (lane == 0) note_squares(a, j, u, weighted, finite);
-}
-
-template <typename T> __device__ __forceinline__ void update(const Update<T>& a) {
-    __shared__ BlockShift block;
+template <bool START, typename T> __device__ __forceinline__ void update(const Update<T>& a) {
+    __shared__ Shared shared;
     wait_for_kernel_before();
-    if (a.control->stop) return;
-    const int lane = threadIdx.x & 31, d = a.sums.d;
-    if (threadIdx.x == 0) block.low = 0, block.high = 0, block.moved = 0;
+    const Control before = *a.control;
+    const u32 stop = START ? 0 : before.stop;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, teams = blockDim.x / a.team;
+    const Team team = {a.team, tid / a.team, tid & (a.team - 1)};
+    Part part = {};
+    int turn = 0;
+#pragma unroll 1
+    for (int j = blockIdx.x * teams + team.number; j < a.sums.k; j += gridDim.x * teams)
+        update_cluster<START>(a, shared, team, j, stop, turn, part);
+    if (stop) return;
+    // A team of one warp has one thread that knows everything; of others, two threads know a half each.
+    Part& mine = shared.parts[team.number];
+    if (team.member == 0) mine.largest_half_square = part.largest_half_square, mine.largest_weighted = part.largest_weighted, mine.empty = part.empty, mine.not_finite = part.not_finite;
+    if (team.member == team.width - 32) mine.low = part.low, mine.high = part.high, mine.moved = part.moved;
     __syncthreads();
-    for (int j = global_thread() / 32; j < a.sums.k; j += all_threads() / 32) {
-        if (a.sums.columns <= 32) {
-            update_narrow(a, block, d, j, lane);
-            continue;
+    // Two warps do the rest: one makes the bound, the other has the last word.
+    if (warp > 1) return;
+    Part all = together(shared.parts, teams, lane);
+    if (gridDim.x > 1) {
+        if (tid == 0) {
+            a.parts[blockIdx.x] = all;
+            __threadfence();
+            shared.last = atomicInc(&a.control->ticket, gridDim.x - 1) == gridDim.x - 1;
         }
-        const i64 rows = fold(a.sums, a.control, j, lane);
-        if (rows > 0) {
-            mean(a, d, j, rows, lane);
-            copy_centroid(a, d, j, lane);
+        asm volatile("barrier.sync 1, 64;" ::: "memory");
+        if (!shared.last) return;
+        __threadfence();
+        all = together(a.parts, gridDim.x, lane);
+    }
+    if (lane == 0 && warp == 1) make_bound(a, all);
+    if (lane == 0 && warp == 0) {
+        if (START) {
+            Control c = {};
+            c.started = device_clock();
+            *a.control = c;
         } else {
-            for (int f = lane; f < d; f += 32) a.previous[(u64)j * d + f] = a.centroids[(u64)j * d + f];
+            finish(a, before, all);
         }
     }
-    __syncthreads();
-    if (threadIdx.x == 0 && block.moved) {
-        add_wide(&a.control->shift_low, &a.control->shift_high, (u128)block.low | (u128)block.high << 64);
-        a.control->moved = 1;
-    }
-    if (last_block(a.control) && threadIdx.x == 0) finish(a);
 }
 
 // What is pending becomes canonical, and no more: for updates by the host.
 template <typename T> __device__ __forceinline__ void fold_all(const Update<T>& a) {
-    if (a.control->stop) return;
-    for (int j = global_thread() / 32; j < a.sums.k; j += all_threads() / 32) fold(a.sums, a.control, j, threadIdx.x & 31);
-}
-
-// Copies and bound of centroids that the host gave; starts the clock.
-template <typename T> __device__ __forceinline__ void start(const Update<T>& a) {
-    for (int j = global_thread() / 32; j < a.sums.k; j += all_threads() / 32) copy_centroid(a, a.sums.d, j, threadIdx.x & 31);
-    if (last_block(a.control) && threadIdx.x == 0) {
-        make_bound(a);
-        Control* c = a.control;
-        c->changed = 0, c->shift_low = 0, c->shift_high = 0, c->moved = 0, c->contested = 0, c->pairs = 0, c->empty = 0, c->stop = 0;
-        c->next_run = 0;
-        c->started = device_clock();
+    const Sums& s = a.sums;
+    const u64 cells = (u64)s.k * s.columns;
+    for (u64 i = global_thread(); i < cells; i += all_threads()) {
+        const int j = (int)(i / s.columns), c = (int)(i - (u64)j * s.columns);
+        const Cell cell(s, j, c);
+        cell.settle(s, cell.total(s, c));
     }
+    for (u32 j = global_thread(); j < s.k; j += all_threads()) s.rows[j] += s.pending_rows[j], s.pending_rows[j] = 0;
 }
 
-#define KERNELS(T, NAME)                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(256, 1) update_##NAME(const __grid_constant__ Update<T> a) { update(a); }      \
+#define KERNELS(T, NAME)                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) update_##NAME(const __grid_constant__ Update<T> a) {           \
+        update<false>(a);                                                                                                        \
+    }                                                                                                                            \
     extern "C" __global__ void __launch_bounds__(256, 1) update_fold_##NAME(const __grid_constant__ Update<T> a) { fold_all(a); } \
-    extern "C" __global__ void __launch_bounds__(256, 1) start_##NAME(const __grid_constant__ Update<T> a) { start(a); }
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) start_##NAME(const __grid_constant__ Update<T> a) { update<true>(a); }
 KERNELS(float, f32)
 KERNELS(double, f64)

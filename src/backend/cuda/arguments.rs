@@ -86,20 +86,13 @@ unsafe impl Plain for Bound {}
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Control {
     pub changed: u64,
-    pub shift: [u64; 2],
-    pub largest_half_square: u64,
-    pub largest_weighted: u64,
     pub started: u64,
     pub stop: u32,
     pub iteration: u32,
-    pub moved: u32,
-    pub empty: u32,
     pub ticket: u32,
     pub contested: u32,
     pub pairs: u32,
-    pub not_finite: u32,
     pub next_run: u32,
-    pub unused: u32,
 }
 // SAFETY: numbers without padding.
 unsafe impl Plain for Control {}
@@ -186,6 +179,21 @@ pub struct Deltas {
     pub chunks: i32,
 }
 
+/// `Part`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Part {
+    shift: [u64; 2],
+    largest_half_square: u64,
+    largest_weighted: u64,
+    moved: u32,
+    empty: u32,
+    not_finite: u32,
+    unused: u32,
+}
+// SAFETY: numbers without padding.
+unsafe impl Plain for Part {}
+
 /// `BoundTerms`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -229,11 +237,14 @@ pub struct Update<T> {
     pub bound: u64,
     pub control: u64,
     pub records: u64,
+    pub parts: u64,
     pub shifts: DistanceArgument,
     pub largest_changed: f64,
     pub largest_shift: f64,
     pub iterations: u32,
     pub first_iteration: u32,
+    pub team: u32,
+    pub unused: u32,
 }
 
 /// `Inertia`.

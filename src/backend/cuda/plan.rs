@@ -29,6 +29,9 @@ const MOST_WITH_PANELS: usize = 1 << 16;
 pub const SETTLE_PAIRS_THREADS: u32 = 128;
 /// Most of [`settle_values`]; at least one of each of 128 rows.
 const SETTLE_VALUES: usize = 8_192;
+/// Of `kernels/update.cu`: most threads of a block, and of those that have a cluster.
+const UPDATE_THREADS: u32 = 512;
+const LARGEST_TEAM: u32 = 256;
 /// Of `kernels/deltas.cu`: threads of a block, rows of a tile, shared memory besides the table; bytes for copies of cells, and of the
 /// largest table, where one of `MOST_TABLE_BYTES` does not hold a column.
 const DELTAS_THREADS: u32 = 512;
@@ -87,6 +90,8 @@ pub struct Plan {
     pub deltas_chunk: usize,
     pub inertia: Launch,
     pub inertia_copies: usize,
+    /// Threads that an update gives a cluster.
+    pub team: u32,
     pub update: Launch,
     pub fold: Launch,
     pub start: Launch,
@@ -99,6 +104,15 @@ pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
         0 => 0,
         fit => 1 << fit.min(32).ilog2(),
     }
+}
+
+/// Threads of a cluster and of a block of an update, and blocks for all clusters: a thread for each feature, and one block where that
+/// is enough; otherwise few threads a block, so that they share no multiprocessor.
+fn update_shape(d: usize, k: usize) -> (u32, u32, usize) {
+    let team = (d.next_power_of_two() as u32).clamp(32, LARGEST_TEAM);
+    let all = k.saturating_mul(team as usize);
+    let threads = if all <= UPDATE_THREADS as usize { (all as u32).max(64) } else { team.max(128) };
+    (team, threads, k.div_ceil((threads / team) as usize))
 }
 
 /// Float64 values of shared memory of `kernels/settle.cu`: of 16 rows of each of a block's groups, if they fit.
@@ -198,7 +212,6 @@ impl Plan {
         };
         let launch = |module, name, shared, most| launch_of(THREADS, module, name, shared, most);
         let suffix = if T::IS_F32 { "f32" } else { "f64" };
-        let warps = |count: usize| count.div_ceil(THREADS as usize / 32);
         let cells = k * columns * limbs;
         let (k_padded, copy_width, fits, assign_copies, assign) = match strategy {
             Strategy::Registers { dimensions, group } => {
@@ -244,6 +257,8 @@ impl Plan {
             }
             rest = Some([launch("settle", format!("settle_{suffix}"), 8 * settle_values(d, k), n)?, deltas]);
         }
+        let (team, update_threads, update_blocks) = update_shape(d, k);
+        let updating = |name: &str| launch_of(update_threads, "update", format!("{name}_{suffix}"), 0, update_blocks);
         let inertia_copies = copies(k * 2, TABLE_BYTES, MOST_TABLE_BYTES);
         Ok(Self {
             strategy,
@@ -260,9 +275,10 @@ impl Plan {
             deltas_chunk,
             inertia: launch("distances", format!("inertia_{suffix}"), k * 16 * inertia_copies, n.div_ceil(THREADS as usize))?,
             inertia_copies,
-            update: launch("update", format!("update_{suffix}"), 0, warps(k))?,
-            fold: launch("update", format!("update_fold_{suffix}"), 0, warps(k))?,
-            start: launch("update", format!("start_{suffix}"), 0, warps(k))?,
+            team,
+            update: updating("update")?,
+            fold: launch("update", format!("update_fold_{suffix}"), 0, (k * columns).div_ceil(THREADS as usize))?,
+            start: updating("start")?,
         })
     }
 }
@@ -278,6 +294,15 @@ mod tests {
         assert_eq!(copies(2_000, 24 << 10, 64 << 10), 1);
         assert_eq!(copies(8_000, 24 << 10, 64 << 10), 1);
         assert_eq!(copies(8_200, 24 << 10, 64 << 10), 0);
+    }
+
+    #[test]
+    fn a_team_has_a_cluster() {
+        assert_eq!(update_shape(2, 1), (32, 64, 1));
+        assert_eq!(update_shape(20, 16), (32, 512, 1));
+        assert_eq!(update_shape(20, 17), (32, 128, 5));
+        assert_eq!(update_shape(34, 32), (64, 128, 16));
+        assert_eq!(update_shape(4_000, 100), (256, 256, 100));
     }
 
     #[test]

@@ -13,7 +13,7 @@
 
 use super::arguments::{
     Assign, Bound, BoundTerms, Candidate, Contested, Control, Deltas, DistanceArgument, Factors, Farthest, Inertia,
-    LabelsArgument, Masked, Record, Relocate, STOP_EMPTY, Settle, SumsArgument, Update, has_one_limb,
+    LabelsArgument, Masked, Part, Record, Relocate, STOP_EMPTY, Settle, SumsArgument, Update, has_one_limb,
 };
 use super::device::{Buffer, Plain, Queue};
 use super::plan::{Launch, Plan, Strategy, THREADS, settle_values};
@@ -72,6 +72,7 @@ pub struct CudaSession<'a, T> {
     bound: Buffer<Bound>,
     control: Buffer<Control>,
     records: Buffer<Record>,
+    parts: Buffer<Part>,
     contested: Buffer<Contested>,
     seeds: Option<DeviceSeeds<T>>,
     /// The host's copy of the sums, where it is current.
@@ -138,6 +139,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             bound: queue.zeros(1)?,
             control: queue.zeros(1)?,
             records: queue.zeros(LONGEST_BATCH as usize)?,
+            parts: queue.alloc(plan.update.blocks.max(plan.start.blocks) as usize)?,
             contested: queue.alloc(n)?,
             seeds: None,
             partial: None,
@@ -202,11 +204,14 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             bound: self.bound.at(),
             control: self.control.at(),
             records: self.records.at(),
+            parts: self.parts.at(),
             shifts: DistanceArgument::from(&self.prepared.shifts),
             largest_changed: stop.changed,
             largest_shift: stop.shift,
             iterations,
             first_iteration,
+            team: self.plan.team,
+            unused: 0,
         }
     }
 
@@ -226,7 +231,6 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// Makes these the centroids, and everything that the next assign reads.
     fn start(&mut self, centroids: &[T]) -> Result<()> {
         self.centroids.write(0, centroids)?;
-        self.control.write(0, &[Control::default()])?;
         self.run(self.plan.start, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
     }
 
@@ -478,8 +482,6 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
             to,
             unused: 0,
         };
-        // The control still says that the device stopped, and then nothing would be folded.
-        self.control.write(0, &[Control::default()])?;
         // SAFETY: mirrored; the row is below n and the cluster below k.
         unsafe { self.queue.launch(kernel, 1, 32, 0, &arguments)? };
         self.fold()
