@@ -86,6 +86,20 @@ fn the_gpu_gives_the_bits_of_the_cpu() {
     assert!(answered * 3 >= rounds * 2, "only {answered} fits had an answer");
 }
 
+#[test]
+fn many_rows_change_at_once() {
+    // Rows of weight zero among them: the lists of changed rows fill up to the last place in uneven steps.
+    let random = &mut Random(41);
+    let [n, d, k] = [1_200_000, 13, 5];
+    let x: Vec<f32> = (0..n * d).map(|i| (random.unit() + (i / d % 4) as f64) as f32).collect();
+    let weights: Vec<f64> = (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { 1.0 + random.unit() }).collect();
+    let estimator = KMeans::new(k).init(Init::Random).max_iter(3).tol(0.0);
+    let Some(on_gpu) = on_gpu(&estimator) else { return };
+    let (features, weights) = (Features::from_rows(&x, d).unwrap(), Column::from_slice(&weights));
+    let brief = |estimator: &KMeans| hash(&estimator.fit_features(&features, Some(&weights)).unwrap());
+    assert_eq!(brief(&on_gpu), brief(&estimator.clone().device(Device::Cpu)));
+}
+
 // ---- predictions -----------------------------------------------------------------------------------------------------------
 
 /// Shapes by round: borders of the tiles of `kernels/predict.cu`, every tile of the filter.

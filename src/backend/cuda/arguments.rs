@@ -177,6 +177,7 @@ pub struct Deltas {
     pub table_copies: i32,
     pub chunk: i32,
     pub chunks: i32,
+    pub few: i32,
 }
 
 /// `Part`.

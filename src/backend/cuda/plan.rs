@@ -32,13 +32,21 @@ const SETTLE_VALUES: usize = 8_192;
 /// Of `kernels/update.cu`: most threads of a block, and of those that have a cluster.
 const UPDATE_THREADS: u32 = 512;
 const LARGEST_TEAM: u32 = 256;
-/// Of `kernels/deltas.cu`: threads of a block, rows of a tile, shared memory besides the table; bytes for copies of cells, and of the
-/// largest table, where one of `MOST_TABLE_BYTES` does not hold a column.
+/// Of `kernels/deltas.cu`: threads of a block, bytes of labels that a warp looks at at a time, shared memory besides the table.
 const DELTAS_THREADS: u32 = 512;
-const DELTAS_TILE: usize = 2_048;
-const DELTAS_LIST_BYTES: usize = 26 << 10;
+const DELTAS_TILE_BYTES: usize = 512;
+const DELTAS_OTHER_BYTES: usize = 41 << 10;
+/// Fewest and most columns of a chunk.
+const DELTAS_COLUMNS: std::ops::RangeInclusive<usize> = 8..=1_024;
+/// What adding a cell of a table to device memory costs, in bytes of labels read.
+const DELTAS_CELL: f64 = 20.0;
+/// Values that are added to device memory about as fast as by tables, however few the places.
+const DELTAS_ADDITIONS: usize = 4_096;
+/// Bytes for copies of cells, and of the largest table, where one of `MOST_TABLE_BYTES` holds fewer columns than a thread has loads on
+/// their way.
 const DELTAS_COPIES_BYTES: usize = 40 << 10;
-const LARGEST_TABLE_BYTES: usize = 128 << 10;
+const LARGEST_TABLE_BYTES: usize = 184 << 10;
+const DELTAS_FLIGHT: usize = 4;
 
 /// How the labels are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +96,8 @@ pub struct Plan {
     pub pairs: Option<Launch>,
     pub deltas_copies: usize,
     pub deltas_chunk: usize,
+    /// Changed rows of a block that are added to device memory one by one.
+    pub deltas_few: usize,
     pub inertia: Launch,
     pub inertia_copies: usize,
     /// Threads that an update gives a cluster.
@@ -237,21 +247,32 @@ impl Plan {
             }
         };
         let (mut rest, mut pairs) = (None, None);
-        let (mut deltas_copies, mut deltas_chunk) = (0, columns);
+        let (mut deltas_copies, mut deltas_chunk, mut deltas_few) = (0, columns, 0);
         if let Strategy::Tiled(tiled) = strategy {
             // As many columns to a table as it holds, but shares of work for all of the device.
-            let (column, counters, tiles) = ((k | 1) * limbs * 8, (k | 1) * 4, n.div_ceil(DELTAS_TILE));
-            let fit = |bytes: usize| bytes.saturating_sub(counters) / column;
-            let largest = LARGEST_TABLE_BYTES.min((gpu.shared_per_block as usize).saturating_sub(DELTAS_LIST_BYTES));
-            let fit = if fit(MOST_TABLE_BYTES) > 0 { fit(MOST_TABLE_BYTES) } else { fit(largest) };
+            let (column, counters, tiles) = ((k | 1) * limbs * 8, (k | 1) * 4, (n * label_bytes).div_ceil(DELTAS_TILE_BYTES));
+            let fit = |bytes: usize| (bytes.saturating_sub(counters) / column).min(*DELTAS_COLUMNS.end());
+            let room = (gpu.shared_per_block as usize).saturating_sub(DELTAS_OTHER_BYTES);
+            let (usual, largest) = (fit(MOST_TABLE_BYTES.min(room)), fit(LARGEST_TABLE_BYTES.min(room)));
+            let fit = if usual >= DELTAS_FLIGHT.min(columns) { usual } else { largest };
+            deltas_chunk = deltas_chunk.min(*DELTAS_COLUMNS.end());
             if fit > 0 {
-                let chunks = columns.div_ceil(fit).max((gpu.processors as usize / tiles.max(1)).min(columns));
+                // Blocks that share out the rows each add a table's cells to device memory; those that share out the columns all
+                // read the labels. The sum of both is least at:
+                let blocks = 2 * gpu.processors as usize;
+                let even = (DELTAS_CELL * (blocks * k * columns) as f64 / (n * label_bytes) as f64).sqrt() as usize;
+                let chunks = columns.div_ceil(fit).max(even.min(columns / DELTAS_COLUMNS.start()));
                 deltas_chunk = columns.div_ceil(chunks);
                 deltas_copies = copies(deltas_chunk * column / 8, DELTAS_COPIES_BYTES, LARGEST_TABLE_BYTES);
             }
-            let shares = tiles * columns.div_ceil(deltas_chunk);
-            let shared = if deltas_copies > 0 { deltas_chunk * column * deltas_copies + counters } else { 0 };
-            let deltas = launch_of(DELTAS_THREADS, "deltas", format!("deltas_{suffix}"), shared, shares)?;
+            let chunks = columns.div_ceil(deltas_chunk);
+            let table = (deltas_chunk * column * deltas_copies + counters).next_multiple_of(16);
+            let shared = (deltas_chunk * 24).next_multiple_of(16) + if deltas_copies > 0 { table } else { 0 };
+            let mut deltas = launch_of(DELTAS_THREADS, "deltas", format!("deltas_{suffix}"), shared, tiles * chunks)?;
+            // As many blocks for each chunk.
+            deltas.blocks -= if deltas.blocks as usize > chunks { deltas.blocks % chunks as u32 } else { 0 };
+            // Those that hardly share cells, or are few in all; not more: additions to the same places wait for each other.
+            deltas_few = (k / 2).max(DELTAS_ADDITIONS * chunks / (deltas.blocks as usize * columns));
             if tiled.has_pairs() {
                 pairs = Some(launch_of(SETTLE_PAIRS_THREADS, "settle", format!("settle_pairs_{suffix}"), 0, n)?);
             }
@@ -273,6 +294,7 @@ impl Plan {
             pairs,
             deltas_copies,
             deltas_chunk,
+            deltas_few,
             inertia: launch("distances", format!("inertia_{suffix}"), k * 16 * inertia_copies, n.div_ceil(THREADS as usize))?,
             inertia_copies,
             team,

@@ -289,6 +289,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             table_copies: self.plan.deltas_copies as i32,
             chunk: self.plan.deltas_chunk as i32,
             chunks: self.columns.div_ceil(self.plan.deltas_chunk) as i32,
+            few: self.plan.deltas_few as i32,
         };
         self.run_behind(deltas, &arguments)?;
         self.current = 1 - self.current;
