@@ -32,6 +32,7 @@ const SETTLE_VALUES: usize = 8_192;
 /// Of `kernels/update.cu`: most threads of a block, and of those that have a cluster.
 const UPDATE_THREADS: u32 = 512;
 const LARGEST_TEAM: u32 = 256;
+const MANY_BLOCKS: usize = 256;
 /// Of `kernels/deltas.cu`: threads of a block, bytes of labels that a warp looks at at a time, shared memory besides the table.
 const DELTAS_THREADS: u32 = 512;
 const DELTAS_TILE_BYTES: usize = 512;
@@ -42,11 +43,10 @@ const DELTAS_COLUMNS: std::ops::RangeInclusive<usize> = 8..=1_024;
 const DELTAS_CELL: f64 = 20.0;
 /// Values that are added to device memory about as fast as by tables, however few the places.
 const DELTAS_ADDITIONS: usize = 4_096;
-/// Bytes for copies of cells, and of the largest table, where one of `MOST_TABLE_BYTES` holds fewer columns than a thread has loads on
-/// their way.
+/// Bytes for copies of cells, and of the largest table, where one of `MOST_TABLE_BYTES` would hold a single column: a thread then has
+/// one load on its way.
 const DELTAS_COPIES_BYTES: usize = 40 << 10;
 const LARGEST_TABLE_BYTES: usize = 184 << 10;
-const DELTAS_FLIGHT: usize = 4;
 
 /// How the labels are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,11 +117,15 @@ pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
 }
 
 /// Threads of a cluster and of a block of an update, and blocks for all clusters: a thread for each feature, and one block where that
-/// is enough; otherwise few threads a block, so that they share no multiprocessor.
+/// is enough; otherwise few threads a block, so that they share no multiprocessor, unless that made many blocks.
 fn update_shape(d: usize, k: usize) -> (u32, u32, usize) {
     let team = (d.next_power_of_two() as u32).clamp(32, LARGEST_TEAM);
     let all = k.saturating_mul(team as usize);
-    let threads = if all <= UPDATE_THREADS as usize { (all as u32).max(64) } else { team.max(128) };
+    let threads = if all <= UPDATE_THREADS as usize {
+        (all as u32).max(64)
+    } else {
+        team.max(if all <= MANY_BLOCKS * 128 { 128 } else { 256 })
+    };
     (team, threads, k.div_ceil((threads / team) as usize))
 }
 
@@ -254,7 +258,7 @@ impl Plan {
             let fit = |bytes: usize| (bytes.saturating_sub(counters) / column).min(*DELTAS_COLUMNS.end());
             let room = (gpu.shared_per_block as usize).saturating_sub(DELTAS_OTHER_BYTES);
             let (usual, largest) = (fit(MOST_TABLE_BYTES.min(room)), fit(LARGEST_TABLE_BYTES.min(room)));
-            let fit = if usual >= DELTAS_FLIGHT.min(columns) { usual } else { largest };
+            let fit = if usual > 1 { usual } else { largest };
             deltas_chunk = deltas_chunk.min(*DELTAS_COLUMNS.end());
             if fit > 0 {
                 // Blocks that share out the rows each add a table's cells to device memory; those that share out the columns all
@@ -324,6 +328,7 @@ mod tests {
         assert_eq!(update_shape(20, 16), (32, 512, 1));
         assert_eq!(update_shape(20, 17), (32, 128, 5));
         assert_eq!(update_shape(34, 32), (64, 128, 16));
+        assert_eq!(update_shape(30, 2_000), (32, 256, 250));
         assert_eq!(update_shape(4_000, 100), (256, 256, 100));
     }
 
