@@ -254,7 +254,9 @@ impl KMeans {
         let device = match (self.strategy, self.device) {
             (Strategy::Default, device) | (_, device @ Device::Cuda(_)) => device,
             (_, Device::Auto) => Device::Cuda(None),
-            (named, Device::Cpu) => return Err(invalid("strategy", "\"default\" on the CPU (device=\"cpu\")", format!("\"{named}\""))),
+            (named, Device::Cpu) => {
+                return Err(invalid("strategy", "\"default\" on the CPU (device=\"cpu\")", format!("\"{named}\"")));
+            }
         };
         let restarts = match (&self.init, self.n_init) {
             (Init::Given(_), _) | (Init::KMeansPlusPlus, Restarts::Auto) => 1,

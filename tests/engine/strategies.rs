@@ -1,6 +1,8 @@
 //! Every named strategy: the reference's labels, the bits of the CPU, and an error where a shape is beyond it.
 
-use polars_kmeans::{Column, Device, Features, Fitted, Float, History, Init, KMeans, KMeansError, Restarts, Strategy, reference};
+use polars_kmeans::{
+    Column, Device, Features, Fitted, Float, History, Init, KMeans, KMeansError, Restarts, Strategy, reference,
+};
 
 use crate::data::{Random, columns, gpu, hash, on_gpu, rows};
 
@@ -139,7 +141,8 @@ fn shapes_beyond_a_strategy_are_errors_with_the_limit() {
     let (d, k) = (70, 5_000);
     let x: Vec<f32> = rows("blobs", k, d, &mut Random(1));
     let features = Features::from_rows(&x, d).unwrap();
-    let refused = [Strategy::Registers, Strategy::LuigiV1, Strategy::LuigiV2, Strategy::LuigiV3, Strategy::LuigiV4, Strategy::LutzFused];
+    let refused =
+        [Strategy::Registers, Strategy::LuigiV1, Strategy::LuigiV2, Strategy::LuigiV3, Strategy::LuigiV4, Strategy::LutzFused];
     for strategy in refused {
         let error = KMeans::new(k).strategy(strategy).fit_features(&features, None).unwrap_err();
         let text = error.to_string();

@@ -179,13 +179,7 @@ impl Strategy {
 
 impl Plan {
     /// `columns` and `limbs`: of the sums.
-    pub fn new<T: Float>(
-        gpu: &Gpu,
-        strategy: Strategy,
-        [n, d, k]: [usize; 3],
-        columns: usize,
-        limbs: usize,
-    ) -> Result<Self> {
+    pub fn new<T: Float>(gpu: &Gpu, strategy: Strategy, [n, d, k]: [usize; 3], columns: usize, limbs: usize) -> Result<Self> {
         let label_bytes = if k <= 0xff {
             1
         } else if k <= 0xffff {

@@ -385,7 +385,11 @@ mod tests {
         for d in [1, 2, 3, 4, 17, 34, 70, 300] {
             for k in [1, 4, 64, 300, 5_000] {
                 let Features { tables, points, chunk } = features(&shape(d, k));
-                assert!(points.is_power_of_two() && (8..=128).contains(&points) && points as usize * chunk <= tables.threads as usize);
+                assert!(
+                    points.is_power_of_two()
+                        && (8..=128).contains(&points)
+                        && points as usize * chunk <= tables.threads as usize
+                );
                 let (tables, points, slots) = fused(&shape(d, k));
                 assert!(points.is_power_of_two() && slots >= d && slots >= points as usize * d, "{d} {k} {tables:?}");
             }

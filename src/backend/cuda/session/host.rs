@@ -73,7 +73,8 @@ impl<'a, T: Float> HostRows<'a, T> {
                     let (weight, label) = (tile.weights[r], labels[at + r]);
                     if prepared.weights.is_none() || weight > 0.0 {
                         *changed += u64::from(label != before[at + r]);
-                        let row = Contribution { x: &tile.x, stride: tile.stride, row: r, weight: prepared.weights.map(|_| weight) };
+                        let row =
+                            Contribution { x: &tile.x, stride: tile.stride, row: r, weight: prepared.weights.map(|_| weight) };
                         let mass = prepared.weights.map_or(1, |scale| scale.integer(weight));
                         deltas.move_row(&quantiser, row, mass, [UNASSIGNED, label], &target);
                     }

@@ -146,7 +146,14 @@ fn passes<T: Float>(gpu: &Gpu, system: System, n: usize, shape: &Shape) -> Resul
                 let pass: Pass = launch::<T>(gpu, "sum_groups", &name("next"), all, (entries * next).div_ceil(256))?.into();
                 let from_pairs = passes.len() > 1;
                 let (tables_now, tables_next) = (tables as u32, next as u32);
-                passes.push(Pass { scratch: Some(from), scratch_next: other - from, tables: tables_now, tables_next, from_pairs, ..pass });
+                passes.push(Pass {
+                    scratch: Some(from),
+                    scratch_next: other - from,
+                    tables: tables_now,
+                    tables_next,
+                    from_pairs,
+                    ..pass
+                });
                 values = values.max(other + entries * next * 2);
                 (from, tables) = (other - from, next);
             }
@@ -195,11 +202,7 @@ impl<'a, T: Float + Plain> Running<'a, T> {
             system,
             rows: (!system.tiled(shape.d)).then(|| system.row_kernel(shape)),
             settle: if in_pass { None } else { Some(launch::<T>(gpu, "settle", "settle_*", settle, n)?) },
-            clear: if system.adds_all() {
-                Some(launch::<T>(gpu, "mass", "clear_sums_*", block(256, 0), cells)?)
-            } else {
-                None
-            },
+            clear: if system.adds_all() { Some(launch::<T>(gpu, "mass", "clear_sums_*", block(256, 0), cells)?) } else { None },
             passes,
             scratch: queue.alloc(values)?,
             host: None,
