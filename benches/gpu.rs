@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use polars_kmeans::backend::cuda::{UploadPlan, upload_benchmark};
+use polars_kmeans::backend::cuda::{CANDIDATES, UploadPlan, upload_benchmark};
 use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{Chunk, Column, Device, Features, Float, Init, KMeans, KMeansError, Strategy};
@@ -157,37 +157,25 @@ fn strategies<T: Float>(columns: &[Vec<T>], shape: Shape, names: &[Strategy]) {
     }
 }
 
-/// What the default may take.
-const CANDIDATES: [Strategy; 9] = [
-    Strategy::RegistersSingle,
-    Strategy::RegistersGroups8,
-    Strategy::RegistersGroups16,
-    Strategy::Tiled32,
-    Strategy::Tiled64,
-    Strategy::Tiled128,
-    Strategy::Tiled128Panels,
-    Strategy::LutzFused,
-    Strategy::LuigiV4,
-];
-
-/// Every candidate's milliseconds an iteration, as a row of the chooser's table, and what the default loses beside the best.
+/// Picoseconds a row and iteration of every strategy that the default may take, as a row of the chooser's table, and what the default
+/// loses beside the best.
 fn choose<T: Float>(columns: &[Vec<T>], shape: Shape) {
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let estimator = estimator(columns, shape);
-    let time = |strategy| match strategy {
-        // Where they are far behind.
-        Strategy::LutzFused | Strategy::LuigiV4 if shape.d > 16 || shape.k > 16 => f64::NAN,
-        _ => iteration(&estimator.clone().strategy(strategy), &features).map_or(f64::NAN, |(mean, ..)| mean),
+    let time = |strategy| {
+        let ms = iteration(&estimator.clone().strategy(strategy), &features).map_or(f64::NAN, |(mean, ..)| mean);
+        1e9 * ms / shape.n as f64
     };
     let times = CANDIDATES.map(time);
     let best = (0..times.len()).min_by(|&i, &j| f64::total_cmp(&times[i], &times[j])).unwrap_or(0);
     let taken = time(Strategy::Default);
-    let row = times.map(|ms| if ms.is_nan() { "NONE".into() } else { format!("{ms:.4}") }).join(", ");
+    let row = times.map(|time| if time.is_nan() { "NONE".into() } else { format!("{time:.1}") }).join(", ");
     println!(
-        "  ({}, {}, {}, [{row}]), // best {} {:.4}, default {taken:.4}: {:+.1} %",
+        "    ({}, {}, {}, [{row}]), // {} rows: best {} {:.1}, default {taken:.1}: {:+.1} %",
         shape.d,
         shape.k,
         !T::IS_F32,
+        shape.n,
         CANDIDATES[best],
         times[best],
         100.0 * (taken / times[best] - 1.0)

@@ -13,6 +13,8 @@ mod session;
 mod systems;
 mod upload;
 
+#[doc(hidden)]
+pub use chooser::CANDIDATES;
 pub use device::{Gpu, Plain};
 pub use predict::DeviceTable;
 pub use prepare::DevicePasses;

@@ -10,7 +10,7 @@ use crate::strategy::Strategy as Named;
 /// Threads of a block, of most kernels.
 pub const THREADS: u32 = 256;
 /// Dimensions that `assign_registers` is compiled for: the next larger one takes the rest, with zeros.
-const REGISTER_DIMENSIONS: [usize; 7] = [1, 2, 3, 4, 6, 8, 12];
+pub const REGISTER_DIMENSIONS: [usize; 7] = [1, 2, 3, 4, 6, 8, 12];
 /// Rows of a warp's tile (`kernels/assign_registers.cu`), the longest run of tiles, and runs that a warp should have.
 const REGISTER_TILE: usize = 128;
 const LONGEST_RUN: usize = 16;
@@ -22,7 +22,7 @@ pub const MOST_TABLE_BYTES: usize = 64 << 10;
 /// Of `kernels/assign_tiled.cu` with panels: their features, bytes of partial sums, and the shared memory that lets two blocks run.
 const PANEL: usize = 128;
 const PANEL_BYTES: usize = 64 << 10;
-const PANELS_FROM: usize = 224 << 10;
+pub const PANELS_FROM: usize = 224 << 10;
 /// Most of [`settle_values`]; at least one of each of 128 rows.
 const SETTLE_VALUES: usize = 8_192;
 /// Of `kernels/deltas.cu`: threads of a block, rows of a tile, shared memory besides the table; bytes for copies of cells, and of the

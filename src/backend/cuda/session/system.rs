@@ -66,14 +66,15 @@ pub(super) fn set_up<'a, T: Float + Plain>(
     limbs: usize,
 ) -> Result<(Strategy, Option<Running<'a, T>>)> {
     let (shared, float64) = (queue.gpu.shared_per_block as usize, !T::IS_F32);
-    let chosen = chooser::choose(params.strategy, &chooser::Shape { n, d, k, float64, weighted: columns > d, shared });
+    let narrowed = |strategy| chooser::choose(strategy, &chooser::Shape { n, d, k, float64, shared });
+    let chosen = narrowed(params.strategy);
     let Some(system) = System::of(chosen) else { return Ok((Strategy::of(chosen, d, k, shared)?, None)) };
     let shape = Shape { d, k, columns, limbs, value: size_of::<T>(), shared };
     system.check(&shape)?;
     let running = Running::new(queue, system, n, &shape)?;
     let strategy = match &running.rows {
         Some(rows) => Strategy::Rows(*rows),
-        None => Strategy::of(Named::Tiled, d, k, shared)?,
+        None => Strategy::of(narrowed(Named::Tiled), d, k, shared)?,
     };
     Ok((strategy, Some(running)))
 }
