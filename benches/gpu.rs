@@ -3,13 +3,16 @@
 //! `cargo bench --no-default-features --features cuda --bench gpu [-- SHAPE ... --float64 --fits --sweep]`, where a shape is a name of
 //! the table or `NxDxKxITERATIONS`, e.g. `10000000x4x16x20`. An upload counts from host memory to the last byte's arrival; a
 //! fit is everything: preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
+//!
+//! `--strategy NAME` (more than once, or `all`) times iterations alone, a line a strategy; `--choose` times every strategy that the
+//! default may take, and says what its choice loses.
 
 use std::time::Instant;
 
-use polars_kmeans::backend::cuda::{UploadPlan, upload_benchmark};
+use polars_kmeans::backend::cuda::{CANDIDATES, UploadPlan, upload_benchmark};
 use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Chunk, Column, Device, Features, Float, Init, KMeans};
+use polars_kmeans::{Chunk, Column, Device, Features, Float, Init, KMeans, KMeansError, Strategy};
 
 /// Name, rows, features, clusters, iterations.
 const SHAPES: [(&str, Shape); 10] = [
@@ -116,11 +119,73 @@ fn uploads<T: Float>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
     }
 }
 
-fn fits<T: Float>(columns: &[Vec<T>], shape: Shape) {
-    let Shape { n, d, k, iterations } = shape;
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+/// A fit from given rows, on the GPU.
+fn estimator<T: Float>(columns: &[Vec<T>], Shape { n, k, iterations, .. }: Shape) -> KMeans {
     let start: Vec<f64> = (0..k).flat_map(|j| columns.iter().map(move |c| c[j * (n / k)].to_f64())).collect();
-    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(iterations).tol(0.0).device(Device::Cuda(None));
+    KMeans::new(k).init(Init::Given(start)).max_iter(iterations).tol(0.0).device(Device::Cuda(None))
+}
+
+/// Milliseconds an iteration, all of them and the median, of the faster of two fits; and a digest of the result.
+fn iteration<T: Float>(estimator: &KMeans, features: &Features<'_, T>) -> Result<(f64, f64, u64), KMeansError> {
+    let mut best = (f64::INFINITY, f64::INFINITY, 0);
+    for _ in 0..2 {
+        let fitted = estimator.fit_features(features, None)?;
+        let seconds: Vec<f64> = fitted.model.history().iter().filter_map(|row| row.seconds).collect();
+        let words = fitted.labels.iter().map(|label| u64::from(*label)).chain([fitted.model.inertia().to_bits()]);
+        let digest = words.fold(0, |digest: u64, word| scrambled(digest.rotate_left(5) ^ word));
+        let mean = 1e3 * seconds.iter().sum::<f64>() / seconds.len() as f64;
+        if mean < best.0 {
+            best = (mean, 1e3 * median(seconds), digest);
+        }
+    }
+    Ok(best)
+}
+
+/// A line a strategy.
+fn strategies<T: Float>(columns: &[Vec<T>], shape: Shape, names: &[Strategy]) {
+    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let estimator = estimator(columns, shape);
+    let mut digest = None;
+    for &strategy in names {
+        match iteration(&estimator.clone().strategy(strategy), &features) {
+            Ok((mean, median, found)) => {
+                let same = if *digest.get_or_insert(found) == found { "same bits" } else { "OTHER BITS" };
+                println!("  {:<20}{mean:>12.4} ms an iteration{median:>12.4} median   {same}", strategy.name());
+            }
+            Err(error) => println!("  {:<20}{error}", strategy.name()),
+        }
+    }
+}
+
+/// Picoseconds a row and iteration of every strategy that the default may take, as a row of the chooser's table, and what the default
+/// loses beside the best.
+fn choose<T: Float>(columns: &[Vec<T>], shape: Shape) {
+    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let estimator = estimator(columns, shape);
+    let time = |strategy| {
+        let ms = iteration(&estimator.clone().strategy(strategy), &features).map_or(f64::NAN, |(mean, ..)| mean);
+        1e9 * ms / shape.n as f64
+    };
+    let times = CANDIDATES.map(time);
+    let best = (0..times.len()).min_by(|&i, &j| f64::total_cmp(&times[i], &times[j])).unwrap_or(0);
+    let taken = time(Strategy::Default);
+    let row = times.map(|time| if time.is_nan() { "NONE".into() } else { format!("{time:.1}") }).join(", ");
+    println!(
+        "    ({}, {}, {}, [{row}]), // {} rows: best {} {:.1}, default {taken:.1}: {:+.1} %",
+        shape.d,
+        shape.k,
+        !T::IS_F32,
+        shape.n,
+        CANDIDATES[best],
+        times[best],
+        100.0 * (taken / times[best] - 1.0)
+    );
+}
+
+fn fits<T: Float>(columns: &[Vec<T>], shape: Shape) {
+    let Shape { n, d, .. } = shape;
+    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let estimator = estimator(columns, shape);
     let (mut whole, mut last) = (Vec::new(), None);
     for _ in 0..if n * d < 1 << 20 { 21 } else { 4 } {
         let begin = Instant::now();
@@ -150,14 +215,29 @@ fn fits<T: Float>(columns: &[Vec<T>], shape: Shape) {
     }
 }
 
-fn run<T: Float>(name: &str, shape: Shape, fits_only: bool, sweep: bool) {
+/// What is timed.
+enum Mode {
+    Uploads { sweep: bool },
+    Fits,
+    Strategies(Vec<Strategy>),
+    Choose,
+}
+
+fn run<T: Float>(name: &str, shape: Shape, mode: &Mode) {
     let Shape { n, d, k, .. } = shape;
-    println!("{name}: {n} x {d} {}, k = {k}, {:.3} GB", T::NAME, (n * d * size_of::<T>()) as f64 / 1e9);
     let columns = blobs::<T>(n, d);
-    if !fits_only {
-        uploads(&columns, shape, sweep);
+    if let Mode::Choose = mode {
+        return choose(&columns, shape);
     }
-    fits(&columns, shape);
+    println!("{name}: {n} x {d} {}, k = {k}, {:.3} GB", T::NAME, (n * d * size_of::<T>()) as f64 / 1e9);
+    match mode {
+        Mode::Strategies(names) => strategies(&columns, shape, names),
+        Mode::Uploads { sweep } => {
+            uploads(&columns, shape, *sweep);
+            fits(&columns, shape);
+        }
+        Mode::Fits | Mode::Choose => fits(&columns, shape),
+    }
 }
 
 /// `10000000x4x16x20`.
@@ -171,8 +251,21 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let flag = |name: &str| arguments.iter().any(|argument| argument == name);
     let named = |name: &str| SHAPES.iter().find(|(known, _)| *known == name).map(|(_, shape)| *shape).or_else(|| parse(name));
-    let mut shapes: Vec<(String, Shape)> = Vec::new();
-    for name in arguments.iter().filter(|argument| !argument.starts_with('-')) {
+    let (mut shapes, mut chosen): (Vec<(String, Shape)>, Vec<Strategy>) = Default::default();
+    let mut rest = arguments.iter();
+    while let Some(name) = rest.next() {
+        if name == "--strategy" {
+            match rest.next().map_or("", String::as_str) {
+                "all" => chosen.extend(Strategy::ALL),
+                name => match name.parse() {
+                    Ok(strategy) => chosen.push(strategy),
+                    Err(error) => return eprintln!("{error}"),
+                },
+            }
+        }
+        if name.starts_with('-') {
+            continue;
+        }
         let Some(shape) = named(name) else {
             let names = SHAPES.map(|(name, _)| name).join(", ");
             return eprintln!("shape: expected NxDxKxITERATIONS or one of {names}, got {name:?}");
@@ -185,11 +278,17 @@ fn main() {
     if let Err(why) = polars_kmeans::devices() {
         return eprintln!("no GPU: {why}");
     }
+    let mode = match chosen {
+        _ if flag("--choose") => Mode::Choose,
+        chosen if !chosen.is_empty() => Mode::Strategies(chosen),
+        _ if flag("--fits") => Mode::Fits,
+        _ => Mode::Uploads { sweep: flag("--sweep") },
+    };
     for (name, shape) in shapes {
         if flag("--float64") {
-            run::<f64>(&name, shape, flag("--fits"), flag("--sweep"));
+            run::<f64>(&name, shape, &mode);
         } else {
-            run::<f32>(&name, shape, flag("--fits"), flag("--sweep"));
+            run::<f32>(&name, shape, &mode);
         }
     }
 }

@@ -2,7 +2,7 @@
 //
 // Source:    Li, Zhao, Chu and Liu, "Speeding up k-means algorithm by GPUs", CIT 2010, algorithm 3 (low d: a row lives in
 //            registers, centroids in shared memory); sums fused into the same pass as Lutz et al. 2018, section 4.
-// Used when: d <= 12.
+// Used when: d <= 12, and few rows or very many clusters do not make tiles faster (src/backend/cuda/chooser.rs).
 // Tile:      a thread has 4 rows (one 16-byte load a float32 column), a warp 128; warps take runs of tiles from a common counter, each
 //            at its own pace: no barrier after the start. Centroids are in shared memory where they fit, else the first-level
 //            cache has them.

@@ -77,10 +77,13 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
         }
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {
-            let queue = cuda::Gpu::get(ordinal)?.queue()?;
+            let gpu = cuda::Gpu::get(ordinal)?;
+            cuda::check::<T>(&params, &gpu, d, shape.weighted)?;
+            let queue = gpu.queue()?;
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts);
             let prepared = prepare_by(&mut passes, &params)?;
-            let session = Box::new(cuda::CudaSession::new(passes.into_rows(), &prepared, &params)?);
+            let rows = passes.into_rows();
+            let session = Box::new(cuda::CudaSession::new(rows, &prepared, &params)?.with_host_rows(&parts));
             fitted(session, &params, &prepared, Origin::of(&parts), choice)
         }
         #[cfg(not(feature = "cuda"))]

@@ -43,6 +43,7 @@ pub mod prepare;
 pub mod reference;
 pub mod rng;
 mod seeding;
+mod strategy;
 pub mod tile;
 mod update;
 
@@ -59,6 +60,7 @@ pub use frame::FrameFit;
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Prediction, Settings};
 pub use params::{Device, History, Init, KMeans, NullPolicy, Restarts};
+pub use strategy::Strategy;
 
 /// The README's Rust examples run as tests.
 #[cfg(all(doctest, feature = "polars"))]

@@ -6,6 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{KMeansError, Result};
+use crate::strategy::Strategy;
 
 /// How starting centroids are found.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -152,6 +153,7 @@ pub struct KMeans {
     pub(crate) history: History,
     pub(crate) threads: usize,
     pub(crate) device: Device,
+    pub(crate) strategy: Strategy,
 }
 
 impl KMeans {
@@ -169,6 +171,7 @@ impl KMeans {
             history: History::default(),
             threads: 0,
             device: Device::default(),
+            strategy: Strategy::default(),
         }
     }
 
@@ -212,6 +215,10 @@ impl KMeans {
     pub fn device(self, device: Device) -> Self {
         Self { device, ..self }
     }
+    /// How a GPU goes about it (default: whichever is fastest); a named one asks for a GPU. Never changes a bit of the result.
+    pub fn strategy(self, strategy: Strategy) -> Self {
+        Self { strategy, ..self }
+    }
 
     /// Checks the parameters against the width of the data.
     ///
@@ -244,6 +251,13 @@ impl KMeans {
                 return Err(invalid("init", "finite starting centroids", value));
             }
         }
+        let device = match (self.strategy, self.device) {
+            (Strategy::Default, device) | (_, device @ Device::Cuda(_)) => device,
+            (_, Device::Auto) => Device::Cuda(None),
+            (named, Device::Cpu) => {
+                return Err(invalid("strategy", "\"default\" on the CPU (device=\"cpu\")", format!("\"{named}\"")));
+            }
+        };
         let restarts = match (&self.init, self.n_init) {
             (Init::Given(_), _) | (Init::KMeansPlusPlus, Restarts::Auto) => 1,
             (Init::Random, Restarts::Auto) => 10,
@@ -260,7 +274,8 @@ impl KMeans {
             null_policy: self.null_policy,
             history: self.history,
             threads: self.threads,
-            device: self.device,
+            device,
+            strategy: self.strategy,
         })
     }
 }
@@ -282,7 +297,9 @@ pub struct Params {
     pub history: History,
     /// Worker threads; 0 means one a processor.
     pub threads: usize,
+    /// Where it runs: a GPU where a strategy was named.
     pub device: Device,
+    pub strategy: Strategy,
 }
 
 fn invalid(option: &'static str, expected: &str, got: impl fmt::Display) -> KMeansError {

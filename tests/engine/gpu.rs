@@ -2,7 +2,7 @@
 
 use polars_kmeans::{
     Chunk, Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, Model, Place, Prediction, Restarts,
-    Validity,
+    Strategy, Validity,
 };
 
 use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rows};
@@ -61,6 +61,8 @@ fn check<T: Float>(round: u64) -> bool {
         .seed(random.next())
         .history(history);
     let Some(on_gpu) = on_gpu(&estimator) else { return true };
+    // Where the default would take tiles for want of rows.
+    let on_gpu = if d <= 12 { on_gpu.strategy(Strategy::Registers) } else { on_gpu };
     let by_columns = columns(&x, d);
     let features = match random.below(2) {
         0 => Features::from_columns(by_columns.iter().map(|c| &c[..])).unwrap(),

@@ -149,6 +149,40 @@ pub struct Assign<T> {
     pub unused: u32,
 }
 
+/// `SystemAssign`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct SystemAssign<T> {
+    pub assign: Assign<T>,
+    pub width: i32,
+    pub features: i32,
+    pub across: i32,
+    pub points: i32,
+    pub slots: i32,
+    pub unused: i32,
+}
+
+/// `SystemSums`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct SystemSums {
+    pub rows: RowsArgument,
+    pub labels: LabelsArgument,
+    pub next: LabelsArgument,
+    pub sums: SumsArgument,
+    pub factors: u64,
+    pub mass_to_integer: f64,
+    pub control: u64,
+    pub scratch: u64,
+    pub scratch_next: u64,
+    pub tables: u32,
+    pub tables_next: u32,
+    pub chunk: u32,
+    pub points: u32,
+    pub from_pairs: u32,
+    pub unused: u32,
+}
+
 /// `Settle`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

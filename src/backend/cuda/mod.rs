@@ -1,6 +1,7 @@
 //! The CUDA backend: columns go to the device as they are, and everything but the last word of a draw happens there.
 
 mod arguments;
+mod chooser;
 mod device;
 mod plan;
 pub mod predict;
@@ -9,13 +10,16 @@ mod probe;
 mod rows;
 mod seeds;
 mod session;
+mod systems;
 mod upload;
 
+#[doc(hidden)]
+pub use chooser::CANDIDATES;
 pub use device::{Gpu, Plain};
 pub use predict::DeviceTable;
 pub use prepare::DevicePasses;
 pub use probe::devices;
-pub use session::CudaSession;
+pub use session::{CudaSession, check};
 #[doc(hidden)]
 pub use upload::{UploadPlan, upload_benchmark};
 

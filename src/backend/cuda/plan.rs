@@ -1,30 +1,29 @@
 //! Which kernels a fit runs, and how they share the device: a function of its shape.
 
 use super::device::{Gpu, Kernel};
+use super::session::launch_rows;
+use super::systems::RowKernel;
 use crate::certify::Chains;
-use crate::error::Result;
+use crate::error::{KMeansError, Result};
 use crate::float::Float;
+use crate::strategy::Strategy as Named;
 
 /// Threads of a block, of most kernels.
 pub const THREADS: u32 = 256;
 /// Dimensions that `assign_registers` is compiled for: the next larger one takes the rest, with zeros.
-const REGISTER_DIMENSIONS: [usize; 7] = [1, 2, 3, 4, 6, 8, 12];
+pub const REGISTER_DIMENSIONS: [usize; 7] = [1, 2, 3, 4, 6, 8, 12];
 /// Rows of a warp's tile (`kernels/assign_registers.cu`), the longest run of tiles, and runs that a warp should have.
 const REGISTER_TILE: usize = 128;
 const LONGEST_RUN: usize = 16;
 const RUNS: usize = 6;
-/// Fewer clusters than this are swept one by one: five instructions a score, but no second look at a group. From the second number
-/// on, groups of 16.
-const GROUPS_OF_8_FROM: usize = 21;
-const GROUPS_OF_16_FROM: usize = 200;
 /// Bytes of shared memory of a block for centroids, and for copies of cells; cells that fit once may take more.
 const CENTROID_BYTES: usize = 48 << 10;
 pub const TABLE_BYTES: usize = 24 << 10;
 pub const MOST_TABLE_BYTES: usize = 64 << 10;
 /// Of `kernels/assign_tiled.cu` with panels: the shared memory that lets as many blocks run as it is compiled for, and the most
 /// clusters, whose numbers have 16 bits there.
-const PANELS_FROM: usize = 224 << 10;
-const MOST_WITH_PANELS: usize = 1 << 16;
+pub const PANELS_FROM: usize = 224 << 10;
+pub const MOST_WITH_PANELS: usize = 1 << 16;
 /// Threads of a block of `kernels/settle.cu`'s `settle_pairs`.
 pub const SETTLE_PAIRS_THREADS: u32 = 128;
 /// Most of [`settle_values`]; at least one of each of 128 rows.
@@ -57,6 +56,8 @@ pub enum Strategy {
         group: usize,
     },
     Tiled(Tiled),
+    /// A kernel of one of the papers' systems.
+    Rows(RowKernel),
 }
 
 /// A variant of `kernels/assign_tiled.cu`: tiles of so many centroids, and the features of its partial sums, 0 where it has none.
@@ -182,33 +183,49 @@ impl Strategy {
     /// How a score's products are added up.
     pub fn chains(self) -> Chains {
         match self {
-            Self::Registers { .. } => Chains::FromHalf,
+            Self::Registers { .. } | Self::Rows(_) => Chains::FromHalf,
             Self::Tiled(tiled) => tiled.chains(),
         }
     }
 
-    /// The strategy for a shape; `shared`: bytes of shared memory that a block may have.
-    pub fn of(d: usize, k: usize, shared: usize) -> Self {
-        match REGISTER_DIMENSIONS.iter().find(|&&dimensions| dimensions >= d) {
-            Some(&dimensions) => Self::Registers {
-                dimensions,
-                group: if k >= GROUPS_OF_16_FROM {
-                    16
-                } else if k >= GROUPS_OF_8_FROM {
-                    8
-                } else {
-                    0
-                },
-            },
-            None => Self::Tiled(Tiled::of(d, k, shared)),
+    /// Of one of our own names, chosen or given; `shared`: bytes of shared memory that a block may have.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] for a name that cannot do the shape.
+    pub fn of(named: Named, d: usize, k: usize, shared: usize) -> Result<Self> {
+        let refused = |limit: String, got: String| KMeansError::InvalidOption {
+            option: "strategy",
+            expected: format!("{limit} for \"{named}\""),
+            got,
+        };
+        let registers = |group: usize| {
+            let dimensions = REGISTER_DIMENSIONS.into_iter().find(|&dimensions| dimensions >= d);
+            let dimensions = dimensions.ok_or_else(|| refused("at most 12 features".into(), d.to_string()))?;
+            Ok(Self::Registers { dimensions, group })
+        };
+        let tiled = |width: usize, panel: usize| Ok(Self::Tiled(Tiled { width, panel }));
+        let panels = shared >= PANELS_FROM && k <= MOST_WITH_PANELS;
+        match named {
+            Named::Registers | Named::RegistersSingle => registers(0),
+            Named::RegistersGroups8 => registers(8),
+            Named::RegistersGroups16 => registers(16),
+            Named::Tiled => Ok(Self::Tiled(Tiled::of(d, k, shared))),
+            Named::Tiled32 => tiled(32, 0),
+            Named::Tiled64 => tiled(64, if panels && d > 64 { 64 } else { 0 }),
+            Named::Tiled128 => tiled(128, 0),
+            Named::Tiled128Panels if shared < PANELS_FROM => {
+                Err(refused(format!("{PANELS_FROM} bytes of shared memory a block"), shared.to_string()))
+            }
+            Named::Tiled128Panels if !panels => Err(refused(format!("at most {MOST_WITH_PANELS} clusters"), k.to_string())),
+            Named::Tiled128Panels => tiled(128, 128),
+            _ => unreachable!("a family was narrowed down by the chooser, and the papers' systems are made in systems.rs"),
         }
     }
 }
 
 impl Plan {
     /// `columns` and `limbs`: of the sums.
-    pub fn new<T: Float>(gpu: &Gpu, n: usize, d: usize, k: usize, columns: usize, limbs: usize) -> Result<Self> {
-        let strategy = Strategy::of(d, k, gpu.shared_per_block as usize);
+    pub fn new<T: Float>(gpu: &Gpu, strategy: Strategy, [n, d, k]: [usize; 3], columns: usize, limbs: usize) -> Result<Self> {
         let label_bytes = if k <= 0xff {
             1
         } else if k <= 0xffff {
@@ -249,6 +266,7 @@ impl Plan {
                 let launch = launch_of(tiled.threads(), "assign_tiled", name, tiled.shared(), n.div_ceil(128))?;
                 (k_padded, k_padded, false, 0, launch)
             }
+            Strategy::Rows(rows) => (rows.k_padded, rows.width, false, 0, launch_rows::<T>(gpu, &rows, n)?),
         };
         let (mut rest, mut pairs) = (None, None);
         let (mut deltas_copies, mut deltas_chunk, mut deltas_few) = (0, columns, 0);
@@ -334,9 +352,16 @@ mod tests {
 
     #[test]
     fn few_dimensions_live_in_registers() {
-        assert_eq!(Strategy::of(5, 4, 0), Strategy::Registers { dimensions: 6, group: 0 });
-        assert_eq!(Strategy::of(12, 1_000, 0), Strategy::Registers { dimensions: 12, group: 16 });
-        assert_eq!(Strategy::of(17, 33, 0), Strategy::Tiled(Tiled { width: 64, panel: 0 }));
-        assert_eq!(Strategy::of(408, 5_000, 227 << 10), Strategy::Tiled(Tiled { width: 128, panel: 128 }));
+        let of = |named, d| Strategy::of(named, d, 5_000, 227 << 10);
+        assert_eq!(of(Named::RegistersSingle, 5).unwrap(), Strategy::Registers { dimensions: 6, group: 0 });
+        assert_eq!(of(Named::RegistersGroups16, 12).unwrap(), Strategy::Registers { dimensions: 12, group: 16 });
+        assert_eq!(of(Named::Tiled64, 17).unwrap(), Strategy::Tiled(Tiled { width: 64, panel: 0 }));
+        assert_eq!(of(Named::Tiled64, 65).unwrap(), Strategy::Tiled(Tiled { width: 64, panel: 64 }));
+        assert_eq!(of(Named::Tiled128Panels, 408).unwrap(), Strategy::Tiled(Tiled { width: 128, panel: 128 }));
+        let error = of(Named::Registers, 13).unwrap_err().to_string();
+        assert!(error.contains("at most 12 features for \"registers\", got 13"), "{error}");
+        assert_eq!(of(Named::Tiled, 408).unwrap(), of(Named::Tiled128Panels, 408).unwrap());
+        assert!(Strategy::of(Named::Tiled128Panels, 408, 5_000, 99 << 10).is_err());
+        assert!(Strategy::of(Named::Tiled128Panels, 408, 70_000, 227 << 10).is_err());
     }
 }

@@ -11,10 +11,17 @@
 //! Iterations are queued in batches; once the device has decided to stop, the kernels of later ones return at once. The host waits
 //! once a batch, and takes over only where a cluster is empty.
 
+mod host;
+mod system;
+
+pub use self::system::{check, launch_rows};
+
+use self::system::Running;
 use super::arguments::{
     Assign, Bound, BoundTerms, Candidate, Contested, Control, Deltas, DistanceArgument, Factors, Farthest, Inertia,
     LabelsArgument, Masked, Part, Record, Relocate, STOP_EMPTY, Settle, SumsArgument, Update, has_one_limb,
 };
+use super::chooser;
 use super::device::{Buffer, Plain, Queue};
 use super::plan::{Launch, Plan, Strategy, THREADS, settle_values};
 use super::rows::DeviceRows;
@@ -26,7 +33,7 @@ use crate::fixed::{Limbs, frexp, power_of_two};
 use crate::float::Float;
 use crate::parallel::{for_each_task, workers_for};
 use crate::params::{Init, Params};
-use crate::partial::Partial;
+use crate::partial::{Partial, UNASSIGNED};
 use crate::prepare::Prepared;
 
 /// Iterations of the first batch, and of the longest.
@@ -77,6 +84,8 @@ pub struct CudaSession<'a, T> {
     seeds: Option<DeviceSeeds<T>>,
     /// The host's copy of the sums, where it is current.
     partial: Option<Partial>,
+    /// What a named system needs besides.
+    running: Option<Running<'a, T>>,
 }
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
@@ -87,7 +96,8 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let columns = d + usize::from(prepared.weights.is_some());
         let two = prepared.weights.is_some() || prepared.scales.iter().any(|scale| scale.limbs == Limbs::Two);
         let limbs = 1 + usize::from(two);
-        let plan = Plan::new::<T>(&queue.gpu, n, d, k, columns, limbs)?;
+        let (strategy, running) = system::set_up::<T>(&queue, params, [n, d, k], columns, limbs)?;
+        let plan = Plan::new::<T>(&queue.gpu, strategy, [n, d, k], columns, limbs)?;
 
         let offset = |f: usize, x: f64| (x - prepared.centre[f]).abs();
         let largest = (0..d).fold(0.0f64, |m, f| m.max(offset(f, prepared.lows[f])).max(offset(f, prepared.highs[f])));
@@ -106,6 +116,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
                 (copies, vec![0.0])
             }
             Strategy::Tiled(_) => (vec![0.0f32; d * plan.k_padded], vec![f32::INFINITY; plan.k_padded]),
+            Strategy::Rows(_) => (vec![0.0f32; plan.copy_width * plan.k_padded], vec![f32::INFINITY; plan.k_padded]),
         };
         let weight_exponent = prepared.weights.map_or(0, |scale| scale.exponent - 53);
         let mean_exponents: Vec<i32> = prepared.scales.iter().map(|scale| scale.quantum_exponent() - weight_exponent).collect();
@@ -113,7 +124,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let mut one_limb: Vec<u8> = prepared.scales.iter().map(|scale| u8::from(has_one_limb(scale))).collect();
         one_limb.resize(columns, 0);
         let typed = |values: &[f64]| -> Vec<T> { values.iter().map(|&v| T::from_f64(v)).collect() };
-        let arrays = if plan.rest.is_some() { 2 } else { 1 };
+        let arrays = if plan.rest.is_some() || running.is_some() { 2 } else { 1 };
         let mut session = Self {
             labels: (0..arrays).map(|_| queue.alloc(rows.stride * plan.label_bytes)).collect::<Result<_>>()?,
             current: 0,
@@ -143,6 +154,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             contested: queue.alloc(n)?,
             seeds: None,
             partial: None,
+            running,
             rows,
             prepared,
             plan,
@@ -184,6 +196,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
                 (self.copies.at_index(dimensions), (self.plan.copy_width, 1), self.plan.copy_width)
             }
             Strategy::Tiled(_) => (self.half_squares.at(), (1, self.plan.k_padded), 1),
+            Strategy::Rows(_) => (self.half_squares.at(), (self.plan.copy_width, 1), 1),
         };
         Update {
             sums: self.sums_argument(),
@@ -261,6 +274,11 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             run: self.plan.run,
             unused: 0,
         };
+        if let Some(running) = self.running.take() {
+            let done = self.launch_system(&running, assign);
+            self.running = Some(running);
+            return done;
+        }
         self.run_behind(self.plan.assign, &assign)?;
         self.partial = None;
         let Some([settle, deltas]) = self.plan.rest else { return Ok(()) };
@@ -298,7 +316,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 
     /// What is pending becomes part of the canonical sums.
     fn fold(&mut self) -> Result<()> {
-        self.partial = None;
+        self.forget_host();
         self.run(self.plan.fold, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
     }
 
@@ -357,7 +375,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
 
     fn reset(&mut self) -> Result<()> {
         self.current = 0;
-        self.partial = None;
+        self.forget_host();
         self.labels.iter_mut().try_for_each(|labels| labels.fill(0xff))?;
         self.pending.fill(0)?;
         self.pending_rows.fill(0)?;
@@ -368,12 +386,14 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
         self.start(centroids)?;
         self.launch_assign()?;
-        self.fold()?;
-        let changed = self.control()?.changed;
+        let changed = self.gather()?;
         Ok(Assigned { changed, inertia: if want_inertia { Some(self.inertia()?) } else { None } })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32) -> Result<Progress> {
+        if self.running.as_ref().is_some_and(Running::host_means) {
+            return Ok(Progress { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) });
+        }
         self.start(centroids)?;
         let mut progress = Progress::default();
         let mut batch = FIRST_BATCH;
@@ -505,15 +525,27 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn labels(&self) -> Result<Vec<u32>> {
+        self.labels_of(self.current)
+    }
+
+    fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
+        self.labels()
+    }
+}
+
+impl<T: Float + Plain> CudaSession<'_, T> {
+    /// One of the arrays of labels, widened: all ones stay all ones.
+    fn labels_of(&self, which: usize) -> Result<Vec<u32>> {
         let (n, bytes) = (self.rows.n, self.plan.label_bytes);
         let mut narrow = vec![0u8; n * bytes];
-        self.labels[self.current].read(0, &mut narrow)?;
+        self.labels[which].read(0, &mut narrow)?;
         // The memory of the result is touched here for the first time: most of the work, and it wants all threads.
         let mut labels = vec![0u32; n];
         let tasks = labels.chunks_mut(LABEL_TASK).zip(narrow.chunks(LABEL_TASK * bytes));
         for_each_task(&mut vec![(); workers_for(0, n.div_ceil(LABEL_TASK))], tasks, |(), (labels, narrow)| {
             for (label, bytes) in labels.iter_mut().zip(narrow.chunks_exact(bytes)) {
                 *label = match *bytes {
+                    [u8::MAX] | [u8::MAX, u8::MAX] => UNASSIGNED,
                     [a] => u32::from(a),
                     [a, b] => u32::from(u16::from_le_bytes([a, b])),
                     _ => u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
@@ -523,12 +555,6 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
         Ok(labels)
     }
 
-    fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
-        self.labels()
-    }
-}
-
-impl<T: Float + Plain> CudaSession<'_, T> {
     fn label(&self, row: u64) -> Result<u32> {
         let bytes = self.plan.label_bytes;
         let mut narrow = [0u8; 4];

@@ -1,0 +1,67 @@
+// assign_portions: labels by a thread a row, centroids through shared memory in portions, for any d and k.
+//
+// Source:    Zechner and Granitzer, "K-means on the graphics processor", 2009, section V-B: all threads of a block look at the same
+//            centroid, whose components come to shared memory as many at a time as the block has threads, so that there is no
+//            limit on d; Vadim Markovtsev, "kmcuda", 2016: several whole centroids at a time, the product form instead of
+//            differences, the loop over features unrolled by four. One kernel; the shape of a portion says which.
+// Used when: strategies `zechner` (128 threads, portions of 128 features of one centroid) and `kmcuda` (256 threads, whole
+//            centroids, as many as 48 KiB hold).
+// Tile:      a block takes every so-many'th tile of as many rows as it has threads. A portion is (across, features): across
+//            centroids with all their features, or one centroid with some.
+// Memory:    a row's values are read again for every centroid, coalesced, from the caches where they stay that long: this is what
+//            these systems are bound by. The centroids once for each tile of rows.
+// Precision: a float32 product filter (d roundings); rows in doubt go to kernels/settle.cu.
+//
+// Departures: (1) Zechner's kernel adds squared differences and has no certificate. (2) A row is centred and scaled as it is read.
+#include "systems.cuh"
+
+template <typename T> __device__ __forceinline__ void assign_portions(const SystemAssign<T>& s) {
+    extern __shared__ __align__(16) float portion[]; // (across, features), then across half squares
+    const Assign<T>& a = s.a;
+    if (a.control->stop) return;
+    const int d = a.rows.d, tid = threadIdx.x, threads = blockDim.x;
+    const u32 tiles = (a.rows.n + threads - 1) / threads;
+    float* halves = portion + s.across * s.features;
+    const Bound bound = *a.bound;
+#pragma unroll 1
+    for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const u64 place = (u64)tile * threads + tid, row = min(place, (u64)a.rows.n - 1);
+        const T* x = a.rows.x + row;
+        Near near;
+        near.start();
+        float square = 0.0f, h = 0.0f; // h goes on from portion to portion of one centroid
+        auto value = [&](int f) { return centred_copy(x[(u64)f * a.rows.stride], __ldg(&a.shift[f]), a.scale); };
+#pragma unroll 4
+        for (int f = 0; f < d; f++) {
+            const float v = value(f);
+            square = __fmaf_rn(v, v, square);
+        }
+#pragma unroll 1
+        for (int j = 0; j < a.k; j += s.across) {
+            const int across = min(s.across, a.k - j);
+#pragma unroll 1
+            for (int first = 0; first < d; first += s.features) {
+                const int features = min(s.features, d - first);
+                __syncthreads(); // the portion before was used
+                for (int i = 0; i < across; i++)
+                    for (int f = tid; f < features; f += threads) portion[i * features + f] = a.copies[(u64)(j + i) * s.width + first + f];
+                for (int i = tid; i < across; i += threads) halves[i] = a.half_squares[j + i];
+                __syncthreads();
+#pragma unroll 1
+                for (int i = 0; i < across; i++) {
+                    const float* c = portion + i * features;
+                    if (first == 0) h = halves[i];
+#pragma unroll 4
+                    for (int f = 0; f < features; f++) h = __fmaf_rn(value(first + f), c[f], h);
+                    if (first + features == d) near.take(h, j + i);
+                }
+            }
+        }
+        const bool inside = place < a.rows.n, doubt = inside && near.doubt(bound, square);
+        if (inside) store_label(a.next, row, doubt ? load_label(a.labels, row) : near.index);
+        contest(a, row, doubt);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) assign_portions_f32(const __grid_constant__ SystemAssign<float> a) { assign_portions(a); }
+extern "C" __global__ void __launch_bounds__(256) assign_portions_f64(const __grid_constant__ SystemAssign<double> a) { assign_portions(a); }

@@ -1,0 +1,112 @@
+// sum_shared: feature sums and row counts of all rows under their labels, by atomics; sum_adjust: only what changed, a thread a
+// cluster.
+//
+// Source:    sum_shared: Luigi, "Accelerating K-means with CUDA", 2025, V2: the reduction as a kernel of its own, rows added by
+//            atomics to the block's sums in shared memory and these to the device's. sum_adjust: kmcuda, 2016, `kmeans_adjust`: a
+//            thread has a cluster, labels before and after pass through shared memory, and the thread takes from its sums what left
+//            and adds what came.
+// Used when: strategies `luigi-v2` and `kmcuda`, after a pass for labels.
+// Tile:      sum_shared: 256 rows, a thread each. sum_adjust: 256 clusters by 1,024 rows.
+// Memory:    sum_shared: 8 bytes of shared memory for each of (k, columns, limbs) sums and 4 a cluster, which limits k.
+// Precision: integers.
+//
+// Departures: blocks of sum_shared stay and flush every 4,096 rows. In kmcuda one thread passes over all labels for its cluster and
+// sums floats anew from mean times count; here blocks share out the rows, and what changed goes to the sums that wait in device
+// memory.
+#include "systems.cuh"
+
+#define THREADS 256
+#define STEP 1024
+
+template <typename T> __device__ __forceinline__ void sum_shared(const SystemSums<T>& a) {
+    extern __shared__ __align__(16) u32 words[];
+    if (a.control->stop) return;
+    const Sums& s = a.sums;
+    const Table table = {words, s.k * s.columns * s.limbs, 1};
+    int* table_rows = (int*)(words + 2 * (size_t)table.cells);
+    table_clear(table);
+    for (int j = threadIdx.x; j < s.k; j += THREADS) table_rows[j] = 0;
+    __syncthreads();
+    u32 changed = 0, added = 0;
+#pragma unroll 1
+    for (u64 start = (u64)blockIdx.x * THREADS; start < a.rows.n; start += all_threads()) {
+        const u64 row = start + threadIdx.x;
+        if (row < a.rows.n && counts(a.rows, row)) {
+            const u32 label = load_label(a.next, row);
+            changed += label != load_label(a.labels, row);
+#pragma unroll 2
+            for (int c = 0; c < s.columns; c++) {
+                const Pair p = contribution(a.rows, a.factors, a.mass_to_integer, row, c);
+                const u32 cell = (label * s.columns + c) * s.limbs;
+                table_add(table, cell, 0, p.hi);
+                if (s.limbs == 2) table_add(table, cell + 1, 0, p.lo);
+            }
+            atomicAdd(&table_rows[label], 1);
+        }
+        added += THREADS;
+        if (added == CELL_ROWS || start + all_threads() >= a.rows.n) {
+            added = 0;
+            __syncthreads();
+            flush_table(table, table_rows, s);
+            __syncthreads();
+        }
+    }
+    add_count(&a.control->changed, changed);
+}
+
+template <typename T> __device__ __forceinline__ void sum_adjust(const SystemSums<T>& a) {
+    __shared__ __align__(16) uint2 labels[STEP]; // before and after; equal where nothing is to do
+    if (a.control->stop) return;
+    const Sums& s = a.sums;
+    const u32 across = ((u32)s.k + THREADS - 1) / THREADS, part = blockIdx.x / across, parts = gridDim.x / across;
+    if (part >= parts) return;
+    const u32 clusters = blockIdx.x % across, j = clusters * THREADS + threadIdx.x;
+    i64 rows = 0;
+    u32 changed = 0;
+    auto move = [&](u64 row, i64 sign) {
+        rows += sign;
+        for (int c = 0; c < s.columns; c++) {
+            const Pair p = contribution(a.rows, a.factors, a.mass_to_integer, row, c);
+            u64* cell = s.pending + ((u64)j * s.columns + c) * s.limbs * 2;
+            add_pending(cell, sign * p.hi);
+            if (s.limbs == 2) add_pending(cell + 2, sign * p.lo);
+        }
+    };
+#pragma unroll 1
+    for (u64 start = (u64)part * STEP; start < a.rows.n; start += (u64)parts * STEP) {
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < STEP; i += THREADS) {
+            const u64 row = start + i;
+            uint2 both = {0, 0};
+            if (row < a.rows.n && counts(a.rows, row)) {
+                both = {load_label(a.labels, row), load_label(a.next, row)};
+                if (clusters == 0) changed += both.x != both.y;
+            }
+            labels[i] = both;
+        }
+        __syncthreads();
+        if (j < (u32)s.k) {
+#pragma unroll 1
+            for (u32 i = 0; i < STEP; i += 2) {
+                const uint4 two = *(const uint4*)&labels[i];
+                if (two.x != two.y) {
+                    if (two.x == j) move(start + i, -1);
+                    if (two.y == j) move(start + i, 1);
+                }
+                if (two.z != two.w) {
+                    if (two.z == j) move(start + i + 1, -1);
+                    if (two.w == j) move(start + i + 1, 1);
+                }
+            }
+        }
+    }
+    if (j < (u32)s.k && rows) atomicAdd((u64*)&s.pending_rows[j], (u64)rows);
+    __syncwarp();
+    add_count(&a.control->changed, changed);
+}
+
+#define KERNELS(T, NAME)                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(THREADS) sum_shared_##NAME(const __grid_constant__ SystemSums<T> a) { sum_shared(a); } \
+    extern "C" __global__ void __launch_bounds__(THREADS) sum_adjust_##NAME(const __grid_constant__ SystemSums<T> a) { sum_adjust(a); }
+KERNELS(float, f32)
+KERNELS(double, f64)

@@ -1,0 +1,66 @@
+// sum_merge: feature sums of all rows under their labels, by cluster merge.
+//
+// Source:    Lutz et al. 2018, section 3.1, cluster merge: every thread has a table of all sums of its own, and adds whole rows to it
+//            without atomics; in the end a reduction merges the tables.
+// Used when: strategy `lutz-merge`, after a pass for labels; rows are counted by kernels/mass.cu.
+// Tile:      a thread takes every so-many'th row; neighbours have neighbouring rows.
+// Memory:    shared: (k, columns, limbs, threads) sums of 8 bytes, for 32 to 256 threads a block. Where 32 threads' do not fit, the
+//            tables are in device memory, for as many threads as fit there (suffix _device): the paper's weakness, kept.
+// Precision: integers.
+#include "systems.cuh"
+
+template <typename T, bool SHARED> __device__ __forceinline__ void sum_merge(const SystemSums<T>& a) {
+    extern __shared__ __align__(16) i64 shared[];
+    if (a.control->stop) return;
+    const Sums& s = a.sums;
+    const u32 tid = threadIdx.x, threads = blockDim.x, lane = tid & 31;
+    const u32 cells = (u32)(s.k * s.columns * s.limbs);
+    i64* tables = SHARED ? shared : a.scratch + (u64)blockIdx.x * cells * threads;
+    i64* mine = tables + tid;
+#pragma unroll 4
+    for (u32 cell = 0; cell < cells; cell++) mine[(u64)cell * threads] = 0;
+    u32 added = 0;
+#pragma unroll 1
+    for (u64 start = (u64)blockIdx.x * threads; start < a.rows.n; start += all_threads()) {
+        const u64 row = start + tid;
+        if (row < a.rows.n && counts(a.rows, row)) {
+            i64* cell = mine + (u64)load_label(a.next, row) * s.columns * s.limbs * threads;
+#pragma unroll 4
+            for (int c = 0; c < s.columns; c++) {
+                const Pair p = contribution(a.rows, a.factors, a.mass_to_integer, row, c);
+                *cell += p.hi;
+                cell += threads;
+                if (s.limbs == 2) {
+                    *cell += p.lo;
+                    cell += threads;
+                }
+            }
+        }
+        if (++added == CELL_ROWS || start + all_threads() >= a.rows.n) {
+            added = 0;
+            __syncthreads();
+#pragma unroll 1
+            for (u32 cell = tid / 32; cell < cells; cell += threads / 32) {
+                i64* from = tables + (u64)cell * threads;
+                Halves halves = {0, 0};
+                for (u32 i = lane; i < threads; i += 32) {
+                    halves.add(from[i]);
+                    from[i] = 0;
+                }
+                halves.over_warp();
+                if (lane == 0) halves.flush(s.pending + (u64)cell * 2);
+            }
+            __syncthreads();
+        }
+    }
+}
+
+#define KERNELS(T, NAME)                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(256) sum_merge_##NAME(const __grid_constant__ SystemSums<T> a) {            \
+        sum_merge<T, true>(a);                                                                                               \
+    }                                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(256) sum_merge_##NAME##_device(const __grid_constant__ SystemSums<T> a) {   \
+        sum_merge<T, false>(a);                                                                                              \
+    }
+KERNELS(float, f32)
+KERNELS(double, f64)

@@ -1,0 +1,94 @@
+//! Cross-processing: the GPU labels rows, the CPU adds them up (Zechner & Granitzer 2009; Rodinia 2009).
+//!
+//! The labels cross the bus once an iteration, k x d centroids come back. The paper's CPU adds all rows in one thread; here all
+//! threads do, each with sums of its own.
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use crate::float::Float;
+use crate::parallel::{for_each_task, workers_for};
+use crate::partial::{Contribution, Deltas, Partial, Quantiser, UNASSIGNED};
+use crate::prepare::Prepared;
+use crate::tile::{Part, Tile};
+
+/// Rows of a task and of a tile.
+const TASK: usize = 1 << 14;
+const TILE: usize = 256;
+/// Bytes that the workers' sums may take together.
+const WORKER_MEMORY: usize = 4 << 30;
+
+/// A range of a part's rows, and the kept rows in it.
+struct Task {
+    part: usize,
+    physical: Range<usize>,
+    kept: usize,
+}
+
+/// The rows as the caller holds them.
+pub struct HostRows<'a, T> {
+    parts: &'a [Part<'a, T>],
+    tasks: Vec<Task>,
+    /// Labels of the iteration before.
+    before: Vec<u32>,
+}
+
+impl<'a, T: Float> HostRows<'a, T> {
+    pub fn new(parts: &'a [Part<'a, T>]) -> Self {
+        let mut tasks = Vec::new();
+        for (i, part) in parts.iter().enumerate() {
+            let n = part.features.n_rows();
+            tasks.extend((0..n).step_by(TASK).map(|start| {
+                let physical = start..(start + TASK).min(n);
+                Task { part: i, kept: part.selection.count(physical.clone()), physical }
+            }));
+        }
+        Self { parts, tasks, before: Vec::new() }
+    }
+
+    /// Takes labels as those of the iteration before.
+    pub fn remember(&mut self, labels: Vec<u32>) {
+        self.before = labels;
+    }
+
+    /// The sums of all rows under their labels, and how many rows of positive weight changed theirs.
+    pub fn add(&mut self, labels: Vec<u32>, k: usize, prepared: &Prepared) -> (Partial, u64) {
+        let (parts, d) = (self.parts, prepared.scales.len());
+        let quantiser = Quantiser::new(&prepared.scales);
+        let room = (WORKER_MEMORY / k.saturating_mul(d).saturating_mul(16).max(1)).max(1);
+        let count = workers_for(0, self.tasks.len()).min(room);
+        let mut workers: Vec<_> = (0..count).map(|_| (Tile::<T>::new(d, TILE), Deltas::new(k, &quantiser), 0u64)).collect();
+        let mut partial = Partial::new(k, d);
+        let target = Mutex::new(&mut partial);
+        let tasks = self.tasks.iter().scan(0, |first, task| {
+            let start = *first;
+            *first += task.kept;
+            Some((task, &labels[start..*first], &self.before[start..*first]))
+        });
+        for_each_task(&mut workers, tasks, |(tile, deltas, changed), (task, labels, before)| {
+            let mut at = 0;
+            for start in task.physical.clone().step_by(TILE) {
+                tile.load(&parts[task.part], prepared.weights, start..(start + TILE).min(task.physical.end));
+                for r in 0..tile.rows {
+                    let (weight, label) = (tile.weights[r], labels[at + r]);
+                    if prepared.weights.is_none() || weight > 0.0 {
+                        *changed += u64::from(label != before[at + r]);
+                        let row =
+                            Contribution { x: &tile.x, stride: tile.stride, row: r, weight: prepared.weights.map(|_| weight) };
+                        let mass = prepared.weights.map_or(1, |scale| scale.integer(weight));
+                        deltas.move_row(&quantiser, row, mass, [UNASSIGNED, label], &target);
+                    }
+                }
+                at += tile.rows;
+            }
+        });
+        let mut changed = 0;
+        for (_, mut deltas, count) in workers {
+            deltas.flush(&quantiser, &mut partial);
+            changed += count;
+        }
+        partial.dirty.fill(true);
+        self.before = labels;
+        (partial, changed)
+    }
+}

@@ -1,0 +1,314 @@
+//! The papers' systems, by what they are made of, and how large their tables are: pure functions of a shape.
+//!
+//! | strategy | labels | feature sums | rows counted | means |
+//! |---|---|---|---|---|
+//! | zechner | portions of one centroid | on the CPU | on the CPU | on the CPU |
+//! | li | registers, tiles above 16 features | groups | groups | on the CPU |
+//! | lutz-merge | registers, tiles above 16 features | cluster merge | private | on the GPU |
+//! | lutz-features | as lutz-merge | partitioned features | private | on the GPU |
+//! | lutz-mass-atomic, -global, -local | as lutz-merge | partitioned features | atomic, global, local | on the GPU |
+//! | lutz-fused | one pass | partitioned features | private | on the GPU |
+//! | luigi-v1, -v3 | one pass, centroids from device, shared memory | shared atomics | shared atomics | on the CPU |
+//! | luigi-v2 | registers or values read again | shared atomics | shared atomics | on the CPU |
+//! | luigi-v4 | one pass, centroids in shared memory | shared atomics | shared atomics | on the GPU |
+//! | kmcuda | portions of several centroids | a thread a cluster, what changed | likewise | on the GPU |
+//!
+//! Where the papers differ from how they are quoted: Luigi's V1 already is one pass with atomics in shared, then in device memory,
+//! and V2 splits it in two; only V4 divides on the GPU. kmcuda moves only what changed. UV_k-Means, as Li et al. describe it, adds
+//! up parts on the GPU before the CPU does, so that Rodinia alone stands beside Zechner.
+
+mod sizes;
+
+use self::sizes::{FIT_BYTES, table};
+pub use self::sizes::{Features, MOST_SCRATCH, Shape, Tables, block_sums, cells, entries, features, fused, merge, private};
+use crate::error::{KMeansError, Result};
+use crate::strategy::Strategy;
+
+/// What a system finds labels by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Labels {
+    /// `kernels/assign_portions.cu`: so many features of one centroid.
+    PortionsOfOne,
+    /// `kernels/assign_portions.cu`: several centroids.
+    Portions,
+    /// `kernels/assign_table.cu`, `kernels/assign_tiled.cu` above 16 features.
+    RowsOrTiles,
+    /// `kernels/assign_table.cu`, centroids from device memory or (`shared`) in shared memory, with sums if `sums`.
+    Rows { shared: bool, sums: bool },
+    /// `kernels/assign_fused.cu`: with sums.
+    Fused,
+}
+
+/// What a system adds up by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FeatureSums {
+    /// With the labels.
+    InPass,
+    /// `kernels/sum_merge.cu`.
+    Merge,
+    /// `kernels/sum_features.cu`.
+    Features,
+    /// `kernels/sum_groups.cu`.
+    Groups,
+    /// `sum_shared` of `kernels/sum_atomics.cu`.
+    Atomics,
+    /// `sum_adjust` of `kernels/sum_atomics.cu`.
+    Adjust,
+    /// On the CPU.
+    Host,
+}
+
+/// What a system counts rows by: `kernels/mass.cu`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mass {
+    /// By what adds up features.
+    WithFeatures,
+    Atomic,
+    Global,
+    Local,
+    Private,
+}
+
+/// One of the papers' systems.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct System {
+    pub strategy: Strategy,
+    pub labels: Labels,
+    pub sums: FeatureSums,
+    pub mass: Mass,
+    /// Whether the CPU divides, once an iteration.
+    pub host_means: bool,
+}
+
+impl System {
+    /// The system of a name; none for what is ours.
+    pub fn of(strategy: Strategy) -> Option<Self> {
+        use FeatureSums as S;
+        use Labels as L;
+        use Mass as M;
+        let (labels, sums, mass, host_means) = match strategy {
+            Strategy::Zechner => (L::PortionsOfOne, S::Host, M::WithFeatures, true),
+            Strategy::Li => (L::RowsOrTiles, S::Groups, M::WithFeatures, true),
+            Strategy::LutzMerge => (L::RowsOrTiles, S::Merge, M::Private, false),
+            Strategy::LutzFeatures => (L::RowsOrTiles, S::Features, M::Private, false),
+            Strategy::LutzMassAtomic => (L::RowsOrTiles, S::Features, M::Atomic, false),
+            Strategy::LutzMassGlobal => (L::RowsOrTiles, S::Features, M::Global, false),
+            Strategy::LutzMassLocal => (L::RowsOrTiles, S::Features, M::Local, false),
+            Strategy::LutzFused => (L::Fused, S::InPass, M::WithFeatures, false),
+            Strategy::LuigiV1 => (L::Rows { shared: false, sums: true }, S::InPass, M::WithFeatures, true),
+            Strategy::LuigiV2 => (L::Rows { shared: false, sums: false }, S::Atomics, M::WithFeatures, true),
+            Strategy::LuigiV3 => (L::Rows { shared: true, sums: true }, S::InPass, M::WithFeatures, true),
+            Strategy::LuigiV4 => (L::Rows { shared: true, sums: true }, S::InPass, M::WithFeatures, false),
+            Strategy::Kmcuda => (L::Portions, S::Adjust, M::WithFeatures, false),
+            _ => return None,
+        };
+        Some(Self { strategy, labels, sums, mass, host_means })
+    }
+
+    /// Whether the sums of the iteration before are forgotten.
+    pub fn adds_all(self) -> bool {
+        !matches!(self.sums, FeatureSums::Adjust | FeatureSums::Host)
+    }
+
+    /// Whether labels come from `kernels/assign_tiled.cu`.
+    pub fn tiled(self, d: usize) -> bool {
+        self.labels == Labels::RowsOrTiles && d > MOST_REGISTERS
+    }
+
+    /// Whether this shape's tables fit; what does not, and the limit.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`].
+    pub fn check(self, shape: &Shape) -> Result<()> {
+        let (k, d) = (shape.k, shape.d);
+        let too_large = |what: &str, limit: usize, bytes: usize| {
+            Err(KMeansError::InvalidOption {
+                option: "strategy",
+                expected: format!("{what} of at most {limit} bytes for \"{}\": fewer clusters or features", self.strategy),
+                got: format!("{bytes} bytes for {k} clusters of {d} features"),
+            })
+        };
+        let limit = shape.shared;
+        let kernel = match self.labels {
+            Labels::Rows { .. } => self.row_kernel(shape).shared,
+            Labels::Fused => fused(shape).0.shared,
+            _ => 0,
+        };
+        if kernel > limit {
+            return too_large("tables in shared memory", limit, kernel);
+        }
+        let sums = match self.sums {
+            FeatureSums::Atomics => block_sums(shape),
+            _ => 0,
+        };
+        if sums > limit {
+            return too_large("a block's sums in shared memory", limit, sums);
+        }
+        let histogram = match self.mass {
+            Mass::Local => k.saturating_mul(4),
+            Mass::Private => k.saturating_mul(4 * 32),
+            _ => 0,
+        };
+        if histogram > limit {
+            return too_large("a histogram in shared memory", limit, histogram);
+        }
+        // The least that the device must hold: tables of 32 threads, of 32 groups, of one block a chunk.
+        let scratch = match self.sums {
+            FeatureSums::Merge => cells(shape).saturating_mul(8 * 32),
+            FeatureSums::Groups => entries(shape).saturating_mul(8 * 32),
+            FeatureSums::Features => {
+                let Features { tables, chunk, .. } = features(shape);
+                if tables.fits(shape) { 0 } else { tables.bytes.saturating_mul(shape.columns.div_ceil(chunk)) }
+            }
+            _ => 0,
+        };
+        if scratch > MOST_SCRATCH {
+            return too_large("tables in device memory", MOST_SCRATCH, scratch);
+        }
+        Ok(())
+    }
+
+    /// The kernel for labels, unless it is that of the tiles.
+    pub fn row_kernel(self, shape: &Shape) -> RowKernel {
+        let (d, k) = (shape.d, shape.k);
+        let bucket = [4, 8, MOST_REGISTERS].into_iter().find(|&width| d <= width);
+        let width = bucket.unwrap_or(d.next_multiple_of(4));
+        let kernel = |module, variant, threads, shared| RowKernel {
+            module,
+            bucket,
+            variant,
+            threads,
+            shared,
+            k_padded: k.next_multiple_of(4),
+            width,
+            features: d,
+            across: 1,
+            points: 1,
+            slots: 0,
+        };
+        match self.labels {
+            Labels::PortionsOfOne => {
+                let features = d.min(ZECHNER_THREADS as usize);
+                let shared = (features + 1) * 4;
+                let portions = kernel("assign_portions", "", ZECHNER_THREADS, shared);
+                RowKernel { bucket: None, width: d, features, ..portions }
+            }
+            Labels::Portions => {
+                let features = d.min(PORTION_BYTES / 4 - 1);
+                let across = (PORTION_BYTES / 4 / (features + 1)).clamp(1, k);
+                let shared = across * (features + 1) * 4;
+                let portions = kernel("assign_portions", "", 256, shared);
+                RowKernel { bucket: None, width: d, features, across, ..portions }
+            }
+            Labels::Fused => {
+                let (tables, points, slots) = fused(shape);
+                RowKernel { points, slots, ..kernel("assign_fused", "", tables.threads, tables.shared) }
+            }
+            Labels::Rows { .. } | Labels::RowsOrTiles => {
+                let (shared, sums) = match self.labels {
+                    Labels::Rows { shared, sums } => (shared, sums),
+                    // Lutz et al. hold the centroids in shared memory where they fit; Li et al. do not.
+                    _ => (self.strategy != Strategy::Li && table(shape, width) <= FIT_BYTES, false),
+                };
+                let variant = match (shared, sums) {
+                    (false, false) => "",
+                    (true, false) => "_shared",
+                    (false, true) => "_sums",
+                    (true, true) => "_shared_sums",
+                };
+                let bytes =
+                    (if shared { table(shape, width) } else { 0 }).saturating_add(if sums { block_sums(shape) } else { 0 });
+                kernel("assign_table", variant, 256, bytes)
+            }
+        }
+    }
+}
+
+/// Features of a row in registers, at most (`kernels/assign_table.cu`).
+const MOST_REGISTERS: usize = 16;
+/// Threads of a block, and features of a portion (Zechner & Granitzer 2009, section V-C).
+const ZECHNER_THREADS: u32 = 128;
+/// Bytes of a portion (kmcuda 2016).
+const PORTION_BYTES: usize = 48 << 10;
+
+/// A kernel for labels with centroids one after another, its block and its portions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowKernel {
+    pub module: &'static str,
+    /// Features that it holds in registers; none: any number.
+    bucket: Option<usize>,
+    variant: &'static str,
+    pub threads: u32,
+    pub shared: usize,
+    pub k_padded: usize,
+    /// Floats of a centroid's copy.
+    pub width: usize,
+    pub features: usize,
+    pub across: usize,
+    pub points: u32,
+    pub slots: usize,
+}
+
+impl RowKernel {
+    /// The kernel's name; `*` stands for the type.
+    pub fn name(&self) -> String {
+        let width = self.bucket.map_or("any".into(), |width| format!("d{width}"));
+        let width = if self.module == "assign_portions" { String::new() } else { format!("_{width}") };
+        format!("{}_*{width}{}", self.module, self.variant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(d: usize, k: usize) -> Shape {
+        Shape { d, k, columns: d, limbs: 1, value: 4, shared: 227 << 10 }
+    }
+
+    #[test]
+    fn every_name_that_is_not_ours_is_a_system() {
+        for &strategy in Strategy::ALL {
+            assert_eq!(System::of(strategy).is_none(), strategy.source().starts_with("ours"), "{strategy}");
+        }
+    }
+
+    #[test]
+    fn points_and_columns_share_a_block() {
+        for d in [1, 2, 3, 4, 17, 34, 70, 300] {
+            for k in [1, 4, 64, 300, 5_000] {
+                let Features { tables, points, chunk } = features(&shape(d, k));
+                assert!(
+                    points.is_power_of_two()
+                        && (8..=128).contains(&points)
+                        && points as usize * chunk <= tables.threads as usize
+                );
+                let (tables, points, slots) = fused(&shape(d, k));
+                assert!(points.is_power_of_two() && slots >= d && slots >= points as usize * d, "{d} {k} {tables:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn limits_are_errors_that_name_them() {
+        let check = |strategy, d, k| System::of(strategy).unwrap().check(&shape(d, k));
+        for &strategy in Strategy::ALL.iter().filter(|strategy| System::of(**strategy).is_some()) {
+            check(strategy, 4, 64).unwrap();
+            check(strategy, 70, 20).unwrap();
+        }
+        let error = check(Strategy::LuigiV3, 408, 5_000).unwrap_err().to_string();
+        assert!(error.contains("232448 bytes") && error.contains("luigi-v3") && error.contains("5000 clusters"), "{error}");
+        assert!(check(Strategy::LutzFused, 70, 5_000).is_err() && check(Strategy::LutzMerge, 408, 50_000).is_err());
+        assert!(check(Strategy::Kmcuda, 5_000, 100_000).is_ok() && check(Strategy::Zechner, 5_000, 100_000).is_ok());
+    }
+
+    #[test]
+    fn kernels_are_named_by_width() {
+        let name = |strategy, d| System::of(strategy).unwrap().row_kernel(&shape(d, 10)).name();
+        assert_eq!(name(Strategy::LuigiV4, 2), "assign_table_*_d4_shared_sums");
+        assert_eq!(name(Strategy::LuigiV1, 17), "assign_table_*_any_sums");
+        assert_eq!(name(Strategy::Li, 16), "assign_table_*_d16");
+        assert_eq!(name(Strategy::Zechner, 16), "assign_portions_*");
+        assert_eq!(name(Strategy::LutzFused, 5), "assign_fused_*_d8");
+    }
+}

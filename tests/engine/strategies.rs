@@ -1,0 +1,157 @@
+//! Every named strategy: the reference's labels, the bits of the CPU, and an error where a shape is beyond it.
+
+use polars_kmeans::{
+    Column, Device, Features, Fitted, Float, History, Init, KMeans, KMeansError, Restarts, Strategy, reference,
+};
+
+use crate::data::{Random, columns, gpu, hash, on_gpu, rows};
+
+/// Kind of data, shape (n, d, k), weights.
+type Case = (&'static str, [usize; 3], bool);
+
+/// A checker sees the first few. Ties, empties, tile and table edges, labels of one and two bytes, portions of features, weights of zero.
+const CASES: [Case; 24] = [
+    ("blobs", [700, 2, 5], false),
+    ("uniform", [257, 17, 33], true),
+    ("lattice", [600, 3, 20], false),
+    ("blobs", [500, 1, 1], false),
+    ("uniform", [513, 1, 7], true),
+    ("blobs", [300, 70, 20], false),
+    ("duplicates", [400, 2, 6], false),
+    ("blobs", [1, 4, 1], false),
+    ("blobs", [2_500, 5, 300], false),
+    ("lattice", [900, 6, 260], false),
+    ("blobs", [3_000, 3, 7], true),
+    ("uniform", [2_000, 20, 16], true),
+    ("offset 1e7", [3_000, 12, 9], false),
+    ("mixed scales", [2_000, 6, 5], false),
+    ("denormals", [1_500, 4, 5], false),
+    ("sentinel", [2_000, 9, 4], true),
+    ("tight blobs far apart", [4_000, 16, 40], false),
+    ("constant columns", [1_000, 8, 3], false),
+    ("uniform", [900, 300, 9], false),
+    ("blobs", [700, 141, 70], true),
+    ("one value", [300, 2, 1], false),
+    ("blobs", [20_000, 4, 64], false),
+    ("blobs", [4_000, 2, 3_000], true),
+    ("uniform", [2_500, 12, 1_000], false),
+];
+
+/// As many cases as a checker that runs kernels a hundred times slower has time for.
+fn cases() -> impl Iterator<Item = (u64, Case)> {
+    let rounds = std::env::var("POLARS_KMEANS_GPU_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(CASES.len());
+    (0u64..).zip(CASES).take(rounds)
+}
+
+/// All strategies; those of the papers alone for such a checker, which sees ours in other tests.
+fn strategies() -> impl Iterator<Item = Strategy> {
+    let all = std::env::var_os("POLARS_KMEANS_GPU_ROUNDS").is_none();
+    Strategy::ALL.iter().copied().filter(move |strategy| all || !strategy.source().starts_with("ours"))
+}
+
+/// Whether a strategy may refuse a shape.
+fn limited(strategy: Strategy, [_, d, k]: [usize; 3]) -> bool {
+    strategy.name().starts_with("registers") && d > 12
+        || strategy.name().starts_with("luigi") && d * k > 4_000
+        || strategy == Strategy::LutzFused && d * k > 4_000
+        || [Strategy::LutzMerge, Strategy::LutzFeatures].contains(&strategy) && k > 1_500
+}
+
+fn assert_exact<T: Float>(fit: &Fitted<T>, x: &[T], d: usize, what: &str) {
+    for (i, (x, label)) in x.chunks_exact(d).zip(&fit.labels).enumerate() {
+        assert_eq!(*label, reference::nearest(x, fit.model.centroids()).label, "{what}: row {i}");
+    }
+}
+
+fn check<T: Float>(seed: u64, (kind, [n, d, k], weighted): Case) {
+    let random = &mut Random(40_000 + seed);
+    let x: Vec<T> = rows(kind, n, d, random);
+    let weights: Option<Vec<f64>> =
+        weighted.then(|| (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { 9.0 * random.unit() }).collect());
+    let weights = weights.as_ref().map(|w| Column::from_slice(w));
+    // Some of the starting centroids are the same row: empty clusters, which take the farthest rows.
+    let start = |random: &mut Random| -> Vec<f64> {
+        let chosen = (0..k).map(|j| if j > 0 && random.below(9) == 0 { 0 } else { random.below(n) });
+        chosen.flat_map(|i| x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>()).collect()
+    };
+    let estimators = [
+        KMeans::new(k).init(Init::Given(start(random))).max_iter(6).tol(0.0),
+        KMeans::new(k).init(Init::Random).n_init(Restarts::Count(2)).seed(seed).max_iter(3).history(History::Full),
+    ];
+    let columns = columns(&x, d);
+    let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
+    for estimator in estimators {
+        let Some(on_gpu) = on_gpu(&estimator) else { return };
+        let fit = |estimator: &KMeans| estimator.fit_features(&features, weights.as_ref());
+        let brief = |fit: &polars_kmeans::Result<Fitted<T>>| fit.as_ref().map(hash).map_err(ToString::to_string);
+        let expected = fit(&estimator.device(Device::Cpu));
+        for strategy in strategies() {
+            let what = format!("{strategy}, {kind}, {n} x {d} {}, k = {k}, {weighted}", T::NAME);
+            let found = fit(&on_gpu.clone().strategy(strategy));
+            match &found {
+                Err(KMeansError::InvalidOption { option: "strategy", .. }) if limited(strategy, [n, d, k]) => continue,
+                Ok(fitted) => assert_exact(fitted, &x, d, &what),
+                Err(_) => {}
+            }
+            assert_eq!(brief(&found), brief(&expected), "{what}");
+        }
+    }
+}
+
+#[test]
+fn every_strategy_gives_the_same_bits_float32() {
+    cases().for_each(|(seed, case)| check::<f32>(seed, case));
+}
+
+#[test]
+fn every_strategy_gives_the_same_bits_float64() {
+    cases().for_each(|(seed, case)| check::<f64>(100 + seed, case));
+}
+
+/// So many rows that tables of a block fill up and are flushed on the way.
+#[test]
+fn every_strategy_flushes_full_tables() {
+    if gpu().is_none() || std::env::var_os("POLARS_KMEANS_GPU_ROUNDS").is_some() {
+        return;
+    }
+    let n = 6_000_000;
+    let x: Vec<f32> = (0..n as u64).map(|i| (Random(i).unit() + f64::from(i.is_multiple_of(3) as u8)) as f32).collect();
+    let features = Features::from_columns([&x[..]]).unwrap();
+    let estimator = KMeans::new(2).init(Init::Given(vec![0.25, 1.0])).max_iter(2).tol(0.0);
+    let expected = hash(&estimator.clone().device(Device::Cpu).fit_features(&features, None).unwrap());
+    for strategy in strategies() {
+        let fit = estimator.clone().strategy(strategy).fit_features(&features, None).unwrap();
+        assert_eq!(hash(&fit), expected, "{strategy}");
+    }
+}
+
+#[test]
+fn a_strategy_is_for_a_gpu() {
+    let x = [0.0f32, 1.0, 2.0, 3.0];
+    let features = Features::from_columns([&x[..]]).unwrap();
+    let on_cpu = KMeans::new(2).device(Device::Cpu).strategy(Strategy::Zechner).fit_features(&features, None).unwrap_err();
+    assert_eq!(on_cpu.to_string(), "strategy: expected \"default\" on the CPU (device=\"cpu\"), got \"zechner\"");
+    let anywhere = KMeans::new(2).strategy(Strategy::Zechner).fit_features(&features, None);
+    match gpu() {
+        Some(_) => assert!(anywhere.unwrap().choice.place != polars_kmeans::Place::Cpu),
+        None => assert!(matches!(anywhere, Err(KMeansError::DeviceNotAvailable { .. }))),
+    }
+}
+
+#[test]
+fn shapes_beyond_a_strategy_are_errors_with_the_limit() {
+    if gpu().is_none() {
+        return;
+    }
+    let (d, k) = (70, 5_000);
+    let x: Vec<f32> = rows("blobs", k, d, &mut Random(1));
+    let features = Features::from_rows(&x, d).unwrap();
+    let refused =
+        [Strategy::Registers, Strategy::LuigiV1, Strategy::LuigiV2, Strategy::LuigiV3, Strategy::LuigiV4, Strategy::LutzFused];
+    for strategy in refused {
+        let error = KMeans::new(k).strategy(strategy).fit_features(&features, None).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, KMeansError::InvalidOption { option: "strategy", .. }) && text.contains("at most"), "{text}");
+        assert!(text.contains(strategy.name()), "{text}");
+    }
+}
