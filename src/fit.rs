@@ -63,7 +63,7 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
         float64: !T::IS_F32,
         weighted: parts[0].weights.is_some(),
     };
-    let choice = select::place(params.device, shape)?;
+    let choice = select::place(params.device, shape, params.device_memory_limit)?;
     match choice.place {
         Place::Cpu => {
             let prepared = prepare(&mut parts, &params)?;
@@ -78,9 +78,10 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {
             let queue = cuda::Gpu::get(ordinal)?.queue()?;
-            let mut passes = cuda::DevicePasses::new(&queue, &mut parts);
+            let queue = choice.chunking.map_or(queue.clone(), |chunking| queue.within(chunking.room));
+            let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
             let prepared = prepare_by(&mut passes, &params)?;
-            let session = Box::new(cuda::CudaSession::new(passes.into_rows(), &prepared, &params)?);
+            let session = Box::new(cuda::CudaSession::new(passes.into_chunks(), &prepared, &params)?);
             fitted(session, &params, &prepared, Origin::of(&parts), choice)
         }
         #[cfg(not(feature = "cuda"))]

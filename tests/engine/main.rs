@@ -6,4 +6,5 @@ mod gpu;
 mod oracle;
 mod refusals;
 mod same_bits;
+mod streaming;
 mod traps;

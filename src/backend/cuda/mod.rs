@@ -1,7 +1,9 @@
 //! The CUDA backend: columns go to the device as they are, and everything but the last word of a draw happens there.
 
 mod arguments;
+mod chunks;
 mod device;
+mod draws;
 mod plan;
 pub mod predict;
 mod prepare;
@@ -9,6 +11,7 @@ mod probe;
 mod rows;
 mod seeds;
 mod session;
+mod stream;
 mod upload;
 
 pub use device::{Gpu, Plain};

@@ -262,6 +262,7 @@ mod tests {
 
     #[test]
     fn few_dimensions_live_in_registers() {
+        assert_eq!(REGISTER_DIMENSIONS.last(), Some(&crate::backend::chunking::LABELS_IN_PLACE));
         assert_eq!(Strategy::of(5, 4, 0), Strategy::Registers { dimensions: 6, group: 0 });
         assert_eq!(Strategy::of(12, 1_000, 0), Strategy::Registers { dimensions: 12, group: 16 });
         assert_eq!(Strategy::of(17, 33, 0), Strategy::Tiled(Tiled { width: 64, panels: false }));
