@@ -1,8 +1,10 @@
-//! One GPU, without Polars: uploads beside the pinned ceiling, then whole fits from given centroids, iteration by iteration.
+//! One GPU, without Polars: uploads beside the pinned ceiling, then whole fits, from given centroids or those of k-means++,
+//! iteration by iteration.
 //!
-//! `cargo bench --no-default-features --features cuda --bench gpu [-- SHAPE ... --float64 --fits --sweep]`, where a shape is a name of
-//! the table or `NxDxKxITERATIONS`, e.g. `10000000x4x16x20`. An upload counts from host memory to the last byte's arrival; a
-//! fit is everything: preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
+//! `cargo bench --no-default-features --features cuda --bench gpu [-- SHAPE ... --float64 --fits --sweep --plus-plus --limit BYTES]`, where a
+//! shape is a name of the table or `NxDxKxITERATIONS`, e.g. `10000000x4x16x20`. An upload counts from host memory to the last byte's arrival; a
+//! fit is everything: preparation, upload, iterations, and labels on the host. Time and inertia are reported together. With a
+//! limit, rows stream through so many bytes of the device; with `--fits` too, the resident fit follows.
 
 use std::time::Instant;
 
@@ -116,11 +118,10 @@ fn uploads<T: Float>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
     }
 }
 
-fn fits<T: Float>(columns: &[Vec<T>], shape: Shape) {
+fn fits<T: Float>(columns: &[Vec<T>], shape: Shape, init: Init) {
     let Shape { n, d, k, iterations } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
-    let start: Vec<f64> = (0..k).flat_map(|j| columns.iter().map(move |c| c[j * (n / k)].to_f64())).collect();
-    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(iterations).tol(0.0).device(Device::Cuda(None));
+    let estimator = KMeans::new(k).init(init).max_iter(iterations).tol(0.0).device(Device::Cuda(None));
     let (mut whole, mut last) = (Vec::new(), None);
     for _ in 0..if n * d < 1 << 20 { 21 } else { 4 } {
         let begin = Instant::now();
@@ -150,14 +151,68 @@ fn fits<T: Float>(columns: &[Vec<T>], shape: Shape) {
     }
 }
 
-fn run<T: Float>(name: &str, shape: Shape, fits_only: bool, sweep: bool) {
+/// A line of this process's status, in bytes.
+fn memory(name: &str) -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.split_whitespace().next().and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(f64::NAN) * 1024.0
+}
+
+/// A fit whose rows stream through so many bytes of the device: what each iteration sends, beside the pinned ceiling, and the
+/// host memory that it takes besides the labels that it returns.
+fn streamed<T: Float>(columns: &[Vec<T>], shape: Shape, init: Init, limit: u64) {
+    let Shape { n, d, k, iterations } = shape;
+    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let some = [Part::new(features.slice(0..n.min(1 << 24)), None)];
+    let ceiling = || upload_benchmark(0, &some, None, 2).expect("a GPU").2;
+    let estimator = KMeans::new(k).init(init).max_iter(iterations).tol(0.0).device(Device::Cuda(None));
+    // The peak from here on, where that is allowed.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    let resident = memory("VmRSS:");
+    let begin = Instant::now();
+    let fitted = match estimator.device_memory_limit(Some(limit)).fit_features(&features, None) {
+        Ok(fitted) => fitted,
+        Err(error) => return println!("  {error}"),
+    };
+    let whole = begin.elapsed().as_secs_f64();
+    let added = memory("VmHWM:") - resident - (4 * n) as f64;
+    let ceiling = ceiling().max(ceiling());
+    println!("  {}", fitted.choice.reason);
+    let bytes = (n * d * size_of::<T>()) as f64;
+    let sent = fitted.choice.chunking.map_or(0.0, |chunking| bytes * chunking.travelling());
+    let seconds: Vec<f64> = fitted.model.history().iter().map(|row| row.seconds.unwrap_or(f64::NAN)).collect();
+    let median = median(seconds.clone());
+    let [speed, of_data] = [sent / median, bytes / median].map(|speed| speed / 1e9);
+    println!(
+        "  fit {whole:.3} s: {} iterations, {:.3} ms each (median), which send {:.3} of {:.3} GB: {speed:.2} GB/s, pinned ceiling \
+         {:.2} GB/s: {:.0} %; {of_data:.2} GB/s of data; host memory besides the labels {:.0} MB; inertia {:.9e}",
+        seconds.len(),
+        1e3 * median,
+        sent / 1e9,
+        bytes / 1e9,
+        ceiling / 1e9,
+        100e9 * speed / ceiling,
+        added / 1e6,
+        fitted.model.inertia(),
+    );
+    let each: Vec<String> = seconds.iter().take(30).map(|seconds| format!("{:.1}", sent / seconds / 1e9)).collect();
+    println!("  GB/s of each iteration: {}", each.join(" "));
+}
+
+fn run<T: Float>(name: &str, shape: Shape, limit: Option<u64>, flag: impl Fn(&str) -> bool) {
     let Shape { n, d, k, .. } = shape;
     println!("{name}: {n} x {d} {}, k = {k}, {:.3} GB", T::NAME, (n * d * size_of::<T>()) as f64 / 1e9);
     let columns = blobs::<T>(n, d);
-    if !fits_only {
-        uploads(&columns, shape, sweep);
+    let start = (0..k).flat_map(|j| columns.iter().map(move |c| c[j * (n / k)].to_f64()));
+    let init = if flag("--plus-plus") { Init::KMeansPlusPlus } else { Init::Given(start.collect()) };
+    if let Some(limit) = limit {
+        streamed(&columns, shape, init.clone(), limit);
+    } else if !flag("--fits") {
+        uploads(&columns, shape, flag("--sweep"));
     }
-    fits(&columns, shape);
+    if limit.is_none() || flag("--fits") {
+        fits(&columns, shape, init);
+    }
 }
 
 /// `10000000x4x16x20`.
@@ -172,7 +227,10 @@ fn main() {
     let flag = |name: &str| arguments.iter().any(|argument| argument == name);
     let named = |name: &str| SHAPES.iter().find(|(known, _)| *known == name).map(|(_, shape)| *shape).or_else(|| parse(name));
     let mut shapes: Vec<(String, Shape)> = Vec::new();
-    for name in arguments.iter().filter(|argument| !argument.starts_with('-')) {
+    let place = arguments.iter().position(|argument| argument == "--limit");
+    let limit = place.and_then(|place| arguments.get(place + 1)).and_then(|bytes| bytes.parse().ok());
+    let is_shape = |(i, argument): &(usize, &String)| !argument.starts_with('-') && place.is_none_or(|place| *i != place + 1);
+    for (_, name) in arguments.iter().enumerate().filter(is_shape) {
         let Some(shape) = named(name) else {
             let names = SHAPES.map(|(name, _)| name).join(", ");
             return eprintln!("shape: expected NxDxKxITERATIONS or one of {names}, got {name:?}");
@@ -187,9 +245,9 @@ fn main() {
     }
     for (name, shape) in shapes {
         if flag("--float64") {
-            run::<f64>(&name, shape, flag("--fits"), flag("--sweep"));
+            run::<f64>(&name, shape, limit, flag);
         } else {
-            run::<f32>(&name, shape, flag("--fits"), flag("--sweep"));
+            run::<f32>(&name, shape, limit, flag);
         }
     }
 }

@@ -214,7 +214,7 @@ mod tests {
     fn ranges_are_few_and_short() {
         for rows in [1_024, 4_096, 65_536, 4 << 20, 1 << 27] {
             let range = range_rows(rows);
-            assert!(range % RANGE_ROWS == 0 && rows.div_ceil(range) <= RANGES && range <= 1 << 24);
+            assert!(range.is_multiple_of(RANGE_ROWS) && rows.div_ceil(range) <= RANGES && range <= 1 << 24);
         }
     }
 }

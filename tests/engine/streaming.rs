@@ -128,22 +128,25 @@ fn streamed_fits_have_the_bits_of_resident_ones_float64() {
 
 #[test]
 fn one_two_three_seven_and_many_chunks() {
+    let (d, k) = (4, 5);
+    let numbers: Vec<u64> =
+        [7_000, 40_000].iter().flat_map(|&n| limits(shape::<f32>(n, d, k, false))).map(|chunking| chunking.chunks).collect();
+    for few in [1, 2, 3, 7, 40] {
+        assert!(numbers.contains(&few), "{few} of {numbers:?}");
+    }
     let Some(device) = gpu() else { return };
-    let (n, d, k) = (40_000, 4, 5);
-    let x: Vec<f32> = rows("blobs", n, d, &mut Random(3));
-    let features = Features::from_rows(&x, d).unwrap();
-    for init in [Init::KMeansPlusPlus, Init::Random, Init::Given((0..k * d).map(|i| (i * 37 % 200) as f64 - 100.0).collect())] {
-        let estimator = KMeans::new(k).seed(4).init(init).n_init(Restarts::Count(2)).device(device);
-        let expected = hash(&estimator.fit_features(&features, None).unwrap());
-        let all = limits(shape::<f32>(n, d, k, false));
-        let numbers: Vec<u64> = all.iter().map(|chunking| chunking.chunks).collect();
-        for few in [1, 2, 3, 5, 40] {
-            assert!(numbers.contains(&few), "{few} of {numbers:?}");
-        }
-        for chunking in all {
-            let fit = estimator.clone().device_memory_limit(Some(chunking.room)).fit_features(&features, None).unwrap();
-            assert_eq!((hash(&fit), fit.choice.chunking), (expected, Some(chunking)));
-            assert!(fit.choice.reason.ends_with(&chunking.to_string()), "{}", fit.choice.reason);
+    for n in [7_000, 40_000] {
+        let x: Vec<f32> = rows("blobs", n, d, &mut Random(3));
+        let features = Features::from_rows(&x, d).unwrap();
+        let start = (0..k * d).map(|i| (i * 37 % 200) as f64 - 100.0).collect();
+        for init in [Init::KMeansPlusPlus, Init::Random, Init::Given(start)] {
+            let estimator = KMeans::new(k).seed(4).init(init).n_init(Restarts::Count(2)).device(device);
+            let expected = hash(&estimator.fit_features(&features, None).unwrap());
+            for chunking in limits(shape::<f32>(n, d, k, false)) {
+                let fit = estimator.clone().device_memory_limit(Some(chunking.room)).fit_features(&features, None).unwrap();
+                assert_eq!((hash(&fit), fit.choice.chunking), (expected, Some(chunking)));
+                assert!(fit.choice.reason.ends_with(&chunking.to_string()), "{}", fit.choice.reason);
+            }
         }
     }
 }

@@ -113,6 +113,9 @@ struct VarianceArgument {
     chunk: u64,
 }
 
+/// How many rows there are in consecutive ranges, and how many of these have a positive weight.
+type PositiveRows = Vec<(usize, u64)>;
+
 /// How a pass is cut: a block has a chunk of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
@@ -185,7 +188,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         self.chunks = Some(Chunks::new(&self.queue, self.parts, self.chunking)?);
         let mut survey = Survey::empty(self.n_features());
         // Chunk by chunk: where it begins, and how many rows of positive weight there are in how many rows.
-        let mut positive: Vec<(usize, Vec<(usize, u64)>)> = Vec::new();
+        let mut positive: Vec<(usize, PositiveRows)> = Vec::new();
         self.chunks().visit(|chunk| {
             let (columns, largest, columns_finite) = self.extents("survey", chunk)?;
             let (mut here, weights_finite, counts) = self.survey_weights(chunk)?;
@@ -216,7 +219,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     }
 
     /// What the weights say, whether all are finite, and how many are positive of so many.
-    fn survey_weights(&self, chunk: &Chunk<'_, T>) -> Result<(Survey, bool, Vec<(usize, u64)>)> {
+    fn survey_weights(&self, chunk: &Chunk<'_, T>) -> Result<(Survey, bool, PositiveRows)> {
         let rows = chunk.rows;
         let empty = Survey::empty(0);
         let Some(w) = &rows.weights else { return Ok((Survey { positive: rows.n as u64, ..empty }, true, Vec::new())) };

@@ -189,6 +189,9 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         let mut column = Vec::new();
         for source in &self.sources {
             let (own, at) = source.overlap(&rows);
+            if own.is_empty() {
+                continue;
+            }
             let out = &mut values[at * self.d..][..own.len() * self.d];
             if self.weighted {
                 source.fill_weights(&own, &mut weights[at..][..own.len()]);

@@ -295,7 +295,7 @@ mod tests {
                 let range = ranges.range(index);
                 assert!(range.start == next && !range.is_empty() && range.len() <= ranges.rows);
                 assert_eq!(range.start / chunk, (range.end - 1) / chunk);
-                if range.start % chunk == 0 {
+                if range.start.is_multiple_of(chunk) {
                     assert_eq!(ranges.before(range.start), index);
                 }
                 next = range.end;

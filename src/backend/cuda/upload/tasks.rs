@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn some_of_the_rows_are_tasks_of_their_own() {
-        let columns = vec![(0..10).map(|i| i as f32).collect::<Vec<_>>(), (0..10).map(|i| 100.0 + i as f32).collect()];
+        let columns = [(0..10).map(|i| i as f32).collect::<Vec<_>>(), (0..10).map(|i| 100.0 + i as f32).collect()];
         let part = || Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
         let sources = Source::all(&[part(), part()]);
         assert_eq!(Source::count(&sources), 20);
