@@ -64,8 +64,8 @@ def kmeans(
     device
         Where it runs; the bits of the result are the same everywhere. `"auto"`: a GPU where one can be used and it is
         predicted to pay, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or
-        `"cuda:1"`: there, or an error. See :func:`polars_kmeans.devices`. Rows that do not fit on the GPU stream through
-        it in chunks.
+        `"cuda:1"`: there, or an error. See :func:`polars_kmeans.devices`. Rows that do not fit on the GPU stream
+        through it in chunks.
     device_memory_limit
         Bytes of the GPU's memory that the fit may take; None: nine tenths of what is free. No matter on the CPU.
     output
