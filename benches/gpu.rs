@@ -1,15 +1,21 @@
-//! One GPU, without Polars: uploads beside the pinned ceiling, then whole fits from given centroids, iteration by iteration.
+//! One GPU, without Polars: uploads beside the pinned ceiling, then whole fits, from given centroids or those of k-means++,
+//! iteration by iteration.
 //!
-//! `cargo bench --no-default-features --features cuda --bench gpu [-- SHAPE ... --float64 --fits --sweep]`, where a shape is a name of
-//! the table or `NxDxKxITERATIONS`, e.g. `10000000x4x16x20`. An upload counts from host memory to the last byte's arrival; a
-//! fit is everything: preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
+//! `cargo bench --no-default-features --features cuda --bench gpu [-- SHAPE ... OPTIONS]`, where a shape is a name of the table or
+//! `NxDxKxITERATIONS`, e.g. `10000000x4x16x20`. An upload counts from host memory to the last byte's arrival; a fit is everything:
+//! preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
 //!
+//! `--float64`; `--fits` leaves uploads out; `--sweep` tries ways to upload. `--plus-plus` starts from k-means++, not from given rows.
+//! `--limit BYTES` streams rows through so many bytes of the device; with `--fits` too, the resident fit follows.
 //! `--strategy NAME` (more than once, or `all`) times iterations alone, a line a strategy; `--choose` times every strategy that the
 //! default may take, and says what its choice loses.
+//! `--json` prints an object a strategy (`--strategies A,B`, by default `default`; `cpu` is the CPU), for `benches/papers.py`, which
+//! also gives `--tol-labels SHARE`.
 
 use std::time::Instant;
 
 use polars_kmeans::backend::cuda::{CANDIDATES, UploadPlan, upload_benchmark};
+use polars_kmeans::model::Fitted;
 use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{Chunk, Column, Device, Features, Float, Init, KMeans, KMeansError, Strategy};
@@ -119,10 +125,11 @@ fn uploads<T: Float>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
     }
 }
 
-/// A fit from given rows, on the GPU.
-fn estimator<T: Float>(columns: &[Vec<T>], Shape { n, k, iterations, .. }: Shape) -> KMeans {
-    let start: Vec<f64> = (0..k).flat_map(|j| columns.iter().map(move |c| c[j * (n / k)].to_f64())).collect();
-    KMeans::new(k).init(Init::Given(start)).max_iter(iterations).tol(0.0).device(Device::Cuda(None))
+/// A fit from given rows, or from those that k-means++ draws, on the GPU.
+fn estimator<T: Float>(columns: &[Vec<T>], Shape { n, k, iterations, .. }: Shape, plus_plus: bool) -> KMeans {
+    let start = || (0..k).flat_map(|j| columns.iter().map(move |c| c[j * (n / k)].to_f64())).collect();
+    let init = if plus_plus { Init::KMeansPlusPlus } else { Init::Given(start()) };
+    KMeans::new(k).init(init).max_iter(iterations).tol(0.0).device(Device::Cuda(None))
 }
 
 /// Milliseconds an iteration, all of them and the median, of the faster of two fits; and a digest of the result.
@@ -142,9 +149,8 @@ fn iteration<T: Float>(estimator: &KMeans, features: &Features<'_, T>) -> Result
 }
 
 /// A line a strategy.
-fn strategies<T: Float>(columns: &[Vec<T>], shape: Shape, names: &[Strategy]) {
+fn strategies<T: Float>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strategy]) {
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
-    let estimator = estimator(columns, shape);
     let mut digest = None;
     for &strategy in names {
         match iteration(&estimator.clone().strategy(strategy), &features) {
@@ -159,9 +165,8 @@ fn strategies<T: Float>(columns: &[Vec<T>], shape: Shape, names: &[Strategy]) {
 
 /// Picoseconds a row and iteration of every strategy that the default may take, as a row of the chooser's table, and what the default
 /// loses beside the best.
-fn choose<T: Float>(columns: &[Vec<T>], shape: Shape) {
+fn choose<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
-    let estimator = estimator(columns, shape);
     let time = |strategy| {
         let ms = iteration(&estimator.clone().strategy(strategy), &features).map_or(f64::NAN, |(mean, ..)| mean);
         1e9 * ms / shape.n as f64
@@ -182,10 +187,55 @@ fn choose<T: Float>(columns: &[Vec<T>], shape: Shape) {
     );
 }
 
-fn fits<T: Float>(columns: &[Vec<T>], shape: Shape) {
+/// One object a strategy, for `benches/papers.py`: the faster of two fits.
+fn json<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &[String]) {
+    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let Shape { n, d, k, iterations } = shape;
+    for name in names {
+        let head = format!("{{\"shape\": \"{n}x{d}x{k}x{iterations}\", \"strategy\": {name:?}");
+        let fit = || -> Result<(f64, Fitted<T>), KMeansError> {
+            let estimator = match name.as_str() {
+                "cpu" => estimator.clone().device(Device::Cpu).device_memory_limit(None),
+                name => estimator.clone().strategy(name.parse()?),
+            };
+            let begin = Instant::now();
+            let fitted = estimator.fit_features(&features, None)?;
+            Ok((begin.elapsed().as_secs_f64(), fitted))
+        };
+        match fit().and_then(|first| Ok([first, fit()?])) {
+            Err(error) => println!("{head}, \"error\": {:?}}}", error.to_string()),
+            Ok(two) => {
+                let each = |fitted: &Fitted<T>| -> Vec<f64> {
+                    fitted.model.history().iter().map(|row| 1e3 * row.seconds.unwrap_or(f64::NAN)).collect()
+                };
+                let Some((whole, best)) = two.iter().min_by(|a, b| {
+                    let total = |fitted: &Fitted<T>| each(fitted).iter().sum::<f64>();
+                    total(&a.1).total_cmp(&total(&b.1))
+                }) else {
+                    continue;
+                };
+                let ms = each(best);
+                // Every row changes its cluster in the first iteration, and in no other.
+                let later: &[f64] = if ms.len() > 1 { &ms[1..] } else { &ms };
+                let mean = later.iter().sum::<f64>() / later.len() as f64;
+                let sent = best.choice.chunking.map_or(0.0, |chunking| (n * d * size_of::<T>()) as f64 * chunking.travelling());
+                let changed: Vec<u64> = best.model.history().iter().map(|row| row.changed).collect();
+                println!(
+                    "{head}, \"iterations\": {}, \"ms\": {mean}, \"total_ms\": {}, \"fit_ms\": {}, \"sent_bytes\": {sent}, \
+                     \"inertia\": {:e}, \"each\": {ms:?}, \"changed\": {changed:?}}}",
+                    ms.len(),
+                    ms.iter().sum::<f64>(),
+                    1e3 * whole,
+                    best.model.inertia(),
+                );
+            }
+        }
+    }
+}
+
+fn fits<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     let Shape { n, d, .. } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
-    let estimator = estimator(columns, shape);
     let (mut whole, mut last) = (Vec::new(), None);
     for _ in 0..if n * d < 1 << 20 { 21 } else { 4 } {
         let begin = Instant::now();
@@ -215,28 +265,126 @@ fn fits<T: Float>(columns: &[Vec<T>], shape: Shape) {
     }
 }
 
-/// What is timed.
-enum Mode {
-    Uploads { sweep: bool },
-    Fits,
-    Strategies(Vec<Strategy>),
-    Choose,
+/// A line of this process's status, in bytes.
+fn memory(name: &str) -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.split_whitespace().next().and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(f64::NAN) * 1024.0
 }
 
-fn run<T: Float>(name: &str, shape: Shape, mode: &Mode) {
+/// A fit whose rows stream through so many bytes of the device: what each iteration sends, beside the pinned ceiling, and the
+/// host memory that it takes besides the labels that it returns.
+fn streamed<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, limit: u64) {
+    let Shape { n, d, .. } = shape;
+    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let some = [Part::new(features.slice(0..n.min(1 << 24)), None)];
+    let ceiling = || upload_benchmark(0, &some, None, 2).expect("a GPU").2;
+    // The peak from here on, where that is allowed.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    let resident = memory("VmRSS:");
+    let begin = Instant::now();
+    let fitted = match estimator.clone().device_memory_limit(Some(limit)).fit_features(&features, None) {
+        Ok(fitted) => fitted,
+        Err(error) => return println!("  {error}"),
+    };
+    let whole = begin.elapsed().as_secs_f64();
+    let added = memory("VmHWM:") - resident - (4 * n) as f64;
+    let ceiling = ceiling().max(ceiling());
+    println!("  {}", fitted.choice.reason);
+    let bytes = (n * d * size_of::<T>()) as f64;
+    let sent = fitted.choice.chunking.map_or(0.0, |chunking| bytes * chunking.travelling());
+    let seconds: Vec<f64> = fitted.model.history().iter().map(|row| row.seconds.unwrap_or(f64::NAN)).collect();
+    let median = median(seconds.clone());
+    let [speed, of_data] = [sent / median, bytes / median].map(|speed| speed / 1e9);
+    println!(
+        "  fit {whole:.3} s: {} iterations, {:.3} ms each (median), which send {:.3} of {:.3} GB: {speed:.2} GB/s, pinned ceiling \
+         {:.2} GB/s: {:.0} %; {of_data:.2} GB/s of data; host memory besides the labels {:.0} MB; inertia {:.9e}",
+        seconds.len(),
+        1e3 * median,
+        sent / 1e9,
+        bytes / 1e9,
+        ceiling / 1e9,
+        100e9 * speed / ceiling,
+        added / 1e6,
+        fitted.model.inertia(),
+    );
+    let each: Vec<String> = seconds.iter().take(30).map(|seconds| format!("{:.1}", sent / seconds / 1e9)).collect();
+    println!("  GB/s of each iteration: {}", each.join(" "));
+}
+
+/// What is asked for.
+#[derive(Default)]
+struct Options {
+    shapes: Vec<(String, Shape)>,
+    strategies: Vec<Strategy>,
+    /// Names for `--json`.
+    names: Vec<String>,
+    limit: Option<u64>,
+    tol_labels: f64,
+    flags: Vec<String>,
+}
+
+impl Options {
+    fn flag(&self, name: &str) -> bool {
+        self.flags.iter().any(|flag| flag == name)
+    }
+
+    fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self::default();
+        let mut rest = arguments;
+        while let Some(argument) = rest.next() {
+            let mut value = || rest.next().ok_or_else(|| format!("{argument}: expected a value"));
+            let bad = |what: &str| format!("{argument}: expected {what}");
+            match argument.as_str() {
+                "--strategy" => match value()?.as_str() {
+                    "all" => options.strategies.extend(Strategy::ALL),
+                    name => options.strategies.push(name.parse().map_err(|error: KMeansError| error.to_string())?),
+                },
+                "--strategies" => options.names.extend(value()?.split(',').map(String::from)),
+                "--limit" => options.limit = Some(value()?.parse().map_err(|_| bad("bytes"))?),
+                "--tol-labels" => options.tol_labels = value()?.parse().map_err(|_| bad("a share"))?,
+                flag if flag.starts_with('-') => options.flags.push(argument),
+                name => {
+                    let known = SHAPES.iter().find(|(known, _)| *known == name).map(|(_, shape)| *shape);
+                    let names = || SHAPES.map(|(name, _)| name).join(", ");
+                    let shape = known.or_else(|| parse(name));
+                    let shape =
+                        shape.ok_or_else(|| format!("shape: expected NxDxKxITERATIONS or one of {}, got {name:?}", names()))?;
+                    options.shapes.push((argument, shape));
+                }
+            }
+        }
+        if options.shapes.is_empty() {
+            options.shapes = SHAPES.map(|(name, shape)| (name.to_string(), shape)).to_vec();
+        }
+        if options.names.is_empty() {
+            options.names.push("default".into());
+        }
+        Ok(options)
+    }
+}
+
+fn run<T: Float>(name: &str, shape: Shape, options: &Options) {
     let Shape { n, d, k, .. } = shape;
     let columns = blobs::<T>(n, d);
-    if let Mode::Choose = mode {
-        return choose(&columns, shape);
+    let estimator = estimator(&columns, shape, options.flag("--plus-plus")).tol_labels(options.tol_labels);
+    if options.flag("--json") {
+        return json(&columns, shape, &estimator.device_memory_limit(options.limit), &options.names);
+    }
+    if options.flag("--choose") {
+        return choose(&columns, shape, &estimator);
     }
     println!("{name}: {n} x {d} {}, k = {k}, {:.3} GB", T::NAME, (n * d * size_of::<T>()) as f64 / 1e9);
-    match mode {
-        Mode::Strategies(names) => strategies(&columns, shape, names),
-        Mode::Uploads { sweep } => {
-            uploads(&columns, shape, *sweep);
-            fits(&columns, shape);
-        }
-        Mode::Fits | Mode::Choose => fits(&columns, shape),
+    if !options.strategies.is_empty() {
+        return strategies(&columns, &estimator, &options.strategies);
+    }
+    match options.limit {
+        Some(limit) => streamed(&columns, shape, &estimator, limit),
+        None if !options.flag("--fits") => uploads(&columns, shape, options.flag("--sweep")),
+        None => {}
+    }
+    if options.limit.is_none() || options.flag("--fits") {
+        fits(&columns, shape, &estimator);
     }
 }
 
@@ -248,47 +396,21 @@ fn parse(text: &str) -> Option<Shape> {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let flag = |name: &str| arguments.iter().any(|argument| argument == name);
-    let named = |name: &str| SHAPES.iter().find(|(known, _)| *known == name).map(|(_, shape)| *shape).or_else(|| parse(name));
-    let (mut shapes, mut chosen): (Vec<(String, Shape)>, Vec<Strategy>) = Default::default();
-    let mut rest = arguments.iter();
-    while let Some(name) = rest.next() {
-        if name == "--strategy" {
-            match rest.next().map_or("", String::as_str) {
-                "all" => chosen.extend(Strategy::ALL),
-                name => match name.parse() {
-                    Ok(strategy) => chosen.push(strategy),
-                    Err(error) => return eprintln!("{error}"),
-                },
-            }
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(2)
         }
-        if name.starts_with('-') {
-            continue;
-        }
-        let Some(shape) = named(name) else {
-            let names = SHAPES.map(|(name, _)| name).join(", ");
-            return eprintln!("shape: expected NxDxKxITERATIONS or one of {names}, got {name:?}");
-        };
-        shapes.push((name.clone(), shape));
-    }
-    if shapes.is_empty() {
-        shapes = SHAPES.map(|(name, shape)| (name.to_string(), shape)).to_vec();
-    }
+    };
     if let Err(why) = polars_kmeans::devices() {
         return eprintln!("no GPU: {why}");
     }
-    let mode = match chosen {
-        _ if flag("--choose") => Mode::Choose,
-        chosen if !chosen.is_empty() => Mode::Strategies(chosen),
-        _ if flag("--fits") => Mode::Fits,
-        _ => Mode::Uploads { sweep: flag("--sweep") },
-    };
-    for (name, shape) in shapes {
-        if flag("--float64") {
-            run::<f64>(&name, shape, &mode);
+    for (name, shape) in &options.shapes {
+        if options.flag("--float64") {
+            run::<f64>(name, *shape, &options);
         } else {
-            run::<f32>(&name, shape, &mode);
+            run::<f32>(name, *shape, &options);
         }
     }
 }

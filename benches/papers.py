@@ -1,12 +1,13 @@
 """The claims of the five papers, run again: their systems as strategies of our engine, beside what they published.
 
-`python benches/papers.py run GPU_BENCH [--papers ...] [--scale S] --out benches/record/NAME.json` runs the experiments on a
-machine with a GPU; GPU_BENCH is the binary of `cargo bench --no-default-features --features cuda --bench gpu --no-run`.
+`python benches/papers.py run GPU_BENCH [--papers ...] [--scale S] --out benches/record/NAME.json` runs the experiments
+on a machine with a GPU; GPU_BENCH is the binary of `cargo bench --no-default-features --features cuda --bench gpu
+--no-run`.
 Every strategy of a shape has the same data and starting centroids, and gives the same bits: its objective must be that
 of the others, or the run fails. `--scale 0.1` takes a tenth of the rows.
 
-`python benches/papers.py show benches/record/NAME.json` prints the tables and draws the pictures of `docs/performance.md`
-into `docs/performance/`. It needs matplotlib, and no GPU.
+`python benches/papers.py show benches/record/NAME.json` prints the tables and draws the pictures of
+`docs/performance.md` into `docs/performance/`. It needs matplotlib, and no GPU.
 
 Milliseconds are those of an iteration on the device, sums and update included: the mean over a fit without its first
 iteration, in which every row changes its cluster.
@@ -83,7 +84,7 @@ EXPERIMENTS = (
     Experiment(
         "lutz",
         "figures 8 and 10",
-        "d = 4: a single pass is twice as fast as several for k up to 16, several from k = 32; CPU updates 19 times slower at k = 4",
+        "d = 4: one pass is twice as fast as several for k up to 16, several from k = 32; sums on the CPU cost 19 times",
         tuple(Run(lutz_rows(4), 4, k, 6, MULTI_AND_SINGLE) for k in (4, 16, 32, 64, 128)),
         {
             "system": "GTX 1080",
@@ -145,7 +146,7 @@ EXPERIMENTS = (
     Experiment(
         "li",
         "table 5",
-        "34 features of KDD Cup 1999, k = 32, 100 iterations, seconds: 4 to 8 times faster than UV_k-Means (ours: rows of that shape)",
+        "KDD Cup 1999 (here: rows of its shape), k = 32, 100 iterations, seconds: 4 to 8 times faster than UV_k-Means",
         (Run(51_200, 34, 32, 100, ("li", "default")), Run(494_080, 34, 32, 100, ("li", "default"))),
         {
             "system": "GTX 280",
@@ -169,7 +170,7 @@ EXPERIMENTS = (
     Experiment(
         "zechner",
         "figures 5, 6, 10",
-        "Labels on the GPU and sums on the CPU beat the CPU from 5,000 rows on, by 1.5 to 14 times, more with more of n, d, k",
+        "Labels on the GPU, sums on the CPU beat the CPU from 5,000 rows on, 1.5 to 14 times, more with more of n, d, k",
         tuple(
             Run(n, d, k, 20, ("cpu", "zechner", "default"))
             for n in (500, 5_000, 50_000, 500_000)

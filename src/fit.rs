@@ -63,7 +63,7 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
         float64: !T::IS_F32,
         weighted: parts[0].weights.is_some(),
     };
-    let choice = select::place(params.device, shape)?;
+    let choice = select::place(params.device, shape, params.device_memory_limit)?;
     match choice.place {
         Place::Cpu => {
             let prepared = prepare(&mut parts, &params)?;
@@ -78,12 +78,13 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {
             let gpu = cuda::Gpu::get(ordinal)?;
-            cuda::check::<T>(&params, &gpu, d, shape.weighted)?;
+            cuda::check::<T>(&params, &gpu, d, shape.weighted, choice.chunking.is_some())?;
             let queue = gpu.queue()?;
-            let mut passes = cuda::DevicePasses::new(&queue, &mut parts);
+            let queue = choice.chunking.map_or(queue.clone(), |chunking| queue.within(chunking.room));
+            let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
             let prepared = prepare_by(&mut passes, &params)?;
-            let rows = passes.into_rows();
-            let session = Box::new(cuda::CudaSession::new(rows, &prepared, &params)?.with_host_rows(&parts));
+            let chunks = passes.into_chunks();
+            let session = Box::new(cuda::CudaSession::new(chunks, &prepared, &params)?.with_host_rows(&parts));
             fitted(session, &params, &prepared, Origin::of(&parts), choice)
         }
         #[cfg(not(feature = "cuda"))]

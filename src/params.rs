@@ -87,7 +87,7 @@ pub enum Restarts {
 /// Where a fit runs: it never changes a bit of the result, and is no part of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Device {
-    /// A GPU where one can be used, the data fit and it is predicted to pay; else the CPU. [`Fitted::choice`](crate::Fitted)
+    /// A GPU where one can be used and it is predicted to pay, though the rows should have to stream through it; else the CPU. [`Fitted::choice`](crate::Fitted)
     /// says which, and why.
     #[default]
     Auto,
@@ -154,6 +154,7 @@ pub struct KMeans {
     pub(crate) threads: usize,
     pub(crate) device: Device,
     pub(crate) strategy: Strategy,
+    pub(crate) device_memory_limit: Option<u64>,
 }
 
 impl KMeans {
@@ -172,6 +173,7 @@ impl KMeans {
             threads: 0,
             device: Device::default(),
             strategy: Strategy::default(),
+            device_memory_limit: None,
         }
     }
 
@@ -219,6 +221,11 @@ impl KMeans {
     pub fn strategy(self, strategy: Strategy) -> Self {
         Self { strategy, ..self }
     }
+    /// Bytes of a GPU's memory that the fit may take (default: nine tenths of what is free). Rows that do not fit pass through it
+    /// in chunks, again in every iteration. Never changes a bit of the result.
+    pub fn device_memory_limit(self, bytes: Option<u64>) -> Self {
+        Self { device_memory_limit: bytes, ..self }
+    }
 
     /// Checks the parameters against the width of the data.
     ///
@@ -241,6 +248,9 @@ impl KMeans {
         }
         if self.n_init == Restarts::Count(0) {
             return Err(invalid("n_init", "\"auto\" or an integer from 1 to 2^32 - 1", 0));
+        }
+        if self.device_memory_limit == Some(0) {
+            return Err(invalid("device_memory_limit", "a positive number of bytes, or none for what is free", 0));
         }
         if let Init::Given(centroids) = &self.init {
             if Some(centroids.len()) != self.k.checked_mul(d) {
@@ -276,6 +286,7 @@ impl KMeans {
             threads: self.threads,
             device,
             strategy: self.strategy,
+            device_memory_limit: self.device_memory_limit,
         })
     }
 }
@@ -300,6 +311,8 @@ pub struct Params {
     /// Where it runs: a GPU where a strategy was named.
     pub device: Device,
     pub strategy: Strategy,
+    /// Bytes, positive.
+    pub device_memory_limit: Option<u64>,
 }
 
 fn invalid(option: &'static str, expected: &str, got: impl fmt::Display) -> KMeansError {

@@ -4,6 +4,7 @@
 //! nowhere else.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::features::{Column, Features};
 use crate::float::Float;
@@ -44,13 +45,14 @@ impl WeightScale {
 /// Which rows take part: all, or those whose bit is set.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    bits: Option<Vec<u64>>,
+    /// Shared: a selection is copied with the parts that it belongs to.
+    bits: Option<Arc<Vec<u64>>>,
 }
 
 impl Selection {
     /// The rows whose bit is set (bit `i % 64` of word `i / 64`).
     pub fn from_bits(bits: Vec<u64>) -> Self {
-        Self { bits: Some(bits) }
+        Self { bits: Some(Arc::new(bits)) }
     }
 
     /// Whether every row takes part.

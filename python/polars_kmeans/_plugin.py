@@ -80,6 +80,17 @@ def _integer(name: str, value: Any) -> int:
     return integer
 
 
+def _limit(value: Any) -> int | None:
+    """Return a number of bytes as the engine takes it: what is more than any memory is no more than that."""
+    if value is None:
+        return None
+    limit = _integer("device_memory_limit", value)
+    if limit < 0:
+        msg = f"device_memory_limit: expected a positive number of bytes, or none for what is free, got {limit}"
+        raise InvalidParameterError(msg)
+    return min(limit, 2**63 - 1)
+
+
 def _number(name: str, value: Any) -> float:
     try:
         if isinstance(value, (bool, str)):
@@ -114,6 +125,7 @@ class FitOptions:
     too_few: TooFew = "raise"
     history: History = "light"
     device: Device = "auto"
+    device_memory_limit: int | None = None
     given: Given | None = None
 
     def __post_init__(self) -> None:
@@ -143,6 +155,7 @@ class FitOptions:
             "too_few": str(self.too_few),
             "history": str(self.history),
             "device": str(self.device),
+            "device_memory_limit": _limit(self.device_memory_limit),
             "output": str(output),
             "weighted": weighted,
             "computed": computed,

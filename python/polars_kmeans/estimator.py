@@ -59,6 +59,7 @@ class KMeans(Generic[_Fitted]):
         too_few: Literal["raise"] = ...,
         history: History = ...,
         device: Device = ...,
+        device_memory_limit: int | None = ...,
     ) -> None: ...
 
     @overload
@@ -77,6 +78,7 @@ class KMeans(Generic[_Fitted]):
         too_few: Literal["null"],
         history: History = ...,
         device: Device = ...,
+        device_memory_limit: int | None = ...,
     ) -> None: ...
 
     def __init__(
@@ -94,9 +96,10 @@ class KMeans(Generic[_Fitted]):
         too_few: TooFew = "raise",
         history: History = "light",
         device: Device = "auto",
+        device_memory_limit: int | None = None,
     ) -> None:
         self._options = _plugin.FitOptions(
-            k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history, device
+            k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history, device, device_memory_limit
         )
         self._weight = None if weight is None else _plugin.weight_expr(weight)
 

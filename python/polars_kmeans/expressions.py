@@ -24,6 +24,7 @@ def kmeans(
     too_few: TooFew = "raise",
     history: History = "light",
     device: Device = "auto",
+    device_memory_limit: int | None = None,
     output: Output = "label",
 ) -> pl.Expr:
     """Cluster rows into `k` clusters by Lloyd's algorithm.
@@ -61,9 +62,12 @@ def kmeans(
     history
         `"light"` or `"full"`; of no consequence in an expression.
     device
-        Where it runs; the bits of the result are the same everywhere. `"auto"`: a GPU where one can be used, the data
-        fit and it is predicted to pay, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or
-        `"cuda:1"`: there, or an error. See :func:`polars_kmeans.devices`.
+        Where it runs; the bits of the result are the same everywhere. `"auto"`: a GPU where one can be used and it is
+        predicted to pay, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or
+        `"cuda:1"`: there, or an error. See :func:`polars_kmeans.devices`. Rows that do not fit on the GPU stream
+        through it in chunks.
+    device_memory_limit
+        Bytes of the GPU's memory that the fit may take; None: nine tenths of what is free. No matter on the CPU.
     output
         `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
 
@@ -96,7 +100,7 @@ def kmeans(
 
     """
     options = _plugin.FitOptions(
-        k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history, device
+        k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history, device, device_memory_limit
     )
     return _plugin.fit("kmeans", _plugin.features(columns), options, weight, output).alias("kmeans")
 
@@ -114,6 +118,7 @@ def centroids(
     null_policy: NullPolicy = "raise",
     too_few: TooFew = "raise",
     device: Device = "auto",
+    device_memory_limit: int | None = None,
 ) -> pl.Expr:
     """Cluster rows into `k` clusters and return their centroids: an aggregation, one value a group.
 
@@ -156,6 +161,6 @@ def centroids(
 
     """
     options = _plugin.FitOptions(
-        k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, "light", device
+        k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, "light", device, device_memory_limit
     )
     return _plugin.fit("centroids", _plugin.features(columns), options, weight).alias("centroids")

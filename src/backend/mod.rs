@@ -3,6 +3,7 @@
 //! A [`Session`] holds one fit's rows, labels and running sums. The trait is coarse: each call is one pass over the data (or
 //! one row), and only scalars, centroids and integer partials come out.
 
+pub mod chunking;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use super::chunking::{Chunking, row_bytes};
 use crate::error::{KMeansError, Result};
 use crate::params::Device;
 
@@ -162,50 +163,61 @@ pub struct Choice {
     pub place: Place,
     /// A sentence to read, with figures where figures decided.
     pub reason: String,
+    /// How the rows pass through a GPU that they do not fit on.
+    pub chunking: Option<Chunking>,
 }
 
 /// Chooses among the devices of this machine, which are asked only if the answer depends on them: small fits and morsels, of which
 /// there may be thousands a second, do not pay for it.
 ///
+/// `limit`: bytes of a GPU's memory that a fit may take, besides what is free there.
+///
 /// # Errors
 /// As [`choose`].
-pub fn place(requested: Device, shape: Shape) -> Result<Choice> {
+pub fn place(requested: Device, shape: Shape, limit: Option<u64>) -> Result<Choice> {
     let matter = match requested {
         Device::Cpu => false,
-        Device::Auto => pays(shape),
+        Device::Auto => pays(shape, None),
         Device::Cuda(_) => true,
     };
-    choose(requested, shape, &if matter { super::devices() } else { Ok(Vec::new()) })
+    choose(requested, shape, limit, &if matter { super::devices() } else { Ok(Vec::new()) })
 }
 
 /// Chooses among these devices.
 ///
 /// # Errors
 /// [`KMeansError::DeviceNotAvailable`] if a GPU is demanded that is not there or cannot be used, and
-/// [`KMeansError::NoMemory`] if the data do not fit there; never for [`Device::Auto`] and [`Device::Cpu`].
-pub fn choose(requested: Device, shape: Shape, devices: &Devices) -> Result<Choice> {
+/// [`KMeansError::NoMemory`] if the data do not fit there, those of a fit not even in chunks; never for [`Device::Auto`] and [`Device::Cpu`].
+pub fn choose(requested: Device, shape: Shape, limit: Option<u64>, devices: &Devices) -> Result<Choice> {
     let asked = format!("device=\"{requested}\" was asked for");
-    let cpu = |reason| Ok(Choice { place: Place::Cpu, reason });
+    let cpu = |reason| Ok(Choice { place: Place::Cpu, reason, chunking: None });
     let not_available = |reason| KMeansError::DeviceNotAvailable { requested: requested.to_string(), reason };
     match requested {
         Device::Cpu => cpu(asked),
         Device::Auto => {
-            let [on_cpu, on_gpu] = seconds(shape).map(duration);
-            let predicted = |gpu: &str| format!("{shape} are predicted to take {on_cpu} on the CPU and {on_gpu} on {gpu}");
-            if !pays(shape) {
-                return cpu(predicted("a GPU, which would not pay"));
+            let predicted = |chunking: Option<Chunking>, gpu: &str| {
+                let [on_cpu, on_gpu] = seconds(shape, chunking).map(duration);
+                format!("{shape} are predicted to take {on_cpu} on the CPU and {on_gpu} on {gpu}")
+            };
+            if !pays(shape, None) {
+                return cpu(predicted(None, "a GPU, which would not pay"));
             }
-            match roomiest(devices) {
-                Err(why) => cpu(format!("no GPU can be used: {why}")),
-                Ok(device) => match check_room(shape, device) {
-                    Err(why) => cpu(format!("the data do not fit on a GPU: they need {why}")),
-                    Ok(()) => Ok(Choice { place: Place::Cuda(device.ordinal), reason: predicted(&device.to_string()) }),
-                },
+            let device = match roomiest(devices) {
+                Err(why) => return cpu(format!("no GPU can be used: {why}")),
+                Ok(device) => device,
+            };
+            match room(shape, limit, device) {
+                Err(why) => cpu(format!("the data do not fit on a GPU: they need {why}")),
+                Ok(Some(chunking)) if !pays(shape, Some(chunking)) => {
+                    cpu(predicted(Some(chunking), "a GPU, which would not pay: ") + &chunking.to_string())
+                }
+                Ok(chunking) => on(device, chunking, predicted(chunking, &device.to_string())),
             }
         }
         Device::Cuda(None) => {
             let device = roomiest(devices).map_err(not_available)?;
-            on(device, shape, format!("{asked}, and {device} has the most free memory of those that can be used"))
+            let chunking = room(shape, limit, device).map_err(|what| KMeansError::NoMemory { what })?;
+            on(device, chunking, format!("{asked}, and {device} has the most free memory of those that can be used"))
         }
         Device::Cuda(Some(ordinal)) => {
             let devices = known(devices).map_err(not_available)?;
@@ -216,15 +228,15 @@ pub fn choose(requested: Device, shape: Shape, devices: &Devices) -> Result<Choi
             if !device.usable {
                 return Err(not_available(format!("{device}: {}", device.reason)));
             }
-            on(device, shape, asked)
+            let chunking = room(shape, limit, device).map_err(|what| KMeansError::NoMemory { what })?;
+            on(device, chunking, asked)
         }
     }
 }
 
-/// A GPU that was demanded, if the data fit.
-fn on(device: &DeviceInfo, shape: Shape, reason: String) -> Result<Choice> {
-    check_room(shape, device).map_err(|what| KMeansError::NoMemory { what })?;
-    Ok(Choice { place: Place::Cuda(device.ordinal), reason })
+fn on(device: &DeviceInfo, chunking: Option<Chunking>, reason: String) -> Result<Choice> {
+    let reason = chunking.map_or(reason.clone(), |chunking| format!("{reason}; {chunking}"));
+    Ok(Choice { place: Place::Cuda(device.ordinal), reason, chunking })
 }
 
 /// The devices, of which there is at least one; or why there is none.
@@ -266,19 +278,32 @@ pub fn bytes_needed(shape: Shape) -> u64 {
     block.saturating_add(rows.saturating_mul(row)).saturating_add(tables)
 }
 
-/// The error says how much is needed, where, and what there is.
-fn check_room(shape: Shape, device: &DeviceInfo) -> std::result::Result<(), String> {
-    let needed = bytes_needed(shape);
+/// How the rows pass through a GPU if they do not fit there at once. The error says how much is needed, where, and what there is.
+fn room(shape: Shape, limit: Option<u64>, device: &DeviceInfo) -> std::result::Result<Option<Chunking>, String> {
     // A tenth is left to the context, to fragmentation and to whoever else is there.
-    if needed <= device.memory_free - device.memory_free / 10 {
-        return Ok(());
+    let free = device.memory_free - device.memory_free / 10;
+    let room = limit.map_or(free, |limit| limit.min(free));
+    let (streams, needed) = (shape.job == Job::Fit, bytes_needed(shape));
+    // Kernels count the rows of a chunk in 32 bits.
+    if needed <= room && (!streams || u32::try_from(shape.rows).is_ok()) {
+        return Ok(None);
     }
-    let (needed, free, total) = (bytes(needed), bytes(device.memory_free), bytes(device.memory_total));
-    Err(format!("{needed} on {device}, where {free} of {total} are free and a tenth of that stays so"))
+    let needed = match streams.then(|| Chunking::new(shape, room)) {
+        Some(Ok(chunking)) => return Ok(Some(chunking)),
+        Some(Err(needed)) => format!("{} in chunks", bytes(needed)),
+        None => bytes(needed),
+    };
+    Err(match limit.filter(|&limit| limit < free) {
+        Some(limit) => format!("{needed} on {device}, where device_memory_limit allows {}", bytes(limit)),
+        None => {
+            let (free, total) = (bytes(device.memory_free), bytes(device.memory_total));
+            format!("{needed} on {device}, where {free} of {total} are free and a tenth of that stays so")
+        }
+    })
 }
 
 /// Seconds that it is predicted to take: on the CPU, and on a GPU.
-fn seconds(shape: Shape) -> [f64; 2] {
+fn seconds(shape: Shape, chunking: Option<Chunking>) -> [f64; 2] {
     let values = shape.rows as f64 * shape.features as f64;
     let (passes, cpu_rate, gpu_rate) = match shape.job {
         Job::Fit => (ITERATIONS, CPU_RATE, GPU_RATE),
@@ -286,19 +311,21 @@ fn seconds(shape: Shape) -> [f64; 2] {
         Job::Nearest | Job::Distances => (1.0, EXACT_CPU_RATE, EXACT_GPU_RATE),
     };
     let work = values * shape.clusters as f64 * passes;
-    let upload = values * if shape.float64 { 8.0 } else { 4.0 } / UPLOAD_RATE;
+    let upload = shape.rows as f64 * row_bytes(Shape { weighted: false, ..shape }) as f64 / UPLOAD_RATE;
+    // Chunks travel while others are computed on.
+    let again = chunking.map_or(0.0, |chunking| passes * upload * chunking.travelling());
     let download = shape.rows as f64 * shape.answer() as f64 / DOWNLOAD_RATE;
-    [work / cpu_rate, GPU_START + upload + work / gpu_rate + download]
+    [work / cpu_rate, GPU_START + upload + again.max(work / gpu_rate) + download]
 }
 
 /// Whether a GPU is predicted to be worth its while.
-fn pays(shape: Shape) -> bool {
-    let [cpu, gpu] = seconds(shape);
+fn pays(shape: Shape, chunking: Option<Chunking>) -> bool {
+    let [cpu, gpu] = seconds(shape, chunking);
     gpu * if shape.in_batches() { MORSEL_MARGIN } else { GPU_MARGIN } < cpu
 }
 
 /// 1234567 as "1,234,567".
-fn counted(number: u64) -> String {
+pub(crate) fn counted(number: u64) -> String {
     let digits = number.to_string();
     let places = digits.len();
     let comma = |i: usize| if i > 0 && (places - i).is_multiple_of(3) { "," } else { "" };
@@ -321,193 +348,4 @@ fn duration(seconds: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GB: u64 = 1_000_000_000;
-    const LARGE: Shape = Shape { job: Job::Fit, rows: 1_000_000, features: 32, clusters: 256, float64: false, weighted: false };
-    const SMALL: Shape = Shape { job: Job::Fit, rows: 2_000, features: 2, clusters: 3, float64: true, weighted: false };
-
-    fn device(ordinal: u32, free: u64) -> DeviceInfo {
-        let (usable, reason) = usable((13, 0), (9, 0));
-        DeviceInfo {
-            ordinal,
-            name: "NVIDIA H200".into(),
-            memory_free: free,
-            memory_total: 150 * GB,
-            compute_capability: (9, 0),
-            driver: (13, 0),
-            usable,
-            reason,
-        }
-    }
-
-    fn old(ordinal: u32) -> DeviceInfo {
-        let (usable, reason) = usable((13, 0), (6, 1));
-        DeviceInfo { name: "GTX 1080".into(), usable, reason, ..device(ordinal, 200 * GB) }
-    }
-
-    fn chosen(requested: Device, shape: Shape, devices: &Devices) -> (Place, String) {
-        let choice = choose(requested, shape, devices).unwrap();
-        (choice.place, choice.reason)
-    }
-
-    fn refused(requested: Device, shape: Shape, devices: &Devices) -> String {
-        choose(requested, shape, devices).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn the_cpu_is_always_there() {
-        let cpu = (Place::Cpu, "device=\"cpu\" was asked for".into());
-        assert_eq!(chosen(Device::Cpu, LARGE, &Err("no driver".into())), cpu);
-        assert_eq!(chosen(Device::Cpu, LARGE, &Ok(vec![device(0, 100 * GB)])), cpu);
-    }
-
-    #[test]
-    fn auto_falls_back_and_says_why() {
-        let there = Ok(vec![device(0, 100 * GB)]);
-        let (place, why) = chosen(Device::Auto, LARGE, &there);
-        assert_eq!(place, Place::Cuda(0));
-        let large = "1,000,000 rows x 32 features x 256 clusters are predicted to take 8.2 s on the CPU and 26 ms on";
-        assert_eq!(why, format!("{large} cuda:0 (NVIDIA H200)"));
-
-        let (place, why) = chosen(Device::Auto, SMALL, &there);
-        assert_eq!(place, Place::Cpu);
-        let small = "2,000 rows x 2 features x 3 clusters are predicted to take 12 us on the CPU and 3.0 ms on";
-        assert_eq!(why, format!("{small} a GPU, which would not pay"));
-
-        let none = Err("no NVIDIA driver".into());
-        assert_eq!(chosen(Device::Auto, LARGE, &none), (Place::Cpu, "no GPU can be used: no NVIDIA driver".into()));
-        let empty = (Place::Cpu, "no GPU can be used: the driver lists no GPU".into());
-        assert_eq!(chosen(Device::Auto, LARGE, &Ok(vec![])), empty);
-        let why = "no GPU can be used: cuda:0 (GTX 1080): its compute capability is 6.1, and at least 8.0 is needed";
-        assert_eq!(chosen(Device::Auto, LARGE, &Ok(vec![old(0)])), (Place::Cpu, why.into()));
-
-        let (place, why) = chosen(Device::Auto, LARGE, &Ok(vec![device(0, GB / 10), device(1, GB / 7)]));
-        assert_eq!(place, Place::Cpu);
-        let full = "the data do not fit on a GPU: they need 149 MB on cuda:1 (NVIDIA H200), where 143 MB of 150 GB are free";
-        assert_eq!(why, format!("{full} and a tenth of that stays so"));
-    }
-
-    #[test]
-    fn the_work_must_pay_for_the_start_and_the_upload() {
-        let least = |shape: Shape| (1..1_000_000).find(|&rows| pays(Shape { rows, ..shape })).unwrap();
-        let [cpu, gpu] = seconds(Shape { rows: least(LARGE), ..LARGE });
-        assert!((cpu / gpu - GPU_MARGIN).abs() < 0.01, "{cpu} {gpu}");
-        // Fewer clusters are less work a value, float64 values are longer to upload.
-        let two = Shape { clusters: 2, ..LARGE };
-        assert!(least(LARGE) < least(two) && least(two) < least(Shape { float64: true, ..two }));
-    }
-
-    #[test]
-    fn one_morsel_must_have_much_work() {
-        let morsel = |job, rows, features, clusters| Shape { job, rows, features, clusters, ..SMALL };
-        for job in [Job::Labels, Job::Nearest, Job::Distances] {
-            assert!(!pays(morsel(job, 100_000, 4, 16)), "{job:?}");
-            assert!(pays(morsel(job, 100_000, 256, 1_000)), "{job:?}");
-        }
-        // A fit goes over its rows again and again; a score is no morsel.
-        assert!(pays(morsel(Job::Fit, 100_000, 16, 64)) && !pays(morsel(Job::Labels, 100_000, 16, 64)));
-        assert!(pays(morsel(Job::Score, 1_000_000, 16, 64)) && !pays(morsel(Job::Labels, 1_000_000, 16, 64)));
-        let large = Shape { job: Job::Labels, rows: 10_000_000, ..LARGE };
-        let why = "10,000,000 rows x 32 features x 256 clusters are predicted to take 4.1 s on the CPU and 83 ms on";
-        let chosen = chosen(Device::Auto, large, &Ok(vec![device(0, GB)]));
-        assert_eq!(chosen, (Place::Cuda(0), format!("{why} cuda:0 (NVIDIA H200)")));
-    }
-
-    #[test]
-    fn predictions_take_bounded_memory() {
-        let shape = |job, rows, features, clusters| Shape { job, rows, features, clusters, ..LARGE };
-        assert_eq!(shape(Job::Labels, 1_000, 32, 256).batch(), 1_000);
-        assert_eq!(shape(Job::Labels, 1 << 30, 12, 256).batch(), (256 << 20) / 64);
-        assert_eq!(shape(Job::Nearest, 1 << 30, 8, 256).batch(), (256 << 20) / 64);
-        assert_eq!(shape(Job::Distances, 1 << 30, 2, 256).batch(), (256 << 20) / (2 * 4 + 12 + 256 * 8));
-        assert_eq!(shape(Job::Distances, 1 << 30, 2, 1 << 31).batch(), 1);
-        assert_eq!(shape(Job::Labels, 0, 2, 2).batch(), 0);
-        for job in [Job::Labels, Job::Nearest, Job::Distances] {
-            assert!(bytes_needed(shape(job, 1 << 40, 32, 256)) < 300 << 20, "{job:?}");
-            assert!(bytes_needed(shape(job, u64::MAX, usize::MAX, usize::MAX)) > u64::MAX / 2);
-        }
-        assert!(bytes_needed(shape(Job::Score, 1 << 30, 32, 256)) > 100 * GB);
-    }
-
-    #[test]
-    fn a_demand_takes_the_roomiest_or_the_one_named() {
-        let devices = Ok(vec![old(0), device(3, 70 * GB), device(1, 90 * GB), device(2, 90 * GB)]);
-        let (place, why) = chosen(Device::Cuda(None), SMALL, &devices);
-        assert_eq!(place, Place::Cuda(1));
-        let most = "cuda:1 (NVIDIA H200) has the most free memory of those that can be used";
-        assert_eq!(why, format!("device=\"cuda\" was asked for, and {most}"));
-        let third = (Place::Cuda(3), "device=\"cuda:3\" was asked for".into());
-        assert_eq!(chosen(Device::Cuda(Some(3)), SMALL, &devices), third);
-    }
-
-    #[test]
-    fn a_demand_that_cannot_be_met_says_what_there_is() {
-        let help = " (device=\"auto\" takes the CPU where no GPU can be used)";
-        let devices = Ok(vec![old(0), device(1, 90 * GB)]);
-        assert_eq!(
-            refused(Device::Cuda(Some(7)), SMALL, &devices),
-            format!(
-                "device=\"cuda:7\" cannot be used: there is no such GPU, only cuda:0 (GTX 1080), cuda:1 (NVIDIA H200){help}"
-            )
-        );
-        let capability = "cuda:0 (GTX 1080): its compute capability is 6.1, and at least 8.0 is needed";
-        let error = format!("device=\"cuda:0\" cannot be used: {capability}{help}");
-        assert_eq!(refused(Device::Cuda(Some(0)), SMALL, &devices), error);
-        let error = format!("device=\"cuda\" cannot be used: {capability}{help}");
-        assert_eq!(refused(Device::Cuda(None), SMALL, &Ok(vec![old(0)])), error);
-        for requested in [Device::Cuda(None), Device::Cuda(Some(0))] {
-            for (devices, why) in
-                [(Err("no NVIDIA driver".into()), "no NVIDIA driver"), (Ok(vec![]), "the driver lists no GPU")]
-            {
-                let error = format!("device=\"{requested}\" cannot be used: {why}{help}");
-                assert_eq!(refused(requested, SMALL, &devices), error);
-            }
-        }
-    }
-
-    #[test]
-    fn data_that_do_not_fit_where_they_must_are_no_memory() {
-        let there = Ok(vec![device(0, GB / 10)]);
-        for requested in [Device::Cuda(None), Device::Cuda(Some(0))] {
-            let error = choose(requested, LARGE, &there).unwrap_err();
-            assert!(matches!(error, KMeansError::NoMemory { .. }));
-            let what = "149 MB on cuda:0 (NVIDIA H200), where 100 MB of 150 GB are free and a tenth of that stays so";
-            assert_eq!(error.to_string(), format!("memory: expected room for {what}, got none"));
-        }
-    }
-
-    #[test]
-    fn memory_counts_features_rows_weights_and_tables() {
-        let tables = 32 * 256 * 64;
-        assert_eq!(bytes_needed(LARGE), 1_000_000 * (32 * 4 + 20) + tables);
-        assert_eq!(bytes_needed(Shape { float64: true, weighted: true, ..LARGE }), 1_000_000 * (32 * 8 + 28) + tables);
-        assert_eq!(bytes_needed(SMALL), 2_000 * 16 + 2_000 * 20 + 2 * 3 * 64);
-        assert_eq!(bytes_needed(Shape { rows: 1, features: 1, clusters: 1, ..LARGE }), 256 + 20 + 64);
-        // Absurd shapes do not wrap.
-        let absurd = Shape { rows: u64::MAX, features: usize::MAX, clusters: usize::MAX, ..SMALL };
-        assert!(bytes_needed(absurd) > u64::MAX / 2);
-        // Exactly nine tenths of what is free.
-        let needed = bytes_needed(LARGE);
-        let enough = needed + needed / 9 + 1;
-        assert!(check_room(LARGE, &device(0, enough)).is_ok());
-        assert!(check_room(LARGE, &device(0, enough - 2)).is_err());
-    }
-
-    #[test]
-    fn old_drivers_and_devices_are_not_usable() {
-        assert!(usable((13, 0), (8, 0)).0 && usable((14, 2), (12, 1)).0);
-        let (no, why) = usable((12, 8), (9, 0));
-        assert!(!no && why.contains("CUDA 12.8") && why.contains("CUDA 13.0") && why.contains("580"), "{why}");
-        let (no, why) = usable((13, 0), (7, 5));
-        assert!(!no && why.contains("7.5") && why.contains("8.0"), "{why}");
-    }
-
-    #[test]
-    fn figures_read_well() {
-        assert_eq!([7, 999, 1_000, 1_234_567].map(counted), ["7", "999", "1,000", "1,234,567"]);
-        assert_eq!([12, 1_500, 149_000_000, 3_000_000_000_000].map(bytes), ["12 B", "1.5 kB", "149 MB", "3.0 TB"]);
-        assert_eq!([2e-7, 0.0123, 8.2, 90.0, 36_000.0].map(duration), ["200 ns", "12 ms", "8.2 s", "1.5 min", "10 h"]);
-    }
-}
+mod tests;

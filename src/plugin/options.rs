@@ -23,6 +23,8 @@ pub struct FitOptions {
     too_few: String,
     history: String,
     pub device: String,
+    /// Bytes.
+    device_memory_limit: Option<u64>,
     pub output: String,
     pub weighted: bool,
     /// Whether the features are expressions other than plain columns.
@@ -121,7 +123,8 @@ impl FitOptions {
             .seed(seed)
             .null_policy(null_policy)
             .history(history)
-            .device(device))
+            .device(device)
+            .device_memory_limit(self.device_memory_limit))
     }
 
     pub fn too_few(&self) -> Result<TooFew> {

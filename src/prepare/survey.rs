@@ -89,7 +89,7 @@ impl Survey {
         }
     }
 
-    fn merge(&mut self, other: &Self) {
+    pub fn merge(&mut self, other: &Self) {
         self.columns.iter_mut().zip(&other.columns).for_each(|(a, b)| a.merge(b));
         self.largest = self.largest.max(other.largest);
         self.largest_weight = self.largest_weight.max(other.largest_weight);

@@ -7,4 +7,5 @@ mod oracle;
 mod refusals;
 mod same_bits;
 mod strategies;
+mod streaming;
 mod traps;

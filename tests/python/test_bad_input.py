@@ -171,6 +171,7 @@ PARAMETERS: list[Case] = [
             "null_policy": ["drop", None],
             "too_few": ["maybe"],
             "device": ["gpu", "cuda:-1", "cuda:x", None],
+            "device_memory_limit": [0, -1, 1.5],
             "output": ["both", None],
             "weight": [1.0],
         }.items()

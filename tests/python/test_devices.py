@@ -78,6 +78,34 @@ def test_devices_is_a_frame_of_the_cpu_and_the_gpus() -> None:
         assert gpus.null_count().sum_horizontal().item() == 0
 
 
+def test_a_memory_limit_is_accepted_and_refused_at_once() -> None:
+    for limit in (1, 2**40, 2**100, None):
+        pk.kmeans("x", k=2, device_memory_limit=limit)
+        pk.centroids("x", k=2, device_memory_limit=limit)
+        assert pk.KMeans(2, device_memory_limit=limit).fit(DF, "x").device == "cpu"
+    limits: list[Any] = [0, -1, 1.5, True, "1"]
+    for limit in limits:
+        for call in (pk.kmeans, pk.centroids):
+            with pytest.raises(pk.InvalidParameterError, match=r"^device_memory_limit: expected "):
+                call("x", k=2, device_memory_limit=limit)
+        with pytest.raises(pk.InvalidParameterError, match=r"^device_memory_limit: expected "):
+            pk.KMeans(2, device_memory_limit=limit)
+
+
+@needs_gpu
+def test_rows_that_do_not_fit_stream_and_too_little_memory_is_an_error() -> None:
+    frame = pl.DataFrame({f"x{f}": [float(i * (f + 3) % 1009) for i in range(50_000)] for f in range(4)})
+    resident = pk.KMeans(5, device="cuda").fit(frame, pl.all())
+    streamed = pk.KMeans(5, device="cuda", device_memory_limit=1_500_000).fit(frame, pl.all())
+    assert streamed == resident
+    assert streamed.device_reason is not None
+    assert "stream through it in " in streamed.device_reason
+    labels = frame.select(pk.kmeans(pl.all(), k=5, device="cuda", device_memory_limit=1_500_000))
+    assert labels.equals(frame.select(resident.predict().alias("kmeans")))
+    with pk.typed_errors(), pytest.raises(pk.NoMemoryError, match=r"device_memory_limit allows 1\.0 kB"):
+        frame.select(pk.kmeans(pl.all(), k=5, device="cuda", device_memory_limit=1_000))
+
+
 def test_a_gpu_that_is_not_there_is_an_error_that_says_what_there_is() -> None:
     said = r'^device="cuda:99" cannot be used: .* \(device="auto" takes the CPU where no GPU can be used\)$'
     with pytest.raises(pk.DeviceError, match=said) as caught:

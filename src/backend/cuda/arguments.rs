@@ -97,6 +97,9 @@ pub struct Control {
 // SAFETY: numbers without padding.
 unsafe impl Plain for Control {}
 
+/// The bytes of a control that kernels of one chunk count by, or that are 0 between kernels: from `contested` on.
+pub const CONTROL_OF_CHUNK: std::ops::Range<usize> = std::mem::offset_of!(Control, contested)..size_of::<Control>();
+
 /// `Control::stop` when a cluster is empty and the host has to update.
 pub const STOP_EMPTY: u32 = 2;
 

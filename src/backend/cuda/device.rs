@@ -7,12 +7,14 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
 use super::kernels::KERNELS;
+use crate::backend::chunking::ALLOCATION;
 use crate::error::{KMeansError, Result};
 
 /// Plain data that kernels read and write: any bit pattern of the right size is a value.
@@ -172,7 +174,8 @@ impl Gpu {
         // SAFETY: buffers are only used on the stream that they were allocated on (see `Buffer`), or after it was waited for,
         // so nothing relies on the library's own tracking.
         unsafe { self.context.disable_event_tracking() };
-        Ok(Queue { stream: self.context.new_stream().map_err(failed("making a stream"))?, gpu: self.clone() })
+        let stream = self.context.new_stream().map_err(failed("making a stream"))?;
+        Ok(Queue { stream, gpu: self.clone(), room: None })
     }
 }
 
@@ -181,6 +184,13 @@ impl Gpu {
 pub struct Queue {
     pub stream: Arc<CudaStream>,
     pub gpu: Arc<Gpu>,
+    /// Where it may not take all that there is.
+    room: Option<Arc<Room>>,
+}
+
+/// Device memory that a queue may take.
+struct Room {
+    left: AtomicU64,
 }
 
 /// Device memory that belongs to a queue; freed, in the queue's order, when dropped.
@@ -195,7 +205,32 @@ unsafe impl<T: Plain> Send for Buffer<T> {}
 // SAFETY: as above; the host changes nothing through a shared reference.
 unsafe impl<T: Plain> Sync for Buffer<T> {}
 
+/// What an allocation takes.
+fn allocated(bytes: usize) -> u64 {
+    (bytes as u64).next_multiple_of(ALLOCATION)
+}
+
 impl Queue {
+    /// The same queue, whose buffers may take so many bytes at a time.
+    pub fn within(self, bytes: u64) -> Self {
+        Self { room: Some(Arc::new(Room { left: AtomicU64::new(bytes) })), ..self }
+    }
+
+    /// Takes room for an allocation, if there is any.
+    fn take_room(&self, bytes: usize) -> Result<()> {
+        let Some(room) = &self.room else { return Ok(()) };
+        let taken = room.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(allocated(bytes)));
+        taken
+            .map(|_| ())
+            .map_err(|left| KMeansError::NoMemory { what: format!("{bytes} bytes on the GPU, {left} of which are allowed") })
+    }
+
+    fn give_room_back(&self, bytes: usize) {
+        if let Some(room) = &self.room {
+            room.left.fetch_add(allocated(bytes), Ordering::Relaxed);
+        }
+    }
+
     /// Makes the GPU's context current on the calling thread: fits move between threads.
     fn bind(&self) -> Result<()> {
         self.gpu.context.bind_to_thread().map_err(failed("binding the GPU"))
@@ -208,8 +243,10 @@ impl Queue {
             .max(1)
             .checked_mul(size_of::<T>())
             .ok_or_else(|| KMeansError::NoMemory { what: format!("{len} values on the GPU") })?;
+        self.take_room(bytes)?;
         // SAFETY: the memory is written before it is read: by a copy, by `fill`, or by the kernel that it is handed to as output.
         let address = unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }
+            .inspect_err(|_| self.give_room_back(bytes))
             .map_err(|error| failed(&format!("{bytes} bytes"))(error))?;
         Ok(Buffer { address, len, queue: self.clone(), kind: PhantomData })
     }
@@ -316,6 +353,16 @@ impl<T: Plain> Buffer<T> {
             .map_err(failed("clearing memory"))
     }
 
+    /// Sets some of the bytes.
+    pub fn fill_bytes(&self, bytes: std::ops::Range<usize>, byte: u8) -> Result<()> {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.len * size_of::<T>(), "{bytes:?} of {} values", self.len);
+        self.queue.bind()?;
+        let at = self.address + bytes.start as u64;
+        // SAFETY: the range is within the buffer (asserted).
+        unsafe { result::memset_d8_async(at, byte, bytes.len(), self.queue.stream.cu_stream()) }
+            .map_err(failed("clearing memory"))
+    }
+
     /// Copies host values to `first` on. From pageable memory, the values have been read when this returns.
     pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
@@ -353,6 +400,7 @@ impl<T: Plain> Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
+        self.queue.give_room_back(self.len.max(1) * size_of::<T>());
         // An error here means that the context is gone, and the memory with it.
         if self.queue.gpu.context.bind_to_thread().is_ok() {
             // SAFETY: allocated by `alloc` on this stream and freed once; earlier work of the queue comes first.

@@ -2,7 +2,9 @@
 
 mod arguments;
 mod chooser;
+mod chunks;
 mod device;
+mod draws;
 mod plan;
 pub mod predict;
 mod prepare;
@@ -10,6 +12,7 @@ mod probe;
 mod rows;
 mod seeds;
 mod session;
+mod stream;
 mod systems;
 mod upload;
 

@@ -352,6 +352,7 @@ mod tests {
 
     #[test]
     fn few_dimensions_live_in_registers() {
+        assert_eq!(REGISTER_DIMENSIONS.last(), Some(&crate::backend::chunking::LABELS_IN_PLACE));
         let of = |named, d| Strategy::of(named, d, 5_000, 227 << 10);
         assert_eq!(of(Named::RegistersSingle, 5).unwrap(), Strategy::Registers { dimensions: 6, group: 0 });
         assert_eq!(of(Named::RegistersGroups16, 12).unwrap(), Strategy::Registers { dimensions: 12, group: 16 });

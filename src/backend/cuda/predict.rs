@@ -414,7 +414,7 @@ pub fn inertia<T: Float + Plain>(
 ) -> Result<f64> {
     let queue = table.queue()?;
     let mut parts = [Part::new(features.clone(), weights.cloned())];
-    let mut passes = DevicePasses::new(&queue, &mut parts);
+    let mut passes = DevicePasses::new(&queue, &mut parts, None);
     let mut survey = passes.survey()?;
     if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(passes.parts())).flatten() {
         return Err(error);
@@ -434,7 +434,7 @@ pub fn inertia<T: Float + Plain>(
     if let Some(scale) = scales.weights {
         passes.round_weights(scale)?;
     }
-    let rows = passes.into_rows();
+    let rows = passes.into_chunks().into_resident()?;
     let labels = table.assign(&queue, &rows)?;
     let (centroids, pending) = (queue.upload(&model.centroids)?, queue.zeros::<u64>(4 * table.k)?);
     let table_copies = copies(table.k * 2, TABLE_BYTES, MOST_TABLE_BYTES);

@@ -5,11 +5,11 @@
 //! about single values is always looked for by the host.
 
 use super::arguments::Factors;
+use super::chunks::{Chunk, Chunks};
 use super::device::{Buffer, Plain, Queue};
-use super::rows::{DeviceRows, RowsArgument};
-use super::upload::upload;
+use super::rows::RowsArgument;
+use crate::backend::chunking::Chunking;
 use crate::error::{KMeansError, Result};
-use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::prepare::passes::Passes;
 use crate::prepare::quanta::Counts;
@@ -28,8 +28,9 @@ const BLOCKS: usize = 8_192;
 pub struct DevicePasses<'p, 'a, T> {
     queue: Queue,
     parts: &'p mut [Part<'a, T>],
+    chunking: Option<Chunking>,
     /// From pass 1 on.
-    rows: Option<DeviceRows<T>>,
+    chunks: Option<Chunks<'a, T>>,
 }
 
 // The arguments, as `kernels/prepare.cu` declares them.
@@ -81,15 +82,6 @@ struct WeightFacts {
 // SAFETY: numbers without padding.
 unsafe impl Plain for WeightFacts {}
 
-/// `RoundWeights`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RoundWeightsArgument {
-    w: u64,
-    n: u64,
-    quantum: f64,
-}
-
 /// `CountSmall`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -121,6 +113,9 @@ struct VarianceArgument {
     chunk: u64,
 }
 
+/// How many rows there are in consecutive ranges, and how many of these have a positive weight.
+type PositiveRows = Vec<(usize, u64)>;
+
 /// How a pass is cut: a block has a chunk of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
@@ -151,78 +146,90 @@ fn too_many(what: &str) -> KMeansError {
 
 impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// Nothing is sent before pass 1.
-    pub fn new(queue: &Queue, parts: &'p mut [Part<'a, T>]) -> Self {
-        Self { queue: queue.clone(), parts, rows: None }
+    pub fn new(queue: &Queue, parts: &'p mut [Part<'a, T>], chunking: Option<Chunking>) -> Self {
+        Self { queue: queue.clone(), parts, chunking, chunks: None }
     }
 
     /// The kept rows, with weights `w^`, once they are prepared.
-    pub fn into_rows(self) -> DeviceRows<T> {
-        let Some(rows) = self.rows else { unreachable!("rows are prepared") };
-        rows
+    pub fn into_chunks(self) -> Chunks<'a, T> {
+        let Some(chunks) = self.chunks else { unreachable!("rows are prepared") };
+        chunks
     }
 
-    fn rows(&self) -> &DeviceRows<T> {
-        let Some(rows) = &self.rows else { unreachable!("pass 1 comes first") };
-        rows
+    fn chunks(&self) -> &Chunks<'a, T> {
+        let Some(chunks) = &self.chunks else { unreachable!("pass 1 comes first") };
+        chunks
     }
 
     fn n_features(&self) -> usize {
         self.parts[0].features.n_features()
     }
 
-    /// Launches a pass that has a block for every chunk of every column.
+    /// Launches a pass that has a block for every piece of every column.
     ///
     /// # Safety
     /// As for [`Queue::launch`], for a kernel `{name}_f32` or `{name}_f64` of this module.
-    unsafe fn launch<A: Copy>(&self, name: &str, cut: Cut, argument: &A) -> Result<()> {
+    unsafe fn launch<A: Copy>(&self, name: &str, cut: Cut, d: usize, argument: &A) -> Result<()> {
         let kernel = self.queue.gpu.kernel("prepare", &format!("{name}_{}", if T::IS_F32 { "f32" } else { "f64" }))?;
         // SAFETY: the caller's.
-        unsafe { self.queue.launch(kernel, cut.blocks(self.rows().d)?, THREADS, 0, argument) }
+        unsafe { self.queue.launch(kernel, cut.blocks(d)?, THREADS, 0, argument) }
     }
 
     /// Sends the kept rows and surveys them.
     fn send(&mut self) -> Result<Survey> {
-        self.rows = None;
+        self.chunks = None;
         let kept: usize = self.parts.iter().map(|part| part.selection.count(0..part.features.n_rows())).sum();
         if kept == 0 {
             return Ok(Survey::empty(self.n_features()));
         }
-        if u32::try_from(kept).is_err() {
+        if self.chunking.is_none() && u32::try_from(kept).is_err() {
             return Err(too_many("rows"));
         }
-        self.rows = Some(upload(&self.queue, self.parts)?);
-        let (columns, largest, columns_finite) = self.extents("survey")?;
-        let (mut survey, weights_finite) = self.survey_weights()?;
-        survey.largest = columns.iter().fold(largest, |m, column| m.max(column.largest));
-        survey.columns = columns;
-        // The host counts them.
-        survey.bad = u64::from(!(columns_finite && weights_finite));
+        self.chunks = Some(Chunks::new(&self.queue, self.parts, self.chunking)?);
+        let mut survey = Survey::empty(self.n_features());
+        // Chunk by chunk: where it begins, and how many rows of positive weight there are in how many rows.
+        let mut positive: Vec<(usize, PositiveRows)> = Vec::new();
+        self.chunks().visit(|chunk| {
+            let (columns, largest, columns_finite) = self.extents("survey", chunk)?;
+            let (mut here, weights_finite, counts) = self.survey_weights(chunk)?;
+            here.largest = columns.iter().fold(largest, |m, column| m.max(column.largest));
+            here.columns = columns;
+            // The host counts them.
+            here.bad = u64::from(!(columns_finite && weights_finite));
+            survey.merge(&here);
+            positive.push((chunk.first, counts));
+            Ok(())
+        })?;
+        if let Some(Chunks::Streamed(stream)) = &mut self.chunks {
+            positive.sort_unstable();
+            stream.set_positive(positive.into_iter().flat_map(|(_, counts)| counts).collect());
+        }
         Ok(survey)
     }
 
     /// Extents of the columns, the largest magnitude over all rows if they are weighted, and whether all values are finite.
-    fn extents(&self, kernel: &str) -> Result<(Vec<Extent>, f64, bool)> {
-        let rows = self.rows();
+    fn extents(&self, kernel: &str, chunk: &Chunk<'_, T>) -> Result<(Vec<Extent>, f64, bool)> {
+        let rows = chunk.rows;
         let cut = Cut::new(rows.n, rows.d);
-        let chunks: Buffer<ChunkExtent> = self.queue.alloc(cut.chunks * rows.d)?;
-        let argument = SurveyArgument { rows: rows.argument(), extents: chunks.at(), chunk: cut.chunk as u64 };
+        let pieces: Buffer<ChunkExtent> = self.queue.alloc(cut.chunks * rows.d)?;
+        let argument = SurveyArgument { rows: rows.argument(), extents: pieces.at(), chunk: cut.chunk as u64 };
         // SAFETY: `Survey`; a block writes the extent of its number, and reads rows that the stride has room for.
-        unsafe { self.launch(kernel, cut, &argument)? };
-        Ok(merge(&chunks.to_vec()?, rows.d))
+        unsafe { self.launch(kernel, cut, rows.d, &argument)? };
+        Ok(merge(&pieces.to_vec()?, rows.d))
     }
 
-    /// What the weights say, and whether all are finite.
-    fn survey_weights(&self) -> Result<(Survey, bool)> {
-        let rows = self.rows();
+    /// What the weights say, whether all are finite, and how many are positive of so many.
+    fn survey_weights(&self, chunk: &Chunk<'_, T>) -> Result<(Survey, bool, PositiveRows)> {
+        let rows = chunk.rows;
         let empty = Survey::empty(0);
-        let Some(w) = &rows.weights else { return Ok((Survey { positive: rows.n as u64, ..empty }, true)) };
+        let Some(w) = &rows.weights else { return Ok((Survey { positive: rows.n as u64, ..empty }, true, Vec::new())) };
         let cut = Cut::new(rows.n, 1);
-        let chunks: Buffer<WeightFacts> = self.queue.alloc(cut.chunks)?;
-        let argument = WeightSurveyArgument { w: w.at(), facts: chunks.at(), n: rows.n as u64, chunk: cut.chunk as u64 };
+        let pieces: Buffer<WeightFacts> = self.queue.alloc(cut.chunks)?;
+        let argument = WeightSurveyArgument { w: w.at(), facts: pieces.at(), n: rows.n as u64, chunk: cut.chunk as u64 };
         let kernel = self.queue.gpu.kernel("prepare", "weight_survey")?;
         // SAFETY: `WeightSurvey`; a block writes the facts of its number.
         unsafe { self.queue.launch(kernel, cut.blocks(1)?, THREADS, 0, &argument)? };
-        let facts = chunks.to_vec()?;
+        let facts = pieces.to_vec()?;
         let survey = Survey {
             largest_weight: facts.iter().fold(0.0, |m, facts| m.max(facts.largest)),
             all_weights_one: facts.iter().all(|facts| facts.other_than_one == 0),
@@ -230,7 +237,9 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
             positive: facts.iter().map(|facts| facts.positive).sum(),
             ..empty
         };
-        Ok((survey, facts.iter().all(|facts| facts.not_finite == 0)))
+        let lengths = (0..rows.n).step_by(cut.chunk).map(|first| cut.chunk.min(rows.n - first));
+        let positive = lengths.zip(&facts).map(|(len, facts)| (len, facts.positive)).collect();
+        Ok((survey, facts.iter().all(|facts| facts.not_finite == 0), positive))
     }
 }
 
@@ -268,52 +277,55 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
         select_finite(self.parts);
         let survey = self.send()?;
         debug_assert_eq!(survey.bad, 0);
-        let kept = self.rows.as_ref().map_or(0, |rows| rows.n as u64);
+        let kept = self.chunks.as_ref().map_or(0, |chunks| chunks.n() as u64);
         let all: u64 = self.parts.iter().map(|part| part.features.n_rows() as u64).sum();
         Ok(Survey { bad: all - kept, ..survey })
     }
 
     fn round_weights(&mut self, scale: WeightScale) -> Result<()> {
-        let rows = self.rows();
-        let Some(w) = &rows.weights else { return Ok(()) };
-        let argument = RoundWeightsArgument { w: w.at(), n: rows.n as u64, quantum: power_of_two(scale.exponent - 53) };
-        let kernel = self.queue.gpu.kernel("prepare", "round_weights")?;
-        let blocks = rows.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize) as u32;
-        // SAFETY: `RoundWeights`; the first n weights are read and written, each by one thread.
-        unsafe { self.queue.launch(kernel, blocks, THREADS, 0, &argument) }
+        let Some(chunks) = &mut self.chunks else { unreachable!("pass 1 comes first") };
+        chunks.round_weights(scale)
     }
 
     fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
-        Ok(self.extents("weighted_extents")?.0)
+        let mut all = vec![Extent::EMPTY; self.n_features()];
+        self.chunks().visit(|chunk| {
+            let (here, ..) = self.extents("weighted_extents", chunk)?;
+            all.iter_mut().zip(&here).for_each(|(all, here)| all.merge(here));
+            Ok(())
+        })?;
+        Ok(all)
     }
 
     /// Weights are 1 or 0 wherever values and contributions are the same.
     fn count_small(&mut self, largest: &[Option<f64>], _weighted: bool) -> Result<Vec<Counts>> {
-        let rows = self.rows();
-        let cut = Cut::new(rows.n, rows.d);
         let largest: Vec<f64> = largest.iter().map(|largest| largest.unwrap_or(-1.0)).collect();
-        let (largest, counts) = (self.queue.upload(&largest)?, self.queue.zeros::<u64>(3 * rows.d)?);
-        let chunk = cut.chunk as u64;
-        let argument = CountSmallArgument { rows: rows.argument(), largest: largest.at(), counts: counts.at(), chunk };
-        // SAFETY: `CountSmall`; d thresholds are read, 3 d counts added to, rows read that the stride has room for.
-        unsafe { self.launch("count_small", cut, &argument)? };
+        let (largest, counts) = (self.queue.upload(&largest)?, self.queue.zeros::<u64>(3 * self.n_features())?);
+        self.chunks().visit(|Chunk { rows, .. }| {
+            let cut = Cut::new(rows.n, rows.d);
+            let chunk = cut.chunk as u64;
+            let argument = CountSmallArgument { rows: rows.argument(), largest: largest.at(), counts: counts.at(), chunk };
+            // SAFETY: `CountSmall`; d thresholds are read, 3 d counts added to, rows read that the stride has room for.
+            unsafe { self.launch("count_small", cut, rows.d, &argument) }
+        })?;
         Ok(counts.to_vec()?.as_chunks().0.to_vec())
     }
 
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
-        let rows = self.rows();
-        let cut = Cut::new(rows.n, rows.d);
         let moments = moments.iter().map(|m| MomentsArgument {
             middle: m.middle,
             first: Factors::from(&m.first),
             second: Factors::from(&m.second),
         });
         let moments = self.queue.upload(&moments.collect::<Vec<_>>())?;
-        let sums = self.queue.zeros::<i128>(2 * rows.d)?;
-        let chunk = cut.chunk as u64;
-        let argument = VarianceArgument { rows: rows.argument(), moments: moments.at(), sums: sums.at(), chunk };
-        // SAFETY: `Variance`; d moments are read, 2 d sums added to, rows read that the stride has room for.
-        unsafe { self.launch("variance", cut, &argument)? };
+        let sums = self.queue.zeros::<i128>(2 * self.n_features())?;
+        self.chunks().visit(|Chunk { rows, .. }| {
+            let cut = Cut::new(rows.n, rows.d);
+            let chunk = cut.chunk as u64;
+            let argument = VarianceArgument { rows: rows.argument(), moments: moments.at(), sums: sums.at(), chunk };
+            // SAFETY: `Variance`; d moments are read, 2 d sums added to, rows read that the stride has room for.
+            unsafe { self.launch("variance", cut, rows.d, &argument) }
+        })?;
         Ok(sums.to_vec()?.as_chunks().0.to_vec())
     }
 }

@@ -2,7 +2,9 @@
 
 use super::device::{Buffer, Plain, Queue};
 use crate::error::Result;
+use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::tile::WeightScale;
 
 /// The stride is a multiple of this, so that every column is aligned and kernels may read whole tiles.
 pub const ROW_ALIGNMENT: usize = 1_024;
@@ -30,6 +32,34 @@ pub struct RowsArgument {
     d: i32,
 }
 
+impl RowsArgument {
+    /// Of one row: its values, and its weight or 0.
+    pub fn of_one<T: Plain>(x: &Buffer<T>, w: u64) -> Self {
+        Self { x: x.at(), w, stride: 1, n: 1, d: x.len() as i32 }
+    }
+}
+
+/// `RoundWeights` of `kernels/prepare.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RoundWeightsArgument {
+    w: u64,
+    n: u64,
+    quantum: f64,
+}
+
+/// Threads of a block of `round_weights`.
+const THREADS: u32 = 256;
+
+/// Where columns and weights are, for who sends them there.
+#[derive(Clone, Copy)]
+pub struct RowsPlace {
+    pub x: u64,
+    /// 0 where there are none.
+    pub weights: u64,
+    pub stride: usize,
+}
+
 impl<T: Float + Plain> DeviceRows<T> {
     /// Room for `n` rows of `d` features; only the padding is written.
     pub fn new(queue: &Queue, n: usize, d: usize, weighted: bool) -> Result<Self> {
@@ -44,6 +74,30 @@ impl<T: Float + Plain> DeviceRows<T> {
             weights.write(n, &no_weights)?;
         }
         Ok(Self { queue: queue.clone(), x, stride, n, d, weights })
+    }
+
+    pub fn place(&self) -> RowsPlace {
+        RowsPlace { x: self.x.at(), weights: self.weights.as_ref().map_or(0, Buffer::at), stride: self.stride }
+    }
+
+    /// Makes the padding zero, where other rows were.
+    pub fn clear_padding(&self) -> Result<()> {
+        if self.n == self.stride {
+            return Ok(());
+        }
+        let bytes = |column: usize, size: usize| (column * self.stride + self.n) * size..(column + 1) * self.stride * size;
+        (0..self.d).try_for_each(|f| self.x.fill_bytes(bytes(f, size_of::<T>()), 0))?;
+        self.weights.as_ref().map_or(Ok(()), |weights| weights.fill_bytes(bytes(0, size_of::<f64>()), 0))
+    }
+
+    /// Makes weights `w^`; once more changes nothing.
+    pub fn round_weights(&self, scale: WeightScale) -> Result<()> {
+        let Some(w) = &self.weights else { return Ok(()) };
+        let argument = RoundWeightsArgument { w: w.at(), n: self.n as u64, quantum: power_of_two(scale.exponent - 53) };
+        let kernel = self.queue.gpu.kernel("prepare", "round_weights")?;
+        let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize) as u32;
+        // SAFETY: `RoundWeights`; the first n weights are read and written, each by one thread.
+        unsafe { self.queue.launch(kernel, blocks, THREADS, 0, &argument) }
     }
 
     /// As kernels take it.

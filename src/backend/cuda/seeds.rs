@@ -300,6 +300,17 @@ fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>) -> Result<
     Ok(total.to_vec()?[0])
 }
 
+/// Writes the total weight of each range of so many rows to `totals` on, which has room for them.
+pub fn weight_totals<T: Float + Plain>(rows: &DeviceRows<T>, scale: WeightScale, range: usize, totals: u64) -> Result<()> {
+    let ranges = Ranges { rows: range, count: rows.n.div_ceil(range) };
+    let weight_to_integer = power_of_two(53 - scale.exponent);
+    let draws = DrawsArgument { weight_to_integer, ..draws(rows, ranges, Draw::Weight) };
+    let total = rows.queue.zeros::<u128>(1)?;
+    let kernel = rows.queue.gpu.kernel("seed", "seed_totals")?;
+    // SAFETY: `Totals`; one total is written a range, which is the caller's promise.
+    unsafe { rows.queue.launch(kernel, draws.ranges, 256, 0, &TotalsArgument { draws, totals, total: total.at() }) }
+}
+
 /// Rows that were drawn, on the device.
 struct Found<T> {
     rows: Buffer<u64>,

@@ -9,46 +9,48 @@
 //!   update    exact means, shift, stop?, copies for the next assign                     kernels/update.cu
 //! ```
 //! Iterations are queued in batches; once the device has decided to stop, the kernels of later ones return at once. The host waits
-//! once a batch, and takes over only where a cluster is empty.
+//! once a batch, and takes over only where a cluster is empty. Where the rows pass through the device, assign to deltas run chunk by
+//! chunk, and the host, which feeds them, waits once an iteration.
 
+mod far;
 mod host;
+mod inertia;
+mod labels;
 mod system;
 
 pub use self::system::{check, launch_rows};
 
+use self::inertia::PendingInertia;
 use self::system::Running;
 use super::arguments::{
-    Assign, Bound, BoundTerms, Candidate, Contested, Control, Deltas, DistanceArgument, Factors, Farthest, Inertia,
-    LabelsArgument, Masked, Part, Record, Relocate, STOP_EMPTY, Settle, SumsArgument, Update, has_one_limb,
+    Assign, Bound, BoundTerms, CONTROL_OF_CHUNK, Contested, Control, Deltas, DistanceArgument, Factors, LabelsArgument, Part,
+    Record, STOP_EMPTY, Settle, SumsArgument, Update, has_one_limb,
 };
 use super::chooser;
+use super::chunks::{Chunk, Chunks};
 use super::device::{Buffer, Plain, Queue};
-use super::plan::{Launch, Plan, Strategy, THREADS, settle_values};
-use super::rows::DeviceRows;
-use super::seeds::{self, DeviceSeeds};
+use super::draws::{self, Draws, SeedLabels};
+use super::plan::{Launch, Plan, Strategy, settle_values};
 use crate::backend::{Assigned, Far, Iteration, Progress, Session, Stop};
 use crate::certify::ExpandedTerms;
 use crate::error::Result;
 use crate::fixed::{Limbs, frexp, power_of_two};
 use crate::float::Float;
-use crate::parallel::{for_each_task, workers_for};
 use crate::params::{Init, Params};
-use crate::partial::{Partial, UNASSIGNED};
+use crate::partial::Partial;
 use crate::prepare::Prepared;
 
 /// Iterations of the first batch, and of the longest.
 const FIRST_BATCH: u32 = 8;
 const LONGEST_BATCH: u32 = 32;
-/// Labels that a thread widens at a time.
-const LABEL_TASK: usize = 1 << 18;
-/// Blocks of the search for the farthest row.
-const FARTHEST_BLOCKS: u32 = 1_024;
+/// Rows after which pending sums are folded: their two words hold twice as many values.
+const MOST_PENDING: usize = 1 << 31;
 /// Powers of two by which copies are scaled: of values and of their squares, none leaves float32.
 const SCALE_EXPONENTS: std::ops::RangeInclusive<i32> = -126..=126;
 
 /// One fit's rows on one GPU.
 pub struct CudaSession<'a, T> {
-    rows: DeviceRows<T>,
+    rows: Chunks<'a, T>,
     prepared: &'a Prepared,
     plan: Plan,
     k: usize,
@@ -81,7 +83,7 @@ pub struct CudaSession<'a, T> {
     records: Buffer<Record>,
     parts: Buffer<Part>,
     contested: Buffer<Contested>,
-    seeds: Option<DeviceSeeds<T>>,
+    seeds: Option<Draws<T>>,
     /// The host's copy of the sums, where it is current.
     partial: Option<Partial>,
     /// What a named system needs besides.
@@ -90,13 +92,13 @@ pub struct CudaSession<'a, T> {
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// A session over rows whose weights were rounded.
-    pub fn new(rows: DeviceRows<T>, prepared: &'a Prepared, params: &Params) -> Result<Self> {
-        let (queue, d, n, k) = (rows.queue.clone(), rows.d, rows.n, params.k);
+    pub fn new(rows: Chunks<'a, T>, prepared: &'a Prepared, params: &Params) -> Result<Self> {
+        let (queue, d, n, k) = (rows.queue().clone(), rows.d(), rows.longest(), params.k);
         let starting = if let Init::Given(centroids) = &params.init { &centroids[..] } else { &[] };
         let columns = d + usize::from(prepared.weights.is_some());
         let two = prepared.weights.is_some() || prepared.scales.iter().any(|scale| scale.limbs == Limbs::Two);
         let limbs = 1 + usize::from(two);
-        let (strategy, running) = system::set_up::<T>(&queue, params, [n, d, k], columns, limbs)?;
+        let (strategy, running) = system::set_up::<T>(&rows, params, k, columns, limbs)?;
         let plan = Plan::new::<T>(&queue.gpu, strategy, [n, d, k], columns, limbs)?;
 
         let offset = |f: usize, x: f64| (x - prepared.centre[f]).abs();
@@ -126,7 +128,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let typed = |values: &[f64]| -> Vec<T> { values.iter().map(|&v| T::from_f64(v)).collect() };
         let arrays = if plan.rest.is_some() || running.is_some() { 2 } else { 1 };
         let mut session = Self {
-            labels: (0..arrays).map(|_| queue.alloc(rows.stride * plan.label_bytes)).collect::<Result<_>>()?,
+            labels: (0..arrays).map(|_| queue.alloc(rows.padded() * plan.label_bytes)).collect::<Result<_>>()?,
             current: 0,
             columns,
             limbs,
@@ -151,7 +153,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             control: queue.zeros(1)?,
             records: queue.zeros(LONGEST_BATCH as usize)?,
             parts: queue.alloc(plan.update.blocks.max(plan.start.blocks) as usize)?,
-            contested: queue.alloc(n)?,
+            contested: queue.alloc(if plan.rest.is_some() || running.is_some() { n } else { 0 })?,
             seeds: None,
             partial: None,
             running,
@@ -166,8 +168,10 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         Ok(session)
     }
 
-    fn labels_argument(&self, which: usize) -> LabelsArgument {
-        LabelsArgument { at: self.labels[which % self.labels.len()].at(), bytes: self.plan.label_bytes as i32 }
+    /// The labels from row `first` on.
+    fn labels_argument(&self, which: usize, first: usize) -> LabelsArgument {
+        let bytes = self.plan.label_bytes;
+        LabelsArgument { at: self.labels[which % self.labels.len()].at_index(first * bytes), bytes: bytes as i32 }
     }
 
     fn sums_argument(&self) -> SumsArgument {
@@ -247,10 +251,33 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         self.run(self.plan.start, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
     }
 
-    /// One assign with its sums, left pending. The labels are then `labels[current]`.
-    fn launch_assign(&mut self) -> Result<()> {
-        let (before, after) = (self.labels_argument(self.current), self.labels_argument(self.current + 1));
-        let (rows, sums) = (self.rows.argument(), self.sums_argument());
+    /// One assign with its sums, left pending, and the inertia under the new labels if it is asked for. The labels are then
+    /// `labels[current]`.
+    fn launch_assign(&mut self, mut inertia: Option<&mut PendingInertia>) -> Result<()> {
+        if !self.running.as_ref().is_some_and(Running::adds_on_host) {
+            self.partial = None;
+        }
+        let mut pending = 0;
+        self.rows.visit(|chunk| {
+            if pending > MOST_PENDING.saturating_sub(chunk.rows.n) {
+                self.fold()?;
+                pending = 0;
+            }
+            pending += chunk.rows.n;
+            if let Chunks::Streamed(_) = &self.rows {
+                // The counters of the chunk before.
+                self.control_of_chunk()?;
+            }
+            self.assign_chunk(chunk)?;
+            inertia.as_mut().map_or(Ok(()), |inertia| self.add_inertia(chunk, self.current + 1, inertia))
+        })?;
+        self.current = (self.current + 1) % self.labels.len();
+        Ok(())
+    }
+
+    fn assign_chunk(&self, chunk: &Chunk<'_, T>) -> Result<()> {
+        let [before, after] = [self.current, self.current + 1].map(|which| self.labels_argument(which, chunk.first));
+        let (rows, sums) = (chunk.rows.argument(), self.sums_argument());
         let mass_to_integer = self.mass_to_integer();
         let assign = Assign {
             rows,
@@ -274,13 +301,14 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             run: self.plan.run,
             unused: 0,
         };
-        if let Some(running) = self.running.take() {
-            let done = self.launch_system(&running, assign);
-            self.running = Some(running);
-            return done;
+        if let Some(running) = &self.running {
+            return self.launch_system(running, assign);
         }
-        self.run_behind(self.plan.assign, &assign)?;
-        self.partial = None;
+        // Behind a kernel; the first of a chunk comes after copies.
+        match self.rows {
+            Chunks::Resident(_) => self.run_behind(self.plan.assign, &assign)?,
+            Chunks::Streamed(_) => self.run(self.plan.assign, &assign)?,
+        }
         let Some([settle, deltas]) = self.plan.rest else { return Ok(()) };
         let arguments = Settle {
             rows,
@@ -309,14 +337,16 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             chunks: self.columns.div_ceil(self.plan.deltas_chunk) as i32,
             few: self.plan.deltas_few as i32,
         };
-        self.run_behind(deltas, &arguments)?;
-        self.current = 1 - self.current;
-        Ok(())
+        self.run_behind(deltas, &arguments)
+    }
+
+    /// Makes zero what a chunk's kernels count by.
+    fn control_of_chunk(&self) -> Result<()> {
+        self.control.fill_bytes(CONTROL_OF_CHUNK, 0)
     }
 
     /// What is pending becomes part of the canonical sums.
-    fn fold(&mut self) -> Result<()> {
-        self.forget_host();
+    fn fold(&self) -> Result<()> {
         self.run(self.plan.fold, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
     }
 
@@ -329,7 +359,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 
 impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     fn rows(&self) -> u64 {
-        self.rows.n as u64
+        self.rows.n() as u64
     }
 
     fn positive_rows(&self) -> u64 {
@@ -337,36 +367,36 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn row(&self, row: u64) -> Result<Vec<T>> {
-        seeds::row(&self.rows, row)
+        draws::row(&self.rows, row)
     }
 
     fn start_draws(&mut self) -> Result<u128> {
-        let seeds = DeviceSeeds::start(&self.rows, self.prepared.weights, &self.prepared.distances)?;
+        let seeds = Draws::start(&self.rows, self.prepared, self.k)?;
         Ok(self.seeds.insert(seeds).total())
     }
 
     fn positive_row(&self, rank: u64) -> Result<u64> {
-        seeds::positive_row(&self.rows, rank)
+        draws::positive_row(&self.rows, rank)
     }
 
     fn draw(&self, target: u128) -> Result<u64> {
         let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
-        seeds.draw(&self.rows, target)
+        seeds.draw(&self.rows, &seed_labels(&self.labels, &self.plan), target)
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.gains(&self.rows, candidates)
+        seeds.gains(&self.rows, &seed_labels(&self.labels, &self.plan), candidates)
     }
 
     fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
         let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.trials(&self.rows, targets)
+        seeds.trials(&self.rows, &seed_labels(&self.labels, &self.plan), targets)
     }
 
     fn take_seed(&mut self, centroid: &[T]) -> Result<u128> {
         let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.take(&self.rows, centroid)
+        seeds.take(&self.rows, &seed_labels(&self.labels, &self.plan), centroid)
     }
 
     fn end_draws(&mut self) {
@@ -384,10 +414,11 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
+        let mut inertia = if want_inertia { Some(PendingInertia::new(&self.queue, self.k)?) } else { None };
         self.start(centroids)?;
-        self.launch_assign()?;
+        self.launch_assign(inertia.as_mut())?;
         let changed = self.gather()?;
-        Ok(Assigned { changed, inertia: if want_inertia { Some(self.inertia()?) } else { None } })
+        Ok(Assigned { changed, inertia: inertia.map(PendingInertia::total).transpose()? })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32) -> Result<Progress> {
@@ -396,14 +427,15 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
         }
         self.start(centroids)?;
         let mut progress = Progress::default();
-        let mut batch = FIRST_BATCH;
+        let resident = matches!(self.rows, Chunks::Resident(_));
+        let mut batch = if resident { FIRST_BATCH } else { 1 };
         loop {
             let first = progress.done.len() as u32;
             let size = batch.min(limit - first);
             let update = self.update_argument(stop, limit, first);
             let current = self.current;
             for _ in 0..size {
-                self.launch_assign()?;
+                self.launch_assign(None)?;
                 self.run_behind(self.plan.update, &update)?;
             }
             let control = self.control()?;
@@ -430,7 +462,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
                 }
                 return Ok(progress);
             }
-            batch = (batch * 2).min(LONGEST_BATCH);
+            batch = if resident { (batch * 2).min(LONGEST_BATCH) } else { 1 };
         }
     }
 
@@ -458,70 +490,18 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     fn clear_dirty(&mut self) {}
 
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
-        let suffix = if T::IS_F32 { "f32" } else { "f64" };
-        let gpu = &self.queue.gpu;
-        let (masked, search) =
-            (gpu.kernel("distances", &format!("masked_distances_{suffix}"))?, gpu.kernel("distances", "farthest")?);
-        let distances: Buffer<f64> = self.queue.alloc(self.rows.n)?;
-        let donors: Buffer<u8> = self.queue.upload(&donors.iter().map(|&may| u8::from(may)).collect::<Vec<_>>())?;
-        let blocks = (self.rows.n.div_ceil(THREADS as usize) as u32).min(FARTHEST_BLOCKS);
-        let found: Buffer<Candidate> = self.queue.alloc(blocks as usize)?;
-        let labels = self.labels_argument(self.current);
-        let arguments = Masked {
-            rows: self.rows.argument(),
-            labels,
-            centroids: self.centroids.at(),
-            donors: donors.at(),
-            out: distances.at(),
-        };
-        // SAFETY: mirrored; `distances` has n values, `donors` k.
-        unsafe { self.queue.launch(masked, blocks, THREADS, 0, &arguments)? };
-        let mut after = Candidate { distance: f64::INFINITY, row: 0 };
-        let mut all = Vec::new();
-        // Infinite distances cannot be: magnitudes are bounded. So the first search takes any row.
-        while all.len() < count {
-            let arguments = Farthest { distances: distances.at(), out: found.at(), after, n: self.rows.n as u32, unused: 0 };
-            // SAFETY: mirrored; `found` has an entry a block.
-            unsafe { self.queue.launch(search, blocks, THREADS, 0, &arguments)? };
-            let order = |a: &Candidate, b: &Candidate| b.distance.total_cmp(&a.distance).then(a.row.cmp(&b.row));
-            let Some(best) = found.to_vec()?.into_iter().filter(|c| c.distance >= 0.0).min_by(order) else { break };
-            all.push(Far { distance: best.distance, row: best.row, cluster: self.label(best.row)? });
-            after = best;
-        }
-        Ok(all)
+        self.farthest_rows(count, donors)
     }
 
     fn relocate(&mut self, row: u64, to: u32) -> Result<()> {
-        let kernel = self.queue.gpu.kernel("distances", if T::IS_F32 { "relocate_f32" } else { "relocate_f64" })?;
-        let arguments = Relocate {
-            rows: self.rows.argument(),
-            labels: self.labels_argument(self.current),
-            sums: self.sums_argument(),
-            factors: self.factors.at(),
-            mass_to_integer: self.mass_to_integer(),
-            row,
-            to,
-            unused: 0,
-        };
-        // SAFETY: mirrored; the row is below n and the cluster below k.
-        unsafe { self.queue.launch(kernel, 1, 32, 0, &arguments)? };
-        self.fold()
+        self.forget_host();
+        self.move_row(row, to)
     }
 
     fn inertia(&mut self) -> Result<Vec<u128>> {
-        let pending: Buffer<u64> = self.queue.zeros(self.k * 4)?;
-        let arguments = Inertia {
-            rows: self.rows.argument(),
-            labels: self.labels_argument(self.current),
-            centroids: self.centroids.at(),
-            scale: DistanceArgument::from(&self.prepared.distances),
-            pending: pending.at(),
-            k: self.k as i32,
-            table_copies: self.plan.inertia_copies as i32,
-        };
-        self.run(self.plan.inertia, &arguments)?;
-        let limb = |halves: &[u64]| (i128::from(halves[1] as i64) << 32) + i128::from(halves[0]);
-        Ok(pending.to_vec()?.chunks_exact(4).map(|p| ((limb(&p[..2]) << 45) + limb(&p[2..])) as u128).collect())
+        let mut inertia = PendingInertia::new(&self.queue, self.k)?;
+        self.rows.visit(|chunk| self.add_inertia(chunk, self.current, &mut inertia))?;
+        inertia.total()
     }
 
     fn labels(&self) -> Result<Vec<u32>> {
@@ -536,29 +516,10 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
 impl<T: Float + Plain> CudaSession<'_, T> {
     /// One of the arrays of labels, widened: all ones stay all ones.
     fn labels_of(&self, which: usize) -> Result<Vec<u32>> {
-        let (n, bytes) = (self.rows.n, self.plan.label_bytes);
-        let mut narrow = vec![0u8; n * bytes];
-        self.labels[which].read(0, &mut narrow)?;
-        // The memory of the result is touched here for the first time: most of the work, and it wants all threads.
-        let mut labels = vec![0u32; n];
-        let tasks = labels.chunks_mut(LABEL_TASK).zip(narrow.chunks(LABEL_TASK * bytes));
-        for_each_task(&mut vec![(); workers_for(0, n.div_ceil(LABEL_TASK))], tasks, |(), (labels, narrow)| {
-            for (label, bytes) in labels.iter_mut().zip(narrow.chunks_exact(bytes)) {
-                *label = match *bytes {
-                    [u8::MAX] | [u8::MAX, u8::MAX] => UNASSIGNED,
-                    [a] => u32::from(a),
-                    [a, b] => u32::from(u16::from_le_bytes([a, b])),
-                    _ => u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
-                };
-            }
-        });
-        Ok(labels)
+        labels::download(&self.labels[which], self.rows.n(), self.plan.label_bytes)
     }
+}
 
-    fn label(&self, row: u64) -> Result<u32> {
-        let bytes = self.plan.label_bytes;
-        let mut narrow = [0u8; 4];
-        self.labels[self.current].read(row as usize * bytes, &mut narrow[..bytes])?;
-        Ok(u32::from_le_bytes(narrow))
-    }
+fn seed_labels<'s>(labels: &'s [Buffer<u8>], plan: &Plan) -> SeedLabels<'s> {
+    SeedLabels { labels: &labels[0], bytes: plan.label_bytes }
 }

@@ -15,23 +15,23 @@
 //! uploads cost of host memory is [`UploadPlan::slot`] bytes twice a lane, however many fits there are. They have threads of
 //! their own, because a fit that waits for lanes may itself be a task of the pool.
 
+mod carrier;
 mod kept;
 mod lanes;
 mod pinned;
 mod tasks;
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use cudarc::driver::CudaEvent;
 
-pub use self::lanes::UploadPlan;
-use self::lanes::{BorrowedLane, Lane, Staging};
+pub use self::carrier::Carrier;
+pub use self::lanes::{BorrowedLane, Lane, Staging, UploadPlan};
 use self::pinned::{Pinned, Strips};
-use self::tasks::{Source, Task, What, strips};
-use super::device::{Buffer, Gpu, Kernel, Plain, Queue, failed};
+pub use self::tasks::{Source, Task};
+use super::device::{Gpu, Plain, Queue, failed};
 use super::rows::DeviceRows;
 use crate::error::Result;
 use crate::float::Float;
@@ -48,22 +48,19 @@ pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<
 fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &Staging) -> Result<DeviceRows<T>> {
     let d = parts.first().map_or(0, |part| part.features.n_features());
     let weighted = parts.iter().any(|part| part.weights.is_some());
-    let mut n = 0;
-    let sources: Vec<Source<'_, '_, T>> = parts.iter().map(|part| Source::new(part, &mut n)).collect();
+    let sources = Source::all(parts);
+    let n = Source::count(&sources);
     let rows = DeviceRows::new(queue, n, d, weighted)?;
     let plan = staging.plan.for_bytes(n * (d * size_of::<T>() + if weighted { size_of::<f64>() } else { 0 }));
-    let tasks: Vec<Task> = (0..sources.len()).flat_map(|part| sources[part].tasks(part, plan.slot, weighted)).collect();
+    let carrier = Carrier::new(&queue.gpu, &sources, plan.slot, weighted)?;
+    let tasks = carrier.tasks(0..n);
     if tasks.is_empty() {
         return Ok(rows);
     }
-    let with_blocks = sources.iter().any(|source| source.part.features.columns().is_none());
-    let kernel = if T::IS_F32 { "rows_to_columns_f32" } else { "rows_to_columns_f64" };
-    let transpose = if with_blocks { Some(queue.gpu.kernel("layout", kernel)?) } else { None };
     // The matrix exists, and may be written to, from this point of the queue on.
     let ready = queue.stream.record_event(None).map_err(failed("the upload"))?;
     let lanes = plan.lanes.min(tasks.len());
-    let work =
-        Work { sources: &sources, tasks: &tasks, next: AtomicUsize::new(0), rows: &rows, ready, transpose, slot: plan.slot };
+    let work = Work { carrier, tasks: &tasks, next: AtomicUsize::new(0), rows: &rows, ready };
 
     let mine = staging.take(&queue.gpu)?;
     std::thread::scope(|scope| {
@@ -72,44 +69,27 @@ fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &S
         let spawn = |_| std::thread::Builder::new().name("upload".into()).spawn_scoped(scope, help).ok();
         let helpers: Vec<_> = (1..lanes).map_while(spawn).collect();
         let done = work.run(mine);
-        let join =
-            |helper: std::thread::ScopedJoinHandle<'_, _>| helper.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
         helpers.into_iter().map(join).fold(done, Result::and)
     })?;
     Ok(rows)
 }
 
+/// What a thread answered; its panic goes on in this one.
+pub fn join<R>(helper: std::thread::ScopedJoinHandle<'_, R>) -> R {
+    helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// One upload, as its threads share it.
-struct Work<'u, 'p, 'a, T> {
-    sources: &'u [Source<'p, 'a, T>],
+struct Work<'u, 'a, T> {
+    carrier: Carrier<'u, 'a, T>,
     tasks: &'u [Task],
     /// The first task that nobody has taken.
     next: AtomicUsize,
     rows: &'u DeviceRows<T>,
     ready: CudaEvent,
-    /// Where there are blocks.
-    transpose: Option<Kernel>,
-    slot: usize,
 }
 
-/// `struct Transpose` of `kernels/layout.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TransposeArgument {
-    rows_in: u64,
-    columns_out: u64,
-    stride: u64,
-    rows: u32,
-    width: u32,
-    log_width: u32,
-    tiles_across: u32,
-}
-
-/// Values of the kernel's tile, and threads of its blocks.
-const TILE_LOG: u32 = 10;
-const TILE_THREADS: u32 = 256;
-
-impl<T: Float + Plain> Work<'_, '_, '_, T> {
+impl<T: Float + Plain> Work<'_, '_, T> {
     /// Takes tasks until there are none; returns when what it sent has arrived.
     fn run(&self, mut borrowed: BorrowedLane<'_>) -> Result<()> {
         let done = self.run_tasks(borrowed.lane());
@@ -125,75 +105,11 @@ impl<T: Float + Plain> Work<'_, '_, '_, T> {
         lane.queue.stream.wait(&self.ready).map_err(failed("the upload"))?;
         let mut piece = None;
         while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            let source = &self.sources[task.part];
-            match &task.what {
-                What::Columns(range) => self.send_columns(lane, source, range)?,
-                What::Weights(rows) => self.send_weights(lane, source, rows)?,
-                What::Rows(rows, features) => self.send_rows(lane, &mut piece, source, rows, features)?,
-            }
+            // SAFETY: every column of the matrix has room for all kept rows, no two tasks write to the same place, and `upload_by`
+            // keeps the matrix until this lane was waited for; the lane waited for the matrix to be made.
+            unsafe { self.carrier.send(lane, &mut piece, task, self.rows.place(), |_| Ok(())) }?;
         }
         Ok(())
-    }
-
-    fn send_columns(&self, lane: &mut Lane, source: &Source<'_, '_, T>, range: &Range<usize>) -> Result<()> {
-        let (slot, queue) = lane.next_slot()?;
-        source.fill_columns(range, slot.values(range.len())?);
-        let to = |value: usize| self.rows.x.at_index(source.first + value);
-        let strips = strips::<T>(range, source.kept.count, self.rows.stride, to);
-        // SAFETY: column f of the matrix has room for the part's kept rows from `first` on, no other task writes there, and
-        // `upload` keeps the matrix until this lane was waited for; the lane waited for the matrix to be made.
-        unsafe { slot.send(queue, &strips) }
-    }
-
-    fn send_weights(&self, lane: &mut Lane, source: &Source<'_, '_, T>, rows: &Range<usize>) -> Result<()> {
-        let Some(weights) = &self.rows.weights else { return Ok(()) };
-        let (slot, queue) = lane.next_slot()?;
-        source.fill_weights(rows, slot.values(rows.len())?);
-        let width = rows.len() * size_of::<f64>();
-        let strips = Strips { from: 0, width, count: 1, to: weights.at_index(source.first + rows.start), pitch: width };
-        // SAFETY: as in `send_columns`: there is a weight a row.
-        unsafe { slot.send(queue, &[strips]) }
-    }
-
-    /// `piece` is the lane's device memory for rows as they lay on the host.
-    fn send_rows(
-        &self,
-        lane: &mut Lane,
-        piece: &mut Option<Buffer<T>>,
-        source: &Source<'_, '_, T>,
-        rows: &Range<usize>,
-        features: &Range<usize>,
-    ) -> Result<()> {
-        let Some(transpose) = self.transpose else { return Ok(()) };
-        let len = rows.len() * features.len();
-        let (slot, queue) = lane.next_slot()?;
-        let piece = match piece {
-            Some(piece) => piece,
-            None => piece.insert(queue.alloc(self.slot / size_of::<T>())?),
-        };
-        assert!(len <= piece.len(), "{len} values in a piece of {}", piece.len());
-        source.fill_rows(rows, features, slot.values(len)?);
-        let width = len * size_of::<T>();
-        let strips = Strips { from: 0, width, count: 1, to: piece.at(), pitch: width };
-        // SAFETY: the piece has room (asserted) and is freed in the order of this queue, which also runs the kernel that reads
-        // it.
-        unsafe { slot.send(queue, &[strips]) }?;
-
-        let log_width = features.len().next_power_of_two().trailing_zeros().min(5);
-        let tiles_across = features.len().div_ceil(1 << log_width) as u32;
-        let tiles_down = rows.len().div_ceil(1 << (TILE_LOG - log_width)) as u32;
-        let argument = TransposeArgument {
-            rows_in: piece.at(),
-            columns_out: self.rows.x.at_index(features.start * self.rows.stride + source.first + rows.start),
-            stride: self.rows.stride as u64,
-            rows: rows.len() as u32,
-            width: features.len() as u32,
-            log_width,
-            tiles_across,
-        };
-        // SAFETY: the argument mirrors the kernel's; it reads `rows * width` values of the piece, and writes those rows of
-        // those columns of the matrix, of which the same holds as in `send_columns`.
-        unsafe { queue.launch(transpose, tiles_across * tiles_down, TILE_THREADS, 0, &argument) }
     }
 }
 

@@ -11,9 +11,12 @@
 
 use super::host::HostRows;
 use super::*;
+use crate::backend::chunking::LABELS_IN_PLACE;
 use crate::backend::cuda::arguments::{SystemAssign, SystemSums};
 use crate::backend::cuda::device::Gpu;
+use crate::backend::cuda::plan::THREADS;
 use crate::backend::cuda::systems::{self, FeatureSums, Labels, MOST_SCRATCH, Mass, RowKernel, Shape, System, Tables};
+use crate::error::KMeansError;
 use crate::strategy::Strategy as Named;
 use crate::tile::Part;
 
@@ -59,15 +62,20 @@ pub struct Running<'a, T> {
 
 /// The plan's strategy of what was asked for, and the system that goes with it.
 pub(super) fn set_up<'a, T: Float + Plain>(
-    queue: &Queue,
+    rows: &Chunks<'_, T>,
     params: &Params,
-    [n, d, k]: [usize; 3],
+    k: usize,
     columns: usize,
     limbs: usize,
 ) -> Result<(Strategy, Option<Running<'a, T>>)> {
+    let (queue, n, d) = (rows.queue(), rows.longest(), rows.d());
     let (shared, float64) = (queue.gpu.shared_per_block as usize, !T::IS_F32);
     let narrowed = |strategy| chooser::choose(strategy, &chooser::Shape { n, d, k, float64, shared });
-    let chosen = narrowed(params.strategy);
+    let chosen = match (params.strategy, rows) {
+        // A second array of labels is not in what a streamed fit was given room for.
+        (Named::Default, Chunks::Streamed(_)) if d <= LABELS_IN_PLACE => narrowed(Named::Registers),
+        (strategy, _) => narrowed(strategy),
+    };
     let Some(system) = System::of(chosen) else { return Ok((Strategy::of(chosen, d, k, shared)?, None)) };
     let shape = Shape { d, k, columns, limbs, value: size_of::<T>(), shared };
     system.check(&shape)?;
@@ -211,6 +219,11 @@ impl<'a, T: Float + Plain> Running<'a, T> {
         })
     }
 
+    /// Whether the CPU adds up.
+    pub fn adds_on_host(&self) -> bool {
+        self.host.is_some()
+    }
+
     /// Whether the CPU divides.
     pub fn host_means(&self) -> bool {
         self.system.host_means
@@ -227,7 +240,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     }
 
     /// Labels and sums by the system that runs, left pending where they are the GPU's.
-    pub(super) fn launch_system(&mut self, running: &Running<'a, T>, assign: Assign<T>) -> Result<()> {
+    pub(super) fn launch_system(&self, running: &Running<'a, T>, assign: Assign<T>) -> Result<()> {
         let (rows, sums, labels, next) = (assign.rows, assign.sums, assign.labels, assign.next);
         let argument = |pass: Option<&Pass>| SystemSums {
             rows,
@@ -246,9 +259,6 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             from_pairs: pass.map_or(0, |pass| u32::from(pass.from_pairs)),
             unused: 0,
         };
-        if running.host.is_none() {
-            self.partial = None;
-        }
         if let Some(clear) = running.clear {
             self.run(clear, &argument(None))?;
         }
@@ -287,7 +297,6 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         for pass in &running.passes {
             self.run(pass.launch, &argument(Some(pass)))?;
         }
-        self.current = 1 - self.current;
         Ok(())
     }
 
@@ -328,7 +337,14 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) with the limit.
-pub fn check<T: Float>(params: &Params, gpu: &Gpu, d: usize, weighted: bool) -> Result<()> {
+pub fn check<T: Float>(params: &Params, gpu: &Gpu, d: usize, weighted: bool, streams: bool) -> Result<()> {
+    if streams && params.strategy != Named::Default {
+        return Err(KMeansError::InvalidOption {
+            option: "strategy",
+            expected: format!("rows that fit on the GPU for \"{}\": \"default\" streams them", params.strategy),
+            got: "rows that do not, or a limit that they exceed".into(),
+        });
+    }
     let limbs = if weighted || !T::IS_F32 { 2 } else { 1 };
     let shared = gpu.shared_per_block as usize;
     let shape = Shape { d, k: params.k, columns: d + usize::from(weighted), limbs, value: size_of::<T>(), shared };

@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::tile::Selection;
 
 /// The rows of a part that take part, in an order that can be entered anywhere.
-pub struct Kept<'p> {
-    selection: &'p Selection,
+pub struct Kept {
+    selection: Selection,
     n_rows: usize,
     pub count: usize,
     /// Kept rows before each run of `RUN` rows; empty where every row is kept.
@@ -16,9 +16,9 @@ pub struct Kept<'p> {
 /// Rows from one entry of [`Kept::before`] to the next.
 const RUN: usize = 4096;
 
-impl<'p> Kept<'p> {
-    pub fn new(selection: &'p Selection, n_rows: usize) -> Self {
-        let mut kept = Self { selection, n_rows, count: n_rows, before: Vec::new() };
+impl Kept {
+    pub fn new(selection: &Selection, n_rows: usize) -> Self {
+        let mut kept = Self { selection: selection.clone(), n_rows, count: n_rows, before: Vec::new() };
         if !selection.is_all() {
             kept.count = 0;
             for run in cut(n_rows, RUN) {

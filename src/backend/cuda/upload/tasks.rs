@@ -9,23 +9,27 @@ use crate::float::Float;
 use crate::tile::Part;
 
 /// A part, and the place of its kept rows.
-pub struct Source<'p, 'a, T> {
-    pub part: &'p Part<'a, T>,
-    pub kept: Kept<'p>,
-    /// The device row of its first kept row.
-    pub first: usize,
+pub struct Source<'a, T> {
+    part: Part<'a, T>,
+    kept: Kept,
+    /// Its first kept row, counted over all parts.
+    first: usize,
 }
 
 /// What fills a slot, once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    pub part: usize,
+    pub source: usize,
+    /// Kept rows of the source that travel together.
+    pub rows: Range<usize>,
+    /// The device row of the first of them.
+    pub to: usize,
     pub what: What,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// Kept values of all columns, one column behind the other.
+    /// Values of all columns of the rows, one column behind the other.
     Columns(Range<usize>),
     /// Kept rows of blocks, and which features of them: all, unless one row alone is more than a slot.
     Rows(Range<usize>, Range<usize>),
@@ -33,36 +37,61 @@ pub enum What {
     Weights(Range<usize>),
 }
 
-impl<'p, 'a, T: Float + Plain> Source<'p, 'a, T> {
-    /// Rows are counted on.
-    pub fn new(part: &'p Part<'a, T>, n: &mut usize) -> Self {
-        let source = Self { part, kept: Kept::new(&part.selection, part.features.n_rows()), first: *n };
-        *n += source.kept.count;
-        source
+impl<'a, T: Float + Plain> Source<'a, T> {
+    /// All parts, their kept rows counted through.
+    pub fn all(parts: &[Part<'a, T>]) -> Vec<Self> {
+        let mut first = 0;
+        let source = |part: &Part<'a, T>| {
+            let kept = Kept::new(&part.selection, part.features.n_rows());
+            let source = Self { part: part.clone(), kept, first };
+            first += source.kept.count;
+            source
+        };
+        parts.iter().map(source).collect()
     }
 
-    pub fn tasks(&self, part: usize, slot: usize, weighted: bool) -> Vec<Task> {
-        let (n, d, values) = (self.kept.count, self.part.features.n_features(), (slot / size_of::<T>()).max(1));
-        let mut all: Vec<What> = if self.part.features.columns().is_some() {
-            cut(n * d, values).map(What::Columns).collect()
+    /// Kept rows of all sources.
+    pub fn count(sources: &[Self]) -> usize {
+        sources.last().map_or(0, |last| last.first + last.kept.count)
+    }
+
+    /// Which of its kept rows are among rows `all`, counted over all parts, and the place of the first of them there.
+    pub fn overlap(&self, all: &Range<usize>) -> (Range<usize>, usize) {
+        let (start, end) = (all.start.max(self.first), all.end.min(self.first + self.kept.count).max(self.first));
+        (start.min(end) - self.first..end - self.first, start.min(end).saturating_sub(all.start))
+    }
+
+    /// Whether its rows lie in row-major blocks.
+    pub fn in_blocks(&self) -> bool {
+        self.part.features.columns().is_none()
+    }
+
+    /// What sends kept rows `rows` to device rows from `to` on.
+    pub fn tasks(&self, source: usize, rows: &Range<usize>, to: usize, slot: usize, weighted: bool) -> Vec<Task> {
+        let (n, d, values) = (rows.len(), self.part.features.n_features(), (slot / size_of::<T>()).max(1));
+        let within = |range: Range<usize>| rows.start + range.start..rows.start + range.end;
+        let mut all: Vec<What> = if self.in_blocks() {
+            let pieces = cut(n, values / d).map(within);
+            pieces.flat_map(|rows| cut(d, values).map(move |features| What::Rows(rows.clone(), features))).collect()
         } else {
-            cut(n, values / d).flat_map(|rows| cut(d, values).map(move |features| What::Rows(rows.clone(), features))).collect()
+            cut(n * d, values).map(What::Columns).collect()
         };
         if weighted {
-            all.extend(cut(n, slot / size_of::<f64>()).map(What::Weights));
+            all.extend(cut(n, slot / size_of::<f64>()).map(within).map(What::Weights));
         }
-        all.into_iter().map(|what| Task { part, what }).collect()
+        all.into_iter().map(|what| Task { source, rows: rows.clone(), to, what }).collect()
     }
 
-    /// Kept values `range` of all columns, one column behind the other.
-    pub fn fill_columns(&self, range: &Range<usize>, out: &mut [T]) {
+    /// Values `range` of all columns of kept rows `rows`, one column behind the other.
+    pub fn fill_columns(&self, rows: &Range<usize>, range: &Range<usize>, out: &mut [T]) {
         let Some(columns) = self.part.features.columns() else { return };
-        let (n, mut out) = (self.kept.count, out);
+        let (n, mut out) = (rows.len(), out);
         let mut at = range.start;
         while at < range.end {
             let (column, row) = (&columns[at / n], at % n);
             let len = (n - row).min(range.end - at);
             let (piece, rest) = out.split_at_mut(len);
+            let row = rows.start + row;
             self.kept.gather(row..row + len, 1, |rows| column.slices(rows), piece);
             (at, out) = (at + len, rest);
         }
@@ -90,7 +119,7 @@ impl<'p, 'a, T: Float + Plain> Source<'p, 'a, T> {
     }
 }
 
-/// Where kept values `range` of columns of `n` kept rows each go, the first to `to`: the end of one column, whole columns, the
+/// Where values `range` of columns of `n` rows each go, the first to `to`: the end of one column, whole columns, the
 /// start of another. Columns are `stride` values apart on the device.
 pub fn strips<T>(range: &Range<usize>, n: usize, stride: usize, to: impl Fn(usize) -> u64) -> Vec<Strips> {
     let size = size_of::<T>();
@@ -117,10 +146,10 @@ mod tests {
         let (n, d, stride, first) = (10, 7, 32, 5);
         let columns = vec![vec![0.0f32; n]; d];
         let part = Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
+        let source = &Source::all(&[part])[0];
         for slot in [4, 12, 40, 44, 100, 4096] {
             let mut matrix = vec![None; stride * d];
-            let source = Source { part: &part, kept: Kept::new(&part.selection, n), first };
-            for task in source.tasks(0, slot, false) {
+            for task in source.tasks(0, &(0..n), first, slot, false) {
                 let What::Columns(range) = task.what else { panic!("columns alone") };
                 assert!(range.len() * 4 <= slot);
                 for strips in strips::<f32>(&range, n, stride, |value| 4 * (first + value) as u64) {
@@ -140,8 +169,8 @@ mod tests {
         }
         let rows = vec![0.0f32; 6];
         let part = Part::new(Features::from_rows(&rows, 3).unwrap(), None);
-        let source = Source { part: &part, kept: Kept::new(&part.selection, 2), first };
-        let whats = |slot| source.tasks(0, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
+        let source = &Source::all(&[part])[0];
+        let whats = |slot| source.tasks(0, &(0..2), first, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
         assert_eq!(whats(24), [What::Rows(0..2, 0..3), What::Weights(0..2)]);
         assert_eq!(
             whats(8),
@@ -154,5 +183,27 @@ mod tests {
                 What::Weights(1..2)
             ]
         );
+    }
+
+    #[test]
+    fn some_of_the_rows_are_tasks_of_their_own() {
+        let columns = [(0..10).map(|i| i as f32).collect::<Vec<_>>(), (0..10).map(|i| 100.0 + i as f32).collect()];
+        let part = || Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
+        let sources = Source::all(&[part(), part()]);
+        assert_eq!(Source::count(&sources), 20);
+        let overlaps = |rows: Range<usize>| sources.iter().map(|source| source.overlap(&rows)).collect::<Vec<_>>();
+        assert_eq!(overlaps(3..14), [(3..10, 0), (0..4, 7)]);
+        assert_eq!(overlaps(12..14)[1], (2..4, 0));
+        assert!(overlaps(12..14)[0].0.is_empty() && overlaps(0..10)[1].0.is_empty());
+        let mut out = [0.0; 5];
+        sources[1].fill_columns(&(2..6), &(1..6), &mut out);
+        assert_eq!(out, [3.0, 4.0, 5.0, 102.0, 103.0]);
+        let tasks = sources[1].tasks(1, &(2..6), 7, 5 * 4, false);
+        let what = |range| Task { source: 1, rows: 2..6, to: 7, what: What::Columns(range) };
+        assert_eq!(tasks, [what(0..5), what(5..8)]);
+        let rows: Vec<f32> = (0..20).map(|i| i as f32).collect();
+        let blocks = Source::all(&[Part::new(Features::from_rows(&rows, 2).unwrap(), None)]);
+        let whats = |slot| blocks[0].tasks(0, &(3..6), 0, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
+        assert_eq!(whats(16), [What::Rows(3..5, 0..2), What::Rows(5..6, 0..2), What::Weights(3..5), What::Weights(5..6)]);
     }
 }

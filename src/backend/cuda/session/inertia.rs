@@ -1,0 +1,59 @@
+//! The inertia of each cluster, added up chunk by chunk.
+
+use super::{CudaSession, MOST_PENDING};
+use crate::backend::cuda::arguments::{DistanceArgument, Inertia};
+use crate::backend::cuda::chunks::Chunk;
+use crate::backend::cuda::device::{Buffer, Plain, Queue};
+use crate::error::Result;
+use crate::float::Float;
+
+/// The integer inertia of each cluster as it is added up.
+pub struct PendingInertia {
+    /// `(k, 2 limbs, 2)`.
+    pending: Buffer<u64>,
+    /// Rows that are in there.
+    rows: usize,
+    /// What was taken from there.
+    clusters: Vec<u128>,
+}
+
+impl PendingInertia {
+    pub fn new(queue: &Queue, k: usize) -> Result<Self> {
+        Ok(Self { pending: queue.zeros(k * 4)?, rows: 0, clusters: vec![0; k] })
+    }
+
+    fn take(&mut self) -> Result<()> {
+        let limb = |halves: &[u64]| (i128::from(halves[1] as i64) << 32) + i128::from(halves[0]);
+        for (cluster, p) in self.clusters.iter_mut().zip(self.pending.to_vec()?.chunks_exact(4)) {
+            *cluster += ((limb(&p[..2]) << 45) + limb(&p[2..])) as u128;
+        }
+        Ok(())
+    }
+
+    pub fn total(mut self) -> Result<Vec<u128>> {
+        self.take()?;
+        Ok(self.clusters)
+    }
+}
+
+impl<T: Float + Plain> CudaSession<'_, T> {
+    /// Adds the inertia of a chunk's rows under these labels and the last centroids.
+    pub(super) fn add_inertia(&self, chunk: &Chunk<'_, T>, which: usize, inertia: &mut PendingInertia) -> Result<()> {
+        if inertia.rows > MOST_PENDING.saturating_sub(chunk.rows.n) {
+            inertia.take()?;
+            inertia.pending.fill(0)?;
+            inertia.rows = 0;
+        }
+        inertia.rows += chunk.rows.n;
+        let arguments = Inertia {
+            rows: chunk.rows.argument(),
+            labels: self.labels_argument(which, chunk.first),
+            centroids: self.centroids.at(),
+            scale: DistanceArgument::from(&self.prepared.distances),
+            pending: inertia.pending.at(),
+            k: self.k as i32,
+            table_copies: self.plan.inertia_copies as i32,
+        };
+        self.run(self.plan.inertia, &arguments)
+    }
+}

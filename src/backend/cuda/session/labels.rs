@@ -1,0 +1,27 @@
+//! Labels to the host: piece by piece, widened by all threads.
+
+use crate::backend::cuda::device::Buffer;
+use crate::backend::cuda::draws::widen;
+use crate::error::Result;
+use crate::parallel::{for_each_task, workers_for};
+
+/// Labels that come at a time, and that a thread widens at a time.
+const PIECE: usize = 1 << 28;
+const TASK: usize = 1 << 18;
+
+/// The first `n` labels, of so many bytes each.
+pub fn download(from: &Buffer<u8>, n: usize, bytes: usize) -> Result<Vec<u32>> {
+    // The memory of the result is touched here for the first time: most of the work, and it wants all threads.
+    let mut labels = vec![0u32; n];
+    let mut narrow = vec![0u8; n.min(PIECE) * bytes];
+    for (piece, labels) in labels.chunks_mut(PIECE).enumerate() {
+        let narrow = &mut narrow[..labels.len() * bytes];
+        from.read(piece * PIECE * bytes, narrow)?;
+        let mut workers = vec![(); workers_for(0, labels.len().div_ceil(TASK))];
+        let tasks = labels.chunks_mut(TASK).zip(narrow.chunks(TASK * bytes));
+        for_each_task(&mut workers, tasks, |(), (labels, narrow)| {
+            labels.iter_mut().zip(narrow.chunks_exact(bytes)).for_each(|(label, bytes)| *label = widen(bytes));
+        });
+    }
+    Ok(labels)
+}

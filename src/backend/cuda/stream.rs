@@ -1,0 +1,230 @@
+//! Rows that pass through the device, chunk by chunk, pass after pass; only chunks are exchanged, the rest is as if they were all there.
+//!
+//! ```text
+//! a pass:  visits = the chunks, upwards or downwards in turn              stream/order.rs
+//!   lanes (upload/), each with its thread:
+//!     fill a slot of pinned memory with the next task, of whatever chunk
+//!     wait until the buffer's chunk was visited: on the host until its kernels are queued, on the stream until they are done
+//!     send the slot, record that it arrived
+//!   the calling thread, visit by visit:
+//!     wait on the host until all tasks of the chunk are sent, on the stream until they have arrived
+//!     queue the kernels of the pass; record that they are done
+//! ```
+//! Nothing waits for a whole chunk: the tasks of several chunks are under way while one is computed on, and a lane stops only where
+//! no buffer is free. Source: Lutz et al. 2018, section 5 (chunks through the device, partial sums stay there), and Li et al. 2010,
+//! algorithm 7. Departures: as many chunks as there is room for stay, and passes go to and fro so that they find them; pinned
+//! memory is filled by several threads, which alone fill it as fast as the bus empties it.
+
+pub mod order;
+pub mod seeds;
+pub mod sweep;
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::CudaEvent;
+
+use self::order::{held_after, visits};
+use self::sweep::Sweep;
+use super::chunks::Chunk;
+use super::device::{Plain, Queue, failed};
+use super::rows::DeviceRows;
+use super::upload::{Carrier, Source, Staging, UploadPlan};
+use crate::backend::chunking::{Chunking, piece_bytes};
+use crate::error::Result;
+use crate::float::Float;
+use crate::tile::{Part, WeightScale};
+
+/// Bytes of a lane's piece that are worth a lane.
+const LEAST_PIECE: usize = 64 << 10;
+
+/// The kept rows of a fit, in this process's memory, and buffers for some of their chunks on the device.
+pub struct Stream<'a, T> {
+    queue: Queue,
+    sources: Vec<Source<'a, T>>,
+    n: usize,
+    d: usize,
+    weighted: bool,
+    chunk_rows: usize,
+    staging: Arc<Staging>,
+    /// How many rows of positive weight there are in consecutive ranges of so many rows.
+    positive: Vec<(usize, u64)>,
+    /// One a buffer.
+    events: Vec<Events>,
+    /// Passes exclude each other.
+    ring: Mutex<Ring<T>>,
+}
+
+/// What says that a buffer may be read, and written.
+pub struct Events {
+    /// By each lane: what it sent there last.
+    pub arrived: Vec<CudaEvent>,
+    /// The kernels that read it last.
+    pub done: CudaEvent,
+}
+
+/// What the buffers hold.
+struct Ring<T> {
+    buffers: Vec<Held<T>>,
+    /// Where the next pass goes.
+    upwards: bool,
+    weights: Option<WeightScale>,
+}
+
+struct Held<T> {
+    rows: DeviceRows<T>,
+    chunk: Option<usize>,
+    /// Whether its weights are `w^` already.
+    rounded: bool,
+}
+
+impl<'a, T: Float + Plain> Stream<'a, T> {
+    /// The kept rows of all parts, in order; nothing is sent yet.
+    pub fn new(queue: &Queue, parts: &[Part<'a, T>], chunking: Chunking) -> Result<Self> {
+        let d = parts.first().map_or(0, |part| part.features.n_features());
+        let weighted = parts.iter().any(|part| part.weights.is_some());
+        let sources = Source::all(parts);
+        let (n, chunk_rows) = (Source::count(&sources), chunking.rows as usize);
+        let staging = Staging::of(&queue.gpu);
+        let count = (chunking.buffers as usize).min(n.div_ceil(chunk_rows)).max(1);
+        let event = || queue.gpu.context.new_event(None).map_err(failed("making an event"));
+        let (mut buffers, mut events) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for _ in 0..count {
+            buffers.push(Held { rows: DeviceRows::new(queue, chunk_rows, d, weighted)?, chunk: None, rounded: false });
+            let arrived = (0..staging.plan.lanes.max(1)).map(|_| event()).collect::<Result<_>>()?;
+            let done = event()?;
+            // The buffer exists from this point of the queue on.
+            done.record(&queue.stream).map_err(failed("making a buffer"))?;
+            events.push(Events { arrived, done });
+        }
+        let ring = Mutex::new(Ring { buffers, upwards: true, weights: None });
+        Ok(Self { queue: queue.clone(), sources, n, d, weighted, chunk_rows, staging, positive: Vec::new(), events, ring })
+    }
+
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+    pub fn n(&self) -> usize {
+        self.n
+    }
+    pub fn d(&self) -> usize {
+        self.d
+    }
+    pub fn weighted(&self) -> bool {
+        self.weighted
+    }
+    pub fn chunk_rows(&self) -> usize {
+        self.chunk_rows
+    }
+    /// Chunks.
+    pub fn chunks(&self) -> usize {
+        self.n.div_ceil(self.chunk_rows)
+    }
+
+    /// The rows of a chunk.
+    pub fn rows_of(&self, chunk: usize) -> Range<usize> {
+        let first = chunk * self.chunk_rows;
+        first..(first + self.chunk_rows).min(self.n)
+    }
+
+    /// From here on weights are `w^`.
+    pub fn round_weights(&mut self, scale: WeightScale) {
+        let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
+        ring.weights = Some(scale);
+        ring.buffers.iter_mut().for_each(|held| held.rounded = false);
+    }
+
+    /// Takes note of how many rows of positive weight there are in consecutive ranges.
+    pub fn set_positive(&mut self, ranges: Vec<(usize, u64)>) {
+        self.positive = ranges;
+    }
+
+    /// Calls `work` for every chunk; what it puts into the queue finds the chunk there.
+    pub fn visit(&self, mut work: impl FnMut(&Chunk<'_, T>) -> Result<()>) -> Result<()> {
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ring { buffers, upwards, weights } = &mut *ring;
+        // Where a pass breaks off, nobody knows what they hold.
+        let held: Vec<_> = buffers.iter_mut().map(|held| held.chunk.take()).collect();
+        let visits = visits(&held, self.chunks(), *upwards);
+        let sent = visits.iter().filter(|visit| visit.load.is_some());
+        let plan = self.plan(sent.map(|visit| self.rows_of(visit.chunk).len()).sum());
+        let carrier = Carrier::new(&self.queue.gpu, &self.sources, plan.slot, self.weighted)?;
+        let places = buffers.iter().map(|held| held.rows.place()).collect();
+        let sweep = Sweep::new(&carrier, &self.events, places, &visits, |chunk| self.rows_of(chunk));
+        sweep.run(&self.queue, &self.staging, plan.lanes, |visit| {
+            let (rows, held) = (self.rows_of(visit.chunk), &mut buffers[visit.buffer]);
+            held.rows.n = rows.len();
+            if visit.load.is_some() {
+                held.rounded = false;
+                held.rows.clear_padding()?;
+            }
+            if let Some(scale) = weights.filter(|_| !held.rounded) {
+                held.rows.round_weights(scale)?;
+                held.rounded = true;
+            }
+            work(&Chunk { first: rows.start, rows: &held.rows })
+        })?;
+        for (held, chunk) in buffers.iter_mut().zip(held_after(&held, &visits)) {
+            held.chunk = chunk;
+        }
+        *upwards = !*upwards;
+        Ok(())
+    }
+
+    /// How so many rows are cut up on their way. Row-major ones take device memory before they have their place.
+    fn plan(&self, rows: usize) -> UploadPlan {
+        let row = self.d * size_of::<T>() + if self.weighted { size_of::<f64>() } else { 0 };
+        let plan = self.staging.plan.for_bytes(rows * row);
+        if !self.sources.iter().any(Source::in_blocks) {
+            return plan;
+        }
+        let bytes = piece_bytes((self.chunk_rows * row) as u64) as usize;
+        let lanes = plan.lanes.min(bytes / LEAST_PIECE).max(1);
+        UploadPlan { lanes, slot: plan.slot.min(bytes / lanes) }
+    }
+
+    /// Kept rows `rows` from host memory: their values, row-major, and their weights as they were given.
+    pub fn gather(&self, rows: Range<usize>) -> (Vec<T>, Vec<f64>) {
+        let (mut values, mut weights) = (vec![T::default(); rows.len() * self.d], vec![1.0; rows.len()]);
+        let mut column = Vec::new();
+        for source in &self.sources {
+            let (own, at) = source.overlap(&rows);
+            if own.is_empty() {
+                continue;
+            }
+            let out = &mut values[at * self.d..][..own.len() * self.d];
+            if self.weighted {
+                source.fill_weights(&own, &mut weights[at..][..own.len()]);
+            }
+            if source.in_blocks() {
+                source.fill_rows(&own, &(0..self.d), out);
+                continue;
+            }
+            column.resize(own.len(), T::default());
+            for f in 0..self.d {
+                source.fill_columns(&own, &(f * own.len()..(f + 1) * own.len()), &mut column);
+                out.iter_mut().skip(f).step_by(self.d).zip(&column).for_each(|(out, value)| *out = *value);
+            }
+        }
+        (values, weights)
+    }
+
+    /// The `rank`th row of positive weight.
+    pub fn positive_row(&self, mut rank: u64) -> u64 {
+        if !self.weighted {
+            return rank;
+        }
+        let mut first = 0;
+        for &(len, positive) in &self.positive {
+            if rank < positive {
+                let (_, weights) = self.gather(first..first + len);
+                let mut rows = (first as u64..).zip(weights).filter(|(_, weight)| *weight > 0.0);
+                if let Some((row, _)) = rows.nth(rank as usize) {
+                    return row;
+                }
+            }
+            (rank, first) = (rank - positive, first + len);
+        }
+        unreachable!("the rank is below the number of rows of positive weight")
+    }
+}

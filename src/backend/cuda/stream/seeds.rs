@@ -1,0 +1,311 @@
+//! Seeding from rows that pass through the device: draw weights are totals of ranges of rows here, and a label a row there
+//! (`kernels/stream.cu`). Rows are drawn from host memory: of a range, one look at its rows says which.
+
+use super::Stream;
+use crate::backend::chunking::range_rows;
+use crate::backend::cuda::arguments::{DistanceArgument, LabelsArgument};
+use crate::backend::cuda::device::{Buffer, Plain};
+use crate::backend::cuda::draws::SeedLabels;
+use crate::backend::cuda::rows::RowsArgument;
+use crate::backend::cuda::seeds::weight_totals;
+use crate::error::Result;
+use crate::fixed::DistanceScale;
+use crate::float::Float;
+use crate::parallel::{for_each_task, workers_for};
+use crate::prepare::Prepared;
+use crate::reference;
+use crate::tile::WeightScale;
+
+/// Threads of a block of `potentials`, and candidates that there are kernels for.
+const THREADS: u32 = 128;
+const CANDIDATES: [usize; 3] = [0, 4, 8];
+const MOST_AT_ONCE: usize = 8;
+
+/// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
+pub struct StreamedSeeds<T> {
+    weights: Option<WeightScale>,
+    distances: DistanceScale,
+    n: usize,
+    d: usize,
+    ranges: Ranges,
+    /// The centroids taken, row-major: here and on the device.
+    taken: Vec<T>,
+    seeds: Buffer<T>,
+    /// Of these, how many the labels know of: all, or all but the last.
+    known: usize,
+    /// Total draw weight of each range; nothing as long as all rows weigh the same.
+    totals: Vec<u128>,
+    /// The candidates of the last trials, and the totals that each would leave.
+    trial: Option<(Vec<T>, Vec<Vec<u128>>)>,
+}
+
+/// The ranges of all chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ranges {
+    rows: usize,
+    n: usize,
+    chunk: usize,
+    /// Of a chunk: of all but the last.
+    per_chunk: usize,
+}
+
+impl Ranges {
+    fn new(n: usize, chunk: usize) -> Self {
+        let rows = range_rows(chunk as u64) as usize;
+        Self { rows, n, chunk, per_chunk: chunk.div_ceil(rows) }
+    }
+
+    /// How many there are before this row of a chunk's beginning.
+    fn before(&self, first: usize) -> usize {
+        first / self.chunk * self.per_chunk
+    }
+
+    fn count(&self) -> usize {
+        let last = (self.n - 1) / self.chunk * self.chunk;
+        self.before(last) + (self.n - last).div_ceil(self.rows)
+    }
+
+    fn range(&self, index: usize) -> std::ops::Range<usize> {
+        let chunk = index / self.per_chunk * self.chunk;
+        let first = chunk + index % self.per_chunk * self.rows;
+        first..(first + self.rows).min(chunk + self.chunk).min(self.n)
+    }
+}
+
+/// `Potentials` of `kernels/stream.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PotentialsArgument {
+    rows: RowsArgument,
+    labels: LabelsArgument,
+    seeds: u64,
+    points: u64,
+    totals: u64,
+    stride: u64,
+    scale: DistanceArgument,
+    range: u64,
+    ranges: u32,
+    split: u32,
+    known: u32,
+    take: u32,
+    m: u32,
+    base: u32,
+}
+
+/// A range of rows, and what is left of a target there.
+struct Drawn<T> {
+    first: usize,
+    target: u128,
+    values: Vec<T>,
+    weights: Vec<f64>,
+    /// Of each row, the number of its nearest seed.
+    labels: Vec<u32>,
+}
+
+impl<T: Float + Plain> StreamedSeeds<T> {
+    /// Makes every row's draw weight its `w^`; `k` centroids may be taken.
+    pub fn start(stream: &Stream<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
+        let (n, d, queue) = (stream.n(), stream.d(), stream.queue());
+        let ranges = Ranges::new(n, stream.chunk_rows());
+        let mut seeds = Self {
+            weights: prepared.weights,
+            distances: prepared.distances,
+            n,
+            d,
+            ranges,
+            taken: Vec::new(),
+            seeds: queue.alloc(k * d)?,
+            known: 0,
+            totals: Vec::new(),
+            trial: None,
+        };
+        if let Some(scale) = prepared.weights {
+            let totals: Buffer<u128> = queue.zeros(ranges.count())?;
+            stream.visit(|chunk| weight_totals(chunk.rows, scale, ranges.rows, totals.at_index(ranges.before(chunk.first))))?;
+            seeds.totals = totals.to_vec()?;
+        }
+        Ok(seeds)
+    }
+
+    /// The total of all draw weights.
+    pub fn total(&self) -> u128 {
+        if self.totals.is_empty() { self.n as u128 } else { self.totals.iter().sum() }
+    }
+
+    /// The first row whose running total of draw weights, in row order, exceeds `target`.
+    pub fn draw(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, target: u128) -> Result<u64> {
+        Ok(self.rows(stream, labels, &[target])?[0].0)
+    }
+
+    /// For each candidate (`(m, d)`, row-major), by how much it would lower the total.
+    pub fn gains(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<u128>> {
+        let totals = self.pass(stream, labels, candidates)?;
+        let sums: Vec<u128> = totals.iter().map(|totals| totals.iter().sum()).collect();
+        let mut totals = totals.into_iter();
+        self.totals = totals.next().unwrap_or_default();
+        self.trial = Some((candidates.to_vec(), totals.collect()));
+        Ok(sums[1..].iter().map(|sum| sums[0] - sum).collect())
+    }
+
+    /// For each target, the row that is drawn as a candidate, and its gain.
+    pub fn trials(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
+        let candidates = self.rows(stream, labels, targets)?.into_iter().flat_map(|(_, values)| values).collect::<Vec<T>>();
+        let gains = self.gains(stream, labels, &candidates)?;
+        Ok((candidates, gains))
+    }
+
+    /// Takes a centroid: draw weights become integer distances to the nearest one taken. Returns the total.
+    ///
+    /// One of the last trials' candidates needs no pass: the next one will take it.
+    pub fn take(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, centroid: &[T]) -> Result<u128> {
+        assert_eq!(centroid.len(), self.d);
+        let same = |a: &T, b: &T| a.to_f64().to_bits() == b.to_f64().to_bits();
+        let tried = self.trial.take().and_then(|(candidates, mut totals)| {
+            let mut candidates = candidates.chunks_exact(self.d);
+            let tried = candidates.position(|candidate| candidate.iter().zip(centroid).all(|(a, b)| same(a, b)))?;
+            Some(totals.swap_remove(tried))
+        });
+        if self.known * self.d < self.taken.len() {
+            self.pass(stream, labels, &[])?;
+        }
+        let place = self.taken.len();
+        self.seeds.write(place, centroid)?;
+        self.taken.extend_from_slice(centroid);
+        self.totals = match tried {
+            Some(totals) => totals,
+            None => self.pass(stream, labels, &[])?.swap_remove(0),
+        };
+        Ok(self.total())
+    }
+
+    /// One pass: the labels come to know all seeds taken. Returns the totals of all ranges, then those under each candidate.
+    fn pass(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<Vec<u128>>> {
+        let (queue, d, m, all) = (stream.queue(), self.d, candidates.len() / self.d, self.ranges.count());
+        let totals: Buffer<u128> = queue.zeros((1 + m) * all)?;
+        // Groups of candidates, each with a kernel that is made for at least so many.
+        let mut groups = Vec::new();
+        for first in (0..m.max(1)).step_by(MOST_AT_ONCE) {
+            let here = (m - first).min(MOST_AT_ONCE);
+            let width = CANDIDATES.into_iter().find(|&width| width >= here).unwrap_or(MOST_AT_ONCE);
+            let mut points = vec![0.0; d * width];
+            for (j, candidate) in candidates[first * d..][..here * d].chunks_exact(d).enumerate() {
+                points.iter_mut().skip(j).step_by(width.max(1)).zip(candidate).for_each(|(to, x)| *to = x.to_f64());
+            }
+            let kernel =
+                queue.gpu.kernel("stream", &format!("potentials_{}_{width}", if T::IS_F32 { "f32" } else { "f64" }))?;
+            groups.push((first, here, queue.upload(&points)?, kernel, queue.gpu.resident_blocks(kernel, THREADS, 0)?));
+        }
+        let known = (self.taken.len() / d) as u32;
+        stream.visit(|chunk| {
+            let count = chunk.rows.n.div_ceil(self.ranges.rows);
+            for (first, here, points, kernel, resident) in &groups {
+                // Only the first group finds that a seed was not taken yet.
+                let before = if *first == 0 { self.known as u32 } else { known };
+                let split = (*resident).div_ceil(count as u32).min(self.ranges.rows.div_ceil(THREADS as usize) as u32);
+                let argument = PotentialsArgument {
+                    rows: chunk.rows.argument(),
+                    labels: labels.from(chunk.first),
+                    seeds: self.seeds.at(),
+                    points: points.at(),
+                    totals: totals.at_index(first * all + self.ranges.before(chunk.first)),
+                    stride: all as u64,
+                    scale: (&self.distances).into(),
+                    range: self.ranges.rows as u64,
+                    ranges: count as u32,
+                    split,
+                    known: before,
+                    take: known - before,
+                    m: *here as u32,
+                    base: u32::from(*first == 0),
+                };
+                let blocks = (count as u32 * split).min(*resident);
+                // SAFETY: `Potentials`; there is a label a row and a total a range and candidate, the seeds have room for all that
+                // are taken, and the points are as many as the kernel is made for.
+                unsafe { queue.launch(*kernel, blocks, THREADS, 0, &argument)? };
+            }
+            Ok(())
+        })?;
+        self.known = known as usize;
+        Ok(totals.to_vec()?.chunks_exact(all).map(<[u128]>::to_vec).collect())
+    }
+
+    /// The rows that targets draw, and their values.
+    fn rows(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<Vec<(u64, Vec<T>)>> {
+        let drawn = targets.iter().map(|&target| self.range_of(stream, labels, target)).collect::<Result<Vec<_>>>()?;
+        let mut found = vec![(0, Vec::new()); drawn.len()];
+        let mut workers = vec![(); workers_for(0, drawn.len())];
+        for_each_task(&mut workers, drawn.iter().zip(&mut found), |(), (drawn, found)| {
+            let place = self.place_of(drawn);
+            *found = ((drawn.first + place) as u64, drawn.values[place * self.d..][..self.d].to_vec());
+        });
+        Ok(found)
+    }
+
+    /// The range in which the running total first exceeds the target, and its rows.
+    fn range_of(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, mut target: u128) -> Result<Drawn<T>> {
+        let mut rows = target as usize..target as usize + 1;
+        if self.totals.is_empty() {
+            target = 0;
+        } else {
+            let mut index = 0;
+            while target >= self.totals[index] {
+                target -= self.totals[index];
+                index += 1;
+            }
+            rows = self.ranges.range(index);
+        }
+        let (values, mut weights) = stream.gather(rows.clone());
+        weights.iter_mut().for_each(|w| *w = self.weights.map_or(1.0, |scale| scale.round(*w)));
+        let labels = if self.known > 0 { labels.read(rows.clone())? } else { Vec::new() };
+        Ok(Drawn { first: rows.start, target, values, weights, labels })
+    }
+
+    /// The first of these rows whose running total exceeds what is left of the target.
+    fn place_of(&self, drawn: &Drawn<T>) -> usize {
+        let mut left = drawn.target;
+        for (place, (x, &w)) in drawn.values.chunks_exact(self.d).zip(&drawn.weights).enumerate() {
+            let weight = if self.taken.is_empty() {
+                self.weights.map_or(1, |scale| scale.integer(w) as u128)
+            } else {
+                // What the labels know, and the one that they do not know yet.
+                let own = drawn.labels.get(place).map(|&label| label as usize);
+                let seeds = own.into_iter().chain(self.known..self.taken.len() / self.d);
+                let near = seeds.map(|seed| reference::distance(x, &self.taken[seed * self.d..][..self.d]));
+                self.distances.quantise(w, near.fold(f64::INFINITY, f64::min))
+            };
+            match left.checked_sub(weight) {
+                Some(rest) => left = rest,
+                None => return place,
+            }
+        }
+        unreachable!("the target is below the range's total")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_all_rows_in_order() {
+        for (n, chunk) in [(1, 1_024), (1_024, 1_024), (1_025, 1_024), (100_000, 4_096), (1_000_000, 65_536 * 3)] {
+            let ranges = Ranges::new(n, chunk);
+            let mut next = 0;
+            for index in 0..ranges.count() {
+                let range = ranges.range(index);
+                assert!(range.start == next && !range.is_empty() && range.len() <= ranges.rows);
+                assert_eq!(range.start / chunk, (range.end - 1) / chunk);
+                if range.start.is_multiple_of(chunk) {
+                    assert_eq!(ranges.before(range.start), index);
+                }
+                next = range.end;
+            }
+            assert_eq!(next, n);
+        }
+    }
+
+    #[test]
+    fn arguments_have_the_sizes_of_the_kernels() {
+        assert_eq!(size_of::<PotentialsArgument>(), 32 + 16 + 8 * 4 + 32 + 8 + 4 * 6);
+    }
+}

@@ -1,0 +1,191 @@
+//! One pass: lanes that send, and the calling thread that computes on what has arrived.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::Events;
+use super::order::Visit;
+use crate::backend::cuda::device::{Plain, Queue, failed};
+use crate::backend::cuda::rows::RowsPlace;
+use crate::backend::cuda::upload::{BorrowedLane, Carrier, Lane, Staging, Task, join};
+use crate::error::{KMeansError, Result};
+use crate::float::Float;
+
+/// One pass over the chunks, as its threads share it.
+pub struct Sweep<'s, 'a, T> {
+    carrier: &'s Carrier<'s, 'a, T>,
+    events: &'s [Events],
+    places: Vec<RowsPlace>,
+    visits: &'s [Visit],
+    /// Each with the visit that it is for, in the order of the visits.
+    tasks: Vec<(usize, Task)>,
+    /// The first task that nobody has taken.
+    next: AtomicUsize,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+struct Progress {
+    /// Visits whose kernels are queued.
+    visited: usize,
+    /// Of each visit, the tasks that are not sent yet.
+    left: Vec<usize>,
+    /// Whether somebody failed: nobody needs the rest.
+    stopped: bool,
+}
+
+impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
+    /// `rows`: those of a chunk.
+    pub fn new(
+        carrier: &'s Carrier<'s, 'a, T>,
+        events: &'s [Events],
+        places: Vec<RowsPlace>,
+        visits: &'s [Visit],
+        rows: impl Fn(usize) -> Range<usize>,
+    ) -> Self {
+        let (mut tasks, mut left) = (Vec::new(), vec![0; visits.len()]);
+        for (turn, visit) in visits.iter().enumerate().filter(|(_, visit)| visit.load.is_some()) {
+            let before = tasks.len();
+            tasks.extend(carrier.tasks(rows(visit.chunk)).into_iter().map(|task| (turn, task)));
+            left[turn] = tasks.len() - before;
+        }
+        let progress = Mutex::new(Progress { visited: 0, left, stopped: false });
+        Self { carrier, events, places, visits, tasks, next: AtomicUsize::new(0), progress, changed: Condvar::new() }
+    }
+
+    /// Sends what has to be sent by so many lanes at most, and calls `compute` visit by visit: what it puts into the queue finds
+    /// the chunk in its buffer.
+    pub fn run(
+        &self,
+        queue: &Queue,
+        staging: &Staging,
+        lanes: usize,
+        mut compute: impl FnMut(&Visit) -> Result<()>,
+    ) -> Result<()> {
+        if self.tasks.is_empty() {
+            return self.compute_all(queue, &mut compute);
+        }
+        let lanes = lanes.min(self.tasks.len()).min(self.events[0].arrived.len());
+        let mine = staging.take(&queue.gpu)?;
+        std::thread::scope(|scope| {
+            // Whatever happens here, those who wait are told.
+            let _guard = StopOnDrop(self);
+            let thread = || std::thread::Builder::new().name("stream".into());
+            let refused =
+                |error: std::io::Error| KMeansError::Device { what: "starting a thread".into(), reason: error.to_string() };
+            let mut helpers = vec![thread().spawn_scoped(scope, move || self.send(mine, 0)).map_err(refused)?];
+            // Where there is no further lane or thread, the others do the work.
+            let help = |lane| staging.try_take(&queue.gpu).map_or(Ok(()), |borrowed| self.send(borrowed, lane));
+            helpers.extend((1..lanes).map_while(|lane| thread().spawn_scoped(scope, move || help(lane)).ok()));
+            let computed = self.compute_all(queue, &mut compute);
+            if computed.is_err() {
+                self.stop();
+            }
+            // If a lane failed, that is why there was nothing to compute on.
+            helpers.into_iter().map(join).fold(Ok(()), Result::and).and(computed)
+        })
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `enough` says so. Returns whether to go on.
+    fn wait(&self, enough: impl Fn(&Progress) -> bool) -> bool {
+        let waiting = |progress: &mut Progress| !progress.stopped && !enough(progress);
+        let progress = self.changed.wait_while(self.progress(), waiting).unwrap_or_else(PoisonError::into_inner);
+        !progress.stopped
+    }
+
+    fn stop(&self) {
+        self.progress().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Visit by visit.
+    fn compute_all(&self, queue: &Queue, compute: &mut impl FnMut(&Visit) -> Result<()>) -> Result<()> {
+        let failed = failed("a pass over chunks");
+        for (turn, visit) in self.visits.iter().enumerate() {
+            let events = &self.events[visit.buffer];
+            if visit.load.is_some() {
+                if !self.wait(|progress| progress.left[turn] == 0) {
+                    return Ok(());
+                }
+                // Of lanes that sent nothing there since the last time, the event is long past.
+                events.arrived.iter().try_for_each(|arrived| queue.stream.wait(arrived)).map_err(&failed)?;
+            }
+            compute(visit)?;
+            events.done.record(&queue.stream).map_err(&failed)?;
+            self.progress().visited = turn + 1;
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// By one lane: takes tasks until there are none; returns when what it sent has arrived.
+    fn send(&self, mut borrowed: BorrowedLane<'_>, lane: usize) -> Result<()> {
+        let guard = StopOnPanic(self);
+        let done = self.send_all(borrowed.lane(), lane);
+        // Errors of the copies themselves come to light here.
+        let done = done.and(borrowed.lane().queue.wait());
+        if done.is_err() {
+            self.stop();
+        }
+        drop(guard);
+        done
+    }
+
+    fn send_all(&self, lane: &mut Lane, number: usize) -> Result<()> {
+        let mut piece = None;
+        while let Some((turn, task)) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let visit = &self.visits[*turn];
+            let events = &self.events[visit.buffer];
+            let mut stopped = false;
+            let ready = |queue: &Queue| {
+                let after = visit.load.and_then(|load| load.after);
+                stopped = !self.wait(|progress| after.is_none_or(|after| progress.visited > after));
+                if stopped {
+                    return Err(KMeansError::Device { what: "a pass over chunks".into(), reason: "it was stopped".into() });
+                }
+                // What reads the buffer, or made it, comes first.
+                queue.stream.wait(&events.done).map_err(failed("a pass over chunks"))
+            };
+            // SAFETY: the buffer has room for a chunk's rows and lives as long as the stream, whose passes end with their lanes;
+            // its last readers were waited for; the next ones wait for `arrived`, and no two tasks write to the same place.
+            let sent = unsafe { self.carrier.send(lane, &mut piece, task, self.places[visit.buffer], ready) };
+            if stopped {
+                return Ok(());
+            }
+            sent?;
+            events.arrived[number].record(&lane.queue.stream).map_err(failed("a pass over chunks"))?;
+            let mut progress = self.progress();
+            progress.left[*turn] -= 1;
+            if progress.left[*turn] == 0 {
+                drop(progress);
+                self.changed.notify_all();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets nobody wait for ever for who has left.
+struct StopOnDrop<'s, 'w, 'a, T: Float + Plain>(&'s Sweep<'w, 'a, T>);
+
+impl<T: Float + Plain> Drop for StopOnDrop<'_, '_, '_, T> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// The same for who leaves by a panic.
+struct StopOnPanic<'s, 'w, 'a, T: Float + Plain>(&'s Sweep<'w, 'a, T>);
+
+impl<T: Float + Plain> Drop for StopOnPanic<'_, '_, '_, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop();
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One task on its way: from host memory into a slot, and from the slot to its place on the device.
+
+use std::ops::Range;
+
+use super::super::device::{Buffer, Gpu, Kernel, Plain, Queue};
+use super::super::rows::RowsPlace;
+use super::lanes::Lane;
+use super::pinned::Strips;
+use super::tasks::{Source, Task, What, strips};
+use crate::error::Result;
+use crate::float::Float;
+
+/// Rows as they lie on the host, and how they travel.
+pub struct Carrier<'u, 'a, T> {
+    sources: &'u [Source<'a, T>],
+    /// Bytes of a slot that are used.
+    slot: usize,
+    weighted: bool,
+    /// Where there are blocks.
+    transpose: Option<Kernel>,
+}
+
+/// `struct Transpose` of `kernels/layout.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TransposeArgument {
+    rows_in: u64,
+    columns_out: u64,
+    stride: u64,
+    rows: u32,
+    width: u32,
+    log_width: u32,
+    tiles_across: u32,
+}
+
+/// Values of the kernel's tile, and threads of its blocks.
+const TILE_LOG: u32 = 10;
+const TILE_THREADS: u32 = 256;
+
+/// Where a task goes, and what it waits for before it is sent.
+struct Destination<R> {
+    place: RowsPlace,
+    ready: R,
+}
+
+impl RowsPlace {
+    /// Of feature `f` of a row.
+    fn value<T>(&self, f: usize, row: usize) -> u64 {
+        self.x + ((f * self.stride + row) * size_of::<T>()) as u64
+    }
+
+    fn weight(&self, row: usize) -> u64 {
+        self.weights + (row * size_of::<f64>()) as u64
+    }
+}
+
+impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
+    pub fn new(gpu: &Gpu, sources: &'u [Source<'a, T>], slot: usize, weighted: bool) -> Result<Self> {
+        let kernel = if T::IS_F32 { "rows_to_columns_f32" } else { "rows_to_columns_f64" };
+        let with_blocks = sources.iter().any(Source::in_blocks);
+        let transpose = if with_blocks { Some(gpu.kernel("layout", kernel)?) } else { None };
+        Ok(Self { sources, slot, weighted, transpose })
+    }
+
+    /// What sends kept rows `rows`, counted over all sources, to device rows from 0 on.
+    pub fn tasks(&self, rows: Range<usize>) -> Vec<Task> {
+        let tasks = |(index, source): (usize, &Source<'a, T>)| {
+            let (own, to) = source.overlap(&rows);
+            source.tasks(index, &own, to, self.slot, self.weighted)
+        };
+        self.sources.iter().enumerate().flat_map(tasks).collect()
+    }
+
+    /// Fills a slot of the lane, waits by `ready` for the place to be free, and sends the slot there. `piece` is the lane's device
+    /// memory for rows as they lay on the host.
+    ///
+    /// # Safety
+    /// Once `ready` has returned, and until the lane was waited for or an event behind the copies was, the place has room for the
+    /// task's rows and is written to by nobody else.
+    pub unsafe fn send(
+        &self,
+        lane: &mut Lane,
+        piece: &mut Option<Buffer<T>>,
+        task: &Task,
+        place: RowsPlace,
+        ready: impl FnOnce(&Queue) -> Result<()>,
+    ) -> Result<()> {
+        let to = Destination { place, ready };
+        // SAFETY: the caller's.
+        unsafe {
+            match &task.what {
+                What::Columns(range) => self.send_columns(lane, task, range, to),
+                What::Weights(rows) => self.send_weights(lane, task, rows, to),
+                What::Rows(rows, features) => self.send_rows(lane, piece, task, (rows, features), to),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `send`.
+    unsafe fn send_columns<R: FnOnce(&Queue) -> Result<()>>(
+        &self,
+        lane: &mut Lane,
+        task: &Task,
+        range: &Range<usize>,
+        to: Destination<R>,
+    ) -> Result<()> {
+        let (slot, queue) = lane.next_slot()?;
+        self.sources[task.source].fill_columns(&task.rows, range, slot.values(range.len())?);
+        (to.ready)(queue)?;
+        let at = |value: usize| to.place.value::<T>(0, task.to + value);
+        let strips = strips::<T>(range, task.rows.len(), to.place.stride, at);
+        // SAFETY: the caller's.
+        unsafe { slot.send(queue, &strips) }
+    }
+
+    /// # Safety
+    /// As for `send`.
+    unsafe fn send_weights<R: FnOnce(&Queue) -> Result<()>>(
+        &self,
+        lane: &mut Lane,
+        task: &Task,
+        rows: &Range<usize>,
+        to: Destination<R>,
+    ) -> Result<()> {
+        let (slot, queue) = lane.next_slot()?;
+        self.sources[task.source].fill_weights(rows, slot.values(rows.len())?);
+        (to.ready)(queue)?;
+        let width = rows.len() * size_of::<f64>();
+        let at = to.place.weight(task.to + rows.start - task.rows.start);
+        // SAFETY: the caller's: there is a weight a row.
+        unsafe { slot.send(queue, &[Strips { from: 0, width, count: 1, to: at, pitch: width }]) }
+    }
+
+    /// # Safety
+    /// As for `send`.
+    unsafe fn send_rows<R: FnOnce(&Queue) -> Result<()>>(
+        &self,
+        lane: &mut Lane,
+        piece: &mut Option<Buffer<T>>,
+        task: &Task,
+        (rows, features): (&Range<usize>, &Range<usize>),
+        to: Destination<R>,
+    ) -> Result<()> {
+        let Some(transpose) = self.transpose else { return Ok(()) };
+        let len = rows.len() * features.len();
+        let (slot, queue) = lane.next_slot()?;
+        let piece = match piece {
+            Some(piece) => piece,
+            None => piece.insert(queue.alloc((self.slot / size_of::<T>()).max(1))?),
+        };
+        assert!(len <= piece.len(), "{len} values in a piece of {}", piece.len());
+        self.sources[task.source].fill_rows(rows, features, slot.values(len)?);
+        (to.ready)(queue)?;
+        let width = len * size_of::<T>();
+        let strips = Strips { from: 0, width, count: 1, to: piece.at(), pitch: width };
+        // SAFETY: the piece has room (asserted) and is freed in the order of this queue, which also runs the kernel that reads
+        // it.
+        unsafe { slot.send(queue, &[strips]) }?;
+
+        let log_width = features.len().next_power_of_two().trailing_zeros().min(5);
+        let tiles_across = features.len().div_ceil(1 << log_width) as u32;
+        let tiles_down = rows.len().div_ceil(1 << (TILE_LOG - log_width)) as u32;
+        let argument = TransposeArgument {
+            rows_in: piece.at(),
+            columns_out: to.place.value::<T>(features.start, task.to + rows.start - task.rows.start),
+            stride: to.place.stride as u64,
+            rows: rows.len() as u32,
+            width: features.len() as u32,
+            log_width,
+            tiles_across,
+        };
+        // SAFETY: the argument mirrors the kernel's; it reads `rows * width` values of the piece, and writes those rows of
+        // those columns of the matrix, which is the caller's promise.
+        unsafe { queue.launch(transpose, tiles_across * tiles_down, TILE_THREADS, 0, &argument) }
+    }
+}

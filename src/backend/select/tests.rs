@@ -1,0 +1,227 @@
+//! The choice of a place, on devices that are made up.
+
+use super::*;
+
+const GB: u64 = 1_000_000_000;
+const LARGE: Shape = Shape { job: Job::Fit, rows: 1_000_000, features: 32, clusters: 256, float64: false, weighted: false };
+const SMALL: Shape = Shape { job: Job::Fit, rows: 2_000, features: 2, clusters: 3, float64: true, weighted: false };
+
+fn device(ordinal: u32, free: u64) -> DeviceInfo {
+    let (usable, reason) = usable((13, 0), (9, 0));
+    DeviceInfo {
+        ordinal,
+        name: "NVIDIA H200".into(),
+        memory_free: free,
+        memory_total: 150 * GB,
+        compute_capability: (9, 0),
+        driver: (13, 0),
+        usable,
+        reason,
+    }
+}
+
+fn old(ordinal: u32) -> DeviceInfo {
+    let (usable, reason) = usable((13, 0), (6, 1));
+    DeviceInfo { name: "GTX 1080".into(), usable, reason, ..device(ordinal, 200 * GB) }
+}
+
+fn chosen(requested: Device, shape: Shape, devices: &Devices) -> (Place, String) {
+    let choice = choose(requested, shape, None, devices).unwrap();
+    (choice.place, choice.reason)
+}
+
+fn refused(requested: Device, shape: Shape, devices: &Devices) -> String {
+    choose(requested, shape, None, devices).unwrap_err().to_string()
+}
+
+#[test]
+fn the_cpu_is_always_there() {
+    let cpu = (Place::Cpu, "device=\"cpu\" was asked for".into());
+    assert_eq!(chosen(Device::Cpu, LARGE, &Err("no driver".into())), cpu);
+    assert_eq!(chosen(Device::Cpu, LARGE, &Ok(vec![device(0, 100 * GB)])), cpu);
+}
+
+#[test]
+fn auto_falls_back_and_says_why() {
+    let there = Ok(vec![device(0, 100 * GB)]);
+    let (place, why) = chosen(Device::Auto, LARGE, &there);
+    assert_eq!(place, Place::Cuda(0));
+    let large = "1,000,000 rows x 32 features x 256 clusters are predicted to take 8.2 s on the CPU and 26 ms on";
+    assert_eq!(why, format!("{large} cuda:0 (NVIDIA H200)"));
+
+    let (place, why) = chosen(Device::Auto, SMALL, &there);
+    assert_eq!(place, Place::Cpu);
+    let small = "2,000 rows x 2 features x 3 clusters are predicted to take 12 us on the CPU and 3.0 ms on";
+    assert_eq!(why, format!("{small} a GPU, which would not pay"));
+
+    let none = Err("no NVIDIA driver".into());
+    assert_eq!(chosen(Device::Auto, LARGE, &none), (Place::Cpu, "no GPU can be used: no NVIDIA driver".into()));
+    let empty = (Place::Cpu, "no GPU can be used: the driver lists no GPU".into());
+    assert_eq!(chosen(Device::Auto, LARGE, &Ok(vec![])), empty);
+    let why = "no GPU can be used: cuda:0 (GTX 1080): its compute capability is 6.1, and at least 8.0 is needed";
+    assert_eq!(chosen(Device::Auto, LARGE, &Ok(vec![old(0)])), (Place::Cpu, why.into()));
+
+    let score = Shape { job: Job::Score, ..LARGE };
+    let (place, why) = chosen(Device::Auto, score, &Ok(vec![device(0, GB / 100), device(1, GB / 70)]));
+    assert_eq!(place, Place::Cpu);
+    let full = "the data do not fit on a GPU: they need 149 MB on cuda:1 (NVIDIA H200), where 14 MB of 150 GB are free";
+    assert_eq!(why, format!("{full} and a tenth of that stays so"));
+}
+
+#[test]
+fn the_work_must_pay_for_the_start_and_the_upload() {
+    let least = |shape: Shape| (1..1_000_000).find(|&rows| pays(Shape { rows, ..shape }, None)).unwrap();
+    let [cpu, gpu] = seconds(Shape { rows: least(LARGE), ..LARGE }, None);
+    assert!((cpu / gpu - GPU_MARGIN).abs() < 0.01, "{cpu} {gpu}");
+    // Fewer clusters are less work a value, float64 values are longer to upload.
+    let two = Shape { clusters: 2, ..LARGE };
+    assert!(least(LARGE) < least(two) && least(two) < least(Shape { float64: true, ..two }));
+}
+
+#[test]
+fn one_morsel_must_have_much_work() {
+    let morsel = |job, rows, features, clusters| Shape { job, rows, features, clusters, ..SMALL };
+    for job in [Job::Labels, Job::Nearest, Job::Distances] {
+        assert!(!pays(morsel(job, 100_000, 4, 16), None), "{job:?}");
+        assert!(pays(morsel(job, 100_000, 256, 1_000), None), "{job:?}");
+    }
+    // A fit goes over its rows again and again; a score is no morsel.
+    assert!(pays(morsel(Job::Fit, 100_000, 16, 64), None) && !pays(morsel(Job::Labels, 100_000, 16, 64), None));
+    assert!(pays(morsel(Job::Score, 1_000_000, 16, 64), None) && !pays(morsel(Job::Labels, 1_000_000, 16, 64), None));
+    let large = Shape { job: Job::Labels, rows: 10_000_000, ..LARGE };
+    let why = "10,000,000 rows x 32 features x 256 clusters are predicted to take 4.1 s on the CPU and 83 ms on";
+    let chosen = chosen(Device::Auto, large, &Ok(vec![device(0, GB)]));
+    assert_eq!(chosen, (Place::Cuda(0), format!("{why} cuda:0 (NVIDIA H200)")));
+}
+
+#[test]
+fn predictions_take_bounded_memory() {
+    let shape = |job, rows, features, clusters| Shape { job, rows, features, clusters, ..LARGE };
+    assert_eq!(shape(Job::Labels, 1_000, 32, 256).batch(), 1_000);
+    assert_eq!(shape(Job::Labels, 1 << 30, 12, 256).batch(), (256 << 20) / 64);
+    assert_eq!(shape(Job::Nearest, 1 << 30, 8, 256).batch(), (256 << 20) / 64);
+    assert_eq!(shape(Job::Distances, 1 << 30, 2, 256).batch(), (256 << 20) / (2 * 4 + 12 + 256 * 8));
+    assert_eq!(shape(Job::Distances, 1 << 30, 2, 1 << 31).batch(), 1);
+    assert_eq!(shape(Job::Labels, 0, 2, 2).batch(), 0);
+    for job in [Job::Labels, Job::Nearest, Job::Distances] {
+        assert!(bytes_needed(shape(job, 1 << 40, 32, 256)) < 300 << 20, "{job:?}");
+        assert!(bytes_needed(shape(job, u64::MAX, usize::MAX, usize::MAX)) > u64::MAX / 2);
+    }
+    assert!(bytes_needed(shape(Job::Score, 1 << 30, 32, 256)) > 100 * GB);
+}
+
+#[test]
+fn a_demand_takes_the_roomiest_or_the_one_named() {
+    let devices = Ok(vec![old(0), device(3, 70 * GB), device(1, 90 * GB), device(2, 90 * GB)]);
+    let (place, why) = chosen(Device::Cuda(None), SMALL, &devices);
+    assert_eq!(place, Place::Cuda(1));
+    let most = "cuda:1 (NVIDIA H200) has the most free memory of those that can be used";
+    assert_eq!(why, format!("device=\"cuda\" was asked for, and {most}"));
+    let third = (Place::Cuda(3), "device=\"cuda:3\" was asked for".into());
+    assert_eq!(chosen(Device::Cuda(Some(3)), SMALL, &devices), third);
+}
+
+#[test]
+fn a_demand_that_cannot_be_met_says_what_there_is() {
+    let help = " (device=\"auto\" takes the CPU where no GPU can be used)";
+    let devices = Ok(vec![old(0), device(1, 90 * GB)]);
+    assert_eq!(
+        refused(Device::Cuda(Some(7)), SMALL, &devices),
+        format!("device=\"cuda:7\" cannot be used: there is no such GPU, only cuda:0 (GTX 1080), cuda:1 (NVIDIA H200){help}")
+    );
+    let capability = "cuda:0 (GTX 1080): its compute capability is 6.1, and at least 8.0 is needed";
+    let error = format!("device=\"cuda:0\" cannot be used: {capability}{help}");
+    assert_eq!(refused(Device::Cuda(Some(0)), SMALL, &devices), error);
+    let error = format!("device=\"cuda\" cannot be used: {capability}{help}");
+    assert_eq!(refused(Device::Cuda(None), SMALL, &Ok(vec![old(0)])), error);
+    for requested in [Device::Cuda(None), Device::Cuda(Some(0))] {
+        for (devices, why) in [(Err("no NVIDIA driver".into()), "no NVIDIA driver"), (Ok(vec![]), "the driver lists no GPU")] {
+            let error = format!("device=\"{requested}\" cannot be used: {why}{help}");
+            assert_eq!(refused(requested, SMALL, &devices), error);
+        }
+    }
+}
+
+#[test]
+fn data_that_do_not_fit_at_once_stream() {
+    // Room for some of the chunks; then for the least; then for not even that.
+    let shape = Shape { rows: 100_000_000, ..LARGE };
+    let there = Ok(vec![device(0, 4 * GB)]);
+    for requested in [Device::Auto, Device::Cuda(None), Device::Cuda(Some(0))] {
+        let choice = choose(requested, shape, None, &there).unwrap();
+        let chunking = choice.chunking.unwrap();
+        assert_eq!((choice.place, chunking), (Place::Cuda(0), Chunking::new(shape, 4 * GB - 4 * GB / 10).unwrap()));
+        assert!(choice.reason.ends_with(&format!("; {chunking}")), "{}", choice.reason);
+        let limited = choose(requested, shape, Some(GB), &there).unwrap().chunking.unwrap();
+        assert_eq!(limited, Chunking::new(shape, GB).unwrap());
+        assert!(limited.buffers < chunking.buffers && limited.room == GB);
+        // A limit beyond what is free changes nothing.
+        assert_eq!(choose(requested, shape, Some(9 * GB), &there).unwrap(), choice);
+        assert_eq!(choose(requested, LARGE, Some(GB), &there).unwrap().chunking, None);
+    }
+    // The bus is not worth it where there are few clusters.
+    let few = Shape { clusters: 4, ..shape };
+    assert!(choose(Device::Auto, few, None, &Ok(vec![device(0, 100 * GB)])).unwrap().place == Place::Cuda(0));
+    let choice = choose(Device::Auto, few, None, &there).unwrap();
+    assert!(choice.place == Place::Cpu && choice.chunking.is_none());
+    assert!(choice.reason.contains("on a GPU, which would not pay: the rows do not fit there and stream"), "{}", choice.reason);
+    // So many rows are more than kernels count, though there is room.
+    let many = Shape { rows: 1 << 33, features: 1, clusters: 2, ..LARGE };
+    let chunking = choose(Device::Cuda(None), many, None, &Ok(vec![device(0, 300 * GB)])).unwrap().chunking.unwrap();
+    assert_eq!(chunking.buffers, chunking.chunks);
+}
+
+#[test]
+fn data_that_do_not_fit_where_they_must_are_no_memory() {
+    let there = Ok(vec![device(0, GB / 500)]);
+    let needed = bytes(Chunking::new(LARGE, 0).unwrap_err());
+    for requested in [Device::Cuda(None), Device::Cuda(Some(0))] {
+        for (limit, why) in [
+            (None, "2.0 MB of 150 GB are free and a tenth of that stays so"),
+            (Some(10 * GB), "2.0 MB of 150 GB are free and a tenth of that stays so"),
+            (Some(1_500_000), "device_memory_limit allows 1.5 MB"),
+        ] {
+            let there = if limit == Some(1_500_000) { Ok(vec![device(0, GB)]) } else { there.clone() };
+            let error = choose(requested, LARGE, limit, &there).unwrap_err();
+            assert!(matches!(error, KMeansError::NoMemory { .. }));
+            let what = format!("{needed} in chunks on cuda:0 (NVIDIA H200), where {why}");
+            assert_eq!(error.to_string(), format!("memory: expected room for {what}, got none"));
+            // Where nothing is demanded, the CPU does it.
+            let choice = choose(Device::Auto, LARGE, limit, &there).unwrap();
+            assert_eq!((choice.place, choice.reason), (Place::Cpu, format!("the data do not fit on a GPU: they need {what}")));
+        }
+    }
+}
+
+#[test]
+fn memory_counts_features_rows_weights_and_tables() {
+    let tables = 32 * 256 * 64;
+    assert_eq!(bytes_needed(LARGE), 1_000_000 * (32 * 4 + 20) + tables);
+    assert_eq!(bytes_needed(Shape { float64: true, weighted: true, ..LARGE }), 1_000_000 * (32 * 8 + 28) + tables);
+    assert_eq!(bytes_needed(SMALL), 2_000 * 16 + 2_000 * 20 + 2 * 3 * 64);
+    assert_eq!(bytes_needed(Shape { rows: 1, features: 1, clusters: 1, ..LARGE }), 256 + 20 + 64);
+    // Absurd shapes do not wrap.
+    let absurd = Shape { rows: u64::MAX, features: usize::MAX, clusters: usize::MAX, ..SMALL };
+    assert!(bytes_needed(absurd) > u64::MAX / 2);
+    // Exactly nine tenths of what is free.
+    let needed = bytes_needed(LARGE);
+    let enough = needed + needed / 9 + 1;
+    assert_eq!(room(LARGE, None, &device(0, enough)), Ok(None));
+    assert!(room(LARGE, None, &device(0, enough - 2)).unwrap().is_some());
+}
+
+#[test]
+fn old_drivers_and_devices_are_not_usable() {
+    assert!(usable((13, 0), (8, 0)).0 && usable((14, 2), (12, 1)).0);
+    let (no, why) = usable((12, 8), (9, 0));
+    assert!(!no && why.contains("CUDA 12.8") && why.contains("CUDA 13.0") && why.contains("580"), "{why}");
+    let (no, why) = usable((13, 0), (7, 5));
+    assert!(!no && why.contains("7.5") && why.contains("8.0"), "{why}");
+}
+
+#[test]
+fn figures_read_well() {
+    assert_eq!([7, 999, 1_000, 1_234_567].map(counted), ["7", "999", "1,000", "1,234,567"]);
+    assert_eq!([12, 1_500, 149_000_000, 3_000_000_000_000].map(bytes), ["12 B", "1.5 kB", "149 MB", "3.0 TB"]);
+    assert_eq!([2e-7, 0.0123, 8.2, 90.0, 36_000.0].map(duration), ["200 ns", "12 ms", "8.2 s", "1.5 min", "10 h"]);
+}

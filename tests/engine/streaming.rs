@@ -1,0 +1,257 @@
+//! Rows that pass through the GPU in chunks: the bits of rows that are all there, and of the CPU.
+
+use polars_kmeans::backend::chunking::Chunking;
+use polars_kmeans::backend::cpu::InstructionSet;
+use polars_kmeans::backend::select::{Shape, bytes_needed};
+use polars_kmeans::tile::Part;
+use polars_kmeans::{
+    Chunk, Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
+};
+
+use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rows};
+
+fn shape<T: Float>(n: usize, d: usize, k: usize, weighted: bool) -> Shape {
+    Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted }
+}
+
+/// Limits under which the rows stream, from the least that is enough, each with another number of chunks or of buffers.
+fn limits(shape: Shape) -> Vec<Chunking> {
+    let least = Chunking::new(shape, 0).expect_err("nothing fits in no memory");
+    let resident = bytes_needed(shape);
+    let mut all: Vec<Chunking> = Vec::new();
+    for step in 0..200 {
+        let room = least + resident.saturating_sub(least) / 200 * step;
+        if room >= resident {
+            break;
+        }
+        let chunking = Chunking::new(shape, room).expect("as much as the least");
+        if all.last().is_none_or(|last| (last.chunks, last.buffers) != (chunking.chunks, chunking.buffers)) {
+            all.push(chunking);
+        }
+    }
+    all
+}
+
+/// Shapes by round: registers and tiles, one and two arrays of labels, labels of one and two bytes, sums with and without tables.
+fn shape_of(round: u64, random: &mut Random) -> [usize; 3] {
+    let (d, k) = match round % 8 {
+        0 => (1 + random.below(4), 1 + random.below(20)),
+        1 => (1 + random.below(12), 20 + random.below(100)),
+        2 => (5 + random.below(8), 100 + random.below(200)),
+        3 => (2, 254 + random.below(40)),
+        4 => (13 + random.below(30), 1 + random.below(64)),
+        5 => (40 + random.below(60), 65 + random.below(40)),
+        6 => (4, 4),
+        _ => (100, 1 + random.below(12)),
+    };
+    [k + 1_000 + random.below(if d > 30 { 5_000 } else { 16_000 }), d, k]
+}
+
+/// How many streamed fits were compared.
+fn check<T: Float>(round: u64) -> usize {
+    let random = &mut Random(11_000 + round);
+    let [n, d, k] = shape_of(round, random);
+    let kind = KINDS[random.below(KINDS.len())];
+    let x: Vec<T> = rows(kind, n, d, random);
+    let weights: Option<Vec<f64>> = match round / 8 % 3 {
+        1 => Some((0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect()),
+        2 if random.below(2) == 0 => Some(vec![1.0; n]),
+        _ => None,
+    };
+    let init = match random.below(5) {
+        0 | 1 => Init::KMeansPlusPlus,
+        2 => Init::Random,
+        // Some of them the same row: empty clusters, which take the farthest rows.
+        _ => Init::Given(
+            (0..k)
+                .flat_map(|_| {
+                    let i = if random.below(6) == 0 { 0 } else { random.below(n) };
+                    x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>()
+                })
+                .collect(),
+        ),
+    };
+    let estimator = KMeans::new(k)
+        .init(init)
+        .n_init(Restarts::Count(1 + random.below(3) as u32))
+        .max_iter(1 + random.below(12) as u32)
+        .tol([0.0, 1e-4][random.below(2)])
+        .seed(random.next())
+        .history(if random.below(4) == 0 { History::Full } else { History::Light });
+    let Some(on_gpu) = on_gpu(&estimator) else { return 0 };
+    let by_columns = columns(&x, d);
+    let features = match random.below(3) {
+        0 => Features::from_columns(by_columns.iter().map(|c| &c[..])).unwrap(),
+        1 => Features::from_rows(&x, d).unwrap(),
+        _ => {
+            let step = 1 + random.below(n);
+            let chunk = |values| Chunk::new(values, None).unwrap();
+            Features::new(by_columns.iter().map(|c| Column::new(c.chunks(step).map(chunk))).collect()).unwrap()
+        }
+    };
+    let column = weights.as_ref().map(|w| Column::from_slice(w));
+    let brief = |estimator: &KMeans| {
+        estimator
+            .fit_features(&features, column.as_ref())
+            .map(|fit| (hash(&fit), fit.choice.chunking))
+            .map_err(|e| e.to_string())
+    };
+    let on_cpu = brief(&estimator).map(|(hash, _)| hash);
+    assert_eq!(brief(&on_gpu).map(|(hash, _)| hash), on_cpu);
+    let all = limits(shape::<T>(n, d, k, weights.is_some()));
+    // The least, the most, and some between.
+    let some: Vec<_> = all.iter().step_by(1 + all.len() / 4).chain(all.last()).collect();
+    for chunking in &some {
+        let what =
+            format!("{kind}, round {round}: n {n}, d {d}, k {k}, {}, {} weights, {chunking:?}", T::NAME, weights.is_some());
+        match brief(&on_gpu.clone().device_memory_limit(Some(chunking.room))) {
+            Ok((hash, streamed)) => assert_eq!((Ok(hash), streamed), (on_cpu.clone(), Some(**chunking)), "{what}"),
+            Err(error) => assert_eq!(Err(error), on_cpu, "{what}"),
+        }
+    }
+    some.len()
+}
+
+#[test]
+fn streamed_fits_have_the_bits_of_resident_ones_float32() {
+    let compared: usize = (0..48).map(check::<f32>).sum();
+    println!("{compared} streamed fits compared");
+    assert!(gpu().is_none() || compared > 100);
+}
+
+#[test]
+fn streamed_fits_have_the_bits_of_resident_ones_float64() {
+    let compared: usize = (0..48).map(|round| check::<f64>(round + 1_000)).sum();
+    println!("{compared} streamed fits compared");
+    assert!(gpu().is_none() || compared > 100);
+}
+
+#[test]
+fn one_two_three_seven_and_many_chunks() {
+    let (d, k) = (4, 5);
+    let numbers: Vec<u64> =
+        [7_000, 40_000].iter().flat_map(|&n| limits(shape::<f32>(n, d, k, false))).map(|chunking| chunking.chunks).collect();
+    for few in [1, 2, 3, 7, 40] {
+        assert!(numbers.contains(&few), "{few} of {numbers:?}");
+    }
+    let Some(device) = gpu() else { return };
+    for n in [7_000, 40_000] {
+        let x: Vec<f32> = rows("blobs", n, d, &mut Random(3));
+        let features = Features::from_rows(&x, d).unwrap();
+        let start = (0..k * d).map(|i| (i * 37 % 200) as f64 - 100.0).collect();
+        for init in [Init::KMeansPlusPlus, Init::Random, Init::Given(start)] {
+            let estimator = KMeans::new(k).seed(4).init(init).n_init(Restarts::Count(2)).device(device);
+            let expected = hash(&estimator.fit_features(&features, None).unwrap());
+            for chunking in limits(shape::<f32>(n, d, k, false)) {
+                let fit = estimator.clone().device_memory_limit(Some(chunking.room)).fit_features(&features, None).unwrap();
+                assert_eq!((hash(&fit), fit.choice.chunking), (expected, Some(chunking)));
+                assert!(fit.choice.reason.ends_with(&chunking.to_string()), "{}", fit.choice.reason);
+            }
+        }
+    }
+}
+
+#[test]
+fn skipped_rows_do_not_travel() {
+    let Some(device) = gpu() else { return };
+    let random = &mut Random(8);
+    let (n, d, k) = (9_000, 3, 7);
+    for (weighted, by_rows) in [(false, false), (true, false), (true, true)] {
+        let mut x: Vec<f64> = rows("blobs", n, d, random);
+        (0..300).for_each(|_| x[random.below(n * d)] = [f64::NAN, f64::INFINITY][random.below(2)]);
+        let mut weights: Vec<f64> = (0..n).map(|_| if random.below(9) == 0 { 0.0 } else { random.unit() }).collect();
+        (0..50).for_each(|_| weights[random.below(n)] = f64::NAN);
+        let bitmap: Vec<u8> = (0..n / 8 + 1).map(|_| random.next() as u8 | random.next() as u8 | 0xe1).collect();
+        let by_columns = columns(&x, d);
+        let features = if by_rows {
+            Features::from_blocks([(&x[..], Some(Validity::new(&bitmap, 0)), None)], d).unwrap()
+        } else {
+            let column = |c| Column::new([Chunk::new(c, Some(Validity::new(&bitmap, 0))).unwrap()]);
+            Features::new(by_columns.iter().map(|c| column(&c[..])).collect()).unwrap()
+        };
+        let weights = weighted.then(|| Column::from_slice(&weights[..]));
+        for init in [Init::KMeansPlusPlus, Init::Random] {
+            let estimator = KMeans::new(k).seed(6).init(init).n_init(Restarts::Count(2)).null_policy(NullPolicy::Skip);
+            let expected = estimator.fit_features(&features, weights.as_ref()).unwrap();
+            for chunking in limits(shape::<f64>(n, d, k, weighted)).into_iter().step_by(3) {
+                let streamed = estimator.clone().device(device).device_memory_limit(Some(chunking.room));
+                let fit = streamed.fit_features(&features, weights.as_ref()).unwrap();
+                assert_eq!((hash(&fit), fit.choice.chunking), (hash(&expected), Some(chunking)));
+                assert_eq!(fit.expand(), expected.expand());
+                let strict = streamed.null_policy(NullPolicy::Raise).fit_features(&features, weights.as_ref());
+                assert!(matches!(strict, Err(KMeansError::NotFinite { .. })), "{:?}", strict.map(|fit| fit.choice));
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_stream_as_one() {
+    let Some(device) = gpu() else { return };
+    let random = &mut Random(12);
+    let (n, d, k) = (12_000, 5, 9);
+    let x: Vec<f32> = rows("offset 1e6", n, d, random);
+    let weights: Vec<f64> = (0..n).map(|_| random.unit()).collect();
+    let by_columns = columns(&x, d);
+    let (by_columns, by_rows) =
+        (Features::from_columns(by_columns.iter().map(|c| &c[..])).unwrap(), Features::from_rows(&x, d).unwrap());
+    let all = Column::from_slice(&weights);
+    let estimator = KMeans::new(k).seed(2);
+    let expected = hash(&estimator.fit_features(&by_rows, Some(&all)).unwrap());
+    for chunking in limits(shape::<f32>(n, d, k, true)).into_iter().step_by(4) {
+        let mut cuts: Vec<usize> = (0..4).map(|_| random.below(n)).chain([0, n]).collect();
+        cuts.sort_unstable();
+        let parts = cuts.windows(2).enumerate().map(|(i, w)| {
+            let view = if i % 2 == 0 { &by_columns } else { &by_rows };
+            Part::new(view.slice(w[0]..w[1]), Some(Column::from_slice(&weights[w[0]..w[1]])))
+        });
+        let streamed = estimator.clone().device(device).device_memory_limit(Some(chunking.room));
+        let fit = streamed.fit_parts(parts.collect(), InstructionSet::detect()).unwrap();
+        assert_eq!((hash(&fit), fit.choice.chunking), (expected, Some(chunking)), "{cuts:?}");
+    }
+}
+
+#[test]
+fn several_fits_stream_at_a_time() {
+    let Some(device) = gpu() else { return };
+    let (n, d, k) = (30_000, 8, 6);
+    let x: Vec<f32> = rows("uniform", n, d, &mut Random(1));
+    let features = Features::from_rows(&x, d).unwrap();
+    let estimator = KMeans::new(k).device(device).max_iter(10);
+    let expected = hash(&estimator.fit_features(&features, None).unwrap());
+    let all = limits(shape::<f32>(n, d, k, false));
+    std::thread::scope(|scope| {
+        for thread in 0..12 {
+            let (estimator, features, all) = (&estimator, &features, &all);
+            scope.spawn(move || {
+                for chunking in all.iter().skip(thread % 3).step_by(3) {
+                    let fit = estimator.clone().device_memory_limit(Some(chunking.room)).fit_features(features, None).unwrap();
+                    assert_eq!(hash(&fit), expected);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn too_little_memory_says_what_is_needed() {
+    let x: Vec<f32> = rows("blobs", 5_000, 4, &mut Random(5));
+    let features = Features::from_rows(&x, 4).unwrap();
+    let fit = |device, limit| KMeans::new(3).device(device).device_memory_limit(Some(limit)).fit_features(&features, None);
+    for device in [Device::Auto, Device::Cpu, Device::Cuda(None)] {
+        let error = fit(device, 0).unwrap_err();
+        let text = "device_memory_limit: expected a positive number of bytes, or none for what is free, got 0";
+        assert_eq!(error.to_string(), text);
+    }
+    // What is small, and what stays on the CPU, is not asked.
+    assert_eq!(fit(Device::Auto, 1).unwrap().choice.place, Place::Cpu);
+    let Some(device) = gpu() else { return };
+    let needed = Chunking::new(shape::<f32>(5_000, 4, 3, false), 0).unwrap_err();
+    for limit in [1, 1_000, needed - 1] {
+        let error = fit(device, limit).unwrap_err();
+        assert!(matches!(error, KMeansError::NoMemory { .. }));
+        let text = error.to_string();
+        assert!(text.contains(" in chunks on cuda:") && text.contains("device_memory_limit allows"), "{text}");
+    }
+    assert!(fit(device, needed).unwrap().choice.chunking.is_some());
+}
