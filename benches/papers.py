@@ -84,7 +84,7 @@ EXPERIMENTS = (
     Experiment(
         "lutz",
         "figures 8 and 10",
-        "d = 4: one pass is twice as fast as several for k up to 16, several from k = 32; sums on the CPU cost 19 times",
+        "d = 4: one pass is twice as fast as several for k up to 16, several from k = 32; CPU sums cost 19 times",
         tuple(Run(lutz_rows(4), 4, k, 6, MULTI_AND_SINGLE) for k in (4, 16, 32, 64, 128)),
         {
             "system": "GTX 1080",
@@ -170,7 +170,7 @@ EXPERIMENTS = (
     Experiment(
         "zechner",
         "figures 5, 6, 10",
-        "Labels on the GPU, sums on the CPU beat the CPU from 5,000 rows on, 1.5 to 14 times, more with more of n, d, k",
+        "Labels on the GPU, sums on the CPU beat the CPU from 5,000 rows on, 1.5 to 14 times, more the larger they are",
         tuple(
             Run(n, d, k, 20, ("cpu", "zechner", "default"))
             for n in (500, 5_000, 50_000, 500_000)
