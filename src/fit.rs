@@ -153,12 +153,17 @@ fn best_of_restarts<'a, T: Float>(
         let inertia = run.inertia.iter().sum();
         if best.as_ref().is_none_or(|(least, ..)| inertia < *least) {
             // The last restart's labels stay in the session.
-            let labels = if restart + 1 < params.restarts { Some(session.labels()?) } else { None };
+            let keep = params.labels && restart + 1 < params.restarts;
+            let labels = if keep { Some(session.labels()?) } else { None };
             best = Some((inertia, run, labels));
         }
     }
     let Some((_, run, labels)) = best else { unreachable!("there is at least one restart") };
-    let labels = labels.map_or_else(|| session.into_labels(), Ok)?;
+    let labels = match labels {
+        Some(labels) => labels,
+        None if params.labels => session.into_labels()?,
+        None => Vec::new(),
+    };
     Ok((run, labels))
 }
 

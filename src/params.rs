@@ -155,6 +155,8 @@ pub struct KMeans {
     pub(crate) device: Device,
     pub(crate) strategy: Strategy,
     pub(crate) device_memory_limit: Option<u64>,
+    /// Whether labels are wanted, beside the model.
+    pub(crate) labels: bool,
 }
 
 impl KMeans {
@@ -174,6 +176,7 @@ impl KMeans {
             device: Device::default(),
             strategy: Strategy::default(),
             device_memory_limit: None,
+            labels: true,
         }
     }
 
@@ -287,6 +290,7 @@ impl KMeans {
             device,
             strategy: self.strategy,
             device_memory_limit: self.device_memory_limit,
+            labels: self.labels,
         })
     }
 }
@@ -313,6 +317,8 @@ pub struct Params {
     pub strategy: Strategy,
     /// Bytes, positive.
     pub device_memory_limit: Option<u64>,
+    /// Whether the labels of the rows are wanted: from a GPU they take as long as many an iteration.
+    pub labels: bool,
 }
 
 fn invalid(option: &'static str, expected: &str, got: impl fmt::Display) -> KMeansError {

@@ -44,7 +44,7 @@ impl KMeans {
     /// # Errors
     /// Whatever is wrong with the parameters, the columns or their values: see [`KMeansError`].
     pub fn fit(&self, df: &DataFrame, columns: impl IntoIterator<Item = impl AsRef<str>>) -> Result<KMeansModel> {
-        Ok(self.fit_columns(&select(df, columns)?, None)?.model)
+        self.fit_model(&select(df, columns)?, None)
     }
 
     /// As [`KMeans::fit`], with the weight of every row in a column of the frame: numbers of at least 0.
@@ -57,7 +57,7 @@ impl KMeans {
         columns: impl IntoIterator<Item = impl AsRef<str>>,
         weight: &str,
     ) -> Result<KMeansModel> {
-        Ok(self.fit_columns(&select(df, columns)?, Some(&select(df, [weight])?[0]))?.model)
+        self.fit_model(&select(df, columns)?, Some(&select(df, [weight])?[0]))
     }
 
     /// Fits columns, with a weight a row if given; also returns the labels.
@@ -65,6 +65,19 @@ impl KMeans {
     /// # Errors
     /// As [`KMeans::fit`].
     pub fn fit_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<FrameFit> {
+        let (model, labels) = self.fit_frame(columns, weights)?;
+        Ok(FrameFit { model, labels: label_column(labels) })
+    }
+
+    /// As [`KMeans::fit_columns`] without the labels, which then do not leave a GPU.
+    ///
+    /// # Errors
+    /// As [`KMeans::fit`].
+    pub fn fit_model(&self, columns: &[Column], weights: Option<&Column>) -> Result<KMeansModel> {
+        Ok(Self { labels: false, ..self.clone() }.fit_frame(columns, weights)?.0)
+    }
+
+    fn fit_frame(&self, columns: &[Column], weights: Option<&Column>) -> Result<(KMeansModel, Labels)> {
         let _environment = FloatEnvironment::default_rounding();
         let features = FrameFeatures::new(columns, false)?;
         if features.width_unknown {
@@ -72,8 +85,7 @@ impl KMeans {
         }
         let weights = weights.map(columns::weights).transpose()?;
         let weights = weights.as_ref().map(columns::view).transpose()?;
-        let (model, labels) = self.fit_any(features.layout().clone(), features.view()?, weights.as_ref())?;
-        Ok(FrameFit { model, labels: label_column(labels) })
+        self.fit_any(features.layout().clone(), features.view()?, weights.as_ref())
     }
 }
 

@@ -49,14 +49,23 @@ impl Call {
         Self::new(&inputs.struct_()?.fields_as_series(), options)
     }
 
-    /// `None` if there are too few distinct rows and that is to give nulls.
+    /// Model and labels; `None` if there are too few distinct rows and that is to give nulls.
     fn fit(&self, options: &FitOptions) -> Result<Option<FrameFit>> {
-        let too_few = options.too_few()?;
-        match options.estimator(&self.features)?.fit_columns(&self.features, self.weights.as_ref()) {
-            Ok(fit) => Ok(Some(fit)),
-            Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),
-            Err(error) => Err(error),
-        }
+        unless_too_few(options, options.estimator(&self.features)?.fit_columns(&self.features, self.weights.as_ref()))
+    }
+
+    /// The same without labels.
+    fn fit_model(&self, options: &FitOptions) -> Result<Option<KMeansModel>> {
+        unless_too_few(options, options.estimator(&self.features)?.fit_model(&self.features, self.weights.as_ref()))
+    }
+}
+
+fn unless_too_few<F>(options: &FitOptions, fit: Result<F>) -> Result<Option<F>> {
+    let too_few = options.too_few()?;
+    match fit {
+        Ok(fit) => Ok(Some(fit)),
+        Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -206,11 +215,11 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let field = centroids_field(&fields, kwargs.clone())?;
     let call = Call::of_struct(inputs, &kwargs)?;
     // An aggregate of no rows is null, as Polars' own.
-    let fit = if call.features[0].is_empty() { None } else { call.fit(&kwargs)? };
-    let Some(fit) = fit else {
+    let model = if call.features[0].is_empty() { None } else { call.fit_model(&kwargs)? };
+    let Some(model) = model else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
     };
-    let rows = fit.model.centroids()?.into_struct(field.name().clone()).into_series();
+    let rows = model.centroids()?.into_struct(field.name().clone()).into_series();
     let list = rows.implode()?.into_series();
     Ok(if matches!(call.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
 }
@@ -219,9 +228,9 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 /// are too few distinct rows and that is to give nulls.
 #[polars_expr(output_type_func_with_kwargs=model_field)]
 fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
-    let fit = Call::new(inputs, &kwargs)?.fit(&kwargs)?;
-    let choice = fit.as_ref().and_then(|fit| fit.model.choice().cloned());
-    let model = fit.map(|fit| fit.model.with_computed(kwargs.computed).to_bytes()).transpose()?;
+    let model = Call::new(inputs, &kwargs)?.fit_model(&kwargs)?;
+    let choice = model.as_ref().and_then(|model| model.choice().cloned());
+    let model = model.map(|model| model.with_computed(kwargs.computed).to_bytes()).transpose()?;
     let (device, reason) = choice.map(|choice| (choice.place.to_string(), choice.reason)).unzip();
     let columns = vec![
         BinaryChunked::from_slice_options("model".into(), &[model]).into_column(),

@@ -13,10 +13,12 @@ use super::host::HostRows;
 use super::*;
 use crate::backend::chunking::LABELS_IN_PLACE;
 use crate::backend::cuda::arguments::{SystemAssign, SystemSums};
+use crate::backend::cuda::chooser;
 use crate::backend::cuda::device::Gpu;
 use crate::backend::cuda::plan::THREADS;
 use crate::backend::cuda::systems::{self, FeatureSums, Labels, MOST_SCRATCH, Mass, RowKernel, Shape, System, Tables};
 use crate::error::KMeansError;
+use crate::params::Params;
 use crate::strategy::Strategy as Named;
 use crate::tile::Part;
 
