@@ -1,4 +1,4 @@
-// Assign for d > 16 (any d and k are allowed): a float32 product filter, tiled like a matrix product and fused with the search
+// Assign for many dimensions (any d and k are allowed): a float32 product filter, tiled like a matrix product and fused with the search
 // for the nearest centroid, so that the n x k scores are never written.
 //
 //   h_j = - x.c_j + |c_j|^2 / 2   on centred, scaled float32 copies of rows and centroids
@@ -13,7 +13,7 @@
 // (2) The copies of rows are made on the way to shared memory: nothing of size n x d is stored beside x. (3) Scores only rank:
 // the label is what reference distances say, by the bound of src/certify.rs.
 //
-// Used when: d > 16. Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32) for k above 64, up to 64, up to 32;
+// Used when: d > 12, or few rows and many clusters (src/backend/cuda/chooser.rs). Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32) for k above 64, up to 64, up to 32;
 // the suffix only decides speed. With _panels: d > 128 and k > 64, d > 64 and 32 < k <= 64, where the blocks fit
 // (src/backend/cuda/plan.rs); the bound is then made for fewer roundings. 256, 128 or 64 threads a block. A persistent grid: a block takes every gridDim.x-th tile of rows
 // and its pipeline runs across the borders of tiles, which matters where d is a handful of steps.

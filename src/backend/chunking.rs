@@ -17,6 +17,8 @@ use super::select::{Shape, counted};
 pub const LABELS_IN_PLACE: usize = 12;
 /// Chunks are multiples of this, as kernels like their rows.
 pub const LEAST_ROWS: u64 = 1_024;
+/// Rows that kernels count in 32 bits, whole tiles of them too.
+pub const MOST_ROWS: u64 = (1 << 32) - LEAST_ROWS;
 /// Ranges of a chunk that have totals of their own when rows are drawn, at most, and their fewest rows.
 const RANGES: u64 = 64;
 const RANGE_ROWS: u64 = 256;

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::chunking::{Chunking, row_bytes};
+use super::chunking::{Chunking, MOST_ROWS, row_bytes};
 use crate::error::{KMeansError, Result};
 use crate::params::Device;
 
@@ -269,12 +269,17 @@ pub fn bytes_needed(shape: Shape) -> u64 {
         let tables = clusters.saturating_mul(features).saturating_mul(2 * size + 4);
         return shape.batch().saturating_mul(shape.row()).saturating_add(padding).saturating_add(tables);
     }
-    // A label of 4 bytes, a distance and a place in a list of 8 each.
-    let row = 4 + 8 + 8 + if weighted { 8 } else { 0 };
+    // Labels before and after, a distance and a place in a list of 8 each.
+    let label = match clusters {
+        0..=0xff => 1,
+        0x100..=0xffff => 2,
+        _ => 4,
+    };
+    let row = 2 * label + 8 + 8 + if weighted { 8 } else { 0 };
     // Rows are padded to whole blocks of 256.
     let block = rows.saturating_mul(features).saturating_mul(size).saturating_add(255) & !255;
-    // Sums in two limbs of 16 bytes, centroids, their copies for the filter, and partial tables.
-    let tables = clusters.saturating_mul(features).saturating_mul(64);
+    // Sums in two limbs of 16 bytes and as integers of 16, centroids in three layouts, and their copies for the filter.
+    let tables = clusters.saturating_mul(features).saturating_mul(80);
     block.saturating_add(rows.saturating_mul(row)).saturating_add(tables)
 }
 
@@ -284,8 +289,7 @@ fn room(shape: Shape, limit: Option<u64>, device: &DeviceInfo) -> std::result::R
     let free = device.memory_free - device.memory_free / 10;
     let room = limit.map_or(free, |limit| limit.min(free));
     let (streams, needed) = (shape.job == Job::Fit, bytes_needed(shape));
-    // Kernels count the rows of a chunk in 32 bits.
-    if needed <= room && (!streams || u32::try_from(shape.rows).is_ok()) {
+    if needed <= room && (!streams || shape.rows <= MOST_ROWS) {
         return Ok(None);
     }
     let needed = match streams.then(|| Chunking::new(shape, room)) {

@@ -51,18 +51,18 @@ impl Call {
 
     /// Model and labels; `None` if there are too few distinct rows and that is to give nulls.
     fn fit(&self, options: &FitOptions) -> Result<Option<FrameFit>> {
-        unless_too_few(options, options.estimator(&self.features)?.fit_columns(&self.features, self.weights.as_ref()))
+        unless_too_few(options, || options.estimator(&self.features)?.fit_columns(&self.features, self.weights.as_ref()))
     }
 
     /// The same without labels.
     fn fit_model(&self, options: &FitOptions) -> Result<Option<KMeansModel>> {
-        unless_too_few(options, options.estimator(&self.features)?.fit_model(&self.features, self.weights.as_ref()))
+        unless_too_few(options, || options.estimator(&self.features)?.fit_model(&self.features, self.weights.as_ref()))
     }
 }
 
-fn unless_too_few<F>(options: &FitOptions, fit: Result<F>) -> Result<Option<F>> {
+fn unless_too_few<F>(options: &FitOptions, fit: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
     let too_few = options.too_few()?;
-    match fit {
+    match fit() {
         Ok(fit) => Ok(Some(fit)),
         Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),
         Err(error) => Err(error),

@@ -255,3 +255,27 @@ fn too_little_memory_says_what_is_needed() {
     }
     assert!(fit(device, needed).unwrap().choice.chunking.is_some());
 }
+
+#[test]
+fn strategies_of_ours_stream_and_those_of_the_papers_say_that_they_do_not() {
+    let Some(device) = gpu() else { return };
+    for (d, named) in [(3, "registers"), (3, "registers-groups8"), (20, "tiled"), (20, "tiled-128-panels")] {
+        let random = &mut Random(77 + d as u64);
+        let x: Vec<f32> = rows(KINDS[0], 9_000, d, random);
+        let fit = |strategy: &str, limit| {
+            let columns = columns(&x, d);
+            let features = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+            let estimator = KMeans::new(40).seed(3).max_iter(4).device(device).device_memory_limit(limit);
+            estimator.strategy(strategy.parse().unwrap()).fit_features(&features, None)
+        };
+        let limit = limits(shape::<f32>(9_000, d, 40, false))[0].room;
+        let (whole, streamed) = (fit("default", None).unwrap(), fit(named, Some(limit)).unwrap());
+        assert!(streamed.choice.chunking.is_some() && whole.choice.chunking.is_none());
+        assert_eq!(streamed.labels, whole.labels, "{named}");
+        assert_eq!(streamed.model.inertia().to_bits(), whole.model.inertia().to_bits(), "{named}");
+        for refused in if d < 13 { vec!["zechner", "lutz-fused", "tiled"] } else { vec!["zechner", "lutz-fused"] } {
+            let error = fit(refused, Some(limit)).unwrap_err();
+            assert!(matches!(&error, KMeansError::InvalidOption { option: "strategy", .. }), "{refused}: {error}");
+        }
+    }
+}

@@ -8,7 +8,7 @@ use super::arguments::Factors;
 use super::chunks::{Chunk, Chunks};
 use super::device::{Buffer, Plain, Queue};
 use super::rows::RowsArgument;
-use crate::backend::chunking::Chunking;
+use crate::backend::chunking::{Chunking, MOST_ROWS};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::prepare::passes::Passes;
@@ -182,7 +182,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         if kept == 0 {
             return Ok(Survey::empty(self.n_features()));
         }
-        if self.chunking.is_none() && u32::try_from(kept).is_err() {
+        if self.chunking.is_none() && kept as u64 > MOST_ROWS {
             return Err(too_many("rows"));
         }
         self.chunks = Some(Chunks::new(&self.queue, self.parts, self.chunking)?);

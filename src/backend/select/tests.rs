@@ -195,11 +195,11 @@ fn data_that_do_not_fit_where_they_must_are_no_memory() {
 
 #[test]
 fn memory_counts_features_rows_weights_and_tables() {
-    let tables = 32 * 256 * 64;
+    let tables = 32 * 256 * 80;
     assert_eq!(bytes_needed(LARGE), 1_000_000 * (32 * 4 + 20) + tables);
     assert_eq!(bytes_needed(Shape { float64: true, weighted: true, ..LARGE }), 1_000_000 * (32 * 8 + 28) + tables);
-    assert_eq!(bytes_needed(SMALL), 2_000 * 16 + 2_000 * 20 + 2 * 3 * 64);
-    assert_eq!(bytes_needed(Shape { rows: 1, features: 1, clusters: 1, ..LARGE }), 256 + 20 + 64);
+    assert_eq!(bytes_needed(SMALL), 2_000 * 16 + 2_000 * 18 + 2 * 3 * 80);
+    assert_eq!(bytes_needed(Shape { rows: 1, features: 1, clusters: 1, ..LARGE }), 256 + 18 + 80);
     // Absurd shapes do not wrap.
     let absurd = Shape { rows: u64::MAX, features: usize::MAX, clusters: usize::MAX, ..SMALL };
     assert!(bytes_needed(absurd) > u64::MAX / 2);

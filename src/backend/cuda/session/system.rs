@@ -291,9 +291,9 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
                 k: self.k as i32,
                 values,
             };
-            self.run(settle, &arguments)?;
+            self.run_behind(settle, &arguments)?;
             if let Some(pairs) = self.plan.pairs {
-                self.run(pairs, &arguments)?;
+                self.run_behind(pairs, &arguments)?;
             }
         }
         for pass in &running.passes {
@@ -340,7 +340,10 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) with the limit.
 pub fn check<T: Float>(params: &Params, gpu: &Gpu, d: usize, weighted: bool, streams: bool) -> Result<()> {
-    if streams && params.strategy != Named::Default {
+    // Tiles have labels before and after, for which few dimensions were given no room.
+    use Named::{Default, Registers, RegistersGroups8, RegistersGroups16, RegistersSingle};
+    let in_place = matches!(params.strategy, Default | Registers | RegistersSingle | RegistersGroups8 | RegistersGroups16);
+    if streams && (System::of(params.strategy).is_some() || d <= LABELS_IN_PLACE && !in_place) {
         return Err(KMeansError::InvalidOption {
             option: "strategy",
             expected: format!("rows that fit on the GPU for \"{}\": \"default\" streams them", params.strategy),
