@@ -50,6 +50,20 @@ class Experiment:
     claim: str
     runs: tuple[Run, ...]
     published: dict[str, Any] = field(default_factory=dict)
+    unit: str = "ms an iteration"
+
+    def value(self, row: dict[str, Any]) -> float:
+        """Put a result in the unit of what was published."""
+        n, d, _, iterations = map(int, row["shape"].split("x"))
+        match self.unit:
+            case "s":
+                return row["ms"] * iterations / 1e3
+            case "s until done":
+                return row["total_ms"] / 1e3
+            case "GB/s":
+                return 4 * n * d / row["ms"] / 1e6
+            case _:
+                return row["ms"]
 
     @property
     def name(self) -> str:
@@ -68,7 +82,7 @@ EXPERIMENTS = (
     Experiment(
         "lutz",
         "figure 6",
-        "Feature sums: partitioned features beat cluster merge for k = 64 or d > 16, by up to 96.7 times at d = 256",
+        "Feature sums (here with labels): partitioned features beat cluster merge for k = 64 or d > 16, by 97 at most",
         tuple(
             Run(lutz_rows(d), d, k, 6, ("lutz-merge", "lutz-features")) for k in (4, 64) for d in (2, 4, 16, 64, 256)
         ),
@@ -104,7 +118,8 @@ EXPERIMENTS = (
         "figure 13",
         "Data of any size stream at the speed of the bus: 9.8 of 12.2 GB/s, filling pinned memory included",
         tuple(Run(gib * GIB // 16, 4, k, 4, options=("--limit", str(2 * GIB))) for k in (4, 64) for gib in (1, 4, 16)),
-        {"system": "GTX 1080, PCIe 3", "GB/s": 9.8, "ceiling GB/s": 12.2},
+        {"system": "GTX 1080, PCIe 3", "GB/s": 9.8, "GB/s at most": 12.2},
+        "GB/s",
     ),
     Experiment(
         "li",
@@ -125,6 +140,7 @@ EXPERIMENTS = (
                 "4000000x8x400": [2.26, 9.03, 34.54, 474.83],
             },
         },
+        "s",
     ),
     Experiment(
         "li",
@@ -156,6 +172,7 @@ EXPERIMENTS = (
                 "494080x34x32": [1.15, 8.67, 40.6, 224.47],
             },
         },
+        "s",
     ),
     Experiment(
         "li",
@@ -165,7 +182,7 @@ EXPERIMENTS = (
             Run(4_000_000, 2, 100, 5),
             Run(400_000_000, 2, 100, 5, options=("--limit", str(GIB))),
         ),
-        {"system": "GTX 280", "note": "the table's figures are not in the text that we have"},
+        {"system": "GTX 280 (the table's figures are not in the text that we have)"},
     ),
     Experiment(
         "zechner",
@@ -200,6 +217,7 @@ EXPERIMENTS = (
         "300,000 x 408 into 5,000 until at most 1 % change: 7 min 16 s by Lloyd, 4 min 38 s by Yinyang",
         (Run(300_000, 408, 5_000, 100, ("kmcuda", "default"), ("--tol-labels", "0.01")),),
         {"system": "Titan X", "seconds": {"Lloyd": 436, "Yinyang": 278, "one thread a row, first version": 2_880}},
+        "s until done",
     ),
 )
 
@@ -268,11 +286,13 @@ def table(experiment: Experiment, rows: list[dict[str, Any]]) -> str:
     strategies = list(dict.fromkeys(row["strategy"] for row in rows if "ms" in row))
     said = next((v for v in experiment.published.values() if isinstance(v, dict)), {})
     columns = experiment.published.get("columns", []) if said else []
-    lines = ["| n x d x k | " + " | ".join([*strategies, *(f"{c} (published)" for c in columns)]) + " |"]
+    lines = [
+        f"| n x d x k, {experiment.unit} | " + " | ".join([*strategies, *(f"{c} (published)" for c in columns)]) + " |"
+    ]
     lines.append("|---" * (1 + len(strategies) + len(columns)) + "|")
     for shape in dict.fromkeys(shape_of(row) for row in rows):
         own = {row["strategy"]: row for row in rows if shape_of(row) == shape and "ms" in row}
-        cells = [f"{own[s]['ms']:.3g}" if s in own else "-" for s in strategies]
+        cells = [f"{experiment.value(own[s]):.3g}" if s in own else "-" for s in strategies]
         cells += [f"{v:g}" for v in said.get(shape, [])] or ["-"] * len(columns)
         n, d, k = map(int, shape.split("x"))
         lines.append(f"| {n:,} x {d} x {k} | " + " | ".join(cells) + " |")
@@ -289,11 +309,11 @@ def picture(experiment: Experiment, rows: list[dict[str, Any]], path: Path) -> N
     shapes = list(dict.fromkeys(shape_of(row) for row in rows))
     figure, ax = plt.subplots(figsize=(max(6, 0.45 * len(shapes) + 3), 4), layout="constrained")
     for strategy in dict.fromkeys(row["strategy"] for row in rows):
-        own = {shape_of(row): row["ms"] for row in rows if row["strategy"] == strategy}
+        own = {shape_of(row): experiment.value(row) for row in rows if row["strategy"] == strategy}
         style = {"linewidth": 2.5, "color": "black"} if strategy == "default" else {"linewidth": 1}
         ax.plot([shapes.index(s) for s in own], list(own.values()), marker="o", markersize=4, label=strategy, **style)
     ax.set_xticks(range(len(shapes)), shapes, rotation=60, ha="right", fontsize=7)
-    ax.set(yscale="log", ylabel="ms an iteration", title=experiment.name)
+    ax.set(yscale="log", ylabel=experiment.unit, title=experiment.name)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=110)
@@ -309,9 +329,10 @@ def show(args: argparse.Namespace) -> None:
         rows = record["experiments"].get(experiment.name)
         if not rows:
             continue
-        published = {k: v for k, v in experiment.published.items() if not isinstance(v, (dict, list))}
-        print(f"#### {experiment.name}\n\n{experiment.claim}. Published on {published.pop('system')}")
-        print("".join(f"; {name} {value}" for name, value in published.items()) + ".\n")
+        published = {k: v for k, v in experiment.published.items() if k not in ("system", "columns")}
+        said = [f"{name} {value}" for name, value in published.items() if not isinstance(value, dict)]
+        what = ": " + "; ".join(said) if said else ""
+        print(f"#### {experiment.name}\n\n{experiment.claim}. Published on {experiment.published['system']}{what}.\n")
         print(table(experiment, rows) + "\n")
         for row in rows:
             if "error" in row:
