@@ -102,6 +102,31 @@ fn many_rows_change_at_once() {
     assert_eq!(brief(&on_gpu), brief(&estimator.clone().device(Device::Cpu)));
 }
 
+/// A fit so short that a checker of memory and of races gets through it.
+fn short<T: Float>([n, d, k]: [usize; 3], weighted: bool, init: Init) {
+    let random = &mut Random(n as u64 + d as u64);
+    let x: Vec<T> = rows(KINDS[0], n, d, random);
+    let weights: Vec<f64> = (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect();
+    let estimator = KMeans::new(k).init(init).max_iter(3).tol(0.0).seed(5);
+    let Some(on_gpu) = on_gpu(&estimator) else { return };
+    let on_gpu = if d <= 12 { on_gpu.strategy(Strategy::Registers) } else { on_gpu };
+    let (features, weights) = (Features::from_rows(&x, d).unwrap(), Column::from_slice(&weights));
+    let brief = |estimator: &KMeans| hash(&estimator.fit_features(&features, weighted.then_some(&weights)).unwrap());
+    assert_eq!(brief(&on_gpu), brief(&estimator.clone().device(Device::Cpu)), "n {n}, d {d}, k {k}, {}", T::NAME);
+}
+
+#[test]
+fn short_fits_reach_every_kernel_of_the_default() {
+    // Registers one by one and in groups of 8 and 16; tiles of 32, 64 and 128 centroids, with panels and without; updates of one block
+    // and of many; sums in tables of one chunk and of several.
+    let shapes = [[900, 2, 5], [700, 7, 30], [900, 4, 210], [500, 20, 16], [400, 70, 50], [400, 30, 90], [400, 140, 130]];
+    for (round, shape) in shapes.into_iter().enumerate() {
+        let init = || if round % 3 == 0 { Init::KMeansPlusPlus } else { Init::Random };
+        short::<f32>(shape, round % 2 == 1, init());
+        short::<f64>(shape, round % 2 == 0, init());
+    }
+}
+
 // ---- predictions -----------------------------------------------------------------------------------------------------------
 
 /// Shapes by round: borders of the tiles of `kernels/predict.cu`, every tile of the filter.
