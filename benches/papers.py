@@ -1,5 +1,7 @@
 """The claims of the five papers, run again: their systems as strategies of our engine, beside what they published.
 
+And one of ours: that the default takes the fastest strategy.
+
 `python benches/papers.py run GPU_BENCH [--papers ...] [--scale S] --out benches/record/NAME.json` runs the experiments
 on a machine with a GPU; GPU_BENCH is the binary of `cargo bench --no-default-features --features cuda --bench gpu
 --no-run`.
@@ -18,7 +20,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import platform
+import random
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -78,7 +82,30 @@ def lutz_rows(d: int) -> int:
 MULTI_AND_SINGLE = ("zechner", "lutz-features", "lutz-fused", "default")
 MASSES = ("lutz-mass-atomic", "lutz-mass-global", "lutz-mass-local", "lutz-features")
 
+# What the default chooses from, and shapes to check the choice by: drawn once, evenly in the logarithms.
+CANDIDATES = ("registers-single", "registers-groups8", "registers-groups16")
+CANDIDATES += ("tiled-32", "tiled-64", "tiled-128", "tiled-128-panels")
+
+
+def drawn_shapes(count: int) -> tuple[Run, ...]:
+    """Shapes of any kind that take less than a few milliseconds an iteration."""
+    draw, runs = random.Random(2026), []
+    while len(runs) < count:
+        n, d, k = (round(math.exp(draw.uniform(math.log(low), math.log(high)))) for low, high in LIMITS)
+        if k < n and n * d < 2**28 and n * d * k < 2**36:
+            runs.append(Run(n, d, k, 12, ("default", *CANDIDATES)))
+    return tuple(runs)
+
+
+LIMITS = ((3_000, 30_000_000), (1, 600), (2, 4_000))
+
 EXPERIMENTS = (
+    Experiment(
+        "choice",
+        "forty shapes",
+        "The default takes the fastest of its strategies, or loses at most a tenth beside it",
+        drawn_shapes(40),
+    ),
     Experiment(
         "lutz",
         "figure 6",
@@ -299,6 +326,19 @@ def table(experiment: Experiment, rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def losses(rows: list[dict[str, Any]]) -> str:
+    """What the default loses beside the best strategy, shape by shape."""
+    found = []
+    for shape in dict.fromkeys(shape_of(row) for row in rows):
+        own = {row["strategy"]: row["ms"] for row in rows if shape_of(row) == shape and "ms" in row}
+        best = min((ms, name) for name, ms in own.items() if name != "default")
+        found.append((own["default"] / best[0] - 1, shape, best[1]))
+    found.sort(reverse=True)
+    worst = ", ".join(f"{shape} {100 * loss:.1f} % ({name})" for loss, shape, name in found[:5])
+    within = sum(loss <= 0.1 for loss, _, _ in found)
+    return f"{within} of {len(found)} lose at most a tenth; the most is lost at {worst}."
+
+
 def picture(experiment: Experiment, rows: list[dict[str, Any]], path: Path) -> None:
     import matplotlib
 
@@ -332,11 +372,15 @@ def show(args: argparse.Namespace) -> None:
         published = {k: v for k, v in experiment.published.items() if k not in ("system", "columns")}
         said = [f"{name} {value}" for name, value in published.items() if not isinstance(value, dict)]
         what = ": " + "; ".join(said) if said else ""
-        print(f"#### {experiment.name}\n\n{experiment.claim}. Published on {experiment.published['system']}{what}.\n")
+        source = f" Published on {experiment.published['system']}{what}." if experiment.published else ""
+        print(f"#### {experiment.name}\n\n{experiment.claim}.{source}\n")
         print(table(experiment, rows) + "\n")
         for row in rows:
             if "error" in row:
                 print(f"- {row['shape']} {row.get('strategy', '')}: {row['error']}")
+        if experiment.paper == "choice":
+            print(losses(rows) + "\n")
+            continue
         name = experiment.name.replace(":", "").replace(",", "").replace(" ", "-") + ".png"
         picture(experiment, rows, pictures / name)
         print(f"![{experiment.name}](performance/{name})\n")
