@@ -109,6 +109,7 @@ fn short<T: Float>([n, d, k]: [usize; 3], weighted: bool, init: Init) {
     let weights: Vec<f64> = (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect();
     let estimator = KMeans::new(k).init(init).max_iter(3).tol(0.0).seed(5);
     let Some(on_gpu) = on_gpu(&estimator) else { return };
+    println!("n {n}, d {d}, k {k}, {}, weights: {weighted}", T::NAME);
     let on_gpu = if d <= 12 { on_gpu.strategy(Strategy::Registers) } else { on_gpu };
     let (features, weights) = (Features::from_rows(&x, d).unwrap(), Column::from_slice(&weights));
     let brief = |estimator: &KMeans| hash(&estimator.fit_features(&features, weighted.then_some(&weights)).unwrap());

@@ -102,7 +102,7 @@ def test_rows_that_do_not_fit_stream_and_too_little_memory_is_an_error() -> None
     assert "stream through it in " in streamed.device_reason
     labels = frame.select(pk.kmeans(pl.all(), k=5, device="cuda", device_memory_limit=1_500_000))
     assert labels.equals(frame.select(resident.predict().alias("kmeans")))
-    with pk.typed_errors(), pytest.raises(pk.NoMemoryError, match=r"device_memory_limit allows 1\.0 kB"):
+    with pytest.raises(pk.NoMemoryError, match=r"device_memory_limit allows 1\.0 kB"), pk.typed_errors():
         frame.select(pk.kmeans(pl.all(), k=5, device="cuda", device_memory_limit=1_000))
 
 
@@ -116,7 +116,7 @@ def test_a_gpu_that_is_not_there_is_an_error_that_says_what_there_is() -> None:
     for expr in (pk.kmeans("x", k=2, device="cuda:99"), pk.centroids("x", k=2, device="cuda:99")):
         with pytest.raises(ComputeError, match="DeviceError: "):
             DF.select(expr)
-        with pk.typed_errors(), pytest.raises(pk.DeviceError, match=said), pk.typed_errors():
+        with pytest.raises(pk.DeviceError, match=said), pk.typed_errors():
             DF.lazy().select(expr).collect()
 
 
@@ -197,7 +197,7 @@ def test_predictions_on_a_gpu_that_is_not_there_are_an_error() -> None:
         model.predict(output="struct", device="cuda:99"),
         model.transform(device="cuda:99"),
     ):
-        with pk.typed_errors(), pytest.raises(pk.DeviceError, match=said), pk.typed_errors():
+        with pytest.raises(pk.DeviceError, match=said), pk.typed_errors():
             DF.select(expr)
         with pytest.raises(ComputeError, match="DeviceError: "):
             DF.lazy().select(expr).collect()
