@@ -16,6 +16,11 @@ pub fn gpu() -> Option<Device> {
     usable.then_some(Device::Cuda(None))
 }
 
+/// How many rounds of a test: `POLARS_KMEANS_GPU_ROUNDS`, for a checker that runs kernels a hundred times slower, or `all`.
+pub fn rounds(all: usize) -> usize {
+    std::env::var("POLARS_KMEANS_GPU_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(all)
+}
+
 /// The estimator on the GPU, where there is one.
 pub fn on_gpu(estimator: &KMeans) -> Option<KMeans> {
     gpu().map(|device| estimator.clone().device(device))

@@ -4,7 +4,7 @@ use polars_kmeans::{
     Column, Device, Features, Fitted, Float, History, Init, KMeans, KMeansError, Restarts, Strategy, reference,
 };
 
-use crate::data::{Random, columns, gpu, hash, on_gpu, rows};
+use crate::data::{Random, columns, gpu, hash, on_gpu, rounds, rows};
 
 /// Kind of data, shape (n, d, k), weights.
 type Case = (&'static str, [usize; 3], bool);
@@ -37,10 +37,8 @@ const CASES: [Case; 24] = [
     ("uniform", [2_500, 12, 1_000], false),
 ];
 
-/// As many cases as a checker that runs kernels a hundred times slower has time for.
 fn cases() -> impl Iterator<Item = (u64, Case)> {
-    let rounds = std::env::var("POLARS_KMEANS_GPU_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(CASES.len());
-    (0u64..).zip(CASES).take(rounds)
+    (0u64..).zip(CASES).take(rounds(CASES.len()))
 }
 
 /// All strategies; those of the papers alone for such a checker, which sees ours in other tests.

@@ -1,7 +1,9 @@
 //! Which strategy a fit on a GPU takes by default: a pure function of its shape, over one table of measurements.
 //!
 //! ```text
-//! time of a candidate = fixed + n * rate(d, k, type)     fixed = 10,000 * (rate of 10,000 rows - rate of many)
+//! time of a candidate = fixed + n * rate(d, k, type)     from 10,000 rows on: fixed = 10,000 * (rate of 10,000 rows - rate of many)
+//!                     = straight line over n             from 2,000 rows, measured too, to 10,000
+//!                     = that of 2,000 rows               below: a block or two to a multiprocessor, however few the rows
 //! rate                = straight lines between measured neighbours, ln time over ln k, then over ln d
 //! ```
 //! A candidate is asked about the work that it does: registers about the next width that they are compiled for, tiles about k
@@ -12,7 +14,7 @@
 
 mod measured;
 
-use self::measured::{FEW, FEW_ROWS, MANY, Row};
+use self::measured::{FEW, FEW_ROWS, FEWEST, FEWEST_ROWS, MANY, Row};
 use super::plan::{MOST_WITH_PANELS, PANELS_FROM, REGISTER_DIMENSIONS};
 use crate::strategy::Strategy;
 
@@ -59,9 +61,15 @@ pub fn choose(strategy: Strategy, shape: &Shape) -> Strategy {
 /// The predicted time of an iteration.
 fn seconds(candidate: usize, &Shape { n, d, k, float64, .. }: &Shape) -> f64 {
     let rate = |table, float64| rate(table, candidate, float64, d, k);
-    // The fixed part hardly depends on the type.
+    let many = rate(MANY, float64);
+    if many == f64::INFINITY {
+        return many;
+    }
+    // Of fewer rows, float32 alone was measured: the fixed part hardly depends on the type.
     let fixed = FEW_ROWS * (rate(FEW, false) - rate(MANY, false)).max(0.0);
-    1e-12 * (fixed + n as f64 * rate(MANY, float64))
+    let (fewest, few) = (FEWEST_ROWS * rate(FEWEST, false), fixed + FEW_ROWS * many);
+    let share = (n as f64 - FEWEST_ROWS) / (FEW_ROWS - FEWEST_ROWS);
+    1e-12 * if share >= 1.0 { fixed + n as f64 * many } else { fewest + share.max(0.0) * (few - fewest) }
 }
 
 /// Features and clusters that a candidate works on.
@@ -92,7 +100,8 @@ fn rate(table: &[Row], candidate: usize, float64: bool, d: usize, k: usize) -> f
     between([below, above].into_iter().flatten().map(|width| (width, of_width(width))), width).exp()
 }
 
-/// The value at `x` on the straight line, over ln x, between the points around it; that of the outermost point beyond.
+/// The value at `x` on the straight line, over ln x, between the points around it; below all of them that of the first; beyond them
+/// the time grows with the work: the last one's plus the logarithm of how much more it is.
 fn between(points: impl Iterator<Item = (usize, f64)>, x: usize) -> f64 {
     let (mut below, mut above) = (None::<(usize, f64)>, None::<(usize, f64)>);
     for point in points {
@@ -110,6 +119,7 @@ fn between(points: impl Iterator<Item = (usize, f64)>, x: usize) -> f64 {
             // What cannot be done on one side is not done in between.
             if below.1.is_finite() && above.1.is_finite() { below.1 + share * (above.1 - below.1) } else { f64::INFINITY }
         }
+        (Some((last, value)), None) => value + (x as f64 / last as f64).ln(),
         (Some((_, value)), _) | (None, Some((_, value))) => value,
         (None, None) => f64::INFINITY,
     }
@@ -126,7 +136,7 @@ mod tests {
     /// Measured shapes get what was the fastest there, or what was hardly slower.
     #[test]
     fn the_choice_loses_little_where_it_was_measured() {
-        for (table, n) in [(FEW, 10_000), (MANY, 4_000_000)] {
+        for (table, n) in [(FEWEST, 2_000), (FEW, 10_000), (MANY, 4_000_000)] {
             for &(d, k, float64, times) in table {
                 let chosen = choose(Strategy::Default, &Shape { float64, ..shape(n, d, k) });
                 let at = CANDIDATES.iter().position(|&candidate| candidate == chosen).unwrap();
@@ -144,6 +154,7 @@ mod tests {
             [0.0, 1.0, 2.0, f64::INFINITY, f64::INFINITY, f64::INFINITY]
         );
         assert_eq!(between([(3, 5.0)].into_iter(), 1), 5.0);
+        assert_eq!(between([(3, 5.0)].into_iter(), 6), 5.0 + 2.0f64.ln());
     }
 
     #[test]
