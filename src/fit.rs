@@ -190,8 +190,10 @@ fn lloyd<T: Float>(
         } else {
             session.advance(&mut centroids, stop, left)?
         };
+        let mut before = 0.0;
         for (iteration, done) in (iteration..).zip(progress.done) {
             let Iteration { changed, shift, seconds, .. } = done;
+            before += seconds;
             history.push(HistoryRow { iteration, changed, shift, inertia: None, seconds: Some(seconds) });
             moved = done.moved;
         }
@@ -199,7 +201,7 @@ fn lloyd<T: Float>(
             let updated = update::update(session, &mut centroids, prepared)?;
             let total = assigned.inertia.as_ref().map(|clusters| prepared.distances.to_f64(clusters.iter().sum()));
             let (iteration, changed, shift) = (history.len() as u32 + 1, assigned.changed, updated.shift);
-            let seconds = Some(start.elapsed().as_secs_f64());
+            let seconds = Some((start.elapsed().as_secs_f64() - before).max(0.0));
             history.push(HistoryRow { iteration, changed, shift, inertia: total, seconds });
             moved = updated.moved;
             inertia = assigned.inertia.filter(|_| !moved);

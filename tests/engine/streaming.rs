@@ -116,14 +116,14 @@ fn check<T: Float>(round: u64) -> usize {
 fn streamed_fits_have_the_bits_of_resident_ones_float32() {
     let compared: usize = (0..rounds(48) as u64).map(check::<f32>).sum();
     println!("{compared} streamed fits compared");
-    assert!(gpu().is_none() || compared > 2 * rounds(48));
+    assert!(gpu().is_none() || compared >= 2 * rounds(48));
 }
 
 #[test]
 fn streamed_fits_have_the_bits_of_resident_ones_float64() {
     let compared: usize = (0..rounds(48) as u64).map(|round| check::<f64>(round + 1_000)).sum();
     println!("{compared} streamed fits compared");
-    assert!(gpu().is_none() || compared > 2 * rounds(48));
+    assert!(gpu().is_none() || compared >= 2 * rounds(48));
 }
 
 #[test]
