@@ -12,6 +12,9 @@
 //! `--json` prints an object a strategy (`--strategies A,B`, by default `default`; `cpu` is the CPU), for `benches/papers.py`, which
 //! also gives `--tol-labels SHARE`.
 
+mod data;
+mod options;
+
 use std::time::Instant;
 
 use polars_kmeans::backend::cuda::{CANDIDATES, UploadPlan, upload_benchmark};
@@ -20,59 +23,8 @@ use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{Chunk, Column, Device, Features, Float, Init, KMeans, KMeansError, Strategy};
 
-/// Name, rows, features, clusters, iterations.
-const SHAPES: [(&str, Shape); 10] = [
-    ("lutz-k4", Shape { n: 134_217_728, d: 4, k: 4, iterations: 10 }),
-    ("lutz-k64", Shape { n: 134_217_728, d: 4, k: 64, iterations: 20 }),
-    ("lutz-d256", Shape { n: 2_097_152, d: 256, k: 64, iterations: 20 }),
-    ("li-2-100", Shape { n: 4_000_000, d: 2, k: 100, iterations: 50 }),
-    ("li-kdd", Shape { n: 494_080, d: 34, k: 32, iterations: 100 }),
-    ("blog-5", Shape { n: 10_000_000, d: 2, k: 5, iterations: 100 }),
-    ("blog-1000", Shape { n: 10_000_000, d: 2, k: 1_000, iterations: 20 }),
-    ("kmcuda", Shape { n: 300_000, d: 408, k: 5_000, iterations: 15 }),
-    ("expression", Shape { n: 10_000_000, d: 4, k: 16, iterations: 20 }),
-    ("small", Shape { n: 5_000, d: 20, k: 16, iterations: 100 }),
-];
-
-#[derive(Clone, Copy)]
-struct Shape {
-    n: usize,
-    d: usize,
-    k: usize,
-    iterations: u32,
-}
-
-/// The generator of splitmix64, entered at any place.
-fn scrambled(place: u64) -> u64 {
-    let mut z = place.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0xD1B5_4A32_D192_ED03);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-/// Ten blobs (Lutz et al. 2018, section 6.1), `d` columns, by all threads.
-fn blobs<T: Float>(n: usize, d: usize) -> Vec<Vec<T>> {
-    const PIECE: usize = 1 << 16;
-    let salt = ((n + d) as u64) << 40;
-    let unit = |bits: u64| bits as f64 / 65_536.0;
-    let centres: Vec<f64> = (0..10 * d as u64).map(|i| 200.0 * unit(scrambled(salt ^ !i) >> 48) - 100.0).collect();
-    let mut columns: Vec<Vec<T>> = (0..d).map(|_| vec![T::default(); n]).collect();
-    let tasks = columns
-        .iter_mut()
-        .enumerate()
-        .flat_map(|(f, column)| column.chunks_mut(PIECE).enumerate().map(move |(piece, values)| (f, piece * PIECE, values)));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    for_each_task(&mut vec![(); threads], tasks, |(), (f, first, values)| {
-        for (i, value) in (first as u64..).zip(values) {
-            let blob = ((scrambled(salt ^ i) >> 32) * 10) >> 32;
-            // The sum of four uniform numbers is normal enough, and has variance 1/3.
-            let bits = scrambled(salt ^ (1 << 39) ^ (i * d as u64 + f as u64));
-            let sum: f64 = (0..4).map(|q| unit(bits >> (16 * q) & 0xFFFF)).sum();
-            *value = T::from_f64(centres[blob as usize * d + f] + 17.32 * (sum - 2.0));
-        }
-    });
-    columns
-}
+use self::data::{blobs, scrambled};
+use self::options::{Options, Shape};
 
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
@@ -317,58 +269,6 @@ fn streamed<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, limi
     println!("  GB/s of each iteration: {}", each.join(" "));
 }
 
-/// What is asked for.
-#[derive(Default)]
-struct Options {
-    shapes: Vec<(String, Shape)>,
-    strategies: Vec<Strategy>,
-    /// Names for `--json`.
-    names: Vec<String>,
-    limit: Option<u64>,
-    tol_labels: f64,
-    flags: Vec<String>,
-}
-
-impl Options {
-    fn flag(&self, name: &str) -> bool {
-        self.flags.iter().any(|flag| flag == name)
-    }
-
-    fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options = Self::default();
-        let mut rest = arguments;
-        while let Some(argument) = rest.next() {
-            let mut value = || rest.next().ok_or_else(|| format!("{argument}: expected a value"));
-            let bad = |what: &str| format!("{argument}: expected {what}");
-            match argument.as_str() {
-                "--strategy" => match value()?.as_str() {
-                    "all" => options.strategies.extend(Strategy::ALL),
-                    name => options.strategies.push(name.parse().map_err(|error: KMeansError| error.to_string())?),
-                },
-                "--strategies" => options.names.extend(value()?.split(',').map(String::from)),
-                "--limit" => options.limit = Some(value()?.parse().map_err(|_| bad("bytes"))?),
-                "--tol-labels" => options.tol_labels = value()?.parse().map_err(|_| bad("a share"))?,
-                flag if flag.starts_with('-') => options.flags.push(argument),
-                name => {
-                    let known = SHAPES.iter().find(|(known, _)| *known == name).map(|(_, shape)| *shape);
-                    let names = || SHAPES.map(|(name, _)| name).join(", ");
-                    let shape = known.or_else(|| parse(name));
-                    let shape =
-                        shape.ok_or_else(|| format!("shape: expected NxDxKxITERATIONS or one of {}, got {name:?}", names()))?;
-                    options.shapes.push((argument, shape));
-                }
-            }
-        }
-        if options.shapes.is_empty() {
-            options.shapes = SHAPES.map(|(name, shape)| (name.to_string(), shape)).to_vec();
-        }
-        if options.names.is_empty() {
-            options.names.push("default".into());
-        }
-        Ok(options)
-    }
-}
-
 fn run<T: Float>(name: &str, shape: Shape, options: &Options) {
     let Shape { n, d, k, .. } = shape;
     let columns = blobs::<T>(n, d);
@@ -391,13 +291,6 @@ fn run<T: Float>(name: &str, shape: Shape, options: &Options) {
     if options.limit.is_none() || options.flag("--fits") {
         fits(&columns, shape, &estimator);
     }
-}
-
-/// `10000000x4x16x20`.
-fn parse(text: &str) -> Option<Shape> {
-    let numbers: Vec<usize> = text.split('x').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [n, d, k, iterations] = numbers[..] else { return None };
-    Some(Shape { n, d, k, iterations: u32::try_from(iterations).ok()? })
 }
 
 fn main() {
