@@ -359,14 +359,15 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                 if (asking) ask(asked_step, free);
                 commit_copies();
 
-                // The sum so far goes to shared memory, where each thread has its own places.
+                // The sum so far goes to shared memory, where each thread has its own places. Neighbours change places there, so that a
+                // sum of an even centroid has an odd register and is read at the same time as the centroid's value.
                 if (PANELS && step != 0 && step % PANEL_STEPS == 0) {
 #pragma unroll
                     for (int r = 0; r < 8; r++)
 #pragma unroll
                         for (int c = 0; c < 8; c += 4) {
                             float4* at = &totals[(r * 2 + c / 4) * THREADS + tid];
-                            float4 t = {scores[r][c], scores[r][c + 1], scores[r][c + 2], scores[r][c + 3]};
+                            float4 t = {scores[r][c + 1], scores[r][c], scores[r][c + 3], scores[r][c + 2]};
                             if (step != PANEL_STEPS) {
                                 float4 before = *at;
                                 t.x = __fadd_rn(before.x, t.x);
@@ -376,6 +377,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                             }
                             *at = t;
                             scores[r][c] = scores[r][c + 1] = scores[r][c + 2] = scores[r][c + 3] = 0.0f;
+                            if (r == 3 && c == 4) __syncwarp(); // half of them at a time: registers
                         }
                 }
 
@@ -385,10 +387,15 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                         float4 x_low = x[0], x_high = x[8], c_low = c[0], c_high = c[4];
                         float xs[8] = {x_low.x, x_low.y, x_low.z, x_low.w, x_high.x, x_high.y, x_high.z, x_high.w};
                         float cs[8] = {c_low.x, c_low.y, c_low.z, c_low.w, c_high.x, c_high.y, c_high.z, c_high.w};
+                        // There and back: neighbours share an operand, which a register then is read for once. A port for even and
+                        // one for odd registers give one each a cycle, and a product wants two that its neighbour had not.
 #pragma unroll
                         for (int i = 0; i < 8; i++)
 #pragma unroll
-                            for (int j = 0; j < 8; j++) scores[i][j] = __fmaf_rn(xs[i], cs[j], scores[i][j]);
+                            for (int j = 0; j < 8; j++) {
+                                const int c = i % 2 ? 7 - j : j;
+                                scores[i][c] = __fmaf_rn(xs[i], cs[c], scores[i][c]);
+                            }
                         x += ROWS / 4;
                         c += COLUMNS / 4;
                     };
@@ -409,10 +416,10 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
 #pragma unroll
                             for (int c = 0; c < 8; c += 4) {
                                 float4 t = totals[(r * 2 + c / 4) * THREADS + tid];
-                                scores[r][c] = __fadd_rn(t.x, scores[r][c]);
-                                scores[r][c + 1] = __fadd_rn(t.y, scores[r][c + 1]);
-                                scores[r][c + 2] = __fadd_rn(t.z, scores[r][c + 2]);
-                                scores[r][c + 3] = __fadd_rn(t.w, scores[r][c + 3]);
+                                scores[r][c + 1] = __fadd_rn(t.x, scores[r][c + 1]);
+                                scores[r][c] = __fadd_rn(t.y, scores[r][c]);
+                                scores[r][c + 3] = __fadd_rn(t.z, scores[r][c + 3]);
+                                scores[r][c + 2] = __fadd_rn(t.w, scores[r][c + 2]);
                             }
                     }
                     {
