@@ -199,27 +199,27 @@ __device__ __forceinline__ void list_rows(bool listed, u32* counter, Contested* 
     if (listed) list[direction * (i64)position] = entry;
 }
 
-// Asks for features `warp` + I * WARPS, ... of a step.
-template <typename Q, int I, int FETCHES, int WARPS, int THREADS, typename T>
+// Asks for features `warp` + I * WARPS, ... of a step; WHOLE: all are left.
+template <typename Q, bool WHOLE, int I, int FETCHES, int WARPS, int THREADS, typename T>
 __device__ __forceinline__ void fetch_rows(u32 to, const T* x, u64 stride, int warp, int left) {
     if constexpr (I < FETCHES) {
-        if (warp + I * WARPS < left) {
+        if (WHOLE || warp + I * WARPS < left) {
             const T* at = x + (u64)(I * WARPS) * stride;
             copy_async<I * THREADS * 16, false>(to, at);
             if constexpr (sizeof(T) == 8) copy_async<I * THREADS * 16 + Q::plane, false>(to, at + ROWS / 2);
         }
-        fetch_rows<Q, I + 1, FETCHES, WARPS, THREADS>(to, x, stride, warp, left);
+        fetch_rows<Q, WHOLE, I + 1, FETCHES, WARPS, THREADS>(to, x, stride, warp, left);
     }
 }
 
 // Asks for this thread's four copies of feature `feature` + I * COPIED, ... of a step. Copies of few centroids are read again for
 // every tile of rows: they may stay in the first-level cache.
-template <typename Q, int I, int COPIES, int COPIED, int COLUMNS>
+template <typename Q, bool WHOLE, int I, int COPIES, int COPIED, int COLUMNS>
 __device__ __forceinline__ void fetch_copies(u32 to, const float* copies, int k_padded, int feature, int left) {
     if constexpr (I < COPIES) {
-        if (feature + I * COPIED < left)
+        if (WHOLE || feature + I * COPIED < left)
             copy_async<Q::copies_at + I * COPIED * COLUMNS * 4, (COLUMNS < 128)>(to, copies + (u64)(I * COPIED) * k_padded);
-        fetch_copies<Q, I + 1, COPIES, COPIED, COLUMNS>(to, copies, k_padded, feature, left);
+        fetch_copies<Q, WHOLE, I + 1, COPIES, COPIED, COLUMNS>(to, copies, k_padded, feature, left);
     }
 }
 
@@ -270,8 +270,13 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     auto ask = [&](u32 step, u32 slot) {
         const int left = d - (int)step * STEP;
         const u32 to = places + slot * (u32)sizeof(Q);
-        fetch_rows<Q, 0, FETCHES, WARPS, THREADS>(to, asked_x, a.rows.stride, warp, left);
-        fetch_copies<Q, 0, COPIES, COPIED, COLUMNS>(to, asked_copies, a.k_padded, copies_feature, left);
+        if (left >= STEP) {
+            fetch_rows<Q, true, 0, FETCHES, WARPS, THREADS>(to, asked_x, a.rows.stride, warp, left);
+            fetch_copies<Q, true, 0, COPIES, COPIED, COLUMNS>(to, asked_copies, a.k_padded, copies_feature, left);
+        } else {
+            fetch_rows<Q, false, 0, FETCHES, WARPS, THREADS>(to, asked_x, a.rows.stride, warp, left);
+            fetch_copies<Q, false, 0, COPIES, COPIED, COLUMNS>(to, asked_copies, a.k_padded, copies_feature, left);
+        }
         asked_x += (u64)STEP * a.rows.stride;
         asked_copies += (u64)STEP * a.k_padded;
     };
@@ -280,28 +285,35 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     // second loop.
     float4 square = {0.0f, 0.0f, 0.0f, 0.0f};
     auto turn = [&](u32 step, Q& stage) {
-        if (step == 0) square = {0.0f, 0.0f, 0.0f, 0.0f};
         const int first = (int)step * STEP + warp;
         const T* centre = a.shift + first;
         float4 part = {0.0f, 0.0f, 0.0f, 0.0f};
+        auto turn_feature = [&](int i) {
+            const int at = tid + i * THREADS;
+            float4 v = copy_of(stage.x[0][at], &stage.x[Q::planes - 1][at], __ldg(&centre[i * WARPS]), a.scale);
+            stage.x[0][at] = v;
+            part.x = __fmaf_rn(v.x, v.x, part.x);
+            part.y = __fmaf_rn(v.y, v.y, part.y);
+            part.z = __fmaf_rn(v.z, v.z, part.z);
+            part.w = __fmaf_rn(v.w, v.w, part.w);
+        };
+        if (((int)step + 1) * STEP <= d) {
 #pragma unroll
-        for (int i = 0; i < FETCHES; i++) {
-            int at = tid + i * THREADS;
-            if (first + i * WARPS < d) {
-                float4 v = copy_of(stage.x[0][at], &stage.x[Q::planes - 1][at], __ldg(&centre[i * WARPS]), a.scale);
-                stage.x[0][at] = v;
-                part.x = __fmaf_rn(v.x, v.x, part.x);
-                part.y = __fmaf_rn(v.y, v.y, part.y);
-                part.z = __fmaf_rn(v.z, v.z, part.z);
-                part.w = __fmaf_rn(v.w, v.w, part.w);
-            }
+            for (int i = 0; i < FETCHES; i++) turn_feature(i);
+        } else {
+#pragma unroll
+            for (int i = 0; i < FETCHES; i++)
+                if (first + i * WARPS < d) turn_feature(i);
         }
         const float weight = (float)weight_of((int)step * STEP & ~15, d, PANELS ? PANEL : 0x7fffffff);
         square.x = __fmaf_rn(part.x, weight, square.x);
         square.y = __fmaf_rn(part.y, weight, square.y);
         square.z = __fmaf_rn(part.z, weight, square.z);
         square.w = __fmaf_rn(part.w, weight, square.w);
-        if (step + 1 == steps) s.squares[warp][lane] = square;
+        if (step + 1 == steps) {
+            s.squares[warp][lane] = square;
+            square = {0.0f, 0.0f, 0.0f, 0.0f};
+        }
     };
 
     // Decides the rows of a tile from what the warps across it found.

@@ -321,7 +321,8 @@ __device__ __forceinline__ float reach(const Bound& b, float square, float best)
 // or in chains of `panel` whose sums are added up, before |c|^2 / 2 is added, and five more: `weight` of src/certify.rs. With
 // `panel` 0 every weight is 1.
 __device__ __forceinline__ int weight_of(int group, int d, int panel) {
-    return panel == 0 ? 1 : min(d - group, panel - group % panel) + d / panel + (d % panel != 0) - group / panel + 6;
+    const u32 g = group, p = panel; // unsigned: a constant panel's division is a shift
+    return panel == 0 ? 1 : min(d - group, (int)(p - g % p)) + (int)((u32)d / p + ((u32)d % p != 0) - g / p) + 6;
 }
 
 // A value's copy for the filter: x * scale + shift, with shift = -(centre * scale) and a power of two as scale. One rounding in the
