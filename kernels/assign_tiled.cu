@@ -252,8 +252,10 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     // Multiplying: lanes 0 and 1 have the same rows, lanes 0 and 2 the same centroids, which lets reads of 16 bytes pair up.
     // Warps that share centroids follow each other, so that the warps with work in a last, narrow tile are on two schedulers.
     const int warp_row = warp % (ROWS / WARP_ROWS), warp_column = warp / (ROWS / WARP_ROWS);
-    const int x_at = warp_row * (WARP_ROWS / 4) + ((lane >> 1) & 7); // in groups of 4 rows; the second group is 8 further
-    const int c_at = warp_column * (WARP_COLUMNS / 4) + ((lane & 1) | ((lane >> 4) << 1)); // the second is 4 further
+    // In groups of 4 rows, and of 4 centroids: the second are 8 and 4 further. Both in one register.
+    const u32 operands = opaque((warp_row * (WARP_ROWS / 4) + ((lane >> 1) & 7)) << 16 | warp_column * (WARP_COLUMNS / 4) +
+                                ((lane & 1) | ((lane >> 4) << 1)));
+    const u32 x_at = operands >> 16, c_at = operands & 0xffff;
 
     // This thread's first place in the first stage: kept, not computed again and again for want of registers.
     const u32 places = opaque((u32)__cvta_generic_to_shared(&s) + tid * 16);
@@ -389,11 +391,12 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                 // The sum so far goes to shared memory, where each thread has its own places. Neighbours change places there, so that a
                 // sum of an even centroid has an odd register and is read at the same time as the centroid's value.
                 if (PANELS && step != 0 && step % PANEL_STEPS == 0) {
+                    float4* const own = totals + opaque(tid); // only here, not in every step
 #pragma unroll
                     for (int r = 0; r < 8; r++)
 #pragma unroll
                         for (int c = 0; c < 8; c += 4) {
-                            float4* at = &totals[(r * 2 + c / 4) * THREADS + tid];
+                            float4* at = &own[(r * 2 + c / 4) * THREADS];
                             float4 t = {scores[r][c + 1], scores[r][c], scores[r][c + 3], scores[r][c + 2]};
                             if (step != PANEL_STEPS) {
                                 float4 before = *at;
