@@ -241,7 +241,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     const u32 row_tiles = a.rows.n / ROWS + (a.rows.n % ROWS != 0);
     if (blockIdx.x >= row_tiles) return;
 
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int tid = sizeof(T) == 4 ? (int)opaque(threadIdx.x) : (int)threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int d = a.rows.d;
     const u32 column_tiles = ((u32)a.k + COLUMNS - 1) / COLUMNS;
     const u32 steps = max(FEWEST_STEPS, (d + STEP - 1) / STEP);
@@ -261,7 +261,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     const u32 places = opaque((u32)__cvta_generic_to_shared(&s) + tid * 16);
     const T* asked_x;
     const float* asked_copies;
-    bool asking = true; // whether there is a tile to ask for
+    int asked_d = d; // 0 if there is no tile to ask for
     auto ask_tile = [&](u32 row_tile, u32 column_tile) {
         row_tile = opaque(row_tile); // once a tile: not worth registers through the steps before
         column_tile = opaque(column_tile);
@@ -270,7 +270,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
         asked_copies = a.copies + (u64)copies_feature * a.k_padded + column;
     };
     auto ask = [&](u32 step, u32 slot) {
-        const int left = d - (int)step * STEP;
+        const int left = asked_d - (int)step * STEP;
         const u32 to = places + slot * (u32)sizeof(Q);
         if (left >= STEP) {
             fetch_rows<Q, true, 0, FETCHES, WARPS, THREADS>(to, asked_x, a.rows.stride, warp, left);
@@ -363,7 +363,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
         for (u32 column_tile = 0; column_tile < column_tiles; column_tile++) {
             const u32 first_column = column_tile * COLUMNS;
             // A warp beyond the last centroid has infinite scores from the start.
-            const bool busy = first_column + warp_column * WARP_COLUMNS < (u32)a.k;
+            const int features = first_column + warp_column * WARP_COLUMNS < (u32)a.k ? d : 0;
             float scores[8][8];
 #pragma unroll
             for (int r = 0; r < 8; r++)
@@ -381,11 +381,11 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                     if (asked_step == 0) {
                         bool next_rows = column_tile + 1 == column_tiles;
                         u32 asked_rows = next_rows ? row_tile + gridDim.x : row_tile;
-                        asking = asked_rows < row_tiles;
-                        if (asking) ask_tile(asked_rows, next_rows ? 0 : column_tile + 1);
+                        if (asked_rows < row_tiles) ask_tile(asked_rows, next_rows ? 0 : column_tile + 1);
+                        else asked_d = 0;
                     }
                 }
-                if (asking) ask(asked_step, free);
+                ask(asked_step, free);
                 commit_copies();
 
                 // The sum so far goes to shared memory, where each thread has its own places. Neighbours change places there, so that a
@@ -411,32 +411,30 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                         }
                 }
 
-                if (busy) {
-                    const float4 *x = s.stages[slot].x[0] + x_at, *c = s.stages[slot].copies + c_at;
-                    auto multiply = [&]() {
-                        float4 x_low = x[0], x_high = x[8], c_low = c[0], c_high = c[4];
-                        float xs[8] = {x_low.x, x_low.y, x_low.z, x_low.w, x_high.x, x_high.y, x_high.z, x_high.w};
-                        float cs[8] = {c_low.x, c_low.y, c_low.z, c_low.w, c_high.x, c_high.y, c_high.z, c_high.w};
-                        // There and back: neighbours share an operand, which a register then is read for once. A port for even and
-                        // one for odd registers give one each a cycle, and a product wants two that its neighbour had not.
+                const float4 *x = s.stages[slot].x[0] + x_at, *c = s.stages[slot].copies + c_at;
+                auto multiply = [&]() {
+                    float4 x_low = x[0], x_high = x[8], c_low = c[0], c_high = c[4];
+                    float xs[8] = {x_low.x, x_low.y, x_low.z, x_low.w, x_high.x, x_high.y, x_high.z, x_high.w};
+                    float cs[8] = {c_low.x, c_low.y, c_low.z, c_low.w, c_high.x, c_high.y, c_high.z, c_high.w};
+                    // There and back: neighbours share an operand, which a register then is read for once. A port for even and
+                    // one for odd registers give one each a cycle, and a product wants two that its neighbour had not.
 #pragma unroll
-                        for (int i = 0; i < 8; i++)
+                    for (int i = 0; i < 8; i++)
 #pragma unroll
-                            for (int j = 0; j < 8; j++) {
-                                const int c = i % 2 ? 7 - j : j;
-                                scores[i][c] = __fmaf_rn(xs[i], cs[c], scores[i][c]);
-                            }
-                        x += ROWS / 4;
-                        c += COLUMNS / 4;
-                    };
-                    int left = d - (int)step * STEP;
-                    if (left >= STEP) {
+                        for (int j = 0; j < 8; j++) {
+                            const int c = i % 2 ? 7 - j : j;
+                            scores[i][c] = __fmaf_rn(xs[i], cs[c], scores[i][c]);
+                        }
+                    x += ROWS / 4;
+                    c += COLUMNS / 4;
+                };
+                int left = features - (int)step * STEP;
+                if (left >= STEP) {
 #pragma unroll
-                        for (int f = 0; f < STEP; f++) multiply();
-                    } else {
+                    for (int f = 0; f < STEP; f++) multiply();
+                } else {
 #pragma unroll 1
-                        for (; left > 0; left--) multiply();
-                    }
+                    for (; left > 0; left--) multiply();
                 }
 
                 if (step + 1 == steps) {
@@ -502,8 +500,8 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
 
                 slot = slot + 1 == RING ? 0 : slot + 1;
                 await_copies<RING - 2>();
-                const u32 next_step = step + 1 == steps ? 0 : step + 1;
-                if (next_step != 0 || asking) turn(next_step, s.stages[slot]);
+                // After the last tile these are values of a step before, which nobody reads.
+                turn(step + 1 == steps ? 0 : step + 1, s.stages[slot]);
                 __syncthreads();
             }
         }
