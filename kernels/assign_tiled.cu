@@ -303,9 +303,8 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
 #pragma unroll
             for (int i = 0; i < FETCHES; i++) turn_feature(i);
         } else {
-#pragma unroll
-            for (int i = 0; i < FETCHES; i++)
-                if (first + i * WARPS < d) turn_feature(i);
+#pragma unroll 1
+            for (int i = 0; first + i * WARPS < d; i++) turn_feature(i);
         }
         const float weight = (float)weight_of((int)step * STEP & ~15, d, PANELS ? PANEL : 0x7fffffff);
         square.x = __fmaf_rn(part.x, weight, square.x);
