@@ -233,6 +233,9 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     const int COPIED = THREADS / (COLUMNS / 4), COPIES = STEP / COPIED;
     const bool PANELS = PANEL != 0;
     const int PANEL_STEPS = PANELS ? PANEL / STEP : 1;
+    // Features whose products are one run of instructions: of 8 they are 9 KB, which may stay near a scheduler; a whole step where
+    // there is no register for a loop.
+    const int RUN = PANELS && COLUMNS == 128 ? STEP : 8;
     typedef Best<PANELS> Nearest;
     static_assert(STEP % S::warps == 0 && STEP % COPIED == 0 && PANEL % 16 == 0 && 16 % STEP == 0 && ROWS == 4 * 32, "tiles do not divide");
 
@@ -429,8 +432,11 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                 };
                 int left = features - (int)step * STEP;
                 if (left >= STEP) {
+#pragma unroll 1
+                    for (int run = 0; run < STEP / RUN; run++) {
 #pragma unroll
-                    for (int f = 0; f < STEP; f++) multiply();
+                        for (int f = 0; f < RUN; f++) multiply();
+                    }
                 } else {
 #pragma unroll 1
                     for (; left > 0; left--) multiply();
