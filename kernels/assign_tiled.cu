@@ -114,15 +114,14 @@ template <> struct Best<false> {
     float best, second;
     u32 index;
 
-    __device__ __forceinline__ void add(float score, u32 j) {
-        second = fminf(second, fmaxf(best, score));
-        index = score < best ? j : index;
-        best = fminf(best, score);
+    __device__ __forceinline__ void of(float a, float b) { best = fminf(a, b), second = fmaxf(a, b); }
+    __device__ __forceinline__ void merge_scores(const Best& other) {
+        second = fminf(fminf(second, other.second), fmaxf(best, other.best));
+        best = fminf(best, other.best);
     }
     __device__ __forceinline__ void merge(const Best& other) {
-        second = fminf(fminf(second, other.second), fmaxf(best, other.best));
         index = other.best < best ? other.index : index;
-        best = fminf(best, other.best);
+        merge_scores(other);
     }
     __device__ __forceinline__ u32 first() const { return index; }
 };
@@ -133,17 +132,18 @@ template <> struct Best<true> {
     u32 index; // the best's, then the second's
     float third;
 
-    __device__ __forceinline__ void merge_scores(float other_best, float other_second, float other_third) {
-        const float worse = fmaxf(best, other_best), next = fminf(second, other_second);
-        third = fminf(fmaxf(worse, next), fminf(third, other_third));
+    __device__ __forceinline__ void of(float a, float b) { best = fminf(a, b), second = fmaxf(a, b), third = infinity_f(); }
+    __device__ __forceinline__ void merge_scores(const Best& other) {
+        const float worse = fmaxf(best, other.best), next = fminf(second, other.second);
+        third = fminf(fmaxf(worse, next), fminf(third, other.third));
         second = fminf(worse, next);
-        best = fminf(best, other_best);
+        best = fminf(best, other.best);
     }
     __device__ __forceinline__ void merge(const Best& other) {
         const u32 before = __byte_perm(index, other.index, 0x5410), after = __byte_perm(index, other.index, 0x1054);
         const u32 kept = other.best < second ? before : index, given = other.second < best ? other.index : after;
         index = other.best < best ? given : kept;
-        merge_scores(other.best, other.second, other.third);
+        merge_scores(other);
     }
     __device__ __forceinline__ u32 first() const { return index & 0xffffu; }
 };
@@ -157,33 +157,26 @@ template <bool PAIRS> __device__ __forceinline__ Best<PAIRS> exchange(const Best
     return b;
 }
 
-// The best of a thread's eight centroids: four from `base` on and four from `base` + 16 on.
+// The best of a thread's eight centroids: four from `base` on and four from `base` + 16 on. The scores first, by comparisons of
+// halves, then whose they are: two indices selected with every score are more instructions, and branches besides.
 template <bool PAIRS> __device__ __forceinline__ Best<PAIRS> best_of(const float (&scores)[8], u32 base) {
-    Best<PAIRS> b;
+    Best<PAIRS> b, others[3];
+    b.of(scores[0], scores[1]);
+#pragma unroll
+    for (int i = 0; i < 3; i++) others[i].of(scores[2 * i + 2], scores[2 * i + 3]);
+    b.merge_scores(others[0]);
+    others[1].merge_scores(others[2]);
+    b.merge_scores(others[1]);
+    // The last of the best, the first of the second: two where they are equal.
+    u32 first = 0, second = 19;
+#pragma unroll
+    for (int c = 1; c < 8; c++) first = scores[c] == b.best ? (u32)(c < 4 ? c : 12 + c) : first;
     if constexpr (PAIRS) {
-        // The scores first, by comparisons of halves, then whose they are: selecting that at every step took twice as long.
-        Best<true> quarters[4];
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
-            quarters[q].best = fminf(scores[2 * q], scores[2 * q + 1]), quarters[q].second = fmaxf(scores[2 * q], scores[2 * q + 1]);
-            quarters[q].third = infinity_f();
-        }
-#pragma unroll
-        for (int q = 0; q < 4; q += 2) quarters[q].merge_scores(quarters[q + 1].best, quarters[q + 1].second, infinity_f());
-        b = quarters[0];
-        b.merge_scores(quarters[2].best, quarters[2].second, quarters[2].third);
-        // The last of the best, the first of the second: two where they are equal.
-        u32 first = 0, second = 19;
-#pragma unroll
-        for (int c = 1; c < 8; c++) first = scores[c] == b.best ? (u32)(c < 4 ? c : 12 + c) : first;
 #pragma unroll
         for (int c = 6; c >= 0; c--) second = scores[c] == b.second ? (u32)(c < 4 ? c : 12 + c) : second;
         b.index = (second << 16 | first) + base * 0x10001u;
     } else {
-        b.best = scores[0], b.second = infinity_f(), b.index = 0;
-#pragma unroll
-        for (int c = 1; c < 8; c++) b.add(scores[c], (u32)(c < 4 ? c : 12 + c));
-        b.index += base;
+        b.index = first + base;
     }
     return b;
 }
