@@ -13,14 +13,15 @@
 //
 //   for each tile:
 //     best, second and the index over all centroids; many centroids: over groups of them, then once more over the best group
-//     rows whose second best is in reach: reference distances to all centroids
+//     rows whose second best is in reach: by a warp, the scores once more, and reference distances to the centroids in reach
 //     rows whose label changed go to the warp's list; when it has enough, its lanes take (row, column) pairs of it: quantise, take
 //     from one cluster's cell, add to the other's
 //   flush the block's table of cells
 //
 // Departures from the paper: (1) groups: only the least score of a group is kept in the first sweep (one instruction a score
 // instead of five), and the best group is swept again. (2) Sums move by deltas: a row that stays where it is costs nothing, and
-// the few that move share the lanes of a warp evenly.
+// the few that move share the lanes of a warp evenly. (3) What few tiles need (the table's shape, single labels, counts) is not
+// held in registers and not computed in others.
 #include "common.cuh"
 
 #define THREADS 256
@@ -34,13 +35,60 @@
 // limb) by what other warps have announced, but not added yet, when the table is flushed.
 #define CAPACITY (4096 - (WARPS - 1) * LIST)
 
+// One of four, without an address.
+template <typename V> __device__ __forceinline__ V pick(const V (&from)[ROWS], int r) {
+    return r == 0 ? from[0] : r == 1 ? from[1] : r == 2 ? from[2] : from[3];
+}
+
 // ---- a tile on its way -------------------------------------------------------------------------------------------------------
 
-template <int BYTES> __device__ __forceinline__ void copy_async(void* to, const void* from) {
-    u32 shared = (u32)__cvta_generic_to_shared(to);
-    if constexpr (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
-    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(BYTES) : "memory");
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
+// Four labels of 1, 2 or 4 bytes each, without a branch.
+__device__ __forceinline__ void copy_labels(void* to, const void* from, int bytes) {
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "setp.eq.s32 p, %2, 1;\n\t@p cp.async.ca.shared.global [%0], [%1], 4;\n\t"
+                 "setp.eq.s32 p, %2, 2;\n\t@p cp.async.ca.shared.global [%0], [%1], 8;\n\t"
+                 "setp.eq.s32 p, %2, 4;\n\t@p cp.async.cg.shared.global [%0], [%1], 16;\n\t}"
+                 ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes) : "memory");
+}
+
+// Four labels as they lie in memory: in one, two or four words. The others are all ones.
+struct Four {
+    u32 word[ROWS];
+
+    __device__ __forceinline__ Four(int bytes, const u32 (&label)[ROWS]) : word{UNASSIGNED, UNASSIGNED, UNASSIGNED, UNASSIGNED} {
+        if (bytes == 1) word[0] = __byte_perm(__byte_perm(label[0], label[1], 0x40), __byte_perm(label[2], label[3], 0x40), 0x5410);
+        else if (bytes == 2) word[0] = __byte_perm(label[0], label[1], 0x5410), word[1] = __byte_perm(label[2], label[3], 0x5410);
+        else word[0] = label[0], word[1] = label[1], word[2] = label[2], word[3] = label[3];
+    }
+    __device__ __forceinline__ Four(int bytes, const void* from) : word{UNASSIGNED, UNASSIGNED, UNASSIGNED, UNASSIGNED} {
+        if (bytes == 1) {
+            word[0] = *(const u32*)from;
+        } else if (bytes == 2) {
+            const uint2 v = *(const uint2*)from;
+            word[0] = v.x, word[1] = v.y;
+        } else {
+            const uint4 v = *(const uint4*)from;
+            word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+        }
+    }
+    __device__ __forceinline__ void store(int bytes, void* to) const {
+        if (bytes == 1) *(u32*)to = word[0];
+        else if (bytes == 2) *(uint2*)to = make_uint2(word[0], word[1]);
+        else *(uint4*)to = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+    __device__ __forceinline__ bool is(const Four& other) const {
+        return ((word[0] ^ other.word[0]) | (word[1] ^ other.word[1]) | (word[2] ^ other.word[2]) | (word[3] ^ other.word[3])) == 0;
+    }
+    __device__ __forceinline__ bool none() const { return (word[0] & word[1] & word[2] & word[3]) == UNASSIGNED; }
+    __device__ __forceinline__ u32 label(int bytes, int r) const {
+        if (bytes == 1) return widen(word[0] >> 8 * r & 0xff, 1);
+        if (bytes == 2) return widen((r < 2 ? word[0] : word[1]) >> 16 * (r & 1) & 0xffff, 2);
+        return pick(word, r);
+    }
+};
 
 // Each thread copies and reads its own places only, so that no barrier is needed: 16 bytes a plane (two planes a float64 column),
 // then four labels.
@@ -51,20 +99,16 @@ template <typename T, int D> struct Arriving {
 
     static __host__ __device__ constexpr int bytes(int label_bytes) { return THREADS * (D * planes * 16 + 4 * label_bytes); }
 
-    __device__ __forceinline__ void ask(const Rows<T>& rows, Labels from, u64 row) const {
+    __device__ __forceinline__ void ask(const Rows<T>& rows, Labels from, u32 row) const {
+        copy_labels(labels + threadIdx.x * 4 * from.bytes, (const unsigned char*)from.at + (u64)row * (u32)from.bytes, from.bytes);
 #pragma unroll
         for (int f = 0; f < D; f++) {
             if (D <= 4 || f < rows.d) {
                 const float4* x = (const float4*)(rows.x + (u64)f * rows.stride + row);
 #pragma unroll
-                for (int p = 0; p < planes; p++) copy_async<16>(values + (f * planes + p) * THREADS + threadIdx.x, x + p);
+                for (int p = 0; p < planes; p++) copy_async(values + (f * planes + p) * THREADS + threadIdx.x, x + p);
             }
         }
-        unsigned char* to = labels + threadIdx.x * 4 * from.bytes;
-        const unsigned char* at = (const unsigned char*)from.at + row * from.bytes;
-        if (from.bytes == 1) copy_async<4>(to, at);
-        else if (from.bytes == 2) copy_async<8>(to, at);
-        else copy_async<16>(to, at);
     }
     // The four rows of column f.
     __device__ __forceinline__ void take(int f, float (&out)[ROWS]) const {
@@ -75,31 +119,8 @@ template <typename T, int D> struct Arriving {
         double2 v = *(double2*)(values + 2 * f * THREADS + threadIdx.x), w = *(double2*)(values + (2 * f + 1) * THREADS + threadIdx.x);
         out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
     }
-    __device__ __forceinline__ void take_labels(int label_bytes, u32 (&out)[ROWS]) const {
-        if (label_bytes == 1) {
-            u32 v = ((const u32*)labels)[threadIdx.x];
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) out[r] = widen((v >> (8 * r)) & 0xff, 1);
-        } else if (label_bytes == 2) {
-            uint2 v = ((const uint2*)labels)[threadIdx.x];
-            out[0] = widen(v.x & 0xffff, 2), out[1] = widen(v.x >> 16, 2);
-            out[2] = widen(v.y & 0xffff, 2), out[3] = widen(v.y >> 16, 2);
-        } else {
-            uint4 v = ((const uint4*)labels)[threadIdx.x];
-            out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
-        }
-    }
+    __device__ __forceinline__ Four take_labels(int label_bytes) const { return Four(label_bytes, labels + threadIdx.x * 4 * label_bytes); }
 };
-
-__device__ __forceinline__ void store_labels(Labels labels, u64 row, const u32* in) {
-    if (labels.bytes == 1) {
-        *(u32*)((u8*)labels.at + row) = (in[0] & 0xff) | (in[1] & 0xff) << 8 | (in[2] & 0xff) << 16 | in[3] << 24;
-    } else if (labels.bytes == 2) {
-        *(uint2*)((u16*)labels.at + row) = make_uint2((in[0] & 0xffff) | in[1] << 16, (in[2] & 0xffff) | in[3] << 16);
-    } else {
-        *(uint4*)((u32*)labels.at + row) = make_uint4(in[0], in[1], in[2], in[3]);
-    }
-}
 
 // ---- scores --------------------------------------------------------------------------------------------------------------------
 
@@ -123,33 +144,64 @@ template <int D> struct Centroid {
     }
 };
 
-// The least two scores over all centroids and the index of the least; with groups, the index of the least group's first and the
-// least two over groups. In shared memory groups are 16 bytes apart
-// (GAP words), so that lanes that look at different groups find them in different banks.
+// What the scores of a tile's rows say: the label; what others must be above to be out of reach; which rows have others in reach.
+struct Found {
+    u32 label[ROWS];
+    float limit[ROWS];
+    u32 doubt;
+};
+
+// With groups: the least score of each, and the least two of these; then the best group once more, with the same roundings, for those
+// in reach. Without: the least two scores. In shared memory groups are 16 bytes apart (GAP words), so that lanes that look at
+// different groups find them in different banks.
 template <int D, int GROUP, int GAP>
-__device__ __forceinline__ void sweep(const float (&x)[D][ROWS], const float* centroids, int count, float (&best)[ROWS],
-                                      float (&second)[ROWS], u32 (&index)[ROWS]) {
+__device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float (&square)[ROWS], const Bound& bound, const float* centroids,
+                                         int count) {
     const int W = Centroid<D>::width;
+    Found found;
+    float best[ROWS], second[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) best[r] = infinity_f(), second[r] = infinity_f(), found.label[r] = 0;
+    found.doubt = 0;
     if constexpr (GROUP != 0) {
+        const float* group = centroids;
 #pragma unroll 1
         for (int g = 0; g < count; g += GROUP) {
             float least[ROWS];
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) least[r] = infinity_f();
 #pragma unroll (D <= 4 ? GROUP : 2)
             for (int i = 0; i < GROUP; i++) {
                 Centroid<D> c;
-                c.load(centroids + i * W);
+                c.load(group + i * W);
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) least[r] = fminf(least[r], c.score(x, r));
+                for (int r = 0; r < ROWS; r++) least[r] = i == 0 ? c.score(x, r) : fminf(least[r], c.score(x, r));
             }
-            centroids += GROUP * W + GAP;
+            group += GROUP * W + GAP;
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 second[r] = fminf(second[r], fmaxf(best[r], least[r]));
-                index[r] = least[r] < best[r] ? g : index[r];
+                found.label[r] = least[r] < best[r] ? g : found.label[r];
                 best[r] = fminf(best[r], least[r]);
             }
+        }
+        // A bit for each in reach.
+        const int STEP = D <= 4 ? 4 : 1;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            found.limit[r] = reach(bound, square[r], best[r]);
+            const float* from = centroids + (GAP ? found.label[r] / GROUP * (GROUP * W + GAP) : found.label[r] * W);
+            u32 in_reach = 0;
+#pragma unroll 1
+            for (int i = 0; i < GROUP; i += STEP) {
+                in_reach >>= STEP;
+#pragma unroll
+                for (int e = 0; e < STEP; e++) {
+                    Centroid<D> c;
+                    c.load(from + (i + e) * W);
+                    if (!(c.score(x, r) > found.limit[r])) in_reach |= 1u << (GROUP - STEP + e);
+                }
+            }
+            found.label[r] += 31 - __clz(in_reach);
+            found.doubt |= second[r] > found.limit[r] && (in_reach & (in_reach - 1)) == 0 ? 0 : 1u << r;
         }
     } else {
 #pragma unroll (D <= 8 ? 2 : 1)
@@ -160,11 +212,59 @@ __device__ __forceinline__ void sweep(const float (&x)[D][ROWS], const float* ce
             for (int r = 0; r < ROWS; r++) {
                 float h = c.score(x, r);
                 second[r] = fminf(second[r], fmaxf(best[r], h));
-                index[r] = h < best[r] ? j : index[r];
+                found.label[r] = h < best[r] ? j : found.label[r];
                 best[r] = fminf(best[r], h);
             }
         }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            found.limit[r] = reach(bound, square[r], best[r]);
+            found.doubt |= second[r] > found.limit[r] ? 0 : 1u << r;
+        }
     }
+    return found;
+}
+
+// The exact label of a row in doubt, by all lanes of a warp: the first at the least reference distance of those in reach, which the
+// nearest is among, and all that tie with it. `gap` floats are between groups.
+template <typename T, int D, int GROUP>
+__device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&shift)[D], const float* centroids, int gap, u32 row, float limit, int lane) {
+    const int W = Centroid<D>::width;
+    float x[D][ROWS]; // the first of each
+#pragma unroll
+    for (int f = 0; f < D; f++) x[f][0] = D <= 4 || f < a.rows.d ? centred_copy(a.rows.x[(u64)f * a.rows.stride + row], shift[f], a.scale) : 0.0f;
+    const float* from = centroids + lane * W + (GROUP ? lane / (GROUP ? GROUP : 1) * gap : 0);
+    Closest closest;
+#pragma unroll 1
+    for (int first = lane; first < a.k + lane; first += 1024) {
+        // A lane looks at up to 32 centroids before any lane computes a distance: all that have one to compute do it together.
+        u32 in_reach = 0, bit = 1;
+#pragma unroll 1
+        for (int j = first; j < a.k && bit; j += 32) {
+            Centroid<D> c;
+            c.load(from);
+            from += 32 * W + (GROUP ? 32 / (GROUP ? GROUP : 1) * gap : 0);
+            if (!(c.score(x, 0) > limit)) in_reach |= bit;
+            bit <<= 1;
+        }
+        __syncwarp();
+#pragma unroll 1
+        for (; in_reach; in_reach &= in_reach - 1) {
+            const u32 j = first + 32 * (__ffs(in_reach) - 1);
+            const T* x = a.rows.x + row;
+            const T* c = a.columns + j;
+            double s = 0.0;
+#pragma unroll 1
+            for (int f = 0; f < a.rows.d; f++) {
+                const double t = __dadd_rn((double)*x, -(double)*c);
+                s = __fma_rn(t, t, s);
+                x += a.rows.stride, c += a.k;
+            }
+            closest.compare(j, s);
+        }
+        __syncwarp();
+    }
+    return closest.of_warp();
 }
 
 // Centroids from device memory to shared memory; groups are moved apart.
@@ -185,15 +285,18 @@ struct List {
     u32 count;
 };
 
-// A block's table: who may add to it, and when it is flushed.
+// A block's table: who may add to it, and when it is flushed. It is here so that it costs no register, or work, in tiles without a
+// change.
 struct Gate {
+    Table table;
+    int* table_rows;
     u32 announced; // rows, by all warps
     u32 flushed; // rows announced when the table was flushed last
     u32 busy; // a warp is flushing
 };
 
 // Announces `count` rows; flushes the table first where there is no room for them. By a whole warp.
-__device__ __forceinline__ void enter(Gate& gate, u32 count, const Table& table, int* table_rows, const Sums& s, int lane) {
+__device__ __forceinline__ void enter(Gate& gate, u32 count, const Sums& s, int lane) {
     while (true) {
         u32 flush = 0;
         if (lane == 0) {
@@ -213,7 +316,7 @@ __device__ __forceinline__ void enter(Gate& gate, u32 count, const Table& table,
         // What is added from here on is counted against the next flush.
         const u32 announced = *(volatile u32*)&gate.announced;
         __threadfence_block();
-        flush_table_by_warp(table, table_rows, s, lane);
+        flush_table_by_warp(gate.table, gate.table_rows, s, lane);
         __threadfence_block();
         __syncwarp();
         if (lane == 0) {
@@ -227,10 +330,12 @@ __device__ __forceinline__ void enter(Gate& gate, u32 count, const Table& table,
 
 // Moves what the listed rows contribute from cluster to cluster: lanes take pairs of a row and a column.
 template <typename T>
-__device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, const Table& table, int* table_rows, List& list, u32 count, int lane) {
+__device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, List& list, u32 count, int lane) {
     const Sums& s = a.sums;
+    const Table table = gate.table;
+    int* table_rows = gate.table_rows;
     __syncwarp();
-    if (table.copies) enter(gate, count, table, table_rows, s, lane);
+    if (table.copies) enter(gate, count, s, lane);
     const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // exact for the at most 143 * 13 pairs
     const int copy = lane & (table.copies - 1);
 #pragma unroll 1
@@ -278,9 +383,11 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, cons
 
 // The contributions of a tile that had no labels, from where it arrived: a lane has its own rows, and no list is needed.
 template <typename T, int D>
-__device__ __forceinline__ void add_first(const Assign<T>& a, const Arriving<T, D>& next, const Table& table, int* table_rows,
+__device__ __forceinline__ void add_first(const Assign<T>& a, const Arriving<T, D>& next, const Gate& gate,
                                           const u32 (&label)[ROWS], u32 valid, int lane) {
     const Sums& s = a.sums;
+    const Table table = gate.table;
+    int* table_rows = gate.table_rows;
     const int copy = lane & (table.copies - 1);
 #pragma unroll 1
     for (int f = 0; f < a.rows.d; f++) {
@@ -327,8 +434,8 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     u32 tile = (blockIdx.x * WARPS + warp) * a.run;
     if (lane == 0) lists[warp].count = 0;
     if (lane == 0) following[warp] = tile + gridDim.x * WARPS * a.run;
-    if (tile < tiles) next.ask(a.rows, a.labels, (u64)tile * WARP_TILE + lane * ROWS);
-    if (threadIdx.x == 0) gate.announced = 0, gate.flushed = 0, gate.busy = 0, block_changed = 0, block_contested = 0;
+    if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
+    if (threadIdx.x == 0) gate.table = table, gate.table_rows = table_rows, gate.announced = 0, gate.flushed = 0, gate.busy = 0, block_changed = 0, block_contested = 0;
     if (table.copies) {
         table_clear(table);
 #pragma unroll 1
@@ -341,29 +448,31 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     T shift[D];
 #pragma unroll
     for (int f = 0; f < D; f++) shift[f] = exact || f < d ? a.shift[f] : (T)0;
+    // In a first assign lanes add their own rows, unless the sums are in device memory or weighted.
+    const bool by_lanes = a.table_copies && !a.rows.w;
     __syncthreads();
 
-    u32 changed = 0, contested = 0, listed = 0; // of the warp
-    u32 later = 0;
+    u32 listed = 0; // by the warp
+    // The run after the next one is asked for a run ahead.
+    u32 later = tile < tiles && lane == 0 ? atomicAdd(&a.control->next_run, in_run + 1) : 0;
 #pragma unroll 1
     while (tile < tiles) {
-        // The run after the next one, asked for a run ahead.
-        if ((tile & in_run) == 0 && lane == 0) later = atomicAdd(&a.control->next_run, in_run + 1);
-        const u64 row = (u64)tile * WARP_TILE + lane * ROWS;
+        const u32 row = tile * WARP_TILE + lane * ROWS;
         tile++;
         if ((tile & in_run) == 0) {
             __syncwarp();
             tile = following[warp];
             __syncwarp();
-            if (lane == 0) following[warp] = 2 * gridDim.x * WARPS * (in_run + 1) + later;
+            if (lane == 0) {
+                following[warp] = 2 * gridDim.x * WARPS * (in_run + 1) + later;
+                if (tile < tiles) later = atomicAdd(&a.control->next_run, in_run + 1);
+            }
         }
         float x[D][ROWS];
-        float square[ROWS], best[ROWS], second[ROWS];
-        u32 index[ROWS], old[ROWS];
+        float square[ROWS];
         asm volatile("cp.async.wait_all;" ::: "memory");
-        next.take_labels(a.labels.bytes, old);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) square[r] = 0.0f, best[r] = infinity_f(), second[r] = infinity_f(), index[r] = 0;
+        for (int r = 0; r < ROWS; r++) square[r] = 0.0f;
 #pragma unroll
         for (int f = 0; f < D; f++) {
             T raw[ROWS] = {0, 0, 0, 0};
@@ -374,65 +483,46 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
                 square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
             }
         }
+        const Four old = next.take_labels(a.labels.bytes);
         // In a first assign every row moves, from nowhere: its values stay where they are until they are added.
-        const bool first = table.copies && !a.rows.w
-            && __all_sync(FULL_WARP, (old[0] & old[1] & old[2] & old[3]) == UNASSIGNED);
-        if (!first && tile < tiles) next.ask(a.rows, a.labels, (u64)tile * WARP_TILE + lane * ROWS);
-        if (fit) sweep<D, GROUP, 4>(x, centroids, a.k_padded, best, second, index);
-        else sweep<D, GROUP, 0>(x, a.copies, a.k_padded, best, second, index);
-        if constexpr (GROUP != 0) {
-            // The best group once more, with the same roundings: which of its centroids, and its second least.
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const u32 group = index[r] / GROUP;
-                const float* from = fit ? centroids + group * (GROUP * W + 4) : a.copies + (u64)index[r] * W;
-                const u32 start = index[r];
-                float least = infinity_f(), next = infinity_f();
-#pragma unroll (D <= 4 ? 4 : 1)
-                for (int i = 0; i < GROUP; i++) {
-                    Centroid<D> c;
-                    c.load(from + i * W);
-                    float h = c.score(x, r);
-                    next = fminf(next, fmaxf(least, h));
-                    index[r] = h < least ? start + i : index[r];
-                    least = fminf(least, h);
-                }
-                second[r] = fminf(second[r], next);
-            }
-        }
-        const u32 left = a.rows.n - (u32)min((u64)a.rows.n, row); // rows that there are from this thread's first on
-        u32 doubt = 0;
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) doubt |= second[r] > reach(bound, square[r], best[r]) ? 0 : 1u << r;
-        const u32 valid = left >= ROWS ? 0xf : (1u << left) - 1;
-        doubt &= valid;
+        const bool first = by_lanes && __all_sync(FULL_WARP, old.none());
+        if (!first && tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
+        Found found = fit ? nearest<D, GROUP, 4>(x, square, bound, centroids, a.k_padded)
+                          : nearest<D, GROUP, 0>(x, square, bound, a.copies, a.k_padded);
+        const u32 valid = (1u << min(a.rows.n - min(a.rows.n, row), ROWS)) - 1; // rows that there are
+        const u32 doubt = found.doubt & valid;
+#pragma unroll 1
         for (u32 lanes = __ballot_sync(FULL_WARP, doubt != 0); lanes; lanes &= lanes - 1) {
             const int source = __ffs(lanes) - 1;
+#pragma unroll 1
             for (u32 rows = __shfl_sync(FULL_WARP, doubt, source); rows; rows &= rows - 1) {
                 const int r = __ffs(rows) - 1;
-                const u32 label = nearest_by_warp(a.rows, row - lane * ROWS + source * ROWS + r, a.columns, a.k, lane);
+                const float limit = __shfl_sync(FULL_WARP, pick(found.limit, r), source);
+                const u32 label = settle<T, D, GROUP>(a, shift, fit ? centroids : a.copies, fit ? 4 : 0,
+                                                      row - lane * ROWS + source * ROWS + r, limit, lane);
 #pragma unroll
-                for (int i = 0; i < ROWS; i++) index[i] = lane == source && i == r ? label : index[i];
-                contested++;
+                for (int i = 0; i < ROWS; i++) found.label[i] = lane == source && i == r ? label : found.label[i];
+                if (lane == 0) atomicAdd(&block_contested, 1u);
             }
         }
+        const Four now(a.labels.bytes, found.label);
         if (first) {
-            if (valid) store_labels(a.labels, row, index);
-            const u32 count = min(WARP_TILE, a.rows.n - (u32)(row - lane * ROWS));
-            enter(gate, count, table, table_rows, a.sums, lane);
-            add_first(a, next, table, table_rows, index, valid, lane);
-            changed += count;
-            if (tile < tiles) next.ask(a.rows, a.labels, (u64)tile * WARP_TILE + lane * ROWS);
+            if (valid) now.store(a.labels.bytes, (u8*)a.labels.at + (u64)row * (u32)a.labels.bytes);
+            const u32 count = min(WARP_TILE, a.rows.n - (row - lane * ROWS));
+            enter(gate, count, a.sums, lane);
+            add_first(a, next, gate, found.label, valid, lane);
+            if (lane == 0) atomicAdd(&block_changed, count);
+            if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
             continue;
         }
-        u32 differs = 0;
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) differs |= index[r] != old[r] ? 1u << r : 0;
-        differs &= valid;
-        if (__any_sync(FULL_WARP, differs)) {
+        if (__any_sync(FULL_WARP, !now.is(old))) {
             List& list = lists[warp];
+            u32 differs = 0;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) differs |= found.label[r] != old.label(a.labels.bytes, r) ? 1u << r : 0;
+            differs &= valid;
             if (differs) {
-                store_labels(a.labels, row, index);
+                now.store(a.labels.bytes, (u8*)a.labels.at + (u64)row * (u32)a.labels.bytes);
                 if (a.rows.w) {
 #pragma unroll
                     for (int r = 0; r < ROWS; r++)
@@ -443,28 +533,26 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
 #pragma unroll 1
                 for (; differs; differs &= differs - 1, at++) {
                     const int r = __ffs(differs) - 1;
-                    list.from[at] = r == 0 ? old[0] : r == 1 ? old[1] : r == 2 ? old[2] : old[3];
-                    list.to[at] = r == 0 ? index[0] : r == 1 ? index[1] : r == 2 ? index[2] : index[3];
-                    list.row[at] = (u32)row + r;
+                    list.from[at] = old.label(a.labels.bytes, r);
+                    list.to[at] = pick(found.label, r);
+                    list.row[at] = row + r;
                 }
             }
             __syncwarp();
             listed = list.count;
         }
         if (listed >= ENOUGH) {
-            move_listed(a, gate, table, table_rows, lists[warp], listed, lane);
-            changed += listed;
+            move_listed(a, gate, lists[warp], listed, lane);
+            if (lane == 0) atomicAdd(&block_changed, listed);
             listed = 0;
         }
     }
     if (listed) {
-        move_listed(a, gate, table, table_rows, lists[warp], listed, lane);
-        changed += listed;
+        move_listed(a, gate, lists[warp], listed, lane);
+        if (lane == 0) atomicAdd(&block_changed, listed);
     }
-    if (lane == 0 && changed) atomicAdd(&block_changed, changed);
-    if (lane == 0 && contested) atomicAdd(&block_contested, contested);
     __syncthreads();
-    if (table.copies && gate.announced) flush_table(table, table_rows, a.sums);
+    if (a.table_copies && gate.announced) flush_table(gate.table, gate.table_rows, a.sums);
     if (threadIdx.x == 0) {
         if (block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
         if (block_contested) atomicAdd(&a.control->contested, block_contested);

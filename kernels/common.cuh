@@ -389,10 +389,29 @@ template <typename T> struct Assign {
     u32 unused;
 };
 
-// The exact label of a row by all lanes of a warp, each taking every 32nd centroid; the smallest j of least distance.
-template <typename T> __device__ __forceinline__ u32 nearest_by_warp(const Rows<T>& rows, u64 row, const T* columns, int k, int lane) {
+// A lane's centroid of least distance, the smallest j of several; then that of all lanes of a warp.
+struct Closest {
     double least = infinity();
     u32 label = 0;
+
+    // In rising order of j.
+    __device__ __forceinline__ void compare(u32 j, double s) {
+        if (s < least) least = s, label = j;
+    }
+    // A lane that found nothing has label 0 and infinity: no finite distance loses to it, and where all are infinite the label is 0.
+    // Distances are not negative: their bits are in their order.
+    __device__ __forceinline__ u32 of_warp() const {
+        const u64 bits = (u64)__double_as_longlong(least);
+        const u32 high = __reduce_min_sync(FULL_WARP, (u32)(bits >> 32));
+        const bool in = (u32)(bits >> 32) == high;
+        const u32 low = __reduce_min_sync(FULL_WARP, in ? (u32)bits : 0xffffffffu);
+        return __reduce_min_sync(FULL_WARP, in && (u32)bits == low ? label : 0xffffffffu);
+    }
+};
+
+// The exact label of a row by all lanes of a warp, each taking every 32nd centroid; the smallest j of least distance.
+template <typename T> __device__ __forceinline__ u32 nearest_by_warp(const Rows<T>& rows, u64 row, const T* columns, int k, int lane) {
+    Closest closest;
 #pragma unroll 1
     for (int j = lane; j < k; j += 32) {
         double s = 0.0;
@@ -401,16 +420,9 @@ template <typename T> __device__ __forceinline__ u32 nearest_by_warp(const Rows<
             double t = __dadd_rn((double)rows.x[(u64)f * rows.stride + row], -(double)columns[(u64)f * k + j]);
             s = __fma_rn(t, t, s);
         }
-        if (s < least) least = s, label = j;
+        closest.compare(j, s);
     }
-    // A lane that found nothing has label 0 and infinity: no finite distance loses to it, and where all are infinite the label is 0.
-#pragma unroll 1
-    for (int o = 16; o; o >>= 1) {
-        double s = __shfl_xor_sync(FULL_WARP, least, o);
-        u32 j = __shfl_xor_sync(FULL_WARP, label, o);
-        if (s < least || (s == least && j < label)) least = s, label = j;
-    }
-    return label;
+    return closest.of_warp();
 }
 
 // ---- small helpers -------------------------------------------------------------------------------------------------------------
