@@ -163,7 +163,38 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
 #pragma unroll
     for (int r = 0; r < ROWS; r++) best[r] = infinity_f(), second[r] = infinity_f(), found.label[r] = 0;
     found.doubt = 0;
-    if constexpr (GROUP != 0) {
+    if constexpr (GROUP != 0 && GAP != 0) {
+        // Lifted scores in the order of their bits. Where one is negative their order is not that of the scores, but one of those is
+        // found, so the row is in doubt and the limit not too low.
+        const float* group = centroids;
+        int low[ROWS], next[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) low[r] = next[r] = __float_as_int(infinity_f());
+#pragma unroll 1
+        for (int g = 0; g < count; g += GROUP) {
+            int least[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) least[r] = __float_as_int(infinity_f());
+#pragma unroll (D <= 4 ? GROUP / 2 : 1)
+            for (int i = 0; i < GROUP; i += 2) {
+                Centroid<D> c, e;
+                c.load(group + i * W);
+                e.load(group + (i + 1) * W);
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    least[r] = __vimin3_s32(least[r], __float_as_int(c.score(x, r)), __float_as_int(e.score(x, r)));
+            }
+            group += GROUP * W + GAP;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                next[r] = min(next[r], max(low[r], least[r]));
+                found.label[r] = least[r] < low[r] ? g : found.label[r];
+                low[r] = min(low[r], least[r]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) best[r] = __int_as_float(low[r]), second[r] = low[r] < 0 ? best[r] : __int_as_float(next[r]);
+    } else if constexpr (GROUP != 0) {
         const float* group = centroids;
 #pragma unroll 1
         for (int g = 0; g < count; g += GROUP) {
@@ -183,6 +214,8 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
                 best[r] = fminf(best[r], least[r]);
             }
         }
+    }
+    if constexpr (GROUP != 0) {
         // A bit for each in reach.
         const int STEP = D <= 4 ? 4 : 1;
 #pragma unroll
@@ -267,13 +300,27 @@ __device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&shift)[D], c
     return closest.of_warp();
 }
 
+// Scores that are not negative are in the order of their bits, and the least of three integers is one instruction on Hopper. So where
+// centroids are in groups in shared memory, their half squares are lifted by M: about twice the square of the longest centroid's norm,
+// so that only rows more than two and a half times as far out as that centroid have a negative score, and are in doubt. The limit rises:
+// M goes through d + 1 roundings in each of the two scores that are compared, and the comparison's are of up to M more:
+// (2 d + 2 + 4.04) u M to first order, less than (2 D + 7) u M. |c|^2 / 2 goes through one rounding more, which `(b + 2) u` of
+// `ExpandedTerms` (src/certify.rs) has to spare: it is gamma_(d+3). Any M is allowed: this one is made from the bound's offset, which is
+// about (2 d + 14) u |c|^2.
+template <int D> __device__ __forceinline__ float lift_of(const Bound& bound) { return 33554432.0f / (2 * D + 14) * bound.offset; }
+template <int D> __device__ __forceinline__ Bound lifted(const Bound& bound, float lift) {
+    return {bound.slope, __fadd_ru(bound.offset, __fmul_ru((2 * D + 8) / 16777216.0f, lift))};
+}
+
 // Centroids from device memory to shared memory; groups are moved apart.
-template <int D, int GROUP> __device__ __forceinline__ void fetch_centroids(const float* from, float* to, int count) {
+template <int D, int GROUP> __device__ __forceinline__ void fetch_centroids(const float* from, float* to, int count, float lift) {
     const int W = Centroid<D>::width;
 #pragma unroll 1
     for (int i = threadIdx.x; i < count * W / 4; i += THREADS) {
         int group = GROUP ? i / (GROUP * W / 4) : 0;
-        ((float4*)to)[i + group] = ((const float4*)from)[i];
+        float4 v = ((const float4*)from)[i];
+        if (GROUP && i % (W / 4) == D / 4) (D % 4 == 0 ? v.x : D % 4 == 1 ? v.y : D % 4 == 2 ? v.z : v.w) += lift;
+        ((float4*)to)[i + group] = v;
     }
 }
 
@@ -441,8 +488,12 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
 #pragma unroll 1
         for (int i = threadIdx.x; i < a.sums.k; i += THREADS) table_rows[i] = 0;
     }
-    if (fit) fetch_centroids<D, GROUP>(a.copies, centroids, a.k_padded);
-    const Bound bound = *a.bound;
+    Bound bound = *a.bound;
+    if (fit) {
+        const float lift = lift_of<D>(bound);
+        if (GROUP) bound = lifted<D>(bound, lift);
+        fetch_centroids<D, GROUP>(a.copies, centroids, a.k_padded, lift);
+    }
     // Up to four dimensions there is a kernel for each.
     const bool exact = D <= 4;
     T shift[D];
