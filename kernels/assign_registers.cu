@@ -12,7 +12,8 @@
 //            (d fmas onto the half square: d roundings). Rows in doubt are settled at once, by the warp that found them.
 //
 //   for each tile:
-//     best, second and the index over all centroids; many centroids: over groups of them, then once more over the best group
+//     up to 8 centroids: all scores, the least, and which are in reach of it; more: best, second and the index over pairs of centroids;
+//     many: over groups of them, then once more over the best group
 //     rows whose second best is in reach: by a warp, the scores once more, and reference distances to the centroids in reach
 //     rows whose label changed go to the warp's list; when it has enough, its lanes take (row, column) pairs of it: quantise, take
 //     from one cluster's cell, add to the other's
@@ -151,6 +152,41 @@ struct Found {
     u32 doubt;
 };
 
+// N scores of a row, all at once: the least, and which are in reach. Of these each adds 64 and its number to the last bits of a float,
+// which say whose a single one is.
+template <int D, int N>
+__device__ __forceinline__ Found nearest_of_few(const float (&x)[D][ROWS], const float (&square)[ROWS], const Bound& bound,
+                                                const float* centroids) {
+    const int W = Centroid<D>::width, TOGETHER = N <= 4 ? ROWS : 2;
+    const float none = 8388608.0f;
+    Found found;
+    found.doubt = 0;
+#pragma unroll
+    for (int first = 0; first < ROWS; first += TOGETHER) {
+        float h[N][TOGETHER];
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            Centroid<D> c;
+            c.load(centroids + j * W);
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) h[j][i] = c.score(x, first + i);
+        }
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const int r = first + i;
+            float best = h[0][i], in_reach = none;
+#pragma unroll
+            for (int j = 1; j < N; j++) best = fminf(best, h[j][i]);
+            found.limit[r] = reach(bound, square[r], best);
+#pragma unroll
+            for (int j = 0; j < N; j++) in_reach = __fmaf_rn(h[j][i] > found.limit[r] ? 0.0f : 1.0f, (float)(64 + j), in_reach);
+            found.label[r] = __float_as_uint(in_reach) & 63;
+            found.doubt |= in_reach < none + 128.0f ? 0 : 1u << r;
+        }
+    }
+    return found;
+}
+
 // With groups: the least score of each, and the least two of these; then the best group once more, with the same roundings, for those
 // in reach. Without: the least two scores. In shared memory groups are 16 bytes apart (GAP words), so that lanes that look at
 // different groups find them in different banks.
@@ -158,6 +194,13 @@ template <int D, int GROUP, int GAP>
 __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float (&square)[ROWS], const Bound& bound, const float* centroids,
                                          int count) {
     const int W = Centroid<D>::width;
+    if constexpr (GROUP == 0 && GAP != 0 && D <= 4) {
+        if (count == 2) return nearest_of_few<D, 2>(x, square, bound, centroids);
+        if (count == 4) return nearest_of_few<D, 4>(x, square, bound, centroids);
+        if (count == 6) return nearest_of_few<D, 6>(x, square, bound, centroids);
+        if constexpr (D <= 3)
+            if (count == 8) return nearest_of_few<D, 8>(x, square, bound, centroids);
+    }
     Found found;
     float best[ROWS], second[ROWS];
 #pragma unroll
@@ -237,17 +280,25 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
             found.doubt |= second[r] > found.limit[r] && (in_reach & (in_reach - 1)) == 0 ? 0 : 1u << r;
         }
     } else {
-#pragma unroll (D <= 8 ? 2 : 1)
-        for (int j = 0; j < count; j++) {
-            Centroid<D> c;
+        // By pairs, which the count is filled up to: the pair of the least, then which of the two it is.
+#pragma unroll 1
+        for (int j = 0; j < count; j += 2) {
+            Centroid<D> c, e;
             c.load(centroids + j * W);
+            e.load(centroids + (j + 1) * W);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                float h = c.score(x, r);
-                second[r] = fminf(second[r], fmaxf(best[r], h));
-                found.label[r] = h < best[r] ? j : found.label[r];
-                best[r] = fminf(best[r], h);
+                const float h = c.score(x, r), i = e.score(x, r), least = fminf(h, i);
+                second[r] = fminf(fminf(second[r], fmaxf(h, i)), fmaxf(best[r], least));
+                found.label[r] = least < best[r] ? j : found.label[r];
+                best[r] = fminf(best[r], least);
             }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            Centroid<D> c;
+            c.load(centroids + found.label[r] * W);
+            found.label[r] += c.score(x, r) == best[r] ? 0 : 1;
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -543,8 +594,11 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         const u32 valid = (1u << min(a.rows.n - min(a.rows.n, row), ROWS)) - 1; // rows that there are
         const u32 doubt = found.doubt & valid;
 #pragma unroll 1
-        for (u32 lanes = __ballot_sync(FULL_WARP, doubt != 0); lanes; lanes &= lanes - 1) {
+        for (u32 lanes = __ballot_sync(FULL_WARP, found.doubt != 0); lanes; lanes &= lanes - 1) {
             const int source = __ffs(lanes) - 1;
+            // Rows in doubt have no label yet: those that there are not get one too.
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) found.label[i] = lane == source && (found.doubt >> i & 1) ? 0 : found.label[i];
 #pragma unroll 1
             for (u32 rows = __shfl_sync(FULL_WARP, doubt, source); rows; rows &= rows - 1) {
                 const int r = __ffs(rows) - 1;

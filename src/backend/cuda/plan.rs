@@ -246,8 +246,8 @@ impl Plan {
         let cells = k * columns * limbs;
         let (k_padded, copy_width, fits, assign_copies, assign) = match strategy {
             Strategy::Registers { dimensions, group } => {
-                let unit = group.max(1);
-                let k_padded = k.next_multiple_of(unit);
+                // Whole groups; without them, whole pairs.
+                let k_padded = k.next_multiple_of(group.max(2));
                 let width = (dimensions + 1).next_multiple_of(4);
                 let fits = k_padded * width * 4 <= CENTROID_BYTES;
                 let copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
