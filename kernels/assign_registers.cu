@@ -152,6 +152,11 @@ struct Found {
     u32 doubt;
 };
 
+// Sets a bit unless the score is above the limit; one that is not a number is not. (The compiler would choose a word, then join it.)
+__device__ __forceinline__ void mark(u32& in_reach, u32 bit, float score, float limit) {
+    asm("{\n\t.reg .pred p;\n\tsetp.leu.f32 p, %2, %3;\n\t@p or.b32 %0, %0, %1;\n\t}" : "+r"(in_reach) : "r"(bit), "f"(score), "f"(limit));
+}
+
 // N scores of a row, all at once: the least, and which are in reach. Of these each adds 64 and its number to the last bits of a float,
 // which say whose a single one is.
 template <int D, int N>
@@ -213,8 +218,9 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
         int low[ROWS], next[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) low[r] = next[r] = __float_as_int(infinity_f());
+        int g = 0;
 #pragma unroll 1
-        for (int g = 0; g < count; g += GROUP) {
+        do {
             int least[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; r++) least[r] = __float_as_int(infinity_f());
@@ -234,7 +240,8 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
                 found.label[r] = least[r] < low[r] ? g : found.label[r];
                 low[r] = min(low[r], least[r]);
             }
-        }
+            g += GROUP;
+        } while (g < count);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) best[r] = __int_as_float(low[r]), second[r] = low[r] < 0 ? best[r] : __int_as_float(next[r]);
     } else if constexpr (GROUP != 0) {
@@ -272,17 +279,19 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
 #pragma unroll
                 for (int e = 0; e < STEP; e++) {
                     Centroid<D> c;
-                    c.load(from + (i + e) * W);
-                    if (!(c.score(x, r) > found.limit[r])) in_reach |= 1u << (GROUP - STEP + e);
+                    c.load(from + e * W);
+                    mark(in_reach, 1u << (GROUP - STEP + e), c.score(x, r), found.limit[r]);
                 }
+                from += STEP * W;
             }
             found.label[r] += 31 - __clz(in_reach);
             found.doubt |= second[r] > found.limit[r] && (in_reach & (in_reach - 1)) == 0 ? 0 : 1u << r;
         }
     } else {
         // By pairs, which the count is filled up to: the pair of the least, then which of the two it is.
+        int j = 0;
 #pragma unroll 1
-        for (int j = 0; j < count; j += 2) {
+        do {
             Centroid<D> c, e;
             c.load(centroids + j * W);
             e.load(centroids + (j + 1) * W);
@@ -293,7 +302,8 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
                 found.label[r] = least < best[r] ? j : found.label[r];
                 best[r] = fminf(best[r], least);
             }
-        }
+            j += 2;
+        } while (j < count);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             Centroid<D> c;
