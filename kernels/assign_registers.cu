@@ -193,7 +193,7 @@ __device__ __forceinline__ Found nearest_of_few(const float (&x)[D][ROWS], const
 }
 
 // With groups: the least score of each, and the least two of these; then the best group once more, with the same roundings, for those
-// in reach. Without: the least two scores. In shared memory groups are 16 bytes apart (GAP words), so that lanes that look at
+// in reach. Without: the least two scores, by pairs. In shared memory groups are 16 bytes apart (GAP words), so that lanes that look at
 // different groups find them in different banks.
 template <int D, int GROUP, int GAP>
 __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float (&square)[ROWS], const Bound& bound, const float* centroids,
@@ -322,11 +322,15 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
 // The exact label of a row in doubt, by all lanes of a warp: the first at the least reference distance of those in reach, which the
 // nearest is among, and all that tie with it. `gap` floats are between groups.
 template <typename T, int D, int GROUP>
-__device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&shift)[D], const float* centroids, int gap, u32 row, float limit, int lane) {
+__device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&shift)[D], const float* centroids, int gap, u32 row, float limit,
+                                      int lane) {
     const int W = Centroid<D>::width;
     float x[D][ROWS]; // the first of each
 #pragma unroll
-    for (int f = 0; f < D; f++) x[f][0] = D <= 4 || f < a.rows.d ? centred_copy(a.rows.x[(u64)f * a.rows.stride + row], shift[f], a.scale) : 0.0f;
+    for (int f = 0; f < D; f++) {
+        const bool there = D <= 4 || f < a.rows.d;
+        x[f][0] = there ? centred_copy(a.rows.x[(u64)f * a.rows.stride + row], shift[f], a.scale) : 0.0f;
+    }
     const float* from = centroids + lane * W + (GROUP ? lane / (GROUP ? GROUP : 1) * gap : 0);
     Closest closest;
 #pragma unroll 1
@@ -543,7 +547,10 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     if (lane == 0) lists[warp].count = 0;
     if (lane == 0) following[warp] = tile + gridDim.x * WARPS * a.run;
     if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
-    if (threadIdx.x == 0) gate.table = table, gate.table_rows = table_rows, gate.announced = 0, gate.flushed = 0, gate.busy = 0, block_changed = 0, block_contested = 0;
+    if (threadIdx.x == 0) {
+        gate = {table, table_rows, 0, 0, 0};
+        block_changed = 0, block_contested = 0;
+    }
     if (table.copies) {
         table_clear(table);
 #pragma unroll 1
