@@ -523,7 +523,8 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Arriving<T, 
 }
 
 template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
-    extern __shared__ __align__(16) unsigned char shared[];
+    // Copies of a warp of 512 bytes to a place that is not a multiple of 128 would be asked for in halves, and read twice.
+    extern __shared__ __align__(128) unsigned char shared[];
     __shared__ List lists[WARPS];
     __shared__ Gate gate;
     __shared__ u32 following[WARPS]; // the run that each warp takes next
