@@ -58,7 +58,8 @@ template <int LEFT> __device__ __forceinline__ void await_copies() {
 // What one step needs. A thread asks for x, four rows of a feature at a time, and turns its own values into copies where they lie
 // as soon as they are there, before the barrier that shows them to the others: float32 in place, float64 (16 bytes in each of two
 // planes) into the first plane. Places are numbered so that thread t owns places t, t + threads, ... of every array.
-template <typename T, int COLUMNS, int STEP> struct alignas(16) Stage {
+// Aligned to 128 bytes: copies of a warp that are not would be asked for in halves.
+template <typename T, int COLUMNS, int STEP> struct alignas(128) Stage {
     static const int planes = sizeof(T) / sizeof(float);
 
     float4 x[planes][STEP * ROWS / 4];
@@ -68,7 +69,7 @@ template <typename T, int COLUMNS, int STEP> struct alignas(16) Stage {
 };
 
 // STEP: features between two barriers. RING: steps whose tiles are in use (one) or on their way.
-template <typename T, int COLUMNS, int STEP, int RING> struct alignas(16) TiledShared {
+template <typename T, int COLUMNS, int STEP, int RING> struct alignas(128) TiledShared {
     static const int threads = ROWS * COLUMNS / 64, warps = threads / 32;
     static const int warps_across = COLUMNS / WARP_COLUMNS;
 

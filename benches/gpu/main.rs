@@ -84,10 +84,18 @@ fn estimator<T: Float>(columns: &[Vec<T>], Shape { n, k, iterations, .. }: Shape
     KMeans::new(k).init(init).max_iter(iterations).tol(0.0).device(Device::Cuda(None))
 }
 
-/// Fits until an idle GPU has raised its clock, two at least unless one takes long: wall seconds and what came out.
-fn repeated<T: Float>(estimator: &KMeans, features: &Features<'_, T>) -> Result<Vec<(f64, Fitted<T>)>, KMeansError> {
+/// Seconds of fits of a strategy.
+const ENOUGH: f64 = 0.03;
+
+/// Fits until `least` seconds are over, in which an idle GPU raises its clock, two at least unless one takes long: wall seconds and
+/// what came out.
+fn repeated<T: Float>(
+    estimator: &KMeans,
+    features: &Features<'_, T>,
+    least: f64,
+) -> Result<Vec<(f64, Fitted<T>)>, KMeansError> {
     let (begin, mut fits) = (Instant::now(), Vec::new());
-    let wanted = |fits: usize, seconds: f64| fits == 0 || fits == 1 && seconds < 5.0 || seconds < 0.03;
+    let wanted = |fits: usize, seconds: f64| fits == 0 || fits == 1 && seconds < 5.0 || seconds < least;
     while wanted(fits.len(), begin.elapsed().as_secs_f64()) {
         let begin = Instant::now();
         let fitted = estimator.fit_features(features, None)?;
@@ -108,8 +116,8 @@ fn fastest<T: Float>(fits: &[(f64, Fitted<T>)]) -> &(f64, Fitted<T>) {
 }
 
 /// Milliseconds an iteration, all of them and the median, of the fastest of some fits; and a digest of the result.
-fn iteration<T: Float>(estimator: &KMeans, features: &Features<'_, T>) -> Result<(f64, f64, u64), KMeansError> {
-    let fits = repeated(estimator, features)?;
+fn iteration<T: Float>(estimator: &KMeans, features: &Features<'_, T>, least: f64) -> Result<(f64, f64, u64), KMeansError> {
+    let fits = repeated(estimator, features, least)?;
     let fitted = &fastest(&fits).1;
     let words = fitted.labels.iter().map(|label| u64::from(*label)).chain([fitted.model.inertia().to_bits()]);
     let digest = words.fold(0, |digest: u64, word| scrambled(digest.rotate_left(5) ^ word));
@@ -122,7 +130,7 @@ fn strategies<T: Float>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strateg
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let mut digest = None;
     for &strategy in names {
-        match iteration(&estimator.clone().strategy(strategy), &features) {
+        match iteration(&estimator.clone().strategy(strategy), &features, ENOUGH) {
             Ok((mean, median, found)) => {
                 let same = if *digest.get_or_insert(found) == found { "same bits" } else { "OTHER BITS" };
                 println!("  {:<20}{mean:>12.4} ms an iteration{median:>12.4} median   {same}", strategy.name());
@@ -137,7 +145,8 @@ fn strategies<T: Float>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strateg
 fn choose<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let time = |strategy| {
-        let ms = iteration(&estimator.clone().strategy(strategy), &features).map_or(f64::NAN, |(mean, ..)| mean);
+        // A third of that: there are hundreds of shapes.
+        let ms = iteration(&estimator.clone().strategy(strategy), &features, ENOUGH / 3.0).map_or(f64::NAN, |(mean, ..)| mean);
         1e9 * ms / shape.n as f64
     };
     let times = CANDIDATES.map(time);
@@ -166,7 +175,7 @@ fn json<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &
             "cpu" => Ok(estimator.clone().device(Device::Cpu).device_memory_limit(None)),
             name => name.parse().map(|strategy| estimator.clone().strategy(strategy)),
         };
-        let fits = match named.and_then(|estimator| repeated(&estimator, &features)) {
+        let fits = match named.and_then(|estimator| repeated(&estimator, &features, ENOUGH)) {
             Ok(fits) => fits,
             Err(error) => {
                 println!("{head}, \"error\": {:?}}}", error.to_string());
