@@ -21,8 +21,8 @@
 //
 // Departures from the paper: (1) groups: only the least score of a group is kept in the first sweep (one instruction a score
 // instead of five), and the best group is swept again. (2) Sums move by deltas: a row that stays where it is costs nothing, and
-// the few that move share the lanes of a warp evenly. (3) What few tiles need (the table's shape, single labels, counts) is not
-// held in registers and not computed in others.
+// the few that move share the lanes of a warp evenly. (3) What few tiles need (single labels, counts) is not held in registers and not
+// computed in others.
 #include "common.cuh"
 
 #define THREADS 256
@@ -397,18 +397,22 @@ struct List {
     u32 count;
 };
 
-// A block's table: who may add to it, and when it is flushed. It is here so that it costs no register, or work, in tiles without a
-// change.
-struct Gate {
+// A block's table and the rows of its clusters.
+struct Cells {
     Table table;
-    int* table_rows;
+    int* rows;
+};
+
+// Who may add to a block's table, and when it is flushed.
+struct Gate {
+    Cells cells; // float64 has no registers left for it
     u32 announced; // rows, by all warps
     u32 flushed; // rows announced when the table was flushed last
     u32 busy; // a warp is flushing
 };
 
 // Announces `count` rows; flushes the table first where there is no room for them. By a whole warp.
-__device__ __forceinline__ void enter(Gate& gate, u32 count, const Sums& s, int lane) {
+__device__ __forceinline__ void enter(Gate& gate, u32 count, const Cells& cells, const Sums& s, int lane) {
     while (true) {
         u32 flush = 0;
         if (lane == 0) {
@@ -428,7 +432,7 @@ __device__ __forceinline__ void enter(Gate& gate, u32 count, const Sums& s, int 
         // What is added from here on is counted against the next flush.
         const u32 announced = *(volatile u32*)&gate.announced;
         __threadfence_block();
-        flush_table_by_warp(gate.table, gate.table_rows, s, lane);
+        flush_table_by_warp(cells.table, cells.rows, s, lane);
         __threadfence_block();
         __syncwarp();
         if (lane == 0) {
@@ -442,12 +446,11 @@ __device__ __forceinline__ void enter(Gate& gate, u32 count, const Sums& s, int 
 
 // Moves what the listed rows contribute from cluster to cluster: lanes take pairs of a row and a column.
 template <typename T>
-__device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, List& list, u32 count, int lane) {
+__device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, const Cells& cells, List& list, u32 count, int lane) {
     const Sums& s = a.sums;
-    const Table table = gate.table;
-    int* table_rows = gate.table_rows;
     __syncwarp();
-    if (table.copies) enter(gate, count, s, lane);
+    const Table& table = cells.table;
+    if (table.copies) enter(gate, count, cells, s, lane);
     const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // exact for the at most 143 * 13 pairs
     const int copy = lane & (table.copies - 1);
 #pragma unroll 1
@@ -481,8 +484,8 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, List
     for (u32 e = lane; e < count; e += 32) {
         const u32 from = list.from[e], to = list.to[e];
         if (table.copies) {
-            atomicAdd(&table_rows[to], 1);
-            if (from != UNASSIGNED) atomicSub(&table_rows[from], 1);
+            atomicAdd(&cells.rows[to], 1);
+            if (from != UNASSIGNED) atomicSub(&cells.rows[from], 1);
         } else {
             atomicAdd((u64*)&s.pending_rows[to], 1ull);
             if (from != UNASSIGNED) atomicAdd((u64*)&s.pending_rows[from], ~0ull);
@@ -495,11 +498,10 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, List
 
 // The contributions of a tile that had no labels, from where it arrived: a lane has its own rows, and no list is needed.
 template <typename T, int D>
-__device__ __forceinline__ void add_first(const Assign<T>& a, const Arriving<T, D>& next, const Gate& gate,
+__device__ __forceinline__ void add_first(const Assign<T>& a, const Arriving<T, D>& next, const Cells& cells,
                                           const u32 (&label)[ROWS], u32 valid, int lane) {
     const Sums& s = a.sums;
-    const Table table = gate.table;
-    int* table_rows = gate.table_rows;
+    const Table& table = cells.table;
     const int copy = lane & (table.copies - 1);
 #pragma unroll 1
     for (int f = 0; f < a.rows.d; f++) {
@@ -518,7 +520,7 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Arriving<T, 
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        if (valid >> r & 1) atomicAdd(&table_rows[label[r]], 1);
+        if (valid >> r & 1) atomicAdd(&cells.rows[label[r]], 1);
     __syncwarp();
 }
 
@@ -538,8 +540,9 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     const bool fit = a.portion != 0;
     float* centroids = (float*)(shared + Next::bytes(a.labels.bytes));
     const u32 centroid_words = fit ? a.k_padded * W + (GROUP ? a.k_padded / (GROUP ? GROUP : 1) * 4 : 0) : 0;
-    Table table = {(u32*)(centroids + centroid_words), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
-    int* table_rows = (int*)(table.words + (size_t)table.cells * 2 * table.copies);
+    const Table table = {(u32*)(centroids + centroid_words), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
+    const Cells own = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};
+    auto cells = [&]() { return sizeof(T) == 4 ? own : gate.cells; };
     const int d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     // Runs of tiles: the first two of every warp are known, and one more than that is always under way.
     // A run is a power of two, and starts at a multiple of it.
@@ -549,13 +552,13 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     if (lane == 0) following[warp] = tile + gridDim.x * WARPS * a.run;
     if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
     if (threadIdx.x == 0) {
-        gate = {table, table_rows, 0, 0, 0};
+        gate = {own, 0, 0, 0};
         block_changed = 0, block_contested = 0;
     }
     if (table.copies) {
         table_clear(table);
 #pragma unroll 1
-        for (int i = threadIdx.x; i < a.sums.k; i += THREADS) table_rows[i] = 0;
+        for (int i = threadIdx.x; i < a.sums.k; i += THREADS) own.rows[i] = 0;
     }
     Bound bound = *a.bound;
     if (fit) {
@@ -632,8 +635,8 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         if (first) {
             if (valid) now.store(a.labels.bytes, (u8*)a.labels.at + (u64)row * (u32)a.labels.bytes);
             const u32 count = min(WARP_TILE, a.rows.n - (row - lane * ROWS));
-            enter(gate, count, a.sums, lane);
-            add_first(a, next, gate, found.label, valid, lane);
+            enter(gate, count, cells(), a.sums, lane);
+            add_first(a, next, cells(), found.label, valid, lane);
             if (lane == 0) atomicAdd(&block_changed, count);
             if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
             continue;
@@ -665,17 +668,17 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
             listed = list.count;
         }
         if (listed >= ENOUGH) {
-            move_listed(a, gate, lists[warp], listed, lane);
+            move_listed(a, gate, cells(), lists[warp], listed, lane);
             if (lane == 0) atomicAdd(&block_changed, listed);
             listed = 0;
         }
     }
     if (listed) {
-        move_listed(a, gate, lists[warp], listed, lane);
+        move_listed(a, gate, cells(), lists[warp], listed, lane);
         if (lane == 0) atomicAdd(&block_changed, listed);
     }
     __syncthreads();
-    if (a.table_copies && gate.announced) flush_table(gate.table, gate.table_rows, a.sums);
+    if (a.table_copies && gate.announced) flush_table(gate.cells.table, gate.cells.rows, a.sums);
     if (threadIdx.x == 0) {
         if (block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
         if (block_contested) atomicAdd(&a.control->contested, block_contested);
