@@ -95,7 +95,7 @@ fn repeated<T: Float>(
     least: f64,
 ) -> Result<Vec<(f64, Fitted<T>)>, KMeansError> {
     let (begin, mut fits) = (Instant::now(), Vec::new());
-    let wanted = |fits: usize, seconds: f64| fits == 0 || fits == 1 && seconds < 5.0 || seconds < least;
+    let wanted = |fits: usize, seconds: f64| fits == 0 || fits == 1 && seconds < 0.5 || seconds < least;
     while wanted(fits.len(), begin.elapsed().as_secs_f64()) {
         let begin = Instant::now();
         let fitted = estimator.fit_features(features, None)?;
