@@ -1,9 +1,9 @@
 //! Which strategy a fit on a GPU takes by default: a pure function of its shape, over one table of measurements.
 //!
 //! ```text
-//! time of a candidate = fixed + n * rate(d, k, type)     from 10,000 rows on: fixed = 10,000 * (rate of 10,000 rows - rate of many)
-//!                     = straight line over n             from 2,000 rows, measured too, to 10,000
-//!                     = that of 2,000 rows               below: a block or two to a multiprocessor, however few the rows
+//! time of a candidate = excess(n) + n * rate of many rows
+//! excess              = what 2,000, 10,000 and 80,000 rows took longer than that, and straight lines between; that of 80,000 beyond;
+//!                       below 2,000 a block or two to a multiprocessor take as long however few the rows
 //! rate                = straight lines between measured neighbours, ln time over ln k, then over ln d
 //! ```
 //! A candidate is asked about the work that it does: registers about the next width that they are compiled for, tiles about k
@@ -14,7 +14,7 @@
 
 mod measured;
 
-use self::measured::{FEW, FEW_ROWS, FEWEST, FEWEST_ROWS, MANY, Row};
+use self::measured::{FEW, FEW_ROWS, FEWEST, FEWEST_ROWS, MANY, Row, SOME, SOME_ROWS};
 use super::plan::{MOST_WITH_PANELS, PANELS_FROM, REGISTER_DIMENSIONS};
 use crate::strategy::Strategy;
 
@@ -39,6 +39,8 @@ pub const CANDIDATES: [Strategy; 7] = [
     Strategy::Tiled128,
     Strategy::Tiled128Panels,
 ];
+/// Tables of so many rows, in their order; beyond them [`MANY`].
+const TABLES: [(f64, &[Row]); 3] = [(FEWEST_ROWS, FEWEST), (FEW_ROWS, FEW), (SOME_ROWS, SOME)];
 /// Registers come first.
 const REGISTERS: usize = 3;
 
@@ -65,11 +67,18 @@ fn seconds(candidate: usize, &Shape { n, d, k, float64, .. }: &Shape) -> f64 {
     if many == f64::INFINITY {
         return many;
     }
-    // Of fewer rows, float32 alone was measured: the fixed part hardly depends on the type.
-    let fixed = FEW_ROWS * (rate(FEW, false) - rate(MANY, false)).max(0.0);
-    let (fewest, few) = (FEWEST_ROWS * rate(FEWEST, false), fixed + FEW_ROWS * many);
-    let share = (n as f64 - FEWEST_ROWS) / (FEW_ROWS - FEWEST_ROWS);
-    1e-12 * if share >= 1.0 { fixed + n as f64 * many } else { fewest + share.max(0.0) * (few - fewest) }
+    // Of fewer rows, float32 alone was measured: the excess hardly depends on the type.
+    let excess = TABLES.map(|(rows, table)| (rows, rows * (rate(table, false) - rate(MANY, false)).max(0.0)));
+    let n = (n as f64).max(TABLES[0].0);
+    let after = excess.iter().position(|(rows, _)| n < *rows);
+    let excess = match after {
+        Some(after) => {
+            let ((low, from), (high, to)) = (excess[after - 1], excess[after]);
+            from + (n - low) / (high - low) * (to - from)
+        }
+        None => excess[excess.len() - 1].1,
+    };
+    1e-12 * (excess + n * many)
 }
 
 /// Features and clusters that a candidate works on.
@@ -136,7 +145,7 @@ mod tests {
     /// Measured shapes get what was the fastest there, or what was hardly slower.
     #[test]
     fn the_choice_loses_little_where_it_was_measured() {
-        for (table, n) in [(FEWEST, 2_000), (FEW, 10_000), (MANY, 4_000_000)] {
+        for (table, n) in [(FEWEST, 2_000), (FEW, 10_000), (SOME, 80_000), (MANY, 4_000_000)] {
             for &(d, k, float64, times) in table {
                 let chosen = choose(Strategy::Default, &Shape { float64, ..shape(n, d, k) });
                 let at = CANDIDATES.iter().position(|&candidate| candidate == chosen).unwrap();
