@@ -107,16 +107,18 @@ def table(experiment: Experiment, rows: list[dict[str, Any]]) -> str:
     strategies = list(dict.fromkeys(row["strategy"] for row in rows if "ms" in row))
     said = next((v for v in experiment.published.values() if isinstance(v, dict)), {})
     columns = experiment.published.get("columns", []) if said else []
-    lines = [
-        f"| n x d x k, {experiment.unit} | "
-        + " | ".join([*strategies, *(f"{c} (published)" for c in columns), "objective"])
-        + " |"
-    ]
-    lines.append("|---" * (2 + len(strategies) + len(columns)) + "|")
+    head = [*strategies, *(f"{column} (published)" for column in columns)]
+    staged = any("stages" in row for row in rows)
+    head += ["cross-processing: labels, transfer, sums"] if staged else []
+    lines = [f"| n x d x k, {experiment.unit} | " + " | ".join([*head, "objective"]) + " |"]
+    lines.append("|---" * (2 + len(head)) + "|")
     for shape in dict.fromkeys(shape_of(row) for row in rows):
         own = {row["strategy"]: row for row in rows if shape_of(row) == shape and "ms" in row}
         cells = [f"{experiment.value(own[s]):.3g}" if s in own else "-" for s in strategies]
         cells += [f"{v:g}" for v in said.get(shape, [])] or ["-"] * len(columns)
+        if staged:
+            shares = next((row["stages"] for row in own.values() if "stages" in row), [])
+            cells.append(", ".join(f"{100 * share:.0f} %" for share in shares))
         # The same for all: `bench` sees to it.
         cells += [f"{row['inertia']:.7g}" for row in own.values()][:1]
         n, d, k = map(int, shape.split("x"))

@@ -24,7 +24,7 @@
 // through (`weight_of`), and has at most d + 8 roundings itself.
 // Relies on: x, copies, half_squares aligned to 16 bytes; stride a multiple of 128; k_padded a multiple of 128 with zero copies
 // and infinite half squares from k on; copies has d rows (feature-major) and none after them is read.
-#include "common.cuh"
+#include "best.cuh"
 
 // Fewest steps of a tile: with three, what a row tile leaves in shared memory is read before a barrier that comes before the
 // first write of the next row tile, without barriers of its own.
@@ -103,83 +103,6 @@ __device__ __forceinline__ float4 copy_of(float4 x, const float4* second_plane, 
     float4 v = {centred_copy(low.x, centre, scale), centred_copy(low.y, centre, scale), centred_copy(high.x, centre, scale),
                 centred_copy(high.y, centre, scale)};
     return v;
-}
-
-// ---- the best ------------------------------------------------------------------------------------------------------------------
-
-// The two least scores and whose the least is; PAIRS: the three least, and whose the two least are, as 16 bits each of `index`.
-template <bool PAIRS> struct Best;
-
-// Equal scores make the second as good as the best: such a row is contested, so it does not matter whose index stays.
-template <> struct Best<false> {
-    float best, second;
-    u32 index;
-
-    __device__ __forceinline__ void of(float a, float b) { best = fminf(a, b), second = fmaxf(a, b); }
-    __device__ __forceinline__ void merge_scores(const Best& other) {
-        second = fminf(fminf(second, other.second), fmaxf(best, other.best));
-        best = fminf(best, other.best);
-    }
-    __device__ __forceinline__ void merge(const Best& other) {
-        index = other.best < best ? other.index : index;
-        merge_scores(other);
-    }
-    __device__ __forceinline__ u32 first() const { return index; }
-};
-
-// Where the third is as good as the second, either's index may stay: if one is in reach, both are.
-template <> struct Best<true> {
-    float best, second;
-    u32 index; // the best's, then the second's
-    float third;
-
-    __device__ __forceinline__ void of(float a, float b) { best = fminf(a, b), second = fmaxf(a, b), third = infinity_f(); }
-    __device__ __forceinline__ void merge_scores(const Best& other) {
-        const float worse = fmaxf(best, other.best), next = fminf(second, other.second);
-        third = fminf(fmaxf(worse, next), fminf(third, other.third));
-        second = fminf(worse, next);
-        best = fminf(best, other.best);
-    }
-    __device__ __forceinline__ void merge(const Best& other) {
-        const u32 before = __byte_perm(index, other.index, 0x5410), after = __byte_perm(index, other.index, 0x1054);
-        const u32 kept = other.best < second ? before : index, given = other.second < best ? other.index : after;
-        index = other.best < best ? given : kept;
-        merge_scores(other);
-    }
-    __device__ __forceinline__ u32 first() const { return index & 0xffffu; }
-};
-
-template <bool PAIRS> __device__ __forceinline__ Best<PAIRS> exchange(const Best<PAIRS>& mine, int mask) {
-    Best<PAIRS> b;
-    b.best = __shfl_xor_sync(FULL_WARP, mine.best, mask);
-    b.second = __shfl_xor_sync(FULL_WARP, mine.second, mask);
-    b.index = __shfl_xor_sync(FULL_WARP, mine.index, mask);
-    if constexpr (PAIRS) b.third = __shfl_xor_sync(FULL_WARP, mine.third, mask);
-    return b;
-}
-
-// The best of a thread's eight centroids: four from `base` on and four from `base` + 16 on. The scores first, by comparisons of
-// halves, then whose they are: two indices selected with every score are more instructions, and branches besides.
-template <bool PAIRS> __device__ __forceinline__ Best<PAIRS> best_of(const float (&scores)[8], u32 base) {
-    Best<PAIRS> b, others[3];
-    b.of(scores[0], scores[1]);
-#pragma unroll
-    for (int i = 0; i < 3; i++) others[i].of(scores[2 * i + 2], scores[2 * i + 3]);
-    b.merge_scores(others[0]);
-    others[1].merge_scores(others[2]);
-    b.merge_scores(others[1]);
-    // The last of the best, the first of the second: two where they are equal.
-    u32 first = 0, second = 19;
-#pragma unroll
-    for (int c = 1; c < 8; c++) first = scores[c] == b.best ? (u32)(c < 4 ? c : 12 + c) : first;
-    if constexpr (PAIRS) {
-#pragma unroll
-        for (int c = 6; c >= 0; c--) second = scores[c] == b.second ? (u32)(c < 4 ? c : 12 + c) : second;
-        b.index = (second << 16 | first) + base * 0x10001u;
-    } else {
-        b.index = first + base;
-    }
-    return b;
 }
 
 // Puts rows on the list for those of their lanes that are `listed`, by one addition to its counter a warp. For all lanes.

@@ -15,9 +15,10 @@
 mod data;
 mod options;
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use polars_kmeans::backend::cuda::{CANDIDATES, UploadPlan, upload_benchmark};
+use polars_kmeans::backend::cuda::{CANDIDATES, STAGES, UploadPlan, upload_benchmark};
 use polars_kmeans::model::Fitted;
 use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
@@ -109,6 +110,12 @@ fn each<T: Float>(fitted: &Fitted<T>) -> Vec<f64> {
     fitted.model.history().iter().map(|row| 1e3 * row.seconds.unwrap_or(f64::NAN)).collect()
 }
 
+/// The mean of all iterations but the first, in which every row changes its cluster, and in no other.
+fn later(ms: &[f64]) -> f64 {
+    let later = if ms.len() > 1 { &ms[1..] } else { ms };
+    later.iter().sum::<f64>() / later.len() as f64
+}
+
 /// The fit whose iterations took the least time.
 fn fastest<T: Float>(fits: &[(f64, Fitted<T>)]) -> &(f64, Fitted<T>) {
     let total = |fit: &(f64, Fitted<T>)| each(&fit.1).iter().sum::<f64>();
@@ -116,8 +123,8 @@ fn fastest<T: Float>(fits: &[(f64, Fitted<T>)]) -> &(f64, Fitted<T>) {
 }
 
 /// Milliseconds an iteration, all of them and the median, of the fastest of some fits; and a digest of the result.
-fn iteration<T: Float>(estimator: &KMeans, features: &Features<'_, T>, least: f64) -> Result<(f64, f64, u64), KMeansError> {
-    let fits = repeated(estimator, features, least)?;
+fn iteration<T: Float>(estimator: &KMeans, features: &Features<'_, T>) -> Result<(f64, f64, u64), KMeansError> {
+    let fits = repeated(estimator, features, ENOUGH)?;
     let fitted = &fastest(&fits).1;
     let words = fitted.labels.iter().map(|label| u64::from(*label)).chain([fitted.model.inertia().to_bits()]);
     let digest = words.fold(0, |digest: u64, word| scrambled(digest.rotate_left(5) ^ word));
@@ -130,7 +137,7 @@ fn strategies<T: Float>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strateg
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let mut digest = None;
     for &strategy in names {
-        match iteration(&estimator.clone().strategy(strategy), &features, ENOUGH) {
+        match iteration(&estimator.clone().strategy(strategy), &features) {
             Ok((mean, median, found)) => {
                 let same = if *digest.get_or_insert(found) == found { "same bits" } else { "OTHER BITS" };
                 println!("  {:<20}{mean:>12.4} ms an iteration{median:>12.4} median   {same}", strategy.name());
@@ -146,7 +153,8 @@ fn choose<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let time = |strategy| {
         // A third of that: there are hundreds of shapes.
-        let ms = iteration(&estimator.clone().strategy(strategy), &features, ENOUGH / 3.0).map_or(f64::NAN, |(mean, ..)| mean);
+        let fits = repeated(&estimator.clone().strategy(strategy), &features, ENOUGH / 3.0);
+        let ms = fits.map_or(f64::NAN, |fits| later(&each(&fastest(&fits).1)));
         1e9 * ms / shape.n as f64
     };
     let times = CANDIDATES.map(time);
@@ -175,6 +183,7 @@ fn json<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &
             "cpu" => Ok(estimator.clone().device(Device::Cpu).device_memory_limit(None)),
             name => name.parse().map(|strategy| estimator.clone().strategy(strategy)),
         };
+        STAGES.iter().for_each(|stage| stage.store(0, Ordering::Relaxed));
         let fits = match named.and_then(|estimator| repeated(&estimator, &features, ENOUGH)) {
             Ok(fits) => fits,
             Err(error) => {
@@ -184,14 +193,16 @@ fn json<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &
         };
         let (whole, best) = fastest(&fits);
         let ms = each(best);
-        // Every row changes its cluster in the first iteration, and in no other.
-        let later: &[f64] = if ms.len() > 1 { &ms[1..] } else { &ms };
-        let mean = later.iter().sum::<f64>() / later.len() as f64;
+        // Of cross-processing: label, fetch, add up, and the rest; of all fits.
+        let all: f64 = fits.iter().flat_map(|(_, fitted)| each(fitted)).sum();
+        let stages = STAGES.each_ref().map(|stage| 1e-6 * stage.load(Ordering::Relaxed) as f64 / all);
+        let stages = if stages[0] > 0.0 { format!(", \"stages\": {stages:.3?}") } else { String::new() };
+        let mean = later(&ms);
         let sent = best.choice.chunking.map_or(0.0, |chunking| (n * d * size_of::<T>()) as f64 * chunking.travelling());
         let changed: Vec<u64> = best.model.history().iter().map(|row| row.changed).collect();
         println!(
             "{head}, \"iterations\": {}, \"ms\": {mean}, \"total_ms\": {}, \"fit_ms\": {}, \"sent_bytes\": {sent}, \"inertia\": \
-             {:e}, \"each\": {ms:?}, \"changed\": {changed:?}}}",
+             {:e}, \"each\": {ms:?}, \"changed\": {changed:?}{stages}}}",
             ms.len(),
             ms.iter().sum::<f64>(),
             1e3 * whole,

@@ -22,6 +22,8 @@ pub use device::{Gpu, Plain};
 pub use predict::DeviceTable;
 pub use prepare::DevicePasses;
 pub use probe::devices;
+#[doc(hidden)]
+pub use session::STAGES;
 pub use session::{CudaSession, check};
 #[doc(hidden)]
 pub use upload::{UploadPlan, upload_benchmark};

@@ -5,12 +5,25 @@
 
 use std::ops::Range;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::float::Float;
 use crate::parallel::{for_each_task, workers_for};
 use crate::partial::{Contribution, Deltas, Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
+
+/// Nanoseconds that this process has waited for labels, fetched them, and added rows up by them: the stages of Zechner & Granitzer's
+/// figures, for benches.
+pub static STAGES: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+
+/// Adds the time since `begin` to a stage, and starts the next.
+pub fn end_of_stage(stage: usize, begin: &mut Instant) {
+    let now = Instant::now();
+    STAGES[stage].fetch_add((now - *begin).as_nanos() as u64, Ordering::Relaxed);
+    *begin = now;
+}
 
 /// Rows of a task and of a tile.
 const TASK: usize = 1 << 14;

@@ -9,7 +9,9 @@
 //!   update, or fold and the CPU's update (`host_means`)
 //! ```
 
-use super::host::HostRows;
+use std::time::Instant;
+
+use super::host::{HostRows, end_of_stage};
 use super::*;
 use crate::backend::chunking::LABELS_IN_PLACE;
 use crate::backend::cuda::arguments::{SystemAssign, SystemSums};
@@ -312,7 +314,13 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         if stale {
             host.remember(self.labels_of(1 - self.current)?);
         }
-        let (partial, changed) = host.add(self.labels_of(self.current)?, self.k, self.prepared);
+        let mut clock = Instant::now();
+        self.queue.wait()?;
+        end_of_stage(0, &mut clock);
+        let labels = self.labels_of(self.current)?;
+        end_of_stage(1, &mut clock);
+        let (partial, changed) = host.add(labels, self.k, self.prepared);
+        end_of_stage(2, &mut clock);
         let sums: Vec<i128> = (0..self.k)
             .flat_map(|j| partial.sums_of(j).iter().copied().chain((self.columns > self.d).then_some(partial.mass[j])))
             .collect();

@@ -1,0 +1,94 @@
+// A tile of rows on its way to kernels/assign_registers.cu: asynchronous copies to each thread's own places in shared memory, and its
+// labels, packed as they lie in device memory.
+#pragma once
+#include "common.cuh"
+
+#define THREADS 256
+#define WARPS (THREADS / 32)
+#define ROWS 4
+#define WARP_TILE (32 * ROWS)
+
+// One of four, without an address.
+template <typename V> __device__ __forceinline__ V pick(const V (&from)[ROWS], int r) {
+    return r == 0 ? from[0] : r == 1 ? from[1] : r == 2 ? from[2] : from[3];
+}
+
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+// Four labels of 1, 2 or 4 bytes each, without a branch.
+__device__ __forceinline__ void copy_labels(void* to, const void* from, int bytes) {
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "setp.eq.s32 p, %2, 1;\n\t@p cp.async.ca.shared.global [%0], [%1], 4;\n\t"
+                 "setp.eq.s32 p, %2, 2;\n\t@p cp.async.ca.shared.global [%0], [%1], 8;\n\t"
+                 "setp.eq.s32 p, %2, 4;\n\t@p cp.async.cg.shared.global [%0], [%1], 16;\n\t}"
+                 ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes) : "memory");
+}
+
+// Four labels as they lie in memory: in one, two or four words. The others are all ones.
+struct Four {
+    u32 word[ROWS];
+
+    __device__ __forceinline__ Four(int bytes, const u32 (&label)[ROWS]) : word{UNASSIGNED, UNASSIGNED, UNASSIGNED, UNASSIGNED} {
+        if (bytes == 1) word[0] = __byte_perm(__byte_perm(label[0], label[1], 0x40), __byte_perm(label[2], label[3], 0x40), 0x5410);
+        else if (bytes == 2) word[0] = __byte_perm(label[0], label[1], 0x5410), word[1] = __byte_perm(label[2], label[3], 0x5410);
+        else word[0] = label[0], word[1] = label[1], word[2] = label[2], word[3] = label[3];
+    }
+    __device__ __forceinline__ Four(int bytes, const void* from) : word{UNASSIGNED, UNASSIGNED, UNASSIGNED, UNASSIGNED} {
+        if (bytes == 1) {
+            word[0] = *(const u32*)from;
+        } else if (bytes == 2) {
+            const uint2 v = *(const uint2*)from;
+            word[0] = v.x, word[1] = v.y;
+        } else {
+            const uint4 v = *(const uint4*)from;
+            word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+        }
+    }
+    __device__ __forceinline__ void store(int bytes, void* to) const {
+        if (bytes == 1) *(u32*)to = word[0];
+        else if (bytes == 2) *(uint2*)to = make_uint2(word[0], word[1]);
+        else *(uint4*)to = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+    __device__ __forceinline__ bool is(const Four& other) const {
+        return ((word[0] ^ other.word[0]) | (word[1] ^ other.word[1]) | (word[2] ^ other.word[2]) | (word[3] ^ other.word[3])) == 0;
+    }
+    __device__ __forceinline__ bool none() const { return (word[0] & word[1] & word[2] & word[3]) == UNASSIGNED; }
+    __device__ __forceinline__ u32 label(int bytes, int r) const {
+        if (bytes == 1) return widen(word[0] >> 8 * r & 0xff, 1);
+        if (bytes == 2) return widen((r < 2 ? word[0] : word[1]) >> 16 * (r & 1) & 0xffff, 2);
+        return pick(word, r);
+    }
+};
+
+// Each thread copies and reads its own places only, so that no barrier is needed: 16 bytes a plane (two planes a float64 column),
+// then four labels.
+template <typename T, int D> struct Arriving {
+    static const int planes = sizeof(T) / 4;
+    float4* values; // (D * planes, THREADS)
+    unsigned char* labels; // (THREADS, 4 labels)
+
+    static __host__ __device__ constexpr int bytes(int label_bytes) { return THREADS * (D * planes * 16 + 4 * label_bytes); }
+
+    __device__ __forceinline__ void ask(const Rows<T>& rows, Labels from, u32 row) const {
+        copy_labels(labels + threadIdx.x * 4 * from.bytes, (const unsigned char*)from.at + (u64)row * (u32)from.bytes, from.bytes);
+#pragma unroll
+        for (int f = 0; f < D; f++) {
+            if (D <= 4 || f < rows.d) {
+                const float4* x = (const float4*)(rows.x + (u64)f * rows.stride + row);
+#pragma unroll
+                for (int p = 0; p < planes; p++) copy_async(values + (f * planes + p) * THREADS + threadIdx.x, x + p);
+            }
+        }
+    }
+    // The four rows of column f.
+    __device__ __forceinline__ void take(int f, float (&out)[ROWS]) const {
+        float4 v = values[f * THREADS + threadIdx.x];
+        out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+    }
+    __device__ __forceinline__ void take(int f, double (&out)[ROWS]) const {
+        double2 v = *(double2*)(values + 2 * f * THREADS + threadIdx.x), w = *(double2*)(values + (2 * f + 1) * THREADS + threadIdx.x);
+        out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
+    }
+    __device__ __forceinline__ Four take_labels(int label_bytes) const { return Four(label_bytes, labels + threadIdx.x * 4 * label_bytes); }
+};
