@@ -249,7 +249,8 @@ __device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&shift)[D], c
 // M goes through d + 1 roundings in each of the two scores that are compared, and the comparison's are of up to M more:
 // (2 d + 2 + 4.04) u M to first order, less than (2 D + 7) u M. |c|^2 / 2 goes through one rounding more, which `(b + 2) u` of
 // `ExpandedTerms` (src/certify.rs) has to spare: it is gamma_(d+3). Any M is allowed: this one is made from the bound's offset, which is
-// about (2 d + 14) u |c|^2.
+// about (2 d + 14) u |c|^2. Nothing overflows on the way: the scale keeps copies of rows that count and of centroids below about 8
+// (src/backend/cuda/session/new.rs), and a row of weight 0 far beyond has an infinite square, or at least no infinite score.
 template <int D> __device__ __forceinline__ float lift_of(const Bound& bound) { return 33554432.0f / (2 * D + 14) * bound.offset; }
 template <int D> __device__ __forceinline__ Bound lifted(const Bound& bound, float lift) {
     return {bound.slope, __fadd_ru(bound.offset, __fmul_ru((2 * D + 8) / 16777216.0f, lift))};
