@@ -16,6 +16,13 @@ pub fn gpu() -> Option<Device> {
     usable.then_some(Device::Cuda(None))
 }
 
+/// Some of the rows as starting centroids, the first row in the place of one in `repeated`: empty clusters, which take the farthest rows.
+pub fn some_rows<T: Float>(x: &[T], d: usize, k: usize, repeated: usize, random: &mut Random) -> Vec<f64> {
+    let mut chosen = || if random.below(repeated) == 0 { 0 } else { random.below(x.len() / d) };
+    let chosen: Vec<usize> = (0..k).map(|_| chosen()).collect();
+    chosen.into_iter().flat_map(|i| x[i * d..][..d].iter().map(|v| v.to_f64())).collect()
+}
+
 /// How many rounds of a test: `POLARS_KMEANS_GPU_ROUNDS`, for a checker that runs kernels a hundred times slower, or `all`.
 pub fn rounds(all: usize) -> usize {
     std::env::var("POLARS_KMEANS_GPU_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(all)

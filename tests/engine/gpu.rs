@@ -5,7 +5,7 @@ use polars_kmeans::{
     Strategy, Validity,
 };
 
-use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows};
+use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows, some_rows};
 
 /// Shapes by round: registers of every width, one sweep and groups, one and many portions of centroids, sums in shared memory
 /// and in device memory, every tile of the tiled kernel, labels of one and two bytes.
@@ -42,15 +42,7 @@ fn check<T: Float>(round: u64) -> bool {
     let init = match random.below(4) {
         0 if k <= 200 => Init::KMeansPlusPlus,
         1 => Init::Random,
-        // Some of them the same row: empty clusters, which take the farthest rows.
-        _ => Init::Given(
-            (0..k)
-                .flat_map(|_| {
-                    let i = if random.below(12) == 0 { 0 } else { random.below(n) };
-                    x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>()
-                })
-                .collect(),
-        ),
+        _ => Init::Given(some_rows(&x, d, k, 12, random)),
     };
     let history = if random.below(5) == 0 { History::Full } else { History::Light };
     let estimator = KMeans::new(k)

@@ -8,7 +8,7 @@ use polars_kmeans::{
     Chunk, Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
 };
 
-use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows};
+use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows, some_rows};
 
 fn shape<T: Float>(n: usize, d: usize, k: usize, weighted: bool) -> Shape {
     Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted }
@@ -61,15 +61,7 @@ fn check<T: Float>(round: u64) -> usize {
     let init = match random.below(5) {
         0 | 1 => Init::KMeansPlusPlus,
         2 => Init::Random,
-        // Some of them the same row: empty clusters, which take the farthest rows.
-        _ => Init::Given(
-            (0..k)
-                .flat_map(|_| {
-                    let i = if random.below(6) == 0 { 0 } else { random.below(n) };
-                    x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>()
-                })
-                .collect(),
-        ),
+        _ => Init::Given(some_rows(&x, d, k, 6, random)),
     };
     let estimator = KMeans::new(k)
         .init(init)
