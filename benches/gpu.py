@@ -12,7 +12,6 @@ ours must be 0. `mse` is the mean squared distance of those rows, in float64, to
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import statistics
 import sys
@@ -23,6 +22,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from gpu_data import generate, to_frame
+from gpu_reports import REPORTS
 
 SAMPLE = 65_536
 
@@ -72,27 +74,6 @@ CASES = {
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
-
-
-def generate(n: int, d: int, k: int) -> tuple[Any, Any]:
-    """Ten normal blobs of deviation 10 (Lutz et al. 2018, section 6.1) on the GPU, and k rows of them to start from."""
-    import torch
-
-    random = torch.Generator("cuda").manual_seed(n % 1_000_003 + d)
-    centres = 200 * torch.rand(10, d, device="cuda", generator=random) - 100
-    x = torch.empty(n, d, device="cuda")
-    for rows in x.split(max(1, 2**28 // d)):
-        rows.normal_(0, 10, generator=random)
-        rows += centres[torch.randint(0, 10, (len(rows),), device="cuda", generator=random)]
-    start = x[torch.randperm(min(n, 2**24), device="cuda", generator=random)[:k]].clone()
-    return x, start
-
-
-def to_frame(x: Any) -> Any:
-    """Return the rows as a Polars frame in host memory, a chunk a column."""
-    import polars as pl
-
-    return pl.DataFrame([pl.Series(f"f{f}", x[:, f].contiguous().cpu().numpy()) for f in range(x.shape[1])])
 
 
 def sample_of(n: int) -> Any:
@@ -312,141 +293,6 @@ def measure_ceilings() -> dict[str, float]:
     found["pageable_GBs"] = host.nbytes / each(lambda: device.copy_(host), 3) / 1e9
     torch.cuda.empty_cache()
     return found
-
-
-# ---- reports ---------------------------------------------------------------------------------------------------------
-
-
-def history_report(rows: int) -> dict[str, Any]:
-    """Show a fit iteration by iteration: what later iterations save."""
-    import polars_kmeans as pk
-
-    x, start = generate(rows, 4, 64)
-    df, start = to_frame(x), start.cpu().numpy()
-    del x
-    estimator = pk.KMeans(k=64, init=start, max_iter=20, tol=0.0, device="cuda")
-    estimator.fit(df, df.columns)
-    history = estimator.fit(df, df.columns).history
-    print(f"{'iteration':>9}{'ms':>10}{'changed, %':>12}{'shift':>14}")
-    for row in history.iter_rows(named=True):
-        share = 100 * row["changed"] / rows
-        print(f"{row['iteration']:>9}{1e3 * row['seconds']:>10.3f}{share:>12.4f}{row['shift']:>14.5g}")
-    return {"rows": rows, "history": history.drop("inertia").to_dicts()}
-
-
-def plugin(df: Any, function: str, kwargs: dict[str, Any]) -> list[float]:
-    """Call a function of the library that is there for benches alone."""
-    import polars as pl
-    from polars.plugins import register_plugin_function
-
-    from polars_kmeans import _internal
-
-    if not hasattr(ctypes.CDLL(_internal.__file__), f"_polars_plugin_{function}"):
-        msg = f"this build of polars_kmeans has no {function}"
-        raise ImportError(msg)
-    call = register_plugin_function(
-        plugin_path=Path(_internal.__file__).parent,
-        function_name=function,
-        args=[pl.col(name) for name in df.columns],
-        kwargs=kwargs,
-        changes_length=True,
-        input_wildcard_expansion=True,
-    )
-    return df.select(call).to_series().to_list()
-
-
-def upload_report(rows: int) -> dict[str, Any]:
-    """Upload the same frame in 1, 10 and 1,000 chunks a column, beside the pinned ceiling of the same minute."""
-    import polars as pl
-
-    df = to_frame(generate(rows, 4, 1)[0])
-    found = {}
-    for chunks in (1, 10, 1000):
-        step = -(-rows // chunks)
-        frame = pl.concat([df.slice(i, step) for i in range(0, rows, step)], rechunk=False)
-        assert frame.n_chunks("all") == [len(range(0, rows, step))] * 4
-        size, pinned, first, *seconds = plugin(frame, "benchmark_upload", {"ordinal": 0, "rounds": 6})
-        speed = size / statistics.median(seconds)
-        found[chunks] = {"GBs": speed / 1e9, "pinned_GBs": pinned / 1e9, "share": speed / pinned, "first_s": first}
-        print(
-            f"{chunks:>5} chunks: {size / 1e9:.2f} GB at {speed / 1e9:.1f} GB/s (first {size / first / 1e9:.1f}),"
-            f" pinned ceiling {pinned / 1e9:.1f}: {100 * speed / pinned:.0f} %"
-        )
-    return found
-
-
-def peak(*, reset: bool = False) -> tuple[float, float]:
-    """MiB of host memory that this process has, and has had at most."""
-    if reset:
-        Path("/proc/self/clear_refs").write_text("5")
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status["VmRSS"].split()[0]) / 1024, int(status["VmHWM"].split()[0]) / 1024
-
-
-def memory_report(rows: int) -> dict[str, Any]:
-    """Show what a fit adds to the host's memory: staging, and the labels."""
-    import polars_kmeans as pk
-
-    x, start = generate(rows, 4, 16)
-    df, start = to_frame(x), start.cpu().numpy()
-    del x
-    estimator = pk.KMeans(k=16, init=start, max_iter=5, tol=0.0, device="cuda")
-    estimator.fit(df.head(10_000), df.columns)  # context and kernels
-    before, _ = peak(reset=True)
-    estimator.fit(df, df.columns)
-    after, most = peak()
-    found = {
-        "frame_MiB": df.estimated_size("mb"),
-        "peak_MiB": most - before,
-        "left_MiB": after - before,
-        "labels_MiB": rows * 4 / 2**20,
-    }
-    print(", ".join(f"{name} {value:.0f}" for name, value in found.items()))
-    return found
-
-
-def expression_report(rows: int) -> dict[str, Any]:
-    """Time the expression and the estimator beside the engine that they call, on the same frame."""
-    import polars_kmeans as pk
-    from polars_kmeans import _plugin
-
-    x, start = generate(rows, 4, 16)
-    df, start = to_frame(x), start.cpu().numpy()
-    del x
-    options = {"k": 16, "init": start, "max_iter": 20, "tol": 0.0, "device": "cuda"}
-    expression, estimator = pk.kmeans(*df.columns, **options), pk.KMeans(**options)
-    kwargs = _plugin.FitOptions(**options).kwargs("label")
-
-    def wall(work: Callable[[], Any]) -> float:
-        begin = time.perf_counter()
-        work()
-        return time.perf_counter() - begin
-
-    df.select(expression)
-    # In turn, so that all of them see the same minute.
-    rounds = [
-        (
-            plugin(df, "benchmark_fit", kwargs)[0],
-            wall(lambda: df.select(expression)),
-            wall(lambda: estimator.fit(df, df.columns)),
-        )
-        for _ in range(9)
-    ]
-    engine, by_expression, by_estimator = (statistics.median(times) for times in zip(*rounds, strict=True))
-    print(
-        f"{rows} x 4, k = 16: engine {1e3 * engine:.3f} ms, expression {1e3 * by_expression:.3f} ms"
-        f" ({100 * (by_expression / engine - 1):+.1f} %), estimator {1e3 * by_estimator:.3f} ms"
-        f" ({100 * (by_estimator / engine - 1):+.1f} %)"
-    )
-    return {"engine_s": engine, "expression_s": by_expression, "estimator_s": by_estimator}
-
-
-REPORTS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
-    "history": (history_report, 134_217_728),
-    "upload": (upload_report, 134_217_728),
-    "memory": (memory_report, 67_108_864),
-    "expression": (expression_report, 10_000_000),
-}
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
