@@ -53,6 +53,21 @@ struct Four {
     __device__ __forceinline__ bool is(const Four& other) const {
         return ((word[0] ^ other.word[0]) | (word[1] ^ other.word[1]) | (word[2] ^ other.word[2]) | (word[3] ^ other.word[3])) == 0;
     }
+    // Whose labels are not the other's, a bit each.
+    __device__ __forceinline__ u32 differs(const Four& other, int bytes) const {
+        if (bytes == 1) {
+            // A byte's highest bit where it is not 0, then those four together: their products with the summands share no bit.
+            const u32 x = word[0] ^ other.word[0];
+            return ((((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x) >> 7 & 0x01010101u) * 0x01020408u >> 24;
+        }
+        u32 bits = 0;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const u32 x = bytes == 2 ? (word[r / 2] ^ other.word[r / 2]) >> 16 * (r & 1) & 0xffff : word[r] ^ other.word[r];
+            bits |= x != 0 ? 1u << r : 0;
+        }
+        return bits;
+    }
     __device__ __forceinline__ bool none() const { return (word[0] & word[1] & word[2] & word[3]) == UNASSIGNED; }
     __device__ __forceinline__ u32 label(int bytes, int r) const {
         if (bytes == 1) return widen(word[0] >> 8 * r & 0xff, 1);

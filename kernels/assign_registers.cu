@@ -26,7 +26,7 @@
 #include "nearest.cuh"
 
 // Listed rows from which on the list is worked off; as many as one tile adds must still fit.
-#define ENOUGH 16
+#define ENOUGH 32
 #define LIST (ENOUGH - 1 + WARP_TILE)
 // Rows that may be moved through a block's table before it is flushed: less than the 4,096 values that an int64 is sure to hold (one
 // limb) by what other warps have announced, but not added yet, when the table is flushed.
@@ -85,39 +85,56 @@ __device__ __forceinline__ void enter(Gate& gate, u32 count, const Cells& cells,
     }
 }
 
-// Moves what the listed rows contribute from cluster to cluster: lanes take pairs of a row and a column.
+// Moves what the listed rows contribute from cluster to cluster: lanes take pairs of a row and a column. In the table, all additions
+// of a pair are on their way at once, then their carries.
 template <typename T>
-__device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, const Cells& cells, List& list, u32 count, int lane) {
+__device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* factors, Gate& gate, const Cells& cells, List& list,
+                                            u32 count, int lane) {
+    const int AHEAD = sizeof(T) == 4 ? 4 : 1;
     const Sums& s = a.sums;
     __syncwarp();
     const Table& table = cells.table;
     if (table.copies) enter(gate, count, cells, s, lane);
-    const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // exact for the at most 143 * 13 pairs
-    const int copy = lane & (table.copies - 1);
+    const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // exact for the at most 159 * 13 pairs
+    const bool two = s.limbs == 2;
+    const u32 pairs = count * columns;
 #pragma unroll 1
-    for (u32 pair = lane; pair < count * columns; pair += 32) {
-        const u32 e = pair * reciprocal >> 16, c = pair - e * columns;
-        const u32 from = list.from[e], to = list.to[e];
-        const u64 row = list.row[e];
-        const double weight = a.rows.w ? a.rows.w[row] : 1.0;
-        Pair p;
-        if (c < a.rows.d) {
-            double x = (double)a.rows.x[(u64)c * a.rows.stride + row];
-            if (a.rows.w) x = __dmul_rn(weight, x);
-            p = limbs_of(x, a.factors[c]);
-        } else {
-            p = mass_limbs(weight, a.mass_to_integer);
+    for (u32 pair = lane; pair < pairs;) {
+        // Values of some pairs are on their way together.
+        T ahead[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const u32 at = pair + i * 32, e = at * reciprocal >> 16, c = at - e * columns;
+            ahead[i] = (T)0;
+            if (at < pairs && c < a.rows.d) ahead[i] = a.rows.x[(u64)c * a.rows.stride + list.row[e]];
         }
-        u32 into = (to * columns + c) * s.limbs, out = (from * columns + c) * s.limbs;
+        const u32 end = min(pairs, pair + AHEAD * 32);
 #pragma unroll 1
-        for (int limb = 0; limb < s.limbs; limb++) {
-            i64 v = limb ? p.lo : p.hi;
-            if (table.copies) {
-                table_add(table, into + limb, copy, v);
-                if (from != UNASSIGNED) table_add(table, out + limb, copy, -v);
+        for (; pair < end; pair += 32) {
+            const u32 e = pair * reciprocal >> 16, c = pair - e * columns;
+            const u32 from = list.from[e], to = list.to[e];
+            const double weight = a.rows.w ? a.rows.w[list.row[e]] : 1.0;
+            double x = (double)ahead[0];
+#pragma unroll
+            for (int i = 1; i < AHEAD; i++) ahead[i - 1] = ahead[i];
+            Pair p;
+            if (c < a.rows.d) {
+                if (a.rows.w) x = __dmul_rn(weight, x);
+                p = limbs_of(x, factors[c]);
             } else {
-                add_pending(s.pending + (u64)(into + limb) * 2, v);
-                if (from != UNASSIGNED) add_pending(s.pending + (u64)(out + limb) * 2, -v);
+                p = mass_limbs(weight, a.mass_to_integer);
+            }
+            const u32 into = (to * columns + c) * s.limbs, out = (from * columns + c) * s.limbs;
+            const bool leaves = from != UNASSIGNED;
+            if (table.copies) {
+                table_move(table, into, out, leaves, lane & (table.copies - 1), p, two);
+            } else {
+                add_pending(s.pending + (u64)into * 2, p.hi);
+                if (two) add_pending(s.pending + (u64)into * 2 + 2, p.lo);
+                if (leaves) {
+                    add_pending(s.pending + (u64)out * 2, -p.hi);
+                    if (two) add_pending(s.pending + (u64)out * 2 + 2, -p.lo);
+                }
             }
         }
     }
@@ -139,20 +156,20 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, Gate& gate, cons
 
 // The contributions of a tile that had no labels, from where it arrived: a lane has its own rows, and no list is needed.
 template <typename T, int D>
-__device__ __forceinline__ void add_first(const Assign<T>& a, const Arriving<T, D>& next, const Cells& cells,
+__device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* factors, const Arriving<T, D>& next, const Cells& cells,
                                           const u32 (&label)[ROWS], u32 valid, int lane) {
     const Sums& s = a.sums;
     const Table& table = cells.table;
     const int copy = lane & (table.copies - 1);
 #pragma unroll 1
     for (int f = 0; f < a.rows.d; f++) {
-        const Factors factors = a.factors[f];
+        const Factors own = factors[f];
         T raw[ROWS];
         next.take(f, raw);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             if (valid >> r & 1) {
-                const Pair p = limbs_of((double)raw[r], factors);
+                const Pair p = limbs_of((double)raw[r], own);
                 const u32 cell = (label[r] * s.columns + f) * s.limbs;
                 table_add(table, cell, copy, p.hi);
                 if (s.limbs == 2) table_add(table, cell + 1, copy, p.lo);
@@ -172,6 +189,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     __shared__ Gate gate;
     __shared__ u32 following[WARPS]; // the run that each warp takes next
     __shared__ u32 block_changed, block_contested;
+    __shared__ Factors factors[D];
     wait_for_kernel_before();
     if (a.control->stop) return;
     const int W = Centroid<D>::width;
@@ -185,13 +203,14 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     const Cells own = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};
     auto cells = [&]() { return sizeof(T) == 4 ? own : gate.cells; };
     const int d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    // Runs of tiles: the first two of every warp are known, and one more than that is always under way.
-    // A run is a power of two, and starts at a multiple of it.
+    // Runs of tiles: rounds of them, one for each warp, up to `even`, then one more for each, then as the counter says, of which one is
+    // always under way. A run is a power of two, and starts at a multiple of it.
     const u32 tiles = (a.rows.n + WARP_TILE - 1) / WARP_TILE, in_run = a.run - 1;
     u32 tile = (blockIdx.x * WARPS + warp) * a.run;
     if (lane == 0) lists[warp].count = 0;
-    if (lane == 0) following[warp] = tile + gridDim.x * WARPS * a.run;
+    if (lane == 0) following[warp] = a.even + tile;
     if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
+    if (threadIdx.x < d) factors[threadIdx.x] = a.factors[threadIdx.x];
     if (threadIdx.x == 0) {
         gate = {own, 0, 0, 0};
         block_changed = 0, block_contested = 0;
@@ -217,19 +236,30 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     __syncthreads();
 
     u32 listed = 0; // by the warp
-    // The run after the next one is asked for a run ahead.
-    u32 later = tile < tiles && lane == 0 ? atomicAdd(&a.control->next_run, in_run + 1) : 0;
+    // The counter's run is asked for a run ahead.
+    u32 later = a.even < tiles && lane == 0 ? atomicAdd(&a.control->next_run, in_run + 1) : 0;
 #pragma unroll 1
-    while (tile < tiles) {
+    while (true) {
+        const bool done = tile >= tiles;
+        if (listed >= (done ? 1 : ENOUGH)) {
+            move_listed(a, factors, gate, cells(), lists[warp], listed, lane);
+            if (lane == 0) atomicAdd(&block_changed, listed);
+            listed = 0;
+        }
+        if (done) break;
         const u32 row = tile * WARP_TILE + lane * ROWS;
         tile++;
         if ((tile & in_run) == 0) {
-            __syncwarp();
-            tile = following[warp];
-            __syncwarp();
-            if (lane == 0) {
-                following[warp] = 2 * gridDim.x * WARPS * (in_run + 1) + later;
-                if (tile < tiles) later = atomicAdd(&a.control->next_run, in_run + 1);
+            const u32 round = gridDim.x * WARPS * (in_run + 1);
+            tile += round - (in_run + 1);
+            if (tile >= a.even) {
+                __syncwarp();
+                tile = following[warp];
+                __syncwarp();
+                if (lane == 0) {
+                    following[warp] = a.even + round + later;
+                    if (tile < tiles) later = atomicAdd(&a.control->next_run, in_run + 1);
+                }
             }
         }
         float x[D][ROWS];
@@ -277,17 +307,14 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
             if (valid) now.store(a.labels.bytes, (u8*)a.labels.at + (u64)row * (u32)a.labels.bytes);
             const u32 count = min(WARP_TILE, a.rows.n - (row - lane * ROWS));
             enter(gate, count, cells(), a.sums, lane);
-            add_first(a, next, cells(), found.label, valid, lane);
+            add_first(a, factors, next, cells(), found.label, valid, lane);
             if (lane == 0) atomicAdd(&block_changed, count);
             if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
             continue;
         }
         if (__any_sync(FULL_WARP, !now.is(old))) {
             List& list = lists[warp];
-            u32 differs = 0;
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) differs |= found.label[r] != old.label(a.labels.bytes, r) ? 1u << r : 0;
-            differs &= valid;
+            u32 differs = now.differs(old, a.labels.bytes) & valid;
             if (differs) {
                 now.store(a.labels.bytes, (u8*)a.labels.at + (u64)row * (u32)a.labels.bytes);
                 if (a.rows.w) {
@@ -308,15 +335,6 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
             __syncwarp();
             listed = list.count;
         }
-        if (listed >= ENOUGH) {
-            move_listed(a, gate, cells(), lists[warp], listed, lane);
-            if (lane == 0) atomicAdd(&block_changed, listed);
-            listed = 0;
-        }
-    }
-    if (listed) {
-        move_listed(a, gate, cells(), lists[warp], listed, lane);
-        if (lane == 0) atomicAdd(&block_changed, listed);
     }
     __syncthreads();
     if (a.table_copies && gate.announced) flush_table(gate.cells.table, gate.cells.rows, a.sums);

@@ -209,6 +209,26 @@ __device__ __forceinline__ void table_add(const Table& t, int cell, int copy, i6
     u32* at = t.words + (size_t)cell * 2 * t.copies + copy;
     add_words(at, at + t.copies, value);
 }
+// Adds both limbs to the cells from `into` on and, where it leaves any, takes them from those from `out` on.
+__device__ __forceinline__ void table_move(const Table& t, int into, int out, bool leaves, int copy, const Pair& p, bool two) {
+    const u32 limb = 2 * t.copies;
+    u32* to = t.words + (u32)into * limb + copy;
+    u32* from = t.words + (leaves ? (u32)out : (u32)into) * limb + copy;
+    const i64 value[4] = {p.hi, leaves ? -p.hi : 0, p.lo, leaves ? -p.lo : 0};
+    u32* const at[4] = {to, from, to + limb, from + limb};
+    u32 old[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        old[i] = 0;
+        if ((i & 1) == 0 || leaves)
+            if (i < 2 || two) old[i] = atomicAdd(at[i], (u32)value[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const u32 high = (u32)(value[i] >> 32) + (old[i] + (u32)value[i] < old[i] ? 1 : 0);
+        if (high != 0 && (i < 2 || two)) atomicAdd(at[i] + t.copies, high);
+    }
+}
 // The cell's sum, which becomes 0. Only between barriers.
 __device__ __forceinline__ i64 table_take(const Table& t, int cell) {
     u32* at = t.words + (size_t)cell * 2 * t.copies;
@@ -347,7 +367,7 @@ struct Control {
     u32 ticket; // blocks of the update that are done
     u32 contested; // rows in the list of those to be compared with all centroids
     u32 pairs; // rows in the list of those to be compared with two
-    u32 next_run; // tiles that the warps of assign_registers have taken beyond their first two runs
+    u32 next_run; // tiles that the warps of assign_registers have taken by turns
 };
 
 // One iteration, as the history tells it.
@@ -386,7 +406,7 @@ template <typename T> struct Assign {
     int portion; // whether the centroids fit in shared memory
     const T* columns; // (d, k): the centroids, column-major
     u32 run; // tiles that a warp takes at a time: a power of two
-    u32 unused;
+    u32 even; // up to which every warp takes as many: whole rounds
 };
 
 // A lane's centroid of least distance, the smallest j of several; then that of all lanes of a warp.

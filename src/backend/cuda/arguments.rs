@@ -149,7 +149,7 @@ pub struct Assign<T> {
     pub portion: i32,
     pub columns: u64,
     pub run: u32,
-    pub unused: u32,
+    pub even: u32,
 }
 
 /// `SystemAssign`.

@@ -16,6 +16,8 @@ pub const REGISTER_DIMENSIONS: [usize; 7] = [1, 2, 3, 4, 6, 8, 12];
 const REGISTER_TILE: usize = 128;
 const LONGEST_RUN: usize = 16;
 const RUNS: usize = 6;
+/// Clusters of so few dimensions that bytes take longer than scores.
+const FEW_CLUSTERS: usize = 8;
 /// Bytes of shared memory of a block for centroids, and for copies of cells; cells that fit once may take more.
 const CENTROID_BYTES: usize = 48 << 10;
 pub const TABLE_BYTES: usize = 24 << 10;
@@ -91,6 +93,8 @@ pub struct Plan {
     pub assign_copies: usize,
     /// Tiles that a warp takes at a time (registers): a power of two.
     pub run: u32,
+    /// Tiles that warps share evenly, whole rounds of them; of the rest each takes as it gets on.
+    pub even: u32,
     /// What the assign leaves to kernels of their own (tiled): rows in doubt, sums.
     pub rest: Option<[Launch; 2]>,
     /// Of rows in doubt those that two centroids are in reach of, where the assign tells them apart.
@@ -128,6 +132,21 @@ fn update_shape(d: usize, k: usize) -> (u32, u32, usize) {
         team.max(if all <= MANY_BLOCKS * 128 { 128 } else { 256 })
     };
     (team, threads, k.div_ceil((threads / team) as usize))
+}
+
+/// Tiles that a warp takes at a time, and up to where all take as many. Some warps get on faster than others, so all runs but the first
+/// are taken by turns. Each turn is an addition to one counter, which costs where bytes are most of the work and runs are short: there,
+/// only the last are.
+fn shares(tiles: usize, warps: usize, few: bool) -> (u32, u32) {
+    let run = |runs: usize, longest: usize| 1 << (tiles / (runs * warps)).clamp(1, longest).ilog2();
+    if !few || tiles / warps >= RUNS * LONGEST_RUN {
+        let run = run(RUNS, LONGEST_RUN);
+        return (run as u32, (warps * run) as u32);
+    }
+    let run: usize = run(4 * RUNS, LONGEST_RUN / 4);
+    let rounds = tiles / (warps * run);
+    let even = rounds - (rounds / 10).max(2).min(rounds);
+    (run as u32, (even.max(1) * warps * run) as u32)
 }
 
 /// Float64 values of shared memory of `kernels/settle.cu`: of 16 rows of each of a block's groups, if they fit.
@@ -302,6 +321,8 @@ impl Plan {
         }
         let (team, update_threads, update_blocks) = update_shape(d, k);
         let updating = |name: &str| launch_of(update_threads, "update", format!("{name}_{suffix}"), 0, update_blocks);
+        let few = matches!(strategy, Strategy::Registers { dimensions: ..=4, group: 0 }) && k <= FEW_CLUSTERS;
+        let (run, even) = shares(n.div_ceil(REGISTER_TILE), 8 * assign.blocks as usize, few);
         let inertia_copies = copies(k * 2, TABLE_BYTES, MOST_TABLE_BYTES);
         Ok(Self {
             strategy,
@@ -311,7 +332,8 @@ impl Plan {
             fits,
             assign,
             assign_copies,
-            run: 1 << (n / (REGISTER_TILE * RUNS * 8 * assign.blocks as usize)).clamp(1, LONGEST_RUN).ilog2(),
+            run,
+            even,
             rest,
             pairs,
             deltas_copies,
@@ -348,6 +370,18 @@ mod tests {
         assert_eq!(update_shape(34, 32), (64, 128, 16));
         assert_eq!(update_shape(30, 2_000), (32, 256, 250));
         assert_eq!(update_shape(4_000, 100), (256, 256, 100));
+    }
+
+    #[test]
+    fn warps_share_tiles() {
+        // The first run is every warp's own.
+        assert_eq!(shares(1, 100, false), (1, 100));
+        assert_eq!(shares(1, 100, true), (1, 100));
+        assert_eq!(shares(10_000, 100, false), (16, 1_600));
+        // Of few clusters' tiles all but a tenth, or two rounds, unless there are very many.
+        assert_eq!(shares(1_000, 100, true), (1, 800));
+        assert_eq!(shares(9_500, 100, true), (2, 8_600));
+        assert_eq!(shares(10_000, 100, true), (16, 1_600));
     }
 
     #[test]

@@ -213,7 +213,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             portion: 0,
             columns: self.columns.at(),
             run: 1,
-            unused: 0,
+            even: 0,
         };
         let (kernel, shared) = (self.kernel("assign_tiled", &self.tiled.name())?, self.tiled.shared() as u32);
         if shared > 0 {

@@ -219,7 +219,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             portion: i32::from(self.plan.fits),
             columns: self.column_centroids.at(),
             run: self.plan.run,
-            unused: 0,
+            even: self.plan.even,
         };
         if let Some(running) = &self.running {
             return self.launch_system(running, assign);
