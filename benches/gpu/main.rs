@@ -147,30 +147,25 @@ fn strategies<T: Float>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strateg
     }
 }
 
-/// Picoseconds a row and iteration of every strategy that the default may take, as a row of the chooser's table, and what the default
-/// loses beside the best.
+/// Microseconds an iteration of every strategy that the default may take, as a row of the chooser's table; and what the default loses
+/// beside the best, to the other stream.
 fn choose<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
+    let Shape { n, d, k, .. } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let time = |strategy| {
         // A third of that: there are hundreds of shapes.
         let fits = repeated(&estimator.clone().strategy(strategy), &features, ENOUGH / 3.0);
-        let ms = fits.map_or(f64::NAN, |fits| later(&each(&fastest(&fits).1)));
-        1e9 * ms / shape.n as f64
+        fits.map_or(f64::NAN, |fits| 1e3 * later(&each(&fastest(&fits).1)))
     };
     let times = CANDIDATES.map(time);
     let best = (0..times.len()).min_by(|&i, &j| f64::total_cmp(&times[i], &times[j])).unwrap_or(0);
     let taken = time(Strategy::Default);
-    let row = times.map(|time| if time.is_nan() { "NONE".into() } else { format!("{time:.1}") }).join(", ");
-    println!(
-        "    ({}, {}, {}, [{row}]), // {} rows: best {} {:.1}, default {taken:.1}: {:+.1} %",
-        shape.d,
-        shape.k,
-        !T::IS_F32,
-        shape.n,
-        CANDIDATES[best],
-        times[best],
-        100.0 * (taken / times[best] - 1.0)
-    );
+    // Four digits; nothing for one that cannot do the shape.
+    let digits = |time: f64| format!("{:.*}", (3 - time.log10().floor() as i32).max(0) as usize, time);
+    let row = times.map(|time| if time.is_nan() { String::new() } else { digits(time) }).join(",");
+    println!("{n},{d},{k},{},{row}", T::NAME);
+    let loss = 100.0 * (taken / times[best] - 1.0);
+    eprintln!("{n} x {d}, k = {k}: best {} {:.1}, default {taken:.1}: {loss:+.1} %", CANDIDATES[best], times[best]);
 }
 
 /// One object a strategy, for `benches/papers.py`: the fastest of some fits.

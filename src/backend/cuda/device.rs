@@ -62,6 +62,8 @@ pub struct Kernel {
     /// Whether it waits for the kernel before it where its source says so: machine code for generations before 9.0, and the PTX that
     /// later ones compile, do not.
     waits: bool,
+    /// Bytes of shared memory that a block has besides what a launch gives it.
+    fixed: u32,
 }
 // SAFETY: a function handle may be used from any thread; its module is never unloaded.
 unsafe impl Send for Kernel {}
@@ -137,7 +139,7 @@ impl Gpu {
         let function = unsafe { result::module::get_function(handle, c_name) }.map_err(failed(name))?;
         // Kernels of ours take what the device has, and the launch says how much.
         // SAFETY: the function belongs to a loaded module.
-        let waits = unsafe {
+        let (waits, fixed) = unsafe {
             let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let fixed =
                 result::function::get_function_attribute(function, FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
@@ -145,9 +147,11 @@ impl Gpu {
             result::function::set_function_attribute(function, most, self.shared_per_block as i32 - fixed)
                 .map_err(failed(name))?;
             let virtual_architecture = FunctionAttribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
-            result::function::get_function_attribute(function, virtual_architecture).map_err(failed(name))? >= 90
+            let architecture =
+                result::function::get_function_attribute(function, virtual_architecture).map_err(failed(name))?;
+            (architecture >= 90, fixed as u32)
         };
-        let kernel = Kernel { function, waits };
+        let kernel = Kernel { function, waits, fixed };
         self.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), kernel);
         Ok(kernel)
     }
@@ -167,6 +171,20 @@ impl Gpu {
             unsafe { result::occupancy::max_active_block_per_multiprocessor(kernel.function, threads as i32, shared as usize) }
                 .map_err(failed("launching a kernel"))?;
         Ok((blocks as u32).max(1) * self.processors)
+    }
+
+    /// The bytes of shared memory of a block, `shared` at least, with which no multiprocessor takes more than its share of so many
+    /// blocks: one that is done early with the kernel before would take several, and others none.
+    pub fn evenly(&self, kernel: Kernel, threads: u32, blocks: u32, shared: u32) -> Result<u32> {
+        // Bytes that the driver takes of each block.
+        const RESERVED: u32 = 1 << 10;
+        let share = blocks.div_ceil(self.processors);
+        if share * self.processors >= self.resident_blocks(kernel, threads, shared)? {
+            return Ok(shared);
+        }
+        let too_much = (self.shared_per_block + RESERVED) / (share + 1) + 1;
+        let most = self.shared_per_block.saturating_sub(kernel.fixed);
+        Ok(too_much.saturating_sub(RESERVED + kernel.fixed).next_multiple_of(128).min(most).max(shared))
     }
 
     /// A new queue of work.

@@ -121,6 +121,22 @@ pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
     }
 }
 
+/// Whole groups of centroids; without groups, whole pairs.
+fn padded(k: usize, group: usize) -> usize {
+    k.next_multiple_of(group.max(2))
+}
+
+/// Floats of a centroid's copy: its values, its half square, and what fills up 16 bytes.
+fn centroid_width(dimensions: usize) -> usize {
+    (dimensions + 1).next_multiple_of(4)
+}
+
+/// Whether the centroids go into a block's shared memory (registers).
+pub fn centroids_fit(d: usize, k: usize, group: usize) -> bool {
+    let dimensions = REGISTER_DIMENSIONS.into_iter().find(|&dimensions| dimensions >= d).unwrap_or(d);
+    padded(k, group) * centroid_width(dimensions) * 4 <= CENTROID_BYTES
+}
+
 /// Threads of a cluster and of a block of an update, and blocks for all clusters: a thread for each feature, and one block where that
 /// is enough; otherwise few threads a block, so that they share no multiprocessor, unless that made many blocks.
 fn update_shape(d: usize, k: usize) -> (u32, u32, usize) {
@@ -265,10 +281,8 @@ impl Plan {
         let cells = k * columns * limbs;
         let (k_padded, copy_width, fits, assign_copies, assign) = match strategy {
             Strategy::Registers { dimensions, group } => {
-                // Whole groups; without them, whole pairs.
-                let k_padded = k.next_multiple_of(group.max(2));
-                let width = (dimensions + 1).next_multiple_of(4);
-                let fits = k_padded * width * 4 <= CENTROID_BYTES;
+                let k_padded = padded(k, group);
+                let (width, fits) = (centroid_width(dimensions), centroids_fit(d, k, group));
                 let copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
                 // Groups are 16 bytes apart.
                 let gaps = k_padded.checked_div(group).map_or(0, |groups| groups * 16);
@@ -282,7 +296,8 @@ impl Plan {
             Strategy::Tiled(tiled) => {
                 let k_padded = k.next_multiple_of(128);
                 let name = tiled.name().replace('*', suffix);
-                let launch = launch_of(tiled.threads(), "assign_tiled", name, tiled.shared(), n.div_ceil(128))?;
+                let mut launch = launch_of(tiled.threads(), "assign_tiled", name, tiled.shared(), n.div_ceil(128))?;
+                launch.shared = gpu.evenly(launch.kernel, launch.threads, launch.blocks, launch.shared)?;
                 (k_padded, k_padded, false, 0, launch)
             }
             Strategy::Rows(rows) => (rows.k_padded, rows.width, false, 0, launch_rows::<T>(gpu, &rows, n)?),

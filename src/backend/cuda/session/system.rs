@@ -73,8 +73,8 @@ pub(super) fn set_up<'a, T: Float + Plain>(
     limbs: usize,
 ) -> Result<(Strategy, Option<Running<'a, T>>)> {
     let (queue, n, d) = (rows.queue(), rows.longest(), rows.d());
-    let (shared, float64) = (queue.gpu.shared_per_block as usize, !T::IS_F32);
-    let narrowed = |strategy| chooser::choose(strategy, &chooser::Shape { n, d, k, float64, shared });
+    let (shared, processors, float64) = (queue.gpu.shared_per_block as usize, queue.gpu.processors as usize, !T::IS_F32);
+    let narrowed = |strategy| chooser::choose(strategy, &chooser::Shape { n, d, k, float64, shared, processors });
     let chosen = match (params.strategy, rows) {
         // A second array of labels is not in what a streamed fit was given room for.
         (Named::Default, Chunks::Streamed(_)) if d <= LABELS_IN_PLACE => narrowed(Named::Registers),
