@@ -109,7 +109,7 @@ def table(experiment: Experiment, rows: list[dict[str, Any]]) -> str:
     columns = experiment.published.get("columns", []) if said else []
     head = [*strategies, *(f"{column} (published)" for column in columns)]
     staged = any("stages" in row for row in rows)
-    head += ["cross-processing: labels, transfer, sums"] if staged else []
+    head += ["of cross-processing: labels, transfer, sums"] if staged else []
     lines = [f"| n x d x k, {experiment.unit} | " + " | ".join([*head, "objective"]) + " |"]
     lines.append("|---" * (2 + len(head)) + "|")
     for shape in dict.fromkeys(shape_of(row) for row in rows):
@@ -118,7 +118,8 @@ def table(experiment: Experiment, rows: list[dict[str, Any]]) -> str:
         cells += [f"{v:g}" for v in said.get(shape, [])] or ["-"] * len(columns)
         if staged:
             shares = next((row["stages"] for row in own.values() if "stages" in row), [])
-            cells.append(", ".join(f"{100 * share:.0f} %" for share in shares))
+            # Of the three together: those of the pass that labels by the final centroids are in them too.
+            cells.append(", ".join(f"{100 * share / sum(shares):.0f} %" for share in shares))
         # The same for all: `bench` sees to it.
         cells += [f"{row['inertia']:.7g}" for row in own.values()][:1]
         n, d, k = map(int, shape.split("x"))

@@ -107,20 +107,27 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
                 Centroid<D> c, e;
                 c.load(group + i * W);
                 e.load(group + (i + 1) * W);
+                if constexpr (D <= 3) {
+                    // The roundings of `score`; each product shares an operand with the one before, which is then not read again. Of
+                    // more dimensions the compiler's own order is 2 % faster.
 #pragma unroll
-                for (int r = 0; r < ROWS; r += 2) {
-                    // The roundings of `score`; each product shares an operand with the one before, which is then not read again.
-                    float h[2] = {c.v[D], c.v[D]}, g[2] = {e.v[D], e.v[D]};
+                    for (int r = 0; r < ROWS; r += 2) {
+                        float h[2] = {c.v[D], c.v[D]}, g[2] = {e.v[D], e.v[D]};
 #pragma unroll
-                    for (int f = 0; f < D; f++) {
-                        h[0] = __fmaf_rn(x[f][r], c.v[f], h[0]);
-                        h[1] = __fmaf_rn(x[f][r + 1], c.v[f], h[1]);
-                        g[1] = __fmaf_rn(x[f][r + 1], e.v[f], g[1]);
-                        g[0] = __fmaf_rn(x[f][r], e.v[f], g[0]);
+                        for (int f = 0; f < D; f++) {
+                            h[0] = __fmaf_rn(x[f][r], c.v[f], h[0]);
+                            h[1] = __fmaf_rn(x[f][r + 1], c.v[f], h[1]);
+                            g[1] = __fmaf_rn(x[f][r + 1], e.v[f], g[1]);
+                            g[0] = __fmaf_rn(x[f][r], e.v[f], g[0]);
+                        }
+#pragma unroll
+                        for (int i = 0; i < 2; i++)
+                            least[r + i] = __vimin3_s32(least[r + i], __float_as_int(h[i]), __float_as_int(g[i]));
                     }
+                } else {
 #pragma unroll
-                    for (int i = 0; i < 2; i++)
-                        least[r + i] = __vimin3_s32(least[r + i], __float_as_int(h[i]), __float_as_int(g[i]));
+                    for (int r = 0; r < ROWS; r++)
+                        least[r] = __vimin3_s32(least[r], __float_as_int(c.score(x, r)), __float_as_int(e.score(x, r)));
                 }
             }
             group += GROUP * W + GAP;
