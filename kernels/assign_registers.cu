@@ -4,8 +4,8 @@
 //            registers, centroids in shared memory); sums fused into the same pass as Lutz et al. 2018, section 4.
 // Used when: d <= 12, and few rows or very many clusters do not make tiles faster (src/backend/cuda/chooser.rs).
 // Tile:      a thread has 4 rows (one 16-byte load a float32 column), a warp 128; warps take runs of tiles from a common counter, each
-//            at its own pace: no barrier after the start. Centroids are in shared memory where they fit, else the first-level
-//            cache has them.
+//            at its own pace, or, with few clusters, as many each and the last by turns: no barrier after the start. Centroids are in
+//            shared memory where they fit, else the first-level cache has them.
 // Memory:    each value is read once, by asynchronous copies to the thread's own place in shared memory, on their way while the tile
 //            before is worked on; labels are read and, where they changed, written, in 1, 2 or 4 bytes.
 // Precision: a float32 product filter, h_j = |c_j|^2 / 2 - x.c_j on centred, scaled copies, certified by `Bound`

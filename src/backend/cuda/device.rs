@@ -87,6 +87,15 @@ fn keep_some_memory(context: &CudaContext) -> std::result::Result<(), DriverErro
     Ok(())
 }
 
+/// Bytes that the driver takes of each block's shared memory.
+const RESERVED: u32 = 1 << 10;
+
+/// What a launch asks for so that a multiprocessor has room for so many blocks and no more; `most`: bytes that one block may have.
+fn for_no_more_than(blocks: u32, most: u32, fixed: u32) -> u32 {
+    let too_much = (most + RESERVED) / (blocks + 1) + 1;
+    too_much.saturating_sub(RESERVED + fixed).next_multiple_of(128).min(most.saturating_sub(fixed))
+}
+
 impl Gpu {
     /// The GPU of this ordinal; one object for the whole process.
     pub fn get(ordinal: u32) -> Result<Arc<Self>> {
@@ -176,15 +185,11 @@ impl Gpu {
     /// The bytes of shared memory of a block, `shared` at least, with which no multiprocessor takes more than its share of so many
     /// blocks: one that is done early with the kernel before would take several, and others none.
     pub fn evenly(&self, kernel: Kernel, threads: u32, blocks: u32, shared: u32) -> Result<u32> {
-        // Bytes that the driver takes of each block.
-        const RESERVED: u32 = 1 << 10;
         let share = blocks.div_ceil(self.processors);
         if share * self.processors >= self.resident_blocks(kernel, threads, shared)? {
             return Ok(shared);
         }
-        let too_much = (self.shared_per_block + RESERVED) / (share + 1) + 1;
-        let most = self.shared_per_block.saturating_sub(kernel.fixed);
-        Ok(too_much.saturating_sub(RESERVED + kernel.fixed).next_multiple_of(128).min(most).max(shared))
+        Ok(for_no_more_than(share, self.shared_per_block, kernel.fixed).max(shared))
     }
 
     /// A new queue of work.
@@ -423,6 +428,21 @@ impl<T> Drop for Buffer<T> {
         if self.queue.gpu.context.bind_to_thread().is_ok() {
             // SAFETY: allocated by `alloc` on this stream and freed once; earlier work of the queue comes first.
             let _ = unsafe { result::free_async(self.address, self.queue.stream.cu_stream()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_multiprocessor_has_room_for_its_share() {
+        for (total, fixed) in [(228 << 10, 2_000), (164 << 10, 17_000), (100 << 10, 0)] {
+            for share in 1..=6 {
+                let block = for_no_more_than(share, total - RESERVED, fixed) + fixed + RESERVED;
+                assert!(share * block <= total && (share + 1) * block > total, "{share} blocks of {block} in {total}");
+            }
         }
     }
 }
