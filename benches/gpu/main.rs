@@ -188,7 +188,7 @@ fn json<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &
         };
         let (whole, best) = fastest(&fits);
         let ms = each(best);
-        // Of cross-processing: label, fetch, add up, and the rest; of all fits.
+        // What cross-processing labels, fetches and adds up, as shares of the iterations of all fits.
         let all: f64 = fits.iter().flat_map(|(_, fitted)| each(fitted)).sum();
         let stages = STAGES.each_ref().map(|stage| 1e-6 * stage.load(Ordering::Relaxed) as f64 / all);
         let stages = if stages[0] > 0.0 { format!(", \"stages\": {stages:.3?}") } else { String::new() };

@@ -124,6 +124,14 @@ fn short_fits_reach_every_kernel_of_the_default() {
     }
 }
 
+#[test]
+fn tiles_are_shared_out_among_the_multiprocessors() {
+    // Two to four tiles of 128 rows each on a GPU of 132, of all three widths: no more of them than that may be there at a time.
+    for (n, k) in [(20_000, 130), (40_000, 50), (60_000, 20)] {
+        short::<f32>([n, 20, k], false, None);
+    }
+}
+
 // ---- predictions -----------------------------------------------------------------------------------------------------------
 
 /// Shapes by round: borders of the tiles of `kernels/predict.cu`, every tile of the filter.

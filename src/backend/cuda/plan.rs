@@ -121,6 +121,15 @@ pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
     }
 }
 
+/// Centroids of a group (registers), 0 where they are taken one by one.
+pub fn group_of(named: Named) -> usize {
+    match named {
+        Named::RegistersGroups8 => 8,
+        Named::RegistersGroups16 => 16,
+        _ => 0,
+    }
+}
+
 /// Whole groups of centroids; without groups, whole pairs.
 fn padded(k: usize, group: usize) -> usize {
     k.next_multiple_of(group.max(2))
@@ -241,9 +250,9 @@ impl Strategy {
         let tiled = |width: usize, panel: usize| Ok(Self::Tiled(Tiled { width, panel }));
         let panels = shared >= PANELS_FROM && k <= MOST_WITH_PANELS;
         match named {
-            Named::Registers | Named::RegistersSingle => registers(0),
-            Named::RegistersGroups8 => registers(8),
-            Named::RegistersGroups16 => registers(16),
+            Named::Registers | Named::RegistersSingle | Named::RegistersGroups8 | Named::RegistersGroups16 => {
+                registers(group_of(named))
+            }
             Named::Tiled => Ok(Self::Tiled(Tiled::of(d, k, shared))),
             Named::Tiled32 => tiled(32, 0),
             Named::Tiled64 => tiled(64, if panels && d > 64 { 64 } else { 0 }),

@@ -6,9 +6,8 @@
 
 use std::sync::OnceLock;
 
-use super::super::plan::centroids_fit;
+use super::super::plan::{centroids_fit, group_of};
 use super::{CANDIDATES, work};
-use crate::strategy::Strategy;
 
 const H200: &str = include_str!("h200.csv");
 /// Its multiprocessors.
@@ -96,11 +95,7 @@ fn time(rows: &[Row], candidate: usize, d: usize, k: usize) -> f64 {
             );
         }
         // Of those whose centroids go where these go, if there are any.
-        let group = match CANDIDATES[candidate] {
-            Strategy::RegistersGroups8 => 8,
-            Strategy::RegistersGroups16 => 16,
-            _ => 0,
-        };
+        let group = group_of(CANDIDATES[candidate]);
         let fit = centroids_fit(d, k, group);
         let alike = || times().filter(|&(other, _)| centroids_fit(width, other, group) == fit);
         if alike().next().is_some() { between(alike(), k) } else { between(times(), k) }
@@ -139,6 +134,13 @@ fn between(points: impl Iterator<Item = (usize, f64)>, x: usize) -> f64 {
 mod tests {
     use super::super::{Shape, choose};
     use super::*;
+    use crate::strategy::Strategy;
+
+    #[test]
+    fn columns_are_the_candidates() {
+        let head = H200.lines().next().unwrap();
+        assert_eq!(head.split(',').skip(4).collect::<Vec<_>>(), CANDIDATES.map(Strategy::name));
+    }
 
     /// Measured shapes get what was the fastest there, or what was hardly slower.
     #[test]
