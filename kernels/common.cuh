@@ -77,17 +77,20 @@ __device__ __forceinline__ Pair split(double v, double low) {
 }
 __device__ __forceinline__ Pair limbs_of(double x, Factors s) { return split(__dmul_rn(__dmul_rn(x, s.first), s.second), s.low); }
 
-// How squared distances become integers; `none` where every distance is 0.
+// How squared distances become integers (src/distances.rs); `none` where every distance counts 0.
 struct DistanceScale {
     Factors factors;
     int quantum_exponent;
     int none;
 };
-// The limbs of a row's weighted distance: a positive one counts at least one quantum, a row of weight 0 nothing.
+// The limbs of a row's weighted distance: a positive one counts at least one quantum, a row of weight 0 nothing, more than the range
+// as the range.
 __device__ __forceinline__ Pair quantise_distance(const DistanceScale& scale, double weight, double s) {
     Pair p = {0, 0};
     if (!scale.none && s > 0.0 && weight > 0.0) {
-        p = limbs_of(__dmul_rn(weight, s), scale.factors);
+        const double most = 35184372088832.0; // 2^45
+        const double v = __dmul_rn(__dmul_rn(__dmul_rn(s, scale.factors.first), scale.factors.second), weight);
+        p = split(v < most ? v : most, scale.factors.low);
         if (p.hi == 0 && p.lo == 0) p.lo = 1;
     }
     return p;
@@ -110,6 +113,16 @@ template <> struct Type<double> {
 __device__ __forceinline__ int bits_of(u128 m) {
     u64 high = (u64)(m >> 64), low = (u64)m;
     return high ? 128 - __clzll(high) : 64 - __clzll(low);
+}
+
+// Whether a sum of distances of so many terms is precise; if not, `scale` becomes the one to sum again with.
+__device__ __forceinline__ bool is_precise(DistanceScale& scale, u128 total, u64 terms) {
+    if (scale.none || total == 0 || (total >> 41) >= terms) return true;
+    const int exponent = scale.quantum_exponent + bits_of(total), shift = 45 - exponent, half = shift / 2;
+    scale.factors.first = power_of_two(half);
+    scale.factors.second = power_of_two(shift - half);
+    scale.quantum_exponent = exponent - 90;
+    return false;
 }
 
 // numerator * 2^exponent / denominator, rounded once to T (returned as a double, exactly): `round_quotient` of src/fixed.rs.

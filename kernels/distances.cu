@@ -13,6 +13,7 @@ template <typename T> struct Inertia {
     Labels labels;
     const T* centroids; // (k, d)
     DistanceScale scale;
+    const DistanceScale* scales; // (k): in the place of `scale`, or null
     u64* pending; // (k, 2 limbs, 2)
     int k;
     int table_copies; // 0: straight to device memory
@@ -33,7 +34,8 @@ template <typename T> __device__ __forceinline__ void inertia(const Inertia<T>& 
         const u64 row = start + threadIdx.x;
         if (row < a.rows.n) {
             const u32 label = load_label(a.labels, row);
-            Pair p = quantise_distance(a.scale, a.rows.w ? a.rows.w[row] : 1.0, own_distance(a.rows, row, a.centroids, label));
+            const double w = a.rows.w ? a.rows.w[row] : 1.0, s = own_distance(a.rows, row, a.centroids, label);
+            const Pair p = quantise_distance(a.scales ? a.scales[label] : a.scale, w, s);
             if (table.copies) {
                 table_add(table, (int)label * 2, copy, p.hi);
                 if (p.lo) table_add(table, (int)label * 2 + 1, copy, p.lo);

@@ -147,7 +147,7 @@ template <typename T, typename V, bool WEIGHTED, bool CONTRIBUTIONS> __device__ 
 
 // Of one chunk of the weights.
 struct WeightFacts {
-    double largest;
+    double largest, smallest; // the smallest that is positive
     u64 positive; // rows
     u32 other_than_one; // whether any is neither 0 nor 1
     u32 negative, not_finite;
@@ -162,25 +162,28 @@ struct WeightSurvey {
 
 extern "C" __global__ void __launch_bounds__(THREADS) weight_survey(const __grid_constant__ WeightSurvey a) {
     const u64 begin = blockIdx.x * a.chunk, end = begin + a.chunk < a.n ? begin + a.chunk : a.n;
-    double largest = 0.0;
+    double largest = 0.0, smallest = infinity();
     u32 positive = 0, flags = 0;
 #pragma unroll 4
     for (u64 row = begin + threadIdx.x; row < end; row += THREADS) {
         const double w = a.w[row];
         largest = w > largest ? w : largest;
+        smallest = w > 0.0 && w < smallest ? w : smallest;
         positive += w > 0.0;
         flags |= (w != 0.0 && w != 1.0 ? 1 : 0) | (w < 0.0 ? 2 : 0) | (fabs(w) < infinity() ? 0 : 4);
     }
     for (int offset = 16; offset; offset >>= 1) {
-        const double other = __shfl_down_sync(FULL_WARP, largest, offset);
+        const double other = __shfl_down_sync(FULL_WARP, largest, offset), less = __shfl_down_sync(FULL_WARP, smallest, offset);
         largest = other > largest ? other : largest;
+        smallest = less < smallest ? less : smallest;
         positive += __shfl_down_sync(FULL_WARP, positive, offset);
         flags |= __shfl_down_sync(FULL_WARP, flags, offset);
     }
-    __shared__ double warp_largest[WARPS];
+    __shared__ double warp_largest[WARPS], warp_smallest[WARPS];
     __shared__ u32 warp_positive[WARPS], warp_flags[WARPS];
     if ((threadIdx.x & 31) == 0) {
         warp_largest[threadIdx.x / 32] = largest;
+        warp_smallest[threadIdx.x / 32] = smallest;
         warp_positive[threadIdx.x / 32] = positive;
         warp_flags[threadIdx.x / 32] = flags;
     }
@@ -188,10 +191,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) weight_survey(const __grid
     if (threadIdx.x == 0) {
         for (int w = 1; w < WARPS; w++) {
             largest = warp_largest[w] > largest ? warp_largest[w] : largest;
+            smallest = warp_smallest[w] < smallest ? warp_smallest[w] : smallest;
             positive += warp_positive[w];
             flags |= warp_flags[w];
         }
-        const WeightFacts facts = {largest, positive, flags & 1, (flags >> 1) & 1, flags >> 2, 0};
+        const WeightFacts facts = {largest, smallest, positive, flags & 1, (flags >> 1) & 1, flags >> 2, 0};
         a.facts[blockIdx.x] = facts;
     }
 }

@@ -23,7 +23,7 @@ struct Part {
     u32 moved; // whether any of them did
     u32 empty; // whether one has no rows
     u32 not_finite; // whether a copy is not finite
-    u32 unused;
+    u32 terms; // clusters that moved by a positive distance
 };
 
 // The terms of the bound that do not depend on the centroids (src/certify.rs).
@@ -56,6 +56,7 @@ template <typename T> struct Update {
     Control* control;
     Record* records; // one an iteration of the batch
     Part* parts; // one a block
+    double* distances; // (k): how far each cluster moved, squared
     // the loop
     DistanceScale shifts;
     double largest_changed, largest_shift; // tol_labels * n, tol * variance
@@ -260,30 +261,33 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
             }
         }
     }
+    if (!START && team.member == team.width - 32) a.distances[j] = distance;
     if (!START && moved && team.member == team.width - 32) {
         const u128 all = ((u128)part.low | (u128)part.high << 64) + (u128)join(quantise_distance(a.shifts, 1.0, distance));
         part.low = (u64)all, part.high = (u64)(all >> 64);
         part.moved = 1;
+        part.terms += distance > 0.0;
     }
 }
 
 // What `count` parts say together, to lane 0 of a warp, all of which calls.
 __device__ __forceinline__ Part together(const Part* parts, u32 count, int lane) {
     Part all = {};
-    auto add = [&](u64 low, u64 high, u64 largest, u64 weighted, u32 flags) {
+    auto add = [&](u64 low, u64 high, u64 largest, u64 weighted, u32 flags, u32 terms) {
         all.low += low;
         all.high += high + (all.low < low ? 1 : 0);
         all.largest_half_square = max(all.largest_half_square, largest);
         all.largest_weighted = max(all.largest_weighted, weighted);
         all.moved |= flags & 1, all.empty |= flags >> 1 & 1, all.not_finite |= flags >> 2 & 1;
+        all.terms += terms;
     };
 #pragma unroll 1
     for (u32 i = lane; i < count; i += 32) {
         // Where they are in device memory, other blocks wrote them.
         const volatile Part* p = parts + i;
         const u64 low = p->low, high = p->high, largest = p->largest_half_square, weighted = p->largest_weighted;
-        const u32 moved = p->moved, empty = p->empty, not_finite = p->not_finite;
-        add(low, high, largest, weighted, moved | empty << 1 | not_finite << 2);
+        const u32 moved = p->moved, empty = p->empty, not_finite = p->not_finite, terms = p->terms;
+        add(low, high, largest, weighted, moved | empty << 1 | not_finite << 2, terms);
     }
 #pragma unroll 1
     for (int o = 16; o; o >>= 1) {
@@ -291,7 +295,7 @@ __device__ __forceinline__ Part together(const Part* parts, u32 count, int lane)
         const u32 flags = all.moved | all.empty << 1 | all.not_finite << 2;
         add(__shfl_down_sync(FULL_WARP, all.low, o), __shfl_down_sync(FULL_WARP, all.high, o),
             __shfl_down_sync(FULL_WARP, all.largest_half_square, o), __shfl_down_sync(FULL_WARP, all.largest_weighted, o),
-            __shfl_down_sync(FULL_WARP, flags, o));
+            __shfl_down_sync(FULL_WARP, flags, o), __shfl_down_sync(FULL_WARP, all.terms, o));
     }
     return all;
 }
@@ -311,15 +315,31 @@ template <typename T> __device__ __forceinline__ void make_bound(const Update<T>
     *a.bound = b;
 }
 
+// The shift, by one warp, whose lane 0 knows `all`: summed again with finer quanta until it is precise (src/distances.rs).
+template <typename T> __device__ __forceinline__ double precise_shift(const Update<T>& a, const Part& all, int lane) {
+    const u32 terms = __shfl_sync(FULL_WARP, all.terms, 0);
+    u64 low = __shfl_sync(FULL_WARP, all.low, 0), high = __shfl_sync(FULL_WARP, all.high, 0);
+    DistanceScale scale = a.shifts;
+    while (!is_precise(scale, (u128)low | (u128)high << 64, terms)) {
+        u128 sum = 0;
+#pragma unroll 1
+        for (int j = lane; j < a.sums.k; j += 32) sum += (u128)join(quantise_distance(scale, 1.0, __ldcg(a.distances + j)));
+#pragma unroll 1
+        for (int o = 16; o; o >>= 1)
+            sum += (u128)__shfl_xor_sync(FULL_WARP, (u64)sum, o) | (u128)__shfl_xor_sync(FULL_WARP, (u64)(sum >> 64), o) << 64;
+        low = (u64)sum, high = (u64)(sum >> 64);
+    }
+    return scale.none ? 0.0 : round_quotient<double>((i128)((u128)low | (u128)high << 64), 1, scale.quantum_exponent);
+}
+
 // By one thread. `before`: the control when the kernel began.
-template <typename T> __device__ __forceinline__ void finish(const Update<T>& a, const Control& before, const Part& all) {
+template <typename T>
+__device__ __forceinline__ void finish(const Update<T>& a, const Control& before, const Part& all, double shift) {
     Control* c = a.control;
     if (all.empty) {
         c->stop = 2;
         return;
     }
-    i128 total = (i128)((u128)all.low | (u128)all.high << 64);
-    double shift = a.shifts.none ? 0.0 : round_quotient<double>(total, 1, a.shifts.quantum_exponent);
     u64 now = device_clock();
     Record record = {before.changed, shift, now - before.started, all.moved, before.contested + before.pairs};
     a.records[before.iteration - a.first_iteration] = record;
@@ -349,7 +369,7 @@ template <bool START, typename T> __device__ __forceinline__ void update(const U
     // A team of one warp has one thread that knows everything; of others, two threads know a half each.
     Part& mine = shared.parts[team.number];
     if (team.member == 0) mine.largest_half_square = part.largest_half_square, mine.largest_weighted = part.largest_weighted, mine.empty = part.empty, mine.not_finite = part.not_finite;
-    if (team.member == team.width - 32) mine.low = part.low, mine.high = part.high, mine.moved = part.moved;
+    if (team.member == team.width - 32) mine.low = part.low, mine.high = part.high, mine.moved = part.moved, mine.terms = part.terms;
     __syncthreads();
     // Two warps do the rest: one makes the bound, the other has the last word.
     if (warp > 1) return;
@@ -366,14 +386,14 @@ template <bool START, typename T> __device__ __forceinline__ void update(const U
         all = together(a.parts, gridDim.x, lane);
     }
     if (lane == 0 && warp == 1) make_bound(a, all);
-    if (lane == 0 && warp == 0) {
-        if (START) {
-            Control c = {};
-            c.started = device_clock();
-            *a.control = c;
-        } else {
-            finish(a, before, all);
-        }
+    if (warp != 0) return;
+    if (START) {
+        Control c = {};
+        c.started = device_clock();
+        if (lane == 0) *a.control = c;
+    } else {
+        const double shift = precise_shift(a, all, lane);
+        if (lane == 0) finish(a, before, all, shift);
     }
 }
 

@@ -128,6 +128,11 @@ pub enum KMeansError {
     /// No weight is positive.
     #[error("weights: expected at least one positive weight, got none")]
     NoPositiveWeight,
+    /// Some weights are too small beside the largest to be told apart.
+    #[error(
+        "weights: expected at most one in 1,000 positive weights below 2^-43 of the largest, {largest:e}, got {small} of {positive}"
+    )]
+    WeightRangeTooWide { largest: f64, small: u64, positive: u64 },
     /// The largest weight is out of range.
     #[error("weights: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
     WeightOutOfRange { got: f64 },
@@ -179,7 +184,8 @@ impl KMeansError {
             | Self::RangeTooWide { .. }
             | Self::NegativeWeight { .. }
             | Self::NoPositiveWeight
-            | Self::WeightOutOfRange { .. } => ErrorKind::InvalidData,
+            | Self::WeightOutOfRange { .. }
+            | Self::WeightRangeTooWide { .. } => ErrorKind::InvalidData,
             Self::TooFewDistinct { .. } => ErrorKind::TooFewRows,
             Self::InvalidModel { .. } => ErrorKind::InvalidModel,
             Self::File { .. } => ErrorKind::File,

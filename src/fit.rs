@@ -18,7 +18,8 @@ use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::backend::select::{self, Choice, Job, Place, Shape};
-use crate::backend::{Iteration, Parts, Progress, Session, Stop};
+use crate::backend::{Iteration, Parts, Progress, Scales, Session, Stop};
+use crate::distances::{DistanceSum, ExactSum};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
@@ -114,14 +115,14 @@ fn fitted<'a, T: Float>(
     choice: Choice,
 ) -> Result<Fitted<T>> {
     let (run, labels) = best_of_restarts(session, params, prepared)?;
-    let inertia = run.inertia.iter().sum();
+    let inertia: ExactSum = run.inertia.iter().collect();
     let model = Model {
         d: rows.names.len(),
         names: rows.names,
         centroids: run.centroids,
         sizes: run.sizes,
-        inertias: run.inertia.iter().map(|&total| prepared.distances.to_f64(total)).collect(),
-        inertia: prepared.distances.to_f64(inertia),
+        inertias: run.inertia.iter().map(DistanceSum::to_f64).collect(),
+        inertia: inertia.to_f64(),
         n_iter: run.history.len() as u32,
         history: run.history,
         settings: Settings::new(params, prepared.weights.is_some()),
@@ -135,22 +136,22 @@ struct Run<T> {
     centroids: Vec<T>,
     /// Rows of positive weight in each cluster.
     sizes: Vec<u64>,
-    /// Integer inertia of each cluster.
-    inertia: Vec<u128>,
+    /// Inertia of each cluster.
+    inertia: Vec<DistanceSum>,
     history: Vec<HistoryRow>,
 }
 
-/// The restart of least integer inertia, then the earliest.
+/// The restart of least inertia, compared exactly, then the earliest.
 fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
     prepared: &Prepared,
 ) -> Result<(Run<T>, Vec<u32>)> {
-    let mut best: Option<(u128, Run<T>, Option<Vec<u32>>)> = None;
+    let mut best: Option<(ExactSum, Run<T>, Option<Vec<u32>>)> = None;
     for restart in 0..params.restarts {
-        let start = seeding::seed(session.as_mut(), params, restart)?;
+        let start = seeding::seed(session.as_mut(), params, prepared, restart)?;
         let run = lloyd(session.as_mut(), start, params, prepared)?;
-        let inertia = run.inertia.iter().sum();
+        let inertia: ExactSum = run.inertia.iter().collect();
         if best.as_ref().is_none_or(|(least, ..)| inertia < *least) {
             // The last restart's labels stay in the session.
             let keep = params.labels && restart + 1 < params.restarts;
@@ -198,13 +199,14 @@ fn lloyd<T: Float>(
             moved = done.moved;
         }
         if let Some(assigned) = progress.assigned {
+            let clusters = assigned.inertia.map(|totals| precise_inertia(session, totals, prepared)).transpose()?;
             let updated = update::update(session, &mut centroids, prepared)?;
-            let total = assigned.inertia.as_ref().map(|clusters| prepared.distances.to_f64(clusters.iter().sum()));
+            let total = clusters.as_ref().map(|clusters| clusters.iter().collect::<ExactSum>().to_f64());
             let (iteration, changed, shift) = (history.len() as u32 + 1, assigned.changed, updated.shift);
             let seconds = Some((start.elapsed().as_secs_f64() - before).max(0.0));
             history.push(HistoryRow { iteration, changed, shift, inertia: total, seconds });
             moved = updated.moved;
-            inertia = assigned.inertia.filter(|_| !moved);
+            inertia = clusters.filter(|_| !moved);
         }
         let last = &history[history.len() - 1];
         if stop.after(last.changed, last.shift) || last.iteration == params.max_iter {
@@ -212,10 +214,21 @@ fn lloyd<T: Float>(
         }
     }
     // Labels and inertia are those of the final centroids.
-    if moved {
-        inertia = session.assign(&centroids, true)?.inertia;
-    }
-    let inertia = inertia.map_or_else(|| session.inertia(), Ok)?;
+    let inertia = match inertia {
+        Some(clusters) if !moved => clusters,
+        _ => {
+            let assigned = if moved { session.assign(&centroids, true)?.inertia } else { None };
+            let totals = assigned.map_or_else(|| session.inertia(Scales::Same(prepared.distances)), Ok)?;
+            precise_inertia(session, totals, prepared)?
+        }
+    };
     let sizes = session.sizes()?;
     Ok(Run { centroids, sizes, inertia, history })
+}
+
+/// The inertia of each cluster under the session's labels, from its total in the base scale.
+fn precise_inertia<T: Float>(session: &mut dyn Session<T>, totals: Vec<u128>, prepared: &Prepared) -> Result<Vec<DistanceSum>> {
+    let sizes = session.sizes()?;
+    let sums = totals.into_iter().map(|total| DistanceSum { total, scale: prepared.distances }).collect();
+    DistanceSum::precise_each(sums, &sizes, |scales| session.inertia(Scales::Each(scales)))
 }

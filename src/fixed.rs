@@ -157,47 +157,6 @@ impl ColumnScale {
     }
 }
 
-/// How squared distances become integers: two limbs, 90 bits below the power of two at or above `4 * S * max(w)`.
-///
-/// `S` is the reference distance between the vectors of column highs and lows. If it is 0 every distance is 0.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DistanceScale {
-    scale: Option<ColumnScale>,
-}
-
-impl DistanceScale {
-    /// `s`: squared diameter of the box; `largest_weight`: 1 without weights. The product is taken on the mantissas, so that
-    /// it neither overflows nor underflows.
-    pub fn new(s: f64, largest_weight: f64) -> Self {
-        if s <= 0.0 {
-            return Self { scale: None };
-        }
-        let (fs, es) = frexp(s);
-        let (fw, ew) = frexp(largest_weight);
-        Self { scale: Some(ColumnScale::new(exponent_at_or_above(fs * fw) + es + ew + 2, Limbs::Two)) }
-    }
-
-    /// The integer of a row's weighted distance: `weight` is w^, `s` its reference distance. Positive distances count at
-    /// least one quantum; a row of weight 0 counts nothing.
-    #[inline(always)]
-    pub fn quantise(&self, weight: f64, s: f64) -> u128 {
-        match self.scale {
-            Some(scale) if s > 0.0 && weight > 0.0 => (scale.quantise(weight * s).max(1)) as u128,
-            _ => 0,
-        }
-    }
-
-    /// The two-limb scale of a distance; none where every distance is 0.
-    pub fn column(&self) -> Option<ColumnScale> {
-        self.scale
-    }
-
-    /// An integer total as a float64, converted once.
-    pub fn to_f64(&self, total: u128) -> f64 {
-        self.scale.map_or(0.0, |scale| round_quotient(total as i128, 1, scale.quantum_exponent()))
-    }
-}
-
 /// `numerator * 2^exponent / denominator`, rounded once to `T` (to nearest, ties to even).
 ///
 /// Long division in base 2^37 until the quotient has more bits than any float, the remainder becoming a sticky bit.
@@ -250,7 +209,7 @@ fn quick_float32(numerator: i128, denominator: u128, exponent: i32) -> Option<f3
 
 /// `+-(magnitude + sticky) * 2^exponent`, rounded once to `T`; `0 <= sticky < 1` is positive when `inexact`, and then
 /// `magnitude` has at least two bits more than `T`.
-fn round_scaled<T: Float>(negative: bool, magnitude: u128, inexact: bool, exponent: i32) -> T {
+pub(crate) fn round_scaled<T: Float>(negative: bool, magnitude: u128, inexact: bool, exponent: i32) -> T {
     let bits = 128 - magnitude.leading_zeros() as i32;
     // The result is an integer multiple of 2^unit.
     let unit = (bits + exponent - T::PRECISION as i32).max(T::SMALLEST_EXPONENT);

@@ -24,6 +24,8 @@ pub mod backend;
 #[cfg(feature = "arrow")]
 pub mod batch;
 pub mod certify;
+pub mod distances;
+
 mod engine;
 pub mod error;
 pub mod features;

@@ -193,6 +193,9 @@ impl KMeans {
         Self { max_iter, ..self }
     }
     /// Stop when the squared centroid shift is at most `tol` times the mean variance of the features (default: 1e-4).
+    ///
+    /// This is scikit-learn's rule. Outliers raise the variance: with values a million times farther out than the rest, any shift is
+    /// small beside it, and a fit stops after one iteration. Remove them, or use 0, which stops when no centroid moves.
     pub fn tol(self, tol: f64) -> Self {
         Self { tol, ..self }
     }

@@ -1,16 +1,20 @@
 //! Passes of a fitted model over rows: labels, distances, inertia. Rows are taken as they come: what is not finite gives no
 //! answer, whatever is finite an exact one.
 
+use std::ops::Range;
+
 use crate::backend::cpu::{Assigner, CentroidTable, InstructionSet, Task, Vector};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::backend::select::Place;
+use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
-use crate::fixed::{DistanceScale, power_of_two};
+use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::model::{Model, Prediction};
 use crate::parallel::{for_each_task, workers_for};
+use crate::prepare::survey::check_weight_range;
 use crate::reference;
 use crate::tile::{Part, Tile, WeightScale};
 
@@ -156,45 +160,79 @@ impl<'p, 'a, T: Float> CpuRows<'p, 'a, T> {
     }
 
     fn inertia(self, weights: Option<&Column<'_, f64>>) -> Result<f64> {
-        let (n, d) = (self.features.n_rows(), self.features.n_features());
         let part = Part::new(self.features.clone(), weights.cloned());
-        let mut tile = Tile::new(d, self.tile_rows);
-        let ranges = || (0..n).step_by(self.tile_rows).map(|start| start..(start + self.tile_rows).min(n));
+        let mut tile = Tile::new(self.features.n_features(), self.tile_rows);
+        let facts = self.score_facts(&part, &mut tile)?;
+        let largest_weight = weights.map(|_| facts.weights[1]);
+        let scales = ScoreScales::new::<T>(&facts.lows, &facts.highs, largest_weight)?;
+        if weights.is_some() {
+            check_weight_range(facts.weights, facts.positive, |bound| self.count_below(&part, &mut tile, bound))?;
+        }
+        let mut assigner = Assigner::new::<T>(self.model.d, self.table.k, self.tile_rows);
+        let mut x = vec![0.0; self.model.d];
+        let mut total = |scale: DistanceScale| {
+            let mut total = 0u128;
+            for range in self.ranges() {
+                tile.load_checked(&part, range);
+                let labels = self.set.run(AssignTile { assigner: &mut assigner, tile: &tile, table: self.table });
+                for (r, label) in labels.into_iter().enumerate() {
+                    tile.row(r, &mut x);
+                    let weight = scales.weights.map_or(1.0, |scale| scale.round(tile.weights[r]));
+                    total += scale.quantise(weight, reference::distance(&x, self.table.row(label as usize)));
+                }
+            }
+            total
+        };
+        let first = DistanceSum { total: total(scales.distances), scale: scales.distances };
+        Ok(first.precise(facts.positive, |finer| Ok(total(finer)))?.to_f64())
+    }
 
-        let [mut lows, mut highs] = centroid_extents(self.model);
-        let mut largest_weight = weights.map(|_| 0.0f64);
-        for range in ranges() {
-            tile.load_checked(&part, range.clone());
+    fn ranges(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
+        let (n, rows) = (self.features.n_rows(), self.tile_rows);
+        (0..n).step_by(rows).map(move |start| start..(start + rows).min(n))
+    }
+
+    fn score_facts(&self, part: &Part<'_, T>, tile: &mut Tile<T>) -> Result<ScoreFacts> {
+        let [lows, highs] = centroid_extents(self.model);
+        let mut facts = ScoreFacts { lows, highs, weights: [f64::INFINITY, 0.0], positive: 0 };
+        for range in self.ranges() {
+            tile.load_checked(part, range.clone());
             if let Some((row, got)) = tile.first_negative_weight() {
                 return Err(KMeansError::NegativeWeight { row: (range.start + row) as u64, got });
             }
             tile.drop_weightless();
-            if let Some(largest) = &mut largest_weight {
-                *largest = tile.weights[..tile.rows].iter().fold(*largest, |m, w| m.max(*w));
-            }
-            for f in 0..d {
+            facts.positive += tile.rows as u64;
+            let weights = tile.weights[..tile.rows].iter();
+            facts.weights = weights.fold(facts.weights, |[least, most], w| [least.min(*w), most.max(*w)]);
+            for f in 0..self.model.d {
                 for x in tile.column(f) {
-                    lows[f] = lows[f].min(x.to_f64());
-                    highs[f] = highs[f].max(x.to_f64());
+                    facts.lows[f] = facts.lows[f].min(x.to_f64());
+                    facts.highs[f] = facts.highs[f].max(x.to_f64());
                 }
             }
         }
-        let scales = ScoreScales::new::<T>(&lows, &highs, largest_weight)?;
-
-        let mut assigner = Assigner::new::<T>(d, self.table.k, self.tile_rows);
-        let mut total = 0u128;
-        let mut x = vec![0.0; d];
-        for range in ranges() {
-            tile.load_checked(&part, range);
-            let labels = self.set.run(AssignTile { assigner: &mut assigner, tile: &tile, table: self.table });
-            for (r, label) in labels.into_iter().enumerate() {
-                tile.row(r, &mut x);
-                let weight = scales.weights.map_or(1.0, |scale| scale.round(tile.weights[r]));
-                total += scales.distances.quantise(weight, reference::distance(&x, self.table.row(label as usize)));
-            }
-        }
-        Ok(scales.distances.to_f64(total))
+        Ok(facts)
     }
+
+    /// How many positive weights of finite rows are below a bound.
+    fn count_below(&self, part: &Part<'_, T>, tile: &mut Tile<T>, bound: f64) -> u64 {
+        let mut count = 0;
+        for range in self.ranges() {
+            tile.load_checked(part, range);
+            count += tile.weights[..tile.rows].iter().filter(|w| **w > 0.0 && **w < bound).count() as u64;
+        }
+        count
+    }
+}
+
+/// What a score wants to know of the finite rows of positive weight.
+struct ScoreFacts {
+    /// Over these rows and the centroids.
+    lows: Vec<f64>,
+    highs: Vec<f64>,
+    /// The smallest and the largest weight.
+    weights: [f64; 2],
+    positive: u64,
 }
 
 /// What is written for one tile: one entry of `out` a row (or `width` of them), bad rows left as they are.

@@ -22,7 +22,7 @@ pub fn update<T: Float>(session: &mut dyn Session<T>, centroids: &mut [T], prepa
     let relocated = relocate_into_empty(session)?;
     let partial = session.partial()?;
     let d = partial.d;
-    let mut shift = 0u128;
+    let mut moves = Vec::new();
     let mut moved = relocated;
     let mut old = vec![T::default(); d];
     // A cluster whose rows did not change has the mean that it had, except right after seeding, when all are dirty.
@@ -30,11 +30,11 @@ pub fn update<T: Float>(session: &mut dyn Session<T>, centroids: &mut [T], prepa
         old.copy_from_slice(centroid);
         mean(partial, j, prepared, centroid);
         let s = reference::distance(&old, centroid);
-        shift += prepared.shifts.quantise(1.0, s);
+        moves.push(s);
         moved |= s > 0.0 || old != centroid;
     }
     session.clear_dirty();
-    Ok(Updated { shift: prepared.shifts.to_f64(shift), moved })
+    Ok(Updated { shift: prepared.shifts.sum(moves.iter().copied()).to_f64(), moved })
 }
 
 /// The exact quotient, rounded once to `T`, clamped to the column's extent.

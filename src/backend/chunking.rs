@@ -131,7 +131,7 @@ fn bytes_needed(shape: Shape, rows: u64, buffers: u64) -> u64 {
     let cells = k.saturating_mul(columns.saturating_mul(32 + 16)).saturating_add(k.saturating_mul(d).saturating_mul(4 * value));
     let filter = k.next_multiple_of(128).saturating_mul(copies.saturating_mul(4) + 4);
     let trials = 3 + u128::from(u64::BITS - (clusters as u64).leading_zeros());
-    let tables = cells.saturating_add(filter).saturating_add(k * 128).saturating_add(d.saturating_mul(256 + 16 * trials));
+    let tables = cells.saturating_add(filter).saturating_add(k * 176).saturating_add(d.saturating_mul(256 + 16 * trials));
 
     // Totals of the ranges, before and under each candidate; the search for far rows has a candidate a block of rows.
     let ranges = chunks.saturating_mul(chunk.div_ceil(u128::from(range_rows(rows))));

@@ -13,6 +13,7 @@ pub mod select;
 pub use parts::Parts;
 
 use self::select::Devices;
+use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::partial::Partial;
@@ -32,8 +33,27 @@ pub fn devices() -> Devices {
 pub struct Assigned {
     /// Rows of positive weight whose label changed.
     pub changed: u64,
-    /// If it was asked for: the integer inertia of each cluster.
+    /// If it was asked for: the integer inertia of each cluster, in the base scale.
     pub inertia: Option<Vec<u128>>,
+}
+
+/// How the distances of each cluster become integers.
+#[derive(Debug, Clone, Copy)]
+pub enum Scales<'s> {
+    Same(DistanceScale),
+    /// One a cluster.
+    Each(&'s [DistanceScale]),
+}
+
+impl Scales<'_> {
+    /// The scale of cluster `j`.
+    #[inline(always)]
+    pub fn of(&self, j: usize) -> DistanceScale {
+        match self {
+            Self::Same(scale) => *scale,
+            Self::Each(scales) => scales[j],
+        }
+    }
 }
 
 /// A row far from its centroid.
@@ -105,7 +125,8 @@ pub trait Session<T: Float>: Send {
     fn positive_row(&self, rank: u64) -> Result<u64>;
     /// The first row whose running total of draw weights, in row order, exceeds `target`.
     fn draw(&self, target: u128) -> Result<u64>;
-    /// For each candidate (`(m, d)`, row-major), by how much it would lower the total.
+    /// For each candidate (`(m, d)`, row-major), by how much it would lower the total, in the scale that the last centroid was
+    /// taken with.
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
     /// For each target, the row that is drawn (see [`Session::draw`]) as a candidate, and its gain.
     fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
@@ -113,8 +134,9 @@ pub trait Session<T: Float>: Send {
         let gains = self.gains(&rows)?;
         Ok((rows, gains))
     }
-    /// Takes a centroid: draw weights become integer distances to the nearest one taken. Returns the total.
-    fn take_seed(&mut self, centroid: &[T]) -> Result<u128>;
+    /// Takes a centroid: draw weights become integer distances to the nearest one taken, in this scale. Returns the total. The
+    /// centroid that was taken last may be taken again, with another scale.
+    fn take_seed(&mut self, centroid: &[T], scale: DistanceScale) -> Result<u128>;
     /// Frees what seeding needed.
     fn end_draws(&mut self);
 
@@ -142,7 +164,7 @@ pub trait Session<T: Float>: Send {
     /// Moves a row and its contribution to another cluster.
     fn relocate(&mut self, row: u64, to: u32) -> Result<()>;
     /// The integer inertia of each cluster under the current labels and the last centroids.
-    fn inertia(&mut self) -> Result<Vec<u128>>;
+    fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>>;
     /// The labels, in row order.
     fn labels(&self) -> Result<Vec<u32>>;
     /// The labels of a session that is done.

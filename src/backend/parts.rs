@@ -1,6 +1,7 @@
 //! Sessions over consecutive ranges of rows, as one: the few lines that merge chunks, devices and machines.
 
-use super::{Assigned, Far, Session};
+use super::{Assigned, Far, Scales, Session};
+use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::partial::Partial;
@@ -97,8 +98,8 @@ impl<T: Float> Session<T> for Parts<'_, T> {
         Ok(gains)
     }
 
-    fn take_seed(&mut self, centroid: &[T]) -> Result<u128> {
-        self.totals = self.parts.iter_mut().map(|part| part.take_seed(centroid)).collect::<Result<_>>()?;
+    fn take_seed(&mut self, centroid: &[T], scale: DistanceScale) -> Result<u128> {
+        self.totals = self.parts.iter_mut().map(|part| part.take_seed(centroid, scale)).collect::<Result<_>>()?;
         Ok(self.totals.iter().sum())
     }
 
@@ -149,10 +150,10 @@ impl<T: Float> Session<T> for Parts<'_, T> {
         self.merge()
     }
 
-    fn inertia(&mut self) -> Result<Vec<u128>> {
-        let mut inertia = self.parts[0].inertia()?;
+    fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
+        let mut inertia = self.parts[0].inertia(scales)?;
         for part in &mut self.parts[1..] {
-            add(&mut inertia, &part.inertia()?);
+            add(&mut inertia, &part.inertia(scales)?);
         }
         Ok(inertia)
     }

@@ -17,10 +17,11 @@ pub(crate) mod variance;
 
 use self::passes::{HostPasses, Passes};
 use self::quanta::quanta;
-use self::survey::{count_bad, first_negative_weight};
+use self::survey::{check_weight_range, count_bad, count_weights_below, first_negative_weight};
 use self::variance::variance;
+use crate::distances::DistanceScale;
 use crate::error::{KMeansError, Result};
-use crate::fixed::{ColumnScale, DistanceScale, frexp, power_of_two};
+use crate::fixed::{ColumnScale, frexp, power_of_two};
 use crate::float::Float;
 use crate::params::{Init, NullPolicy, Params};
 use crate::reference;
@@ -41,9 +42,9 @@ pub struct Prepared {
     pub highs: Vec<f64>,
     /// One quantum a column.
     pub scales: Vec<ColumnScale>,
-    /// Scale of the integer distances in inertia and draws.
+    /// Base scale of the integer distances in inertia and draws.
     pub distances: DistanceScale,
-    /// Scale of the centroid shift: that of distances of weight 1.
+    /// Base scale of the centroid shift: that of distances of weight 1.
     pub shifts: DistanceScale,
     /// Mean variance of the features; 0 if `tol` is 0.
     pub variance: f64,
@@ -100,6 +101,10 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
     }
     if weighted && !(power_of_two(-64)..=power_of_two(64)).contains(&survey.largest_weight) {
         return Err(KMeansError::WeightOutOfRange { got: survey.largest_weight });
+    }
+    if weighted {
+        let range = [survey.smallest_weight, survey.largest_weight];
+        check_weight_range(range, survey.positive, |bound| count_weights_below(passes.parts(), bound, params.threads))?;
     }
     if params.k as u64 > survey.positive {
         return Err(KMeansError::TooFewDistinct { k: params.k, rows: survey.positive });

@@ -1,7 +1,8 @@
 //! Passes 1 and 2: which rows count, and the extents of columns and contributions.
 
 use super::tiles::{TILE, for_each_positive_tile, for_each_tile, merge_columns};
-use crate::error::KMeansError;
+use crate::error::{KMeansError, Result};
+use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::tile::{Part, Selection, Tile, WeightScale};
 
@@ -66,6 +67,8 @@ pub struct Survey {
     /// Largest magnitude over all kept rows, those of weight 0 too.
     pub largest: f64,
     pub largest_weight: f64,
+    /// Of the positive ones; infinite where there is none.
+    pub smallest_weight: f64,
     /// Or zero.
     pub all_weights_one: bool,
     pub any_negative_weight: bool,
@@ -82,6 +85,7 @@ impl Survey {
             columns: vec![Extent::EMPTY; d],
             largest: 0.0,
             largest_weight: 0.0,
+            smallest_weight: f64::INFINITY,
             all_weights_one: true,
             any_negative_weight: false,
             bad: 0,
@@ -93,6 +97,7 @@ impl Survey {
         self.columns.iter_mut().zip(&other.columns).for_each(|(a, b)| a.merge(b));
         self.largest = self.largest.max(other.largest);
         self.largest_weight = self.largest_weight.max(other.largest_weight);
+        self.smallest_weight = self.smallest_weight.min(other.smallest_weight);
         self.all_weights_one &= other.all_weights_one;
         self.any_negative_weight |= other.any_negative_weight;
         self.bad += other.bad;
@@ -115,6 +120,7 @@ pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Survey {
                 survey.largest = column[..tile.rows].iter().fold(survey.largest, |m, v| m.max(v.to_f64().abs()));
             }
             tile.drop_weightless();
+            survey.smallest_weight = tile.weights[..tile.rows].iter().fold(survey.smallest_weight, |m, w| m.min(*w));
         }
         survey.positive += tile.rows as u64;
         for (f, extent) in survey.columns.iter_mut().enumerate() {
@@ -146,6 +152,32 @@ pub fn first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Option<KMeansEr
         first += n as u64;
     }
     None
+}
+
+/// Refuses weights of which more than one in 1,000 lies below 2^-43 of the largest: `w^` keeps 53 bits below the largest, so these
+/// would keep fewer than ten. `smallest` and `largest` are those of the `positive` weights of kept rows; `below` counts those
+/// below a bound.
+///
+/// # Errors
+/// [`KMeansError::WeightRangeTooWide`].
+pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: impl FnOnce(f64) -> u64) -> Result<()> {
+    let bound = largest * power_of_two(-43);
+    let small = if smallest < bound { below(bound) } else { 0 };
+    if small * 1000 > positive { Err(KMeansError::WeightRangeTooWide { largest, small, positive }) } else { Ok(()) }
+}
+
+/// How many positive weights of kept rows are below a bound.
+pub fn count_weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> u64 {
+    let workers = for_each_positive_tile(
+        parts,
+        None,
+        threads,
+        || 0,
+        |count: &mut u64, tile| {
+            *count += tile.weights[..tile.rows].iter().filter(|w| **w < bound).count() as u64;
+        },
+    );
+    workers.into_iter().sum()
 }
 
 /// Counts what is wrong with the first bad column; weights come last.

@@ -7,17 +7,18 @@ use crate::backend::Session;
 use crate::error::Result;
 use crate::float::Float;
 use crate::params::{Init, Params};
+use crate::prepare::Prepared;
 
 /// The starting centroids of a restart: `(k, d)`, row-major.
 ///
 /// # Errors
 /// [`crate::KMeansError::TooFewDistinct`] when a method runs out of distinct rows.
-pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
     match &params.init {
         Init::Given(centroids) => Ok(centroids.iter().map(|&c| T::from_f64(c)).collect()),
         Init::Random => random::seed(session, params, restart),
         Init::KMeansPlusPlus => {
-            let centroids = plus_plus::seed(session, params, restart);
+            let centroids = plus_plus::seed(session, params, prepared.distances, restart);
             session.end_draws();
             centroids
         }

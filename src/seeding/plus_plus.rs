@@ -3,37 +3,61 @@
 //! D. Arthur and S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, with the greedy variant of their
 //! section 5: each step draws `2 + floor(ln k)` candidate rows with probability proportional to the squared distance to the
 //! nearest centroid so far, and takes the one that lowers the potential most (then the earlier).
+//!
+//! ```text
+//! potential = precise sum of the integer distances to the nearest centroid              src/distances.rs
+//! per step:   draw the candidates by the integers of the potential
+//!             potential of each candidate = potential - gain, summed again if it is not precise
+//!             take the candidate of least potential
+//! ```
 
 use crate::backend::Session;
+use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::params::Params;
 use crate::rng::{Stream, below, draw_u64};
 
-pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
+/// The starting centroids of a restart; `base` is the scale of the first distances.
+pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, base: DistanceScale, restart: u32) -> Result<Vec<T>> {
     let target = |total: u128, step: usize, trial: u32| {
         below(draw_u64(params.seed, Stream::PlusPlus, restart, step as u32, trial), total)
     };
     let trials = 2 + (params.k as f64).ln().floor() as u32;
+    let rows = session.positive_rows();
     let total = session.start_draws()?;
     let mut centroids = session.row(session.draw(target(total, 0, 0))?)?;
     if params.k == 1 {
         return Ok(centroids);
     }
     let d = centroids.len();
-    let mut total = session.take_seed(&centroids)?;
+    let total = session.take_seed(&centroids, base)?;
+    let mut potential = DistanceSum { total, scale: base }.precise(rows, |finer| session.take_seed(&centroids, finer))?;
     for step in 1..params.k {
-        if total == 0 {
-            return Err(KMeansError::TooFewDistinct { k: params.k, rows: session.positive_rows() });
+        if potential.total == 0 {
+            return Err(KMeansError::TooFewDistinct { k: params.k, rows });
         }
-        let targets: Vec<u128> = (0..trials).map(|trial| target(total, step, trial)).collect();
+        let targets: Vec<u128> = (0..trials).map(|trial| target(potential.total, step, trial)).collect();
         let (candidates, gains) = session.trials(&targets)?;
-        let best = gains.iter().enumerate().fold(0, |best, (i, gain)| if *gain > gains[best] { i } else { best });
-        let chosen = &candidates[best * d..][..d];
+        let last = &centroids[(step - 1) * d..];
+        let mut best: Option<(DistanceSum, &[T])> = None;
+        for (candidate, gain) in candidates.chunks_exact(d).zip(gains) {
+            let left = DistanceSum { total: potential.total - gain, scale: potential.scale };
+            // The gain of a row whose distance exceeds the finer range counts from the range: what is left is exact.
+            let left = left.precise(rows, |finer| {
+                let before = session.take_seed(last, finer)?;
+                Ok(before - session.gains(candidate)?[0])
+            })?;
+            if best.as_ref().is_none_or(|(least, _)| left.exact() < least.exact()) {
+                best = Some((left, candidate));
+            }
+        }
+        let Some((left, chosen)) = best else { unreachable!("there are at least two trials") };
         centroids.extend_from_slice(chosen);
+        potential = left;
         // The last centroid needs no distances: only whether there was one to take.
         if step + 1 < params.k {
-            total = session.take_seed(chosen)?;
+            potential.total = session.take_seed(chosen, left.scale)?;
         }
     }
     Ok(centroids)

@@ -70,7 +70,7 @@ impl Random {
     }
 }
 
-pub const KINDS: [&str; 12] = [
+pub const KINDS: [&str; 13] = [
     "blobs",
     "uniform",
     "lattice",
@@ -83,6 +83,7 @@ pub const KINDS: [&str; 12] = [
     "denormals",
     "tight blobs far apart",
     "one value",
+    "a row far out",
 ];
 
 /// `(n, d)`, row-major.
@@ -110,6 +111,8 @@ pub fn rows<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Ve
                 "sentinel" => random.normal(),
                 "constant columns" if f % 2 == 0 => 3.25,
                 "constant columns" => blob(random, f, b, 1.0),
+                "a row far out" if i == n / 3 && i > 0 => 1e12,
+                "a row far out" => random.normal(),
                 "denormals" if T::IS_F32 => (random.below(2000) as f64 - 1000.0) * 2f64.powi(-149),
                 "denormals" => (random.below(2000) as f64 - 1000.0) * 2f64.powi(-440),
                 "tight blobs far apart" => 1e5 * centres[b * d + f] + random.normal(),

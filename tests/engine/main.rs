@@ -2,6 +2,7 @@
 
 mod data;
 mod exactness;
+mod far;
 mod gpu;
 mod oracle;
 mod refusals;

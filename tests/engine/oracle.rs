@@ -95,6 +95,7 @@ pub struct Task<T> {
 pub enum Failure {
     TooFewDistinct,
     RangeTooWide,
+    WeightRangeTooWide,
 }
 
 #[derive(Debug)]
@@ -103,9 +104,83 @@ pub struct Answer<T> {
     pub centroids: Vec<Vec<T>>,
     pub sizes: Vec<u64>,
     pub inertia: f64,
+    /// Of each cluster.
+    pub inertias: Vec<f64>,
+    /// The inertia without any rounding: the sum of w^ times the reference distances.
+    pub true_inertia: Exact,
     /// Changed rows, shift, inertia.
     pub history: Vec<(u64, f64, f64)>,
-    integer_inertia: BigInt,
+    exact_inertia: Exact,
+}
+
+/// `integer * 2^unit`.
+#[derive(Debug, Clone)]
+pub struct Exact {
+    pub integer: BigInt,
+    pub unit: i32,
+}
+
+impl Exact {
+    fn new(integer: BigInt, unit: i32) -> Self {
+        Self { integer, unit }
+    }
+
+    fn in_unit(&self, unit: i32) -> BigInt {
+        &self.integer << (self.unit - unit)
+    }
+
+    fn sum(terms: &[Self]) -> Self {
+        let unit = terms.iter().map(|term| term.unit).min().unwrap_or(0);
+        Self::new(terms.iter().map(|term| term.in_unit(unit)).sum(), unit)
+    }
+
+    fn less_than(&self, other: &Self) -> bool {
+        let unit = self.unit.min(other.unit);
+        self.in_unit(unit) < other.in_unit(unit)
+    }
+
+    fn to_f64(&self) -> f64 {
+        round_ratio(&self.integer, &BigInt::from(1), self.unit)
+    }
+
+    /// Whether a float64 is this within 2^-40, relatively.
+    pub fn is_near(&self, value: f64) -> bool {
+        let (mantissa, exponent) = decode(value);
+        let unit = self.unit.min(exponent);
+        let (own, other) = (self.in_unit(unit), Self::new(mantissa, exponent).in_unit(unit));
+        let difference: BigInt = &own - other;
+        BigInt::from(difference.magnitude().clone()) << 40u32 <= own
+    }
+}
+
+/// `a * b` as a float64 would be if its exponent had no limits: 53 bits.
+fn product(a: f64, b: f64) -> Exact {
+    let ((a, p), (b, q)) = (decode(a), decode(b));
+    let exact = Exact::new(a * b, p + q);
+    let drop = (exact.integer.bits() as i32 - 53).max(0);
+    Exact::new(divide_to_even(&exact.integer, &two_to(drop).0), exact.unit + drop)
+}
+
+/// A weight times a distance in units of `2^unit`: a positive one counts at least one.
+fn integer(weight: f64, s: f64, unit: i32) -> BigInt {
+    if weight > 0.0 && s > 0.0 {
+        let term = product(weight, s);
+        let (up, down) = two_to(term.unit - unit);
+        divide_to_even(&(term.integer * up), &down).max(BigInt::from(1))
+    } else {
+        BigInt::from(0)
+    }
+}
+
+/// The sum of weights times distances of `count` rows in integers of `2^unit`, then of smaller units until it is precise.
+fn precise(terms: &[(f64, f64)], mut unit: i32, count: usize) -> Exact {
+    loop {
+        let total: BigInt = terms.iter().map(|(w, s)| integer(*w, *s, unit)).sum();
+        if total == BigInt::from(0) || total >= BigInt::from(count) << 41 {
+            return Exact::new(total, unit);
+        }
+        unit += total.bits() as i32 - 90;
+    }
 }
 
 struct Facts {
@@ -131,7 +206,7 @@ pub fn fit<T: Float>(task: &Task<T>) -> Result<Answer<T>, Failure> {
     for restart in 0..task.restarts {
         let start = seed(task, &facts, restart)?;
         let answer = lloyd(task, &facts, start)?;
-        if best.as_ref().is_none_or(|best| answer.integer_inertia < best.integer_inertia) {
+        if best.as_ref().is_none_or(|best| answer.exact_inertia.less_than(&best.exact_inertia)) {
             best = Some(answer);
         }
     }
@@ -141,9 +216,7 @@ pub fn fit<T: Float>(task: &Task<T>) -> Result<Answer<T>, Failure> {
 /// Minus the inertia of the rows under these centroids, whose values count in the scale of distances.
 pub fn score<T: Float>(task: &Task<T>, centroids: &[Vec<T>]) -> Result<f64, Failure> {
     let facts = learn(&Task { start: Start::Given(centroids.to_vec()), ..task.clone() })?;
-    let nearest = |x: &Vec<T>| centroids.iter().map(|c| reference::distance(x, c)).fold(f64::INFINITY, f64::min);
-    let total = task.rows.iter().zip(&facts.weights).map(|(x, w)| facts.distance(*w, nearest(x))).sum();
-    Ok(-facts.to_f64(&total, |units| units.0))
+    Ok(-precise(&facts.nearest(task, centroids), facts.base(), facts.positive()).to_f64())
 }
 
 fn learn<T: Float>(task: &Task<T>) -> Result<Facts, Failure> {
@@ -158,6 +231,12 @@ fn learn<T: Float>(task: &Task<T>) -> Result<Facts, Failure> {
         }
     };
     let rows: Vec<usize> = (0..n).filter(|&i| weights[i] > 0.0).collect();
+    if let Some(given) = &task.weights {
+        let bound = given.iter().copied().fold(0.0, f64::max) * 2f64.powi(-43);
+        if 1000 * rows.iter().filter(|&&i| given[i] < bound).count() > rows.len() {
+            return Err(Failure::WeightRangeTooWide);
+        }
+    }
     let column = |f: usize| rows.iter().map(move |&i| task.rows[i][f].to_f64());
     let lows: Vec<f64> = (0..d).map(|f| column(f).fold(f64::INFINITY, f64::min) + 0.0).collect();
     let highs: Vec<f64> = (0..d).map(|f| column(f).fold(f64::NEG_INFINITY, f64::max) + 0.0).collect();
@@ -213,15 +292,19 @@ fn learn<T: Float>(task: &Task<T>) -> Result<Facts, Failure> {
 }
 
 impl Facts {
-    fn distance(&self, weight: f64, s: f64) -> BigInt {
-        match self.distance_unit {
-            Some((unit, _)) if s > 0.0 && weight > 0.0 => quantise(weight * s, unit).max(BigInt::from(1)),
-            _ => BigInt::from(0),
-        }
+    /// Each row's weight and reference distance to the nearest of some centroids.
+    fn nearest<T: Float>(&self, task: &Task<T>, centroids: &[Vec<T>]) -> Vec<(f64, f64)> {
+        let nearest = |x: &Vec<T>| centroids.iter().map(|c| reference::distance(x, c)).fold(f64::INFINITY, f64::min);
+        task.rows.iter().zip(&self.weights).map(|(x, w)| (*w, nearest(x))).collect()
     }
 
-    fn to_f64(&self, total: &BigInt, unit: fn((i32, i32)) -> i32) -> f64 {
-        self.distance_unit.map_or(0.0, |units| round_ratio(total, &BigInt::from(1), unit(units)))
+    /// The unit of the first integers of a sum; any will do where all distances are 0.
+    fn base(&self) -> i32 {
+        self.distance_unit.map_or(0, |units| units.0)
+    }
+
+    fn positive(&self) -> usize {
+        self.weights.iter().filter(|w| **w > 0.0).count()
     }
 }
 
@@ -261,23 +344,26 @@ fn seed<T: Float>(task: &Task<T>, facts: &Facts, restart: u32) -> Result<Vec<Vec
         Start::PlusPlus => {
             let first = pick(&facts.integers, &below(draw(1, 0, 0), &facts.integers.iter().sum()));
             let mut centroids = vec![task.rows[first].clone()];
-            let potential = |centroids: &[Vec<T>]| -> Vec<BigInt> {
-                let nearest = |x: &Vec<T>| centroids.iter().map(|c| reference::distance(x, c)).fold(f64::INFINITY, f64::min);
-                task.rows.iter().zip(&facts.weights).map(|(x, w)| facts.distance(*w, nearest(x))).collect()
-            };
+            // The potential, by the unit of the one before.
+            let rows = facts.positive();
+            let potential = |centroids: &[Vec<T>], unit: i32| precise(&facts.nearest(task, centroids), unit, rows);
+            let mut current = potential(&centroids, facts.base());
             let trials = 2 + (1..).take_while(|m| (task.k as f64) >= std::f64::consts::E.powi(*m)).count() as u32;
             for step in 1..task.k {
-                let weights = potential(&centroids);
-                let total: BigInt = weights.iter().sum();
+                let Exact { integer: total, unit } = current.clone();
                 if total == BigInt::from(0) {
                     return Err(Failure::TooFewDistinct);
                 }
+                let near = facts.nearest(task, &centroids);
+                let weights: Vec<BigInt> = near.iter().map(|(w, s)| integer(*w, *s, unit)).collect();
                 let with = |trial: u32| {
                     let mut with = centroids.clone();
                     with.push(task.rows[pick(&weights, &below(draw(1, step, trial), &total))].clone());
                     with
                 };
-                centroids = (0..trials).map(with).min_by_key(|with| potential(with).iter().sum::<BigInt>()).unwrap();
+                let tried = (0..trials).map(with).map(|with| (potential(&with, unit), with));
+                let best = tried.reduce(|best, other| if other.0.less_than(&best.0) { other } else { best });
+                (current, centroids) = best.unwrap();
             }
             Ok(centroids)
         }
@@ -288,6 +374,7 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
     let (n, d, k) = (task.rows.len(), task.rows[0].len(), task.k);
     let counts = |i: usize| facts.weights[i] > 0.0;
     let positive = (0..n).filter(|&i| counts(i)).count();
+    let size = |labels: &[u32], j: usize| (0..n).filter(|&i| counts(i) && labels[i] as usize == j).count();
     let assign = |centroids: &[Vec<T>]| -> Vec<u32> {
         let label = |x: &Vec<T>| {
             let mut best = (f64::INFINITY, 0);
@@ -301,10 +388,12 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
         };
         task.rows.iter().map(label).collect()
     };
-    let inertia = |centroids: &[Vec<T>], labels: &[u32]| -> BigInt {
-        (0..n)
-            .map(|i| facts.distance(facts.weights[i], reference::distance(&task.rows[i], &centroids[labels[i] as usize])))
-            .sum()
+    let terms = |centroids: &[Vec<T>], labels: &[u32], j: usize| -> Vec<(f64, f64)> {
+        let rows = (0..n).filter(|&i| labels[i] as usize == j);
+        rows.map(|i| (facts.weights[i], reference::distance(&task.rows[i], &centroids[j]))).collect()
+    };
+    let inertia = |centroids: &[Vec<T>], labels: &[u32]| -> Vec<Exact> {
+        (0..k).map(|j| precise(&terms(centroids, labels, j), facts.base(), size(labels, j))).collect()
     };
     let mut labels = vec![u32::MAX; n];
     let mut history = Vec::new();
@@ -314,7 +403,6 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
         labels = new;
         let before = inertia(&centroids, &labels);
         // Relocation.
-        let size = |labels: &[u32], j: usize| (0..n).filter(|&i| counts(i) && labels[i] as usize == j).count();
         let away: Vec<f64> = (0..n).map(|i| reference::distance(&task.rows[i], &centroids[labels[i] as usize])).collect();
         let mut relocated = false;
         for j in 0..k {
@@ -331,7 +419,7 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
             relocated = true;
         }
         // Exact means.
-        let mut shift = BigInt::from(0);
+        let mut moves = Vec::new();
         let mut moved = relocated;
         for j in 0..k {
             let rows: Vec<usize> = (0..n).filter(|&i| counts(i) && labels[i] as usize == j).collect();
@@ -349,14 +437,13 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
             };
             let new: Vec<T> = (0..d).map(mean).collect();
             let s = reference::distance(&centroids[j], &new);
-            if let Some((_, unit)) = facts.distance_unit.filter(|_| s > 0.0) {
-                shift += quantise(s, unit).max(BigInt::from(1));
-            }
+            moves.push((1.0, s));
             moved |= centroids[j].iter().zip(&new).any(|(a, b)| a != b);
             centroids[j] = new;
         }
-        let shift = facts.to_f64(&shift, |units| units.1);
-        history.push((changed as u64, shift, facts.to_f64(&before, |units| units.0)));
+        let moving = moves.iter().filter(|(_, s)| *s > 0.0).count();
+        let shift = precise(&moves, facts.distance_unit.map_or(0, |units| units.1), moving).to_f64();
+        history.push((changed as u64, shift, Exact::sum(&before).to_f64()));
         let done = changed as f64 <= task.tol_labels * positive as f64 || shift <= task.tol * facts.variance;
         if done || iteration == task.max_iter {
             if moved {
@@ -365,7 +452,18 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
             break;
         }
     }
-    let total = inertia(&centroids, &labels);
-    let sizes = (0..k).map(|j| (0..n).filter(|&i| counts(i) && labels[i] as usize == j).count() as u64).collect();
-    Ok(Answer { labels, centroids, sizes, inertia: facts.to_f64(&total, |units| units.0), history, integer_inertia: total })
+    let clusters = inertia(&centroids, &labels);
+    let total = Exact::sum(&clusters);
+    let true_term = |(w, s): (f64, f64)| Exact::new(decode(w).0 * decode(s).0, decode(w).1 + decode(s).1);
+    let all: Vec<Exact> = (0..k).flat_map(|j| terms(&centroids, &labels, j)).map(true_term).collect();
+    Ok(Answer {
+        sizes: (0..k).map(|j| size(&labels, j) as u64).collect(),
+        labels,
+        inertia: total.to_f64(),
+        inertias: clusters.iter().map(Exact::to_f64).collect(),
+        true_inertia: Exact::sum(&all),
+        centroids,
+        history,
+        exact_inertia: total,
+    })
 }

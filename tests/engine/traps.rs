@@ -135,14 +135,17 @@ fn small_values_beside_a_huge_one() {
 #[test]
 fn a_cluster_of_tiny_weight_keeps_its_mean() {
     for value in [7.0, 0.7] {
-        let x = [1.0f64, 1.5, value, 1.25];
-        let weights = [1.0, 1.0, 1e-30, 1.0];
+        // One such weight in 1,000 is accepted.
+        let mut x = vec![1.0f64, 1.5, value, 1.25];
+        x.extend(vec![1.1; 996]);
+        let mut weights = vec![1.0; 1_000];
+        weights[2] = 1e-30;
         let estimator = KMeans::new(2).init(Init::Given(vec![1.2, value])).max_iter(3);
         let fitted =
             estimator.fit_features(&Features::from_columns([&x[..]]).unwrap(), Some(&Column::from_slice(&weights))).unwrap();
         let mean = fitted.model.centroids()[1];
         assert!((mean - value).abs() <= value * 2f64.powi(-36), "{mean} for a cluster {{{value}}}");
-        assert_eq!(fitted.model.sizes(), [3, 1]);
+        assert_eq!(fitted.model.sizes(), [999, 1]);
     }
 }
 

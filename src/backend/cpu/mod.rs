@@ -26,7 +26,8 @@ pub use simd::{InstructionSet, Task, Vector};
 
 use self::distances::own_distances;
 use self::seeds::Seeds;
-use super::{Assigned, Far, Session};
+use super::{Assigned, Far, Scales, Session};
+use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::parallel::{for_each_task, workers_for};
@@ -192,7 +193,7 @@ enum Pass<'p> {
     /// New labels and deltas; then the inertia if asked for.
     Assign { want_inertia: bool },
     /// The inertia under the labels as they are.
-    Inertia,
+    Inertia { scales: Scales<'p> },
     /// The farthest rows of the clusters that may give one.
     Farthest { count: usize, donors: &'p [bool] },
 }
@@ -239,11 +240,13 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
             }
             match self.pass {
                 Pass::Assign { want_inertia: false } => {}
-                Pass::Assign { .. } | Pass::Inertia => {
+                Pass::Assign { .. } => {
                     own_distances(tile, self.table, labels, distances);
-                    for r in 0..tile.rows {
-                        inertia[labels[r] as usize] += self.prepared.distances.quantise(tile.weights[r], distances[r]);
-                    }
+                    add_inertia(tile, labels, distances, Scales::Same(self.prepared.distances), inertia);
+                }
+                Pass::Inertia { scales } => {
+                    own_distances(tile, self.table, labels, distances);
+                    add_inertia(tile, labels, distances, scales, inertia);
                 }
                 Pass::Farthest { count, donors } => {
                     own_distances(tile, self.table, labels, distances);
@@ -260,6 +263,16 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
             }
             at += tile.rows;
         }
+    }
+}
+
+/// Adds the weighted distances of a tile's rows to the inertia of their clusters.
+#[inline(always)]
+fn add_inertia<T: Float>(tile: &Tile<T>, labels: &[u32], distances: &[f64], scales: Scales<'_>, inertia: &mut [u128]) {
+    let rows = labels.iter().zip(&tile.weights).zip(distances).take(tile.rows);
+    match scales {
+        Scales::Same(scale) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scale.quantise(w, s)),
+        Scales::Each(scales) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scales[j as usize].quantise(w, s)),
     }
 }
 
@@ -353,10 +366,10 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         Ok(seeds.gains(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), candidates))
     }
 
-    fn take_seed(&mut self, centroid: &[T]) -> Result<u128> {
+    fn take_seed(&mut self, centroid: &[T], scale: DistanceScale) -> Result<u128> {
         let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
         let Some(seeds) = seeds else { unreachable!("draws were started") };
-        seeds.take(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), centroid);
+        seeds.take(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), centroid, scale);
         Ok(seeds.total())
     }
 
@@ -412,9 +425,9 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         Ok(())
     }
 
-    fn inertia(&mut self) -> Result<Vec<u128>> {
+    fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
         self.workers.iter_mut().for_each(|worker| worker.inertia = vec![0; self.k]);
-        self.pass(Pass::Inertia);
+        self.pass(Pass::Inertia { scales });
         Ok(self.take_inertia())
     }
 

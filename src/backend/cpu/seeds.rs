@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use super::TaskRows;
 use super::distances::distances_to;
 use super::simd::{InstructionSet, Task, Vector};
+use crate::distances::DistanceScale;
 use crate::float::Float;
 use crate::parallel::for_each_task;
 use crate::prepare::Prepared;
@@ -16,12 +17,13 @@ pub struct Seeds {
     nearest: Vec<f64>,
     /// Total draw weight of each task.
     totals: Vec<u128>,
-    any_taken: bool,
+    /// Of the integer distances; none before the first centroid is taken.
+    scale: Option<DistanceScale>,
 }
 
 impl Seeds {
     pub fn new(totals: Vec<u128>, rows: usize) -> Self {
-        Self { nearest: vec![f64::INFINITY; rows], totals, any_taken: false }
+        Self { nearest: vec![f64::INFINITY; rows], totals, scale: None }
     }
 
     pub fn total(&self) -> u128 {
@@ -41,10 +43,9 @@ impl Seeds {
 
     /// The draw weight of a row of weight `w^`.
     pub fn weight(&self, row: usize, weight: f64, prepared: &Prepared) -> u128 {
-        if self.any_taken {
-            prepared.distances.quantise(weight, self.nearest[row])
-        } else {
-            prepared.weights.map_or(1, |scale| scale.integer(weight) as u128)
+        match self.scale {
+            Some(scale) => scale.quantise(weight, self.nearest[row]),
+            None => prepared.weights.map_or(1, |scale| scale.integer(weight) as u128),
         }
     }
 
@@ -60,9 +61,10 @@ impl Seeds {
     ) -> Vec<u128> {
         let m = candidates.len() / part.features.n_features();
         let mut workers: Vec<_> = tiles.map(|tile| (tile, vec![0u128; m])).collect();
-        let nearest = &self.nearest;
+        let (nearest, scale) = (&self.nearest, self.scale.unwrap_or(DistanceScale::NONE));
         for_each_task(&mut workers, tasks.iter(), |(tile, gains), task| {
-            set.run(Gains { part, prepared, tile, task, nearest: &nearest[task.first..][..task.kept], candidates, gains });
+            let nearest = &nearest[task.first..][..task.kept];
+            set.run(Gains { part, prepared, tile, task, nearest, scale, candidates, gains });
         });
         workers.into_iter().fold(vec![0; m], |mut all, (_, gains)| {
             all.iter_mut().zip(gains).for_each(|(a, b)| *a += b);
@@ -70,7 +72,8 @@ impl Seeds {
         })
     }
 
-    /// Takes a centroid.
+    /// Takes a centroid; distances count in this scale from now on.
+    #[expect(clippy::too_many_arguments)]
     pub fn take<'t, T: Float>(
         &mut self,
         set: InstructionSet,
@@ -79,8 +82,9 @@ impl Seeds {
         tasks: &[TaskRows],
         tiles: impl Iterator<Item = &'t mut Tile<T>>,
         centroid: &[T],
+        scale: DistanceScale,
     ) {
-        self.any_taken = true;
+        self.scale = Some(scale);
         let mut rest = self.nearest.as_mut_slice();
         let totals = self.totals.iter_mut().map(Mutex::new);
         let work = tasks.iter().zip(totals).map(move |(task, total)| {
@@ -90,7 +94,7 @@ impl Seeds {
         });
         let mut tiles: Vec<_> = tiles.collect();
         for_each_task(&mut tiles, work, |tile, (task, total, nearest)| {
-            let sum = set.run(Take { part, prepared, tile, task, nearest, centroid });
+            let sum = set.run(Take { part, prepared, tile, task, nearest, scale, centroid });
             **total.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = sum;
         });
     }
@@ -103,6 +107,7 @@ struct Gains<'p, 'a, T> {
     tile: &'p mut Tile<T>,
     task: &'p TaskRows,
     nearest: &'p [f64],
+    scale: DistanceScale,
     candidates: &'p [T],
     gains: &'p mut [u128],
 }
@@ -123,7 +128,7 @@ impl<T: Float> Task for Gains<'_, '_, T> {
                     // Integer distances grow with s, so only rows that come nearer change.
                     if s < near {
                         let weight = tile.weights[r];
-                        *gain += self.prepared.distances.quantise(weight, *near) - self.prepared.distances.quantise(weight, *s);
+                        *gain += self.scale.quantise(weight, *near) - self.scale.quantise(weight, *s);
                     }
                 }
             }
@@ -139,6 +144,7 @@ struct Take<'p, 'a, T> {
     tile: &'p mut Tile<T>,
     task: &'p TaskRows,
     nearest: &'p mut [f64],
+    scale: DistanceScale,
     centroid: &'p [T],
 }
 
@@ -153,7 +159,7 @@ impl<T: Float> Task for Take<'_, '_, T> {
             distances_to(tile, self.centroid, &mut s);
             for (r, (s, near)) in s.iter().zip(&mut self.nearest[at..at + tile.rows]).enumerate() {
                 *near = if *s < *near { *s } else { *near };
-                total += self.prepared.distances.quantise(tile.weights[r], *near);
+                total += self.scale.quantise(tile.weights[r], *near);
             }
             at += tile.rows;
         });

@@ -3,7 +3,8 @@
 use super::device::Plain;
 use super::rows::RowsArgument;
 use crate::certify::ExpandedTerms;
-use crate::fixed::{ColumnScale, DistanceScale, Limbs};
+use crate::distances::DistanceScale;
+use crate::fixed::{ColumnScale, Limbs};
 
 /// `Factors`: a column's quantum.
 #[repr(C)]
@@ -31,6 +32,9 @@ pub struct DistanceArgument {
     quantum_exponent: i32,
     none: i32,
 }
+
+// SAFETY: numbers without padding.
+unsafe impl Plain for DistanceArgument {}
 
 impl From<&DistanceScale> for DistanceArgument {
     fn from(scale: &DistanceScale) -> Self {
@@ -227,7 +231,7 @@ pub struct Part {
     moved: u32,
     empty: u32,
     not_finite: u32,
-    unused: u32,
+    terms: u32,
 }
 // SAFETY: numbers without padding.
 unsafe impl Plain for Part {}
@@ -276,6 +280,7 @@ pub struct Update<T> {
     pub control: u64,
     pub records: u64,
     pub parts: u64,
+    pub distances: u64,
     pub shifts: DistanceArgument,
     pub largest_changed: f64,
     pub largest_shift: f64,
@@ -293,6 +298,7 @@ pub struct Inertia {
     pub labels: LabelsArgument,
     pub centroids: u64,
     pub scale: DistanceArgument,
+    pub scales: u64,
     pub pending: u64,
     pub k: i32,
     pub table_copies: i32,

@@ -7,6 +7,7 @@ use super::chunks::Chunks;
 use super::device::{Buffer, Plain};
 use super::seeds::{self, DeviceSeeds};
 use super::stream::seeds::StreamedSeeds;
+use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::partial::UNASSIGNED;
@@ -64,7 +65,7 @@ impl<T: Float + Plain> Draws<T> {
     /// Makes every row's draw weight its `w^`; `k` centroids may be taken.
     pub fn start(chunks: &Chunks<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
         Ok(match chunks {
-            Chunks::Resident(rows) => Self::Resident(DeviceSeeds::start(rows, prepared.weights, &prepared.distances)?),
+            Chunks::Resident(rows) => Self::Resident(DeviceSeeds::start(rows, prepared.weights)?),
             Chunks::Streamed(stream) => Self::Streamed(StreamedSeeds::start(stream, prepared, k)?),
         })
     }
@@ -92,9 +93,15 @@ impl<T: Float + Plain> Draws<T> {
         on_rows!(self, chunks, |seeds, rows| seeds.trials(rows, targets), seeds.trials(rows, labels, targets))
     }
 
-    /// Takes a centroid. Returns the total.
-    pub fn take(&mut self, chunks: &Chunks<'_, T>, labels: &SeedLabels<'_>, centroid: &[T]) -> Result<u128> {
-        on_rows!(self, chunks, |seeds, rows| seeds.take(rows, centroid), seeds.take(rows, labels, centroid))
+    /// Takes a centroid, or that which was taken last again; distances count in this scale from now on. Returns the total.
+    pub fn take(
+        &mut self,
+        chunks: &Chunks<'_, T>,
+        labels: &SeedLabels<'_>,
+        centroid: &[T],
+        scale: DistanceScale,
+    ) -> Result<u128> {
+        on_rows!(self, chunks, |seeds, rows| seeds.take(rows, centroid, scale), seeds.take(rows, labels, centroid, scale))
     }
 }
 

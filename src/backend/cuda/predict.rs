@@ -24,13 +24,14 @@ use super::prepare::DevicePasses;
 use super::rows::{DeviceRows, RowsArgument};
 use super::upload::upload;
 use crate::backend::select::{Job, Shape};
+use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::model::{Model, Prediction};
 use crate::predict::{ScoreScales, centroid_extents, reserve};
 use crate::prepare::passes::Passes;
-use crate::prepare::survey::first_negative_weight;
+use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
 use crate::tile::Part;
 
 /// A label that is none.
@@ -378,6 +379,10 @@ pub fn inertia<T: Float + Plain>(
         highs[f] = highs[f].max(column.high);
     }
     let scales = ScoreScales::new::<T>(&lows, &highs, weights.map(|_| survey.largest_weight))?;
+    if weights.is_some() {
+        let range = [survey.smallest_weight, survey.largest_weight];
+        check_weight_range(range, survey.positive, |bound| count_weights_below(passes.parts(), bound, 0))?;
+    }
     if survey.bad == features.n_rows() as u64 {
         return Ok(0.0);
     }
@@ -386,25 +391,43 @@ pub fn inertia<T: Float + Plain>(
     }
     let rows = passes.into_chunks().into_resident()?;
     let labels = table.assign(&queue, &rows)?;
-    let (centroids, pending) = (queue.upload(&model.centroids)?, queue.zeros::<u64>(4 * table.k)?);
-    let table_copies = copies(table.k * 2, TABLE_BYTES, MOST_TABLE_BYTES);
-    let argument = Inertia {
-        rows: rows.argument(),
-        labels: LabelsArgument { at: labels.at(), bytes: 4 },
-        centroids: centroids.at(),
-        scale: DistanceArgument::from(&scales.distances),
-        pending: pending.at(),
-        k: table.k as i32,
-        table_copies: table_copies as i32,
-    };
-    let shared = (table_copies * table.k * 16) as u32;
-    let kernel = table.kernel("distances", "inertia_*")?;
-    // SAFETY: mirrored; there is a label a row, all below k, and the shared memory holds a cell of 8 bytes for each of 2 k limbs.
-    unsafe { table.launch(&queue, kernel, [THREADS, shared], rows.n.div_ceil(THREADS as usize), &argument)? };
-    let limb = |halves: &[u64]| (i128::from(halves[1] as i64) << 32) + i128::from(halves[0]);
-    let totals = pending.to_vec()?;
-    let total: i128 = totals.chunks_exact(4).map(|p| (limb(&p[..2]) << 45) + limb(&p[2..])).sum();
-    Ok(scales.distances.to_f64(total as u128))
+    let centroids = queue.upload(&model.centroids)?;
+    let total = |scale: DistanceScale| table.total_distance(&queue, &rows, &labels, &centroids, scale);
+    let first = DistanceSum { total: total(scales.distances)?, scale: scales.distances };
+    Ok(first.precise(survey.positive, total)?.to_f64())
+}
+
+impl<T: Float + Plain> DeviceTable<T> {
+    /// The sum of the integer distances of the rows to the centroids of their labels.
+    fn total_distance(
+        &self,
+        queue: &Queue,
+        rows: &DeviceRows<T>,
+        labels: &Buffer<u32>,
+        centroids: &Buffer<T>,
+        scale: DistanceScale,
+    ) -> Result<u128> {
+        let pending = queue.zeros::<u64>(4 * self.k)?;
+        let table_copies = copies(self.k * 2, TABLE_BYTES, MOST_TABLE_BYTES);
+        let argument = Inertia {
+            rows: rows.argument(),
+            labels: LabelsArgument { at: labels.at(), bytes: 4 },
+            centroids: centroids.at(),
+            scale: DistanceArgument::from(&scale),
+            scales: 0,
+            pending: pending.at(),
+            k: self.k as i32,
+            table_copies: table_copies as i32,
+        };
+        let shared = (table_copies * self.k * 16) as u32;
+        let kernel = self.kernel("distances", "inertia_*")?;
+        let blocks = rows.n.div_ceil(THREADS as usize);
+        // SAFETY: mirrored; there is a label a row, all below k, and the shared memory holds a cell of 8 bytes for each of 2 k limbs.
+        unsafe { self.launch(queue, kernel, [THREADS, shared], blocks, &argument)? };
+        let limb = |halves: &[u64]| (i128::from(halves[1] as i64) << 32) + i128::from(halves[0]);
+        let totals = pending.to_vec()?;
+        Ok(totals.chunks_exact(4).map(|p| ((limb(&p[..2]) << 45) + limb(&p[2..])) as u128).sum())
+    }
 }
 
 #[cfg(test)]

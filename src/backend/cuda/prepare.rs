@@ -73,6 +73,7 @@ struct WeightSurveyArgument {
 #[derive(Debug, Clone, Copy, Default)]
 struct WeightFacts {
     largest: f64,
+    smallest: f64,
     positive: u64,
     other_than_one: u32,
     negative: u32,
@@ -232,6 +233,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         let facts = pieces.to_vec()?;
         let survey = Survey {
             largest_weight: facts.iter().fold(0.0, |m, facts| m.max(facts.largest)),
+            smallest_weight: facts.iter().fold(f64::INFINITY, |m, facts| m.min(facts.smallest)),
             all_weights_one: facts.iter().all(|facts| facts.other_than_one == 0),
             any_negative_weight: facts.iter().any(|facts| facts.negative != 0),
             positive: facts.iter().map(|facts| facts.positive).sum(),
@@ -370,7 +372,7 @@ mod tests {
     #[test]
     fn arguments_have_the_sizes_of_the_kernels() {
         assert_eq!(size_of::<SurveyArgument>(), 48);
-        assert_eq!((size_of::<ChunkExtent>(), size_of::<WeightFacts>()), (48, 32));
+        assert_eq!((size_of::<ChunkExtent>(), size_of::<WeightFacts>()), (48, 40));
         assert_eq!(
             (size_of::<CountSmallArgument>(), size_of::<VarianceArgument>(), size_of::<MomentsArgument>()),
             (56, 56, 56)

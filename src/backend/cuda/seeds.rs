@@ -4,8 +4,9 @@
 use super::arguments::DistanceArgument;
 use super::device::{Buffer, Plain, Queue};
 use super::rows::{DeviceRows, RowsArgument};
+use crate::distances::DistanceScale;
 use crate::error::Result;
-use crate::fixed::{DistanceScale, power_of_two};
+use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::tile::WeightScale;
 
@@ -24,7 +25,8 @@ const MOST_AT_ONCE: usize = 12;
 /// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
 pub struct DeviceSeeds<T> {
     weights: Option<WeightScale>,
-    distances: DistanceArgument,
+    /// Of the integer distances, once a centroid was taken.
+    scale: DistanceArgument,
     ranges: Ranges,
     /// Reference distance to the nearest centroid taken; nothing before the first.
     nearest: Buffer<f64>,
@@ -139,11 +141,11 @@ struct GainsArgument {
 
 impl<T: Float + Plain> DeviceSeeds<T> {
     /// Makes every row's draw weight its `w^`.
-    pub fn start(rows: &DeviceRows<T>, weights: Option<WeightScale>, distances: &DistanceScale) -> Result<Self> {
+    pub fn start(rows: &DeviceRows<T>, weights: Option<WeightScale>) -> Result<Self> {
         let ranges = Ranges::new(rows.n);
         let mut seeds = Self {
             weights,
-            distances: distances.into(),
+            scale: (&DistanceScale::NONE).into(),
             ranges,
             nearest: rows.queue.alloc(rows.stride)?,
             taken: false,
@@ -171,7 +173,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         };
         let weight_to_integer = self.weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent));
         let nearest = self.nearest.at();
-        DrawsArgument { nearest, scale: self.distances, weight_to_integer, ..draws(rows, self.ranges, kind) }
+        DrawsArgument { nearest, scale: self.scale, weight_to_integer, ..draws(rows, self.ranges, kind) }
     }
 
     /// The first row whose running total of draw weights, in row order, exceeds `target`.
@@ -209,7 +211,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
                 nearest: self.nearest.at(),
                 candidates: candidates.at_index(first * rows.d),
                 gains: gains.at_index(first),
-                scale: self.distances,
+                scale: self.scale,
                 m: here as i32,
                 unused: 0,
             };
@@ -220,9 +222,10 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         Ok(gains)
     }
 
-    /// Takes a centroid: draw weights become integer distances to the nearest one taken. Returns the total.
-    pub fn take(&mut self, rows: &DeviceRows<T>, centroid: &[T]) -> Result<u128> {
+    /// Takes a centroid: draw weights become integer distances to the nearest one taken, in this scale. Returns the total.
+    pub fn take(&mut self, rows: &DeviceRows<T>, centroid: &[T], scale: DistanceScale) -> Result<u128> {
         assert_eq!(centroid.len(), rows.d);
+        self.scale = (&scale).into();
         let queue = &rows.queue;
         let (centroid, total) = (queue.upload(centroid)?, queue.zeros::<u128>(1)?);
         let kernel = queue.gpu.kernel("seed", if T::IS_F32 { "seed_take_f32" } else { "seed_take_f64" })?;
@@ -233,7 +236,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             centroid: centroid.at(),
             totals: self.totals.at(),
             total: total.at(),
-            scale: self.distances,
+            scale: self.scale,
             range: self.ranges.rows as u64,
             ranges: self.ranges.count as u32,
             first: i32::from(!self.taken),
@@ -280,7 +283,7 @@ fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind: Draw) -> 
     DrawsArgument {
         w: rows.weights.as_ref().map_or(0, Buffer::at),
         nearest: 0,
-        scale: (&DistanceScale::new(0.0, 1.0)).into(),
+        scale: (&DistanceScale::NONE).into(),
         weight_to_integer: 1.0,
         n: rows.n as u64,
         range: ranges.rows as u64,

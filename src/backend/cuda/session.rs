@@ -32,7 +32,8 @@ use super::chunks::{Chunk, Chunks};
 use super::device::{Buffer, Plain, Queue};
 use super::draws::{self, Draws, SeedLabels};
 use super::plan::{Launch, Plan, Strategy, settle_values};
-use crate::backend::{Assigned, Far, Iteration, Progress, Session, Stop};
+use crate::backend::{Assigned, Far, Iteration, Progress, Scales, Session, Stop};
+use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
@@ -79,6 +80,8 @@ pub struct CudaSession<'a, T> {
     control: Buffer<Control>,
     records: Buffer<Record>,
     parts: Buffer<Part>,
+    /// How far each cluster moved, squared.
+    distances: Buffer<f64>,
     contested: Buffer<Contested>,
     seeds: Option<Draws<T>>,
     /// The host's copy of the sums, where it is current.
@@ -142,6 +145,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             control: self.control.at(),
             records: self.records.at(),
             parts: self.parts.at(),
+            distances: self.distances.at(),
             shifts: DistanceArgument::from(&self.prepared.shifts),
             largest_changed: stop.changed,
             largest_shift: stop.shift,
@@ -314,9 +318,9 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
         seeds.trials(&self.rows, &seed_labels(&self.labels, &self.plan), targets)
     }
 
-    fn take_seed(&mut self, centroid: &[T]) -> Result<u128> {
+    fn take_seed(&mut self, centroid: &[T], scale: DistanceScale) -> Result<u128> {
         let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.take(&self.rows, &seed_labels(&self.labels, &self.plan), centroid)
+        seeds.take(&self.rows, &seed_labels(&self.labels, &self.plan), centroid, scale)
     }
 
     fn end_draws(&mut self) {
@@ -334,7 +338,8 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
-        let mut inertia = if want_inertia { Some(PendingInertia::new(&self.queue, self.k)?) } else { None };
+        let base = Scales::Same(self.prepared.distances);
+        let mut inertia = if want_inertia { Some(PendingInertia::new(&self.queue, self.k, base)?) } else { None };
         self.start(centroids)?;
         self.launch_assign(inertia.as_mut())?;
         let changed = self.gather()?;
@@ -418,8 +423,8 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
         self.move_row(row, to)
     }
 
-    fn inertia(&mut self) -> Result<Vec<u128>> {
-        let mut inertia = PendingInertia::new(&self.queue, self.k)?;
+    fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
+        let mut inertia = PendingInertia::new(&self.queue, self.k, scales)?;
         self.rows.visit(|chunk| self.add_inertia(chunk, self.current, &mut inertia))?;
         inertia.total()
     }

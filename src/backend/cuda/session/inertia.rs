@@ -1,9 +1,11 @@
 //! The inertia of each cluster, added up chunk by chunk.
 
 use super::{CudaSession, MOST_PENDING};
+use crate::backend::Scales;
 use crate::backend::cuda::arguments::{DistanceArgument, Inertia};
 use crate::backend::cuda::chunks::Chunk;
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
+use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 
@@ -15,11 +17,21 @@ pub struct PendingInertia {
     rows: usize,
     /// What was taken from there.
     clusters: Vec<u128>,
+    /// Of all clusters, or of each.
+    scale: DistanceArgument,
+    scales: Option<Buffer<DistanceArgument>>,
 }
 
 impl PendingInertia {
-    pub fn new(queue: &Queue, k: usize) -> Result<Self> {
-        Ok(Self { pending: queue.zeros(k * 4)?, rows: 0, clusters: vec![0; k] })
+    pub fn new(queue: &Queue, k: usize, scales: Scales<'_>) -> Result<Self> {
+        let (scale, scales) = match scales {
+            Scales::Same(scale) => (scale, None),
+            Scales::Each(scales) => {
+                let arguments: Vec<DistanceArgument> = scales.iter().map(DistanceArgument::from).collect();
+                (DistanceScale::NONE, Some(queue.upload(&arguments)?))
+            }
+        };
+        Ok(Self { pending: queue.zeros(k * 4)?, rows: 0, clusters: vec![0; k], scale: (&scale).into(), scales })
     }
 
     fn take(&mut self) -> Result<()> {
@@ -49,7 +61,8 @@ impl<T: Float + Plain> CudaSession<'_, T> {
             rows: chunk.rows.argument(),
             labels: self.labels_argument(which, chunk.first),
             centroids: self.centroids.at(),
-            scale: DistanceArgument::from(&self.prepared.distances),
+            scale: inertia.scale,
+            scales: inertia.scales.as_ref().map_or(0, Buffer::at),
             pending: inertia.pending.at(),
             k: self.k as i32,
             table_copies: self.plan.inertia_copies as i32,

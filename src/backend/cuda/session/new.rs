@@ -79,6 +79,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             control: queue.zeros(1)?,
             records: queue.zeros(LONGEST_BATCH as usize)?,
             parts: queue.alloc(plan.update.blocks.max(plan.start.blocks) as usize)?,
+            distances: queue.alloc(k)?,
             contested: queue.alloc(if plan.rest.is_some() || running.is_some() { n } else { 0 })?,
             seeds: None,
             partial: None,

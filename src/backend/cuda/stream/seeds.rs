@@ -8,8 +8,8 @@ use crate::backend::cuda::device::{Buffer, Plain};
 use crate::backend::cuda::draws::SeedLabels;
 use crate::backend::cuda::rows::RowsArgument;
 use crate::backend::cuda::seeds::weight_totals;
+use crate::distances::DistanceScale;
 use crate::error::Result;
-use crate::fixed::DistanceScale;
 use crate::float::Float;
 use crate::parallel::{for_each_task, workers_for};
 use crate::prepare::Prepared;
@@ -24,7 +24,8 @@ const MOST_AT_ONCE: usize = 8;
 /// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
 pub struct StreamedSeeds<T> {
     weights: Option<WeightScale>,
-    distances: DistanceScale,
+    /// Of the integer distances, once a centroid was taken.
+    scale: DistanceScale,
     n: usize,
     d: usize,
     ranges: Ranges,
@@ -109,7 +110,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         let ranges = Ranges::new(n, stream.chunk_rows());
         let mut seeds = Self {
             weights: prepared.weights,
-            distances: prepared.distances,
+            scale: DistanceScale::NONE,
             n,
             d,
             ranges,
@@ -154,15 +155,28 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         Ok((candidates, gains))
     }
 
-    /// Takes a centroid: draw weights become integer distances to the nearest one taken. Returns the total.
+    /// Takes a centroid: draw weights become integer distances to the nearest one taken, in this scale. Returns the total. That
+    /// which was taken last may be taken again.
     ///
-    /// One of the last trials' candidates needs no pass: the next one will take it.
-    pub fn take(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, centroid: &[T]) -> Result<u128> {
+    /// One of the last trials' candidates needs no pass, if the scale is theirs: the next one will take it.
+    pub fn take(
+        &mut self,
+        stream: &Stream<'_, T>,
+        labels: &SeedLabels<'_>,
+        centroid: &[T],
+        scale: DistanceScale,
+    ) -> Result<u128> {
         assert_eq!(centroid.len(), self.d);
-        let same = |a: &T, b: &T| a.to_f64().to_bits() == b.to_f64().to_bits();
-        let tried = self.trial.take().and_then(|(candidates, mut totals)| {
-            let mut candidates = candidates.chunks_exact(self.d);
-            let tried = candidates.position(|candidate| candidate.iter().zip(centroid).all(|(a, b)| same(a, b)))?;
+        let bits = |x: &T| x.to_f64().to_bits();
+        let same = |other: &[T]| other.iter().map(bits).eq(centroid.iter().map(bits));
+        let trial = self.trial.take().filter(|_| self.scale == scale);
+        self.scale = scale;
+        if self.taken.chunks_exact(self.d).next_back().is_some_and(same) {
+            self.totals = self.pass(stream, labels, &[])?.swap_remove(0);
+            return Ok(self.total());
+        }
+        let tried = trial.and_then(|(candidates, mut totals)| {
+            let tried = candidates.chunks_exact(self.d).position(same)?;
             Some(totals.swap_remove(tried))
         });
         if self.known * self.d < self.taken.len() {
@@ -209,7 +223,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                     points: points.at(),
                     totals: totals.at_index(first * all + self.ranges.before(chunk.first)),
                     stride: all as u64,
-                    scale: (&self.distances).into(),
+                    scale: (&self.scale).into(),
                     range: self.ranges.rows as u64,
                     ranges: count as u32,
                     split,
@@ -271,7 +285,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                 let own = drawn.labels.get(place).map(|&label| label as usize);
                 let seeds = own.into_iter().chain(self.known..self.taken.len() / self.d);
                 let near = seeds.map(|seed| reference::distance(x, &self.taken[seed * self.d..][..self.d]));
-                self.distances.quantise(w, near.fold(f64::INFINITY, f64::min))
+                self.scale.quantise(w, near.fold(f64::INFINITY, f64::min))
             };
             match left.checked_sub(weight) {
                 Some(rest) => left = rest,
