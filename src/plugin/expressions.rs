@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use polars::prelude::*;
-use pyo3_polars::derive::polars_expr;
 
+use super::entry::expression;
 use super::options::{FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid, is_struct};
 use crate::error::{KMeansError, Result};
 use crate::frame::{FrameFit, check_weight, float_type};
@@ -181,7 +181,6 @@ fn nulls(n: usize, dtype: &DataType) -> PolarsResult<Series> {
 }
 
 /// Labels (or the struct of label and distances) of the rows of a fit.
-#[polars_expr(output_type_func_with_kwargs=kmeans_field)]
 fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let call = Call::of_struct(inputs, &kwargs)?;
     let n = call.features[0].len();
@@ -209,7 +208,6 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 }
 
 /// The centroid frame of a fit as one list of structs; null if there are too few distinct rows and that is to give nulls.
-#[polars_expr(output_type_func_with_kwargs=centroids_field)]
 fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
     let field = centroids_field(&fields, kwargs.clone())?;
@@ -226,7 +224,6 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 
 /// A fitted model as one binary value, with where it was fitted and why there, which are no part of the model; nulls if there
 /// are too few distinct rows and that is to give nulls.
-#[polars_expr(output_type_func_with_kwargs=model_field)]
 fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let model = Call::new(inputs, &kwargs)?.fit_model(&kwargs)?;
     let choice = model.as_ref().and_then(|model| model.choice().cloned());
@@ -241,7 +238,6 @@ fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 }
 
 /// Labels (or the struct) of rows under a model: row by row.
-#[polars_expr(output_type_func_with_kwargs=predict_field)]
 fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     let model = model.on(device(&kwargs.device)?);
@@ -253,7 +249,6 @@ fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
 }
 
 /// Distances of rows to every centroid: row by row.
-#[polars_expr(output_type_func_with_kwargs=transform_field)]
 fn transform(inputs: &[Series], kwargs: TransformOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     if model.n_clusters() != kwargs.k {
@@ -263,10 +258,16 @@ fn transform(inputs: &[Series], kwargs: TransformOptions) -> PolarsResult<Series
 }
 
 /// Minus the inertia of the rows under a model.
-#[polars_expr(output_type_func_with_kwargs=score_field)]
 fn score(inputs: &[Series], kwargs: ScoreOptions) -> PolarsResult<Series> {
     let (model, mut columns) = with_model(inputs)?;
     let weights = if kwargs.weighted { columns.pop() } else { None };
     let score = model.on(device(&kwargs.device)?).score_columns(&columns, weights.as_ref())?;
     Ok(Float64Chunked::from_slice("score".into(), &[score]).into_series())
 }
+
+expression!(kmeans(FitOptions) -> kmeans_field);
+expression!(centroids(FitOptions) -> centroids_field);
+expression!(fit_model(FitOptions) -> model_field);
+expression!(predict(PredictOptions) -> predict_field);
+expression!(transform(TransformOptions) -> transform_field);
+expression!(score(ScoreOptions) -> score_field);

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "cuda")]
 mod benchmark;
+mod entry;
 mod expressions;
 mod options;
 
