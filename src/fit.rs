@@ -22,6 +22,7 @@ use crate::backend::{Iteration, Parts, Progress, Session, Stop};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::memory;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Settings};
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::{History, KMeans, Params};
@@ -42,19 +43,35 @@ impl KMeans {
         self.fit_parts(vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect())
     }
 
+    /// As [`KMeans::fit_features`]; labels, which from a GPU take as long as many an iteration, only if they are wanted.
+    #[cfg(feature = "serde")]
+    pub(crate) fn fit_with<T: Float>(
+        &self,
+        features: &Features<'_, T>,
+        weights: Option<&Column<'_, f64>>,
+        labels: bool,
+    ) -> Result<Fitted<T>> {
+        T::fit(self, vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect(), labels)
+    }
+
     /// Fits the rows of several parts, in order, each in a session of its own: the same bits as in one.
     #[doc(hidden)]
     pub fn fit_parts<T: Float>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
-        T::fit(self, parts, set)
+        T::fit(self, parts, set, true)
     }
 }
 
 /// The whole fit.
-pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
+pub(crate) fn fit<T: Float>(
+    estimator: &KMeans,
+    mut parts: Vec<Part<'_, T>>,
+    set: InstructionSet,
+    labels: bool,
+) -> Result<Fitted<T>> {
     let _environment = FloatEnvironment::default_rounding();
     let _share = PoolShare::enter();
     let d = parts[0].features.n_features();
-    let params = estimator.validate(d)?;
+    let params = Params { labels, ..estimator.validate(d)? };
     let shape = Shape {
         job: Job::Fit,
         rows: parts.iter().map(|part| part.features.n_rows() as u64).sum(),
@@ -67,10 +84,10 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
     match choice.place {
         Place::Cpu => {
             let prepared = prepare(&mut parts, &params)?;
-            let rows = Origin::of(&parts);
+            let rows = Origin::of(&parts)?;
             let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
             for part in parts {
-                sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)));
+                sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)?));
             }
             let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)?) };
             fitted(session, &params, &prepared, rows, choice)
@@ -84,8 +101,8 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
             let prepared = prepare_by(&mut passes, &params)?;
             let chunks = passes.into_chunks();
-            let session = Box::new(cuda::CudaSession::new(chunks, &prepared, &params)?.with_host_rows(&parts));
-            fitted(session, &params, &prepared, Origin::of(&parts), choice)
+            let session = Box::new(cuda::CudaSession::new(chunks, &prepared, &params)?.with_host_rows(&parts)?);
+            fitted(session, &params, &prepared, Origin::of(&parts)?, choice)
         }
         #[cfg(not(feature = "cuda"))]
         Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
@@ -99,9 +116,9 @@ struct Origin {
 }
 
 impl Origin {
-    fn of<T: Float>(parts: &[Part<'_, T>]) -> Self {
+    fn of<T: Float>(parts: &[Part<'_, T>]) -> Result<Self> {
         let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
-        Self { names: parts[0].features.names().to_vec(), selection }
+        Ok(Self { names: memory::texts(parts[0].features.names(), "the names of the columns")?, selection })
     }
 }
 
@@ -120,7 +137,10 @@ fn fitted<'a, T: Float>(
         names: rows.names,
         centroids: run.centroids,
         sizes: run.sizes,
-        inertias: run.inertia.iter().map(|&total| prepared.distances.to_f64(total)).collect(),
+        inertias: memory::collected(
+            run.inertia.iter().map(|&total| prepared.distances.to_f64(total)),
+            "the inertia of the clusters",
+        )?,
         inertia: prepared.distances.to_f64(inertia),
         n_iter: run.history.len() as u32,
         history: run.history,
@@ -194,7 +214,11 @@ fn lloyd<T: Float>(
         for (iteration, done) in (iteration..).zip(progress.done) {
             let Iteration { changed, shift, seconds, .. } = done;
             before += seconds;
-            history.push(HistoryRow { iteration, changed, shift, inertia: None, seconds: Some(seconds) });
+            memory::push(
+                &mut history,
+                HistoryRow { iteration, changed, shift, inertia: None, seconds: Some(seconds) },
+                "the history",
+            )?;
             moved = done.moved;
         }
         if let Some(assigned) = progress.assigned {
@@ -202,7 +226,7 @@ fn lloyd<T: Float>(
             let total = assigned.inertia.as_ref().map(|clusters| prepared.distances.to_f64(clusters.iter().sum()));
             let (iteration, changed, shift) = (history.len() as u32 + 1, assigned.changed, updated.shift);
             let seconds = Some((start.elapsed().as_secs_f64() - before).max(0.0));
-            history.push(HistoryRow { iteration, changed, shift, inertia: total, seconds });
+            memory::push(&mut history, HistoryRow { iteration, changed, shift, inertia: total, seconds }, "the history")?;
             moved = updated.moved;
             inertia = assigned.inertia.filter(|_| !moved);
         }

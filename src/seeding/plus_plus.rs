@@ -7,6 +7,7 @@
 use crate::backend::Session;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
+use crate::memory;
 use crate::params::Params;
 use crate::rng::{Stream, below, draw_u64};
 
@@ -21,6 +22,7 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u3
         return Ok(centroids);
     }
     let d = centroids.len();
+    memory::reserve(&mut centroids, d.saturating_mul(params.k - 1), super::CENTROIDS)?;
     let mut total = session.take_seed(&centroids)?;
     for step in 1..params.k {
         if total == 0 {

@@ -6,6 +6,7 @@ use crate::backend::cuda::chunks::Chunk;
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 
 /// The integer inertia of each cluster as it is added up.
 pub struct PendingInertia {
@@ -19,7 +20,8 @@ pub struct PendingInertia {
 
 impl PendingInertia {
     pub fn new(queue: &Queue, k: usize) -> Result<Self> {
-        Ok(Self { pending: queue.zeros(k * 4)?, rows: 0, clusters: vec![0; k] })
+        const WHAT: &str = "the inertia of the clusters";
+        Ok(Self { pending: queue.zeros(k * 4, WHAT)?, rows: 0, clusters: memory::zeroed(k, WHAT)? })
     }
 
     fn take(&mut self) -> Result<()> {
