@@ -414,7 +414,9 @@ impl<'a, T: Float> Features<'a, T> {
     /// Whether any piece has a validity bitmap.
     pub fn may_have_nulls(&self) -> bool {
         match &*self.layout {
-            Layout::Columns(columns) => columns.iter().any(|column| column.0.chunks.iter().any(|chunk| chunk.validity.is_some())),
+            Layout::Columns(columns) => {
+                columns.iter().any(|column| column.0.chunks.iter().any(|chunk| chunk.validity.is_some()))
+            }
             Layout::Blocks(blocks, _) => {
                 blocks.iter().any(|block| block.row_validity.is_some() || block.value_validity.is_some())
             }

@@ -149,8 +149,7 @@ impl<'p, 'a, T: Float> CpuRows<'p, 'a, T> {
             let places = memory::with_room(self.tile_rows, "a tile of rows")?;
             Ok((Tile::new(d, self.tile_rows)?, Assigner::new::<T>(d, self.table.k, self.tile_rows)?, places))
         };
-        let mut workers =
-            memory::try_collected((0..workers_for(0, n / TASK + 1)).map(worker), "the threads' buffers")?;
+        let mut workers = memory::try_collected((0..workers_for(0, n / TASK + 1)).map(worker), "the threads' buffers")?;
         let tasks = out.chunks_mut((TASK * width).max(1)).enumerate();
         for_each_task(&mut workers, tasks, |(tile, assigner, places), (index, out)| {
             let start = index * TASK;

@@ -68,7 +68,8 @@ fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>) -> Result<bool> {
     // A row that cannot be given now never can: clusters only lose rows, and a relocated row is alone. So the farthest rows are
     // walked once, as many at a time as there are empty clusters.
     while !empty.is_empty() {
-        let donors = memory::collected(session.partial()?.rows.iter().map(|rows| *rows >= 2), "the clusters that may give a row")?;
+        let donors =
+            memory::collected(session.partial()?.rows.iter().map(|rows| *rows >= 2), "the clusters that may give a row")?;
         let far = session.farthest(empty.len(), &donors)?;
         let before = empty.len();
         for far in far {

@@ -86,7 +86,10 @@ fn ways<T: Float>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, String
         ("rows", Features::from_rows(&rows, 3).unwrap()),
     ] {
         let fitted = estimator().fit_features(&features, weight).unwrap();
-        assert_eq!(fitted.model.centroids().iter().map(|c| c.to_f64()).collect::<Vec<_>>(), fit.model.centroid_values().unwrap());
+        assert_eq!(
+            fitted.model.centroids().iter().map(|c| c.to_f64()).collect::<Vec<_>>(),
+            fit.model.centroid_values().unwrap()
+        );
         assert_eq!((fitted.model.sizes(), fitted.model.inertias()), (fit.model.sizes(), fit.model.inertias()));
         // Every number of the hash is the frame's: the slices' model has no names, and no hash of its own.
         let (labels, own) = (fitted.labels.clone(), &fitted.model);

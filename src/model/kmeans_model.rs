@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(any(feature = "polars", feature = "arrow"))]
+use super::Nullable;
 #[cfg(feature = "polars")]
 use super::Prediction;
 use super::{Derived, HistoryRow, Model, Placed, Settings};
@@ -44,9 +46,7 @@ impl FeatureLayout {
     pub(crate) fn feature_names(&self, d: usize) -> Result<Vec<String>> {
         match self {
             Self::Columns(names) => memory::texts(names, NAMES),
-            Self::Array(name) => {
-                memory::try_collected((0..d).map(|f| memory::text(format_args!("{name}[{f}]"), NAMES)), NAMES)
-            }
+            Self::Array(name) => memory::try_collected((0..d).map(|f| memory::text(format_args!("{name}[{f}]"), NAMES)), NAMES),
         }
     }
 
@@ -66,7 +66,8 @@ impl FeatureLayout {
         let mut seen = HashSet::new();
         let names = self.columns().len();
         // A table of names and what it is found by, less than full.
-        seen.try_reserve(names).map_err(|_| memory::no_memory(NAMES, 2 * names as u128 * (1 + size_of::<&String>() as u128)))?;
+        seen.try_reserve(names)
+            .map_err(|_| memory::no_memory(NAMES, 2 * names as u128 * (1 + size_of::<&String>() as u128)))?;
         for name in self.columns() {
             if name.is_empty() {
                 return Err(KMeansError::UnnamedColumn);
@@ -138,9 +139,11 @@ impl Labels {
         self.selection.iter().all(|(selection, _)| selection.is_all())
     }
 
-    /// One entry a row: `None` for rows that were left out.
-    pub fn expand(&self) -> Result<Vec<Option<u32>>> {
-        super::expand(&self.kept, &self.selection)
+    /// One entry a row: none for rows that were left out.
+    #[cfg(any(feature = "polars", feature = "arrow"))]
+    pub fn expand(&self) -> Result<Nullable<u32>> {
+        let n = self.selection.iter().map(|(_, n)| n).sum();
+        Nullable::new(n, super::with_gaps(&self.kept, &self.selection), "the labels")
     }
 }
 

@@ -7,6 +7,8 @@
 mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
+#[cfg(any(feature = "polars", feature = "arrow"))]
+mod nullable;
 mod placed;
 mod settings;
 mod tables;
@@ -19,6 +21,8 @@ pub use file::FORMAT;
 pub(crate) use kmeans_model::{AnyFeatures, Labels};
 #[cfg(feature = "serde")]
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
+#[cfg(any(feature = "polars", feature = "arrow"))]
+pub(crate) use nullable::Nullable;
 pub use placed::Placed;
 pub use settings::Settings;
 
@@ -138,10 +142,15 @@ impl<T> Fitted<T> {
 /// Labels of kept rows as one entry a row: `None` for the others.
 pub(crate) fn expand(labels: &[u32], selection: &[(Selection, usize)]) -> Result<Vec<Option<u32>>> {
     let mut all = memory::with_room(selection.iter().map(|(_, n)| n).sum(), "the labels")?;
+    all.extend(with_gaps(labels, selection));
+    Ok(all)
+}
+
+/// The same, one by one.
+fn with_gaps<'l>(labels: &'l [u32], selection: &'l [(Selection, usize)]) -> impl Iterator<Item = Option<u32>> + 'l {
     let mut labels = labels.iter().copied();
     let kept = selection.iter().flat_map(|(selection, n)| (0..*n).map(|i| selection.contains(i)));
-    all.extend(kept.map(|kept| if kept { labels.next() } else { None }));
-    Ok(all)
+    kept.map(move |kept| if kept { labels.next() } else { None })
 }
 
 /// What a prediction says of the rows: one entry a row, `None` for rows with nulls or values that are not finite.

@@ -196,7 +196,8 @@ impl<T: Float + Plain> DeviceTable<T> {
             return Ok(labels);
         };
         let labels: Buffer<u32> = queue.zeros(rows.n, ANSWERS)?;
-        let (contested, control): (Buffer<Contested>, Buffer<Control>) = (queue.alloc(rows.n, "the rows in doubt")?, queue.zeros(1, "the rows in doubt")?);
+        let (contested, control): (Buffer<Contested>, Buffer<Control>) =
+            (queue.alloc(rows.n, "the rows in doubt")?, queue.zeros(1, "the rows in doubt")?);
         let argument = LabelsArgument { at: labels.at(), bytes: 4 };
         let assign = Assign {
             rows: rows.argument(),

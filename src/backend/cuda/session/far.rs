@@ -86,7 +86,8 @@ impl<T: Float + Plain> CudaSession<'_, T> {
             Chunks::Resident(_) => None,
             Chunks::Streamed(stream) => {
                 let (values, weights) = stream.gather(row as usize..row as usize + 1)?;
-                let weights = self.prepared.weights.map(|scale| self.queue.upload(&[scale.round(weights[0])], "a row")).transpose()?;
+                let weights =
+                    self.prepared.weights.map(|scale| self.queue.upload(&[scale.round(weights[0])], "a row")).transpose()?;
                 Some((self.queue.upload(&values, "a row")?, weights))
             }
         };

@@ -50,7 +50,8 @@ pub struct HostRows<'a, T> {
 
 impl<'a, T: Float> HostRows<'a, T> {
     pub fn new(parts: &'a [Part<'a, T>]) -> Result<Self> {
-        let mut tasks = memory::with_room(parts.iter().map(|part| part.features.n_rows().div_ceil(TASK)).sum(), "the list of tasks")?;
+        let mut tasks =
+            memory::with_room(parts.iter().map(|part| part.features.n_rows().div_ceil(TASK)).sum(), "the list of tasks")?;
         for (i, part) in parts.iter().enumerate() {
             let n = part.features.n_rows();
             tasks.extend((0..n).step_by(TASK).map(|start| {

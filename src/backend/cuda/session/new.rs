@@ -47,7 +47,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         // Padding: no copy is nearest whose half square is infinite.
         let padded = |width: usize| {
             let copies = memory::zeroed(width.saturating_mul(plan.k_padded), COPIES)?;
-            Ok((copies, memory::filled(plan.k_padded, f32::INFINITY, COPIES)?))
+            memory::filled(plan.k_padded, f32::INFINITY, COPIES).map(|half_squares| (copies, half_squares))
         };
         let (copies, half_squares) = match plan.strategy {
             Strategy::Registers { dimensions, .. } => {

@@ -31,7 +31,9 @@ pub fn visits(held: &[Option<usize>], chunks: usize, upwards: bool) -> Result<Ve
     let holder = |chunk: usize| held.iter().position(|held| *held == Some(chunk));
     // Buffers whose chunk is done with, the longest first.
     let mut free: VecDeque<(usize, Option<usize>)> = memory::with_room(held.len() + 1, VISITS)?.into();
-    free.extend((0..held.len()).filter(|&buffer| held[buffer].is_none_or(|chunk| chunk >= chunks)).map(|buffer| (buffer, None)));
+    free.extend(
+        (0..held.len()).filter(|&buffer| held[buffer].is_none_or(|chunk| chunk >= chunks)).map(|buffer| (buffer, None)),
+    );
     let visit = |turn: usize| {
         let chunk = if upwards { turn } else { chunks - 1 - turn };
         let visit = match holder(chunk) {
