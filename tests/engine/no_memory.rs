@@ -39,8 +39,7 @@ fn fits<T: Float>(device: Device) {
         let weights = Column::from_slice(&weights);
         // One row twice: an empty cluster, which takes the farthest row.
         let given = (0..k).flat_map(|j| x[j.max(1) * d..][..d].iter().map(|v| v.to_f64())).collect();
-        for (init, weighted, view) in
-            [(Init::KMeansPlusPlus, true, 0), (Init::Random, true, 1), (Init::Given(given), false, 1)]
+        for (init, weighted, view) in [(Init::KMeansPlusPlus, true, 0), (Init::Random, true, 1), (Init::Given(given), false, 1)]
         {
             let features = &views[view];
             let weights = weighted.then_some(&weights);
