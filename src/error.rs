@@ -3,6 +3,9 @@
 //! A message says what was expected and what was got. The variants are grouped: what the caller asked for
 //! (options, shapes), what the data hold (values, ranges), and what the machine has.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use thiserror::Error;
 
 /// The result of everything in this crate that can be refused.
@@ -144,15 +147,32 @@ pub enum KMeansError {
     /// A file cannot be read or written.
     #[error("file {path:?}: {message}")]
     File { path: String, message: String },
-    /// A result does not fit in memory.
-    #[error("memory: expected room for {what}, got none")]
-    NoMemory { what: String },
+    /// There is no memory for something; how many bytes it wanted, where that is known.
+    #[error("memory: expected room for {what}{}, got none", .bytes.map(Bytes).unwrap_or_default())]
+    NoMemory { what: Cow<'static, str>, bytes: Option<u64> },
     /// A device that was demanded cannot be used.
     #[error("device={requested:?} cannot be used: {reason} (device=\"auto\" takes the CPU where no GPU can be used)")]
     DeviceNotAvailable { requested: String, reason: String },
     /// A device failed midway: `what` was being done, e.g. `"the upload"`.
     #[error("CUDA: {what} failed: {reason} (device=\"cpu\" does without)")]
     Device { what: String, reason: String },
+}
+
+/// A number of bytes in words, in groups of three digits; nothing by default.
+#[derive(Default)]
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes) = *self;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let groups = bytes.ilog10() / 3;
+        write!(f, " ({}", bytes / 1000u64.pow(groups))?;
+        (0..groups).rev().try_for_each(|group| write!(f, ",{:03}", bytes / 1000u64.pow(group) % 1000))?;
+        f.write_str(" bytes)")
+    }
 }
 
 impl KMeansError {

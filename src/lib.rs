@@ -34,6 +34,7 @@ pub mod fixed;
 pub mod float;
 #[cfg(feature = "polars")]
 pub mod frame;
+mod memory;
 pub mod model;
 pub mod parallel;
 pub mod params;

@@ -314,7 +314,7 @@ fn model<P: ArrowPrimitiveType>(
     };
     Ok(Model {
         d,
-        names: layout.feature_names(d),
+        names: layout.feature_names(d)?,
         centroids,
         sizes: values::<UInt64Type>(table, 1)?,
         inertias: values::<Float64Type>(table, 2)?,

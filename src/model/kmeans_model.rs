@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(any(feature = "polars", feature = "arrow"))]
+use super::Nullable;
 #[cfg(feature = "polars")]
 use super::Prediction;
 use super::{Derived, HistoryRow, Model, Placed, Settings};
@@ -11,12 +13,16 @@ use crate::backend::select::Choice;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::memory;
 use crate::params::{Device, KMeans, NullPolicy};
 use crate::prepare::check_magnitude;
 use crate::tile::Selection;
 
 /// Names of the centroid frame's own columns, which no feature may have.
 pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
+
+/// What errors call names.
+const NAMES: &str = "the names of the columns";
 
 /// How the features stand in a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,11 +43,19 @@ impl FeatureLayout {
     }
 
     /// One name a feature, as errors use them.
-    pub(crate) fn feature_names(&self, d: usize) -> Vec<String> {
+    pub(crate) fn feature_names(&self, d: usize) -> Result<Vec<String>> {
         match self {
-            Self::Columns(names) => names.clone(),
-            Self::Array(name) => (0..d).map(|f| format!("{name}[{f}]")).collect(),
+            Self::Columns(names) => memory::texts(names, NAMES),
+            Self::Array(name) => memory::try_collected((0..d).map(|f| memory::text(format_args!("{name}[{f}]"), NAMES)), NAMES),
         }
+    }
+
+    /// The same once more.
+    pub(crate) fn copy(&self) -> Result<Self> {
+        Ok(match self {
+            Self::Columns(names) => Self::Columns(memory::texts(names, NAMES)?),
+            Self::Array(name) => Self::Array(name.clone()),
+        })
     }
 
     /// Names that a centroid frame can have as columns.
@@ -50,6 +64,10 @@ impl FeatureLayout {
     /// [`KMeansError::UnnamedColumn`], [`KMeansError::ReservedName`] or [`KMeansError::DuplicateName`].
     pub fn check(&self) -> Result<()> {
         let mut seen = HashSet::new();
+        let names = self.columns().len();
+        // A table of names and what it is found by, less than full.
+        seen.try_reserve(names)
+            .map_err(|_| memory::no_memory(NAMES, 2 * names as u128 * (1 + size_of::<&String>() as u128)))?;
         for name in self.columns() {
             if name.is_empty() {
                 return Err(KMeansError::UnnamedColumn);
@@ -121,9 +139,11 @@ impl Labels {
         self.selection.iter().all(|(selection, _)| selection.is_all())
     }
 
-    /// One entry a row: `None` for rows that were left out.
-    pub fn expand(&self) -> Vec<Option<u32>> {
-        super::expand(&self.kept, &self.selection)
+    /// One entry a row: none for rows that were left out.
+    #[cfg(any(feature = "polars", feature = "arrow"))]
+    pub fn expand(&self) -> Result<Nullable<u32>> {
+        let n = self.selection.iter().map(|(_, n)| n).sum();
+        Nullable::new(n, super::with_gaps(&self.kept, &self.selection), "the labels")
     }
 }
 
@@ -147,22 +167,23 @@ impl KMeans {
         }
     }
 
-    /// Fits features of either type.
+    /// Fits features of either type; labels only if they are wanted.
     pub(crate) fn fit_any(
         &self,
         layout: FeatureLayout,
         features: AnyFeatures<'_>,
         weights: Option<&Column<'_, f64>>,
+        labels: bool,
     ) -> Result<(KMeansModel, Labels)> {
         layout.check()?;
         Ok(match features {
             AnyFeatures::F32(features) => {
-                let fitted = self.fit_features(&features, weights)?;
+                let fitted = self.fit_with(&features, weights, labels)?;
                 let labels = Labels { kept: fitted.labels, selection: fitted.selection };
                 (KMeansModel::new(layout, AnyModel::F32(fitted.model)).with_choice(fitted.choice), labels)
             }
             AnyFeatures::F64(features) => {
-                let fitted = self.fit_features(&features, weights)?;
+                let fitted = self.fit_with(&features, weights, labels)?;
                 let labels = Labels { kept: fitted.labels, selection: fitted.selection };
                 (KMeansModel::new(layout, AnyModel::F64(fitted.model)).with_choice(fitted.choice), labels)
             }
@@ -253,8 +274,11 @@ impl KMeansModel {
     }
 
     /// The centroids in float64: `(k, d)`, row-major.
-    pub fn centroid_values(&self) -> Vec<f64> {
-        either!(self, model => model.centroids().iter().map(|c| c.to_f64()).collect())
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`].
+    pub fn centroid_values(&self) -> Result<Vec<f64>> {
+        either!(self, model => memory::collected(model.centroids().iter().map(|c| c.to_f64()), "the centroids in float64"))
     }
 
     /// Whether centroids are float32.
@@ -272,7 +296,7 @@ impl KMeansModel {
         self.layout.check()?;
         // In this order: a number of features that its names bear out is one that memory holds.
         let consistent = either!(self, model => {
-            model.is_consistent() && model.names == self.layout.feature_names(model.d)
+            model.is_consistent() && model.names == self.layout.feature_names(model.d)?
         });
         if consistent {
             Ok(self)
@@ -314,7 +338,7 @@ impl Placed<'_, KMeansModel> {
         let &Self { model: whole, device } = self;
         match (&whole.model, features) {
             (AnyModel::F32(model), AnyFeatures::F32(x)) => narrow(model.on(device), x),
-            (AnyModel::F32(model), AnyFeatures::F64(x)) => wide(whole.widened.get(|| model.widened()).on(device), x),
+            (AnyModel::F32(model), AnyFeatures::F64(x)) => wide(whole.widened.get(|| model.widened())?.on(device), x),
             (AnyModel::F64(model), AnyFeatures::F64(x)) => wide(model.on(device), x),
             (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::UnsupportedDtype {
                 column: whole.names()[0].clone(),

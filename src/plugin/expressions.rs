@@ -140,7 +140,11 @@ fn model_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
 
 /// A list of structs: the rows of the centroid frame. A List column of features stays one, since its width is not in its dtype.
 fn centroids_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    let (features, dtype) = fit_fields(struct_fields(fields)?, &kwargs)?;
+    centroids_field_of(fields, &kwargs)
+}
+
+fn centroids_field_of(fields: &[Field], options: &FitOptions) -> PolarsResult<Field> {
+    let (features, dtype) = fit_fields(struct_fields(fields)?, options)?;
     let mut columns = vec![
         Field::new("cluster".into(), DataType::UInt32),
         Field::new("size".into(), DataType::UInt64),
@@ -210,7 +214,7 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 /// The centroid frame of a fit as one list of structs; null if there are too few distinct rows and that is to give nulls.
 fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
-    let field = centroids_field(&fields, kwargs.clone())?;
+    let field = centroids_field_of(&fields, &kwargs)?;
     let call = Call::of_struct(inputs, &kwargs)?;
     // An aggregate of no rows is null, as Polars' own.
     let model = if call.features[0].is_empty() { None } else { call.fit_model(&kwargs)? };

@@ -20,6 +20,7 @@ use pyo3_polars::PyDataFrame;
 use self::options::FitOptions;
 use crate::backend::select::DeviceInfo;
 use crate::error::KMeansError;
+use crate::memory;
 use crate::model::KMeansModel;
 use crate::params::Device;
 
@@ -38,6 +39,20 @@ fn raise(py: Python<'_>, error: &KMeansError) -> PyErr {
         .and_then(|module| module.getattr(error.kind().name()))
         .and_then(|class| class.call1((error.to_string(),)));
     exception.map_or_else(|_| PyRuntimeError::new_err(error.to_string()), PyErr::from_value)
+}
+
+/// So many bytes for Python, as `fill` makes them.
+fn to_python(py: Python<'_>, len: usize, fill: impl FnOnce(&mut [u8])) -> PyResult<Bound<'_, PyBytes>> {
+    let bytes = PyBytes::new_with(py, len, |bytes| {
+        fill(bytes);
+        Ok(())
+    });
+    // Nothing else is refused there.
+    bytes.map_err(|_| raise(py, &memory::no_memory("bytes for Python", len as u128)))
+}
+
+fn copy_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    to_python(py, bytes.len(), |copy| copy.copy_from_slice(bytes))
 }
 
 fn decode(py: Python<'_>, model: &[u8]) -> PyResult<Arc<KMeansModel>> {
@@ -87,14 +102,15 @@ fn models_equal(py: Python<'_>, one: &[u8], other: &[u8]) -> PyResult<bool> {
 #[pyfunction]
 fn model_to_file<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = decode(py, model)?.to_parquet().map_err(|error| raise(py, &error))?;
-    Ok(PyBytes::new(py, &bytes))
+    copy_to_python(py, &bytes)
 }
 
 /// An encoded model from the bytes of its file.
 #[pyfunction]
-fn model_from_file(py: Python<'_>, bytes: Vec<u8>) -> PyResult<Bound<'_, PyBytes>> {
-    let encoded = KMeansModel::from_parquet(bytes).and_then(|model| model.to_bytes());
-    Ok(PyBytes::new(py, &encoded.map_err(|error| raise(py, &error))?))
+fn model_from_file<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = memory::copied(bytes, "the bytes of a file");
+    let encoded = bytes.and_then(KMeansModel::from_parquet).and_then(|model| model.to_bytes());
+    copy_to_python(py, &encoded.map_err(|error| raise(py, &error))?)
 }
 
 /// Writes an encoded model to a file.
@@ -108,7 +124,7 @@ fn save_model(py: Python<'_>, model: &[u8], path: PathBuf) -> PyResult<()> {
 #[pyfunction]
 fn load_model(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyBytes>> {
     let bytes = py.detach(|| KMeansModel::load(path).and_then(|model| model.to_bytes()));
-    Ok(PyBytes::new(py, &bytes.map_err(|error| raise(py, &error))?))
+    copy_to_python(py, &bytes.map_err(|error| raise(py, &error))?)
 }
 
 /// Refuses what is wrong with a fit's options whatever the data.
@@ -128,8 +144,11 @@ fn check_device(py: Python<'_>, name: &str) -> PyResult<()> {
 #[pyfunction]
 fn encode_centroids(py: Python<'_>, frame: PyDataFrame) -> PyResult<(Bound<'_, PyBytes>, Vec<String>, Vec<usize>)> {
     let rows = crate::frame::row_major(&frame.0).map_err(|error| raise(py, &error))?;
-    let bytes: Vec<u8> = rows.values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    Ok((PyBytes::new(py, &bytes), rows.names, rows.widths))
+    let bytes = to_python(py, rows.values.len() * size_of::<f64>(), |bytes| {
+        let values = bytes.as_chunks_mut::<8>().0.iter_mut().zip(&rows.values);
+        values.for_each(|(bytes, value)| *bytes = value.to_le_bytes());
+    })?;
+    Ok((bytes, rows.names, rows.widths))
 }
 
 /// A device as a row of a frame: ordinal, name, free and total memory, compute capability, CUDA version of the driver, whether

@@ -17,12 +17,13 @@ pub(crate) mod variance;
 
 use self::passes::{HostPasses, Passes};
 use self::quanta::quanta;
-use self::survey::{check_weight_range, count_bad, count_weights_below, first_negative_weight};
+use self::survey::{EXTENTS, check_weight_range, count_bad, count_weights_below, first_negative_weight};
 use self::variance::variance;
 use crate::distances::DistanceScale;
 use crate::error::{KMeansError, Result};
 use crate::fixed::{ColumnScale, frexp, power_of_two};
 use crate::float::Float;
+use crate::memory;
 use crate::params::{Init, NullPolicy, Params};
 use crate::reference;
 use crate::tile::{Part, WeightScale};
@@ -120,13 +121,13 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
     }
     // Weights of 1 and 0 leave the contributions as the values are.
     let weigh = weights.is_some() && !survey.all_weights_one;
-    let contributions = if weigh { passes.weighted_extents()? } else { survey.columns.clone() };
+    let contributions = if weigh { passes.weighted_extents()? } else { memory::copied(&survey.columns, EXTENTS)? };
     let scales = quanta(passes, &contributions, weigh)?;
 
     // -0.0 + 0.0 is 0.0: which zero is met first must not show.
-    let lows: Vec<f64> = survey.columns.iter().map(|column| column.low + 0.0).collect();
-    let highs: Vec<f64> = survey.columns.iter().map(|column| column.high + 0.0).collect();
-    let (mut box_lows, mut box_highs) = (lows.clone(), highs.clone());
+    let lows: Vec<f64> = memory::collected(survey.columns.iter().map(|column| column.low + 0.0), EXTENTS)?;
+    let highs: Vec<f64> = memory::collected(survey.columns.iter().map(|column| column.high + 0.0), EXTENTS)?;
+    let (mut box_lows, mut box_highs) = (memory::copied(&lows, EXTENTS)?, memory::copied(&highs, EXTENTS)?);
     if let Init::Given(centroids) = &params.init {
         let mut largest = 0.0f64;
         for row in centroids.chunks_exact(d) {
@@ -145,7 +146,8 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
     }
     let s = reference::distance(&box_highs, &box_lows);
     let variance = if params.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
-    let centre = survey.columns.iter().map(|column| T::from_f64(column.sum / survey.positive as f64).to_f64()).collect();
+    let centre = survey.columns.iter().map(|column| T::from_f64(column.sum / survey.positive as f64).to_f64());
+    let centre = memory::collected(centre, EXTENTS)?;
     Ok(Prepared {
         n,
         n_positive: survey.positive,
