@@ -70,7 +70,7 @@ lint: $(VENV)/ready ## Formatting, clippy, ruff
 .PHONY: test-rust
 test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the documentation's examples
 	cargo test --no-default-features --features cuda --lib --tests
-	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test ways
+	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test environment --test files --test ways
 	cargo test --features $(RUST_FEATURES) --doc
 
 .PHONY: kernels

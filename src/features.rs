@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
+use crate::names::Names;
 
 /// Arrow validity: bit `offset + i`, least significant first, says whether slot `i` holds a value.
 #[derive(Debug, Clone, Copy)]
@@ -183,7 +184,7 @@ pub struct Features<'a, T> {
     layout: Layout<'a, T>,
     n: usize,
     d: usize,
-    names: Vec<String>,
+    names: Names,
 }
 
 impl<'a, T: Float> Features<'a, T> {
@@ -199,7 +200,7 @@ impl<'a, T: Float> Features<'a, T> {
                 return Err(KMeansError::LengthMismatch { what: format!("column {f}"), expected: n, got: column.len() });
             }
         }
-        Ok(Self { layout: Layout::Columns(columns), n, d, names: default_names(d) })
+        Ok(Self { layout: Layout::Columns(columns), n, d, names: default_names(d).into() })
     }
 
     /// One slice a column.
@@ -250,14 +251,15 @@ impl<'a, T: Float> Features<'a, T> {
             }
         }
         let n = starts[starts.len() - 1];
-        Ok(Self { layout: Layout::Blocks(list, starts), n, d, names: default_names(d) })
+        Ok(Self { layout: Layout::Blocks(list, starts), n, d, names: default_names(d).into() })
     }
 
     /// The same view with names, which errors use.
     ///
     /// # Errors
     /// [`KMeansError::LengthMismatch`] unless there is one name a feature.
-    pub fn with_names(mut self, names: Vec<String>) -> Result<Self> {
+    pub fn with_names(mut self, names: impl Into<Names>) -> Result<Self> {
+        let names = names.into();
         if names.len() != self.d {
             return Err(KMeansError::LengthMismatch { what: "feature names".into(), expected: self.d, got: names.len() });
         }
@@ -276,7 +278,7 @@ impl<'a, T: Float> Features<'a, T> {
     }
 
     /// One name a feature: `column_0`, `column_1`, ... unless given.
-    pub fn names(&self) -> &[String] {
+    pub fn names(&self) -> &Names {
         &self.names
     }
 

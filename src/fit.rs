@@ -23,6 +23,7 @@ use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Settings};
+use crate::names::Names;
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::{History, KMeans, Params};
 #[cfg(feature = "cuda")]
@@ -94,14 +95,14 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
 
 /// Where the kept rows were among those given.
 struct Origin {
-    names: Vec<String>,
+    names: Names,
     selection: Vec<(Selection, usize)>,
 }
 
 impl Origin {
     fn of<T: Float>(parts: &[Part<'_, T>]) -> Self {
         let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
-        Self { names: parts[0].features.names().to_vec(), selection }
+        Self { names: parts[0].features.names().clone(), selection }
     }
 }
 

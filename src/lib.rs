@@ -25,6 +25,7 @@ pub mod backend;
 pub mod batch;
 pub mod certify;
 mod engine;
+mod environment;
 pub mod error;
 pub mod features;
 pub mod fit;
@@ -33,6 +34,7 @@ pub mod float;
 #[cfg(feature = "polars")]
 pub mod frame;
 pub mod model;
+mod names;
 pub mod parallel;
 pub mod params;
 pub mod partial;
@@ -59,6 +61,7 @@ pub use frame::FrameFit;
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Prediction, Settings};
+pub use names::Names;
 pub use params::{Device, History, Init, KMeans, NullPolicy, Restarts};
 pub use strategy::Strategy;
 

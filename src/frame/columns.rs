@@ -8,6 +8,7 @@ use crate::error::{KMeansError, Result};
 use crate::features::{self, Chunk, Features, Validity};
 use crate::float::Float;
 use crate::model::{AnyFeatures, FeatureLayout};
+use crate::parallel::FloatEnvironment;
 #[cfg(all(feature = "cuda", feature = "python"))]
 use crate::tile::Part;
 
@@ -255,6 +256,7 @@ pub struct RowMajor {
 /// # Errors
 /// [`KMeansError::Frame`] if Polars refuses.
 pub fn row_major(frame: &DataFrame) -> Result<RowMajor> {
+    let _environment = FloatEnvironment::default_rounding();
     let k = frame.height();
     let mut rows = vec![Vec::new(); k];
     let (mut names, mut widths) = (Vec::new(), Vec::new());

@@ -5,6 +5,8 @@ mod columns;
 mod model;
 
 pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
+#[cfg(feature = "python")]
+pub(crate) use model::null_where_not;
 
 use polars::prelude::*;
 

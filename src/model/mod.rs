@@ -29,6 +29,8 @@ use crate::backend::select::Choice;
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::names::Names;
+use crate::parallel::FloatEnvironment;
 use crate::params::Device;
 use crate::tile::Selection;
 
@@ -53,7 +55,7 @@ pub struct HistoryRow {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Model<T> {
     pub(crate) d: usize,
-    pub(crate) names: Vec<String>,
+    pub(crate) names: Names,
     pub(crate) centroids: Vec<T>,
     pub(crate) sizes: Vec<u64>,
     pub(crate) inertias: Vec<f64>,
@@ -146,7 +148,7 @@ impl<T: Float> Model<T> {
     }
 
     /// The features' names, in order.
-    pub fn names(&self) -> &[String] {
+    pub fn names(&self) -> &Names {
         &self.names
     }
 
@@ -228,6 +230,7 @@ impl<T: Float> Model<T> {
 
     /// The same model in float64: what float64 rows are compared with.
     pub fn widened(&self) -> Model<f64> {
+        let _environment = FloatEnvironment::default_rounding();
         let Self { d, names, sizes, inertias, inertia, n_iter, history, settings, .. } = self.clone();
         let centroids = self.centroids.iter().map(|c| c.to_f64()).collect();
         Model { d, names, centroids, sizes, inertias, inertia, n_iter, history, settings, table: Derived::default() }

@@ -25,7 +25,7 @@ pub fn quanta<T: Float>(passes: &mut dyn Passes<T>, extents: &[Extent], weighted
         if largest.iter().any(Option::is_some) { passes.count_small(&largest, weighted)? } else { vec![[0; 3]; extents.len()] };
     let scale = |(f, (extent, [nonzero, small, tiny])): (usize, (&Extent, &Counts))| {
         if tiny * 2 > *nonzero {
-            let column = passes.parts()[0].features.names()[f].clone();
+            let column = passes.parts()[0].features.names().get(f).unwrap_or_default();
             return Err(KMeansError::RangeTooWide { column, largest: extent.largest });
         }
         let one = T::IS_F32 && !weighted && small * 1000 <= *nonzero;

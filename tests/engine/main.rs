@@ -2,6 +2,8 @@
 
 mod data;
 mod exactness;
+#[cfg(unix)]
+mod forked;
 mod gpu;
 mod oracle;
 mod refusals;
