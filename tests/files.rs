@@ -105,13 +105,13 @@ fn what_a_file_asks_for_and_this_version_does_not_know_is_named() {
         ("\"k-means++\"", "\"optimal\"  ", "init"),
         ("\"raise\"", "\"drop\" ", "null_policy"),
         ("\"full\"", "\"some\"", "history"),
-        ("\"weighted\"", "\"sharding\"", "unknown field `sharding`"),
-        ("\"computed\"", "\"sort_by_\"", "unknown field `sort_by_`"),
-        ("\"shift\"", "\"shaft\"", "unknown field `shaft`"),
+        ("\"weighted\"", "\"sharding\"", "unknown field \"sharding\""),
+        ("\"computed\"", "\"sort_by_\"", "unknown field \"sort_by_\""),
+        ("\"shift\"", "\"shaft\"", "unknown field \"shaft\""),
         ("\"format\":2", "\"format\":3", "format 3, written by \"polars-kmeans"),
-        ("\"max_iter\":300", "\"max_iter\":000", "metadata"),
+        ("\"max_iter\":300", "\"max_iter\":000", "a header"),
         ("\"max_iter\":300", "\"max_iter\":  0", "max_iter"),
-        ("\"tol\":0.001", "\"tol\":-.001", "metadata"),
+        ("\"tol\":0.001", "\"tol\":-.001", "a header"),
         ("\"tol\":0.001", "\"tol\":-0.01", "tol"),
         ("polars-kmeans-checksum", "polars-kmeans-checksun", "a checksum, as files of format 2 have"),
         ("\"n_iter\":", "\"n_iter\" ", "metadata"),
@@ -123,7 +123,7 @@ fn what_a_file_asks_for_and_this_version_does_not_know_is_named() {
     // Format 1 had no checksum, and knew no more than this version does.
     let old = std::fs::read("tests/data/model-v1-columns.parquet").unwrap();
     assert!(refusal(with(&old, "\"euclidean\"", "\"cosine\"   ")).contains("\"cosine\""));
-    assert!(refusal(with(&old, "\"weighted\"", "\"sharding\"")).contains("unknown field `sharding`"));
+    assert!(refusal(with(&old, "\"weighted\"", "\"sharding\"")).contains("unknown field \"sharding\""));
 }
 
 /// Names are in the schema and in every column's path, so that both must be changed for the Parquet reader.

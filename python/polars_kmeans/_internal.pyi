@@ -1,6 +1,6 @@
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any
+from typing import Any, final
 
 import polars as pl
 
@@ -28,6 +28,7 @@ __all__ = [
 __version__: str
 NUL: str
 
+@final
 class FloatEnvironment:
     def __init__(self) -> None: ...
     def __enter__(self) -> None: ...

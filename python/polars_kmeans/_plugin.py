@@ -40,7 +40,8 @@ def text(value: Any) -> str:
 
 def _check_name(name: str) -> None:
     if "\0" in name:
-        msg = f"column {name!r}: expected a name without NUL characters: rename it"
+        shown = name.replace("\0", "\\0")
+        msg = f'column "{shown}": expected a name without NUL characters: rename it'
         raise InvalidColumnError(msg)
 
 
@@ -209,7 +210,8 @@ def _given(init: Any) -> Given:
         for name in frame.columns:
             _check_name(name)
         # The rest is not handed over: Polars panics on NULs in the names of a struct's fields.
-        return Given(*_internal.encode_centroids(frame.select(name for name, t in frame.schema.items() if _numbers(t))))
+        numbers = pl.DataFrame([series for series in frame if _numbers(series.dtype)])
+        return Given(*_internal.encode_centroids(numbers))
     expected = "init: expected a method, a frame, or k rows of numbers"
     if _is_masked(init):
         msg = f"{expected}, got an array with masked values"
@@ -266,7 +268,7 @@ def weight_expr(weight: str | pl.Expr) -> pl.Expr:
 
 
 def check_process(*, runs: bool = False) -> None:
-    """Refuse to hang in a child that was forked from a process with queries of ours; `runs`: one is about to run here."""
+    """Refuse to hang in a child that was forked after queries of ours; `runs`: one is about to run here."""
     _internal.check_process(runs)
 
 

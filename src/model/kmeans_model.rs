@@ -278,8 +278,8 @@ impl KMeansModel {
     pub(crate) fn check(self) -> Result<Self> {
         let _environment = FloatEnvironment::default_rounding();
         self.layout.check().map_err(|error| KMeansError::InvalidModel {
-            expected: "names that the columns of a centroid frame can have".into(),
-            got: format!("another: {error}"),
+            expected: "columns that a centroid frame can have".into(),
+            got: format!("others: {error}"),
         })?;
         self.settings().check()?;
         let consistent = either!(self, model => {

@@ -207,7 +207,10 @@ fn header(metadata: &ParquetMetaData) -> Result<(&str, Option<&str>, Header)> {
         return Err(invalid(&format!("a model file of format {FORMAT} or older"), got));
     }
     let header: Header = serde_json::from_str(json).map_err(|error| {
-        invalid("metadata that this version knows", format!("some written by {creator}: {}", short(error.to_string())))
+        let error = error.to_string().replace('`', "\"");
+        // What is expected instead is every field there is.
+        let error = error.split_once(", expected one of").map_or(&error[..], |(error, _)| error);
+        invalid("a header that this version knows", format!("one written by {creator}: {}", short(error.into())))
     })?;
     header.parameters.check()?;
     Ok((json, find(CHECKSUM), header))
