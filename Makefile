@@ -90,7 +90,7 @@ $(OLDEST)/ready: Makefile
 
 .PHONY: test-oldest
 test-oldest: build $(OLDEST)/ready ## The Python package under the oldest Polars that it works with
-	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(addprefix tests/python/test_,expressions.py groups.py rows_and_files.py same_bits.py)
+	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(addprefix tests/python/test_,expressions.py groups.py names.py processes.py rows_and_files.py same_bits.py)
 
 # Built under the address sanitizer, in a directory of its own.
 FUZZ_SECONDS ?= 600

@@ -114,7 +114,7 @@ fn what_a_file_asks_for_and_this_version_does_not_know_is_named() {
         ("\"tol\":0.001", "\"tol\":-.001", "a header"),
         ("\"tol\":0.001", "\"tol\":-0.01", "tol"),
         ("polars-kmeans-checksum", "polars-kmeans-checksun", "a checksum, as files of format 2 have"),
-        ("\"n_iter\":", "\"n_iter\" ", "metadata"),
+        ("\"n_iter\":", "\"n_iter\" ", "a model's metadata"),
         ("\"seed\":3", "\"seed\":4", "a model that fits its checksum"),
     ] {
         let message = refusal(with(&file, old, new));
