@@ -23,7 +23,11 @@ fn a_forked_child_works_on_its_own() {
             again == labels
                 && other.centroids() == model.centroids()
                 && other.predict(&Features::from_rows(&x, 2).unwrap()).is_ok_and(|again| again == predicted)
-                && KMeans::new(5).threads(3).fit_features(&Features::from_rows(&x, 2).unwrap(), None).is_ok()
+                && KMeans::new(5)
+                    .device(Device::Cpu)
+                    .threads(3)
+                    .fit_features(&Features::from_rows(&x, 2).unwrap(), None)
+                    .is_ok()
         });
         // SAFETY: ends the child at once, without what the parent has registered for its own end.
         unsafe { libc::_exit(if matches!(same, Ok(true)) { 0 } else { 1 }) }
