@@ -81,7 +81,7 @@ lint: $(VENV)/ready ## Formatting, clippy, ruff
 .PHONY: test-rust
 test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the documentation's examples
 	cargo test --no-default-features --features cuda --lib --tests
-	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test ways
+	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test environment --test files --test ways
 	cargo test --features $(RUST_FEATURES) --doc
 
 .PHONY: kernels
@@ -101,7 +101,7 @@ $(OLDEST)/ready: Makefile
 
 .PHONY: test-oldest
 test-oldest: build $(OLDEST)/ready ## The Python package under the oldest Polars that it works with
-	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(addprefix tests/python/test_,expressions.py groups.py rows_and_files.py same_bits.py)
+	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(addprefix tests/python/test_,expressions.py groups.py names.py processes.py rows_and_files.py same_bits.py)
 
 # Built under the address sanitizer, in a directory of its own.
 FUZZ_SECONDS ?= 600

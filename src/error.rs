@@ -34,6 +34,8 @@ pub enum ErrorKind {
     NoMemory,
     /// A GPU that was demanded and cannot be used, or that failed.
     Device,
+    /// A process that was forked from one that had run queries.
+    Forked,
     /// Whatever the data frame library refused.
     Frame,
 }
@@ -50,6 +52,7 @@ impl ErrorKind {
             Self::File => "ModelFileError",
             Self::NoMemory => "NoMemoryError",
             Self::Device => "DeviceError",
+            Self::Forked => "ForkedProcessError",
             Self::Frame => "KMeansError",
         }
     }
@@ -100,6 +103,9 @@ pub enum KMeansError {
     /// A feature has no name, and so no column in the centroid frame.
     #[error("a feature must have a name: give it one, e.g. pl.col(\"\").alias(\"x\")")]
     UnnamedColumn,
+    /// A column's name holds a NUL, which Arrow's C interface, by which columns travel, ends a name with.
+    #[error("column {name:?}: expected a name without NUL characters: rename it")]
+    NulInName { name: String },
     /// Two features have the same name.
     #[error("feature names must differ, got {name:?} twice")]
     DuplicateName { name: String },
@@ -118,7 +124,7 @@ pub enum KMeansError {
     )]
     NotFinite { column: String, nulls: u64, nans: u64, infinities: u64 },
     /// Values outside the magnitudes that distances can be computed for.
-    #[error("{what}: expected a largest magnitude between 2^-450 and 2^450, got {got:e}")]
+    #[error("{what}: expected a largest magnitude of {}, got {got:e}", if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" })]
     MagnitudeOutOfRange { what: String, got: f64 },
     /// More than half of a column's values are too small beside its largest to be told apart.
     #[error(
@@ -150,6 +156,11 @@ pub enum KMeansError {
     /// There is no memory for something; how many bytes it wanted, where that is known.
     #[error("memory: expected room for {what}{}, got none", .bytes.map(Bytes).unwrap_or_default())]
     NoMemory { what: Cow<'static, str>, bytes: Option<u64> },
+    /// This process is a child that was forked from one that had run queries.
+    #[error(
+        "process: expected one with threads of its own, got a child that was forked after process {parent} had run queries: Polars' threads stayed there, and waiting for them would take forever (start processes with \"spawn\" or \"forkserver\")"
+    )]
+    Forked { parent: u32 },
     /// A device that was demanded cannot be used.
     #[error("device={requested:?} cannot be used: {reason} (device=\"auto\" takes the CPU where no GPU can be used)")]
     DeviceNotAvailable { requested: String, reason: String },
@@ -196,6 +207,7 @@ impl KMeansError {
             | Self::UnsupportedDtype { .. }
             | Self::ReservedName { .. }
             | Self::UnnamedColumn
+            | Self::NulInName { .. }
             | Self::DuplicateName { .. } => ErrorKind::InvalidColumn,
             Self::NoRows { .. }
             | Self::TooManyRows { .. }
@@ -211,6 +223,7 @@ impl KMeansError {
             Self::File { .. } => ErrorKind::File,
             Self::NoMemory { .. } => ErrorKind::NoMemory,
             Self::DeviceNotAvailable { .. } | Self::Device { .. } => ErrorKind::Device,
+            Self::Forked { .. } => ErrorKind::Forked,
             Self::Frame(_) => ErrorKind::Frame,
         }
     }

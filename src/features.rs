@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
+use crate::names::Names;
 
 /// Arrow validity: bit `offset + i`, least significant first, says whether slot `i` holds a value.
 #[derive(Debug, Clone, Copy)]
@@ -203,7 +204,7 @@ pub struct Features<'a, T> {
     layout: Arc<Layout<'a, T>>,
     n: usize,
     d: usize,
-    names: Arc<Vec<String>>,
+    names: Names,
 }
 
 impl<'a, T: Float> Features<'a, T> {
@@ -279,11 +280,12 @@ impl<'a, T: Float> Features<'a, T> {
     ///
     /// # Errors
     /// [`KMeansError::LengthMismatch`] unless there is one name a feature.
-    pub fn with_names(mut self, names: Vec<String>) -> Result<Self> {
+    pub fn with_names(mut self, names: impl Into<Names>) -> Result<Self> {
+        let names = names.into();
         if names.len() != self.d {
             return Err(KMeansError::LengthMismatch { what: "feature names".into(), expected: self.d, got: names.len() });
         }
-        self.names = Arc::new(names);
+        self.names = names;
         Ok(self)
     }
 
@@ -298,7 +300,7 @@ impl<'a, T: Float> Features<'a, T> {
     }
 
     /// One name a feature: `column_0`, `column_1`, ... unless given.
-    pub fn names(&self) -> &[String] {
+    pub fn names(&self) -> &Names {
         &self.names
     }
 
@@ -450,9 +452,9 @@ fn block_pieces<'s, 'a, T>(
         })
 }
 
-fn default_names(d: usize) -> Result<Arc<Vec<String>>> {
+fn default_names(d: usize) -> Result<Names> {
     const WHAT: &str = "the names of the columns";
-    Ok(Arc::new(memory::try_collected((0..d).map(|f| memory::text(format_args!("column_{f}"), WHAT)), WHAT)?))
+    Ok(memory::try_collected((0..d).map(|f| memory::text(format_args!("column_{f}"), WHAT)), WHAT)?.into())
 }
 
 fn check_validity(validity: Option<Validity<'_>>, len: usize) -> Result<()> {

@@ -25,6 +25,7 @@ use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::memory;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Settings};
+use crate::names::Names;
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::{History, KMeans, Params};
 #[cfg(feature = "cuda")]
@@ -112,14 +113,14 @@ pub(crate) fn fit<T: Float>(
 
 /// Where the kept rows were among those given.
 struct Origin {
-    names: Vec<String>,
+    names: Names,
     selection: Vec<(Selection, usize)>,
 }
 
 impl Origin {
     fn of<T: Float>(parts: &[Part<'_, T>]) -> Result<Self> {
         let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
-        Ok(Self { names: memory::texts(parts[0].features.names(), "the names of the columns")?, selection })
+        Ok(Self { names: parts[0].features.names().clone(), selection })
     }
 }
 

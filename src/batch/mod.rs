@@ -165,6 +165,7 @@ impl KMeansModel {
 
     /// None where they are lists without a single one that is not null.
     fn batch_features(&self, batches: &[RecordBatch]) -> Result<Option<BatchFeatures>> {
+        let _environment = FloatEnvironment::default_rounding();
         let names = self.columns_to_find()?;
         if batches.is_empty() {
             return Ok(None);
@@ -203,6 +204,7 @@ impl Placed<'_, KMeansModel> {
 
     /// As [`KMeansModel::score_batches`].
     pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
+        let _environment = FloatEnvironment::default_rounding();
         let Some(features) = self.model.batch_features(batches)? else { return Ok(0.0) };
         let weights = weight.map(|name| weights(batches, name)).transpose()?;
         let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;

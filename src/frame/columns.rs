@@ -9,6 +9,7 @@ use crate::features::{self, Chunk, Features, Validity};
 use crate::float::Float;
 use crate::memory;
 use crate::model::{AnyFeatures, FeatureLayout};
+use crate::parallel::FloatEnvironment;
 #[cfg(all(feature = "cuda", feature = "python"))]
 use crate::tile::Part;
 
@@ -263,6 +264,7 @@ pub struct RowMajor {
 /// [`KMeansError::Frame`] if Polars refuses.
 pub fn row_major(frame: &DataFrame) -> Result<RowMajor> {
     const WHAT: &str = "the starting centroids";
+    let _environment = FloatEnvironment::default_rounding();
     let k = frame.height();
     // `(d, k)`: column by column, each value by value.
     let mut columns = Vec::new();

@@ -9,6 +9,8 @@ mod columns;
 mod model;
 
 pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
+#[cfg(feature = "python")]
+pub(crate) use model::null_where_not;
 
 use polars::prelude::*;
 use polars_arrow::bitmap::Bitmap;

@@ -72,6 +72,14 @@ impl KMeansModel {
         self.on(Device::Cpu).predict_distances(columns)
     }
 
+    /// The same as one struct a row, null where [`KMeansModel::predict`] is.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict_columns`].
+    pub fn predict_structs(&self, columns: &[Column]) -> Result<StructChunked> {
+        self.on(Device::Cpu).predict_structs(columns)
+    }
+
     /// The Euclidean distance of every row of a frame to every centroid: `Array(Float64, k)`, null where a value is null or not
     /// finite.
     ///
@@ -155,6 +163,13 @@ impl Placed<'_, KMeansModel> {
         Ok(DataFrame::new(rows.len(), vec![label.into_column(), distance.into_column(), second.into_column()])?)
     }
 
+    /// As [`KMeansModel::predict_structs`].
+    pub fn predict_structs(&self, columns: &[Column]) -> Result<StructChunked> {
+        let rows = self.predict_distances(columns)?;
+        let answered = rows.column("label")?.is_not_null();
+        null_where_not(rows, &answered)
+    }
+
     /// As [`KMeansModel::transform`].
     pub fn transform(&self, df: &DataFrame) -> Result<Series> {
         self.transform_columns(&self.model.select(df)?)
@@ -193,6 +208,7 @@ impl Placed<'_, KMeansModel> {
 
     /// As [`KMeansModel::score_columns`].
     pub fn score_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<f64> {
+        let _environment = FloatEnvironment::default_rounding();
         let weights = weights.map(columns::weights).transpose()?;
         let weights = weights.as_ref().map(columns::view).transpose()?;
         match self.model.frame_features(columns)? {
@@ -200,6 +216,12 @@ impl Placed<'_, KMeansModel> {
             None => Ok(0.0),
         }
     }
+}
+
+/// The rows of a frame as structs, null where `valid` is not.
+pub fn null_where_not(rows: DataFrame, valid: &BooleanChunked) -> Result<StructChunked> {
+    let validity = valid.rechunk().downcast_iter().next().map(|valid| valid.values().clone());
+    Ok(rows.into_struct(PlSmallStr::EMPTY).with_outer_validity(validity))
 }
 
 fn centroid_frame<P>(layout: &FeatureLayout, model: &Model<P::Native>) -> Result<DataFrame>

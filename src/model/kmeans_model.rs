@@ -14,8 +14,10 @@ use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::memory;
+use crate::names::Names;
+use crate::parallel::FloatEnvironment;
 use crate::params::{Device, KMeans, NullPolicy};
-use crate::prepare::check_magnitude;
+use crate::prepare::check_centroid_magnitude;
 use crate::tile::Selection;
 
 /// Names of the centroid frame's own columns, which no feature may have.
@@ -43,11 +45,11 @@ impl FeatureLayout {
     }
 
     /// One name a feature, as errors use them.
-    pub(crate) fn feature_names(&self, d: usize) -> Result<Vec<String>> {
-        match self {
-            Self::Columns(names) => memory::texts(names, NAMES),
-            Self::Array(name) => memory::try_collected((0..d).map(|f| memory::text(format_args!("{name}[{f}]"), NAMES)), NAMES),
-        }
+    pub(crate) fn feature_names(&self, d: usize) -> Result<Names> {
+        Ok(match self {
+            Self::Columns(names) => memory::texts(names, NAMES)?.into(),
+            Self::Array(name) => Names::Entries { column: name.as_str().into(), width: d },
+        })
     }
 
     /// The same once more.
@@ -61,7 +63,8 @@ impl FeatureLayout {
     /// Names that a centroid frame can have as columns.
     ///
     /// # Errors
-    /// [`KMeansError::UnnamedColumn`], [`KMeansError::ReservedName`] or [`KMeansError::DuplicateName`].
+    /// [`KMeansError::UnnamedColumn`], [`KMeansError::NulInName`], [`KMeansError::ReservedName`] or
+    /// [`KMeansError::DuplicateName`].
     pub fn check(&self) -> Result<()> {
         let mut seen = HashSet::new();
         let names = self.columns().len();
@@ -71,6 +74,9 @@ impl FeatureLayout {
         for name in self.columns() {
             if name.is_empty() {
                 return Err(KMeansError::UnnamedColumn);
+            }
+            if name.contains('\0') {
+                return Err(KMeansError::NulInName { name: name.clone() });
             }
             if RESERVED_NAMES.contains(&name.as_str()) {
                 return Err(KMeansError::ReservedName { name: name.clone() });
@@ -278,6 +284,7 @@ impl KMeansModel {
     /// # Errors
     /// [`KMeansError::NoMemory`].
     pub fn centroid_values(&self) -> Result<Vec<f64>> {
+        let _environment = FloatEnvironment::default_rounding();
         either!(self, model => memory::collected(model.centroids().iter().map(|c| c.to_f64()), "the centroids in float64"))
     }
 
@@ -291,10 +298,14 @@ impl KMeansModel {
         Placed::new(self, device)
     }
 
-    /// Refuses a model that was read from somewhere and does not hold together.
+    /// Refuses a model that was read from somewhere and does not hold together: whatever is wrong with it is the model's fault.
     pub(crate) fn check(self) -> Result<Self> {
-        self.layout.check()?;
-        // In this order: a number of features that its names bear out is one that memory holds.
+        let _environment = FloatEnvironment::default_rounding();
+        self.layout.check().map_err(|error| KMeansError::InvalidModel {
+            expected: "columns that a centroid frame can have".into(),
+            got: format!("others: {error}"),
+        })?;
+        self.settings().check()?;
         let consistent = either!(self, model => {
             model.is_consistent() && model.names == self.layout.feature_names(model.d)?
         });
@@ -335,6 +346,7 @@ impl Placed<'_, KMeansModel> {
         narrow: impl FnOnce(Placed<'_, Model<f32>>, &Features<'_, f32>) -> Result<R>,
         wide: impl FnOnce(Placed<'_, Model<f64>>, &Features<'_, f64>) -> Result<R>,
     ) -> Result<R> {
+        let _environment = FloatEnvironment::default_rounding();
         let &Self { model: whole, device } = self;
         match (&whole.model, features) {
             (AnyModel::F32(model), AnyFeatures::F32(x)) => narrow(model.on(device), x),
@@ -355,7 +367,7 @@ impl<T: Float> Model<T> {
         let largest = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
         let countable = self.sizes.iter().try_fold(0u64, |sum, size| sum.checked_add(*size)).is_some();
         finite
-            && check_magnitude::<T>("centroids", largest).is_ok()
+            && check_centroid_magnitude::<T>("centroids", largest).is_ok()
             && countable
             && self.d > 0
             && k > 0

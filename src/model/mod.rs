@@ -34,6 +34,8 @@ use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::memory;
+use crate::names::Names;
+use crate::parallel::FloatEnvironment;
 use crate::params::Device;
 use crate::tile::Selection;
 
@@ -58,7 +60,7 @@ pub struct HistoryRow {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Model<T> {
     pub(crate) d: usize,
-    pub(crate) names: Vec<String>,
+    pub(crate) names: Names,
     pub(crate) centroids: Vec<T>,
     pub(crate) sizes: Vec<u64>,
     pub(crate) inertias: Vec<f64>,
@@ -175,7 +177,7 @@ impl<T: Float> Model<T> {
     }
 
     /// The features' names, in order.
-    pub fn names(&self) -> &[String] {
+    pub fn names(&self) -> &Names {
         &self.names
     }
 
@@ -260,10 +262,11 @@ impl<T: Float> Model<T> {
     /// # Errors
     /// [`KMeansError::NoMemory`](crate::KMeansError).
     pub fn widened(&self) -> Result<Model<f64>> {
+        let _environment = FloatEnvironment::default_rounding();
         const WHAT: &str = "the model in float64";
         Ok(Model {
             d: self.d,
-            names: memory::texts(&self.names, WHAT)?,
+            names: self.names.clone(),
             centroids: memory::collected(self.centroids.iter().map(|c| c.to_f64()), WHAT)?,
             sizes: memory::copied(&self.sizes, WHAT)?,
             inertias: memory::copied(&self.inertias, WHAT)?,

@@ -13,12 +13,28 @@ use polars::prelude::*;
 use super::entry::expression;
 use super::options::{FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid, is_struct};
 use crate::error::{KMeansError, Result};
-use crate::frame::{FrameFit, check_weight, float_type};
+use crate::frame::{FrameFit, check_weight, float_type, null_where_not};
 use crate::model::{FeatureLayout, KMeansModel};
+use crate::parallel::FirstProcess;
 use crate::params::Device;
 
+/// What the Python package writes for a NUL in a name: with one, Polars would panic on the way here. These are no characters.
+pub const NUL: &str = "\u{10FFFE}NUL\u{10FFFE}";
 /// Name of the output column.
 const NAME: &str = "kmeans";
+
+/// Processes that have run queries.
+static QUERIES: FirstProcess = FirstProcess::new();
+
+/// The process that was the first to run queries, where this one was forked from it.
+pub fn forked_from() -> Option<u32> {
+    QUERIES.other()
+}
+
+/// Notes that this process runs queries, and so starts threads that do not survive a fork.
+pub fn enter() {
+    QUERIES.enter();
+}
 
 /// Columns of one length: one of length 1 beside longer ones (a literal, an aggregate) is repeated, as Polars does.
 fn columns(inputs: &[Series]) -> Vec<Column> {
@@ -90,7 +106,11 @@ fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
 
 /// The fields of the features: all inputs but the last `others`. Their float type.
 fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)> {
+    enter();
     let features = &fields[..fields.len().saturating_sub(others)];
+    if let Some(field) = features.iter().find(|field| field.name().contains(NUL)) {
+        return Err(KMeansError::NulInName { name: field.name().replace(NUL, "\0") });
+    }
     let dtype = float_type(features.iter().map(|field| (field.name().as_str(), field.dtype())))?;
     Ok((features, dtype))
 }
@@ -177,13 +197,6 @@ fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
     Ok(Field::new("score".into(), DataType::Float64))
 }
 
-/// A column of nulls; of a struct, null fields.
-fn nulls(n: usize, dtype: &DataType) -> PolarsResult<Series> {
-    let DataType::Struct(fields) = dtype else { return Ok(Series::full_null(NAME.into(), n, dtype)) };
-    let column = |field: &Field| Series::full_null(field.name().clone(), n, field.dtype()).into_column();
-    Ok(DataFrame::new(n, fields.iter().map(column).collect())?.into_struct(NAME.into()).into_series())
-}
-
 /// Labels (or the struct of label and distances) of the rows of a fit.
 fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let call = Call::of_struct(inputs, &kwargs)?;
@@ -191,7 +204,7 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     // No rows have no labels. Polars calls with none to learn what a group-by of no groups would give.
     let fit = if n == 0 { None } else { call.fit(&kwargs)? };
     Ok(match fit {
-        None => nulls(n, &label_dtype(&kwargs.output)?)?,
+        None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
         Some(fit) if is_struct(&kwargs.output)? => {
             let mut rows = fit.model.on(device(&kwargs.device)?).predict_distances(&call.features)?;
             if fit.labels.null_count() > 0 {
@@ -205,7 +218,7 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
                 });
                 rows = DataFrame::new(rows.height(), masked.collect::<PolarsResult<Vec<_>>>()?)?;
             }
-            rows.into_struct(NAME.into()).into_series()
+            null_where_not(rows, &fit.labels.is_not_null())?.with_name(NAME.into()).into_series()
         }
         Some(fit) => fit.labels.with_name(NAME.into()).into_series(),
     })
@@ -246,7 +259,7 @@ fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     let model = model.on(device(&kwargs.device)?);
     Ok(if is_struct(&kwargs.output)? {
-        model.predict_distances(&columns)?.into_struct(NAME.into()).into_series()
+        model.predict_structs(&columns)?.with_name(NAME.into()).into_series()
     } else {
         model.predict_columns(&columns)?.with_name(NAME.into()).into_series()
     })

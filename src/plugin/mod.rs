@@ -14,7 +14,7 @@ use std::sync::Arc;
 use polars::prelude::PolarsError;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 use pyo3_polars::PyDataFrame;
 
 use self::options::FitOptions;
@@ -22,6 +22,7 @@ use crate::backend::select::DeviceInfo;
 use crate::error::KMeansError;
 use crate::memory;
 use crate::model::KMeansModel;
+use crate::parallel;
 use crate::params::Device;
 
 /// Inside a query, an error is Polars' `ComputeError`; its text starts with the name of the Python exception.
@@ -127,9 +128,48 @@ fn load_model(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyBytes>> {
     copy_to_python(py, &bytes.map_err(|error| raise(py, &error))?)
 }
 
+/// The arithmetic of the contract for a block of Python, whatever the host program has set: `with FloatEnvironment(): ...`.
+#[pyclass(unsendable)]
+#[derive(Default)]
+struct FloatEnvironment {
+    /// Of blocks in blocks.
+    saved: Vec<parallel::FloatEnvironment>,
+}
+
+#[pymethods]
+impl FloatEnvironment {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn __enter__(&mut self) {
+        self.saved.push(parallel::FloatEnvironment::default_rounding());
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&mut self, _error: &Bound<'_, PyTuple>) {
+        self.saved.pop();
+    }
+}
+
+/// Refuses to go on in a child that was forked after queries were run: there they would wait for threads that are not there.
+/// `runs`: this process is about to run queries.
+#[pyfunction]
+fn check_process(py: Python<'_>, runs: bool) -> PyResult<()> {
+    if let Some(parent) = expressions::forked_from() {
+        return Err(raise(py, &KMeansError::Forked { parent }));
+    }
+    if runs {
+        expressions::enter();
+    }
+    Ok(())
+}
+
 /// Refuses what is wrong with a fit's options whatever the data.
 #[pyfunction]
 fn check_options(py: Python<'_>, options: FitOptions) -> PyResult<()> {
+    let _environment = parallel::FloatEnvironment::default_rounding();
     options.check().map_err(|error| raise(py, &error))
 }
 
@@ -171,11 +211,14 @@ fn devices(py: Python<'_>) -> (Vec<DeviceRow>, Option<String>) {
 
 #[pymodule]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // Who limits Polars' threads means ours too. If a pool is there already, it stays.
+    // Who limits Polars' threads means ours too.
     if let Some(threads) = std::env::var("POLARS_MAX_THREADS").ok().and_then(|threads| threads.parse().ok()) {
-        let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+        parallel::limit_pool(threads);
     }
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("NUL", expressions::NUL)?;
+    module.add_class::<FloatEnvironment>()?;
+    module.add_function(wrap_pyfunction!(check_process, module)?)?;
     module.add_function(wrap_pyfunction!(model_centroids, module)?)?;
     module.add_function(wrap_pyfunction!(model_history, module)?)?;
     module.add_function(wrap_pyfunction!(model_facts, module)?)?;

@@ -112,7 +112,7 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
     }
     // The largest over all rows keeps a row of weight 0 from overflowing, that over rows of positive weight keeps S in range.
     let widest = (0..d).max_by(|&a, &b| survey.columns[a].largest.total_cmp(&survey.columns[b].largest)).unwrap_or(0);
-    let column = format!("column {:?}", passes.parts()[0].features.names()[widest]);
+    let column = format!("column {:?}", passes.parts()[0].features.names().get(widest).unwrap_or_default());
     check_magnitude::<T>(&column, survey.columns[widest].largest)?;
     check_magnitude::<T>("values of rows of weight 0", survey.largest)?;
     let weights = (weighted && survey.largest_weight > 0.0).then(|| WeightScale::new(survey.largest_weight));
@@ -142,7 +142,7 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
                 box_highs[f] = box_highs[f].max(value);
             }
         }
-        check_magnitude::<T>("starting centroids", largest)?;
+        check_centroid_magnitude::<T>("starting centroids", largest)?;
     }
     let s = reference::distance(&box_highs, &box_lows);
     let variance = if params.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
@@ -169,6 +169,11 @@ pub fn check_magnitude<T: Float>(what: &str, largest: f64) -> Result<()> {
     } else {
         Err(KMeansError::MagnitudeOutOfRange { what: what.into(), got: largest })
     }
+}
+
+/// Centroids may be 0 or as small as they like: those of data within [`check_magnitude`] may nearly cancel out.
+pub fn check_centroid_magnitude<T: Float>(what: &str, largest: f64) -> Result<()> {
+    check_magnitude::<T>(what, if largest > power_of_two(450) { largest } else { 0.0 })
 }
 
 /// The power of two that brings a positive number into `[1/2, 1)`; for scaling copies.

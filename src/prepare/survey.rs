@@ -216,7 +216,7 @@ fn try_count_bad<T: Float>(parts: &[Part<'_, T>]) -> Result<KMeansError> {
         }
     }
     let f = counts.iter().position(|count| *count != [0; 3]).unwrap_or(d);
-    let column = parts[0].features.names().get(f).cloned().unwrap_or_else(|| "weight".into());
+    let column = parts[0].features.names().get(f).unwrap_or_else(|| "weight".into());
     let [nulls, nans, infinities] = counts[f];
     Ok(KMeansError::NotFinite { column, nulls, nans, infinities })
 }

@@ -6,6 +6,8 @@ mod child;
 mod data;
 mod exactness;
 mod far;
+#[cfg(unix)]
+mod forked;
 mod gpu;
 #[cfg(feature = "cuda")]
 mod no_memory;
