@@ -148,6 +148,8 @@ impl KMeansModel {
         };
         match self.layout() {
             FeatureLayout::Columns(columns) => {
+                memory::reserve(&mut names, d, WHAT)?;
+                memory::reserve(&mut arrays, d, WHAT)?;
                 for (f, name) in columns.iter().enumerate() {
                     names.push(name);
                     arrays.push(values(f, d)?);

@@ -14,6 +14,7 @@ use super::entry::expression;
 use super::options::{FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid, is_struct};
 use crate::error::{KMeansError, Result};
 use crate::frame::{FrameFit, check_weight, float_type, null_where_not};
+use crate::memory;
 use crate::model::{FeatureLayout, KMeansModel};
 use crate::parallel::FirstProcess;
 use crate::params::Device;
@@ -37,10 +38,10 @@ pub fn enter() {
 }
 
 /// Columns of one length: one of length 1 beside longer ones (a literal, an aggregate) is repeated, as Polars does.
-fn columns(inputs: &[Series]) -> Vec<Column> {
+fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
     let n = inputs.iter().map(|series| series.len()).find(|&n| n != 1).unwrap_or(1);
     let repeat = |series: &Series| if series.len() == 1 && n != 1 { series.new_from_index(0, n) } else { series.clone() };
-    inputs.iter().map(|series| repeat(series).into_column()).collect()
+    memory::collected(inputs.iter().map(|series| repeat(series).into_column()), "the list of columns")
 }
 
 /// What a fitting call was given.
@@ -51,7 +52,7 @@ struct Call {
 
 impl Call {
     fn new(inputs: &[Series], options: &FitOptions) -> Result<Self> {
-        let mut features = columns(inputs);
+        let mut features = columns(inputs)?;
         let weights = if options.weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
         if features.is_empty() {
             return Err(KMeansError::NoFeatures);
@@ -101,7 +102,7 @@ fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
     let Some((literal, rest)) = inputs.split_last() else {
         return Err(KMeansError::InvalidModel { expected: "a model after the features".into(), got: "nothing".into() });
     };
-    Ok((KMeansModel::from_bytes(bytes(literal.binary()?, "a model")?)?, columns(rest)))
+    Ok((KMeansModel::from_bytes(bytes(literal.binary()?, "a model")?)?, columns(rest)?))
 }
 
 /// The fields of the features: all inputs but the last `others`. Their float type.
