@@ -15,7 +15,7 @@ static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static POOL: FirstProcess = FirstProcess::new();
 
 /// The process that was the first to do something.
-pub struct FirstProcess(AtomicU32);
+pub(crate) struct FirstProcess(AtomicU32);
 
 impl FirstProcess {
     pub const fn new() -> Self {

@@ -53,7 +53,7 @@ impl Data {
         let decimals: Vec<i128> = (0..N).map(|i| i128::from(i * i % 977) * 1_000_000_000_000_007_i128 + 1).collect();
         let decimal = Int128Chunked::from_vec("c".into(), decimals.clone()).into_decimal_unchecked(38, 20).into_column();
         let mixed = df!("a" => integers.clone(), "b" => thirds).unwrap();
-        let mixed = mixed.hstack(&[decimal.clone()]).unwrap();
+        let mixed = mixed.hstack(std::slice::from_ref(&decimal)).unwrap();
         let tiny: Vec<f32> = (0..N).map(|i| f32::from_bits((i % 97) as u32 * 1_001)).collect();
         let lists = Series::new("e".into(), tiny.clone())
             .reshape_array(&[ReshapeDimension::new_dimension(N as u64 / 2), ReshapeDimension::new_dimension(2)]);
@@ -119,7 +119,7 @@ impl Data {
             ("labels of widened subnormals", labels(&narrow.model.predict_columns(std::slice::from_ref(&self.wide)).unwrap())),
             ("lists", model(&lists.model)),
             ("batches", model(&batches.model)),
-            ("score of batches", bits([batches.model.score_batches(&[self.batch.clone()], Some("c")).unwrap()])),
+            ("score of batches", bits([batches.model.score_batches(std::slice::from_ref(&self.batch), Some("c")).unwrap()])),
             ("transform of batches", {
                 let distances = batches.model.transform_batch(&self.batch).unwrap();
                 let values: &Float64Array = distances.values().as_any().downcast_ref().unwrap();

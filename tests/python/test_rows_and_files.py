@@ -1,4 +1,4 @@
-"""Array and List columns with nulls, decimals, starting centroids, options, null structs, and model files on the disk."""
+"""Array and List columns with nulls, decimals, starting centroids, options, null structs, and model files on disk."""
 
 import os
 import subprocess
