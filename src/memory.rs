@@ -189,6 +189,7 @@ mod tests {
         extend(&mut values, &[100, 101], what).unwrap();
         assert!(values.iter().copied().eq(0..102));
         assert_eq!(text(format_args!("column_{}", 7), what).unwrap(), "column_7");
+        #[cfg(feature = "serde")]
         assert_eq!(texts(&["a".into(), "".into()], what).unwrap(), ["a", ""]);
     }
 
