@@ -39,7 +39,7 @@ def test_a_fit_raises_memory_by_at_most_35_percent() -> None:
     assert max(model, expression) <= 0.35
 
 
-# Limits of the address space, from one that is enough for little to one that is enough for all. What does not fit has to
+# Limits of the address space, from one that is enough for little to one that is enough for all. What does not fit must
 # be an error, after which a small fit works; a process that ends has no last line.
 LIMITED = """
 import resource, sys
