@@ -95,7 +95,7 @@ fn main() {
         let params = estimator.validate(d).expect("valid");
         let mut parts = vec![Part::new(features.clone(), None)];
         let prepared = prepare(&mut parts, &params).expect("finite");
-        let mut session = CpuSession::new(parts.remove(0), &prepared, k, 0, InstructionSet::detect()).expect("memory");
+        let mut session = CpuSession::new(parts.remove(0), &prepared, k, 0, InstructionSet::detect()).expect("memory for it");
         let start: Vec<f32> = start.iter().map(|c| *c as f32).collect();
         let (mut all, mut none) = (Vec::new(), Vec::new());
         for _ in 0..rounds {

@@ -250,7 +250,7 @@ fn memory(name: &str) -> f64 {
 fn streamed<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, limit: u64) {
     let Shape { n, d, .. } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
-    let some = [Part::new(features.slice(0..n.min(1 << 24)).expect("memory"), None)];
+    let some = [Part::new(features.slice(0..n.min(1 << 24)).expect("memory for a view"), None)];
     let ceiling = || upload_benchmark(0, &some, None, 2).expect("a GPU").2;
     // The peak from here on, where that is allowed.
     let _ = std::fs::write("/proc/self/clear_refs", "5");

@@ -58,7 +58,8 @@ impl<T: Float> Copies<T> {
         let finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
         let usable = finite(&values) && finite(&half_squares[..k]) && finite(&[slope, offset]);
         let scale = T::from_f64(scale);
-        Ok(usable.then(|| Self { shift, scale, values, half_squares, bound: Bound { slope, offset } }))
+        let bound = Bound { slope, offset };
+        Ok(usable.then_some(Self { shift, scale, values, half_squares, bound }))
     }
 }
 
