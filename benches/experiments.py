@@ -93,7 +93,7 @@ EXPERIMENTS = (
     Experiment(
         "lutz",
         "figure 6",
-        "Feature sums (here with labels): partitioned features beat cluster merge for k = 64 or d > 16, by up to 97 times",
+        "Feature sums (here with labels): partitioned features beat cluster merge for k = 64 or d > 16, up to 97 times",
         tuple(
             Run(lutz_rows(d), d, k, 6, ("lutz-merge", "lutz-features")) for k in (4, 64) for d in (2, 4, 16, 64, 256)
         ),
@@ -114,7 +114,7 @@ EXPERIMENTS = (
     Experiment(
         "lutz",
         "figures 8 and 10",
-        "d = 4: one pass is twice as fast as several up to k = 16. Several are faster from k = 32. CPU sums cost 19 times",
+        "d = 4: one pass is twice as fast as several up to k = 16, and slower from k = 32. CPU sums cost 19 times",
         tuple(Run(lutz_rows(4), 4, k, 6, MULTI_AND_SINGLE) for k in (4, 16, 32, 64, 128)),
         {
             "system": "GTX 1080",
@@ -220,7 +220,7 @@ EXPERIMENTS = (
     Experiment(
         "zechner",
         "figures 5, 6, 10",
-        "Labels on the GPU and sums on the CPU beat the CPU from 5,000 rows on, by 1.5 to 14 times, most for large data",
+        "Labels on the GPU and sums on the CPU beat the CPU from 5,000 rows on, 1.5 to 14 times, most for large data",
         tuple(
             Run(n, d, k, 20, ("cpu", "zechner", "default"))
             for n in (500, 5_000, 50_000, 500_000)

@@ -137,7 +137,7 @@ def losses(rows: list[dict[str, Any]]) -> str:
     found.sort(reverse=True)
     worst = ", ".join(f"{shape} {100 * loss:.1f} % ({name})" for loss, shape, name in found[:5])
     within = sum(loss <= 0.1 for loss, _, _ in found)
-    return f"{within} of {len(found)} lose at most a tenth; the most is lost at {worst}."
+    return f"{within} of {len(found)} lose at most a tenth. The largest losses: {worst}."
 
 
 def picture(experiment: Experiment, rows: list[dict[str, Any]], path: Path) -> None:
