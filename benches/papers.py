@@ -180,7 +180,7 @@ def show(args: argparse.Namespace) -> None:
         what = ": " + "; ".join(said) if said else ""
         source = f" Published on {experiment.published['system']}{what}." if experiment.published else ""
         today = f" **Today:** {experiment.today[0].lower()}{experiment.today[1:]}." if experiment.today else ""
-        print(f"#### {experiment.name}\n\n{experiment.claim}.{source}{today}\n")
+        print(f"### {experiment.name}\n\n{experiment.claim}.{source}{today}\n")
         print(table(experiment, rows) + "\n")
         if experiment.paper == "choice":
             print(losses(rows) + "\n")
