@@ -3,9 +3,9 @@
 //   settle         rows that may belong to any cluster: distances to all centroids
 //   settle_pairs   rows with two centroids in reach, the best and second best of the filter: distances to these two
 //
-// Used when: after every assign. settle_pairs only if the assign makes a list of pairs. The lists are usually short: they hold ties, and rows
-//            whose distances to two centroids differ by less than rounding can tell. They are long if there are many centroids of many
-//            features.
+// Used when: after every assign. settle_pairs only if the assign makes a list of pairs. The lists are usually short: they hold ties,
+//            and rows whose distances to two centroids differ by less than rounding can tell. They are long if there are many
+//            centroids of many features.
 // Tile:      settle: a group of 32 to 256 threads, about as many as there are centroids, takes 16, 4 or 1 rows of the list. It takes
 //            fewer if the list is too short to fill the device. Each thread takes every width-th centroid. It has a chain in registers
 //            for each row, in feature order. So a value of a centroid is loaded once for all of these rows.
