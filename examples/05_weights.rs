@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         values.iter().zip(people).flat_map(|(value, times)| vec![*value; times as usize]).collect()
     };
     let repeated = kmeans.fit(&df!("age" => repeat(age), "hours" => repeat(hours))?, ["age", "hours"])?;
-    for (one, other) in weighted.centroid_values().iter().zip(repeated.centroid_values()) {
+    for (one, other) in weighted.centroid_values()?.iter().zip(repeated.centroid_values()?) {
         assert!((one - other).abs() < 1e-12);
     }
     assert!((weighted.inertia() - repeated.inertia()).abs() < 1e-9);

@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let centroids = fit.model.centroids_batch()?;
     let schema = centroids.schema();
     println!("{:?}", schema.fields().iter().map(|field| field.name()).collect::<Vec<_>>());
-    println!("sizes {:?}, centroids {:?}", fit.model.sizes(), fit.model.centroid_values());
+    println!("sizes {:?}, centroids {:?}", fit.model.sizes(), fit.model.centroid_values()?);
     assert_eq!(centroids.num_rows(), 2);
 
     // A stream of new batches is labelled one by one; how a table is cut into batches changes no bit.

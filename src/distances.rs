@@ -15,6 +15,7 @@ use std::cmp::Ordering;
 
 use crate::error::Result;
 use crate::fixed::{ColumnScale, Limbs, TWO_LIMB_BITS, exponent_at_or_above, frexp, round_quotient, round_scaled, split};
+use crate::memory;
 
 /// A sum of `m` terms is precise from `m * 2^this` quanta on.
 const PRECISE_BITS: u32 = 41;
@@ -124,7 +125,8 @@ impl DistanceSum {
     ) -> Result<Vec<Self>> {
         loop {
             let finer = sums.iter().zip(terms).map(|(sum, &terms)| sum.scale.finer(sum.total, terms));
-            let scales: Vec<DistanceScale> = finer.map(|scale| scale.unwrap_or(DistanceScale::NONE)).collect();
+            let scales =
+                memory::collected(finer.map(|scale| scale.unwrap_or(DistanceScale::NONE)), "the scales of the clusters")?;
             if scales.iter().all(|scale| *scale == DistanceScale::NONE) {
                 return Ok(sums);
             }

@@ -14,7 +14,8 @@ use crate::tile::Part;
 
 /// What the engine does, for one feature type.
 pub trait Engine: Sized {
-    fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet) -> Result<Fitted<Self>>;
+    /// `labels`: whether they are wanted, beside the model.
+    fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, labels: bool) -> Result<Fitted<Self>>;
     fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>>;
     fn nearest(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<Prediction>>>;
     fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
@@ -24,8 +25,8 @@ pub trait Engine: Sized {
 macro_rules! engine {
     ($($float:ty),*) => {$(
         impl Engine for $float {
-            fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet) -> Result<Fitted<Self>> {
-                fit::fit(estimator, parts, set)
+            fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, labels: bool) -> Result<Fitted<Self>> {
+                fit::fit(estimator, parts, set, labels)
             }
             fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>> {
                 predict::labels(rows)

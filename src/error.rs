@@ -3,6 +3,9 @@
 //! A message says what was expected and what was got. The variants are grouped: what the caller asked for
 //! (options, shapes), what the data hold (values, ranges), and what the machine has.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use thiserror::Error;
 
 /// The result of everything in this crate that can be refused.
@@ -31,6 +34,8 @@ pub enum ErrorKind {
     NoMemory,
     /// A GPU that was demanded and cannot be used, or that failed.
     Device,
+    /// A process that was forked from one that had run queries.
+    Forked,
     /// Whatever the data frame library refused.
     Frame,
 }
@@ -47,6 +52,7 @@ impl ErrorKind {
             Self::File => "ModelFileError",
             Self::NoMemory => "NoMemoryError",
             Self::Device => "DeviceError",
+            Self::Forked => "ForkedProcessError",
             Self::Frame => "KMeansError",
         }
     }
@@ -97,6 +103,9 @@ pub enum KMeansError {
     /// A feature has no name, and so no column in the centroid frame.
     #[error("a feature must have a name: give it one, e.g. pl.col(\"\").alias(\"x\")")]
     UnnamedColumn,
+    /// A column's name holds a NUL, which Arrow's C interface, by which columns travel, ends a name with.
+    #[error("column {name:?}: expected a name without NUL characters: rename it")]
+    NulInName { name: String },
     /// Two features have the same name.
     #[error("feature names must differ, got {name:?} twice")]
     DuplicateName { name: String },
@@ -115,7 +124,7 @@ pub enum KMeansError {
     )]
     NotFinite { column: String, nulls: u64, nans: u64, infinities: u64 },
     /// Values outside the magnitudes that distances can be computed for.
-    #[error("{what}: expected a largest magnitude between 2^-450 and 2^450, got {got:e}")]
+    #[error("{what}: expected a largest magnitude of {}, got {got:e}", if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" })]
     MagnitudeOutOfRange { what: String, got: f64 },
     /// More than half of a column's values are too small beside its largest to be told apart.
     #[error(
@@ -144,15 +153,37 @@ pub enum KMeansError {
     /// A file cannot be read or written.
     #[error("file {path:?}: {message}")]
     File { path: String, message: String },
-    /// A result does not fit in memory.
-    #[error("memory: expected room for {what}, got none")]
-    NoMemory { what: String },
+    /// There is no memory for something; how many bytes it wanted, where that is known.
+    #[error("memory: expected room for {what}{}, got none", .bytes.map(Bytes).unwrap_or_default())]
+    NoMemory { what: Cow<'static, str>, bytes: Option<u64> },
+    /// This process is a child that was forked from one that had run queries.
+    #[error(
+        "process: expected one with threads of its own, got a child that was forked after process {parent} had run queries: Polars' threads stayed there, and waiting for them would take forever (start processes with \"spawn\" or \"forkserver\")"
+    )]
+    Forked { parent: u32 },
     /// A device that was demanded cannot be used.
     #[error("device={requested:?} cannot be used: {reason} (device=\"auto\" takes the CPU where no GPU can be used)")]
     DeviceNotAvailable { requested: String, reason: String },
     /// A device failed midway: `what` was being done, e.g. `"the upload"`.
     #[error("CUDA: {what} failed: {reason} (device=\"cpu\" does without)")]
     Device { what: String, reason: String },
+}
+
+/// A number of bytes in words, in groups of three digits; nothing by default.
+#[derive(Default)]
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes) = *self;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let groups = bytes.ilog10() / 3;
+        write!(f, " ({}", bytes / 1000u64.pow(groups))?;
+        (0..groups).rev().try_for_each(|group| write!(f, ",{:03}", bytes / 1000u64.pow(group) % 1000))?;
+        f.write_str(" bytes)")
+    }
 }
 
 impl KMeansError {
@@ -176,6 +207,7 @@ impl KMeansError {
             | Self::UnsupportedDtype { .. }
             | Self::ReservedName { .. }
             | Self::UnnamedColumn
+            | Self::NulInName { .. }
             | Self::DuplicateName { .. } => ErrorKind::InvalidColumn,
             Self::NoRows { .. }
             | Self::TooManyRows { .. }
@@ -191,6 +223,7 @@ impl KMeansError {
             Self::File { .. } => ErrorKind::File,
             Self::NoMemory { .. } => ErrorKind::NoMemory,
             Self::DeviceNotAvailable { .. } | Self::Device { .. } => ErrorKind::Device,
+            Self::Forked { .. } => ErrorKind::Forked,
             Self::Frame(_) => ErrorKind::Frame,
         }
     }

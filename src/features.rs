@@ -4,9 +4,12 @@
 //! feature, feature-major, which is what vector units want and fits in a cache.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
+use crate::memory;
+use crate::names::Names;
 
 /// Arrow validity: bit `offset + i`, least significant first, says whether slot `i` holds a value.
 #[derive(Debug, Clone, Copy)]
@@ -77,9 +80,15 @@ impl<'a, T> Chunk<'a, T> {
     }
 }
 
-/// A column of `len` values in chunks.
+/// What errors call the lists of chunks, blocks and columns.
+const VIEW: &str = "a view of the columns";
+
+/// A column of `len` values in chunks. A clone shares the list of chunks.
 #[derive(Debug, Clone)]
-pub struct Column<'a, T> {
+pub struct Column<'a, T>(Arc<Chunks<'a, T>>);
+
+#[derive(Debug)]
+struct Chunks<'a, T> {
     chunks: Vec<Chunk<'a, T>>,
     /// `starts[i]` is the first row of chunk `i`; the last entry is the length.
     starts: Vec<usize>,
@@ -87,14 +96,25 @@ pub struct Column<'a, T> {
 
 impl<'a, T: Copy> Column<'a, T> {
     /// A column of these chunks, in order.
+    ///
+    /// # Panics
+    /// If there is no memory for a list of the chunks.
     pub fn new(chunks: impl IntoIterator<Item = Chunk<'a, T>>) -> Self {
-        let chunks: Vec<_> = chunks.into_iter().filter(|chunk| !chunk.values.is_empty()).collect();
-        let mut starts = Vec::with_capacity(chunks.len() + 1);
-        starts.push(0);
+        Self::of(chunks.into_iter().map(Ok)).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`Column::new`], up to the first error, or without the memory for a list.
+    pub(crate) fn of(chunks: impl IntoIterator<Item = Result<Chunk<'a, T>>>) -> Result<Self> {
+        let there = chunks.into_iter().filter(|chunk| chunk.as_ref().map_or(true, |chunk| !chunk.values.is_empty()));
+        let chunks = memory::try_collected(there, VIEW)?;
+        let mut starts = memory::with_room(chunks.len() + 1, VIEW)?;
+        let mut end = 0;
+        starts.push(end);
         for chunk in &chunks {
-            starts.push(starts[starts.len() - 1] + chunk.values.len());
+            end += chunk.values.len();
+            starts.push(end);
         }
-        Self { chunks, starts }
+        Ok(Self(Arc::new(Chunks { chunks, starts })))
     }
 
     /// A column of one chunk without nulls.
@@ -104,7 +124,7 @@ impl<'a, T: Copy> Column<'a, T> {
 
     /// The number of values.
     pub fn len(&self) -> usize {
-        self.starts[self.starts.len() - 1]
+        self.0.starts[self.0.starts.len() - 1]
     }
 
     /// Whether there are no values.
@@ -115,13 +135,14 @@ impl<'a, T: Copy> Column<'a, T> {
     /// The pieces of chunks that make up rows `range`, each with its place in the range.
     fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Chunk<'a, T>)> + '_ {
         let mut at = range.start;
-        let mut index = self.starts.partition_point(|&start| start <= at) - 1;
+        let Chunks { chunks, starts } = &*self.0;
+        let mut index = starts.partition_point(|&start| start <= at) - 1;
         std::iter::from_fn(move || {
             if at >= range.end {
                 return None;
             }
-            let (first, end) = (self.starts[index], self.starts[index + 1].min(range.end));
-            let piece = (at - range.start, self.chunks[index].slice(at - first..end - first));
+            let (first, end) = (starts[index], starts[index + 1].min(range.end));
+            let piece = (at - range.start, chunks[index].slice(at - first..end - first));
             (at, index) = (end, index + 1);
             Some(piece)
         })
@@ -147,7 +168,7 @@ impl<'a, T: Copy> Column<'a, T> {
     /// Whether there are nulls, without a look at the values.
     #[cfg(feature = "cuda")]
     pub(crate) fn has_nulls(&self) -> bool {
-        self.chunks.iter().any(|chunk| chunk.validity.is_some_and(|v| v.has_nulls(chunk.values.len())))
+        self.0.chunks.iter().any(|chunk| chunk.validity.is_some_and(|v| v.has_nulls(chunk.values.len())))
     }
 
     /// The values of rows `range`, a slice a chunk, each with its place in the range.
@@ -156,8 +177,8 @@ impl<'a, T: Copy> Column<'a, T> {
         self.pieces(range).map(|(at, piece)| (at, piece.values))
     }
 
-    fn slice(&self, range: Range<usize>) -> Self {
-        Self::new(self.pieces(range).map(|(_, piece)| piece))
+    fn slice(&self, range: Range<usize>) -> Result<Self> {
+        Self::of(self.pieces(range).map(|(_, piece)| Ok(piece)))
     }
 }
 
@@ -170,20 +191,20 @@ pub struct Block<'a, T> {
     value_validity: Option<Validity<'a>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Layout<'a, T> {
     Columns(Vec<Column<'a, T>>),
     /// Blocks, and the first row of each (the last entry is the number of rows).
     Blocks(Vec<Block<'a, T>>, Vec<usize>),
 }
 
-/// The features of `n` rows: a view of `d` columns or of row-major blocks.
+/// The features of `n` rows: a view of `d` columns or of row-major blocks. A clone shares the lists of them.
 #[derive(Debug, Clone)]
 pub struct Features<'a, T> {
-    layout: Layout<'a, T>,
+    layout: Arc<Layout<'a, T>>,
     n: usize,
     d: usize,
-    names: Vec<String>,
+    names: Names,
 }
 
 impl<'a, T: Float> Features<'a, T> {
@@ -199,7 +220,7 @@ impl<'a, T: Float> Features<'a, T> {
                 return Err(KMeansError::LengthMismatch { what: format!("column {f}"), expected: n, got: column.len() });
             }
         }
-        Ok(Self { layout: Layout::Columns(columns), n, d, names: default_names(d) })
+        Ok(Self { layout: Arc::new(Layout::Columns(columns)), n, d, names: default_names(d)? })
     }
 
     /// One slice a column.
@@ -207,7 +228,8 @@ impl<'a, T: Float> Features<'a, T> {
     /// # Errors
     /// As [`Features::new`].
     pub fn from_columns(columns: impl IntoIterator<Item = &'a [T]>) -> Result<Self> {
-        Self::new(columns.into_iter().map(Column::from_slice).collect())
+        let column = |values| Column::of([Ok(Chunk { values, validity: None })]);
+        Self::new(memory::try_collected(columns.into_iter().map(column), VIEW)?)
     }
 
     /// One row-major block: `values` is `(n, d)`.
@@ -232,7 +254,7 @@ impl<'a, T: Float> Features<'a, T> {
         if d == 0 {
             return Err(KMeansError::NoFeatures);
         }
-        let (mut list, mut starts) = (Vec::new(), vec![0]);
+        let (mut list, mut starts) = (Vec::new(), memory::filled(1, 0, VIEW)?);
         for (values, row_validity, value_validity) in blocks {
             let rows = values.len() / d;
             if rows * d != values.len() {
@@ -245,19 +267,21 @@ impl<'a, T: Float> Features<'a, T> {
             check_validity(row_validity, rows)?;
             check_validity(value_validity, values.len())?;
             if rows > 0 {
-                list.push(Block { values, rows, row_validity, value_validity });
-                starts.push(starts[starts.len() - 1] + rows);
+                memory::push(&mut list, Block { values, rows, row_validity, value_validity }, VIEW)?;
+                let end = starts[starts.len() - 1] + rows;
+                memory::push(&mut starts, end, VIEW)?;
             }
         }
         let n = starts[starts.len() - 1];
-        Ok(Self { layout: Layout::Blocks(list, starts), n, d, names: default_names(d) })
+        Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)? })
     }
 
     /// The same view with names, which errors use.
     ///
     /// # Errors
     /// [`KMeansError::LengthMismatch`] unless there is one name a feature.
-    pub fn with_names(mut self, names: Vec<String>) -> Result<Self> {
+    pub fn with_names(mut self, names: impl Into<Names>) -> Result<Self> {
+        let names = names.into();
         if names.len() != self.d {
             return Err(KMeansError::LengthMismatch { what: "feature names".into(), expected: self.d, got: names.len() });
         }
@@ -276,34 +300,44 @@ impl<'a, T: Float> Features<'a, T> {
     }
 
     /// One name a feature: `column_0`, `column_1`, ... unless given.
-    pub fn names(&self) -> &[String] {
+    pub fn names(&self) -> &Names {
         &self.names
     }
 
     /// Rows `range` of the same view.
     ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`] for the lists of what is left of the columns.
+    ///
     /// # Panics
     /// If the range is not within the rows.
-    pub fn slice(&self, range: Range<usize>) -> Self {
+    pub fn slice(&self, range: Range<usize>) -> Result<Self> {
         assert!(range.start <= range.end && range.end <= self.n, "rows {range:?} of {}", self.n);
         let n = range.len();
-        let layout = match &self.layout {
-            Layout::Columns(columns) => Layout::Columns(columns.iter().map(|column| column.slice(range.clone())).collect()),
+        let layout = match &*self.layout {
+            Layout::Columns(columns) => {
+                Layout::Columns(memory::try_collected(columns.iter().map(|column| column.slice(range.clone())), VIEW)?)
+            }
             Layout::Blocks(blocks, starts) => {
-                let pieces = block_pieces(blocks, starts, self.d, range);
-                let mut ends = vec![0];
-                let pieces: Vec<_> =
-                    pieces.map(|(_, piece)| piece).inspect(|piece| ends.push(ends[ends.len() - 1] + piece.rows)).collect();
+                let pieces = block_pieces(blocks, starts, self.d, range).map(|(_, piece)| piece);
+                let pieces = memory::collected(pieces, VIEW)?;
+                let mut ends = memory::with_room(pieces.len() + 1, VIEW)?;
+                let mut end = 0;
+                ends.push(end);
+                for piece in &pieces {
+                    end += piece.rows;
+                    ends.push(end);
+                }
                 Layout::Blocks(pieces, ends)
             }
         };
-        Self { layout, n, d: self.d, names: self.names.clone() }
+        Ok(Self { layout: Arc::new(layout), n, d: self.d, names: self.names.clone() })
     }
 
     /// The columns, unless the rows lie in row-major blocks.
     #[cfg(feature = "cuda")]
     pub(crate) fn columns(&self) -> Option<&[Column<'a, T>]> {
-        match &self.layout {
+        match &*self.layout {
             Layout::Columns(columns) => Some(columns),
             Layout::Blocks(..) => None,
         }
@@ -313,7 +347,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// where the features are columns.
     #[cfg(feature = "cuda")]
     pub(crate) fn row_slices(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [T])> + '_ {
-        let (blocks, starts): (&[_], &[_]) = match &self.layout {
+        let (blocks, starts): (&[_], &[_]) = match &*self.layout {
             Layout::Columns(_) => (&[], &[0]),
             Layout::Blocks(blocks, starts) => (blocks, starts),
         };
@@ -323,7 +357,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// Copies rows `range` to `out[f * stride + i]`, `i` counted from the range's start.
     #[inline]
     pub fn copy_tile(&self, range: Range<usize>, stride: usize, out: &mut [T]) {
-        match &self.layout {
+        match &*self.layout {
             Layout::Columns(columns) => {
                 for (column, out) in columns.iter().zip(out.chunks_exact_mut(stride)) {
                     column.copy(range.clone(), out);
@@ -343,7 +377,7 @@ impl<'a, T: Float> Features<'a, T> {
 
     /// Calls `null(f, i)` for each null of rows `range`; a null row has null features.
     pub fn for_each_null(&self, range: Range<usize>, mut null: impl FnMut(usize, usize)) {
-        match &self.layout {
+        match &*self.layout {
             Layout::Columns(columns) => {
                 for (f, column) in columns.iter().enumerate() {
                     column.for_each_null(range.clone(), |i| null(f, i));
@@ -370,7 +404,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// Whether there are nulls, without a look at the values.
     #[cfg(feature = "cuda")]
     pub(crate) fn has_nulls(&self) -> bool {
-        match &self.layout {
+        match &*self.layout {
             Layout::Columns(columns) => columns.iter().any(Column::has_nulls),
             Layout::Blocks(blocks, _) => blocks.iter().any(|block| {
                 block.row_validity.is_some_and(|v| v.has_nulls(block.rows))
@@ -381,8 +415,10 @@ impl<'a, T: Float> Features<'a, T> {
 
     /// Whether any piece has a validity bitmap.
     pub fn may_have_nulls(&self) -> bool {
-        match &self.layout {
-            Layout::Columns(columns) => columns.iter().any(|column| column.chunks.iter().any(|chunk| chunk.validity.is_some())),
+        match &*self.layout {
+            Layout::Columns(columns) => {
+                columns.iter().any(|column| column.0.chunks.iter().any(|chunk| chunk.validity.is_some()))
+            }
             Layout::Blocks(blocks, _) => {
                 blocks.iter().any(|block| block.row_validity.is_some() || block.value_validity.is_some())
             }
@@ -416,8 +452,9 @@ fn block_pieces<'s, 'a, T>(
         })
 }
 
-fn default_names(d: usize) -> Vec<String> {
-    (0..d).map(|f| format!("column_{f}")).collect()
+fn default_names(d: usize) -> Result<Names> {
+    const WHAT: &str = "the names of the columns";
+    Ok(memory::try_collected((0..d).map(|f| memory::text(format_args!("column_{f}"), WHAT)), WHAT)?.into())
 }
 
 fn check_validity(validity: Option<Validity<'_>>, len: usize) -> Result<()> {
@@ -447,12 +484,12 @@ mod tests {
         let rows: Vec<f32> = (0..10).flat_map(|i| [i as f32, 100.0 + i as f32]).collect();
         let blocks =
             Features::from_blocks([(&rows[..6], None, None), (&rows[6..6], None, None), (&rows[6..], None, None)], 2).unwrap();
-        for view in [columns.clone(), blocks.clone(), columns.slice(0..10).slice(0..10)] {
+        for view in [columns.clone(), blocks.clone(), columns.slice(0..10).unwrap().slice(0..10).unwrap()] {
             let mut tile = [-1.0; 10];
             view.copy_tile(2..7, 5, &mut tile);
             assert_eq!(tile, [2.0, 3.0, 4.0, 5.0, 6.0, 102.0, 103.0, 104.0, 105.0, 106.0]);
         }
-        for view in [columns.slice(1..9).slice(1..6), blocks.slice(1..9).slice(1..6)] {
+        for view in [columns, blocks].map(|view| view.slice(1..9).unwrap().slice(1..6).unwrap()) {
             let mut tile = [-1.0; 10];
             view.copy_tile(0..5, 5, &mut tile);
             assert_eq!(tile, [2.0, 3.0, 4.0, 5.0, 6.0, 102.0, 103.0, 104.0, 105.0, 106.0]);
@@ -466,7 +503,7 @@ mod tests {
         let column = Column::new([Chunk::new(&values, Some(Validity::new(&bits, 1))).unwrap()]);
         let view = Features::new(vec![column.clone(), column]).unwrap();
         let mut nulls = Vec::new();
-        view.slice(1..8).for_each_null(0..7, |f, i| nulls.push((f, i)));
+        view.slice(1..8).unwrap().for_each_null(0..7, |f, i| nulls.push((f, i)));
         assert_eq!(nulls, [(0, 0), (0, 3), (1, 0), (1, 3)]);
         assert!(Chunk::new(&values, Some(Validity::new(&bits, 9))).is_err());
     }
@@ -490,6 +527,6 @@ mod tests {
             assert_eq!(view.has_nulls(), nulls);
         }
         let column = Column::new([Chunk::new(&values, all).unwrap(), Chunk::new(&values, some).unwrap()]);
-        assert!(column.has_nulls() && !column.slice(0..11).has_nulls());
+        assert!(column.has_nulls() && !column.slice(0..11).unwrap().has_nulls());
     }
 }

@@ -23,7 +23,9 @@ use crate::distances::{DistanceSum, ExactSum};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::memory;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Settings};
+use crate::names::Names;
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::{History, KMeans, Params};
 #[cfg(feature = "cuda")]
@@ -43,19 +45,35 @@ impl KMeans {
         self.fit_parts(vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect())
     }
 
+    /// As [`KMeans::fit_features`]; labels, which from a GPU take as long as many an iteration, only if they are wanted.
+    #[cfg(feature = "serde")]
+    pub(crate) fn fit_with<T: Float>(
+        &self,
+        features: &Features<'_, T>,
+        weights: Option<&Column<'_, f64>>,
+        labels: bool,
+    ) -> Result<Fitted<T>> {
+        T::fit(self, vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect(), labels)
+    }
+
     /// Fits the rows of several parts, in order, each in a session of its own: the same bits as in one.
     #[doc(hidden)]
     pub fn fit_parts<T: Float>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
-        T::fit(self, parts, set)
+        T::fit(self, parts, set, true)
     }
 }
 
 /// The whole fit.
-pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
+pub(crate) fn fit<T: Float>(
+    estimator: &KMeans,
+    mut parts: Vec<Part<'_, T>>,
+    set: InstructionSet,
+    labels: bool,
+) -> Result<Fitted<T>> {
     let _environment = FloatEnvironment::default_rounding();
     let _share = PoolShare::enter();
     let d = parts[0].features.n_features();
-    let params = estimator.validate(d)?;
+    let params = Params { labels, ..estimator.validate(d)? };
     let shape = Shape {
         job: Job::Fit,
         rows: parts.iter().map(|part| part.features.n_rows() as u64).sum(),
@@ -68,10 +86,10 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
     match choice.place {
         Place::Cpu => {
             let prepared = prepare(&mut parts, &params)?;
-            let rows = Origin::of(&parts);
+            let rows = Origin::of(&parts)?;
             let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
             for part in parts {
-                sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)));
+                sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)?));
             }
             let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)?) };
             fitted(session, &params, &prepared, rows, choice)
@@ -85,8 +103,8 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
             let prepared = prepare_by(&mut passes, &params)?;
             let chunks = passes.into_chunks();
-            let session = Box::new(cuda::CudaSession::new(chunks, &prepared, &params)?.with_host_rows(&parts));
-            fitted(session, &params, &prepared, Origin::of(&parts), choice)
+            let session = Box::new(cuda::CudaSession::new(chunks, &prepared, &params)?.with_host_rows(&parts)?);
+            fitted(session, &params, &prepared, Origin::of(&parts)?, choice)
         }
         #[cfg(not(feature = "cuda"))]
         Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
@@ -95,14 +113,14 @@ pub(crate) fn fit<T: Float>(estimator: &KMeans, mut parts: Vec<Part<'_, T>>, set
 
 /// Where the kept rows were among those given.
 struct Origin {
-    names: Vec<String>,
+    names: Names,
     selection: Vec<(Selection, usize)>,
 }
 
 impl Origin {
-    fn of<T: Float>(parts: &[Part<'_, T>]) -> Self {
+    fn of<T: Float>(parts: &[Part<'_, T>]) -> Result<Self> {
         let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
-        Self { names: parts[0].features.names().to_vec(), selection }
+        Ok(Self { names: parts[0].features.names().clone(), selection })
     }
 }
 
@@ -121,7 +139,7 @@ fn fitted<'a, T: Float>(
         names: rows.names,
         centroids: run.centroids,
         sizes: run.sizes,
-        inertias: run.inertia.iter().map(DistanceSum::to_f64).collect(),
+        inertias: memory::collected(run.inertia.iter().map(DistanceSum::to_f64), "the inertia of the clusters")?,
         inertia: inertia.to_f64(),
         n_iter: run.history.len() as u32,
         history: run.history,
@@ -195,7 +213,11 @@ fn lloyd<T: Float>(
         for (iteration, done) in (iteration..).zip(progress.done) {
             let Iteration { changed, shift, seconds, .. } = done;
             before += seconds;
-            history.push(HistoryRow { iteration, changed, shift, inertia: None, seconds: Some(seconds) });
+            memory::push(
+                &mut history,
+                HistoryRow { iteration, changed, shift, inertia: None, seconds: Some(seconds) },
+                "the history",
+            )?;
             moved = done.moved;
         }
         if let Some(assigned) = progress.assigned {
@@ -204,7 +226,7 @@ fn lloyd<T: Float>(
             let total = clusters.as_ref().map(|clusters| clusters.iter().collect::<ExactSum>().to_f64());
             let (iteration, changed, shift) = (history.len() as u32 + 1, assigned.changed, updated.shift);
             let seconds = Some((start.elapsed().as_secs_f64() - before).max(0.0));
-            history.push(HistoryRow { iteration, changed, shift, inertia: total, seconds });
+            memory::push(&mut history, HistoryRow { iteration, changed, shift, inertia: total, seconds }, "the history")?;
             moved = updated.moved;
             inertia = clusters.filter(|_| !moved);
         }
@@ -229,6 +251,7 @@ fn lloyd<T: Float>(
 /// The inertia of each cluster under the session's labels, from its total in the base scale.
 fn precise_inertia<T: Float>(session: &mut dyn Session<T>, totals: Vec<u128>, prepared: &Prepared) -> Result<Vec<DistanceSum>> {
     let sizes = session.sizes()?;
-    let sums = totals.into_iter().map(|total| DistanceSum { total, scale: prepared.distances }).collect();
+    let sums = totals.into_iter().map(|total| DistanceSum { total, scale: prepared.distances });
+    let sums = memory::collected(sums, "the inertia of the clusters")?;
     DistanceSum::precise_each(sums, &sizes, |scales| session.inertia(Scales::Each(scales)))
 }

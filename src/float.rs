@@ -2,9 +2,9 @@
 
 mod sealed {
     #[cfg(not(feature = "cuda"))]
-    pub trait Sealed: crate::engine::Engine {}
+    pub trait Sealed: crate::engine::Engine + crate::memory::Zero {}
     #[cfg(feature = "cuda")]
-    pub trait Sealed: crate::engine::Engine + crate::backend::cuda::Plain {}
+    pub trait Sealed: crate::engine::Engine + crate::memory::Zero + crate::backend::cuda::Plain {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
 }

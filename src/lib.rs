@@ -27,6 +27,7 @@ pub mod certify;
 pub mod distances;
 
 mod engine;
+mod environment;
 pub mod error;
 pub mod features;
 pub mod fit;
@@ -34,7 +35,9 @@ pub mod fixed;
 pub mod float;
 #[cfg(feature = "polars")]
 pub mod frame;
+mod memory;
 pub mod model;
+mod names;
 pub mod parallel;
 pub mod params;
 pub mod partial;
@@ -61,6 +64,7 @@ pub use frame::FrameFit;
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Prediction, Settings};
+pub use names::Names;
 pub use params::{Device, History, Init, KMeans, NullPolicy, Restarts};
 pub use strategy::Strategy;
 

@@ -3,11 +3,72 @@
 //! Nothing here orders results: every result of this crate is either written to a task's own place or an integer sum.
 //! Small work (one worker) runs on the calling thread.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, Once};
+
+pub use crate::environment::FloatEnvironment;
 
 /// Fits and predictions that are running in this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// The process that the pool's threads belong to: threads do not survive a fork.
+static POOL: FirstProcess = FirstProcess::new();
+
+/// The process that was the first to do something.
+pub(crate) struct FirstProcess(AtomicU32);
+
+impl FirstProcess {
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Whether this process is the first, or has just become it; not so in a child that was forked from the first.
+    pub fn enter(&self) -> bool {
+        let here = std::process::id();
+        match self.0.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(first) => first == here,
+        }
+    }
+
+    /// The first process, where that is another one.
+    #[cfg(feature = "python")]
+    pub fn other(&self) -> Option<u32> {
+        let first = self.0.load(Ordering::Relaxed);
+        (first != 0 && first != std::process::id()).then_some(first)
+    }
+}
+
+/// Threads that the pool is to start with; 0: one a processor.
+static LIMIT: AtomicUsize = AtomicUsize::new(0);
+
+/// Gives the pool so many threads (0: one a processor) when it starts. One that has started stays as it is.
+#[cfg(feature = "python")]
+pub fn limit_pool(threads: usize) {
+    LIMIT.store(threads, Ordering::Relaxed);
+}
+
+/// Whether the pool's threads are of this process; if there are none yet, they start here. In a child that was forked from their
+/// process there is only the calling thread: the others would be waited for in vain.
+fn pool_is_here() -> bool {
+    static START: Once = Once::new();
+    let here = POOL.enter();
+    if here {
+        START.call_once(|| {
+            let limit = LIMIT.load(Ordering::Relaxed);
+            if limit > 0 {
+                // An error says that someone else has started it.
+                let _ = rayon::ThreadPoolBuilder::new().num_threads(limit).build_global();
+            }
+        });
+    }
+    here
+}
+
+/// Threads of the pool, as far as they are of this process.
+fn pool_threads() -> usize {
+    if pool_is_here() { rayon::current_num_threads() } else { 1 }
+}
 
 /// One fit's or prediction's share of the pool, while it runs.
 ///
@@ -25,7 +86,7 @@ impl PoolShare {
 
     /// Threads for one pass, now.
     fn threads() -> usize {
-        (rayon::current_num_threads() / RUNNING.load(Ordering::Relaxed).max(1)).max(1)
+        (pool_threads() / RUNNING.load(Ordering::Relaxed).max(1)).max(1)
     }
 }
 
@@ -37,7 +98,10 @@ impl Drop for PoolShare {
 
 /// How many workers `threads` asks for (0: one a thread of the pool), at most one a task.
 pub fn workers_for(threads: usize, tasks: usize) -> usize {
-    let threads = if threads == 0 { rayon::current_num_threads() } else { threads };
+    if tasks <= 1 {
+        return 1;
+    }
+    let threads = if threads == 0 { pool_threads() } else { threads };
     threads.min(tasks).max(1)
 }
 
@@ -49,9 +113,13 @@ pub fn for_each_task<W: Send, I: Send>(
 ) {
     let Some((mine, others)) = workers.split_first_mut() else { return };
     let _environment = FloatEnvironment::default_rounding();
-    // Workers beyond one a pool thread were asked for by name (`threads`).
-    let asked = others.len() + 1 > rayon::current_num_threads();
-    let helpers = if asked { others.len() } else { others.len().min(PoolShare::threads() - 1) };
+    let helpers = match others.len() {
+        0 => 0,
+        _ if !pool_is_here() => 0,
+        // Workers beyond one a pool thread were asked for by name (`threads`).
+        asked if asked + 1 > rayon::current_num_threads() => asked,
+        others => others.min(PoolShare::threads() - 1),
+    };
     let others = &mut others[..helpers];
     if others.is_empty() {
         return tasks.for_each(|task| work(mine, task));
@@ -73,60 +141,4 @@ pub fn for_each_task<W: Send, I: Send>(
         }
         work_through(mine);
     });
-}
-
-/// The float64 and float32 arithmetic that the contract is written in: round to nearest, ties to even, subnormals kept.
-///
-/// A host program may have set its threads otherwise (`-ffast-math` libraries do); the guard sets the default and puts the
-/// old setting back when dropped.
-pub struct FloatEnvironment {
-    #[cfg(target_arch = "x86_64")]
-    saved: u32,
-    #[cfg(target_arch = "aarch64")]
-    saved: u64,
-}
-
-impl FloatEnvironment {
-    /// Sets the default environment on this thread.
-    pub fn default_rounding() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let default = 0x1F80u32; // every exception masked, round to nearest, FTZ and DAZ off
-            let mut saved = 0u32;
-            // SAFETY: stmxcsr and ldmxcsr (SSE, part of x86_64) store and load the 4 bytes of the variable they are given;
-            // 0x1F80 is the register's documented reset value.
-            unsafe {
-                std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut saved, options(nostack));
-                std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const default, options(nostack));
-            }
-            Self { saved }
-        }
-        #[cfg(target_arch = "aarch64")]
-        {
-            let saved: u64;
-            // SAFETY: FPCR is readable and writable in user mode; 0 is round to nearest with flush-to-zero off.
-            unsafe {
-                std::arch::asm!("mrs {}, fpcr", out(reg) saved, options(nomem, nostack));
-                std::arch::asm!("msr fpcr, {}", in(reg) 0u64, options(nomem, nostack));
-            }
-            Self { saved }
-        }
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        Self {}
-    }
-}
-
-impl Drop for FloatEnvironment {
-    fn drop(&mut self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: loads the value that was read from the same register when the guard was made.
-        unsafe {
-            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const self.saved, options(nostack));
-        }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
-        unsafe {
-            std::arch::asm!("msr fpcr, {}", in(reg) self.saved, options(nomem, nostack));
-        }
-    }
 }

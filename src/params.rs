@@ -155,8 +155,6 @@ pub struct KMeans {
     pub(crate) device: Device,
     pub(crate) strategy: Strategy,
     pub(crate) device_memory_limit: Option<u64>,
-    /// Whether labels are wanted, beside the model.
-    pub(crate) labels: bool,
 }
 
 impl KMeans {
@@ -176,7 +174,6 @@ impl KMeans {
             device: Device::default(),
             strategy: Strategy::default(),
             device_memory_limit: None,
-            labels: true,
         }
     }
 
@@ -237,7 +234,7 @@ impl KMeans {
     ///
     /// # Errors
     /// [`KMeansError::InvalidOption`], [`KMeansError::NoFeatures`] or [`KMeansError::LengthMismatch`].
-    pub fn validate(&self, d: usize) -> Result<Params> {
+    pub fn validate(&self, d: usize) -> Result<Params<'_>> {
         if d == 0 {
             return Err(KMeansError::NoFeatures);
         }
@@ -281,7 +278,7 @@ impl KMeans {
         };
         Ok(Params {
             k: self.k,
-            init: self.init.clone(),
+            init: &self.init,
             restarts,
             max_iter: self.max_iter,
             tol: self.tol,
@@ -293,17 +290,17 @@ impl KMeans {
             device,
             strategy: self.strategy,
             device_memory_limit: self.device_memory_limit,
-            labels: self.labels,
+            labels: true,
         })
     }
 }
 
 /// Parameters that were checked: what compute code takes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Params {
+pub struct Params<'e> {
     /// Clusters, at least 1.
     pub k: usize,
-    pub init: Init,
+    pub init: &'e Init,
     /// Restarts, at least 1.
     pub restarts: u32,
     /// Iterations, at least 1.

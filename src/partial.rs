@@ -5,8 +5,10 @@
 
 use std::sync::Mutex;
 
+use crate::error::Result;
 use crate::fixed::{ColumnScale, Limbs, ONE_LIMB_CAPACITY, TWO_LIMB_CAPACITY, round_to_integer, split};
 use crate::float::Float;
+use crate::memory;
 
 /// No cluster: the label of a row before its first assignment.
 pub const UNASSIGNED: u32 = u32::MAX;
@@ -26,8 +28,15 @@ pub struct Partial {
 }
 
 impl Partial {
-    pub fn new(k: usize, d: usize) -> Self {
-        Self { d, sums: vec![0; k * d], mass: vec![0; k], rows: vec![0; k], dirty: vec![false; k] }
+    pub fn new(k: usize, d: usize) -> Result<Self> {
+        const WHAT: &str = "the sums of the clusters";
+        Ok(Self {
+            d,
+            sums: memory::zeroed(k.saturating_mul(d), WHAT)?,
+            mass: memory::zeroed(k, WHAT)?,
+            rows: memory::zeroed(k, WHAT)?,
+            dirty: memory::zeroed(k, WHAT)?,
+        })
     }
 
     /// The sums of cluster `j`, one a feature.
@@ -41,10 +50,15 @@ impl Partial {
 
     /// Forgets everything.
     pub fn reset(&mut self) {
+        self.clear_sums();
+        self.dirty.fill(true);
+    }
+
+    /// Makes all sums 0 and leaves alone which are dirty.
+    pub fn clear_sums(&mut self) {
         self.sums.fill(0);
         self.mass.fill(0);
         self.rows.fill(0);
-        self.dirty.fill(true);
     }
 
     /// Adds what other rows contributed.
@@ -73,16 +87,17 @@ pub struct Quantiser {
 }
 
 impl Quantiser {
-    pub fn new(scales: &[ColumnScale]) -> Self {
+    pub fn new(scales: &[ColumnScale]) -> Result<Self> {
+        const WHAT: &str = "the quanta of the columns";
         let one = scales.iter().any(|scale| scale.limbs == Limbs::One);
-        Self {
-            scales: scales.to_vec(),
-            first: scales.iter().map(|scale| scale.factors().0).collect(),
-            second: scales.iter().map(|scale| scale.factors().1).collect(),
-            low: scales.iter().map(|scale| scale.factors().2).collect(),
+        Ok(Self {
+            scales: memory::copied(scales, WHAT)?,
+            first: memory::collected(scales.iter().map(|scale| scale.factors().0), WHAT)?,
+            second: memory::collected(scales.iter().map(|scale| scale.factors().1), WHAT)?,
+            low: memory::collected(scales.iter().map(|scale| scale.factors().2), WHAT)?,
             two_limbs: scales.iter().any(|scale| scale.limbs == Limbs::Two),
             capacity: if one { ONE_LIMB_CAPACITY } else { TWO_LIMB_CAPACITY },
-        }
+        })
     }
 }
 
@@ -123,7 +138,7 @@ pub struct Deltas {
     rows: Vec<i64>,
     /// Values in each cluster's limbs since its last flush.
     pending: Vec<u32>,
-    /// Clusters with something pending.
+    /// Clusters with something pending, each once: there is room for all.
     touched: Vec<u32>,
     /// One row's contributions and limbs.
     row: Vec<f64>,
@@ -132,21 +147,22 @@ pub struct Deltas {
 }
 
 impl Deltas {
-    pub fn new(k: usize, quantiser: &Quantiser) -> Self {
+    pub fn new(k: usize, quantiser: &Quantiser) -> Result<Self> {
+        const WHAT: &str = "a thread's sums of the clusters";
         let d = quantiser.scales.len();
         let low = if quantiser.two_limbs { d } else { 0 };
-        Self {
+        Ok(Self {
             d,
-            hi: vec![0; k * d],
-            lo: vec![0; k * low],
-            mass: vec![0; k],
-            rows: vec![0; k],
-            pending: vec![0; k],
-            touched: Vec::new(),
-            row: vec![0.0; d],
-            row_hi: vec![0; d],
-            row_lo: vec![0; low],
-        }
+            hi: memory::zeroed(k.saturating_mul(d), WHAT)?,
+            lo: memory::zeroed(k.saturating_mul(low), WHAT)?,
+            mass: memory::zeroed(k, WHAT)?,
+            rows: memory::zeroed(k, WHAT)?,
+            pending: memory::zeroed(k, WHAT)?,
+            touched: memory::with_room(k, WHAT)?,
+            row: memory::zeroed(d, WHAT)?,
+            row_hi: memory::zeroed(d, WHAT)?,
+            row_lo: memory::zeroed(low, WHAT)?,
+        })
     }
 
     /// Moves a row of weight `mass` (an integer) from one cluster, which may be [`UNASSIGNED`], to another.
@@ -268,7 +284,7 @@ impl Deltas {
 
     /// Adds everything pending to `partial`.
     pub fn flush(&mut self, quantiser: &Quantiser, partial: &mut Partial) {
-        for j in std::mem::take(&mut self.touched) {
+        while let Some(j) = self.touched.pop() {
             self.flush_cluster(quantiser, j as usize, partial);
         }
     }

@@ -12,12 +12,15 @@ use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::memory;
 use crate::model::{Model, Prediction};
 use crate::parallel::{for_each_task, workers_for};
 use crate::prepare::survey::check_weight_range;
 use crate::reference;
 use crate::tile::{Part, Tile, WeightScale};
 
+/// What errors call the box around the rows.
+const EXTENTS: &str = "the extents of the columns";
 /// Rows of a task; smaller inputs stay on the calling thread.
 const TASK: usize = 16_384;
 
@@ -32,7 +35,7 @@ pub struct Rows<'p, 'a, T> {
 /// The labels of the rows.
 pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<u32>>> {
     match rows.place {
-        Place::Cpu => CpuRows::new(rows).fill(1, None, Labels),
+        Place::Cpu => CpuRows::new(rows)?.fill(1, None, Labels),
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => cuda::predict::labels(&*rows.model.device_table(ordinal)?, rows.features),
         #[cfg(not(feature = "cuda"))]
@@ -43,7 +46,7 @@ pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<u32>>> {
 /// The labels, and the distances to the two nearest centroids.
 pub fn nearest<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<Prediction>>> {
     match rows.place {
-        Place::Cpu => CpuRows::new(rows).fill(1, None, Nearest),
+        Place::Cpu => CpuRows::new(rows)?.fill(1, None, Nearest),
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => cuda::predict::nearest(&*rows.model.device_table(ordinal)?, rows.features),
         #[cfg(not(feature = "cuda"))]
@@ -54,7 +57,7 @@ pub fn nearest<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<Prediction>
 /// The distances to all centroids.
 pub fn distances<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<f64>> {
     match rows.place {
-        Place::Cpu => CpuRows::new(rows).fill(rows.model.n_clusters(), f64::NAN, Distances),
+        Place::Cpu => CpuRows::new(rows)?.fill(rows.model.n_clusters(), f64::NAN, Distances),
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => cuda::predict::distances(&*rows.model.device_table(ordinal)?, rows.features),
         #[cfg(not(feature = "cuda"))]
@@ -65,7 +68,7 @@ pub fn distances<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<f64>> {
 /// The inertia of the finite rows of positive weight.
 pub fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
     match rows.place {
-        Place::Cpu => CpuRows::new(rows).inertia(weights),
+        Place::Cpu => CpuRows::new(rows)?.inertia(weights),
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => cuda::predict::inertia(&*rows.model.device_table(ordinal)?, rows.model, rows.features, weights),
         #[cfg(not(feature = "cuda"))]
@@ -80,11 +83,7 @@ fn no_gpu() -> ! {
 
 /// Room for `width` values a row.
 pub fn reserve<R>(n: usize, width: usize) -> Result<Vec<R>> {
-    let mut out = Vec::new();
-    match n.checked_mul(width).map(|len| out.try_reserve_exact(len)) {
-        Some(Ok(())) => Ok(out),
-        _ => Err(KMeansError::NoMemory { what: format!("{n} rows of {width} values") }),
-    }
+    memory::with_room(n.saturating_mul(width), "the answers for all rows")
 }
 
 /// How the distances and weights of a score become integers.
@@ -113,15 +112,16 @@ impl ScoreScales {
 }
 
 /// Lows and highs of each feature over the centroids.
-pub fn centroid_extents<T: Float>(model: &Model<T>) -> [Vec<f64>; 2] {
-    let (mut lows, mut highs) = (vec![f64::INFINITY; model.d], vec![f64::NEG_INFINITY; model.d]);
+pub fn centroid_extents<T: Float>(model: &Model<T>) -> Result<[Vec<f64>; 2]> {
+    let [mut lows, mut highs] =
+        [memory::filled(model.d, f64::INFINITY, EXTENTS)?, memory::filled(model.d, f64::NEG_INFINITY, EXTENTS)?];
     for row in model.centroids.chunks_exact(model.d) {
         for (f, c) in row.iter().enumerate() {
             lows[f] = lows[f].min(c.to_f64());
             highs[f] = highs[f].max(c.to_f64());
         }
     }
-    [lows, highs]
+    Ok([lows, highs])
 }
 
 // ---- on the CPU ------------------------------------------------------------------------------------------------------------
@@ -137,10 +137,10 @@ struct CpuRows<'p, 'a, T> {
 }
 
 impl<'p, 'a, T: Float> CpuRows<'p, 'a, T> {
-    fn new(rows: Rows<'p, 'a, T>) -> Self {
+    fn new(rows: Rows<'p, 'a, T>) -> Result<Self> {
         let Rows { model, features, .. } = rows;
         let tile_rows = Assigner::tile_rows::<T>(model.d, features.n_rows());
-        Self { model, features, table: model.host_table(), set: InstructionSet::detect(), tile_rows }
+        Ok(Self { model, features, table: model.host_table()?, set: InstructionSet::detect(), tile_rows })
     }
 
     /// Fills `out`, `width` entries a row, tile by tile: `visit(assigner, tile, bad, out)`.
@@ -149,33 +149,36 @@ impl<'p, 'a, T: Float> CpuRows<'p, 'a, T> {
         let mut out = reserve(n, width)?;
         out.resize(n * width, empty);
         let part = Part::new(self.features.clone(), None);
-        let mut workers: Vec<_> = (0..workers_for(0, n / TASK + 1))
-            .map(|_| (Tile::new(d, self.tile_rows), Assigner::new::<T>(d, self.table.k, self.tile_rows)))
-            .collect();
+        let worker = |_| {
+            let places = memory::with_room(self.tile_rows, "a tile of rows")?;
+            Ok((Tile::new(d, self.tile_rows)?, Assigner::new::<T>(d, self.table.k, self.tile_rows)?, places))
+        };
+        let mut workers = memory::try_collected((0..workers_for(0, n / TASK + 1)).map(worker), "the threads' buffers")?;
         let tasks = out.chunks_mut((TASK * width).max(1)).enumerate();
-        for_each_task(&mut workers, tasks, |(tile, assigner), (index, out)| {
-            self.set.run(Fill { part: &part, rows: self, width, start: index * TASK, tile, assigner, visit: &visit, out });
+        for_each_task(&mut workers, tasks, |(tile, assigner, places), (index, out)| {
+            let start = index * TASK;
+            self.set.run(Fill { part: &part, rows: self, width, start, tile, assigner, places, visit: &visit, out });
         });
         Ok(out)
     }
 
     fn inertia(self, weights: Option<&Column<'_, f64>>) -> Result<f64> {
         let part = Part::new(self.features.clone(), weights.cloned());
-        let mut tile = Tile::new(self.features.n_features(), self.tile_rows);
+        let mut tile = Tile::new(self.features.n_features(), self.tile_rows)?;
         let facts = self.score_facts(&part, &mut tile)?;
         let largest_weight = weights.map(|_| facts.weights[1]);
         let scales = ScoreScales::new::<T>(&facts.lows, &facts.highs, largest_weight)?;
         if weights.is_some() {
-            check_weight_range(facts.weights, facts.positive, |bound| self.count_below(&part, &mut tile, bound))?;
+            check_weight_range(facts.weights, facts.positive, |bound| Ok(self.count_below(&part, &mut tile, bound)))?;
         }
-        let mut assigner = Assigner::new::<T>(self.model.d, self.table.k, self.tile_rows);
-        let mut x = vec![0.0; self.model.d];
+        let mut assigner = Assigner::new::<T>(self.model.d, self.table.k, self.tile_rows)?;
+        let mut x = memory::zeroed(self.model.d, "a row")?;
         let mut total = |scale: DistanceScale| {
             let mut total = 0u128;
             for range in self.ranges() {
                 tile.load_checked(&part, range);
                 let labels = self.set.run(AssignTile { assigner: &mut assigner, tile: &tile, table: self.table });
-                for (r, label) in labels.into_iter().enumerate() {
+                for (r, &label) in labels.iter().enumerate() {
                     tile.row(r, &mut x);
                     let weight = scales.weights.map_or(1.0, |scale| scale.round(tile.weights[r]));
                     total += scale.quantise(weight, reference::distance(&x, self.table.row(label as usize)));
@@ -193,7 +196,7 @@ impl<'p, 'a, T: Float> CpuRows<'p, 'a, T> {
     }
 
     fn score_facts(&self, part: &Part<'_, T>, tile: &mut Tile<T>) -> Result<ScoreFacts> {
-        let [lows, highs] = centroid_extents(self.model);
+        let [lows, highs] = centroid_extents(self.model)?;
         let mut facts = ScoreFacts { lows, highs, weights: [f64::INFINITY, 0.0], positive: 0 };
         for range in self.ranges() {
             tile.load_checked(part, range.clone());
@@ -254,6 +257,7 @@ struct Fill<'p, 'a, T, R, F> {
     start: usize,
     tile: &'p mut Tile<T>,
     assigner: &'p mut Assigner,
+    places: &'p mut Vec<usize>,
     visit: &'p F,
     out: &'p mut [R],
 }
@@ -263,13 +267,13 @@ impl<T: Float, R, F: Visit<T, R>> Task for Fill<'_, '_, T, R, F> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let mut places = Vec::with_capacity(self.tile.stride);
         for (index, out) in self.out.chunks_mut(self.tile.stride * self.width).enumerate() {
             let (start, len) = (self.start + index * self.tile.stride, out.len() / self.width);
             self.tile.load_checked(self.part, start..start + len);
-            places.clear();
-            places.extend((0..len).filter(|&i| !self.tile.bad[i]));
-            self.visit.tile::<V>(self.rows.table, self.assigner, self.tile, &places, out);
+            // There is room for all rows of a tile.
+            self.places.clear();
+            self.places.extend((0..len).filter(|&i| !self.tile.bad[i]));
+            self.visit.tile::<V>(self.rows.table, self.assigner, self.tile, self.places, out);
         }
     }
 }
@@ -298,12 +302,12 @@ impl<T: Float> Visit<T, Option<Prediction>> for Nearest {
     fn tile<V: Vector>(
         &self,
         table: &CentroidTable<T>,
-        _: &mut Assigner,
+        assigner: &mut Assigner,
         tile: &Tile<T>,
         places: &[usize],
         out: &mut [Option<Prediction>],
     ) {
-        for_each_row(tile, table.d, places, |place, x| {
+        for_each_row(tile, &mut assigner.row, places, |place, x| {
             let nearest = table.nearest(x);
             out[place] = Some(Prediction {
                 label: Some(nearest.label),
@@ -318,8 +322,15 @@ struct Distances;
 
 impl<T: Float> Visit<T, f64> for Distances {
     #[inline(always)]
-    fn tile<V: Vector>(&self, table: &CentroidTable<T>, _: &mut Assigner, tile: &Tile<T>, places: &[usize], out: &mut [f64]) {
-        for_each_row(tile, table.d, places, |place, x| {
+    fn tile<V: Vector>(
+        &self,
+        table: &CentroidTable<T>,
+        assigner: &mut Assigner,
+        tile: &Tile<T>,
+        places: &[usize],
+        out: &mut [f64],
+    ) {
+        for_each_row(tile, &mut assigner.row, places, |place, x| {
             let out = &mut out[place * table.k..][..table.k];
             table.distances(x, out);
             out.iter_mut().for_each(|s| *s = s.sqrt());
@@ -327,13 +338,12 @@ impl<T: Float> Visit<T, f64> for Distances {
     }
 }
 
-/// Gathers each row of a tile: `visit(its place in the output, its values)`.
+/// Gathers each row of a tile in `x`: `visit(its place in the output, its values)`.
 #[inline(always)]
-fn for_each_row<T: Float>(tile: &Tile<T>, d: usize, places: &[usize], mut visit: impl FnMut(usize, &[f64])) {
-    let mut x = vec![0.0; d];
+fn for_each_row<T: Float>(tile: &Tile<T>, x: &mut [f64], places: &[usize], mut visit: impl FnMut(usize, &[f64])) {
     for (r, &place) in places.iter().enumerate() {
-        tile.row(r, &mut x);
-        visit(place, &x);
+        tile.row(r, x);
+        visit(place, x);
     }
 }
 
@@ -343,11 +353,11 @@ struct AssignTile<'p, T> {
     table: &'p CentroidTable<T>,
 }
 
-impl<T: Float> Task for AssignTile<'_, T> {
-    type Output = Vec<u32>;
+impl<'p, T: Float> Task for AssignTile<'p, T> {
+    type Output = &'p [u32];
 
     #[inline(always)]
-    fn run<V: Vector>(self) -> Vec<u32> {
-        self.assigner.assign::<V, T>(self.tile, self.table).to_vec()
+    fn run<V: Vector>(self) -> &'p [u32] {
+        self.assigner.assign::<V, T>(self.tile, self.table)
     }
 }

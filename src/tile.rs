@@ -6,8 +6,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::memory;
 
 /// How row weights become `w^` and integers: `w^ = integer * 2^(exponent - 53)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -102,8 +104,15 @@ pub struct Tile<T> {
 }
 
 impl<T: Float> Tile<T> {
-    pub fn new(d: usize, stride: usize) -> Self {
-        Self { stride, rows: 0, x: vec![T::default(); d * stride], weights: vec![1.0; stride], bad: vec![false; stride] }
+    pub fn new(d: usize, stride: usize) -> Result<Self> {
+        const WHAT: &str = "a tile of rows";
+        Ok(Self {
+            stride,
+            rows: 0,
+            x: memory::zeroed(d.saturating_mul(stride), WHAT)?,
+            weights: memory::filled(stride, 1.0, WHAT)?,
+            bad: memory::zeroed(stride, WHAT)?,
+        })
     }
 
     /// Feature `f` of the kept rows.

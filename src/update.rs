@@ -4,6 +4,7 @@ use crate::backend::Session;
 use crate::error::{KMeansError, Result};
 use crate::fixed::round_quotient;
 use crate::float::Float;
+use crate::memory;
 use crate::partial::Partial;
 use crate::prepare::Prepared;
 use crate::reference;
@@ -22,9 +23,9 @@ pub fn update<T: Float>(session: &mut dyn Session<T>, centroids: &mut [T], prepa
     let relocated = relocate_into_empty(session)?;
     let partial = session.partial()?;
     let d = partial.d;
-    let mut moves = Vec::new();
+    let mut moves = memory::with_room(partial.mass.len(), "how far the centroids moved")?;
     let mut moved = relocated;
-    let mut old = vec![T::default(); d];
+    let mut old: Vec<T> = memory::zeroed(d, "a centroid")?;
     // A cluster whose rows did not change has the mean that it had, except right after seeding, when all are dirty.
     for (j, centroid) in centroids.chunks_exact_mut(d).enumerate().filter(|(j, _)| partial.dirty[*j]) {
         old.copy_from_slice(centroid);
@@ -57,7 +58,8 @@ fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T
 /// Gives every empty cluster, in index order, the row farthest from the centroid that it was assigned by whose cluster keeps
 /// at least one other. Returns whether there was any.
 fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>) -> Result<bool> {
-    let mut empty: Vec<u32> = (0u32..).zip(&session.partial()?.rows).filter(|(_, rows)| **rows == 0).map(|(j, _)| j).collect();
+    let without_rows = (0u32..).zip(&session.partial()?.rows).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
+    let mut empty = memory::collected(without_rows, "the empty clusters")?;
     if empty.is_empty() {
         return Ok(false);
     }
@@ -66,7 +68,8 @@ fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>) -> Result<bool> {
     // A row that cannot be given now never can: clusters only lose rows, and a relocated row is alone. So the farthest rows are
     // walked once, as many at a time as there are empty clusters.
     while !empty.is_empty() {
-        let donors: Vec<bool> = session.partial()?.rows.iter().map(|rows| *rows >= 2).collect();
+        let donors =
+            memory::collected(session.partial()?.rows.iter().map(|rows| *rows >= 2), "the clusters that may give a row")?;
         let far = session.farthest(empty.len(), &donors)?;
         let before = empty.len();
         for far in far {

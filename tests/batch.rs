@@ -98,7 +98,7 @@ fn nulls_weights_and_lists() {
         let fit = estimator.fit_batches(&[table.slice(0, 1), table.slice(1, 3)], ["e"], None).unwrap();
         assert_eq!(fit.model.layout(), &FeatureLayout::Array("e".into()));
         assert_eq!(fit.model.transform_batch(&table).unwrap().null_count(), 2);
-        (fit.labels.iter().flat_map(values).collect::<Vec<_>>(), fit.model.centroid_values())
+        (fit.labels.iter().flat_map(values).collect::<Vec<_>>(), fit.model.centroid_values().unwrap())
     });
     assert_eq!(fixed, list);
     assert_eq!(fixed.0.iter().filter(|label| label.is_none()).count(), 2);
@@ -120,7 +120,7 @@ fn dtypes_become_the_contracts() {
     assert!(fit(&["a", "b"]).unwrap().model.is_f32());
     assert!(!fit(&["a", "c"]).unwrap().model.is_f32());
     let decimals = fit(&["d"]).unwrap().model;
-    assert!(decimals.centroid_values().iter().all(|c| (1.5..=4.5).contains(c)));
+    assert!(decimals.centroid_values().unwrap().iter().all(|c| (1.5..=4.5).contains(c)));
     assert!(matches!(fit(&["a", "s"]), Err(KMeansError::UnsupportedDtype { .. })));
     assert!(matches!(fit(&["a", "z"]), Err(KMeansError::MissingColumn { .. })));
     assert!(matches!(fit(&[]), Err(KMeansError::NoFeatures)));

@@ -139,7 +139,7 @@ fn one_column_of_rows_is_the_columns() {
         let centroids = fit.model.centroids().unwrap();
         assert_eq!(centroids.get_column_names(), ["cluster", "size", "inertia", "e"]);
         assert_eq!(centroids.column("e").unwrap().dtype(), &DataType::Array(Box::new(DataType::Float32), 2));
-        assert_eq!(fit.model.centroid_values(), columns.model.centroid_values());
+        assert_eq!(fit.model.centroid_values().unwrap(), columns.model.centroid_values().unwrap());
         assert_eq!(labels(&fit.model.predict(&rows).unwrap()), labels(&fit.labels));
         assert_eq!(labels(&columns.model.predict_columns(rows.columns()).unwrap()), labels(&fit.labels));
         assert_eq!(fit.model.transform(&rows).unwrap().null_count(), 2);

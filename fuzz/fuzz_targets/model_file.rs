@@ -75,7 +75,7 @@ fn check(bytes: Vec<u8>) {
     let bytes = model.to_parquet().expect("a model that was read can be written");
     assert_eq!(KMeansModel::from_parquet(bytes).as_ref(), Ok(&model));
     let (k, d) = (model.n_clusters(), model.n_features());
-    assert!(k > 0 && d > 0 && model.centroid_values().iter().all(|c| c.is_finite()));
+    assert!(k > 0 && d > 0 && model.centroid_values().unwrap().iter().all(|c| c.is_finite()));
     if k <= SMALL && d <= SMALL {
         let rows = rows(&model);
         let labels = model.predict_batch(&rows).expect("rows of the model's columns have labels");
@@ -90,7 +90,7 @@ fn check(bytes: Vec<u8>) {
 /// The model's own first centroid, two other rows and one without an answer, as the model's columns.
 fn rows(model: &KMeansModel) -> RecordBatch {
     let dtype = if model.is_f32() { DataType::Float32 } else { DataType::Float64 };
-    let first = model.centroid_values();
+    let first = model.centroid_values().unwrap();
     let column = |f: usize| [first[f], 0.0, -1e9, f64::NAN];
     let arrays: Vec<ArrayRef> = match model.layout() {
         FeatureLayout::Columns(names) => {

@@ -4,6 +4,7 @@ from polars_kmeans._devices import devices
 from polars_kmeans._internal import __version__
 from polars_kmeans.errors import (
     DeviceError,
+    ForkedProcessError,
     InvalidColumnError,
     InvalidDataError,
     InvalidModelError,
@@ -20,6 +21,7 @@ from polars_kmeans.model import KMeansModel
 
 __all__ = [
     "DeviceError",
+    "ForkedProcessError",
     "InvalidColumnError",
     "InvalidDataError",
     "InvalidModelError",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
+import polars.selectors as cs
 from polars.plugins import register_plugin_function
 
 from polars_kmeans import _internal
@@ -32,6 +33,35 @@ class Features:
     computed: bool
 
 
+def text(value: Any) -> str:
+    """Return a text that travels: enum members and NumPy's texts are strings of their own classes."""
+    return str.__str__(value) if isinstance(value, str) else str(value)
+
+
+def _check_name(name: str) -> None:
+    if "\0" in name:
+        shown = name.replace("\0", "\\0")
+        msg = f'column "{shown}": expected a name without NUL characters: rename it'
+        raise InvalidColumnError(msg)
+
+
+def column(name: str) -> pl.Expr:
+    """Name a column as it is: Polars takes `*`, and what stands between `^` and `$`, for patterns."""
+    name = text(name)
+    _check_name(name)
+    return cs.by_name(name) if name == "*" or (name.startswith("^") and name.endswith("$")) else pl.col(name)
+
+
+def _named(expr: pl.Expr) -> pl.Expr:
+    """Refuse names with NULs, on which Polars panics: here, or in the query where names are known only there."""
+    name = expr.meta.output_name(raise_if_undetermined=False)
+    if name is not None:
+        _check_name(name)
+        if not expr.meta.has_multiple_outputs():
+            return expr
+    return expr.name.replace("\0", _internal.NUL, literal=True)
+
+
 def _flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
     for item in columns:
         if isinstance(item, (str, pl.Expr)):
@@ -47,7 +77,7 @@ def _flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
 
 def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Features:
     """Feature columns: names, expressions, selectors, or lists of them; for a fit (`by_name`) their names differ."""
-    items = list(_flat(columns))
+    items = [text(item) if isinstance(item, str) else item for item in _flat(columns)]
     if not items:
         msg = "features: expected at least one column, got none"
         raise InvalidColumnError(msg)
@@ -60,7 +90,7 @@ def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Feat
                 raise InvalidColumnError(msg)
             seen.add(name)
     return Features(
-        [pl.col(item) if isinstance(item, str) else item for item in items],
+        [column(item) if isinstance(item, str) else _named(item) for item in items],
         computed=not all(isinstance(item, str) or item.meta.is_column_selection() for item in items),
     )
 
@@ -95,7 +125,8 @@ def _number(name: str, value: Any) -> float:
     try:
         if isinstance(value, (bool, str)):
             raise TypeError
-        return float(value)
+        with _internal.FloatEnvironment():
+            return float(value)
     except (TypeError, ValueError, OverflowError):
         msg = f"{name}: expected a number, got {value!r:.80}"
         raise InvalidParameterError(msg) from None
@@ -137,13 +168,15 @@ class FitOptions:
                 raise InvalidParameterError(msg)
         _internal.check_options(self.kwargs("label"))
         if not isinstance(self.init, str):
-            object.__setattr__(self, "given", _given(self.init))
+            # However the host program rounds: centroids have the same bits everywhere.
+            with _internal.FloatEnvironment():
+                object.__setattr__(self, "given", _given(self.init))
 
     def kwargs(self, output: Output, *, weighted: bool = False, computed: bool = False) -> dict[str, Any]:
         """Return the keywords of the plugin call."""
         return {
             "k": _integer("k", self.k),
-            "init": self.init if isinstance(self.init, str) else None,
+            "init": text(self.init) if isinstance(self.init, str) else None,
             "n_init": None
             if isinstance(self.n_init, str) and self.n_init == "auto"
             else _integer("n_init", self.n_init),
@@ -151,12 +184,12 @@ class FitOptions:
             "tol": _number("tol", self.tol),
             "tol_labels": _number("tol_labels", self.tol_labels),
             "seed": str(_integer("seed", self.seed)),
-            "null_policy": str(self.null_policy),
-            "too_few": str(self.too_few),
-            "history": str(self.history),
-            "device": str(self.device),
+            "null_policy": text(self.null_policy),
+            "too_few": text(self.too_few),
+            "history": text(self.history),
+            "device": text(self.device),
             "device_memory_limit": _limit(self.device_memory_limit),
-            "output": str(output),
+            "output": text(output),
             "weighted": weighted,
             "computed": computed,
             "given": self.given.values if self.given else None,
@@ -174,8 +207,15 @@ def _given(init: Any) -> Given:
         if frame.is_empty():
             msg = "init: expected starting centroids, got a frame without rows or columns"
             raise InvalidParameterError(msg)
-        return Given(*_internal.encode_centroids(frame))
+        for name in frame.columns:
+            _check_name(name)
+        # The rest is not handed over: Polars panics on NULs in the names of a struct's fields.
+        numbers = pl.DataFrame([series for series in frame if _numbers(series.dtype)])
+        return Given(*_internal.encode_centroids(numbers))
     expected = "init: expected a method, a frame, or k rows of numbers"
+    if _is_masked(init):
+        msg = f"{expected}, got an array with masked values"
+        raise InvalidParameterError(msg)
     if hasattr(init, "__array__"):
         init = init.__array__()
         if init.ndim != 2:
@@ -199,16 +239,37 @@ def _given(init: Any) -> Given:
     return Given(values.tobytes(), None, [1] * widths.pop())
 
 
+def _numbers(dtype: pl.DataType) -> bool:
+    """Whether a column can hold starting centroids."""
+    inner = dtype.inner if isinstance(dtype, (pl.Array, pl.List)) else dtype
+    return inner == pl.Boolean or inner.is_numeric()
+
+
+def _is_masked(values: Any) -> bool:
+    """Whether a NumPy array, or any of several, hides values under a mask, which is lost on the way here."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return False
+    rows = values if isinstance(values, (list, tuple)) else ()
+    return any(numpy.ma.is_masked(value) for value in (values, *rows))
+
+
 def weight_expr(weight: str | pl.Expr) -> pl.Expr:
     """Weights as one expression of one column."""
-    expr = pl.col(weight) if isinstance(weight, str) else weight
-    if not isinstance(expr, pl.Expr):
+    if isinstance(weight, str):
+        return column(weight).alias(_WEIGHT)
+    if not isinstance(weight, pl.Expr):
         msg = f"weight: expected a column name or an expression, got {type(weight).__name__}"
         raise InvalidParameterError(msg)
-    if expr.meta.has_multiple_outputs():
+    if weight.meta.has_multiple_outputs():
         msg = "weight: expected one column, got an expression of several"
         raise InvalidParameterError(msg)
-    return expr
+    return weight.alias(_WEIGHT)
+
+
+def check_process(*, runs: bool = False) -> None:
+    """Refuse to hang in a child that was forked after queries of ours; `runs`: one is about to run here."""
+    _internal.check_process(runs)
 
 
 def fit(
@@ -219,9 +280,10 @@ def fit(
     output: Output = "label",
 ) -> pl.Expr:
     """Call a fitting function of the library over whole columns."""
+    check_process()
     args = list(features.exprs)
     if weight is not None:
-        args.append(weight_expr(weight).alias(_WEIGHT))
+        args.append(weight_expr(weight))
     kwargs = options.kwargs(output, weighted=weight is not None, computed=features.computed)
     if output != "label":
         _internal.check_options(kwargs)
@@ -242,7 +304,7 @@ def fit(
 
 def _device(device: Device) -> str:
     """Return the name of a device; refuse what is none."""
-    name = str(device)
+    name = text(device)
     _internal.check_device(name)
     return name
 
@@ -255,6 +317,7 @@ def elementwise(
     kwargs: dict[str, Any],
 ) -> pl.Expr:
     """Call a function of rows under a model, morsel by morsel."""
+    check_process()
     return register_plugin_function(
         plugin_path=_LIBRARY,
         function_name=function,
@@ -267,6 +330,7 @@ def elementwise(
 
 def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, device: Device) -> pl.Expr:
     """Score rows under a model."""
+    check_process()
     args = list(exprs)
     if weight is not None:
         args.append(weight_expr(weight))
@@ -286,6 +350,7 @@ def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
     if not isinstance(frame, (pl.DataFrame, pl.LazyFrame)):
         msg = f"frame: expected a DataFrame or a LazyFrame, got {type(frame).__name__}"
         raise InvalidParameterError(msg)
+    check_process(runs=True)
     with typed_errors():
         result = frame.select(expr)
         return (result if isinstance(result, pl.DataFrame) else result.collect()).item()

@@ -16,6 +16,7 @@ from polars.exceptions import ComputeError
 
 __all__ = [
     "DeviceError",
+    "ForkedProcessError",
     "InvalidColumnError",
     "InvalidDataError",
     "InvalidModelError",
@@ -65,6 +66,13 @@ class NoMemoryError(KMeansError, MemoryError):
 
 class DeviceError(KMeansError, RuntimeError):
     """A GPU that was demanded and cannot be used, or that failed: see :func:`polars_kmeans.devices`."""
+
+
+class ForkedProcessError(KMeansError, RuntimeError):
+    """A child that was forked after queries were run, where Polars would wait for threads that are not there.
+
+    Start processes with multiprocessing's "spawn" or "forkserver".
+    """
 
 
 _IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error): (.*?)(?:\n\n.*)?$", re.DOTALL)

@@ -101,7 +101,9 @@ class KMeans(Generic[_Fitted]):
         self._options = _plugin.FitOptions(
             k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history, device, device_memory_limit
         )
-        self._weight = None if weight is None else _plugin.weight_expr(weight)
+        if weight is not None:
+            _plugin.weight_expr(weight)
+        self._weight = weight
 
     def fit(self, frame: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures) -> _Fitted:
         """Fit the columns of a frame; a LazyFrame's query runs once.

@@ -36,7 +36,7 @@ def kmeans(
     ----------
     *columns
         The features: column names, expressions or selectors of numbers or booleans, or one Array or List column of
-        them, every row of one width.
+        them, every row of one width. A name is taken as it is; patterns are for `pl.col` and selectors.
     k
         The number of clusters.
     init
@@ -56,7 +56,7 @@ def kmeans(
     weight
         Non-negative row weights: a column or an expression.
     null_policy
-        `"raise"`, or `"skip"`: rows with nulls, NaNs or infinities take no part and get null labels.
+        `"raise"`, or `"skip"`: rows with nulls, NaNs or infinities take no part and get null labels (null structs).
     too_few
         What to do with fewer distinct rows (of positive weight) than clusters: `"raise"`, or `"null"` for null labels.
     history

@@ -75,7 +75,8 @@ class KMeansModel:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of the fit by name, as they are saved; starting centroids are not kept."""
-        parameters: dict[str, Any] = json.loads(_internal.model_parameters(self._encoded))
+        with _internal.FloatEnvironment():
+            parameters: dict[str, Any] = json.loads(_internal.model_parameters(self._encoded))
         return parameters
 
     @property
@@ -130,7 +131,8 @@ class KMeansModel:
         Returns
         -------
         Expr
-            A column named `kmeans`. Rows with nulls, NaNs or infinities are null.
+            A column named `kmeans`. Rows with nulls, NaNs or infinities are null: null structs where structs are asked
+            for.
 
         Raises
         ------
@@ -142,7 +144,8 @@ class KMeansModel:
             msg = f'output: expected "label" or "struct", got {output!r}'
             raise InvalidParameterError(msg)
         exprs = self._features(columns)
-        return _plugin.elementwise("predict", exprs, self._encoded, device, {"output": output}).alias("kmeans")
+        kwargs = {"output": _plugin.text(output)}
+        return _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("kmeans")
 
     def transform(self, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:
         """Measure the distance of every row to every centroid: an elementwise expression, which streams.
@@ -212,12 +215,13 @@ class KMeansModel:
     def save(self, path: str | PathLike[str]) -> None:
         """Save as a Parquet file: the centroid frame, with the parameters in the file's metadata.
 
-        Any Parquet reader reads it as a table. A file of that name is replaced once the new one is whole.
+        Any Parquet reader reads it as a table. A file of that name is replaced once the new one is whole; a link is
+        followed.
 
         Raises
         ------
         ModelFileError
-            If the file cannot be written.
+            If the file cannot be written. One whose mode lets nobody write it is left alone, for root too.
 
         """
         _internal.save_model(self._encoded, path)
@@ -231,7 +235,8 @@ class KMeansModel:
         ModelFileError
             If the file cannot be read.
         InvalidModelError
-            If it is truncated, no model, or of a newer version.
+            If it is truncated, altered (it has a checksum), no model, or of a newer version; or asks for what this
+            version does not know, such as another metric.
 
         Examples
         --------

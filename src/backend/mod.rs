@@ -16,6 +16,7 @@ use self::select::Devices;
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::partial::Partial;
 
 /// The GPUs of this machine, asked anew at every call; or why there is none.
@@ -130,7 +131,10 @@ pub trait Session<T: Float>: Send {
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
     /// For each target, the row that is drawn (see [`Session::draw`]) as a candidate, and its gain.
     fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        let rows = targets.iter().map(|&target| self.row(self.draw(target)?)).collect::<Result<Vec<_>>>()?.concat();
+        let mut rows = Vec::new();
+        for &target in targets {
+            memory::extend(&mut rows, &self.row(self.draw(target)?)?, "the rows drawn")?;
+        }
         let gains = self.gains(&rows)?;
         Ok((rows, gains))
     }
@@ -154,7 +158,7 @@ pub trait Session<T: Float>: Send {
     fn partial(&mut self) -> Result<&Partial>;
     /// Rows of positive weight in each cluster.
     fn sizes(&mut self) -> Result<Vec<u64>> {
-        Ok(self.partial()?.rows.iter().map(|&rows| rows as u64).collect())
+        memory::collected(self.partial()?.rows.iter().map(|&rows| rows as u64), "the sizes of the clusters")
     }
     /// Says that the sums were read.
     fn clear_dirty(&mut self);

@@ -4,7 +4,11 @@ use super::{Assigned, Far, Scales, Session};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::partial::Partial;
+
+/// What errors call the labels.
+const LABELS: &str = "the labels";
 
 /// Several sessions as one. Rows are numbered through.
 pub struct Parts<'a, T> {
@@ -19,17 +23,15 @@ pub struct Parts<'a, T> {
 impl<'a, T: Float> Parts<'a, T> {
     /// At least one part, in row order.
     pub fn new(mut parts: Vec<Box<dyn Session<T> + 'a>>) -> Result<Self> {
-        let starts = parts
-            .iter()
-            .scan(0, |next, part| {
-                let start = *next;
-                *next += part.rows();
-                Some(start)
-            })
-            .collect();
+        let starts = parts.iter().scan(0, |next, part| {
+            let start = *next;
+            *next += part.rows();
+            Some(start)
+        });
+        let starts = memory::collected(starts, "the parts")?;
         let first = parts[0].partial()?;
-        let merged = Partial::new(first.rows.len(), first.d);
-        Ok(Self { totals: vec![0; parts.len()], parts, starts, merged })
+        let merged = Partial::new(first.rows.len(), first.d)?;
+        Ok(Self { totals: memory::zeroed(parts.len(), "the parts")?, parts, starts, merged })
     }
 
     fn part_of(&self, row: u64) -> usize {
@@ -37,9 +39,7 @@ impl<'a, T: Float> Parts<'a, T> {
     }
 
     fn merge(&mut self) -> Result<()> {
-        let dirty = std::mem::take(&mut self.merged.dirty);
-        self.merged = Partial::new(dirty.len(), self.merged.d);
-        self.merged.dirty = dirty;
+        self.merged.clear_sums();
         for part in &mut self.parts {
             self.merged.merge(part.partial()?);
         }
@@ -137,7 +137,9 @@ impl<T: Float> Session<T> for Parts<'_, T> {
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         let mut all: Vec<Far> = Vec::new();
         for (part, start) in self.parts.iter_mut().zip(&self.starts) {
-            all.extend(part.farthest(count, donors)?.into_iter().map(|far| Far { row: far.row + start, ..far }));
+            let far = part.farthest(count, donors)?;
+            memory::reserve(&mut all, far.len(), "the farthest rows")?;
+            all.extend(far.into_iter().map(|far| Far { row: far.row + start, ..far }));
         }
         all.sort_unstable_by(Far::order);
         all.truncate(count);
@@ -159,10 +161,18 @@ impl<T: Float> Session<T> for Parts<'_, T> {
     }
 
     fn labels(&self) -> Result<Vec<u32>> {
-        Ok(self.parts.iter().map(|part| part.labels()).collect::<Result<Vec<_>>>()?.concat())
+        let mut all = memory::with_room(Session::rows(self) as usize, LABELS)?;
+        for part in &self.parts {
+            all.extend(part.labels()?);
+        }
+        Ok(all)
     }
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
-        Ok(self.parts.into_iter().map(Session::into_labels).collect::<Result<Vec<_>>>()?.concat())
+        let mut all = memory::with_room(Session::rows(&*self) as usize, LABELS)?;
+        for part in self.parts {
+            all.extend(part.into_labels()?);
+        }
+        Ok(all)
     }
 }

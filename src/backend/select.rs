@@ -216,7 +216,8 @@ pub fn choose(requested: Device, shape: Shape, limit: Option<u64>, devices: &Dev
         }
         Device::Cuda(None) => {
             let device = roomiest(devices).map_err(not_available)?;
-            let chunking = room(shape, limit, device).map_err(|what| KMeansError::NoMemory { what })?;
+            let chunking =
+                room(shape, limit, device).map_err(|what| KMeansError::NoMemory { what: what.into(), bytes: None })?;
             on(device, chunking, format!("{asked}, and {device} has the most free memory of those that can be used"))
         }
         Device::Cuda(Some(ordinal)) => {
@@ -228,7 +229,8 @@ pub fn choose(requested: Device, shape: Shape, limit: Option<u64>, devices: &Dev
             if !device.usable {
                 return Err(not_available(format!("{device}: {}", device.reason)));
             }
-            let chunking = room(shape, limit, device).map_err(|what| KMeansError::NoMemory { what })?;
+            let chunking =
+                room(shape, limit, device).map_err(|what| KMeansError::NoMemory { what: what.into(), bytes: None })?;
             on(device, chunking, asked)
         }
     }

@@ -12,7 +12,11 @@ use arrow::error::ArrowError;
 use crate::error::{KMeansError, Result};
 use crate::features::{Chunk, Column, Features, Validity};
 use crate::float::Float;
+use crate::memory;
 use crate::model::{AnyFeatures, FeatureLayout};
+
+/// What errors call lists of arrays and their names.
+const ARRAYS: &str = "the list of arrays";
 
 /// The feature columns of some batches in one float type.
 pub struct BatchFeatures {
@@ -47,7 +51,8 @@ fn unsupported(name: &str, dtype: &DataType) -> KMeansError {
     KMeansError::UnsupportedDtype { column: name.into(), got: dtype.to_string() }
 }
 
-/// Casts, and refuses what does not fit rather than making it null.
+/// Casts, and refuses what does not fit rather than making it null. An array of another type is copied, by arrow, which ends the
+/// process where there is no memory for it.
 fn cast(array: &ArrayRef, dtype: &DataType) -> Result<ArrayRef> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     cast_with_options(array, dtype, &options).map_err(frame_error)
@@ -65,7 +70,7 @@ pub fn column(batches: &[RecordBatch], name: &str) -> Result<Vec<ArrayRef>> {
             available: batch.schema().fields().iter().map(|field| field.name().clone()).collect(),
         })
     };
-    batches.iter().map(find).collect()
+    memory::try_collected(batches.iter().map(find), ARRAYS)
 }
 
 /// One column of weights over all batches.
@@ -78,14 +83,14 @@ pub fn weights(batches: &[RecordBatch], name: &str) -> Result<Vec<ArrayRef>> {
             got: array.data_type().to_string(),
         }),
     };
-    column(batches, name)?.into_iter().map(to_float64).collect()
+    memory::try_collected(column(batches, name)?.into_iter().map(to_float64), ARRAYS)
 }
 
 impl BatchFeatures {
     /// The named columns of batches that have them in the same types: several of numbers, or one of lists. `float64` asks for
     /// float64 whatever the columns are.
     pub fn new(batches: &[RecordBatch], names: &[String], float64: bool) -> Result<Self> {
-        let columns: Vec<_> = names.iter().map(|name| column(batches, name)).collect::<Result<_>>()?;
+        let columns = memory::try_collected(names.iter().map(|name| column(batches, name)), ARRAYS)?;
         let first = columns.first().ok_or(KMeansError::NoFeatures)?;
         let lists = first.first().is_some_and(|array| element(array.data_type()).is_some());
         if lists && columns.len() > 1 {
@@ -105,14 +110,13 @@ impl BatchFeatures {
             let width = width(&names[0], first)?;
             width_unknown = width.is_none();
             let d = width.unwrap_or(1);
-            (
-                FeatureLayout::Array(names[0].clone()),
-                vec![first.iter().map(|a| to_rows(a, &dtype, d)).collect::<Result<_>>()?],
-                d,
-            )
+            let rows = memory::try_collected(first.iter().map(|a| to_rows(a, &dtype, d)), ARRAYS)?;
+            (FeatureLayout::Array(names[0].clone()), vec![rows], d)
         } else {
-            let cast_all = |arrays: &Vec<ArrayRef>| arrays.iter().map(|array| cast(array, &dtype)).collect::<Result<Vec<_>>>();
-            (FeatureLayout::Columns(names.to_vec()), columns.iter().map(cast_all).collect::<Result<_>>()?, names.len())
+            let cast_all =
+                |arrays: &Vec<ArrayRef>| memory::try_collected(arrays.iter().map(|array| cast(array, &dtype)), ARRAYS);
+            let columns = memory::try_collected(columns.iter().map(cast_all), ARRAYS)?;
+            (FeatureLayout::Columns(memory::texts(names, ARRAYS)?), columns, names.len())
         };
         Ok(Self { layout, columns, float64: wide, d, width_unknown })
     }
@@ -132,7 +136,9 @@ impl BatchFeatures {
         P::Native: Float,
     {
         let features = match self.layout {
-            FeatureLayout::Columns(_) => Features::new(self.columns.iter().map(|c| view::<P>(c)).collect::<Result<_>>()?)?,
+            FeatureLayout::Columns(_) => {
+                Features::new(memory::try_collected(self.columns.iter().map(|c| view::<P>(c)), ARRAYS)?)?
+            }
             FeatureLayout::Array(_) => {
                 let blocks = self.columns[0].iter().map(|array| {
                     let rows: &FixedSizeListArray = array.as_fixed_size_list();
@@ -142,7 +148,7 @@ impl BatchFeatures {
                 Features::from_blocks(blocks, self.d)?
             }
         };
-        features.with_names(self.layout.feature_names(self.d))
+        features.with_names(self.layout.feature_names(self.d)?)
     }
 }
 
@@ -198,5 +204,5 @@ where
     P::Native: Float,
 {
     let arrays = arrays.iter().map(|array| array.as_primitive::<P>());
-    Ok(Column::new(arrays.map(|array| Chunk::new(&array.values()[..], validity(array))).collect::<Result<Vec<_>>>()?))
+    Column::of(arrays.map(|array| Chunk::new(&array.values()[..], validity(array))))
 }

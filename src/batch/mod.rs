@@ -20,14 +20,20 @@ mod columns;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch, UInt32Array, UInt64Array};
-use arrow::buffer::NullBuffer;
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::{DataType, Field, Float64Type, Schema};
 
 use self::columns::{BatchFeatures, frame_error, view, weights};
 use crate::error::{KMeansError, Result};
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Labels, Placed};
+use crate::memory;
+use crate::model::{AnyModel, FeatureLayout, KMeansModel, Labels, Nullable, Placed};
 use crate::parallel::FloatEnvironment;
 use crate::params::{Device, KMeans};
+
+/// What errors call names and answers.
+const NAMES: &str = "the names of the columns";
+const LABELS: &str = "the labels";
+const DISTANCES: &str = "the distances";
 
 /// A fitted model, and the labels of the batches that it was fitted to.
 #[derive(Debug, Clone)]
@@ -51,28 +57,39 @@ impl KMeans {
         weight: Option<&str>,
     ) -> Result<BatchFit> {
         let _environment = FloatEnvironment::default_rounding();
-        let names: Vec<String> = columns.into_iter().map(|name| name.as_ref().into()).collect();
+        let names = columns.into_iter().map(|name| memory::text(format_args!("{}", name.as_ref()), NAMES));
+        let names = memory::try_collected(names, NAMES)?;
         let features = BatchFeatures::new(batches, &names, false)?;
         if features.width_unknown {
             return Err(self.refuse_null_lists(&names[0], batches.iter().map(RecordBatch::num_rows).sum()));
         }
         let weights = weight.map(|name| weights(batches, name)).transpose()?;
         let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
-        let (model, labels) = self.fit_any(features.layout.clone(), features.view()?, weights.as_ref())?;
+        let (model, labels) = self.fit_any(features.layout.copy()?, features.view()?, weights.as_ref(), true)?;
         let lengths = batches.iter().map(RecordBatch::num_rows);
-        Ok(BatchFit { model, labels: split(labels, lengths) })
+        Ok(BatchFit { model, labels: split(labels, lengths)? })
     }
 }
 
 /// The labels of each batch: views of the engine's own buffer.
-fn split(labels: Labels, lengths: impl Iterator<Item = usize>) -> Vec<UInt32Array> {
-    let all = if labels.kept_all() { UInt32Array::from(labels.kept) } else { UInt32Array::from(labels.expand()) };
+fn split(labels: Labels, lengths: impl Iterator<Item = usize>) -> Result<Vec<UInt32Array>> {
+    let all = if labels.kept_all() { UInt32Array::from(labels.kept) } else { label_array(labels.expand()?) };
     let mut start = 0;
     let mut next = |len| {
         start += len;
         all.slice(start - len, len)
     };
-    lengths.map(&mut next).collect()
+    memory::collected(lengths.map(&mut next), LABELS)
+}
+
+/// Values and their validity, which are not copied.
+fn label_array(labels: Nullable<u32>) -> UInt32Array {
+    let n = labels.values.len();
+    UInt32Array::new(labels.values.into(), labels.validity.map(|bits| nulls(bits, n)))
+}
+
+fn nulls(bits: Vec<u8>, n: usize) -> NullBuffer {
+    NullBuffer::new(BooleanBuffer::new(Buffer::from_vec(bits), 0, n))
 }
 
 impl KMeansModel {
@@ -108,29 +125,39 @@ impl KMeansModel {
     /// # Errors
     /// [`KMeansError::Frame`] if arrow refuses.
     pub fn centroids_batch(&self) -> Result<RecordBatch> {
+        const WHAT: &str = "the table of the centroids";
         let (k, d) = (self.n_clusters(), self.n_features());
         let mut names = vec!["cluster", "size", "inertia"];
         let mut arrays: Vec<ArrayRef> = vec![
-            Arc::new(UInt32Array::from_iter_values(0..k as u32)),
-            Arc::new(UInt64Array::from(self.sizes().to_vec())),
-            Arc::new(Float64Array::from(self.inertias().to_vec())),
+            Arc::new(UInt32Array::from(memory::collected(0..k as u32, WHAT)?)),
+            Arc::new(UInt64Array::from(memory::copied(self.sizes(), WHAT)?)),
+            Arc::new(Float64Array::from(memory::copied(self.inertias(), WHAT)?)),
         ];
-        let values = |indices: &mut dyn Iterator<Item = usize>| -> ArrayRef {
-            match self.as_any() {
-                AnyModel::F32(model) => Arc::new(Float32Array::from_iter_values(indices.map(|i| model.centroids()[i]))),
-                AnyModel::F64(model) => Arc::new(Float64Array::from_iter_values(indices.map(|i| model.centroids()[i]))),
-            }
+        // Every `step`th value from the `first` on.
+        let values = |first: usize, step: usize| -> Result<ArrayRef> {
+            Ok(match self.as_any() {
+                AnyModel::F32(model) => Arc::new(Float32Array::from(memory::collected(
+                    model.centroids().iter().skip(first).step_by(step).copied(),
+                    WHAT,
+                )?)),
+                AnyModel::F64(model) => Arc::new(Float64Array::from(memory::collected(
+                    model.centroids().iter().skip(first).step_by(step).copied(),
+                    WHAT,
+                )?)),
+            })
         };
         match self.layout() {
             FeatureLayout::Columns(columns) => {
+                memory::reserve(&mut names, d, WHAT)?;
+                memory::reserve(&mut arrays, d, WHAT)?;
                 for (f, name) in columns.iter().enumerate() {
                     names.push(name);
-                    arrays.push(values(&mut (0..k).map(|j| j * d + f)));
+                    arrays.push(values(f, d)?);
                 }
             }
             FeatureLayout::Array(name) => {
                 names.push(name);
-                arrays.push(Arc::new(rows(values(&mut (0..k * d)), d, None)?));
+                arrays.push(Arc::new(rows(values(0, 1)?, d, None)?));
             }
         }
         let fields: Vec<Field> =
@@ -140,6 +167,7 @@ impl KMeansModel {
 
     /// None where they are lists without a single one that is not null.
     fn batch_features(&self, batches: &[RecordBatch]) -> Result<Option<BatchFeatures>> {
+        let _environment = FloatEnvironment::default_rounding();
         let names = self.columns_to_find()?;
         if batches.is_empty() {
             return Ok(None);
@@ -159,23 +187,26 @@ impl Placed<'_, KMeansModel> {
         let Some(features) = self.model.batch_features(std::slice::from_ref(batch))? else {
             return Ok(UInt32Array::new_null(batch.num_rows()));
         };
-        Ok(UInt32Array::from(self.predict_any(&features.view()?)?))
+        let labels = self.predict_any(&features.view()?)?;
+        Ok(label_array(Nullable::new(labels.len(), labels.into_iter(), LABELS)?))
     }
 
     /// As [`KMeansModel::transform_batch`].
     pub fn transform_batch(&self, batch: &RecordBatch) -> Result<FixedSizeListArray> {
         let distances = match self.model.batch_features(std::slice::from_ref(batch))? {
             Some(features) => self.transform_any(&features.view()?)?,
-            None => vec![f64::NAN; batch.num_rows() * self.model.n_clusters()],
+            None => memory::filled(batch.num_rows() * self.model.n_clusters(), f64::NAN, DISTANCES)?,
         };
         // The engine marks rows without an answer by NaN, which no distance of finite rows is.
-        let valid: Vec<bool> = distances.chunks_exact(self.model.n_clusters()).map(|row| !row[0].is_nan()).collect();
-        let nulls = valid.contains(&false).then(|| NullBuffer::from(valid));
+        let answers = distances.chunks_exact(self.model.n_clusters()).map(|row| (!row[0].is_nan()).then_some(true));
+        let valid = Nullable::new(batch.num_rows(), answers, DISTANCES)?;
+        let nulls = valid.validity.map(|bits| nulls(bits, batch.num_rows()));
         rows(Arc::new(Float64Array::from(distances)), self.model.n_clusters(), nulls)
     }
 
     /// As [`KMeansModel::score_batches`].
     pub fn score_batches(&self, batches: &[RecordBatch], weight: Option<&str>) -> Result<f64> {
+        let _environment = FloatEnvironment::default_rounding();
         let Some(features) = self.model.batch_features(batches)? else { return Ok(0.0) };
         let weights = weight.map(|name| weights(batches, name)).transpose()?;
         let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;

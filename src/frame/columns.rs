@@ -7,7 +7,9 @@ use crate::backend::cuda::upload_benchmark;
 use crate::error::{KMeansError, Result};
 use crate::features::{self, Chunk, Features, Validity};
 use crate::float::Float;
+use crate::memory;
 use crate::model::{AnyFeatures, FeatureLayout};
+use crate::parallel::FloatEnvironment;
 #[cfg(all(feature = "cuda", feature = "python"))]
 use crate::tile::Part;
 
@@ -20,6 +22,9 @@ macro_rules! validity {
         })
     };
 }
+
+/// What errors call the names of columns and lists of them.
+const NAMES: &str = "the names of the columns";
 
 /// Feature columns in one float type.
 #[derive(Debug, Clone)]
@@ -111,7 +116,10 @@ impl FrameFeatures {
         };
         let layout = match rows {
             Some(_) => FeatureLayout::Array(columns[0].name().to_string()),
-            None => FeatureLayout::Columns(columns.iter().map(|column| column.name().to_string()).collect()),
+            None => {
+                let names = columns.iter().map(|column| memory::text(format_args!("{}", column.name()), NAMES));
+                FeatureLayout::Columns(memory::try_collected(names, NAMES)?)
+            }
         };
         let d = rows.as_ref().map_or(columns.len(), ArrayChunked::width);
         if d == 0 {
@@ -133,7 +141,7 @@ impl FrameFeatures {
     }
 
     pub(super) fn view(&self) -> Result<AnyFeatures<'_>> {
-        let names = self.layout.feature_names(self.d);
+        let names = self.layout.feature_names(self.d)?;
         Ok(match &self.values {
             Values::F32(pieces) => AnyFeatures::F32(pieces.view()?.with_names(names)?),
             Values::F64(pieces) => AnyFeatures::F64(pieces.view()?.with_names(names)?),
@@ -167,12 +175,12 @@ where
             return Ok(Self::Rows(rows, values));
         }
         let cast = |column: &Column| downcast(&to_float(column.as_materialized_series(), dtype)?);
-        Ok(Self::Columns(columns.iter().map(cast).collect::<Result<_>>()?))
+        Ok(Self::Columns(memory::try_collected(columns.iter().map(cast), NAMES)?))
     }
 
     fn view(&self) -> Result<Features<'_, P::Native>> {
         match self {
-            Self::Columns(columns) => Features::new(columns.iter().map(view).collect::<Result<_>>()?),
+            Self::Columns(columns) => Features::new(memory::try_collected(columns.iter().map(view), NAMES)?),
             Self::Rows(rows, values) => {
                 let blocks = rows.downcast_iter().zip(values.downcast_iter());
                 let blocks = blocks.map(|(rows, values)| (values.values().as_slice(), validity!(rows), validity!(values)));
@@ -185,7 +193,7 @@ where
 /// A column's chunks, as they are.
 pub(super) fn view<P: PolarsNumericType>(column: &ChunkedArray<P>) -> Result<features::Column<'_, P::Native>> {
     let chunks = column.downcast_iter().map(|array| Chunk::new(array.values().as_slice(), validity!(array)));
-    Ok(features::Column::new(chunks.collect::<Result<Vec<_>>>()?))
+    features::Column::of(chunks)
 }
 
 /// An Array or List column as an Array column of this float type, and whether its width is a guess.
@@ -255,26 +263,34 @@ pub struct RowMajor {
 /// # Errors
 /// [`KMeansError::Frame`] if Polars refuses.
 pub fn row_major(frame: &DataFrame) -> Result<RowMajor> {
+    const WHAT: &str = "the starting centroids";
+    let _environment = FloatEnvironment::default_rounding();
     let k = frame.height();
-    let mut rows = vec![Vec::new(); k];
+    // `(d, k)`: column by column, each value by value.
+    let mut columns = Vec::new();
     let (mut names, mut widths) = (Vec::new(), Vec::new());
     for column in frame.columns() {
-        let name = column.name().to_string();
-        // A column that holds no rows of numbers is missed only if a feature has its name.
-        let Ok(features) = FrameFeatures::new(std::slice::from_ref(column), true) else { continue };
+        let features = match FrameFeatures::new(std::slice::from_ref(column), true) {
+            Ok(features) => features,
+            Err(error @ KMeansError::NoMemory { .. }) => return Err(error),
+            // A column that holds no rows of numbers is missed only if a feature has its name.
+            Err(_) => continue,
+        };
         let AnyFeatures::F64(view) = features.view()? else { continue };
-        let mut values = vec![0.0; features.d * k];
+        let first = columns.len();
+        memory::reserve(&mut columns, features.d * k, WHAT)?;
+        columns.resize(first + features.d * k, 0.0);
         if k > 0 {
-            view.copy_tile(0..k, k, &mut values);
+            let values = &mut columns[first..];
+            view.copy_tile(0..k, k, values);
             view.for_each_null(0..k, |f, i| values[f * k + i] = f64::NAN);
         }
-        for (i, row) in rows.iter_mut().enumerate() {
-            row.extend(values.iter().skip(i).step_by(k));
-        }
-        names.push(name);
-        widths.push(features.d);
+        memory::push(&mut names, memory::text(format_args!("{}", column.name()), WHAT)?, WHAT)?;
+        memory::push(&mut widths, features.d, WHAT)?;
     }
-    Ok(RowMajor { values: rows.concat(), names, widths })
+    let mut values = memory::with_room(columns.len(), WHAT)?;
+    (0..k).for_each(|i| values.extend(columns.iter().skip(i).step_by(k)));
+    Ok(RowMajor { values, names, widths })
 }
 
 /// Weights as float64.

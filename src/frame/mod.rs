@@ -1,15 +1,23 @@
 //! Polars frames in and out: columns become [`Features`](crate::Features) without a copy where they are float32 or float64
 //! already, results become a label column and frames.
+//!
+//! Memory that grows with the rows is asked for by the engine, and columns are made of it as it is. What Polars asks for itself ends
+//! the process where there is none: casts of columns of other types, lists that become arrays, chunks of Array columns that are
+//! joined, masks over structs, a model's bytes as a literal.
 
 mod columns;
 mod model;
 
 pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
+#[cfg(feature = "python")]
+pub(crate) use model::null_where_not;
 
 use polars::prelude::*;
+use polars_arrow::bitmap::Bitmap;
 
 use crate::error::{KMeansError, Result};
-use crate::model::{KMeansModel, Labels};
+use crate::memory;
+use crate::model::{KMeansModel, Labels, Nullable};
 use crate::parallel::FloatEnvironment;
 use crate::params::KMeans;
 
@@ -65,8 +73,8 @@ impl KMeans {
     /// # Errors
     /// As [`KMeans::fit`].
     pub fn fit_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<FrameFit> {
-        let (model, labels) = self.fit_frame(columns, weights)?;
-        Ok(FrameFit { model, labels: label_column(labels) })
+        let (model, labels) = self.fit_frame(columns, weights, true)?;
+        Ok(FrameFit { model, labels: label_column(labels)? })
     }
 
     /// As [`KMeans::fit_columns`] without the labels, which then do not leave a GPU.
@@ -74,10 +82,10 @@ impl KMeans {
     /// # Errors
     /// As [`KMeans::fit`].
     pub fn fit_model(&self, columns: &[Column], weights: Option<&Column>) -> Result<KMeansModel> {
-        Ok(Self { labels: false, ..self.clone() }.fit_frame(columns, weights)?.0)
+        Ok(self.fit_frame(columns, weights, false)?.0)
     }
 
-    fn fit_frame(&self, columns: &[Column], weights: Option<&Column>) -> Result<(KMeansModel, Labels)> {
+    fn fit_frame(&self, columns: &[Column], weights: Option<&Column>, labels: bool) -> Result<(KMeansModel, Labels)> {
         let _environment = FloatEnvironment::default_rounding();
         let features = FrameFeatures::new(columns, false)?;
         if features.width_unknown {
@@ -85,7 +93,7 @@ impl KMeans {
         }
         let weights = weights.map(columns::weights).transpose()?;
         let weights = weights.as_ref().map(columns::view).transpose()?;
-        self.fit_any(features.layout().clone(), features.view()?, weights.as_ref())
+        self.fit_any(features.layout().copy()?, features.view()?, weights.as_ref(), labels)
     }
 }
 
@@ -97,15 +105,18 @@ fn select(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>) -> R
             available: df.get_column_names().iter().map(ToString::to_string).collect(),
         })
     };
-    names.into_iter().map(|name| find(name.as_ref())).collect()
+    memory::try_collected(names.into_iter().map(|name| find(name.as_ref())), "the list of columns")
 }
 
 /// Labels as a column: the engine's own buffer where every row was kept.
-fn label_column(labels: Labels) -> UInt32Chunked {
-    let name = "label".into();
-    if labels.kept_all() {
-        UInt32Chunked::from_vec(name, labels.kept)
-    } else {
-        UInt32Chunked::from_iter_options(name, labels.expand().into_iter())
-    }
+fn label_column(labels: Labels) -> Result<UInt32Chunked> {
+    let labels = if labels.kept_all() { Nullable { values: labels.kept, validity: None } } else { labels.expand()? };
+    nullable("label", labels)
+}
+
+/// A column of values and their validity, which are not copied.
+fn nullable<P: PolarsNumericType>(name: &'static str, column: Nullable<P::Native>) -> Result<ChunkedArray<P>> {
+    let n = column.values.len();
+    let validity = column.validity.map(|bits| Bitmap::try_new(bits, n)).transpose()?;
+    Ok(ChunkedArray::from_vec_validity(PlSmallStr::from_static(name), column.values, validity))
 }

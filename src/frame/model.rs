@@ -1,14 +1,22 @@
 //! What Polars users do with a model: labels, distances and frames.
 
 use polars::prelude::*;
+use polars_arrow::array::{FixedSizeListArray, PrimitiveArray};
+use polars_arrow::bitmap::Bitmap;
+use polars_arrow::datatypes::ArrowDataType;
 
 use super::columns::{self, FrameFeatures};
-use super::select;
+use super::{nullable, select};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Placed, Prediction};
+use crate::memory;
+use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Nullable, Placed, Prediction};
 use crate::parallel::FloatEnvironment;
 use crate::params::Device;
+
+/// What errors call the answers.
+const LABELS: &str = "the labels";
+const DISTANCES: &str = "the distances";
 
 impl KMeansModel {
     /// `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column a feature in the features' type, or the one
@@ -62,6 +70,14 @@ impl KMeansModel {
     /// As [`KMeansModel::predict_columns`].
     pub fn predict_distances(&self, columns: &[Column]) -> Result<DataFrame> {
         self.on(Device::Cpu).predict_distances(columns)
+    }
+
+    /// The same as one struct a row, null where [`KMeansModel::predict`] is.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::predict_columns`].
+    pub fn predict_structs(&self, columns: &[Column]) -> Result<StructChunked> {
+        self.on(Device::Cpu).predict_structs(columns)
     }
 
     /// The Euclidean distance of every row of a frame to every centroid: `Array(Float64, k)`, null where a value is null or not
@@ -128,21 +144,30 @@ impl Placed<'_, KMeansModel> {
             return Ok(UInt32Chunked::full_null("label".into(), columns[0].len()));
         };
         let labels = self.predict_any(&features.view()?)?;
-        Ok(UInt32Chunked::from_iter_options("label".into(), labels.into_iter()))
+        nullable("label", Nullable::new(labels.len(), labels.into_iter(), LABELS)?)
     }
 
     /// As [`KMeansModel::predict_distances`].
     pub fn predict_distances(&self, columns: &[Column]) -> Result<DataFrame> {
         let rows: Vec<Option<Prediction>> = match self.model.frame_features(columns)? {
             Some(features) => self.predict_distances_any(&features.view()?)?,
-            None => vec![None; columns[0].len()],
+            None => memory::filled(columns[0].len(), None, LABELS)?,
         };
-        let label = UInt32Chunked::from_iter_options("label".into(), rows.iter().map(|row| row.as_ref().and_then(|p| p.label)));
-        let distance =
-            Float64Chunked::from_iter_options("distance".into(), rows.iter().map(|row| row.as_ref().map(|p| p.distance)));
-        let second = rows.iter().map(|row| row.as_ref().and_then(|p| p.second_distance));
-        let second = Float64Chunked::from_iter_options("second_distance".into(), second);
+        let (n, rows) = (rows.len(), rows.iter().map(Option::as_ref));
+        let labels = Nullable::new(n, rows.clone().map(|row| row.and_then(|p| p.label)), LABELS)?;
+        let distances = Nullable::new(n, rows.clone().map(|row| row.map(|p| p.distance)), DISTANCES)?;
+        let seconds = Nullable::new(n, rows.clone().map(|row| row.and_then(|p| p.second_distance)), DISTANCES)?;
+        let label: UInt32Chunked = nullable("label", labels)?;
+        let distance: Float64Chunked = nullable("distance", distances)?;
+        let second: Float64Chunked = nullable("second_distance", seconds)?;
         Ok(DataFrame::new(rows.len(), vec![label.into_column(), distance.into_column(), second.into_column()])?)
+    }
+
+    /// As [`KMeansModel::predict_structs`].
+    pub fn predict_structs(&self, columns: &[Column]) -> Result<StructChunked> {
+        let rows = self.predict_distances(columns)?;
+        let answered = rows.column("label")?.is_not_null();
+        null_where_not(rows, &answered)
     }
 
     /// As [`KMeansModel::transform`].
@@ -162,15 +187,18 @@ impl Placed<'_, KMeansModel> {
             return Ok(Series::new_empty(name, &dtype));
         }
         // The engine marks rows without an answer by NaN, which no distance of finite rows is.
-        let valid: Vec<bool> = distances.chunks_exact(k).map(|row| !row[0].is_nan()).collect();
-        let values = Float64Chunked::from_vec(name.clone(), distances).into_series();
-        let shape = [ReshapeDimension::new_dimension(valid.len() as u64), ReshapeDimension::new_dimension(k as u64)];
-        let array = values.reshape_array(&shape)?;
-        if valid.iter().all(|valid| *valid) {
-            return Ok(array);
-        }
-        let mask = BooleanChunked::from_slice("valid".into(), &valid);
-        Ok(array.zip_with(&mask, &Series::full_null(name, valid.len(), &dtype))?)
+        let n = distances.len() / k;
+        // A null row has null values.
+        let [rows, values] = [k, 1].map(|width| {
+            let answers = distances.iter().step_by(width).map(|first| (!first.is_nan()).then_some(true));
+            Nullable::new(distances.len() / width, answers, DISTANCES)
+        });
+        let bitmap = |bits: Option<Vec<u8>>, n| bits.map(|bits| Bitmap::try_new(bits, n)).transpose();
+        let (rows, values) = (bitmap(rows?.validity, n)?, bitmap(values?.validity, n * k)?);
+        let values = PrimitiveArray::try_new(ArrowDataType::Float64, distances.into(), values)?;
+        let shape = FixedSizeListArray::default_datatype(ArrowDataType::Float64, k);
+        let array = FixedSizeListArray::try_new(shape, n, values.boxed(), rows)?;
+        Ok(ArrayChunked::with_chunk(name, array).into_series())
     }
 
     /// As [`KMeansModel::score`].
@@ -180,6 +208,7 @@ impl Placed<'_, KMeansModel> {
 
     /// As [`KMeansModel::score_columns`].
     pub fn score_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<f64> {
+        let _environment = FloatEnvironment::default_rounding();
         let weights = weights.map(columns::weights).transpose()?;
         let weights = weights.as_ref().map(columns::view).transpose()?;
         match self.model.frame_features(columns)? {
@@ -189,6 +218,12 @@ impl Placed<'_, KMeansModel> {
     }
 }
 
+/// The rows of a frame as structs, null where `valid` is not.
+pub fn null_where_not(rows: DataFrame, valid: &BooleanChunked) -> Result<StructChunked> {
+    let validity = valid.rechunk().downcast_iter().next().map(|valid| valid.values().clone());
+    Ok(rows.into_struct(PlSmallStr::EMPTY).with_outer_validity(validity))
+}
+
 fn centroid_frame<P>(layout: &FeatureLayout, model: &Model<P::Native>) -> Result<DataFrame>
 where
     P: PolarsNumericType,
@@ -196,21 +231,24 @@ where
     ChunkedArray<P>: IntoSeries,
 {
     let (k, d) = (model.n_clusters(), model.n_features());
-    let mut columns = vec![
-        Column::new("cluster".into(), (0..k as u32).collect::<Vec<_>>()),
-        Column::new("size".into(), model.sizes().to_vec()),
-        Column::new("inertia".into(), model.inertias().to_vec()),
-    ];
+    const WHAT: &str = "the frame of the centroids";
+    let clusters = memory::collected(0..k as u32, WHAT)?;
+    let (sizes, inertias) = (memory::copied(model.sizes(), WHAT)?, memory::copied(model.inertias(), WHAT)?);
+    let mut columns = memory::with_room(3 + layout.columns().len(), WHAT)?;
+    columns.push(UInt32Chunked::from_vec("cluster".into(), clusters).into_column());
+    columns.push(UInt64Chunked::from_vec("size".into(), sizes).into_column());
+    columns.push(Float64Chunked::from_vec("inertia".into(), inertias).into_column());
     let series = |name: &str, values: Vec<P::Native>| ChunkedArray::<P>::from_vec(name.into(), values).into_series();
     match layout {
         FeatureLayout::Columns(names) => {
             for (f, name) in names.iter().enumerate() {
-                columns.push(series(name, model.centroids().iter().copied().skip(f).step_by(d).collect()).into_column());
+                let values = memory::collected(model.centroids().iter().copied().skip(f).step_by(d), WHAT)?;
+                columns.push(series(name, values).into_column());
             }
         }
         FeatureLayout::Array(name) => {
             let shape = [ReshapeDimension::new_dimension(k as u64), ReshapeDimension::new_dimension(d as u64)];
-            columns.push(series(name, model.centroids().to_vec()).reshape_array(&shape)?.into_column());
+            columns.push(series(name, memory::copied(model.centroids(), WHAT)?).reshape_array(&shape)?.into_column());
         }
     }
     Ok(DataFrame::new(k, columns)?)

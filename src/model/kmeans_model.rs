@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(any(feature = "polars", feature = "arrow"))]
+use super::Nullable;
 #[cfg(feature = "polars")]
 use super::Prediction;
 use super::{Derived, HistoryRow, Model, Placed, Settings};
@@ -11,12 +13,18 @@ use crate::backend::select::Choice;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::memory;
+use crate::names::Names;
+use crate::parallel::FloatEnvironment;
 use crate::params::{Device, KMeans, NullPolicy};
-use crate::prepare::check_magnitude;
+use crate::prepare::check_centroid_magnitude;
 use crate::tile::Selection;
 
 /// Names of the centroid frame's own columns, which no feature may have.
 pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
+
+/// What errors call names.
+const NAMES: &str = "the names of the columns";
 
 /// How the features stand in a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,22 +45,38 @@ impl FeatureLayout {
     }
 
     /// One name a feature, as errors use them.
-    pub(crate) fn feature_names(&self, d: usize) -> Vec<String> {
-        match self {
-            Self::Columns(names) => names.clone(),
-            Self::Array(name) => (0..d).map(|f| format!("{name}[{f}]")).collect(),
-        }
+    pub(crate) fn feature_names(&self, d: usize) -> Result<Names> {
+        Ok(match self {
+            Self::Columns(names) => memory::texts(names, NAMES)?.into(),
+            Self::Array(name) => Names::Entries { column: name.as_str().into(), width: d },
+        })
+    }
+
+    /// The same once more.
+    pub(crate) fn copy(&self) -> Result<Self> {
+        Ok(match self {
+            Self::Columns(names) => Self::Columns(memory::texts(names, NAMES)?),
+            Self::Array(name) => Self::Array(name.clone()),
+        })
     }
 
     /// Names that a centroid frame can have as columns.
     ///
     /// # Errors
-    /// [`KMeansError::UnnamedColumn`], [`KMeansError::ReservedName`] or [`KMeansError::DuplicateName`].
+    /// [`KMeansError::UnnamedColumn`], [`KMeansError::NulInName`], [`KMeansError::ReservedName`] or
+    /// [`KMeansError::DuplicateName`].
     pub fn check(&self) -> Result<()> {
         let mut seen = HashSet::new();
+        let names = self.columns().len();
+        // A table of names and what it is found by, less than full.
+        seen.try_reserve(names)
+            .map_err(|_| memory::no_memory(NAMES, 2 * names as u128 * (1 + size_of::<&String>() as u128)))?;
         for name in self.columns() {
             if name.is_empty() {
                 return Err(KMeansError::UnnamedColumn);
+            }
+            if name.contains('\0') {
+                return Err(KMeansError::NulInName { name: name.clone() });
             }
             if RESERVED_NAMES.contains(&name.as_str()) {
                 return Err(KMeansError::ReservedName { name: name.clone() });
@@ -121,9 +145,11 @@ impl Labels {
         self.selection.iter().all(|(selection, _)| selection.is_all())
     }
 
-    /// One entry a row: `None` for rows that were left out.
-    pub fn expand(&self) -> Vec<Option<u32>> {
-        super::expand(&self.kept, &self.selection)
+    /// One entry a row: none for rows that were left out.
+    #[cfg(any(feature = "polars", feature = "arrow"))]
+    pub fn expand(&self) -> Result<Nullable<u32>> {
+        let n = self.selection.iter().map(|(_, n)| n).sum();
+        Nullable::new(n, super::with_gaps(&self.kept, &self.selection), "the labels")
     }
 }
 
@@ -147,22 +173,23 @@ impl KMeans {
         }
     }
 
-    /// Fits features of either type.
+    /// Fits features of either type; labels only if they are wanted.
     pub(crate) fn fit_any(
         &self,
         layout: FeatureLayout,
         features: AnyFeatures<'_>,
         weights: Option<&Column<'_, f64>>,
+        labels: bool,
     ) -> Result<(KMeansModel, Labels)> {
         layout.check()?;
         Ok(match features {
             AnyFeatures::F32(features) => {
-                let fitted = self.fit_features(&features, weights)?;
+                let fitted = self.fit_with(&features, weights, labels)?;
                 let labels = Labels { kept: fitted.labels, selection: fitted.selection };
                 (KMeansModel::new(layout, AnyModel::F32(fitted.model)).with_choice(fitted.choice), labels)
             }
             AnyFeatures::F64(features) => {
-                let fitted = self.fit_features(&features, weights)?;
+                let fitted = self.fit_with(&features, weights, labels)?;
                 let labels = Labels { kept: fitted.labels, selection: fitted.selection };
                 (KMeansModel::new(layout, AnyModel::F64(fitted.model)).with_choice(fitted.choice), labels)
             }
@@ -253,8 +280,12 @@ impl KMeansModel {
     }
 
     /// The centroids in float64: `(k, d)`, row-major.
-    pub fn centroid_values(&self) -> Vec<f64> {
-        either!(self, model => model.centroids().iter().map(|c| c.to_f64()).collect())
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`].
+    pub fn centroid_values(&self) -> Result<Vec<f64>> {
+        let _environment = FloatEnvironment::default_rounding();
+        either!(self, model => memory::collected(model.centroids().iter().map(|c| c.to_f64()), "the centroids in float64"))
     }
 
     /// Whether centroids are float32.
@@ -267,12 +298,16 @@ impl KMeansModel {
         Placed::new(self, device)
     }
 
-    /// Refuses a model that was read from somewhere and does not hold together.
+    /// Refuses a model that was read from somewhere and does not hold together: whatever is wrong with it is the model's fault.
     pub(crate) fn check(self) -> Result<Self> {
-        self.layout.check()?;
-        // In this order: a number of features that its names bear out is one that memory holds.
+        let _environment = FloatEnvironment::default_rounding();
+        self.layout.check().map_err(|error| KMeansError::InvalidModel {
+            expected: "columns that a centroid frame can have".into(),
+            got: format!("others: {error}"),
+        })?;
+        self.settings().check()?;
         let consistent = either!(self, model => {
-            model.is_consistent() && model.names == self.layout.feature_names(model.d)
+            model.is_consistent() && model.names == self.layout.feature_names(model.d)?
         });
         if consistent {
             Ok(self)
@@ -311,10 +346,11 @@ impl Placed<'_, KMeansModel> {
         narrow: impl FnOnce(Placed<'_, Model<f32>>, &Features<'_, f32>) -> Result<R>,
         wide: impl FnOnce(Placed<'_, Model<f64>>, &Features<'_, f64>) -> Result<R>,
     ) -> Result<R> {
+        let _environment = FloatEnvironment::default_rounding();
         let &Self { model: whole, device } = self;
         match (&whole.model, features) {
             (AnyModel::F32(model), AnyFeatures::F32(x)) => narrow(model.on(device), x),
-            (AnyModel::F32(model), AnyFeatures::F64(x)) => wide(whole.widened.get(|| model.widened()).on(device), x),
+            (AnyModel::F32(model), AnyFeatures::F64(x)) => wide(whole.widened.get(|| model.widened())?.on(device), x),
             (AnyModel::F64(model), AnyFeatures::F64(x)) => wide(model.on(device), x),
             (AnyModel::F64(_), AnyFeatures::F32(_)) => Err(KMeansError::UnsupportedDtype {
                 column: whole.names()[0].clone(),
@@ -331,7 +367,7 @@ impl<T: Float> Model<T> {
         let largest = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
         let countable = self.sizes.iter().try_fold(0u64, |sum, size| sum.checked_add(*size)).is_some();
         finite
-            && check_magnitude::<T>("centroids", largest).is_ok()
+            && check_centroid_magnitude::<T>("centroids", largest).is_ok()
             && countable
             && self.d > 0
             && k > 0

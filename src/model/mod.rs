@@ -7,6 +7,8 @@
 mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
+#[cfg(any(feature = "polars", feature = "arrow"))]
+mod nullable;
 mod placed;
 mod settings;
 mod tables;
@@ -19,16 +21,21 @@ pub use file::FORMAT;
 pub(crate) use kmeans_model::{AnyFeatures, Labels};
 #[cfg(feature = "serde")]
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
+#[cfg(any(feature = "polars", feature = "arrow"))]
+pub(crate) use nullable::Nullable;
 pub use placed::Placed;
 pub use settings::Settings;
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use self::tables::Tables;
 use crate::backend::select::Choice;
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::memory;
+use crate::names::Names;
+use crate::parallel::FloatEnvironment;
 use crate::params::Device;
 use crate::tile::Selection;
 
@@ -53,7 +60,7 @@ pub struct HistoryRow {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Model<T> {
     pub(crate) d: usize,
-    pub(crate) names: Vec<String>,
+    pub(crate) names: Names,
     pub(crate) centroids: Vec<T>,
     pub(crate) sizes: Vec<u64>,
     pub(crate) inertias: Vec<f64>,
@@ -68,17 +75,31 @@ pub struct Model<T> {
 
 /// Something that follows from the rest of a value: made once, when it is first asked for; no part of equality.
 #[derive(Debug)]
-pub(crate) struct Derived<D>(OnceLock<D>);
+pub(crate) struct Derived<D> {
+    made: OnceLock<D>,
+    /// Held by who makes it: the others wait, and do not make it as well.
+    making: Mutex<()>,
+}
 
 impl<D> Derived<D> {
-    pub(crate) fn get(&self, make: impl FnOnce() -> D) -> &D {
-        self.0.get_or_init(make)
+    pub(crate) fn get(&self, make: impl FnOnce() -> Result<D>) -> Result<&D> {
+        if let Some(made) = self.made.get() {
+            return Ok(made);
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.made.get() {
+            Some(made) => Ok(made),
+            None => {
+                let new = make()?;
+                Ok(self.made.get_or_init(|| new))
+            }
+        }
     }
 }
 
 impl<D> Default for Derived<D> {
     fn default() -> Self {
-        Self(OnceLock::new())
+        Self { made: OnceLock::new(), making: Mutex::new(()) }
     }
 }
 
@@ -107,7 +128,10 @@ pub struct Fitted<T> {
 
 impl<T> Fitted<T> {
     /// One entry a row of the input: `None` for rows that `null_policy="skip"` left out.
-    pub fn expand(&self) -> Vec<Option<u32>> {
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`](crate::KMeansError).
+    pub fn expand(&self) -> Result<Vec<Option<u32>>> {
         expand(&self.labels, &self.selection)
     }
 
@@ -118,10 +142,17 @@ impl<T> Fitted<T> {
 }
 
 /// Labels of kept rows as one entry a row: `None` for the others.
-pub(crate) fn expand(labels: &[u32], selection: &[(Selection, usize)]) -> Vec<Option<u32>> {
+pub(crate) fn expand(labels: &[u32], selection: &[(Selection, usize)]) -> Result<Vec<Option<u32>>> {
+    let mut all = memory::with_room(selection.iter().map(|(_, n)| n).sum(), "the labels")?;
+    all.extend(with_gaps(labels, selection));
+    Ok(all)
+}
+
+/// The same, one by one.
+fn with_gaps<'l>(labels: &'l [u32], selection: &'l [(Selection, usize)]) -> impl Iterator<Item = Option<u32>> + 'l {
     let mut labels = labels.iter().copied();
     let kept = selection.iter().flat_map(|(selection, n)| (0..*n).map(|i| selection.contains(i)));
-    kept.map(|kept| if kept { labels.next() } else { None }).collect()
+    kept.map(move |kept| if kept { labels.next() } else { None })
 }
 
 /// What a prediction says of the rows: one entry a row, `None` for rows with nulls or values that are not finite.
@@ -146,7 +177,7 @@ impl<T: Float> Model<T> {
     }
 
     /// The features' names, in order.
-    pub fn names(&self) -> &[String] {
+    pub fn names(&self) -> &Names {
         &self.names
     }
 
@@ -227,27 +258,34 @@ impl<T: Float> Model<T> {
     }
 
     /// The same model in float64: what float64 rows are compared with.
-    pub fn widened(&self) -> Model<f64> {
-        let Self { d, names, sizes, inertias, inertia, n_iter, history, settings, .. } = self.clone();
-        let centroids = self.centroids.iter().map(|c| c.to_f64()).collect();
-        Model { d, names, centroids, sizes, inertias, inertia, n_iter, history, settings, table: Derived::default() }
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`](crate::KMeansError).
+    pub fn widened(&self) -> Result<Model<f64>> {
+        let _environment = FloatEnvironment::default_rounding();
+        const WHAT: &str = "the model in float64";
+        Ok(Model {
+            d: self.d,
+            names: self.names.clone(),
+            centroids: memory::collected(self.centroids.iter().map(|c| c.to_f64()), WHAT)?,
+            sizes: memory::copied(&self.sizes, WHAT)?,
+            inertias: memory::copied(&self.inertias, WHAT)?,
+            inertia: self.inertia,
+            n_iter: self.n_iter,
+            history: memory::copied(&self.history, WHAT)?,
+            settings: self.settings.clone(),
+            table: Derived::default(),
+        })
     }
 
     /// Near the data: the mean of the centroids, weighted by their sizes.
-    fn centre(&self) -> Vec<f64> {
+    fn centre(&self) -> Result<Vec<f64>> {
         let total = self.sizes.iter().sum::<u64>().max(1) as f64;
-        (0..self.d)
-            .map(|f| {
-                let sum: f64 = self
-                    .centroids
-                    .iter()
-                    .skip(f)
-                    .step_by(self.d)
-                    .zip(&self.sizes)
-                    .map(|(c, &size)| c.to_f64() * (size as f64 / total))
-                    .sum();
-                T::from_f64(sum).to_f64()
-            })
-            .collect()
+        let mean = |f| {
+            let column = self.centroids.iter().skip(f).step_by(self.d).zip(&self.sizes);
+            let sum: f64 = column.map(|(c, &size)| c.to_f64() * (size as f64 / total)).sum();
+            T::from_f64(sum).to_f64()
+        };
+        memory::collected((0..self.d).map(mean), "the middle of the centroids")
     }
 }

@@ -1,10 +1,12 @@
 //! What a model remembers of how it was fitted.
 
+#[cfg(feature = "serde")]
+use crate::error::{KMeansError, Result};
 use crate::params::{History, Init, NullPolicy, Params};
 
 /// The parameters of a fit, as they are saved with its model. Starting centroids that were given are not kept.
 #[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Settings {
     /// Clusters.
     pub k: u64,
@@ -55,4 +57,40 @@ impl Settings {
             .into(),
         }
     }
+
+    /// Refuses what this version has no such parameter for: a later version's model may need what this one cannot do.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidModel`].
+    #[cfg(feature = "serde")]
+    pub(crate) fn check(&self) -> Result<()> {
+        let known: [(&str, &str, &[&str]); 4] = [
+            ("init", &self.init, &["k-means++", "random", "given"]),
+            ("metric", &self.metric, &["euclidean"]),
+            ("null_policy", &self.null_policy, &["raise", "skip"]),
+            ("history", &self.history, &["light", "full"]),
+        ];
+        for (name, value, values) in known {
+            if !values.contains(&value) {
+                let values = values.iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(" or ");
+                return Err(refused(name, &format!("{values}, which is all that this version knows"), format!("{value:?}")));
+            }
+        }
+        for (name, value) in [("k", self.k), ("n_init", self.n_init.into()), ("max_iter", self.max_iter.into())] {
+            if value == 0 {
+                return Err(refused(name, "a positive number", "0".into()));
+            }
+        }
+        for (name, value) in [("tol", self.tol), ("tol_labels", self.tol_labels)] {
+            if !(value >= 0.0 && value.is_finite()) {
+                return Err(refused(name, "a finite number of at least 0", value.to_string()));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "serde")]
+fn refused(name: &str, expected: &str, got: String) -> KMeansError {
+    KMeansError::InvalidModel { expected: format!("{name} to be {expected}"), got }
 }

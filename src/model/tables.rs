@@ -1,24 +1,22 @@
 //! What rows are compared with, made once for each place where there are predictions, and kept as long as the model.
 
-use std::sync::OnceLock;
 #[cfg(feature = "cuda")]
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::Model;
+use super::{Derived, Model};
 use crate::backend::cpu::CentroidTable;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-#[cfg(feature = "cuda")]
 use crate::error::Result;
 use crate::float::Float;
 
 /// The centroids in the forms that predictions read.
 #[derive(Debug)]
 pub struct Tables<T> {
-    host: OnceLock<CentroidTable<T>>,
+    host: Derived<CentroidTable<T>>,
     /// By the GPU's number.
     #[cfg(feature = "cuda")]
     devices: Mutex<HashMap<u32, Arc<cuda::DeviceTable<T>>>>,
@@ -27,7 +25,7 @@ pub struct Tables<T> {
 impl<T> Default for Tables<T> {
     fn default() -> Self {
         Self {
-            host: OnceLock::new(),
+            host: Derived::default(),
             #[cfg(feature = "cuda")]
             devices: Mutex::default(),
         }
@@ -35,22 +33,22 @@ impl<T> Default for Tables<T> {
 }
 
 impl<T: Float> Model<T> {
-    pub(crate) fn host_table(&self) -> &CentroidTable<T> {
-        self.table.get(Tables::default).host.get_or_init(|| {
+    pub(crate) fn host_table(&self) -> Result<&CentroidTable<T>> {
+        self.table.get(|| Ok(Tables::default()))?.host.get(|| {
             let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
-            CentroidTable::new(&self.centroids, self.d, &self.centre(), extent)
+            CentroidTable::new(&self.centroids, self.d, &self.centre()?, extent)
         })
     }
 
     /// Made by the first of the threads that ask at the same time; the others wait for it.
     #[cfg(feature = "cuda")]
     pub(crate) fn device_table(&self, ordinal: u32) -> Result<Arc<cuda::DeviceTable<T>>> {
-        let tables = self.table.get(Tables::default);
+        let tables = self.table.get(|| Ok(Tables::default()))?;
         let mut devices = tables.devices.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = devices.get(&ordinal) {
             return Ok(table.clone());
         }
-        let table = Arc::new(cuda::DeviceTable::new(ordinal, &self.centroids, self.d, &self.centre())?);
+        let table = Arc::new(cuda::DeviceTable::new(ordinal, &self.centroids, self.d, &self.centre()?)?);
         devices.insert(ordinal, table.clone());
         Ok(table)
     }

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use polars::prelude::*;
-use pyo3_polars::derive::polars_expr;
 use serde::Deserialize;
 
+use super::entry::expression;
 use super::options::FitOptions;
 use crate::frame::FrameFeatures;
 
@@ -20,7 +20,6 @@ fn columns(inputs: &[Series]) -> Vec<Column> {
 }
 
 /// Bytes of one upload of the columns, bytes a second of pinned memory, and the seconds of each upload.
-#[polars_expr(output_type=Float64)]
 fn benchmark_upload(inputs: &[Series], kwargs: UploadOptions) -> PolarsResult<Series> {
     let features = FrameFeatures::new(&columns(inputs), false)?;
     let (bytes, seconds, pinned) = features.upload_benchmark(kwargs.ordinal, kwargs.rounds)?;
@@ -29,7 +28,6 @@ fn benchmark_upload(inputs: &[Series], kwargs: UploadOptions) -> PolarsResult<Se
 }
 
 /// Seconds of a fit, from columns to model and labels, and until both are gone: a query's time counts that too.
-#[polars_expr(output_type=Float64)]
 fn benchmark_fit(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let columns = columns(inputs);
     let estimator = kwargs.estimator(&columns)?;
@@ -38,3 +36,10 @@ fn benchmark_fit(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> 
     let seconds = start.elapsed().as_secs_f64();
     Ok(Float64Chunked::from_slice("seconds".into(), &[seconds]).into_series())
 }
+
+fn seconds_field<K>(_: &[Field], _: K) -> PolarsResult<Field> {
+    Ok(Field::new("seconds".into(), DataType::Float64))
+}
+
+expression!(benchmark_upload(UploadOptions) -> seconds_field);
+expression!(benchmark_fit(FitOptions) -> seconds_field);

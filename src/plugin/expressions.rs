@@ -9,22 +9,39 @@
 use std::sync::Arc;
 
 use polars::prelude::*;
-use pyo3_polars::derive::polars_expr;
 
+use super::entry::expression;
 use super::options::{FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid, is_struct};
 use crate::error::{KMeansError, Result};
-use crate::frame::{FrameFit, check_weight, float_type};
+use crate::frame::{FrameFit, check_weight, float_type, null_where_not};
+use crate::memory;
 use crate::model::{FeatureLayout, KMeansModel};
+use crate::parallel::FirstProcess;
 use crate::params::Device;
 
+/// What the Python package writes for a NUL in a name: with one, Polars would panic on the way here. These are no characters.
+pub const NUL: &str = "\u{10FFFE}NUL\u{10FFFE}";
 /// Name of the output column.
 const NAME: &str = "kmeans";
 
+/// Processes that have run queries.
+static QUERIES: FirstProcess = FirstProcess::new();
+
+/// The process that was the first to run queries, where this one was forked from it.
+pub fn forked_from() -> Option<u32> {
+    QUERIES.other()
+}
+
+/// Notes that this process runs queries, and so starts threads that do not survive a fork.
+pub fn enter() {
+    QUERIES.enter();
+}
+
 /// Columns of one length: one of length 1 beside longer ones (a literal, an aggregate) is repeated, as Polars does.
-fn columns(inputs: &[Series]) -> Vec<Column> {
+fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
     let n = inputs.iter().map(|series| series.len()).find(|&n| n != 1).unwrap_or(1);
     let repeat = |series: &Series| if series.len() == 1 && n != 1 { series.new_from_index(0, n) } else { series.clone() };
-    inputs.iter().map(|series| repeat(series).into_column()).collect()
+    memory::collected(inputs.iter().map(|series| repeat(series).into_column()), "the list of columns")
 }
 
 /// What a fitting call was given.
@@ -35,7 +52,7 @@ struct Call {
 
 impl Call {
     fn new(inputs: &[Series], options: &FitOptions) -> Result<Self> {
-        let mut features = columns(inputs);
+        let mut features = columns(inputs)?;
         let weights = if options.weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
         if features.is_empty() {
             return Err(KMeansError::NoFeatures);
@@ -85,12 +102,16 @@ fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
     let Some((literal, rest)) = inputs.split_last() else {
         return Err(KMeansError::InvalidModel { expected: "a model after the features".into(), got: "nothing".into() });
     };
-    Ok((KMeansModel::from_bytes(bytes(literal.binary()?, "a model")?)?, columns(rest)))
+    Ok((KMeansModel::from_bytes(bytes(literal.binary()?, "a model")?)?, columns(rest)?))
 }
 
 /// The fields of the features: all inputs but the last `others`. Their float type.
 fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)> {
+    enter();
     let features = &fields[..fields.len().saturating_sub(others)];
+    if let Some(field) = features.iter().find(|field| field.name().contains(NUL)) {
+        return Err(KMeansError::NulInName { name: field.name().replace(NUL, "\0") });
+    }
     let dtype = float_type(features.iter().map(|field| (field.name().as_str(), field.dtype())))?;
     Ok((features, dtype))
 }
@@ -140,7 +161,11 @@ fn model_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
 
 /// A list of structs: the rows of the centroid frame. A List column of features stays one, since its width is not in its dtype.
 fn centroids_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    let (features, dtype) = fit_fields(struct_fields(fields)?, &kwargs)?;
+    centroids_field_of(fields, &kwargs)
+}
+
+fn centroids_field_of(fields: &[Field], options: &FitOptions) -> PolarsResult<Field> {
+    let (features, dtype) = fit_fields(struct_fields(fields)?, options)?;
     let mut columns = vec![
         Field::new("cluster".into(), DataType::UInt32),
         Field::new("size".into(), DataType::UInt64),
@@ -173,22 +198,14 @@ fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
     Ok(Field::new("score".into(), DataType::Float64))
 }
 
-/// A column of nulls; of a struct, null fields.
-fn nulls(n: usize, dtype: &DataType) -> PolarsResult<Series> {
-    let DataType::Struct(fields) = dtype else { return Ok(Series::full_null(NAME.into(), n, dtype)) };
-    let column = |field: &Field| Series::full_null(field.name().clone(), n, field.dtype()).into_column();
-    Ok(DataFrame::new(n, fields.iter().map(column).collect())?.into_struct(NAME.into()).into_series())
-}
-
 /// Labels (or the struct of label and distances) of the rows of a fit.
-#[polars_expr(output_type_func_with_kwargs=kmeans_field)]
 fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let call = Call::of_struct(inputs, &kwargs)?;
     let n = call.features[0].len();
     // No rows have no labels. Polars calls with none to learn what a group-by of no groups would give.
     let fit = if n == 0 { None } else { call.fit(&kwargs)? };
     Ok(match fit {
-        None => nulls(n, &label_dtype(&kwargs.output)?)?,
+        None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
         Some(fit) if is_struct(&kwargs.output)? => {
             let mut rows = fit.model.on(device(&kwargs.device)?).predict_distances(&call.features)?;
             if fit.labels.null_count() > 0 {
@@ -202,17 +219,16 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
                 });
                 rows = DataFrame::new(rows.height(), masked.collect::<PolarsResult<Vec<_>>>()?)?;
             }
-            rows.into_struct(NAME.into()).into_series()
+            null_where_not(rows, &fit.labels.is_not_null())?.with_name(NAME.into()).into_series()
         }
         Some(fit) => fit.labels.with_name(NAME.into()).into_series(),
     })
 }
 
 /// The centroid frame of a fit as one list of structs; null if there are too few distinct rows and that is to give nulls.
-#[polars_expr(output_type_func_with_kwargs=centroids_field)]
 fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
-    let field = centroids_field(&fields, kwargs.clone())?;
+    let field = centroids_field_of(&fields, &kwargs)?;
     let call = Call::of_struct(inputs, &kwargs)?;
     // An aggregate of no rows is null, as Polars' own.
     let model = if call.features[0].is_empty() { None } else { call.fit_model(&kwargs)? };
@@ -226,7 +242,6 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 
 /// A fitted model as one binary value, with where it was fitted and why there, which are no part of the model; nulls if there
 /// are too few distinct rows and that is to give nulls.
-#[polars_expr(output_type_func_with_kwargs=model_field)]
 fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let model = Call::new(inputs, &kwargs)?.fit_model(&kwargs)?;
     let choice = model.as_ref().and_then(|model| model.choice().cloned());
@@ -241,19 +256,17 @@ fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 }
 
 /// Labels (or the struct) of rows under a model: row by row.
-#[polars_expr(output_type_func_with_kwargs=predict_field)]
 fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     let model = model.on(device(&kwargs.device)?);
     Ok(if is_struct(&kwargs.output)? {
-        model.predict_distances(&columns)?.into_struct(NAME.into()).into_series()
+        model.predict_structs(&columns)?.with_name(NAME.into()).into_series()
     } else {
         model.predict_columns(&columns)?.with_name(NAME.into()).into_series()
     })
 }
 
 /// Distances of rows to every centroid: row by row.
-#[polars_expr(output_type_func_with_kwargs=transform_field)]
 fn transform(inputs: &[Series], kwargs: TransformOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     if model.n_clusters() != kwargs.k {
@@ -263,10 +276,16 @@ fn transform(inputs: &[Series], kwargs: TransformOptions) -> PolarsResult<Series
 }
 
 /// Minus the inertia of the rows under a model.
-#[polars_expr(output_type_func_with_kwargs=score_field)]
 fn score(inputs: &[Series], kwargs: ScoreOptions) -> PolarsResult<Series> {
     let (model, mut columns) = with_model(inputs)?;
     let weights = if kwargs.weighted { columns.pop() } else { None };
     let score = model.on(device(&kwargs.device)?).score_columns(&columns, weights.as_ref())?;
     Ok(Float64Chunked::from_slice("score".into(), &[score]).into_series())
 }
+
+expression!(kmeans(FitOptions) -> kmeans_field);
+expression!(centroids(FitOptions) -> centroids_field);
+expression!(fit_model(FitOptions) -> model_field);
+expression!(predict(PredictOptions) -> predict_field);
+expression!(transform(TransformOptions) -> transform_field);
+expression!(score(ScoreOptions) -> score_field);

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "cuda")]
 mod benchmark;
+mod entry;
 mod expressions;
 mod options;
 
@@ -13,13 +14,15 @@ use std::sync::Arc;
 use polars::prelude::PolarsError;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyTuple};
 use pyo3_polars::PyDataFrame;
 
 use self::options::FitOptions;
 use crate::backend::select::DeviceInfo;
 use crate::error::KMeansError;
+use crate::memory;
 use crate::model::KMeansModel;
+use crate::parallel;
 use crate::params::Device;
 
 /// Inside a query, an error is Polars' `ComputeError`; its text starts with the name of the Python exception.
@@ -37,6 +40,20 @@ fn raise(py: Python<'_>, error: &KMeansError) -> PyErr {
         .and_then(|module| module.getattr(error.kind().name()))
         .and_then(|class| class.call1((error.to_string(),)));
     exception.map_or_else(|_| PyRuntimeError::new_err(error.to_string()), PyErr::from_value)
+}
+
+/// So many bytes for Python, as `fill` makes them.
+fn to_python(py: Python<'_>, len: usize, fill: impl FnOnce(&mut [u8])) -> PyResult<Bound<'_, PyBytes>> {
+    let bytes = PyBytes::new_with(py, len, |bytes| {
+        fill(bytes);
+        Ok(())
+    });
+    // Nothing else is refused there.
+    bytes.map_err(|_| raise(py, &memory::no_memory("bytes for Python", len as u128)))
+}
+
+fn copy_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    to_python(py, bytes.len(), |copy| copy.copy_from_slice(bytes))
 }
 
 fn decode(py: Python<'_>, model: &[u8]) -> PyResult<Arc<KMeansModel>> {
@@ -86,14 +103,15 @@ fn models_equal(py: Python<'_>, one: &[u8], other: &[u8]) -> PyResult<bool> {
 #[pyfunction]
 fn model_to_file<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = decode(py, model)?.to_parquet().map_err(|error| raise(py, &error))?;
-    Ok(PyBytes::new(py, &bytes))
+    copy_to_python(py, &bytes)
 }
 
 /// An encoded model from the bytes of its file.
 #[pyfunction]
-fn model_from_file(py: Python<'_>, bytes: Vec<u8>) -> PyResult<Bound<'_, PyBytes>> {
-    let encoded = KMeansModel::from_parquet(bytes).and_then(|model| model.to_bytes());
-    Ok(PyBytes::new(py, &encoded.map_err(|error| raise(py, &error))?))
+fn model_from_file<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = memory::copied(bytes, "the bytes of a file");
+    let encoded = bytes.and_then(KMeansModel::from_parquet).and_then(|model| model.to_bytes());
+    copy_to_python(py, &encoded.map_err(|error| raise(py, &error))?)
 }
 
 /// Writes an encoded model to a file.
@@ -107,12 +125,51 @@ fn save_model(py: Python<'_>, model: &[u8], path: PathBuf) -> PyResult<()> {
 #[pyfunction]
 fn load_model(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyBytes>> {
     let bytes = py.detach(|| KMeansModel::load(path).and_then(|model| model.to_bytes()));
-    Ok(PyBytes::new(py, &bytes.map_err(|error| raise(py, &error))?))
+    copy_to_python(py, &bytes.map_err(|error| raise(py, &error))?)
+}
+
+/// The arithmetic of the contract for a block of Python, whatever the host program has set: `with FloatEnvironment(): ...`.
+#[pyclass(unsendable)]
+#[derive(Default)]
+struct FloatEnvironment {
+    /// Of blocks in blocks.
+    saved: Vec<parallel::FloatEnvironment>,
+}
+
+#[pymethods]
+impl FloatEnvironment {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn __enter__(&mut self) {
+        self.saved.push(parallel::FloatEnvironment::default_rounding());
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&mut self, _error: &Bound<'_, PyTuple>) {
+        self.saved.pop();
+    }
+}
+
+/// Refuses to go on in a child that was forked after queries were run: there they would wait for threads that are not there.
+/// `runs`: this process is about to run queries.
+#[pyfunction]
+fn check_process(py: Python<'_>, runs: bool) -> PyResult<()> {
+    if let Some(parent) = expressions::forked_from() {
+        return Err(raise(py, &KMeansError::Forked { parent }));
+    }
+    if runs {
+        expressions::enter();
+    }
+    Ok(())
 }
 
 /// Refuses what is wrong with a fit's options whatever the data.
 #[pyfunction]
 fn check_options(py: Python<'_>, options: FitOptions) -> PyResult<()> {
+    let _environment = parallel::FloatEnvironment::default_rounding();
     options.check().map_err(|error| raise(py, &error))
 }
 
@@ -127,8 +184,11 @@ fn check_device(py: Python<'_>, name: &str) -> PyResult<()> {
 #[pyfunction]
 fn encode_centroids(py: Python<'_>, frame: PyDataFrame) -> PyResult<(Bound<'_, PyBytes>, Vec<String>, Vec<usize>)> {
     let rows = crate::frame::row_major(&frame.0).map_err(|error| raise(py, &error))?;
-    let bytes: Vec<u8> = rows.values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    Ok((PyBytes::new(py, &bytes), rows.names, rows.widths))
+    let bytes = to_python(py, rows.values.len() * size_of::<f64>(), |bytes| {
+        let values = bytes.as_chunks_mut::<8>().0.iter_mut().zip(&rows.values);
+        values.for_each(|(bytes, value)| *bytes = value.to_le_bytes());
+    })?;
+    Ok((bytes, rows.names, rows.widths))
 }
 
 /// A device as a row of a frame: ordinal, name, free and total memory, compute capability, CUDA version of the driver, whether
@@ -151,11 +211,14 @@ fn devices(py: Python<'_>) -> (Vec<DeviceRow>, Option<String>) {
 
 #[pymodule]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // Who limits Polars' threads means ours too. If a pool is there already, it stays.
+    // Who limits Polars' threads means ours too.
     if let Some(threads) = std::env::var("POLARS_MAX_THREADS").ok().and_then(|threads| threads.parse().ok()) {
-        let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+        parallel::limit_pool(threads);
     }
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("NUL", expressions::NUL)?;
+    module.add_class::<FloatEnvironment>()?;
+    module.add_function(wrap_pyfunction!(check_process, module)?)?;
     module.add_function(wrap_pyfunction!(model_centroids, module)?)?;
     module.add_function(wrap_pyfunction!(model_history, module)?)?;
     module.add_function(wrap_pyfunction!(model_facts, module)?)?;

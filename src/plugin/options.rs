@@ -5,6 +5,7 @@ use pyo3::FromPyObject;
 use serde::Deserialize;
 
 use crate::error::{KMeansError, Result, STARTING_CENTROIDS};
+use crate::memory;
 use crate::params::{Device, History, Init, KMeans, NullPolicy, Restarts};
 
 /// How a fit is asked for. Integers that may exceed 63 bits travel as text.
@@ -83,7 +84,8 @@ impl FitOptions {
     pub fn estimator(&self, features: &[Column]) -> Result<KMeans> {
         let init = match &self.given {
             Some(bytes) => {
-                let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value)).collect();
+                let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value));
+                let values = memory::collected(values, STARTING_CENTROIDS)?;
                 Init::Given(self.in_feature_order(self.rows_of(values)?, features)?)
             }
             None => Init::default(),
@@ -165,14 +167,11 @@ impl FitOptions {
                 _ => Ok(centroids),
             };
         };
-        let starts: Vec<usize> = self
-            .given_widths
-            .iter()
-            .scan(0, |at, width| {
-                *at += width;
-                Some(*at - width)
-            })
-            .collect();
+        let starts = self.given_widths.iter().scan(0, |at, width| {
+            *at += width;
+            Some(*at - width)
+        });
+        let starts: Vec<usize> = memory::collected(starts, STARTING_CENTROIDS)?;
         let mut places = Vec::new();
         for feature in features {
             let name = feature.name().as_str();
@@ -180,12 +179,17 @@ impl FitOptions {
             let column = column.ok_or_else(|| {
                 invalid("init", &format!("a frame with a column {name:?} of numbers, or of lists of one width"), names)
             })?;
-            places.extend(starts[column]..starts[column] + self.given_widths[column]);
+            let columns = starts[column]..starts[column] + self.given_widths[column];
+            memory::reserve(&mut places, columns.len(), STARTING_CENTROIDS)?;
+            places.extend(columns);
         }
         if let Some(expected) = expected.filter(|&expected| expected != places.len()) {
             return Err(KMeansError::WidthMismatch { what: STARTING_CENTROIDS, expected, got: places.len() });
         }
-        Ok(centroids.chunks_exact(width.max(1)).flat_map(|row| places.iter().map(|&place| row[place])).collect())
+        let rows = centroids.chunks_exact(width.max(1));
+        let mut ordered = memory::with_room(rows.len().saturating_mul(places.len()), STARTING_CENTROIDS)?;
+        rows.for_each(|row| ordered.extend(places.iter().map(|&place| row[place])));
+        Ok(ordered)
     }
 }
 

@@ -17,12 +17,13 @@ pub(crate) mod variance;
 
 use self::passes::{HostPasses, Passes};
 use self::quanta::quanta;
-use self::survey::{check_weight_range, count_bad, count_weights_below, first_negative_weight};
+use self::survey::{EXTENTS, check_weight_range, count_bad, count_weights_below, first_negative_weight};
 use self::variance::variance;
 use crate::distances::DistanceScale;
 use crate::error::{KMeansError, Result};
 use crate::fixed::{ColumnScale, frexp, power_of_two};
 use crate::float::Float;
+use crate::memory;
 use crate::params::{Init, NullPolicy, Params};
 use crate::reference;
 use crate::tile::{Part, WeightScale};
@@ -111,7 +112,7 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
     }
     // The largest over all rows keeps a row of weight 0 from overflowing, that over rows of positive weight keeps S in range.
     let widest = (0..d).max_by(|&a, &b| survey.columns[a].largest.total_cmp(&survey.columns[b].largest)).unwrap_or(0);
-    let column = format!("column {:?}", passes.parts()[0].features.names()[widest]);
+    let column = format!("column {:?}", passes.parts()[0].features.names().get(widest).unwrap_or_default());
     check_magnitude::<T>(&column, survey.columns[widest].largest)?;
     check_magnitude::<T>("values of rows of weight 0", survey.largest)?;
     let weights = (weighted && survey.largest_weight > 0.0).then(|| WeightScale::new(survey.largest_weight));
@@ -120,13 +121,13 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
     }
     // Weights of 1 and 0 leave the contributions as the values are.
     let weigh = weights.is_some() && !survey.all_weights_one;
-    let contributions = if weigh { passes.weighted_extents()? } else { survey.columns.clone() };
+    let contributions = if weigh { passes.weighted_extents()? } else { memory::copied(&survey.columns, EXTENTS)? };
     let scales = quanta(passes, &contributions, weigh)?;
 
     // -0.0 + 0.0 is 0.0: which zero is met first must not show.
-    let lows: Vec<f64> = survey.columns.iter().map(|column| column.low + 0.0).collect();
-    let highs: Vec<f64> = survey.columns.iter().map(|column| column.high + 0.0).collect();
-    let (mut box_lows, mut box_highs) = (lows.clone(), highs.clone());
+    let lows: Vec<f64> = memory::collected(survey.columns.iter().map(|column| column.low + 0.0), EXTENTS)?;
+    let highs: Vec<f64> = memory::collected(survey.columns.iter().map(|column| column.high + 0.0), EXTENTS)?;
+    let (mut box_lows, mut box_highs) = (memory::copied(&lows, EXTENTS)?, memory::copied(&highs, EXTENTS)?);
     if let Init::Given(centroids) = &params.init {
         let mut largest = 0.0f64;
         for row in centroids.chunks_exact(d) {
@@ -141,11 +142,12 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
                 box_highs[f] = box_highs[f].max(value);
             }
         }
-        check_magnitude::<T>("starting centroids", largest)?;
+        check_centroid_magnitude::<T>("starting centroids", largest)?;
     }
     let s = reference::distance(&box_highs, &box_lows);
     let variance = if params.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
-    let centre = survey.columns.iter().map(|column| T::from_f64(column.sum / survey.positive as f64).to_f64()).collect();
+    let centre = survey.columns.iter().map(|column| T::from_f64(column.sum / survey.positive as f64).to_f64());
+    let centre = memory::collected(centre, EXTENTS)?;
     Ok(Prepared {
         n,
         n_positive: survey.positive,
@@ -167,6 +169,11 @@ pub fn check_magnitude<T: Float>(what: &str, largest: f64) -> Result<()> {
     } else {
         Err(KMeansError::MagnitudeOutOfRange { what: what.into(), got: largest })
     }
+}
+
+/// Centroids may be 0 or as small as they like: those of data within [`check_magnitude`] may nearly cancel out.
+pub fn check_centroid_magnitude<T: Float>(what: &str, largest: f64) -> Result<()> {
+    check_magnitude::<T>(what, if largest > power_of_two(450) { largest } else { 0.0 })
 }
 
 /// The power of two that brings a positive number into `[1/2, 1)`; for scaling copies.

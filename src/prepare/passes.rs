@@ -48,11 +48,11 @@ impl<T: Float> Passes<T> for HostPasses<'_, '_, T> {
     }
 
     fn survey(&mut self) -> Result<Survey> {
-        Ok(survey::survey(self.parts, self.threads))
+        survey::survey(self.parts, self.threads)
     }
 
     fn skip_bad(&mut self, survey: Survey) -> Result<Survey> {
-        survey::select_finite(self.parts);
+        survey::select_finite(self.parts)?;
         Ok(survey)
     }
 
@@ -63,14 +63,14 @@ impl<T: Float> Passes<T> for HostPasses<'_, '_, T> {
     }
 
     fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
-        Ok(survey::weighted_extents(self.parts, self.weights, self.threads))
+        survey::weighted_extents(self.parts, self.weights, self.threads)
     }
 
     fn count_small(&mut self, largest: &[Option<f64>], weighted: bool) -> Result<Vec<Counts>> {
-        Ok(quanta::count_small(self.parts, largest, weighted, self.weights, self.threads))
+        quanta::count_small(self.parts, largest, weighted, self.weights, self.threads)
     }
 
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
-        Ok(variance::sums(self.parts, moments, self.weights, self.threads))
+        variance::sums(self.parts, moments, self.weights, self.threads)
     }
 }

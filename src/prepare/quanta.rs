@@ -6,10 +6,13 @@ use super::tiles::{for_each_positive_tile, merge_columns};
 use crate::error::{KMeansError, Result};
 use crate::fixed::{ColumnScale, Limbs, power_of_two};
 use crate::float::Float;
+use crate::memory;
 use crate::tile::{Part, WeightScale};
 
 /// Of a column: nonzero values, those below 2^-26 of the largest, those below 2^-66.
 pub type Counts = [u64; 3];
+/// What errors call what is counted and decided here.
+const QUANTA: &str = "the quanta of the columns";
 
 fn is_small(v: f64, bits: i32, largest: f64) -> bool {
     v * power_of_two(bits) < largest
@@ -19,19 +22,22 @@ fn is_small(v: f64, bits: i32, largest: f64) -> bool {
 pub fn quanta<T: Float>(passes: &mut dyn Passes<T>, extents: &[Extent], weighted: bool) -> Result<Vec<ColumnScale>> {
     // One limb is possible for unweighted float32 only; elsewhere only the second count decides anything.
     let bits = if T::IS_F32 && !weighted { 26 } else { 66 };
-    let largest: Vec<Option<f64>> =
-        extents.iter().map(|e| is_small(e.smallest, bits, e.largest).then_some(e.largest)).collect();
-    let counts =
-        if largest.iter().any(Option::is_some) { passes.count_small(&largest, weighted)? } else { vec![[0; 3]; extents.len()] };
+    let largest = extents.iter().map(|e| is_small(e.smallest, bits, e.largest).then_some(e.largest));
+    let largest: Vec<Option<f64>> = memory::collected(largest, QUANTA)?;
+    let counts = if largest.iter().any(Option::is_some) {
+        passes.count_small(&largest, weighted)?
+    } else {
+        memory::zeroed(extents.len(), QUANTA)?
+    };
     let scale = |(f, (extent, [nonzero, small, tiny])): (usize, (&Extent, &Counts))| {
         if tiny * 2 > *nonzero {
-            let column = passes.parts()[0].features.names()[f].clone();
+            let column = passes.parts()[0].features.names().get(f).unwrap_or_default();
             return Err(KMeansError::RangeTooWide { column, largest: extent.largest });
         }
         let one = T::IS_F32 && !weighted && small * 1000 <= *nonzero;
         Ok(ColumnScale::for_extent::<T>(extent.largest, if one { Limbs::One } else { Limbs::Two }))
     };
-    extents.iter().zip(&counts).enumerate().map(scale).collect()
+    memory::try_collected(extents.iter().zip(&counts).enumerate().map(scale), QUANTA)
 }
 
 /// Pass 3 over parts.
@@ -41,8 +47,8 @@ pub fn count_small<T: Float>(
     weighted: bool,
     weights: Option<WeightScale>,
     threads: usize,
-) -> Vec<Counts> {
-    let new = || vec![[0; 3]; largest.len()];
+) -> Result<Vec<Counts>> {
+    let new = || memory::zeroed(largest.len(), QUANTA);
     let workers = for_each_positive_tile(parts, weights, threads, new, |counts: &mut Vec<Counts>, tile| {
         for (f, (count, largest)) in counts.iter_mut().zip(largest).enumerate() {
             let Some(largest) = *largest else { continue };
@@ -54,6 +60,6 @@ pub fn count_small<T: Float>(
                 count[2] += u64::from(v > 0.0 && is_small(v, 66, largest));
             }
         }
-    });
-    merge_columns(workers, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b))
+    })?;
+    Ok(merge_columns(workers, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b)))
 }

@@ -4,13 +4,16 @@ use super::tiles::{TILE, for_each_positive_tile, for_each_tile, merge_columns};
 use crate::error::{KMeansError, Result};
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::memory;
 use crate::tile::{Part, Selection, Tile, WeightScale};
 
 /// Independent accumulators, so that loops vectorise.
 const LANES: usize = 16;
+/// What errors call what is learnt about columns.
+pub const EXTENTS: &str = "the extents of the columns";
 
 /// What a worker learns about one column.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Extent {
     pub low: f64,
     pub high: f64,
@@ -80,9 +83,9 @@ pub struct Survey {
 
 impl Survey {
     /// Of no rows.
-    pub fn empty(d: usize) -> Self {
-        Self {
-            columns: vec![Extent::EMPTY; d],
+    pub fn empty(d: usize) -> Result<Self> {
+        Ok(Self {
+            columns: memory::filled(d, Extent::EMPTY, EXTENTS)?,
             largest: 0.0,
             largest_weight: 0.0,
             smallest_weight: f64::INFINITY,
@@ -90,7 +93,7 @@ impl Survey {
             any_negative_weight: false,
             bad: 0,
             positive: 0,
-        }
+        })
     }
 
     pub fn merge(&mut self, other: &Self) {
@@ -106,9 +109,9 @@ impl Survey {
 }
 
 /// Pass 1 over parts.
-pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Survey {
+pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey> {
     let d = parts[0].features.n_features();
-    let new = || (Tile::new(d, TILE), Survey::empty(d));
+    let new = || Ok((Tile::new(d, TILE)?, Survey::empty(d)?));
     let workers = for_each_tile(parts, threads, new, |(tile, survey): &mut (Tile<T>, Survey), part, range| {
         survey.bad += tile.load_checked(part, range) as u64;
         if part.weights.is_some() {
@@ -127,19 +130,22 @@ pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Survey {
             let column = tile.column(f);
             extent.add(|r| column[r].to_f64(), column.len());
         }
-    });
+    })?;
     let merged = workers.into_iter().map(|(_, survey)| survey).reduce(|mut all, other| {
         all.merge(&other);
         all
     });
-    let mut survey = merged.unwrap_or_else(|| Survey::empty(d));
+    let mut survey = merged.map_or_else(|| Survey::empty(d), Ok)?;
     survey.largest = survey.columns.iter().fold(survey.largest, |m, column| m.max(column.largest));
-    survey
+    Ok(survey)
 }
 
-/// The first negative weight of a row without nulls and with finite values only, and its row.
+/// The first negative weight of a row without nulls and with finite values only, and its row; or that there was no memory to look.
 pub fn first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Option<KMeansError> {
-    let mut tile = Tile::new(parts[0].features.n_features(), TILE);
+    let mut tile = match Tile::new(parts[0].features.n_features(), TILE) {
+        Ok(tile) => tile,
+        Err(error) => return Some(error),
+    };
     let mut first = 0;
     for part in parts {
         let n = part.features.n_rows();
@@ -160,32 +166,31 @@ pub fn first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Option<KMeansEr
 ///
 /// # Errors
 /// [`KMeansError::WeightRangeTooWide`].
-pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: impl FnOnce(f64) -> u64) -> Result<()> {
+pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: impl FnOnce(f64) -> Result<u64>) -> Result<()> {
     let bound = largest * power_of_two(-43);
-    let small = if smallest < bound { below(bound) } else { 0 };
+    let small = if smallest < bound { below(bound)? } else { 0 };
     if small * 1000 > positive { Err(KMeansError::WeightRangeTooWide { largest, small, positive }) } else { Ok(()) }
 }
 
 /// How many positive weights of kept rows are below a bound.
-pub fn count_weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> u64 {
-    let workers = for_each_positive_tile(
-        parts,
-        None,
-        threads,
-        || 0,
-        |count: &mut u64, tile| {
-            *count += tile.weights[..tile.rows].iter().filter(|w| **w < bound).count() as u64;
-        },
-    );
-    workers.into_iter().sum()
+pub fn count_weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> Result<u64> {
+    let count = |count: &mut u64, tile: &Tile<T>| {
+        *count += tile.weights[..tile.rows].iter().filter(|w| **w < bound).count() as u64;
+    };
+    Ok(for_each_positive_tile(parts, None, threads, || Ok(0), count)?.into_iter().sum())
 }
 
-/// Counts what is wrong with the first bad column; weights come last.
+/// Counts what is wrong with the first bad column; weights come last. Or says that there was no memory to look.
 pub fn count_bad<T: Float>(parts: &[Part<'_, T>]) -> KMeansError {
+    try_count_bad(parts).unwrap_or_else(|error| error)
+}
+
+fn try_count_bad<T: Float>(parts: &[Part<'_, T>]) -> Result<KMeansError> {
+    const WHAT: &str = "the counts of nulls";
     let d = parts[0].features.n_features();
-    let mut counts = vec![[0u64; 3]; d + 1];
-    let mut tile = Tile::<T>::new(d, TILE);
-    let mut nulls = vec![false; (d + 1) * TILE];
+    let mut counts = memory::zeroed::<[u64; 3]>(d + 1, WHAT)?;
+    let mut tile = Tile::<T>::new(d, TILE)?;
+    let mut nulls = memory::zeroed::<bool>((d + 1) * TILE, WHAT)?;
     for part in parts {
         let n = part.features.n_rows();
         for start in (0..n).step_by(TILE) {
@@ -211,22 +216,23 @@ pub fn count_bad<T: Float>(parts: &[Part<'_, T>]) -> KMeansError {
         }
     }
     let f = counts.iter().position(|count| *count != [0; 3]).unwrap_or(d);
-    let column = parts[0].features.names().get(f).cloned().unwrap_or_else(|| "weight".into());
+    let column = parts[0].features.names().get(f).unwrap_or_else(|| "weight".into());
     let [nulls, nans, infinities] = counts[f];
-    KMeansError::NotFinite { column, nulls, nans, infinities }
+    Ok(KMeansError::NotFinite { column, nulls, nans, infinities })
 }
 
 /// Selects, in every part, the rows without nulls and with finite values only.
-pub fn select_finite<T: Float>(parts: &mut [Part<'_, T>]) {
+pub fn select_finite<T: Float>(parts: &mut [Part<'_, T>]) -> Result<()> {
     for part in parts {
-        part.selection = finite_rows(part);
+        part.selection = finite_rows(part)?;
     }
+    Ok(())
 }
 
-fn finite_rows<T: Float>(part: &Part<'_, T>) -> Selection {
+fn finite_rows<T: Float>(part: &Part<'_, T>) -> Result<Selection> {
     let n = part.features.n_rows();
-    let mut bits = vec![0u64; n.div_ceil(64)];
-    let mut tile = Tile::new(part.features.n_features(), TILE);
+    let mut bits = memory::zeroed::<u64>(n.div_ceil(64), "which rows are kept")?;
+    let mut tile = Tile::new(part.features.n_features(), TILE)?;
     for start in (0..n).step_by(TILE) {
         let range = start..(start + TILE).min(n);
         tile.load_checked(part, range.clone());
@@ -234,17 +240,17 @@ fn finite_rows<T: Float>(part: &Part<'_, T>) -> Selection {
             bits[i / 64] |= 1 << (i % 64);
         }
     }
-    Selection::from_bits(bits)
+    Ok(Selection::from_bits(bits))
 }
 
 /// Pass 2 over parts: extents of `fl(w^ * x)`.
-pub fn weighted_extents<T: Float>(parts: &[Part<'_, T>], weights: Option<WeightScale>, threads: usize) -> Vec<Extent> {
-    let new = || vec![Extent::EMPTY; parts[0].features.n_features()];
+pub fn weighted_extents<T: Float>(parts: &[Part<'_, T>], weights: Option<WeightScale>, threads: usize) -> Result<Vec<Extent>> {
+    let new = || memory::filled(parts[0].features.n_features(), Extent::EMPTY, EXTENTS);
     let workers = for_each_positive_tile(parts, weights, threads, new, |extents, tile| {
         for (f, extent) in extents.iter_mut().enumerate() {
             let column = tile.column(f);
             extent.add(|r| tile.weights[r] * column[r].to_f64(), column.len());
         }
-    });
-    merge_columns(workers, Extent::merge)
+    })?;
+    Ok(merge_columns(workers, Extent::merge))
 }

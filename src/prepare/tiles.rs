@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
+use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
 use crate::tile::{Part, Tile, WeightScale};
 
@@ -15,23 +17,21 @@ const TASK: usize = 16 * TILE;
 pub fn for_each_tile<T: Float, W: Send>(
     parts: &[Part<'_, T>],
     threads: usize,
-    worker: impl Fn() -> W,
+    worker: impl Fn() -> Result<W>,
     visit: impl Fn(&mut W, &Part<'_, T>, Range<usize>) + Sync,
-) -> Vec<W> {
-    let tasks: Vec<_> = parts
-        .iter()
-        .flat_map(|part| {
-            let n = part.features.n_rows();
-            (0..n).step_by(TASK).map(move |start| (part, start..(start + TASK).min(n)))
-        })
-        .collect();
-    let mut workers: Vec<W> = (0..workers_for(threads, tasks.len())).map(|_| worker()).collect();
-    for_each_task(&mut workers, tasks.into_iter(), |worker, (part, range)| {
+) -> Result<Vec<W>> {
+    let count = parts.iter().map(|part| part.features.n_rows().div_ceil(TASK)).sum();
+    let tasks = parts.iter().flat_map(|part| {
+        let n = part.features.n_rows();
+        (0..n).step_by(TASK).map(move |start| (part, start..(start + TASK).min(n)))
+    });
+    let mut workers = memory::try_collected((0..workers_for(threads, count)).map(|_| worker()), "the threads' buffers")?;
+    for_each_task(&mut workers, tasks, |worker, (part, range)| {
         for start in range.clone().step_by(TILE) {
             visit(worker, part, start..(start + TILE).min(range.end));
         }
     });
-    workers
+    Ok(workers)
 }
 
 /// Visits every tile of kept rows of positive weight.
@@ -39,16 +39,17 @@ pub fn for_each_positive_tile<T: Float, W: Send>(
     parts: &[Part<'_, T>],
     weights: Option<WeightScale>,
     threads: usize,
-    worker: impl Fn() -> W,
+    worker: impl Fn() -> Result<W>,
     visit: impl Fn(&mut W, &Tile<T>) + Sync,
-) -> Vec<W> {
+) -> Result<Vec<W>> {
     let d = parts[0].features.n_features();
     let visit = |(tile, worker): &mut (Tile<T>, W), part: &Part<'_, T>, range: Range<usize>| {
         tile.load(part, weights, range);
         tile.drop_weightless();
         visit(worker, tile);
     };
-    for_each_tile(parts, threads, || (Tile::new(d, TILE), worker()), visit).into_iter().map(|(_, worker)| worker).collect()
+    let workers = for_each_tile(parts, threads, || Ok((Tile::new(d, TILE)?, worker()?)), visit)?;
+    memory::collected(workers.into_iter().map(|(_, worker)| worker), "the threads' buffers")
 }
 
 /// Merges what the workers learnt about each column.

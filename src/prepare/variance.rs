@@ -5,7 +5,11 @@ use super::tiles::{for_each_positive_tile, merge_columns};
 use crate::error::Result;
 use crate::fixed::{ColumnScale, Limbs, round_quotient};
 use crate::float::Float;
+use crate::memory;
 use crate::tile::{Part, WeightScale};
+
+/// What errors call the sums of this pass.
+const VARIANCE: &str = "the variances of the columns";
 
 /// How a column's `t = x - middle` and its square become integers of two limbs.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +31,8 @@ impl Moments {
 
 /// Pass 4: the mean over the features of `max(0, m2 - m1 * m1)`, m1 and m2 the means of t and t^2, `t = x - midrange`.
 pub fn variance<T: Float>(passes: &mut dyn Passes<T>, lows: &[f64], highs: &[f64], n: u64) -> Result<f64> {
-    let moments: Vec<Moments> = lows.iter().zip(highs).map(|(&low, &high)| Moments::new(low, high)).collect();
+    let moments = lows.iter().zip(highs).map(|(&low, &high)| Moments::new(low, high));
+    let moments: Vec<Moments> = memory::collected(moments, VARIANCE)?;
     let sums = passes.variance_sums(&moments)?;
     let mut total = 0.0;
     for ([first, second], moments) in sums.into_iter().zip(&moments) {
@@ -44,8 +49,8 @@ pub fn sums<T: Float>(
     moments: &[Moments],
     weights: Option<WeightScale>,
     threads: usize,
-) -> Vec<[i128; 2]> {
-    let new = || vec![[0i128; 2]; moments.len()];
+) -> Result<Vec<[i128; 2]>> {
+    let new = || memory::zeroed(moments.len(), VARIANCE);
     let workers = for_each_positive_tile(parts, weights, threads, new, |sums: &mut Vec<[i128; 2]>, tile| {
         for (f, (sums, moments)) in sums.iter_mut().zip(moments).enumerate() {
             let Moments { middle, first, second } = *moments;
@@ -62,9 +67,9 @@ pub fn sums<T: Float>(
             sums[0] += first.join(limbs[0], limbs[1]);
             sums[1] += second.join(limbs[2], limbs[3]);
         }
-    });
-    merge_columns(workers, |a, b| {
+    })?;
+    Ok(merge_columns(workers, |a, b| {
         a[0] += b[0];
         a[1] += b[1];
-    })
+    }))
 }

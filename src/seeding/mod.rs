@@ -6,8 +6,12 @@ mod random;
 use crate::backend::Session;
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::params::{Init, Params};
 use crate::prepare::Prepared;
+
+/// What errors call them.
+const CENTROIDS: &str = "the starting centroids";
 
 /// The starting centroids of a restart: `(k, d)`, row-major.
 ///
@@ -15,7 +19,7 @@ use crate::prepare::Prepared;
 /// [`crate::KMeansError::TooFewDistinct`] when a method runs out of distinct rows.
 pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
     match &params.init {
-        Init::Given(centroids) => Ok(centroids.iter().map(|&c| T::from_f64(c)).collect()),
+        Init::Given(centroids) => memory::collected(centroids.iter().map(|&c| T::from_f64(c)), CENTROIDS),
         Init::Random => random::seed(session, params, restart),
         Init::KMeansPlusPlus => {
             let centroids = plus_plus::seed(session, params, prepared.distances, restart);

@@ -15,6 +15,7 @@ use crate::backend::Session;
 use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
+use crate::memory;
 use crate::params::Params;
 use crate::rng::{Stream, below, draw_u64};
 
@@ -31,6 +32,7 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, base: Dista
         return Ok(centroids);
     }
     let d = centroids.len();
+    memory::reserve(&mut centroids, d.saturating_mul(params.k - 1), super::CENTROIDS)?;
     let total = session.take_seed(&centroids, base)?;
     let mut potential = DistanceSum { total, scale: base }.precise(rows, |finer| session.take_seed(&centroids, finer))?;
     for step in 1..params.k {

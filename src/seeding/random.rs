@@ -3,12 +3,13 @@
 use crate::backend::Session;
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::params::Params;
 use crate::rng::{Stream, below, draw_u64};
 
 pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
     let n = session.positive_rows();
-    let mut drawn: Vec<u64> = Vec::with_capacity(params.k);
+    let mut drawn: Vec<u64> = memory::with_room(params.k, super::CENTROIDS)?;
     let mut centroids = Vec::new();
     for step in 0..params.k {
         let u = draw_u64(params.seed, Stream::Random, restart, step as u32, 0);
@@ -16,7 +17,11 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u3
         let (place, rank) = nth_not_drawn(&drawn, target);
         drawn.insert(place, rank);
         let row = session.positive_row(rank)?;
-        centroids.extend(session.row(row)?);
+        let row = session.row(row)?;
+        if step == 0 {
+            memory::reserve(&mut centroids, row.len().saturating_mul(params.k), super::CENTROIDS)?;
+        }
+        centroids.extend(row);
     }
     Ok(centroids)
 }

@@ -1,9 +1,16 @@
 //! The engine held to an oracle that shares no code with it, on slices, without Polars.
 
+#[cfg(feature = "cuda")]
+#[path = "../common/child.rs"]
+mod child;
 mod data;
 mod exactness;
 mod far;
+#[cfg(unix)]
+mod forked;
 mod gpu;
+#[cfg(feature = "cuda")]
+mod no_memory;
 mod oracle;
 mod refusals;
 mod same_bits;

@@ -81,7 +81,7 @@ fn what_is_not_finite_is_counted() {
     let error = KMeans::new(1).fit_features(&features, None).unwrap_err();
     assert_eq!(error, KMeansError::NotFinite { column: "b".into(), nulls: 1, nans: 2, infinities: 1 });
     let fitted = KMeans::new(1).null_policy(NullPolicy::Skip).fit_features(&features, None).unwrap();
-    assert_eq!(fitted.expand(), [Some(0), None, None, None, None]);
+    assert_eq!(fitted.expand().unwrap(), [Some(0), None, None, None, None]);
     let all_bad = Features::from_columns([&b[1..4]]).unwrap();
     let error = KMeans::new(1).null_policy(NullPolicy::Skip).fit_features(&all_bad, None).unwrap_err();
     assert_eq!(error, KMeansError::NoRows { skipped: Some(3) });

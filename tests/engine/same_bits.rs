@@ -127,7 +127,7 @@ fn every_way<T: Float>(case: &Case) {
         cuts.sort_unstable();
         let parts = cuts.windows(2).map(|w| {
             let weights = data.weights.as_ref().map(|weights| Column::from_slice(&weights[w[0]..w[1]]));
-            Part::new(features.slice(w[0]..w[1]), weights)
+            Part::new(features.slice(w[0]..w[1]).unwrap(), weights)
         });
         let fit = case.estimator.fit_parts(parts.collect(), InstructionSet::detect()).unwrap();
         assert_eq!(hash(&fit), expected, "{}: merged partials", case.name);
@@ -205,7 +205,7 @@ fn skipped_rows_leave_no_trace() {
                 let on_gpu = estimator.null_policy(NullPolicy::Skip).fit_features(&features, Some(&weights)).unwrap();
                 assert_eq!(hash(&on_gpu), hash(&fit), "{} on the GPU", case.name);
             }
-            let labels = fit.expand();
+            let labels = fit.expand().unwrap();
             assert!(labels.iter().zip(&kept).all(|(label, kept)| label.is_some() == *kept));
         }
         assert!(case.estimator.fit_features(&features, Some(&weights)).is_err());

@@ -169,7 +169,7 @@ fn skipped_rows_do_not_travel() {
                 let streamed = estimator.clone().device(device).device_memory_limit(Some(chunking.room));
                 let fit = streamed.fit_features(&features, weights.as_ref()).unwrap();
                 assert_eq!((hash(&fit), fit.choice.chunking), (hash(&expected), Some(chunking)));
-                assert_eq!(fit.expand(), expected.expand());
+                assert_eq!(fit.expand().unwrap(), expected.expand().unwrap());
                 let strict = streamed.null_policy(NullPolicy::Raise).fit_features(&features, weights.as_ref());
                 assert!(matches!(strict, Err(KMeansError::NotFinite { .. })), "{:?}", strict.map(|fit| fit.choice));
             }
@@ -195,7 +195,7 @@ fn parts_stream_as_one() {
         cuts.sort_unstable();
         let parts = cuts.windows(2).enumerate().map(|(i, w)| {
             let view = if i % 2 == 0 { &by_columns } else { &by_rows };
-            Part::new(view.slice(w[0]..w[1]), Some(Column::from_slice(&weights[w[0]..w[1]])))
+            Part::new(view.slice(w[0]..w[1]).unwrap(), Some(Column::from_slice(&weights[w[0]..w[1]])))
         });
         let streamed = estimator.clone().device(device).device_memory_limit(Some(chunking.room));
         let fit = streamed.fit_parts(parts.collect(), InstructionSet::detect()).unwrap();

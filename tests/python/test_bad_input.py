@@ -89,6 +89,31 @@ def rewritten(**changes: Any) -> Callable[[Path], None]:
     return write
 
 
+def altered(path: Path) -> None:
+    """Write a model with another centroid."""
+    fitted().save(path)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(np.float64(5.05).tobytes(), np.float64(5.5).tobytes()))
+
+
+def asking(old: str, new: str) -> Callable[[Path], None]:
+    """Write a model with something else in its metadata, at the same length."""
+
+    def write(path: Path) -> None:
+        fitted().save(path)
+        path.write_bytes(path.read_bytes().replace(old.encode(), new.encode().ljust(len(old))))
+
+    return write
+
+
+def read_only() -> None:
+    path = FOLDER / "read-only.parquet"
+    if not path.exists():
+        fitted().save(path)
+        path.chmod(0o444)
+    fitted().save(path)
+
+
 VALUES: list[Case] = [
     ("a null", InvalidDataError, kmeans([1.0, None, 2.0])),
     ("NaNs and infinities", InvalidDataError, kmeans([1.0, math.nan, math.inf, -math.inf])),
@@ -148,6 +173,12 @@ COLUMNS: list[Case] = [
     ("a feature named `cluster`", InvalidColumnError, kmeans([1.0, 2.0], name="cluster")),
     ("a feature named `size`", InvalidColumnError, kmeans([1.0, 2.0], name="size")),
     ("a feature named `inertia`", InvalidColumnError, kmeans([1.0, 2.0], name="inertia")),
+    ("a NUL in a name", InvalidColumnError, kmeans([1.0, 2.0], name="a\0b")),
+    (
+        "a NUL in a name that a selector finds",
+        InvalidColumnError,
+        lambda: pl.DataFrame({"a\0b": [1.0, 2.0]}).select(pk.kmeans(cs.all(), k=2)),
+    ),
     ("a feature twice", InvalidColumnError, query(lambda: pk.kmeans("x", "y", "x", k=2))),
     ("a feature twice, `fit`", InvalidColumnError, lambda: pk.KMeans(k=2).fit(DF, ["x", "x"])),
     ("no features", InvalidColumnError, lambda: pk.kmeans(k=2)),
@@ -184,6 +215,12 @@ PARAMETERS: list[Case] = [
     ("`init` of 3 features, 2 columns", InvalidParameterError, started([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])),
     ("`init` of 3 rows, `k=2`", InvalidParameterError, started([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])),
     ("`init` with a null", InvalidParameterError, started([[1.0, 2.0], [None, 4.0]])),
+    (
+        "`init`: a masked array",
+        InvalidParameterError,
+        started(np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, False], [True, False]])),
+    ),
+    ("`init`: a frame with a NUL in a name", InvalidColumnError, started(pl.DataFrame({"x\0": [1.0, 2.0]}))),
     ("`init` with an infinity", InvalidParameterError, started([[1.0, 2.0], [math.inf, 4.0]])),
     ("`init` beyond 2^450", InvalidDataError, started([[1.0, 2.0], [1e200, 4.0]])),
     (
@@ -230,7 +267,23 @@ MODELS: list[Case] = [
     (
         "a model file of a newer version",
         InvalidModelError,
-        load("newer.parquet", rewritten(format=2, creator="polars-kmeans 9.0.0")),
+        load("newer.parquet", rewritten(format=3, creator="polars-kmeans 9.0.0")),
+    ),
+    ("a model file that was altered", InvalidModelError, load("altered.parquet", altered)),
+    (
+        "a model file with a metric that this version does not know",
+        InvalidModelError,
+        load("cosine.parquet", asking('"euclidean"', '"cosine"')),
+    ),
+    (
+        "a model file with a parameter that this version does not know",
+        InvalidModelError,
+        load("unknown.parquet", asking('"weighted"', '"rounds"')),
+    ),
+    (
+        "a model file with a feature named twice",
+        InvalidModelError,
+        load("twice.parquet", asking("\x18\x01y", "\x18\x01x")),
     ),
     ("a model file that another program wrote", InvalidModelError, load("copy.parquet", rewritten())),
     ("a model file that is not there", ModelFileError, lambda: pk.KMeansModel.load(FOLDER / "missing.parquet")),
@@ -240,6 +293,7 @@ MODELS: list[Case] = [
         ModelFileError,
         lambda: fitted().save(FOLDER / "missing" / "model.parquet"),
     ),
+    ("saving over a file that nobody may write", ModelFileError, read_only),
     ("a model from other bytes", InvalidModelError, lambda: pk.KMeansModel(b"Hello, world!")),
 ]
 SECTIONS = {"Values": VALUES, "Columns": COLUMNS, "Parameters": PARAMETERS, "Models and files": MODELS}

@@ -1,9 +1,15 @@
-"""Array and List columns with nulls, decimals, shapes of starting centroids, and what saving does to files."""
+"""Array and List columns with nulls, decimals, starting centroids, options, null structs, and model files on disk."""
 
+import os
+import subprocess
+import sys
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 
+import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pytest
 
 import polars_kmeans as pk
@@ -39,10 +45,59 @@ def test_decimals_are_rounded_once() -> None:
         assert sorted(got.to_list()) == sorted(map(float, texts))
 
 
-def test_struct_output_has_null_fields() -> None:
-    nulls = pl.DataFrame({"x": [1.0, 1.0]}).select(pk.kmeans("x", k=2, too_few="null", output="struct"))["kmeans"]
-    assert nulls.struct.unnest().null_count().row(0) == (2, 2, 2)
-    assert nulls.is_null().sum() == 0
+@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+def test_a_row_without_an_answer_is_a_null_struct(engine: str) -> None:
+    few = pl.DataFrame({"x": [1.0, 1.0]}).select(pk.kmeans("x", k=2, too_few="null", output="struct"))["kmeans"]
+    assert few.null_count() == 2 and few.struct.unnest().null_count().row(0) == (2, 2, 2)
+    assert few.to_frame().drop_nulls().is_empty()
+    df = pl.DataFrame({"x": [0.0, None, 5.0, float("nan"), 6.0] * 20, "g": [0] * 50 + [1] * 50})
+    model = pk.KMeans(2, null_policy="skip").fit(df, "x")
+    for expr in (
+        pk.kmeans("x", k=2, null_policy="skip", output="struct"),
+        pk.kmeans("x", k=2, null_policy="skip", output="struct").over("g"),
+        model.predict(output="struct"),
+    ):
+        out = df.lazy().with_columns(expr).collect(engine=engine)
+        assert out["kmeans"].is_null().to_list() == [False, True, False, True, False] * 20
+        assert out.drop_nulls("kmeans").height == 60
+        fields = out.unnest("kmeans").select("label", "distance", "second_distance")
+        assert fields.null_count().row(0) == (40, 40, 40)
+    # One cluster has no second distance; its rows have an answer all the same.
+    one = df.select(pk.KMeans(1, null_policy="skip").fit(df, "x").predict(output="struct"))["kmeans"]
+    assert one.null_count() == 40 and one.struct.field("second_distance").null_count() == 100
+    all_null = df.select(pl.lit(None, pl.Float64).alias("x")).select(model.predict(output="struct"))["kmeans"]
+    assert all_null.null_count() == all_null.len()
+    assert df.clear().select(model.predict(output="struct"))["kmeans"].len() == 0
+
+
+class Seeding(str, Enum):
+    PLUS_PLUS = "k-means++"
+    RANDOM = "random"
+
+
+def test_options_may_be_strings_of_any_class() -> None:
+    df = pl.DataFrame({"x": [0.0, 1.0, 5.0, 6.0, None], "w": [1.0, 2.0, 1.0, 1.0, 1.0]})
+    text = np.str_
+    options = {"null_policy": text("skip"), "too_few": text("null"), "device": text("cpu"), "weight": text("w")}
+    plain = {name: str(value) for name, value in options.items()}
+    for init in Seeding:
+        model = pk.KMeans(2, init=init, history=text("full"), n_init=text("auto"), **options).fit(df, text("x"))
+        assert model == pk.KMeans(2, init=init.value, history="full", **plain).fit(df, "x")
+        expr = pk.kmeans(text("x"), k=np.int64(2), init=init, output=text("struct"), **options)
+        assert df.select(expr).equals(df.select(pk.kmeans("x", k=2, init=init.value, output="struct", **plain)))
+    rows = df.select(model.predict(output=text("struct"), device=text("cpu")), model.transform(device=text("cpu")))
+    assert rows.equals(df.select(model.predict(output="struct"), model.transform()))
+    assert model.score(df, text("x"), weight=text("w"), device=text("cpu")) == model.score(df, weight="w")
+
+
+def test_masked_arrays_are_refused() -> None:
+    values, mask = np.array([[0.0], [5.0]]), [[False], [True]]
+    df = pl.DataFrame({"x": [0.0, 1.0, 5.0]})
+    for init in (np.ma.array(values, mask=mask), [np.ma.array([0.0]), np.ma.array([5.0], mask=[True])]):
+        with pytest.raises(pk.InvalidParameterError, match="masked"):
+            pk.KMeans(2, init=init)
+    whole = pk.KMeans(2, init=np.ma.array(values, mask=False)).fit(df, "x")
+    assert whole == pk.KMeans(2, init=values).fit(df, "x")
 
 
 def test_starting_centroids_of_lists_have_their_shape() -> None:
@@ -74,3 +129,82 @@ def test_saving_keeps_what_is_there(tmp_path: Path) -> None:
             model.save(device)
         with pytest.raises(pk.ModelFileError):
             pk.KMeansModel.load(device)
+
+
+def test_tiny_centroids_are_centroids(tmp_path: Path) -> None:
+    tiny = pl.DataFrame({"x": [2.0**-450, -(2.0**-451)]})
+    nearly = pl.DataFrame({"x": [1e-120, -1e-120 * (1 + 2**-52)] * 500})
+    for df, k in ((tiny, 1), (nearly, 1), (nearly, 2), (nearly.cast(pl.Float32), 1)):
+        model = pk.KMeans(k).fit(df, "x")
+        model.save(tmp_path / "tiny.parquet")
+        loaded = pk.KMeansModel.load(tmp_path / "tiny.parquet")
+        assert loaded == model and loaded.score(df) == -model.inertia
+        labels = df.select(pk.kmeans("x", k=k))
+        assert df.select(loaded.predict()).equals(labels)
+        again = pk.KMeans(k, init=model).fit(df, "x")
+        assert again.centroids.equals(model.centroids)
+
+
+def test_files_of_format_1() -> None:
+    data = Path(__file__).parents[1] / "data"
+    model = pk.KMeansModel.load(data / "model-v1-columns.parquet")
+    df = pl.DataFrame(
+        {"x": [0.1, 0.2, 5.1, 5.3, 9.7], "y": [1.0, 1.1, 9.0, 9.1, -3.3], "w": [1.0, 2.0, 0.5, 1.0, 0.25]}
+    )
+    assert model == pk.KMeans(3, seed=7, weight="w", history="full", tol=1e-3).fit(df, "x", "y")
+    assert model.score(df, weight="w") == -model.inertia
+    array = df.select(e=pl.concat_list("x", "y").list.to_array(2)).cast({"e": pl.Array(pl.Float32, 2)})
+    assert pk.KMeansModel.load(data / "model-v1-array.parquet") == pk.KMeans(2, init="random").fit(array, "e")
+
+
+def test_an_array_column_with_a_long_name(tmp_path: Path) -> None:
+    name = "n" * 3_000
+    df = pl.DataFrame({name: [[float(i * f % 7) for f in range(2_000)] for i in range(4)]})
+    model = pk.KMeans(2).fit(df.cast(pl.Array(pl.Float64, 2_000)), cs.all())
+    model.save(tmp_path / "long.parquet")
+    assert pk.KMeansModel.load(tmp_path / "long.parquet") == model
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_pipes_links_and_files_that_nobody_may_write(tmp_path: Path) -> None:
+    model = pk.KMeans(2).fit(pl.DataFrame({"x": [0.0, 1.0, 5.0]}), "x")
+    os.mkfifo(tmp_path / "pipe")
+    for use in (model.save, pk.KMeansModel.load):
+        with pytest.raises(pk.ModelFileError):
+            use(tmp_path / "pipe")
+    target, link = tmp_path / "target.parquet", tmp_path / "link.parquet"
+    link.symlink_to("target.parquet")
+    model.save(link)
+    assert link.is_symlink() and not target.is_symlink() and pk.KMeansModel.load(target) == model
+    before = target.read_bytes()
+    target.chmod(0o444)
+    with pytest.raises(pk.ModelFileError, match="permission denied"):
+        model.save(link)
+    assert target.read_bytes() == before
+
+
+LOAD = """
+import resource, sys, time
+import polars_kmeans as pk
+before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+try:
+    print(pk.KMeansModel.load(sys.argv[1]))
+except pk.InvalidModelError as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.monotonic() - start)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts memory as Linux does")
+def test_a_sparse_file_costs_no_memory(tmp_path: Path) -> None:
+    path, hole = tmp_path / "sparse.parquet", 2 << 30
+    for footer in (0, 1_000, hole):
+        with path.open("wb") as file:
+            file.write(b"PAR1")
+            file.seek(hole, os.SEEK_CUR)
+            file.write(footer.to_bytes(4, "little") + b"PAR1")
+        out = subprocess.run([sys.executable, "-c", LOAD, path], capture_output=True, text=True, timeout=60, check=True)
+        said, cost = out.stdout.splitlines()
+        assert said == "model: expected sound Parquet metadata, got damaged ones"
+        kilobytes, seconds = map(float, cost.split())
+        assert kilobytes < 20_000 and seconds < 1

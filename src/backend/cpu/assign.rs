@@ -4,7 +4,9 @@ use super::centroids::{CentroidTable, Filter, MAX_DIFFERENCE_D};
 use super::difference::{Found, assign_difference};
 use super::product::{self, ProductScratch};
 use super::simd::Vector;
+use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::tile::Tile;
 
 /// Rows of a tile of the difference filter.
@@ -14,10 +16,12 @@ const DIFFERENCE_TILE: usize = 512;
 #[derive(Debug)]
 pub struct Assigner {
     found: Found,
-    row: Vec<f64>,
+    /// Room for one row.
+    pub row: Vec<f64>,
     /// The difference kernel's tile, where rows have to be scaled.
     scaled: Vec<f32>,
-    product: Option<Box<ProductScratch>>,
+    /// At most one.
+    product: Vec<ProductScratch>,
 }
 
 impl Assigner {
@@ -28,19 +32,22 @@ impl Assigner {
     }
 
     /// Buffers for tiles of so many rows.
-    pub fn new<T: Float>(d: usize, k: usize, tile_rows: usize) -> Self {
-        Self {
-            found: Found::new(tile_rows),
-            row: vec![0.0; d],
-            scaled: Vec::new(),
-            product: (!uses_difference::<T>(d)).then(|| Box::new(ProductScratch::new(d, k))),
+    pub fn new<T: Float>(d: usize, k: usize, tile_rows: usize) -> Result<Self> {
+        const WHAT: &str = "a tile's labels";
+        let row = memory::zeroed(d, "a row")?;
+        if uses_difference::<T>(d) {
+            let scaled = memory::with_room(d * tile_rows, WHAT)?;
+            return Ok(Self { found: Found::new(tile_rows, k)?, row, scaled, product: Vec::new() });
         }
+        let mut product = memory::with_room(1, WHAT)?;
+        product.push(ProductScratch::new(d, k)?);
+        Ok(Self { found: Found::new(tile_rows, 0)?, row, scaled: Vec::new(), product })
     }
 
     /// The exact label of every row of the tile.
     #[inline(always)]
     pub fn assign<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) -> &[u32] {
-        match (&table.filter, T::as_f32s(&tile.x), &mut self.product) {
+        match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
             (Filter::Difference(copies), Some(x), _) => {
                 self.found.contested.clear();
                 let x = if copies.scale == 1.0 {

@@ -1,7 +1,9 @@
 //! The centroids of one assign, in the forms that the kernels read.
 
 use crate::certify;
+use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::prepare::unit_exponent;
 use crate::reference::{self, Nearest};
 
@@ -11,6 +13,9 @@ pub const GROUP: usize = 6;
 pub const MAX_DIFFERENCE_D: usize = 8;
 /// Magnitudes for which squared differences neither overflow nor lose much to underflow, as powers of two.
 const SAFE_EXPONENTS: std::ops::RangeInclusive<i32> = -40..=50;
+
+/// What errors call the copies.
+const TABLE: &str = "copies of the centroids";
 
 /// Which filter the assign runs.
 #[derive(Debug)]
@@ -61,14 +66,14 @@ pub struct ProductTable {
 impl<T: Float> CentroidTable<T> {
     /// `centre`: near the data, representable in `T`; `extent`: the largest magnitude that rows are known to have (a hint for
     /// scaling: larger ones only cost time).
-    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Self {
+    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Result<Self> {
         let k = rows.len() / d;
-        let mut columns = vec![0.0; k * d];
+        let mut columns = memory::zeroed(k * d, TABLE)?;
         for (j, row) in rows.chunks_exact(d).enumerate() {
             row.iter().enumerate().for_each(|(f, c)| columns[f * k + j] = c.to_f64());
         }
-        let filter = if T::IS_F32 && d <= MAX_DIFFERENCE_D { difference(rows, d, extent) } else { product(rows, d, centre) };
-        Self { k, d, rows: rows.to_vec(), columns, filter }
+        let filter = if T::IS_F32 && d <= MAX_DIFFERENCE_D { difference(rows, d, extent)? } else { product(rows, d, centre)? };
+        Ok(Self { k, d, rows: memory::copied(rows, TABLE)?, columns, filter })
     }
 
     /// Centroid `j`.
@@ -119,30 +124,30 @@ impl<T: Float> CentroidTable<T> {
     }
 }
 
-fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Filter {
+fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
     let largest = rows.iter().fold(extent, |m, c| m.max(c.to_f64().abs()));
     if largest == 0.0 {
-        return Filter::None;
+        return Ok(Filter::None);
     }
     let exponent = unit_exponent(largest);
     let exponent = if SAFE_EXPONENTS.contains(&-exponent) { 0 } else { exponent };
     if exponent > 126 {
         // float32 has no such power of two: all values are subnormal.
-        return Filter::None;
+        return Ok(Filter::None);
     }
     let scale = crate::fixed::power_of_two(exponent);
-    Filter::Difference(DifferenceTable {
-        centroids: rows.iter().map(|c| (c.to_f64() * scale) as f32).collect(),
+    Ok(Filter::Difference(DifferenceTable {
+        centroids: memory::collected(rows.iter().map(|c| (c.to_f64() * scale) as f32), TABLE)?,
         scale: scale as f32,
         bound: certify::Difference::new(d),
-    })
+    }))
 }
 
-fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Filter {
+fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Filter> {
     let k = rows.len() / d;
     let largest = (0..k * d).fold(0.0f64, |m, i| m.max((rows[i].to_f64() - centre[i % d]).abs()));
     if largest == 0.0 || !largest.is_finite() {
-        return Filter::None;
+        return Ok(Filter::None);
     }
     let exponent = unit_exponent(largest);
     let scale = crate::fixed::Scale::new(exponent);
@@ -157,8 +162,8 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Filter {
         0.5 * s
     };
     let groups = k.div_ceil(GROUP);
-    let mut packed = vec![0.0f32; groups * d * GROUP];
-    let mut half_squares = vec![f32::INFINITY; groups * GROUP];
+    let mut packed = memory::zeroed::<f32>(groups * d * GROUP, TABLE)?;
+    let mut half_squares = memory::filled(groups * GROUP, f32::INFINITY, TABLE)?;
     let mut largest_half_square = 0.0f64;
     for j in 0..k {
         let (group, lane) = (j / GROUP, j % GROUP);
@@ -172,10 +177,11 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Filter {
     // A float32 difference of two finite values may overflow. Beside such a copy a score could be plus infinity, which would
     // rule its centroid out.
     if packed.iter().any(|c| !c.is_finite()) {
-        return Filter::None;
+        return Ok(Filter::None);
     }
     let bound = certify::Expanded::new(d, (2.0 * largest_half_square).sqrt() * (1.0 + 1e-6), exponent);
-    Filter::Product(ProductTable { packed, half_squares, centre: centre.to_vec(), scale_exponent: exponent, bound })
+    let centre = memory::copied(centre, TABLE)?;
+    Ok(Filter::Product(ProductTable { packed, half_squares, centre, scale_exponent: exponent, bound }))
 }
 
 #[cfg(test)]
@@ -186,7 +192,7 @@ mod tests {
     fn scanning_in_lanes_is_the_oracle() {
         for (k, d) in [(1, 1), (31, 3), (32, 2), (33, 5), (100, 1)] {
             let rows: Vec<f32> = (0..k * d).map(|i| ((i * 7919) % 13) as f32).collect();
-            let table = CentroidTable::new(&rows, d, &vec![0.0; d], 13.0);
+            let table = CentroidTable::new(&rows, d, &vec![0.0; d], 13.0).unwrap();
             for x in 0..20 {
                 let x: Vec<f64> = (0..d).map(|f| f64::from((x * 31 + f) as u32 % 17)).collect();
                 assert_eq!(table.nearest(&x), reference::nearest(&x, &rows));

@@ -13,12 +13,16 @@
 
 use super::centroids::DifferenceTable;
 use super::simd::Vector;
+use crate::error::Result;
+use crate::memory;
 
 /// Centroids whose least score is kept.
 const GROUP: usize = 16;
+/// Most rows that are in registers at a time: four vectors of 16 lanes.
+const MOST_ROWS: usize = 64;
 
 /// What the kernel finds in a tile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Found {
     /// One a row of the tile's stride.
     pub labels: Vec<u32>,
@@ -29,9 +33,14 @@ pub struct Found {
 }
 
 impl Found {
-    /// Room for a tile of so many rows.
-    pub fn new(stride: usize) -> Self {
-        Self { labels: vec![0; stride], ..Self::default() }
+    /// Room for a tile of so many rows, and for the scores of so many centroids.
+    pub fn new(stride: usize, k: usize) -> Result<Self> {
+        const WHAT: &str = "a tile's labels";
+        Ok(Self {
+            labels: memory::zeroed(stride, WHAT)?,
+            contested: memory::with_room(stride, WHAT)?,
+            least: memory::with_room(k.div_ceil(GROUP).saturating_mul(MOST_ROWS), WHAT)?,
+        })
     }
 }
 
@@ -70,6 +79,7 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(
     let k = table.centroids.len() / D;
     let groups = k.div_ceil(GROUP);
     let width = R * V::LANES;
+    // `Found::new` left room.
     scratch.resize(groups * width, 0.0);
     for start in (0..rows).step_by(width) {
         // SAFETY: width divides 64, which divides the stride, and rows <= stride: start + width <= stride, so every load of

@@ -30,6 +30,7 @@ use super::{Assigned, Far, Scales, Session};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
 use crate::partial::{Contribution, Deltas, Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
@@ -41,6 +42,10 @@ const MAX_TASK: usize = 16_384;
 const WORKER_MEMORY: usize = 4 << 30;
 /// Arithmetic (rows x features x centroids) below which a fit stays on the calling thread.
 const SMALL_FIT: usize = 1 << 16;
+
+/// What errors call the labels and the inertia of the clusters.
+const LABELS: &str = "the labels";
+const INERTIA: &str = "the inertia of the clusters";
 
 /// A range of physical rows, and the kept row that it starts with.
 #[derive(Debug, Clone)]
@@ -83,7 +88,7 @@ struct Worker<T> {
 
 impl<'a, T: Float> CpuSession<'a, T> {
     /// A session over one part of the rows that `prepared` was learnt from.
-    pub fn new(part: Part<'a, T>, prepared: &'a Prepared, k: usize, threads: usize, set: InstructionSet) -> Self {
+    pub fn new(part: Part<'a, T>, prepared: &'a Prepared, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
         let tile_rows = Assigner::tile_rows::<T>(d, n);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
@@ -92,18 +97,19 @@ impl<'a, T: Float> CpuSession<'a, T> {
         // Enough tasks that workers finish together, whole tiles, and no more than a cache's worth of labels.
         let task =
             if threads == 1 { MAX_TASK } else { (n / (threads * 8)).clamp(tile_rows, MAX_TASK).next_multiple_of(tile_rows) };
-        let quantiser = Quantiser::new(&prepared.scales);
+        let quantiser = Quantiser::new(&prepared.scales)?;
+        let workers = (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser));
         let mut session = Self {
-            workers: (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser)).collect(),
+            workers: memory::try_collected(workers, "the threads' buffers")?,
             part,
             prepared,
             quantiser,
             set,
             k,
             d,
-            tasks: Vec::new(),
+            tasks: memory::with_room(n.div_ceil(task), "the list of tasks")?,
             labels: Vec::new(),
-            partial: Partial::new(k, d),
+            partial: Partial::new(k, d)?,
             table: None,
             seeds: None,
         };
@@ -111,32 +117,33 @@ impl<'a, T: Float> CpuSession<'a, T> {
         for start in (0..n).step_by(task) {
             let physical = start..(start + task).min(n);
             let kept = session.part.selection.count(physical.clone());
-            let positive = session.count_positive(&physical, kept);
+            let positive = session.count_positive(&physical, kept)?;
             session.tasks.push(TaskRows { physical, first, kept, positive });
             first += kept;
         }
-        session.labels = vec![UNASSIGNED; first];
-        session
+        session.labels = memory::filled(first, UNASSIGNED, LABELS)?;
+        Ok(session)
     }
 
-    fn count_positive(&mut self, physical: &Range<usize>, kept: usize) -> usize {
+    fn count_positive(&mut self, physical: &Range<usize>, kept: usize) -> Result<usize> {
         if self.prepared.weights.is_none() {
-            return kept;
+            return Ok(kept);
         }
         let mut count = 0;
-        self.visit_task(physical.clone(), |tile, _| count += tile.weights[..tile.rows].iter().filter(|w| **w > 0.0).count());
-        count
+        self.visit_task(physical.clone(), |tile, _| count += tile.weights[..tile.rows].iter().filter(|w| **w > 0.0).count())?;
+        Ok(count)
     }
 
     /// Loads the tiles of a task on the calling thread: `visit(tile, first kept row within the task)`.
-    fn visit_task(&self, physical: Range<usize>, mut visit: impl FnMut(&Tile<T>, usize)) {
+    fn visit_task(&self, physical: Range<usize>, mut visit: impl FnMut(&Tile<T>, usize)) -> Result<()> {
         let stride = self.workers[0].tile.stride;
-        let (mut tile, mut at) = (Tile::new(self.d, stride), 0);
+        let (mut tile, mut at) = (Tile::new(self.d, stride)?, 0);
         for start in physical.clone().step_by(stride) {
             tile.load(&self.part, self.prepared.weights, start..(start + stride).min(physical.end));
             visit(&tile, at);
             at += tile.rows;
         }
+        Ok(())
     }
 
     /// The physical row of a kept row.
@@ -149,11 +156,11 @@ impl<'a, T: Float> CpuSession<'a, T> {
         task.physical.clone().filter(|&i| self.part.selection.contains(i)).nth(rank).unwrap_or(task.physical.start)
     }
 
-    fn load_row(&self, row: usize) -> Tile<T> {
+    fn load_row(&self, row: usize) -> Result<Tile<T>> {
         let at = self.physical(row);
-        let mut tile = Tile::new(self.d, 1);
+        let mut tile = Tile::new(self.d, 1)?;
         tile.load(&self.part, self.prepared.weights, at..at + 1);
-        tile
+        Ok(tile)
     }
 
     /// One pass: `pass` says what is done with each tile.
@@ -174,16 +181,16 @@ impl<'a, T: Float> CpuSession<'a, T> {
 }
 
 impl<T: Float> Worker<T> {
-    fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser) -> Self {
-        Self {
-            tile: Tile::new(d, tile_rows),
-            assigner: Assigner::new::<T>(d, k, tile_rows),
-            deltas: Deltas::new(k, quantiser),
-            distances: vec![0.0; tile_rows],
+    fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser) -> Result<Self> {
+        Ok(Self {
+            tile: Tile::new(d, tile_rows)?,
+            assigner: Assigner::new::<T>(d, k, tile_rows)?,
+            deltas: Deltas::new(k, quantiser)?,
+            distances: memory::zeroed(tile_rows, "a tile's distances")?,
             inertia: Vec::new(),
             changed: 0,
             far: Vec::new(),
-        }
+        })
     }
 }
 
@@ -276,10 +283,15 @@ fn add_inertia<T: Float>(tile: &Tile<T>, labels: &[u32], distances: &[f64], scal
     }
 }
 
+/// What a list of the `count` farthest rows has room for.
+fn room_for_farthest(count: usize) -> usize {
+    2 * count + 64
+}
+
 /// Keeps the `count` farthest rows: sorts and cuts whenever twice as many have come together.
 fn keep_farthest(far: &mut Vec<Far>, count: usize, new: Far) {
     far.push(new);
-    if far.len() >= 2 * count + 64 {
+    if far.len() >= room_for_farthest(count) {
         far.sort_unstable_by(Far::order);
         far.truncate(count);
     }
@@ -303,21 +315,21 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     }
 
     fn row(&self, row: u64) -> Result<Vec<T>> {
-        Ok(self.load_row(row as usize).x)
+        Ok(self.load_row(row as usize)?.x)
     }
 
     fn start_draws(&mut self) -> Result<u128> {
         let weights = self.prepared.weights;
-        let mut totals = vec![0u128; self.tasks.len()];
+        let mut totals = memory::zeroed::<u128>(self.tasks.len(), "the list of tasks")?;
         for (task, total) in self.tasks.iter().zip(&mut totals) {
             match weights {
                 None => *total = task.kept as u128,
                 Some(scale) => self.visit_task(task.physical.clone(), |tile, _| {
                     *total += tile.weights[..tile.rows].iter().map(|w| scale.integer(*w) as u128).sum::<u128>();
-                }),
+                })?,
             }
         }
-        let seeds = Seeds::new(totals, self.labels.len());
+        let seeds = Seeds::new(totals, self.labels.len())?;
         Ok(self.seeds.insert(seeds).total())
     }
 
@@ -335,7 +347,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
                     }
                     rank = rank.wrapping_sub(1);
                 }
-            });
+            })?;
             return Ok(found.unwrap_or(task.first) as u64);
         }
         unreachable!("the rank is below the number of rows of positive weight")
@@ -356,7 +368,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
                     }
                 }
             }
-        });
+        })?;
         Ok(found.unwrap_or(task.first) as u64)
     }
 
@@ -385,9 +397,9 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
         let extent = self.prepared.lows.iter().chain(&self.prepared.highs).fold(0.0f64, |m, v| m.max(v.abs()));
-        self.table = Some(CentroidTable::new(centroids, self.d, &self.prepared.centre, extent));
+        self.table = Some(CentroidTable::new(centroids, self.d, &self.prepared.centre, extent)?);
         if want_inertia {
-            self.workers.iter_mut().for_each(|worker| worker.inertia = vec![0; self.k]);
+            self.make_room_for_inertia()?;
         }
         self.pass(Pass::Assign { want_inertia });
         let mut changed = 0;
@@ -395,7 +407,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
             worker.deltas.flush(&self.quantiser, &mut self.partial);
             changed += std::mem::take(&mut worker.changed);
         }
-        Ok(Assigned { changed, inertia: want_inertia.then(|| self.take_inertia()) })
+        Ok(Assigned { changed, inertia: want_inertia.then(|| self.take_inertia()).transpose()? })
     }
 
     fn partial(&mut self) -> Result<&Partial> {
@@ -407,15 +419,19 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     }
 
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
+        const WHAT: &str = "the farthest rows";
+        let most = room_for_farthest(count).min(self.labels.len());
+        self.workers.iter_mut().try_for_each(|worker| memory::reserve(&mut worker.far, most, WHAT))?;
         self.pass(Pass::Farthest { count, donors });
-        let mut all: Vec<Far> = self.workers.iter_mut().flat_map(|worker| std::mem::take(&mut worker.far)).collect();
+        let mut all: Vec<Far> = memory::with_room(self.workers.iter().map(|worker| worker.far.len()).sum(), WHAT)?;
+        self.workers.iter_mut().for_each(|worker| all.extend(std::mem::take(&mut worker.far)));
         all.sort_unstable_by(Far::order);
         all.truncate(count);
         Ok(all)
     }
 
     fn relocate(&mut self, row: u64, to: u32) -> Result<()> {
-        let tile = self.load_row(row as usize);
+        let tile = self.load_row(row as usize)?;
         let from = std::mem::replace(&mut self.labels[row as usize], to);
         let (contribution, mass) = contribution(&tile, 0, self.prepared);
         let deltas = &mut self.workers[0].deltas;
@@ -426,13 +442,13 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     }
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
-        self.workers.iter_mut().for_each(|worker| worker.inertia = vec![0; self.k]);
+        self.make_room_for_inertia()?;
         self.pass(Pass::Inertia { scales });
-        Ok(self.take_inertia())
+        self.take_inertia()
     }
 
     fn labels(&self) -> Result<Vec<u32>> {
-        Ok(self.labels.clone())
+        memory::copied(&self.labels, LABELS)
     }
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
@@ -441,11 +457,16 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
 }
 
 impl<T: Float> CpuSession<'_, T> {
-    fn take_inertia(&mut self) -> Vec<u128> {
-        let mut total = vec![0u128; self.k];
+    fn make_room_for_inertia(&mut self) -> Result<()> {
+        let k = self.k;
+        self.workers.iter_mut().try_for_each(|worker| memory::zeroed(k, INERTIA).map(|inertia| worker.inertia = inertia))
+    }
+
+    fn take_inertia(&mut self) -> Result<Vec<u128>> {
+        let mut total = memory::zeroed::<u128>(self.k, INERTIA)?;
         for worker in &mut self.workers {
             total.iter_mut().zip(std::mem::take(&mut worker.inertia)).for_each(|(a, b)| *a += b);
         }
-        total
+        Ok(total)
     }
 }

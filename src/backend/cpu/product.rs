@@ -18,7 +18,9 @@
 use super::centroids::{GROUP, ProductTable};
 use super::simd::Vector;
 use crate::certify::{Expanded, PANEL};
+use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::tile::Tile;
 
 /// Rows whose scores are computed together: four AVX-512 vectors.
@@ -27,7 +29,7 @@ pub const ROWS: usize = 64;
 /// bytes at a time, which no prefetcher follows over dozens of columns.
 const TILE_VALUES: usize = 1 << 16;
 /// Most rows of a tile.
-const MAX_TILE_ROWS: usize = 1_024;
+pub const MAX_TILE_ROWS: usize = 1_024;
 /// Centroids whose scores are held at a time: with 64 rows of float32 they fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
 /// Centroids that a row's list has room for.
@@ -57,17 +59,18 @@ pub struct ProductScratch {
 }
 
 impl ProductScratch {
-    pub fn new(d: usize, k: usize) -> Self {
+    pub fn new(d: usize, k: usize) -> Result<Self> {
+        const WHAT: &str = "the scores of a tile of rows";
         let panel = CENTROID_PANEL.min(k.next_multiple_of(GROUP));
-        Self {
-            copy: vec![0.0; d * ROWS],
-            scores: vec![0.0; panel * ROWS],
+        Ok(Self {
+            copy: memory::zeroed(d.saturating_mul(ROWS), WHAT)?,
+            scores: memory::zeroed(panel * ROWS, WHAT)?,
             widths: [0.0; ROWS],
             best: [0.0; ROWS],
             counts: [0; ROWS],
             reach: [[0; REACH]; ROWS],
             reach_scores: [[0.0; REACH]; ROWS],
-        }
+        })
     }
 
     /// Finds the centroids in reach of 64 rows of a tile, from row `first` on.

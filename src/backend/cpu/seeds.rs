@@ -4,9 +4,12 @@ use std::sync::Mutex;
 
 use super::TaskRows;
 use super::distances::distances_to;
+use super::product::MAX_TILE_ROWS;
 use super::simd::{InstructionSet, Task, Vector};
 use crate::distances::DistanceScale;
+use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::parallel::for_each_task;
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
@@ -22,8 +25,9 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    pub fn new(totals: Vec<u128>, rows: usize) -> Self {
-        Self { nearest: vec![f64::INFINITY; rows], totals, scale: None }
+    pub fn new(totals: Vec<u128>, rows: usize) -> Result<Self> {
+        let nearest = memory::filled(rows, f64::INFINITY, "the distances of the rows to the nearest seed")?;
+        Ok(Self { nearest, totals, scale: None })
     }
 
     pub fn total(&self) -> u128 {
@@ -118,7 +122,7 @@ impl<T: Float> Task for Gains<'_, '_, T> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let d = self.part.features.n_features();
-        let mut s = vec![0.0; self.tile.stride];
+        let mut s = [0.0; MAX_TILE_ROWS];
         let mut at = 0;
         for_each_tile(self.part, self.prepared, self.tile, self.task, |tile| {
             let nearest = &self.nearest[at..at + tile.rows];
@@ -153,7 +157,7 @@ impl<T: Float> Task for Take<'_, '_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(self) -> u128 {
-        let mut s = vec![0.0; self.tile.stride];
+        let mut s = [0.0; MAX_TILE_ROWS];
         let (mut at, mut total) = (0, 0);
         for_each_tile(self.part, self.prepared, self.tile, self.task, |tile| {
             distances_to(tile, self.centroid, &mut s);

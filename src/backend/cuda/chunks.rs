@@ -99,7 +99,7 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
     pub fn into_resident(self) -> Result<DeviceRows<T>> {
         match self {
             Self::Resident(rows) => Ok(rows),
-            Self::Streamed(_) => Err(KMeansError::NoMemory { what: "all rows at once on the GPU".into() }),
+            Self::Streamed(_) => Err(KMeansError::NoMemory { what: "all rows at once on the GPU".into(), bytes: None }),
         }
     }
 }

@@ -16,6 +16,7 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use super::kernels::KERNELS;
 use crate::backend::chunking::ALLOCATION;
 use crate::error::{KMeansError, Result};
+use crate::memory;
 
 /// Plain data that kernels read and write: any bit pattern of the right size is a value.
 ///
@@ -33,8 +34,31 @@ plain!(u8, u16, u32, u64, i32, i64, f32, f64, u128, i128);
 /// What a CUDA call that failed means for the caller.
 pub fn failed(what: &str) -> impl Fn(DriverError) -> KMeansError + '_ {
     move |error| match error.0 {
-        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => KMeansError::NoMemory { what: format!("{what} on the GPU") },
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            KMeansError::NoMemory { what: format!("{what} on the GPU").into(), bytes: None }
+        }
         _ => KMeansError::Device { what: what.to_string(), reason: format!("{error}") },
+    }
+}
+
+/// A refusal of memory on demand, which tests ask for: whatever the memory of the machine.
+pub mod refusal {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Allocations until the one that is refused.
+    static LEFT: AtomicU64 = AtomicU64::new(NEVER);
+    const NEVER: u64 = u64::MAX;
+
+    /// Has one allocation of this process refused, of device memory or of pinned memory: the first one from now on, or one that comes
+    /// after so many others. None: not any more. Returns whether the one that was to be refused last is still to come.
+    pub fn set(after: Option<u64>) -> bool {
+        LEFT.swap(after.unwrap_or(NEVER), Ordering::Relaxed) != NEVER
+    }
+
+    /// Counts an allocation, and says whether it is to be refused.
+    pub(in super::super) fn now() -> bool {
+        let count = |left| (left != NEVER).then(|| if left == 0 { NEVER } else { left - 1 });
+        LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) == Ok(0)
     }
 }
 
@@ -220,6 +244,8 @@ struct Room {
 pub struct Buffer<T> {
     address: sys::CUdeviceptr,
     len: usize,
+    /// What it is for, as errors call it.
+    what: &'static str,
     queue: Queue,
     kind: PhantomData<T>,
 }
@@ -240,12 +266,12 @@ impl Queue {
     }
 
     /// Takes room for an allocation, if there is any.
-    fn take_room(&self, bytes: usize) -> Result<()> {
+    fn take_room(&self, bytes: usize, what: &str) -> Result<()> {
         let Some(room) = &self.room else { return Ok(()) };
         let taken = room.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(allocated(bytes)));
         taken
             .map(|_| ())
-            .map_err(|left| KMeansError::NoMemory { what: format!("{bytes} bytes on the GPU, {left} of which are allowed") })
+            .map_err(|left| memory::no_memory(format!("{what} on the GPU, where {left} bytes more are allowed"), bytes as u128))
     }
 
     fn give_room_back(&self, bytes: usize) {
@@ -259,31 +285,36 @@ impl Queue {
         self.gpu.context.bind_to_thread().map_err(failed("binding the GPU"))
     }
 
-    /// Memory for `len` values, of any content.
-    pub fn alloc<T: Plain>(&self, len: usize) -> Result<Buffer<T>> {
+    /// Memory for `len` values, of any content; `what` it is for, as errors call it.
+    pub fn alloc<T: Plain>(&self, len: usize, what: &'static str) -> Result<Buffer<T>> {
         self.bind()?;
-        let bytes = len
-            .max(1)
-            .checked_mul(size_of::<T>())
-            .ok_or_else(|| KMeansError::NoMemory { what: format!("{len} values on the GPU") })?;
-        self.take_room(bytes)?;
+        let all = len.max(1) as u128 * size_of::<T>() as u128;
+        let missing = || memory::no_memory(format!("{what} on the GPU"), all);
+        let bytes = usize::try_from(all).map_err(|_| missing())?;
+        if refusal::now() {
+            return Err(missing());
+        }
+        self.take_room(bytes, what)?;
         // SAFETY: the memory is written before it is read: by a copy, by `fill`, or by the kernel that it is handed to as output.
         let address = unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }
             .inspect_err(|_| self.give_room_back(bytes))
-            .map_err(|error| failed(&format!("{bytes} bytes"))(error))?;
-        Ok(Buffer { address, len, queue: self.clone(), kind: PhantomData })
+            .map_err(|error| match error.0 {
+                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => missing(),
+                _ => failed(what)(error),
+            })?;
+        Ok(Buffer { address, len, what, queue: self.clone(), kind: PhantomData })
     }
 
     /// Memory for `len` values whose bytes are all zero.
-    pub fn zeros<T: Plain>(&self, len: usize) -> Result<Buffer<T>> {
-        let mut buffer = self.alloc(len)?;
+    pub fn zeros<T: Plain>(&self, len: usize, what: &'static str) -> Result<Buffer<T>> {
+        let mut buffer = self.alloc(len, what)?;
         buffer.fill(0)?;
         Ok(buffer)
     }
 
     /// A copy of `values` on the device.
-    pub fn upload<T: Plain>(&self, values: &[T]) -> Result<Buffer<T>> {
-        let mut buffer = self.alloc(values.len())?;
+    pub fn upload<T: Plain>(&self, values: &[T], what: &'static str) -> Result<Buffer<T>> {
+        let mut buffer = self.alloc(values.len(), what)?;
         buffer.write(0, values)?;
         Ok(buffer)
     }
@@ -411,11 +442,9 @@ impl<T: Plain> Buffer<T> {
     }
 
     /// All values.
-    pub fn to_vec(&self) -> Result<Vec<T>>
-    where
-        T: Default,
-    {
-        let mut out = vec![T::default(); self.len];
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        // SAFETY: any bytes are a value (`Plain`).
+        let mut out = unsafe { memory::zero_bytes(self.len, self.what) }?;
         self.read(0, &mut out)?;
         Ok(out)
     }

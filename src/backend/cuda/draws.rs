@@ -10,6 +10,7 @@ use super::stream::seeds::StreamedSeeds;
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::partial::UNASSIGNED;
 use crate::prepare::Prepared;
 
@@ -34,9 +35,10 @@ impl SeedLabels<'_> {
 
     /// Labels of rows.
     pub fn read(&self, rows: Range<usize>) -> Result<Vec<u32>> {
-        let mut narrow = vec![0; rows.len() * self.bytes];
+        const WHAT: &str = "the labels of some rows";
+        let mut narrow = memory::zeroed(rows.len() * self.bytes, WHAT)?;
         self.labels.read(rows.start * self.bytes, &mut narrow)?;
-        Ok(narrow.chunks_exact(self.bytes).map(widen).collect())
+        memory::collected(narrow.chunks_exact(self.bytes).map(widen), WHAT)
     }
 }
 
@@ -109,7 +111,7 @@ impl<T: Float + Plain> Draws<T> {
 pub fn row<T: Float + Plain>(chunks: &Chunks<'_, T>, row: u64) -> Result<Vec<T>> {
     match chunks {
         Chunks::Resident(rows) => seeds::row(rows, row),
-        Chunks::Streamed(stream) => Ok(stream.gather(row as usize..row as usize + 1).0),
+        Chunks::Streamed(stream) => Ok(stream.gather(row as usize..row as usize + 1)?.0),
     }
 }
 
@@ -117,6 +119,6 @@ pub fn row<T: Float + Plain>(chunks: &Chunks<'_, T>, row: u64) -> Result<Vec<T>>
 pub fn positive_row<T: Float + Plain>(chunks: &Chunks<'_, T>, rank: u64) -> Result<u64> {
     match chunks {
         Chunks::Resident(rows) => seeds::positive_row(rows, rank),
-        Chunks::Streamed(stream) => Ok(stream.positive_row(rank)),
+        Chunks::Streamed(stream) => stream.positive_row(rank),
     }
 }

@@ -18,6 +18,8 @@ mod upload;
 
 #[doc(hidden)]
 pub use chooser::CANDIDATES;
+#[doc(hidden)]
+pub use device::refusal;
 pub use device::{Gpu, Plain};
 pub use predict::DeviceTable;
 pub use prepare::DevicePasses;

@@ -28,12 +28,17 @@ use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::memory::{self, Zero};
 use crate::model::{Model, Prediction};
 use crate::predict::{ScoreScales, centroid_extents, reserve};
 use crate::prepare::passes::Passes;
 use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
 use crate::tile::Part;
 
+/// What errors call what is allocated.
+const CENTROIDS: &str = "the centroids and copies of them";
+const ANSWERS: &str = "the answers for a batch of rows";
+const INERTIA: &str = "the inertia of the clusters";
 /// A label that is none.
 const UNASSIGNED: u32 = u32::MAX;
 /// Threads of a block, and so rows of a tile, of the kernels of `kernels/predict.cu`.
@@ -128,22 +133,22 @@ impl<T: Float + Plain> DeviceTable<T> {
     pub fn new(ordinal: u32, centroids: &[T], d: usize, centre: &[f64]) -> Result<Self> {
         let queue = Gpu::get(ordinal)?.queue()?;
         let k = centroids.len() / d;
-        let mut columns = vec![T::default(); k * d];
+        let mut columns = memory::zeroed::<T>(k * d, CENTROIDS)?;
         for (j, row) in centroids.chunks_exact(d).enumerate() {
             row.iter().enumerate().for_each(|(f, c)| columns[f * k + j] = *c);
         }
         let tiled = Tiled::of(d, k, queue.gpu.shared_per_block as usize);
-        let filter = match Copies::new(centroids, d, centre, tiled.chains()) {
+        let filter = match Copies::new(centroids, d, centre, tiled.chains())? {
             None => None,
             Some(made) => Some(Filter {
-                shift: queue.upload(&made.shift)?,
+                shift: queue.upload(&made.shift, CENTROIDS)?,
                 scale: made.scale,
-                copies: queue.upload(&made.values)?,
-                half_squares: queue.upload(&made.half_squares)?,
-                bound: queue.upload(&[made.bound])?,
+                copies: queue.upload(&made.values, CENTROIDS)?,
+                half_squares: queue.upload(&made.half_squares, CENTROIDS)?,
+                bound: queue.upload(&[made.bound], CENTROIDS)?,
             }),
         };
-        let (centroids, columns) = (queue.upload(centroids)?, queue.upload(&columns)?);
+        let (centroids, columns) = (queue.upload(centroids, CENTROIDS)?, queue.upload(&columns, CENTROIDS)?);
         let table = Self { k, d, centroids, columns, filter, tiled, queue };
         table.queue.wait()?;
         Ok(table)
@@ -187,12 +192,13 @@ impl<T: Float + Plain> DeviceTable<T> {
     /// The exact labels of rows that are finite; of the others any.
     fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<Buffer<u32>> {
         let Some(filter) = &self.filter else {
-            let labels = queue.alloc(rows.n)?;
+            let labels = queue.alloc(rows.n, ANSWERS)?;
             self.nearest(queue, rows, &labels, None)?;
             return Ok(labels);
         };
-        let labels: Buffer<u32> = queue.zeros(rows.n)?;
-        let (contested, control): (Buffer<Contested>, Buffer<Control>) = (queue.alloc(rows.n)?, queue.zeros(1)?);
+        let labels: Buffer<u32> = queue.zeros(rows.n, ANSWERS)?;
+        let (contested, control): (Buffer<Contested>, Buffer<Control>) =
+            (queue.alloc(rows.n, "the rows in doubt")?, queue.zeros(1, "the rows in doubt")?);
         let argument = LabelsArgument { at: labels.at(), bytes: 4 };
         let assign = Assign {
             rows: rows.argument(),
@@ -288,16 +294,25 @@ impl<T: Float + Plain> DeviceTable<T> {
     }
 }
 
+/// Makes room for the answers of a batch of this length: the first is the longest.
+fn resize<R: Zero>(here: &mut Vec<R>, len: usize) -> Result<()> {
+    if here.len() < len {
+        *here = memory::zeroed(len, ANSWERS)?;
+    }
+    here.truncate(len);
+    Ok(())
+}
+
 /// The labels of the rows.
 pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
     let n = features.n_rows();
     let (queue, mut out, mut here) = (table.queue()?, reserve(n, 1)?, Vec::new());
     for range in table.batches(Job::Labels, n) {
-        let features = features.slice(range.clone());
+        let features = features.slice(range.clone())?;
         let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
         let labels = table.assign(&queue, &rows)?;
         table.blank(&queue, &rows, Some(&labels), None)?;
-        here.resize(range.len(), 0u32);
+        resize(&mut here, range.len())?;
         labels.read(0, &mut here)?;
         out.extend(here.iter().map(|&label| (label != UNASSIGNED).then_some(label)));
         features.for_each_null(0..range.len(), |_, i| out[range.start + i] = None);
@@ -311,15 +326,15 @@ pub fn nearest<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_,
     let (queue, mut out) = (table.queue()?, reserve(n, 1)?);
     let (mut labels_here, mut distances_here, mut seconds_here) = (Vec::new(), Vec::new(), Vec::new());
     for range in table.batches(Job::Nearest, n) {
-        let (features, len) = (features.slice(range.clone()), range.len());
+        let (features, len) = (features.slice(range.clone())?, range.len());
         let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
-        let labels = queue.alloc(len)?;
-        let (distances, seconds) = (queue.alloc(len)?, queue.alloc(len)?);
+        let labels = queue.alloc(len, ANSWERS)?;
+        let (distances, seconds) = (queue.alloc(len, ANSWERS)?, queue.alloc(len, ANSWERS)?);
         table.nearest(&queue, &rows, &labels, Some([&distances, &seconds]))?;
         table.blank(&queue, &rows, Some(&labels), None)?;
-        labels_here.resize(len, 0u32);
-        distances_here.resize(len, 0.0f64);
-        seconds_here.resize(len, 0.0f64);
+        resize(&mut labels_here, len)?;
+        resize(&mut distances_here, len)?;
+        resize(&mut seconds_here, len)?;
         labels.read(0, &mut labels_here)?;
         distances.read(0, &mut distances_here)?;
         seconds.read(0, &mut seconds_here)?;
@@ -339,9 +354,9 @@ pub fn distances<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'
     let (queue, mut out) = (table.queue()?, reserve(n, k)?);
     out.resize(n * k, f64::NAN);
     for range in table.batches(Job::Distances, n) {
-        let features = features.slice(range.clone());
+        let features = features.slice(range.clone())?;
         let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
-        let distances: Buffer<f64> = queue.alloc(range.len() * k)?;
+        let distances: Buffer<f64> = queue.alloc(range.len() * k, ANSWERS)?;
         let (rows_argument, columns) = (rows.argument(), table.columns.at());
         let argument = DistancesArgument { rows: rows_argument, columns, out: distances.at(), k: k as i32, unused: 0 };
         let tiles = range.len().div_ceil(ROWS as usize).saturating_mul(k.div_ceil(WIDTH));
@@ -373,7 +388,7 @@ pub fn inertia<T: Float + Plain>(
     if survey.bad > 0 {
         survey = passes.skip_bad(survey)?;
     }
-    let [mut lows, mut highs] = centroid_extents(model);
+    let [mut lows, mut highs] = centroid_extents(model)?;
     for (f, column) in survey.columns.iter().enumerate() {
         lows[f] = lows[f].min(column.low);
         highs[f] = highs[f].max(column.high);
@@ -391,7 +406,7 @@ pub fn inertia<T: Float + Plain>(
     }
     let rows = passes.into_chunks().into_resident()?;
     let labels = table.assign(&queue, &rows)?;
-    let centroids = queue.upload(&model.centroids)?;
+    let centroids = queue.upload(&model.centroids, CENTROIDS)?;
     let total = |scale: DistanceScale| table.total_distance(&queue, &rows, &labels, &centroids, scale);
     let first = DistanceSum { total: total(scales.distances)?, scale: scales.distances };
     Ok(first.precise(survey.positive, total)?.to_f64())
@@ -407,7 +422,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         centroids: &Buffer<T>,
         scale: DistanceScale,
     ) -> Result<u128> {
-        let pending = queue.zeros::<u64>(4 * self.k)?;
+        let pending = queue.zeros::<u64>(4 * self.k, INERTIA)?;
         let table_copies = copies(self.k * 2, TABLE_BYTES, MOST_TABLE_BYTES);
         let argument = Inertia {
             rows: rows.argument(),

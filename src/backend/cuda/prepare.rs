@@ -11,9 +11,10 @@ use super::rows::RowsArgument;
 use crate::backend::chunking::{Chunking, MOST_ROWS};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
+use crate::memory;
 use crate::prepare::passes::Passes;
 use crate::prepare::quanta::Counts;
-use crate::prepare::survey::{Extent, Survey, select_finite};
+use crate::prepare::survey::{EXTENTS, Extent, Survey, select_finite};
 use crate::prepare::variance::Moments;
 use crate::tile::{Part, WeightScale};
 
@@ -114,6 +115,9 @@ struct VarianceArgument {
     chunk: u64,
 }
 
+/// What errors call what is learnt about the weights.
+const POSITIVE: &str = "the counts of positive weights";
+
 /// How many rows there are in consecutive ranges, and how many of these have a positive weight.
 type PositiveRows = Vec<(usize, u64)>;
 
@@ -142,7 +146,7 @@ impl Cut {
 }
 
 fn too_many(what: &str) -> KMeansError {
-    KMeansError::NoMemory { what: format!("so many {what} on one GPU") }
+    KMeansError::NoMemory { what: format!("so many {what} on one GPU").into(), bytes: None }
 }
 
 impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
@@ -181,13 +185,13 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         self.chunks = None;
         let kept: usize = self.parts.iter().map(|part| part.selection.count(0..part.features.n_rows())).sum();
         if kept == 0 {
-            return Ok(Survey::empty(self.n_features()));
+            return Survey::empty(self.n_features());
         }
         if self.chunking.is_none() && kept as u64 > MOST_ROWS {
             return Err(too_many("rows"));
         }
         self.chunks = Some(Chunks::new(&self.queue, self.parts, self.chunking)?);
-        let mut survey = Survey::empty(self.n_features());
+        let mut survey = Survey::empty(self.n_features())?;
         // Chunk by chunk: where it begins, and how many rows of positive weight there are in how many rows.
         let mut positive: Vec<(usize, PositiveRows)> = Vec::new();
         self.chunks().visit(|chunk| {
@@ -198,12 +202,12 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
             // The host counts them.
             here.bad = u64::from(!(columns_finite && weights_finite));
             survey.merge(&here);
-            positive.push((chunk.first, counts));
+            memory::push(&mut positive, (chunk.first, counts), POSITIVE)?;
             Ok(())
         })?;
         if let Some(Chunks::Streamed(stream)) = &mut self.chunks {
             positive.sort_unstable();
-            stream.set_positive(positive.into_iter().flat_map(|(_, counts)| counts).collect());
+            stream.set_positive(memory::collected(positive.into_iter().flat_map(|(_, counts)| counts), POSITIVE)?);
         }
         Ok(survey)
     }
@@ -212,20 +216,20 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     fn extents(&self, kernel: &str, chunk: &Chunk<'_, T>) -> Result<(Vec<Extent>, f64, bool)> {
         let rows = chunk.rows;
         let cut = Cut::new(rows.n, rows.d);
-        let pieces: Buffer<ChunkExtent> = self.queue.alloc(cut.chunks * rows.d)?;
+        let pieces: Buffer<ChunkExtent> = self.queue.alloc(cut.chunks.saturating_mul(rows.d), EXTENTS)?;
         let argument = SurveyArgument { rows: rows.argument(), extents: pieces.at(), chunk: cut.chunk as u64 };
         // SAFETY: `Survey`; a block writes the extent of its number, and reads rows that the stride has room for.
         unsafe { self.launch(kernel, cut, rows.d, &argument)? };
-        Ok(merge(&pieces.to_vec()?, rows.d))
+        merge(&pieces.to_vec()?, rows.d)
     }
 
     /// What the weights say, whether all are finite, and how many are positive of so many.
     fn survey_weights(&self, chunk: &Chunk<'_, T>) -> Result<(Survey, bool, PositiveRows)> {
         let rows = chunk.rows;
-        let empty = Survey::empty(0);
+        let empty = Survey::empty(0)?;
         let Some(w) = &rows.weights else { return Ok((Survey { positive: rows.n as u64, ..empty }, true, Vec::new())) };
         let cut = Cut::new(rows.n, 1);
-        let pieces: Buffer<WeightFacts> = self.queue.alloc(cut.chunks)?;
+        let pieces: Buffer<WeightFacts> = self.queue.alloc(cut.chunks, POSITIVE)?;
         let argument = WeightSurveyArgument { w: w.at(), facts: pieces.at(), n: rows.n as u64, chunk: cut.chunk as u64 };
         let kernel = self.queue.gpu.kernel("prepare", "weight_survey")?;
         // SAFETY: `WeightSurvey`; a block writes the facts of its number.
@@ -240,14 +244,14 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
             ..empty
         };
         let lengths = (0..rows.n).step_by(cut.chunk).map(|first| cut.chunk.min(rows.n - first));
-        let positive = lengths.zip(&facts).map(|(len, facts)| (len, facts.positive)).collect();
+        let positive = memory::collected(lengths.zip(&facts).map(|(len, facts)| (len, facts.positive)), POSITIVE)?;
         Ok((survey, facts.iter().all(|facts| facts.not_finite == 0), positive))
     }
 }
 
 /// Merges the chunks of `d` columns, column by column: extents, the largest magnitude of all, and whether all is finite.
-fn merge(chunks: &[ChunkExtent], d: usize) -> (Vec<Extent>, f64, bool) {
-    let mut columns = vec![Extent::EMPTY; d];
+fn merge(chunks: &[ChunkExtent], d: usize) -> Result<(Vec<Extent>, f64, bool)> {
+    let mut columns = memory::filled(d, Extent::EMPTY, EXTENTS)?;
     let (mut largest, mut finite) = (0.0f64, true);
     for chunks in chunks.chunks_exact(d) {
         for (column, chunk) in columns.iter_mut().zip(chunks) {
@@ -258,7 +262,7 @@ fn merge(chunks: &[ChunkExtent], d: usize) -> (Vec<Extent>, f64, bool) {
             finite &= chunk.not_finite == 0;
         }
     }
-    (columns, largest, finite)
+    Ok((columns, largest, finite))
 }
 
 impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
@@ -270,13 +274,13 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
         let nulls = |part: &Part<'_, T>| part.features.has_nulls() || part.weights.as_ref().is_some_and(|w| w.has_nulls());
         if self.parts.iter().any(nulls) {
             let weighted = self.parts.iter().any(|part| part.weights.is_some());
-            return Ok(Survey { bad: 1, any_negative_weight: weighted, ..Survey::empty(self.n_features()) });
+            return Ok(Survey { bad: 1, any_negative_weight: weighted, ..Survey::empty(self.n_features())? });
         }
         self.send()
     }
 
     fn skip_bad(&mut self, _: Survey) -> Result<Survey> {
-        select_finite(self.parts);
+        select_finite(self.parts)?;
         let survey = self.send()?;
         debug_assert_eq!(survey.bad, 0);
         let kept = self.chunks.as_ref().map_or(0, |chunks| chunks.n() as u64);
@@ -290,7 +294,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
     }
 
     fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
-        let mut all = vec![Extent::EMPTY; self.n_features()];
+        let mut all = memory::filled(self.n_features(), Extent::EMPTY, EXTENTS)?;
         self.chunks().visit(|chunk| {
             let (here, ..) = self.extents("weighted_extents", chunk)?;
             all.iter_mut().zip(&here).for_each(|(all, here)| all.merge(here));
@@ -301,8 +305,9 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
 
     /// Weights are 1 or 0 wherever values and contributions are the same.
     fn count_small(&mut self, largest: &[Option<f64>], _weighted: bool) -> Result<Vec<Counts>> {
-        let largest: Vec<f64> = largest.iter().map(|largest| largest.unwrap_or(-1.0)).collect();
-        let (largest, counts) = (self.queue.upload(&largest)?, self.queue.zeros::<u64>(3 * self.n_features())?);
+        const WHAT: &str = "the quanta of the columns";
+        let largest = memory::collected(largest.iter().map(|largest| largest.unwrap_or(-1.0)), WHAT)?;
+        let (largest, counts) = (self.queue.upload(&largest, WHAT)?, self.queue.zeros::<u64>(3 * self.n_features(), WHAT)?);
         self.chunks().visit(|Chunk { rows, .. }| {
             let cut = Cut::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
@@ -310,17 +315,18 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
             // SAFETY: `CountSmall`; d thresholds are read, 3 d counts added to, rows read that the stride has room for.
             unsafe { self.launch("count_small", cut, rows.d, &argument) }
         })?;
-        Ok(counts.to_vec()?.as_chunks().0.to_vec())
+        memory::copied(counts.to_vec()?.as_chunks().0, WHAT)
     }
 
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
+        const WHAT: &str = "the variances of the columns";
         let moments = moments.iter().map(|m| MomentsArgument {
             middle: m.middle,
             first: Factors::from(&m.first),
             second: Factors::from(&m.second),
         });
-        let moments = self.queue.upload(&moments.collect::<Vec<_>>())?;
-        let sums = self.queue.zeros::<i128>(2 * self.n_features())?;
+        let moments = self.queue.upload(&memory::collected(moments, WHAT)?, WHAT)?;
+        let sums = self.queue.zeros::<i128>(2 * self.n_features(), WHAT)?;
         self.chunks().visit(|Chunk { rows, .. }| {
             let cut = Cut::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
@@ -328,7 +334,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
             // SAFETY: `Variance`; d moments are read, 2 d sums added to, rows read that the stride has room for.
             unsafe { self.launch("variance", cut, rows.d, &argument) }
         })?;
-        Ok(sums.to_vec()?.as_chunks().0.to_vec())
+        memory::copied(sums.to_vec()?.as_chunks().0, WHAT)
     }
 }
 
@@ -362,11 +368,11 @@ mod tests {
         };
         let none =
             ChunkExtent { low: f64::INFINITY, high: f64::NEG_INFINITY, smallest: f64::INFINITY, ..ChunkExtent::default() };
-        let (columns, largest, finite) = merge(&[chunk(-3.0, 1.0, 9.0, 0), none, chunk(2.0, 2.5, 2.5, 0), none], 2);
+        let (columns, largest, finite) = merge(&[chunk(-3.0, 1.0, 9.0, 0), none, chunk(2.0, 2.5, 2.5, 0), none], 2).unwrap();
         assert_eq!((columns[0].low, columns[0].high, columns[0].largest, columns[0].sum), (-3.0, 2.5, 3.0, 3.5));
         assert_eq!((columns[1].largest, columns[1].smallest), (0.0, f64::INFINITY));
         assert!(largest == 9.0 && finite);
-        assert!(!merge(&[none, chunk(0.0, 1.0, 1.0, 1)], 2).2);
+        assert!(!merge(&[none, chunk(0.0, 1.0, 1.0, 1)], 2).unwrap().2);
     }
 
     #[test]

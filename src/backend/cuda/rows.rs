@@ -4,10 +4,14 @@ use super::device::{Buffer, Plain, Queue};
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::memory;
 use crate::tile::WeightScale;
 
 /// The stride is a multiple of this, so that every column is aligned and kernels may read whole tiles.
 pub const ROW_ALIGNMENT: usize = 1_024;
+
+/// What errors call the zeros between columns.
+const PADDING: &str = "the padding of the rows";
 
 /// Kept rows on the device. Columns are zero from row `n` to the stride.
 pub struct DeviceRows<T> {
@@ -64,9 +68,10 @@ impl<T: Float + Plain> DeviceRows<T> {
     /// Room for `n` rows of `d` features; only the padding is written.
     pub fn new(queue: &Queue, n: usize, d: usize, weighted: bool) -> Result<Self> {
         let stride = n.next_multiple_of(ROW_ALIGNMENT).max(ROW_ALIGNMENT);
-        let mut x = queue.alloc(stride * d)?;
-        let mut weights = if weighted { Some(queue.alloc(stride)?) } else { None };
-        let (zeros, no_weights) = (vec![T::default(); stride - n], vec![0.0; stride - n]);
+        let mut x = queue.alloc(stride.saturating_mul(d), "the rows")?;
+        let mut weights = if weighted { Some(queue.alloc(stride, "the weights")?) } else { None };
+        // Less than a tile, unless there are no rows.
+        let (zeros, no_weights) = (memory::zeroed(stride - n, PADDING)?, memory::zeroed(stride - n, PADDING)?);
         for f in 0..d {
             x.write(f * stride + n, &zeros)?;
         }

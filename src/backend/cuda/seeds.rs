@@ -137,6 +137,10 @@ struct GainsArgument {
     unused: i32,
 }
 
+/// What errors call the totals of ranges of rows, and the rows that are drawn.
+const TOTALS: &str = "the totals of the draws";
+const CANDIDATES: &str = "the rows drawn";
+
 // ---- the state -----------------------------------------------------------------------------------------------------------
 
 impl<T: Float + Plain> DeviceSeeds<T> {
@@ -147,9 +151,9 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             weights,
             scale: (&DistanceScale::NONE).into(),
             ranges,
-            nearest: rows.queue.alloc(rows.stride)?,
+            nearest: rows.queue.alloc(rows.stride, "the distances of the rows to the nearest seed")?,
             taken: false,
-            totals: rows.queue.alloc(ranges.count)?,
+            totals: rows.queue.alloc(ranges.count, TOTALS)?,
             total: rows.n as u128,
             kind: std::marker::PhantomData,
         };
@@ -194,13 +198,13 @@ impl<T: Float + Plain> DeviceSeeds<T> {
 
     /// For each candidate (`(m, d)`, row-major), by how much it would lower the total.
     pub fn gains(&mut self, rows: &DeviceRows<T>, candidates: &[T]) -> Result<Vec<u128>> {
-        self.gains_of(rows, &rows.queue.upload(candidates)?)?.to_vec()
+        self.gains_of(rows, &rows.queue.upload(candidates, CANDIDATES)?)?.to_vec()
     }
 
     fn gains_of(&self, rows: &DeviceRows<T>, candidates: &Buffer<T>) -> Result<Buffer<u128>> {
         assert!(self.taken, "a gain is over a centroid taken before");
         let (queue, m) = (&rows.queue, candidates.len() / rows.d);
-        let gains = queue.zeros(m)?;
+        let gains = queue.zeros(m, CANDIDATES)?;
         for first in (0..m).step_by(MOST_AT_ONCE) {
             let here = (m - first).min(MOST_AT_ONCE);
             let suffix = if T::IS_F32 { "f32" } else { "f64" };
@@ -227,7 +231,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         assert_eq!(centroid.len(), rows.d);
         self.scale = (&scale).into();
         let queue = &rows.queue;
-        let (centroid, total) = (queue.upload(centroid)?, queue.zeros::<u128>(1)?);
+        let (centroid, total) = (queue.upload(centroid, "a centroid")?, queue.zeros::<u128>(1, TOTALS)?);
         let kernel = queue.gpu.kernel("seed", if T::IS_F32 { "seed_take_f32" } else { "seed_take_f64" })?;
         let blocks = self.ranges.count.min(queue.gpu.resident_blocks(kernel, THREADS, 0)? as usize) as u32;
         let argument = TakeArgument {
@@ -260,7 +264,7 @@ fn gains_blocks(n: usize, resident: u32) -> u32 {
 /// The values of a row.
 pub fn row<T: Float + Plain>(rows: &DeviceRows<T>, row: u64) -> Result<Vec<T>> {
     assert!(row < rows.n as u64, "row {row} of {}", rows.n);
-    let values = rows.queue.alloc(rows.d)?;
+    let values = rows.queue.alloc(rows.d, "a row")?;
     let argument = RowArgument { rows: rows.argument(), values: values.at(), row };
     let kernel = rows.queue.gpu.kernel("seed", if T::IS_F32 { "seed_row_f32" } else { "seed_row_f64" })?;
     // SAFETY: `Row`; d values are written, of a row that is there.
@@ -274,7 +278,7 @@ pub fn positive_row<T: Float + Plain>(rows: &DeviceRows<T>, rank: u64) -> Result
         return Ok(rank);
     }
     let ranges = Ranges::new(rows.n);
-    let (draws, counts) = (draws(rows, ranges, Draw::Positive), rows.queue.alloc(ranges.count)?);
+    let (draws, counts) = (draws(rows, ranges, Draw::Positive), rows.queue.alloc(ranges.count, TOTALS)?);
     totals(&rows.queue, draws, &counts)?;
     Ok(search(rows, draws, &counts, &[u128::from(rank)])?.rows.to_vec()?[0])
 }
@@ -295,7 +299,7 @@ fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind: Draw) -> 
 /// Writes the total draw weight of each range; returns that of all.
 fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>) -> Result<u128> {
     assert!(totals.len() >= draws.ranges as usize);
-    let total = queue.zeros::<u128>(1)?;
+    let total = queue.zeros::<u128>(1, TOTALS)?;
     let argument = TotalsArgument { draws, totals: totals.at(), total: total.at() };
     let kernel = queue.gpu.kernel("seed", "seed_totals")?;
     // SAFETY: `Totals`; one total is written a range (asserted).
@@ -308,7 +312,7 @@ pub fn weight_totals<T: Float + Plain>(rows: &DeviceRows<T>, scale: WeightScale,
     let ranges = Ranges { rows: range, count: rows.n.div_ceil(range) };
     let weight_to_integer = power_of_two(53 - scale.exponent);
     let draws = DrawsArgument { weight_to_integer, ..draws(rows, ranges, Draw::Weight) };
-    let total = rows.queue.zeros::<u128>(1)?;
+    let total = rows.queue.zeros::<u128>(1, TOTALS)?;
     let kernel = rows.queue.gpu.kernel("seed", "seed_totals")?;
     // SAFETY: `Totals`; one total is written a range, which is the caller's promise.
     unsafe { rows.queue.launch(kernel, draws.ranges, 256, 0, &TotalsArgument { draws, totals, total: total.at() }) }
@@ -329,8 +333,8 @@ fn search<T: Float + Plain>(
     targets: &[u128],
 ) -> Result<Found<T>> {
     let (queue, m) = (&rows.queue, targets.len());
-    let found = Found { rows: queue.alloc(m)?, values: queue.alloc(m * rows.d)? };
-    let targets = queue.upload(targets)?;
+    let found = Found { rows: queue.alloc(m, CANDIDATES)?, values: queue.alloc(m * rows.d, CANDIDATES)? };
+    let targets = queue.upload(targets, CANDIDATES)?;
     let argument = SearchArgument {
         rows: rows.argument(),
         draws,

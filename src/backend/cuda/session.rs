@@ -37,6 +37,7 @@ use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::memory;
 use crate::partial::Partial;
 use crate::prepare::Prepared;
 
@@ -365,8 +366,9 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
             }
             let control = self.control()?;
             let done = control.iteration - first;
-            let mut records = vec![Record::default(); done as usize];
+            let mut records = memory::filled(done as usize, Record::default(), "the history")?;
             self.records.read(0, &mut records)?;
+            memory::reserve(&mut progress.done, records.len(), "the history")?;
             progress.done.extend(records.iter().map(|record| Iteration {
                 changed: record.changed,
                 shift: record.shift,
@@ -394,7 +396,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     fn partial(&mut self) -> Result<&Partial> {
         if self.partial.is_none() {
             let sums = self.sums.to_vec()?;
-            let mut partial = Partial::new(self.k, self.d);
+            let mut partial = Partial::new(self.k, self.d)?;
             partial.rows = self.cluster_rows.to_vec()?;
             for (j, row) in sums.chunks_exact(self.columns).enumerate() {
                 partial.sums[j * self.d..][..self.d].copy_from_slice(&row[..self.d]);
@@ -409,7 +411,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn sizes(&mut self) -> Result<Vec<u64>> {
-        Ok(self.cluster_rows.to_vec()?.into_iter().map(|rows| rows as u64).collect())
+        memory::collected(self.cluster_rows.to_vec()?.into_iter().map(|rows| rows as u64), "the sizes of the clusters")
     }
 
     fn clear_dirty(&mut self) {}

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::CudaEvent;
 
-use self::order::{held_after, visits};
+use self::order::{VISITS, held_after, visits};
 use self::sweep::Sweep;
 use super::chunks::Chunk;
 use super::device::{Plain, Queue, failed};
@@ -33,6 +33,7 @@ use super::upload::{Carrier, Source, Staging, UploadPlan};
 use crate::backend::chunking::{Chunking, piece_bytes};
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::tile::{Part, WeightScale};
 
 /// Bytes of a lane's piece that are worth a lane.
@@ -83,12 +84,12 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
     pub fn new(queue: &Queue, parts: &[Part<'a, T>], chunking: Chunking) -> Result<Self> {
         let d = parts.first().map_or(0, |part| part.features.n_features());
         let weighted = parts.iter().any(|part| part.weights.is_some());
-        let sources = Source::all(parts);
+        let sources = Source::all(parts)?;
         let (n, chunk_rows) = (Source::count(&sources), chunking.rows as usize);
         let staging = Staging::of(&queue.gpu);
         let count = (chunking.buffers as usize).min(n.div_ceil(chunk_rows)).max(1);
         let event = || queue.gpu.context.new_event(None).map_err(failed("making an event"));
-        let (mut buffers, mut events) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let (mut buffers, mut events) = (memory::with_room(count, VISITS)?, memory::with_room(count, VISITS)?);
         for _ in 0..count {
             buffers.push(Held { rows: DeviceRows::new(queue, chunk_rows, d, weighted)?, chunk: None, rounded: false });
             let arrived = (0..staging.plan.lanes.max(1)).map(|_| event()).collect::<Result<_>>()?;
@@ -144,13 +145,13 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let Ring { buffers, upwards, weights } = &mut *ring;
         // Where a pass breaks off, nobody knows what they hold.
-        let held: Vec<_> = buffers.iter_mut().map(|held| held.chunk.take()).collect();
-        let visits = visits(&held, self.chunks(), *upwards);
+        let held = memory::collected(buffers.iter_mut().map(|held| held.chunk.take()), VISITS)?;
+        let visits = visits(&held, self.chunks(), *upwards)?;
         let sent = visits.iter().filter(|visit| visit.load.is_some());
         let plan = self.plan(sent.map(|visit| self.rows_of(visit.chunk).len()).sum());
         let carrier = Carrier::new(&self.queue.gpu, &self.sources, plan.slot, self.weighted)?;
-        let places = buffers.iter().map(|held| held.rows.place()).collect();
-        let sweep = Sweep::new(&carrier, &self.events, places, &visits, |chunk| self.rows_of(chunk));
+        let places = memory::collected(buffers.iter().map(|held| held.rows.place()), VISITS)?;
+        let sweep = Sweep::new(&carrier, &self.events, places, &visits, |chunk| self.rows_of(chunk))?;
         sweep.run(&self.queue, &self.staging, plan.lanes, |visit| {
             let (rows, held) = (self.rows_of(visit.chunk), &mut buffers[visit.buffer]);
             held.rows.n = rows.len();
@@ -164,7 +165,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
             }
             work(&Chunk { first: rows.start, rows: &held.rows })
         })?;
-        for (held, chunk) in buffers.iter_mut().zip(held_after(&held, &visits)) {
+        for (held, chunk) in buffers.iter_mut().zip(held_after(&held, &visits)?) {
             held.chunk = chunk;
         }
         *upwards = !*upwards;
@@ -184,9 +185,11 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
     }
 
     /// Kept rows `rows` from host memory: their values, row-major, and their weights as they were given.
-    pub fn gather(&self, rows: Range<usize>) -> (Vec<T>, Vec<f64>) {
-        let (mut values, mut weights) = (vec![T::default(); rows.len() * self.d], vec![1.0; rows.len()]);
-        let mut column = Vec::new();
+    pub fn gather(&self, rows: Range<usize>) -> Result<(Vec<T>, Vec<f64>)> {
+        const WHAT: &str = "a range of rows";
+        let mut values = memory::zeroed(rows.len() * self.d, WHAT)?;
+        let mut weights = memory::filled(rows.len(), 1.0, WHAT)?;
+        let mut column = memory::with_room(rows.len(), WHAT)?;
         for source in &self.sources {
             let (own, at) = source.overlap(&rows);
             if own.is_empty() {
@@ -206,21 +209,21 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
                 out.iter_mut().skip(f).step_by(self.d).zip(&column).for_each(|(out, value)| *out = *value);
             }
         }
-        (values, weights)
+        Ok((values, weights))
     }
 
     /// The `rank`th row of positive weight.
-    pub fn positive_row(&self, mut rank: u64) -> u64 {
+    pub fn positive_row(&self, mut rank: u64) -> Result<u64> {
         if !self.weighted {
-            return rank;
+            return Ok(rank);
         }
         let mut first = 0;
         for &(len, positive) in &self.positive {
             if rank < positive {
-                let (_, weights) = self.gather(first..first + len);
+                let (_, weights) = self.gather(first..first + len)?;
                 let mut rows = (first as u64..).zip(weights).filter(|(_, weight)| *weight > 0.0);
                 if let Some((row, _)) = rows.nth(rank as usize) {
-                    return row;
+                    return Ok(row);
                 }
             }
             (rank, first) = (rank - positive, first + len);

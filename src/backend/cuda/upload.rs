@@ -48,12 +48,12 @@ pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<
 fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &Staging) -> Result<DeviceRows<T>> {
     let d = parts.first().map_or(0, |part| part.features.n_features());
     let weighted = parts.iter().any(|part| part.weights.is_some());
-    let sources = Source::all(parts);
+    let sources = Source::all(parts)?;
     let n = Source::count(&sources);
     let rows = DeviceRows::new(queue, n, d, weighted)?;
     let plan = staging.plan.for_bytes(n * (d * size_of::<T>() + if weighted { size_of::<f64>() } else { 0 }));
     let carrier = Carrier::new(&queue.gpu, &sources, plan.slot, weighted)?;
-    let tasks = carrier.tasks(0..n);
+    let tasks = carrier.tasks(0..n)?;
     if tasks.is_empty() {
         return Ok(rows);
     }
@@ -117,7 +117,7 @@ impl<T: Float + Plain> Work<'_, '_, T> {
 pub fn pinned_ceiling(queue: &Queue) -> Result<f64> {
     const BYTES: usize = 256 << 20;
     const COPIES: usize = 8;
-    let target = queue.alloc::<u8>(BYTES)?;
+    let target = queue.alloc::<u8>(BYTES, "a measurement")?;
     let mut source = Pinned::new(&queue.gpu, BYTES)?;
     let strips = [Strips { from: 0, width: BYTES, count: 1, to: target.at(), pitch: BYTES }];
     let mut copy = |times: usize| -> Result<f64> {

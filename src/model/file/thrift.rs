@@ -7,8 +7,14 @@
 //!
 //! Metadata are in Thrift's compact protocol: a struct is a list of fields, each with a byte of its number (as the difference
 //! to the last one's) and its type; a zero ends it.
+//!
+//! A file may have holes, which read as zeros and take no room on the disk. None of what is walked can be one: text holds no NUL,
+//! an entry of a list of structs has a field, and lists of anything else are short. So a walk ends where a hole begins, and what
+//! was read until then was written by someone.
 
-use Shape::{Bool, Byte, Bytes, Int, Kept, List, Struct, Zero};
+use std::io::Read;
+
+use Shape::{Bool, Byte, Int, Kept, List, Raw, Struct, Text, Zero};
 
 /// What may stand somewhere.
 enum Shape {
@@ -20,11 +26,17 @@ enum Shape {
     Kept,
     /// The integer 0.
     Zero,
-    Bytes,
+    /// Bytes without a zero.
+    Text,
+    /// A few bytes.
+    Raw,
     List(&'static Shape),
     /// Fields by their numbers, any of which may be missing.
     Struct(&'static [(u8, Shape)]),
 }
+
+/// Bytes of [`Raw`], and entries of a list that is not one of structs: the parts of a column's path, its encodings.
+const SHORT: usize = 64;
 
 const EMPTY: Shape = Struct(&[]);
 const TIME: Shape = Struct(&[(1, Bool), (2, Struct(&[(1, EMPTY), (2, EMPTY), (3, EMPTY)]))]);
@@ -46,15 +58,15 @@ const LOGICAL_TYPE: Shape = Struct(&[
 ]);
 /// Kept: the number of children.
 const SCHEMA_ELEMENT: Shape =
-    Struct(&[(1, Int), (2, Int), (3, Int), (4, Bytes), (5, Kept), (6, Int), (7, Int), (8, Int), (9, Int), (10, LOGICAL_TYPE)]);
-const KEY_VALUE: Shape = Struct(&[(1, Bytes), (2, Bytes)]);
-const STATISTICS: Shape = Struct(&[(1, Bytes), (2, Bytes), (3, Int), (4, Int), (5, Bytes), (6, Bytes), (7, Bool), (8, Bool)]);
+    Struct(&[(1, Int), (2, Int), (3, Int), (4, Text), (5, Kept), (6, Int), (7, Int), (8, Int), (9, Int), (10, LOGICAL_TYPE)]);
+const KEY_VALUE: Shape = Struct(&[(1, Text), (2, Text)]);
+const STATISTICS: Shape = Struct(&[(1, Raw), (2, Raw), (3, Int), (4, Int), (5, Raw), (6, Raw), (7, Bool), (8, Bool)]);
 const SIZE_STATISTICS: Shape = Struct(&[(1, Int), (2, List(&Int)), (3, List(&Int))]);
 const PAGE_ENCODING: Shape = Struct(&[(1, Int), (2, Int), (3, Int)]);
 const COLUMN: Shape = Struct(&[
     (1, Int),
     (2, List(&Int)),
-    (3, List(&Bytes)),
+    (3, List(&Text)),
     (4, Int),
     (5, Int),
     (6, Int),
@@ -69,7 +81,7 @@ const COLUMN: Shape = Struct(&[
     (15, Int),
     (16, SIZE_STATISTICS),
 ]);
-const COLUMN_CHUNK: Shape = Struct(&[(1, Bytes), (2, Int), (3, COLUMN), (4, Int), (5, Int), (6, Int), (7, Int)]);
+const COLUMN_CHUNK: Shape = Struct(&[(1, Text), (2, Int), (3, COLUMN), (4, Int), (5, Int), (6, Int), (7, Int)]);
 const SORTING_COLUMN: Shape = Struct(&[(1, Int), (2, Bool), (3, Bool)]);
 const ROW_GROUP: Shape =
     Struct(&[(1, List(&COLUMN_CHUNK)), (2, Int), (3, Int), (4, List(&SORTING_COLUMN)), (5, Int), (6, Int), (7, Int)]);
@@ -80,7 +92,7 @@ const FILE: Shape = Struct(&[
     (3, Int),
     (4, List(&ROW_GROUP)),
     (5, List(&KEY_VALUE)),
-    (6, Bytes),
+    (6, Text),
     (7, List(&COLUMN_ORDER)),
 ]);
 /// A data page of plain values. Kept: its bytes and its values.
@@ -89,18 +101,71 @@ const PAGE: Shape =
 
 /// The type of a struct.
 const STRUCT: u8 = 12;
-/// A file's end: the length of the footer, and the mark.
-const END: usize = 8;
 /// Groups in a schema, and so at most how deep it is. A model has 3: the root, a list column, and the group of its entries.
 const MAX_GROUPS: usize = 32;
+/// Bytes that are read at a time.
+const STEP: usize = 1 << 16;
+
+/// Where bytes come from.
+trait Source {
+    /// The next bytes, of which there are so many: at most [`STEP`].
+    fn take(&mut self, len: usize) -> Option<&[u8]>;
+}
+
+impl Source for &[u8] {
+    fn take(&mut self, len: usize) -> Option<&[u8]> {
+        let (taken, rest) = self.split_at_checked(len)?;
+        *self = rest;
+        Some(taken)
+    }
+}
+
+/// A footer that is read as far as it was found to be sound.
+struct Footer<R> {
+    source: R,
+    /// Bytes of the footer that were not read yet.
+    unread: usize,
+    read: Vec<u8>,
+    /// Bytes of `read` that were taken.
+    taken: usize,
+    error: Option<std::io::Error>,
+}
+
+impl<R: Read> Footer<R> {
+    /// Reads on until so many bytes can be taken.
+    fn fill(&mut self, len: usize) -> Option<()> {
+        while self.read.len() - self.taken < len {
+            let (start, more) = (self.read.len(), self.unread.min(STEP));
+            let room = self.read.try_reserve(more).map_err(|_| std::io::ErrorKind::OutOfMemory.into());
+            let filled = room.and_then(|()| {
+                self.read.resize(start + more, 0);
+                self.source.read_exact(&mut self.read[start..])
+            });
+            if let Err(error) = filled {
+                self.error = Some(error);
+            }
+            self.unread -= more;
+            (more > 0 && self.error.is_none()).then_some(())?;
+        }
+        Some(())
+    }
+}
+
+impl<R: Read> Source for Footer<R> {
+    fn take(&mut self, len: usize) -> Option<&[u8]> {
+        self.fill(len)?;
+        self.taken += len;
+        Some(&self.read[self.taken - len..self.taken])
+    }
+}
 
 /// The walk.
-struct Walk<'a> {
-    rest: &'a [u8],
+struct Walk<S> {
+    source: S,
     kept: Vec<usize>,
 }
 
-impl Walk<'_> {
+impl<S: Source> Walk<S> {
     /// Goes past a value of Thrift type `kind`; none if it has not this shape.
     fn pass(&mut self, shape: &Shape, kind: u8) -> Option<()> {
         match (shape, kind) {
@@ -113,37 +178,55 @@ impl Walk<'_> {
                 self.kept.push(usize::try_from(value >> 1).ok().filter(|_| value & 1 == 0)?);
             }
             (Zero, 4..=6) => (self.varint()? == 0).then_some(())?,
-            (Bytes, 8) => {
-                let len = usize::try_from(self.varint()?).ok()?;
-                self.rest = self.rest.get(len..)?;
+            (Raw, 8) => {
+                let len = usize::try_from(self.varint()?).ok().filter(|&len| len <= SHORT)?;
+                self.source.take(len)?;
+            }
+            (Text, 8) => {
+                let mut left = usize::try_from(self.varint()?).ok()?;
+                while left > 0 {
+                    let len = left.min(STEP);
+                    (!self.source.take(len)?.contains(&0)).then_some(())?;
+                    left -= len;
+                }
             }
             (List(entry), 9) => {
                 let head = self.byte()?;
                 let len = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
-                // Every entry takes bytes: booleans are in no list.
-                (0..len).try_for_each(|_| self.pass(entry, head & 15))?;
-            }
-            (Struct(fields), STRUCT) => {
-                let mut number = 0u8;
-                loop {
-                    let head = self.byte()?;
-                    if head == 0 {
-                        break;
+                match entry {
+                    Struct(fields) => {
+                        (head & 15 == STRUCT).then_some(())?;
+                        (0..len).try_for_each(|_| (self.fields(fields)? > 0).then_some(()))?;
                     }
-                    number = number.checked_add(head >> 4).filter(|_| head >> 4 > 0)?;
-                    let (_, shape) = fields.iter().find(|(n, _)| *n == number)?;
-                    self.pass(shape, head & 15)?;
+                    entry => {
+                        (len <= SHORT as u64).then_some(())?;
+                        (0..len).try_for_each(|_| self.pass(entry, head & 15))?;
+                    }
                 }
             }
+            (Struct(fields), STRUCT) => drop(self.fields(fields)?),
             _ => return None,
         }
         Some(())
     }
 
+    /// Goes past the fields of a struct; gives their number.
+    fn fields(&mut self, fields: &[(u8, Shape)]) -> Option<usize> {
+        let (mut number, mut count) = (0u8, 0);
+        loop {
+            let head = self.byte()?;
+            if head == 0 {
+                return Some(count);
+            }
+            number = number.checked_add(head >> 4).filter(|_| head >> 4 > 0)?;
+            let (_, shape) = fields.iter().find(|(n, _)| *n == number)?;
+            self.pass(shape, head & 15)?;
+            count += 1;
+        }
+    }
+
     fn byte(&mut self) -> Option<u8> {
-        let (&byte, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(byte)
+        self.source.take(1).map(|byte| byte[0])
     }
 
     /// Seven bits a byte, the lowest first.
@@ -160,29 +243,49 @@ impl Walk<'_> {
     }
 }
 
-/// Whether the Parquet reader can read a file's metadata in room and time in proportion to their length.
-pub fn is_sound(file: &[u8]) -> bool {
-    let footer = || {
-        let (rest, end) = file.split_at_checked(file.len().checked_sub(END)?)?;
-        let len = u32::from_le_bytes(end[..4].try_into().ok()?) as usize;
-        let mut walk = Walk { rest: rest.get(rest.len().checked_sub(len)?..)?, kept: Vec::new() };
-        walk.pass(&FILE, STRUCT)?;
-        let children = walk.kept.iter().try_fold(0usize, |sum, children| sum.checked_add(*children))?;
-        (walk.kept.len() <= MAX_GROUPS && children <= len).then_some(())
-    };
-    footer().is_some()
+/// A footer of so many bytes, if the Parquet reader can read it in room and time in proportion to its length. It takes no more
+/// memory than was found to be sound.
+///
+/// # Errors
+/// Those of reading it.
+pub fn sound_footer(source: impl Read, len: usize) -> std::io::Result<Option<Vec<u8>>> {
+    let footer = Footer { source, unread: len, read: Vec::new(), taken: 0, error: None };
+    let mut walk = Walk { source: footer, kept: Vec::new() };
+    let sound = walk.pass(&FILE, STRUCT).is_some();
+    let Walk { source: footer, kept } = walk;
+    if let Some(error) = footer.error {
+        return Err(error);
+    }
+    let children = kept.iter().try_fold(0usize, |sum, children| sum.checked_add(*children));
+    let bounded = kept.len() <= MAX_GROUPS && children.is_some_and(|children| children <= len);
+    Ok((sound && bounded && footer.taken == len).then_some(footer.read))
+}
+
+/// The header of a data page of plain values at the start of these bytes.
+pub struct Page {
+    /// Bytes of the header, and of what follows it.
+    pub header: usize,
+    pub bytes: usize,
+    pub values: usize,
+}
+
+impl Page {
+    /// None for another page.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let mut walk = Walk { source: bytes, kept: Vec::new() };
+        walk.pass(&PAGE, STRUCT)?;
+        let [page, values] = walk.kept[..] else { return None };
+        Some(Self { header: bytes.len() - walk.source.len(), bytes: page, values })
+    }
 }
 
 /// The number of values in a column's pages; none unless all of them are data pages of plain values.
-pub fn plain_values(pages: &[u8]) -> Option<usize> {
-    let mut walk = Walk { rest: pages, kept: Vec::new() };
+pub fn plain_values(mut pages: &[u8]) -> Option<usize> {
     let mut total = 0usize;
-    while !walk.rest.is_empty() {
-        walk.kept.clear();
-        walk.pass(&PAGE, STRUCT)?;
-        let [bytes, values] = walk.kept[..] else { return None };
-        walk.rest = walk.rest.get(bytes..)?;
-        total = total.checked_add(values)?;
+    while !pages.is_empty() {
+        let page = Page::read(pages)?;
+        pages = pages.get(page.header.checked_add(page.bytes)?..)?;
+        total = total.checked_add(page.values)?;
     }
     Some(total)
 }
@@ -191,11 +294,16 @@ pub fn plain_values(pages: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A file of nothing but the metadata's first fields: the version and a schema of so many elements.
+    fn is_sound(footer: &[u8]) -> bool {
+        let read = sound_footer(footer, footer.len()).unwrap();
+        assert!(read.as_ref().is_none_or(|read| read == footer));
+        read.is_some()
+    }
+
+    /// A footer of nothing but the metadata's first fields: the version and a schema of so many elements.
     fn file(elements: usize, schema: &[u8], rest: &[u8]) -> Vec<u8> {
         let head = [0x15, 2, 0x19, 0xFC, elements as u8 | 128, (elements >> 7) as u8 | 128, (elements >> 14) as u8];
-        let footer = [&head, schema, rest, &[0]].concat();
-        [b"PAR1", &footer[..], &(footer.len() as u32).to_le_bytes(), b"PAR1"].concat()
+        [&head, schema, rest, &[0]].concat()
     }
 
     /// A group called "g", and its number of children.
@@ -218,6 +326,48 @@ mod tests {
         assert!(!is_sound(&file(100_001, &[&group(&[2]).repeat(100_000)[..], &LEAF].concat(), &[])));
         // A child count of another type than the format's.
         assert!(!is_sound(&file(2, &[&[0x38, 1, b'g', 0x13, 2, 0], &LEAF[..]].concat(), &[])));
+    }
+
+    /// Bytes that are all zero, and how many of them were read.
+    struct Hole(usize);
+
+    impl Read for Hole {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            out.fill(0);
+            self.0 += out.len();
+            Ok(out.len())
+        }
+    }
+
+    #[test]
+    fn a_hole_is_not_read_to_its_end() {
+        let key = |key: &[u8]| [&[0x39, 0x1C, 0x18, key.len() as u8][..], key, &[0]].concat();
+        let starts: [&[u8]; 6] = [
+            &[],
+            // A key of 2^31 bytes, after a field that is a list of one pair.
+            &[0x59, 0x1C, 0x18, 0x80, 0x80, 0x80, 0x80, 0x08],
+            // 2^31 elements of a schema, row groups, pairs and orders of columns.
+            &[0x29, 0xFC, 0x80, 0x80, 0x80, 0x80, 0x08],
+            &[0x49, 0xFC, 0x80, 0x80, 0x80, 0x80, 0x08],
+            &[0x59, 0xFC, 0x80, 0x80, 0x80, 0x80, 0x08],
+            &[0x79, 0xFC, 0x80, 0x80, 0x80, 0x80, 0x08],
+        ];
+        for start in starts {
+            let mut hole = Hole(0);
+            assert!(sound_footer(start.chain(&mut hole), 1 << 31).unwrap().is_none());
+            assert!(hole.0 <= 2 * STEP, "{} bytes were read", hole.0);
+        }
+        // In a column: 2^31 encodings, parts of a path.
+        for list in [&[0x29, 0xF5][..], &[0x39, 0xF8]] {
+            let start = [&[0x49, 0x1C, 0x19, 0x1C, 0x3C][..], list, &[0x80, 0x80, 0x80, 0x80, 0x08]].concat();
+            let mut hole = Hole(0);
+            assert!(sound_footer(start.chain(&mut hole), 1 << 31).unwrap().is_none());
+            assert!(hole.0 <= 2 * STEP, "{} bytes were read", hole.0);
+        }
+        assert!(is_sound(&file(2, &[&group(&[2])[..], &LEAF].concat(), &key(b"key"))));
+        assert!(!is_sound(&file(2, &[&group(&[2])[..], &LEAF].concat(), &key(b"k\0y"))), "a NUL in a key");
+        let cut = sound_footer(&[0x15, 2, 0x19][..], 100);
+        assert_eq!(cut.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use crate::backend::cuda::arguments::Bound;
 use crate::certify::{Chains, ExpandedTerms};
+use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::memory;
 use crate::prepare::unit_exponent;
 
 /// The filter's centroids are padded to a multiple of this.
@@ -24,19 +26,21 @@ pub struct Copies<T> {
 impl<T: Float> Copies<T> {
     /// `centre`: near the data; `chains`: of a score's products. None where all centroids are equal, or where copies or their squares
     /// leave float32.
-    pub fn new(centroids: &[T], d: usize, centre: &[f64], chains: Chains) -> Option<Self> {
+    pub fn new(centroids: &[T], d: usize, centre: &[f64], chains: Chains) -> Result<Option<Self>> {
+        const WHAT: &str = "copies of the centroids";
         let (k, k_padded) = (centroids.len() / d, (centroids.len() / d).next_multiple_of(PADDING));
         let rows = || centroids.chunks_exact(d).enumerate();
         let largest =
             rows().flat_map(|(_, row)| row.iter().zip(centre)).fold(0.0f64, |m, (c, m0)| m.max((c.to_f64() - m0).abs()));
         if largest == 0.0 || !largest.is_finite() {
-            return None;
+            return Ok(None);
         }
         let most = if T::IS_F32 { 126 } else { 1_022 };
         let exponent = unit_exponent(largest).clamp(-most, most);
         let scale = power_of_two(exponent);
-        let shift: Vec<T> = centre.iter().map(|m| T::from_f64(-(m * scale))).collect();
-        let (mut values, mut half_squares) = (vec![0.0f32; d * k_padded], vec![f32::INFINITY; k_padded]);
+        let shift: Vec<T> = memory::collected(centre.iter().map(|m| T::from_f64(-(m * scale))), WHAT)?;
+        let mut values = memory::zeroed::<f32>(d.saturating_mul(k_padded), WHAT)?;
+        let mut half_squares = memory::filled(k_padded, f32::INFINITY, WHAT)?;
         let (mut largest_half_square, mut largest_weighted) = (0.0f64, 0.0f64);
         for (j, row) in rows() {
             let (mut square, mut weighted) = (0.0f64, 0.0f64);
@@ -53,7 +57,8 @@ impl<T: Float> Copies<T> {
         let (slope, offset) = ExpandedTerms::new(d, chains, exponent).bound(largest_half_square, largest_weighted);
         let finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
         let usable = finite(&values) && finite(&half_squares[..k]) && finite(&[slope, offset]);
-        usable.then(|| Self { shift, scale: T::from_f64(scale), values, half_squares, bound: Bound { slope, offset } })
+        let scale = T::from_f64(scale);
+        Ok(usable.then(|| Self { shift, scale, values, half_squares, bound: Bound { slope, offset } }))
     }
 }
 
@@ -100,7 +105,7 @@ mod tests {
             let centroids: Vec<T> = (0..k * d).map(|_| T::from_f64(offset + spread * unit())).collect();
             let centre: Vec<f64> = centroids[..d].iter().map(|c| c.to_f64()).collect();
             let chains = [Chains::One, Chains::Panels(16)][case % 2];
-            let Some(copies) = Copies::new(&centroids, d, &centre, chains) else { continue };
+            let Some(copies) = Copies::new(&centroids, d, &centre, chains).unwrap() else { continue };
             for row in 0..40 {
                 // Of the centroids' kind, one of them, half way between two of them, or far away in some feature.
                 let (a, b) = (row * 13 % k * d, row * 5 % k * d);
@@ -133,7 +138,7 @@ mod tests {
     fn copies_are_of_order_one_or_not_at_all() {
         let of = |centroids: &[f64], d: usize| {
             let centre: Vec<f64> = centroids[..d].to_vec();
-            Copies::new(centroids, d, &centre, Chains::One)
+            Copies::new(centroids, d, &centre, Chains::One).unwrap()
         };
         for scale in [1.0, 2f64.powi(-440), 2f64.powi(440), 1e7] {
             let copies = of(&[0.0, 0.0, 3.0 * scale, -5.0 * scale], 2).unwrap();
@@ -148,8 +153,8 @@ mod tests {
         assert!(of(&[1.0, 0.0, 1.0, 5e-324], 2).is_none());
         assert!(of(&[2f64.powi(450), 0.0, 2f64.powi(450), 2f64.powi(-700)], 2).is_none());
         let subnormal = 2f32.powi(-149);
-        let copies = Copies::new(&[0.0, 100.0 * subnormal], 1, &[0.0], Chains::One).unwrap();
+        let copies = Copies::new(&[0.0, 100.0 * subnormal], 1, &[0.0], Chains::One).unwrap().unwrap();
         assert!(copies.values[1] < 0.0 && copies.scale == 2f32.powi(126));
-        assert!(Copies::new(&[f32::MAX, f32::MIN], 1, &[f64::from(f32::MAX)], Chains::One).is_some());
+        assert!(Copies::new(&[f32::MAX, f32::MIN], 1, &[f64::from(f32::MAX)], Chains::One).unwrap().is_some());
     }
 }

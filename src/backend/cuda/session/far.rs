@@ -9,7 +9,10 @@ use crate::backend::cuda::plan::THREADS;
 use crate::backend::cuda::rows::RowsArgument;
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 
+/// What errors call the rows, and the clusters that may give them.
+const FAR: &str = "the farthest rows";
 /// Blocks of the search for the farthest row.
 const BLOCKS: u32 = 1_024;
 
@@ -21,7 +24,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
     /// The `count` rows of positive weight farthest from the centroids they were assigned by, among clusters that `donors` allows;
     /// in [`Far::order`].
     pub(super) fn farthest_rows(&self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
-        let donors: Buffer<u8> = self.queue.upload(&donors.iter().map(|&may| u8::from(may)).collect::<Vec<_>>())?;
+        let donors: Buffer<u8> = self.queue.upload(&memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?, FAR)?;
         let mut best: Vec<Candidate> = Vec::new();
         self.rows.visit(|chunk| {
             self.farthest_of_chunk(chunk, count, &donors, &mut best)?;
@@ -30,7 +33,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
             Ok(())
         })?;
         let far = |c: Candidate| Ok(Far { distance: c.distance, row: c.row, cluster: self.label(c.row)? });
-        best.into_iter().map(far).collect()
+        memory::try_collected(best.into_iter().map(far), FAR)
     }
 
     /// Adds those of a chunk's rows that may be among the `count` farthest.
@@ -45,9 +48,9 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         let (gpu, n) = (&self.queue.gpu, chunk.rows.n);
         let (masked, search) =
             (gpu.kernel("distances", &format!("masked_distances_{suffix}"))?, gpu.kernel("distances", "farthest")?);
-        let distances: Buffer<f64> = self.queue.alloc(n)?;
+        let distances: Buffer<f64> = self.queue.alloc(n, "the distances of the rows")?;
         let blocks = (n.div_ceil(THREADS as usize) as u32).min(BLOCKS);
-        let found: Buffer<Candidate> = self.queue.alloc(blocks as usize)?;
+        let found: Buffer<Candidate> = self.queue.alloc(blocks as usize, FAR)?;
         let arguments = Masked {
             rows: chunk.rows.argument(),
             labels: self.labels_argument(self.current, chunk.first),
@@ -69,7 +72,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
             if last.is_some_and(|last| order(&last, &global).is_lt()) {
                 break;
             }
-            best.push(global);
+            memory::push(best, global, FAR)?;
             after = next;
         }
         Ok(())
@@ -82,9 +85,10 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         let alone = match &self.rows {
             Chunks::Resident(_) => None,
             Chunks::Streamed(stream) => {
-                let (values, weights) = stream.gather(row as usize..row as usize + 1);
-                let weights = self.prepared.weights.map(|scale| self.queue.upload(&[scale.round(weights[0])])).transpose()?;
-                Some((self.queue.upload(&values)?, weights))
+                let (values, weights) = stream.gather(row as usize..row as usize + 1)?;
+                let weights =
+                    self.prepared.weights.map(|scale| self.queue.upload(&[scale.round(weights[0])], "a row")).transpose()?;
+                Some((self.queue.upload(&values, "a row")?, weights))
             }
         };
         let (rows, labels, place) = match (&self.rows, &alone) {

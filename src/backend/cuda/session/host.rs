@@ -8,7 +8,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
 use crate::partial::{Contribution, Deltas, Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
@@ -47,8 +49,9 @@ pub struct HostRows<'a, T> {
 }
 
 impl<'a, T: Float> HostRows<'a, T> {
-    pub fn new(parts: &'a [Part<'a, T>]) -> Self {
-        let mut tasks = Vec::new();
+    pub fn new(parts: &'a [Part<'a, T>]) -> Result<Self> {
+        let mut tasks =
+            memory::with_room(parts.iter().map(|part| part.features.n_rows().div_ceil(TASK)).sum(), "the list of tasks")?;
         for (i, part) in parts.iter().enumerate() {
             let n = part.features.n_rows();
             tasks.extend((0..n).step_by(TASK).map(|start| {
@@ -56,7 +59,7 @@ impl<'a, T: Float> HostRows<'a, T> {
                 Task { part: i, kept: part.selection.count(physical.clone()), physical }
             }));
         }
-        Self { parts, tasks, before: Vec::new() }
+        Ok(Self { parts, tasks, before: Vec::new() })
     }
 
     /// Takes labels as those of the iteration before.
@@ -65,13 +68,14 @@ impl<'a, T: Float> HostRows<'a, T> {
     }
 
     /// The sums of all rows under their labels, and how many rows of positive weight changed theirs.
-    pub fn add(&mut self, labels: Vec<u32>, k: usize, prepared: &Prepared) -> (Partial, u64) {
+    pub fn add(&mut self, labels: Vec<u32>, k: usize, prepared: &Prepared) -> Result<(Partial, u64)> {
         let (parts, d) = (self.parts, prepared.scales.len());
-        let quantiser = Quantiser::new(&prepared.scales);
+        let quantiser = Quantiser::new(&prepared.scales)?;
         let room = (WORKER_MEMORY / k.saturating_mul(d).saturating_mul(16).max(1)).max(1);
         let count = workers_for(0, self.tasks.len()).min(room);
-        let mut workers: Vec<_> = (0..count).map(|_| (Tile::<T>::new(d, TILE), Deltas::new(k, &quantiser), 0u64)).collect();
-        let mut partial = Partial::new(k, d);
+        let worker = |_| Ok((Tile::<T>::new(d, TILE)?, Deltas::new(k, &quantiser)?, 0u64));
+        let mut workers = memory::try_collected((0..count).map(worker), "the threads' buffers")?;
+        let mut partial = Partial::new(k, d)?;
         let target = Mutex::new(&mut partial);
         let tasks = self.tasks.iter().scan(0, |first, task| {
             let start = *first;
@@ -102,6 +106,6 @@ impl<'a, T: Float> HostRows<'a, T> {
         }
         partial.dirty.fill(true);
         self.before = labels;
-        (partial, changed)
+        Ok((partial, changed))
     }
 }

@@ -8,6 +8,7 @@ use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 
 /// The integer inertia of each cluster as it is added up.
 pub struct PendingInertia {
@@ -24,14 +25,16 @@ pub struct PendingInertia {
 
 impl PendingInertia {
     pub fn new(queue: &Queue, k: usize, scales: Scales<'_>) -> Result<Self> {
+        const WHAT: &str = "the inertia of the clusters";
         let (scale, scales) = match scales {
             Scales::Same(scale) => (scale, None),
             Scales::Each(scales) => {
-                let arguments: Vec<DistanceArgument> = scales.iter().map(DistanceArgument::from).collect();
-                (DistanceScale::NONE, Some(queue.upload(&arguments)?))
+                let arguments = memory::collected(scales.iter().map(DistanceArgument::from), WHAT)?;
+                (DistanceScale::NONE, Some(queue.upload(&arguments, WHAT)?))
             }
         };
-        Ok(Self { pending: queue.zeros(k * 4)?, rows: 0, clusters: vec![0; k], scale: (&scale).into(), scales })
+        let (pending, clusters) = (queue.zeros(k * 4, WHAT)?, memory::zeroed(k, WHAT)?);
+        Ok(Self { pending, rows: 0, clusters, scale: (&scale).into(), scales })
     }
 
     fn take(&mut self) -> Result<()> {

@@ -3,17 +3,21 @@
 use crate::backend::cuda::device::Buffer;
 use crate::backend::cuda::draws::widen;
 use crate::error::Result;
+use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
 
 /// Labels that come at a time, and that a thread widens at a time.
 const PIECE: usize = 1 << 28;
 const TASK: usize = 1 << 18;
 
+/// What errors call them.
+const LABELS: &str = "the labels";
+
 /// The first `n` labels, of so many bytes each.
 pub fn download(from: &Buffer<u8>, n: usize, bytes: usize) -> Result<Vec<u32>> {
     // The memory of the result is touched here for the first time: most of the work, and it wants all threads.
-    let mut labels = vec![0u32; n];
-    let mut narrow = vec![0u8; n.min(PIECE) * bytes];
+    let mut labels = memory::zeroed::<u32>(n, LABELS)?;
+    let mut narrow = memory::zeroed::<u8>(n.min(PIECE) * bytes, LABELS)?;
     for (piece, labels) in labels.chunks_mut(PIECE).enumerate() {
         let narrow = &mut narrow[..labels.len() * bytes];
         from.read(piece * PIECE * bytes, narrow)?;

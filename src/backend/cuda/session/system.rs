@@ -217,7 +217,7 @@ impl<'a, T: Float + Plain> Running<'a, T> {
             settle: if in_pass { None } else { Some(launch::<T>(gpu, "settle", "settle_*", settle, n)?) },
             clear: if system.adds_all() { Some(launch::<T>(gpu, "mass", "clear_sums_*", block(256, 0), cells)?) } else { None },
             passes,
-            scratch: queue.alloc(values)?,
+            scratch: queue.alloc(values, "the tables of sums")?,
             host: None,
             stale: true,
         })
@@ -236,11 +236,11 @@ impl<'a, T: Float + Plain> Running<'a, T> {
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// Lends the rows as the caller holds them to a strategy whose sums are the CPU's.
-    pub fn with_host_rows(mut self, parts: &'a [Part<'a, T>]) -> Self {
+    pub fn with_host_rows(mut self, parts: &'a [Part<'a, T>]) -> Result<Self> {
         if let Some(running) = self.running.as_mut().filter(|running| running.system.sums == FeatureSums::Host) {
-            running.host = Some(HostRows::new(parts));
+            running.host = Some(HostRows::new(parts)?);
         }
-        self
+        Ok(self)
     }
 
     /// Labels and sums by the system that runs, left pending where they are the GPU's.
@@ -319,11 +319,13 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         end_of_stage(0, &mut clock);
         let labels = self.labels_of(self.current)?;
         end_of_stage(1, &mut clock);
-        let (partial, changed) = host.add(labels, self.k, self.prepared);
+        let (partial, changed) = host.add(labels, self.k, self.prepared)?;
         end_of_stage(2, &mut clock);
-        let sums: Vec<i128> = (0..self.k)
-            .flat_map(|j| partial.sums_of(j).iter().copied().chain((self.columns > self.d).then_some(partial.mass[j])))
-            .collect();
+        let mut sums = memory::with_room(self.k * self.columns, "the sums of the clusters")?;
+        for j in 0..self.k {
+            sums.extend_from_slice(partial.sums_of(j));
+            sums.extend((self.columns > self.d).then_some(partial.mass[j]));
+        }
         self.sums.write(0, &sums)?;
         self.cluster_rows.write(0, &partial.rows)?;
         self.partial = Some(partial);

@@ -11,6 +11,7 @@ use crate::backend::cuda::seeds::weight_totals;
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
 use crate::prepare::Prepared;
 use crate::reference;
@@ -93,6 +94,10 @@ struct PotentialsArgument {
     base: u32,
 }
 
+/// What errors call the seeds, and the totals of ranges of rows.
+const SEEDS: &str = "the seeds";
+const TOTALS: &str = "the totals of the draws";
+
 /// A range of rows, and what is left of a target there.
 struct Drawn<T> {
     first: usize,
@@ -114,14 +119,14 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             n,
             d,
             ranges,
-            taken: Vec::new(),
-            seeds: queue.alloc(k * d)?,
+            taken: memory::with_room(k.saturating_mul(d), SEEDS)?,
+            seeds: queue.alloc(k * d, SEEDS)?,
             known: 0,
             totals: Vec::new(),
             trial: None,
         };
         if let Some(scale) = prepared.weights {
-            let totals: Buffer<u128> = queue.zeros(ranges.count())?;
+            let totals: Buffer<u128> = queue.zeros(ranges.count(), TOTALS)?;
             stream.visit(|chunk| weight_totals(chunk.rows, scale, ranges.rows, totals.at_index(ranges.before(chunk.first))))?;
             seeds.totals = totals.to_vec()?;
         }
@@ -141,16 +146,17 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     /// For each candidate (`(m, d)`, row-major), by how much it would lower the total.
     pub fn gains(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<u128>> {
         let totals = self.pass(stream, labels, candidates)?;
-        let sums: Vec<u128> = totals.iter().map(|totals| totals.iter().sum()).collect();
+        let sums: Vec<u128> = memory::collected(totals.iter().map(|totals| totals.iter().sum()), TOTALS)?;
         let mut totals = totals.into_iter();
         self.totals = totals.next().unwrap_or_default();
-        self.trial = Some((candidates.to_vec(), totals.collect()));
-        Ok(sums[1..].iter().map(|sum| sums[0] - sum).collect())
+        self.trial = Some((memory::copied(candidates, SEEDS)?, memory::collected(totals, TOTALS)?));
+        memory::collected(sums[1..].iter().map(|sum| sums[0] - sum), TOTALS)
     }
 
     /// For each target, the row that is drawn as a candidate, and its gain.
     pub fn trials(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        let candidates = self.rows(stream, labels, targets)?.into_iter().flat_map(|(_, values)| values).collect::<Vec<T>>();
+        let candidates = self.rows(stream, labels, targets)?.into_iter().flat_map(|(_, values)| values);
+        let candidates = memory::collected(candidates, SEEDS)?;
         let gains = self.gains(stream, labels, &candidates)?;
         Ok((candidates, gains))
     }
@@ -184,7 +190,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         }
         let place = self.taken.len();
         self.seeds.write(place, centroid)?;
-        self.taken.extend_from_slice(centroid);
+        memory::extend(&mut self.taken, centroid, SEEDS)?;
         self.totals = match tried {
             Some(totals) => totals,
             None => self.pass(stream, labels, &[])?.swap_remove(0),
@@ -195,19 +201,20 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     /// One pass: the labels come to know all seeds taken. Returns the totals of all ranges, then those under each candidate.
     fn pass(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<Vec<u128>>> {
         let (queue, d, m, all) = (stream.queue(), self.d, candidates.len() / self.d, self.ranges.count());
-        let totals: Buffer<u128> = queue.zeros((1 + m) * all)?;
+        let totals: Buffer<u128> = queue.zeros((1 + m) * all, TOTALS)?;
         // Groups of candidates, each with a kernel that is made for at least so many.
         let mut groups = Vec::new();
         for first in (0..m.max(1)).step_by(MOST_AT_ONCE) {
             let here = (m - first).min(MOST_AT_ONCE);
             let width = CANDIDATES.into_iter().find(|&width| width >= here).unwrap_or(MOST_AT_ONCE);
-            let mut points = vec![0.0; d * width];
+            let mut points = memory::zeroed::<f64>(d * width, SEEDS)?;
             for (j, candidate) in candidates[first * d..][..here * d].chunks_exact(d).enumerate() {
                 points.iter_mut().skip(j).step_by(width.max(1)).zip(candidate).for_each(|(to, x)| *to = x.to_f64());
             }
             let kernel =
                 queue.gpu.kernel("stream", &format!("potentials_{}_{width}", if T::IS_F32 { "f32" } else { "f64" }))?;
-            groups.push((first, here, queue.upload(&points)?, kernel, queue.gpu.resident_blocks(kernel, THREADS, 0)?));
+            let resident = queue.gpu.resident_blocks(kernel, THREADS, 0)?;
+            memory::push(&mut groups, (first, here, queue.upload(&points, SEEDS)?, kernel, resident), SEEDS)?;
         }
         let known = (self.taken.len() / d) as u32;
         stream.visit(|chunk| {
@@ -240,17 +247,21 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             Ok(())
         })?;
         self.known = known as usize;
-        Ok(totals.to_vec()?.chunks_exact(all).map(<[u128]>::to_vec).collect())
+        memory::try_collected(totals.to_vec()?.chunks_exact(all).map(|totals| memory::copied(totals, TOTALS)), TOTALS)
     }
 
     /// The rows that targets draw, and their values.
     fn rows(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<Vec<(u64, Vec<T>)>> {
-        let drawn = targets.iter().map(|&target| self.range_of(stream, labels, target)).collect::<Result<Vec<_>>>()?;
-        let mut found = vec![(0, Vec::new()); drawn.len()];
+        let drawn = targets.iter().map(|&target| self.range_of(stream, labels, target));
+        let drawn = memory::try_collected(drawn, SEEDS)?;
+        let room = drawn.iter().map(|_| Ok((0, memory::with_room(self.d, SEEDS)?)));
+        let mut found = memory::try_collected(room, SEEDS)?;
         let mut workers = vec![(); workers_for(0, drawn.len())];
-        for_each_task(&mut workers, drawn.iter().zip(&mut found), |(), (drawn, found)| {
+        for_each_task(&mut workers, drawn.iter().zip(&mut found), |(), (drawn, (row, values)): (_, &mut (u64, Vec<T>))| {
             let place = self.place_of(drawn);
-            *found = ((drawn.first + place) as u64, drawn.values[place * self.d..][..self.d].to_vec());
+            *row = (drawn.first + place) as u64;
+            // There is room for a row.
+            values.extend_from_slice(&drawn.values[place * self.d..][..self.d]);
         });
         Ok(found)
     }
@@ -268,7 +279,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             }
             rows = self.ranges.range(index);
         }
-        let (values, mut weights) = stream.gather(rows.clone());
+        let (values, mut weights) = stream.gather(rows.clone())?;
         weights.iter_mut().for_each(|w| *w = self.weights.map_or(1.0, |scale| scale.round(*w)));
         let labels = if self.known > 0 { labels.read(rows.clone())? } else { Vec::new() };
         Ok(Drawn { first: rows.start, target, values, weights, labels })

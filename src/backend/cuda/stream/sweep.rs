@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::Events;
-use super::order::Visit;
+use super::order::{VISITS, Visit};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::RowsPlace;
 use crate::backend::cuda::upload::{BorrowedLane, Carrier, Lane, Staging, Task, join};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
+use crate::memory;
 
 /// One pass over the chunks, as its threads share it.
 pub struct Sweep<'s, 'a, T> {
@@ -43,15 +44,18 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
         places: Vec<RowsPlace>,
         visits: &'s [Visit],
         rows: impl Fn(usize) -> Range<usize>,
-    ) -> Self {
-        let (mut tasks, mut left) = (Vec::new(), vec![0; visits.len()]);
+    ) -> Result<Self> {
+        let (mut tasks, mut left) = (Vec::new(), memory::zeroed(visits.len(), VISITS)?);
         for (turn, visit) in visits.iter().enumerate().filter(|(_, visit)| visit.load.is_some()) {
             let before = tasks.len();
-            tasks.extend(carrier.tasks(rows(visit.chunk)).into_iter().map(|task| (turn, task)));
+            let of_chunk = carrier.tasks(rows(visit.chunk))?;
+            for task in of_chunk {
+                memory::push(&mut tasks, (turn, task), VISITS)?;
+            }
             left[turn] = tasks.len() - before;
         }
         let progress = Mutex::new(Progress { visited: 0, left, stopped: false });
-        Self { carrier, events, places, visits, tasks, next: AtomicUsize::new(0), progress, changed: Condvar::new() }
+        Ok(Self { carrier, events, places, visits, tasks, next: AtomicUsize::new(0), progress, changed: Condvar::new() })
     }
 
     /// Sends what has to be sent by so many lanes at most, and calls `compute` visit by visit: what it puts into the queue finds

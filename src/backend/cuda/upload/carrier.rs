@@ -63,12 +63,13 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
     }
 
     /// What sends kept rows `rows`, counted over all sources, to device rows from 0 on.
-    pub fn tasks(&self, rows: Range<usize>) -> Vec<Task> {
-        let tasks = |(index, source): (usize, &Source<'a, T>)| {
+    pub fn tasks(&self, rows: Range<usize>) -> Result<Vec<Task>> {
+        let mut all = Vec::new();
+        for (index, source) in self.sources.iter().enumerate() {
             let (own, to) = source.overlap(&rows);
-            source.tasks(index, &own, to, self.slot, self.weighted)
-        };
-        self.sources.iter().enumerate().flat_map(tasks).collect()
+            source.tasks(&mut all, index, &own, to, self.slot, self.weighted)?;
+        }
+        Ok(all)
     }
 
     /// Fills a slot of the lane, waits by `ready` for the place to be free, and sends the slot there. `piece` is the lane's device
@@ -147,7 +148,7 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         let (slot, queue) = lane.next_slot()?;
         let piece = match piece {
             Some(piece) => piece,
-            None => piece.insert(queue.alloc((self.slot / size_of::<T>()).max(1))?),
+            None => piece.insert(queue.alloc((self.slot / size_of::<T>()).max(1), "rows on their way")?),
         };
         assert!(len <= piece.len(), "{len} values in a piece of {}", piece.len());
         self.sources[task.source].fill_rows(rows, features, slot.values(len)?);

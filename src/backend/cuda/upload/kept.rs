@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::error::Result;
+use crate::memory;
 use crate::tile::Selection;
 
 /// The rows of a part that take part, in an order that can be entered anywhere.
@@ -17,17 +19,18 @@ pub struct Kept {
 const RUN: usize = 4096;
 
 impl Kept {
-    pub fn new(selection: &Selection, n_rows: usize) -> Self {
+    pub fn new(selection: &Selection, n_rows: usize) -> Result<Self> {
         let mut kept = Self { selection: selection.clone(), n_rows, count: n_rows, before: Vec::new() };
         if !selection.is_all() {
             kept.count = 0;
+            memory::reserve(&mut kept.before, n_rows.div_ceil(RUN), "which rows are kept")?;
             for run in cut(n_rows, RUN) {
                 kept.before.push(kept.count);
                 let words = run.start / 64..run.end.div_ceil(64);
                 kept.count += words.map(|word| kept.word(word).count_ones() as usize).sum::<usize>();
             }
         }
-        kept
+        Ok(kept)
     }
 
     /// Which of rows `64 * index` to `64 * index + 63` are kept, the first in the lowest bit.
@@ -128,7 +131,7 @@ pub mod tests {
     fn kept_rows_are_gathered_from_anywhere_to_anywhere() {
         for n in [1, 63, 64, 65, 1000, 3 * RUN + 17] {
             for selection in [Selection::default(), selection(n, n as u64)] {
-                let kept = Kept::new(&selection, n);
+                let kept = Kept::new(&selection, n).unwrap();
                 let rows: Vec<usize> = (0..n).filter(|&i| selection.contains(i)).collect();
                 assert_eq!(kept.count, rows.len());
                 assert!(rows.iter().enumerate().all(|(at, &row)| kept.row(at) == row));

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, DriverError, result, sys};
 
-use super::super::device::{Gpu, Plain, Queue, failed};
-use crate::error::{KMeansError, Result};
+use super::super::device::{Gpu, Plain, Queue, failed, refusal};
+use crate::error::Result;
+use crate::memory;
 
 /// How the memory is asked for. Write-combined memory (`CU_MEMHOSTALLOC_WRITECOMBINED`) stays out of the processor's caches;
 /// not measured to be better.
@@ -44,15 +45,17 @@ impl Pinned {
     pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
         let arrived = gpu.context.new_event(None).map_err(failed("making an event"))?;
         let bytes = bytes.max(1);
+        let missing = || memory::no_memory("pinned memory for uploads", bytes as u128);
+        if refusal::now() {
+            return Err(missing());
+        }
         let refused = |error: DriverError| match error.0 {
-            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                KMeansError::NoMemory { what: format!("{bytes} bytes of pinned memory") }
-            }
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => missing(),
             _ => failed("pinning host memory")(error),
         };
         // SAFETY: the context is current (making the event bound it); the memory is freed once, by `drop`.
         let address = unsafe { result::malloc_host(bytes, HOST_FLAGS) }.map_err(refused)?;
-        let address = NonNull::new(address.cast()).ok_or(KMeansError::NoMemory { what: "pinned memory".into() })?;
+        let address = NonNull::new(address.cast()).ok_or_else(missing)?;
         // SAFETY: the range was just allocated. Written once, the bytes are initialised whatever the driver left there.
         unsafe { address.write_bytes(0, bytes) };
         Ok(Self { address, bytes, arrived, gpu: gpu.clone() })

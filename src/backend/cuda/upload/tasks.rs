@@ -5,8 +5,13 @@ use std::ops::Range;
 use super::super::device::Plain;
 use super::kept::{Kept, cut};
 use super::pinned::Strips;
+use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 use crate::tile::Part;
+
+/// What errors call them.
+pub const TASKS: &str = "the list of uploads";
 
 /// A part, and the place of its kept rows.
 pub struct Source<'a, T> {
@@ -39,15 +44,15 @@ pub enum What {
 
 impl<'a, T: Float + Plain> Source<'a, T> {
     /// All parts, their kept rows counted through.
-    pub fn all(parts: &[Part<'a, T>]) -> Vec<Self> {
+    pub fn all(parts: &[Part<'a, T>]) -> Result<Vec<Self>> {
         let mut first = 0;
         let source = |part: &Part<'a, T>| {
-            let kept = Kept::new(&part.selection, part.features.n_rows());
+            let kept = Kept::new(&part.selection, part.features.n_rows())?;
             let source = Self { part: part.clone(), kept, first };
             first += source.kept.count;
-            source
+            Ok(source)
         };
-        parts.iter().map(source).collect()
+        memory::try_collected(parts.iter().map(source), TASKS)
     }
 
     /// Kept rows of all sources.
@@ -66,20 +71,30 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         self.part.features.columns().is_none()
     }
 
-    /// What sends kept rows `rows` to device rows from `to` on.
-    pub fn tasks(&self, source: usize, rows: &Range<usize>, to: usize, slot: usize, weighted: bool) -> Vec<Task> {
+    /// What sends kept rows `rows` to device rows from `to` on, added to `all`.
+    pub fn tasks(
+        &self,
+        all: &mut Vec<Task>,
+        source: usize,
+        rows: &Range<usize>,
+        to: usize,
+        slot: usize,
+        weighted: bool,
+    ) -> Result<()> {
         let (n, d, values) = (rows.len(), self.part.features.n_features(), (slot / size_of::<T>()).max(1));
         let within = |range: Range<usize>| rows.start + range.start..rows.start + range.end;
-        let mut all: Vec<What> = if self.in_blocks() {
-            let pieces = cut(n, values / d).map(within);
-            pieces.flat_map(|rows| cut(d, values).map(move |features| What::Rows(rows.clone(), features))).collect()
+        let mut add = |what| memory::push(all, Task { source, rows: rows.clone(), to, what }, TASKS);
+        if self.in_blocks() {
+            for piece in cut(n, values / d).map(within) {
+                cut(d, values).try_for_each(|features| add(What::Rows(piece.clone(), features)))?;
+            }
         } else {
-            cut(n * d, values).map(What::Columns).collect()
-        };
-        if weighted {
-            all.extend(cut(n, slot / size_of::<f64>()).map(within).map(What::Weights));
+            cut(n * d, values).map(What::Columns).try_for_each(&mut add)?;
         }
-        all.into_iter().map(|what| Task { source, rows: rows.clone(), to, what }).collect()
+        if weighted {
+            cut(n, slot / size_of::<f64>()).map(within).map(What::Weights).try_for_each(&mut add)?;
+        }
+        Ok(())
     }
 
     /// Values `range` of all columns of kept rows `rows`, one column behind the other.
@@ -141,15 +156,21 @@ mod tests {
     use super::*;
     use crate::features::Features;
 
+    fn tasks(source: &Source<'_, f32>, index: usize, rows: &Range<usize>, to: usize, slot: usize, weighted: bool) -> Vec<Task> {
+        let mut all = Vec::new();
+        source.tasks(&mut all, index, rows, to, slot, weighted).unwrap();
+        all
+    }
+
     #[test]
     fn tasks_and_strips_cover_a_part_once() {
         let (n, d, stride, first) = (10, 7, 32, 5);
         let columns = vec![vec![0.0f32; n]; d];
         let part = Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
-        let source = &Source::all(&[part])[0];
+        let source = &Source::all(&[part]).unwrap()[0];
         for slot in [4, 12, 40, 44, 100, 4096] {
             let mut matrix = vec![None; stride * d];
-            for task in source.tasks(0, &(0..n), first, slot, false) {
+            for task in tasks(source, 0, &(0..n), first, slot, false) {
                 let What::Columns(range) = task.what else { panic!("columns alone") };
                 assert!(range.len() * 4 <= slot);
                 for strips in strips::<f32>(&range, n, stride, |value| 4 * (first + value) as u64) {
@@ -169,8 +190,8 @@ mod tests {
         }
         let rows = vec![0.0f32; 6];
         let part = Part::new(Features::from_rows(&rows, 3).unwrap(), None);
-        let source = &Source::all(&[part])[0];
-        let whats = |slot| source.tasks(0, &(0..2), first, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
+        let source = &Source::all(&[part]).unwrap()[0];
+        let whats = |slot| tasks(source, 0, &(0..2), first, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
         assert_eq!(whats(24), [What::Rows(0..2, 0..3), What::Weights(0..2)]);
         assert_eq!(
             whats(8),
@@ -189,7 +210,7 @@ mod tests {
     fn some_of_the_rows_are_tasks_of_their_own() {
         let columns = [(0..10).map(|i| i as f32).collect::<Vec<_>>(), (0..10).map(|i| 100.0 + i as f32).collect()];
         let part = || Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
-        let sources = Source::all(&[part(), part()]);
+        let sources = Source::all(&[part(), part()]).unwrap();
         assert_eq!(Source::count(&sources), 20);
         let overlaps = |rows: Range<usize>| sources.iter().map(|source| source.overlap(&rows)).collect::<Vec<_>>();
         assert_eq!(overlaps(3..14), [(3..10, 0), (0..4, 7)]);
@@ -198,12 +219,12 @@ mod tests {
         let mut out = [0.0; 5];
         sources[1].fill_columns(&(2..6), &(1..6), &mut out);
         assert_eq!(out, [3.0, 4.0, 5.0, 102.0, 103.0]);
-        let tasks = sources[1].tasks(1, &(2..6), 7, 5 * 4, false);
+        let some = tasks(&sources[1], 1, &(2..6), 7, 5 * 4, false);
         let what = |range| Task { source: 1, rows: 2..6, to: 7, what: What::Columns(range) };
-        assert_eq!(tasks, [what(0..5), what(5..8)]);
+        assert_eq!(some, [what(0..5), what(5..8)]);
         let rows: Vec<f32> = (0..20).map(|i| i as f32).collect();
-        let blocks = Source::all(&[Part::new(Features::from_rows(&rows, 2).unwrap(), None)]);
-        let whats = |slot| blocks[0].tasks(0, &(3..6), 0, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
+        let blocks = Source::all(&[Part::new(Features::from_rows(&rows, 2).unwrap(), None)]).unwrap();
+        let whats = |slot| tasks(&blocks[0], 0, &(3..6), 0, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
         assert_eq!(whats(16), [What::Rows(3..5, 0..2), What::Rows(5..6, 0..2), What::Weights(3..5), What::Weights(5..6)]);
     }
 }

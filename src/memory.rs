@@ -1,0 +1,208 @@
+//! Memory that may not be there: everything that grows with the rows, the features or the clusters is asked for here, and what
+//! cannot be had is [`KMeansError::NoMemory`], not the end of the process.
+//!
+//! `what` names the thing in the error: "the labels". Making the error asks for no memory.
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+
+use crate::error::{KMeansError, Result};
+
+/// A type of which zero bytes are a value.
+///
+/// # Safety
+/// That is so.
+pub unsafe trait Zero: Copy {}
+macro_rules! zero {
+    ($($t:ty),*) => { $(
+        // SAFETY: zero bytes are the number 0, or false.
+        unsafe impl Zero for $t {}
+    )* };
+}
+zero!(bool, u8, u32, u64, i32, i64, u128, i128, usize, f32, f64);
+// SAFETY: an array has its values one after the other, and nothing between them.
+unsafe impl<T: Zero, const N: usize> Zero for [T; N] {}
+
+/// The error for `len` values of `T`.
+#[cold]
+fn missing<T>(len: usize, what: &'static str) -> KMeansError {
+    no_memory(what, len as u128 * size_of::<T>() as u128)
+}
+
+/// The error for so many bytes.
+#[cold]
+pub fn no_memory(what: impl Into<Cow<'static, str>>, bytes: u128) -> KMeansError {
+    KMeansError::NoMemory { what: what.into(), bytes: Some(u64::try_from(bytes).unwrap_or(u64::MAX)) }
+}
+
+/// No values, and room for so many.
+pub fn with_room<T>(len: usize, what: &'static str) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    reserve(&mut values, len, what)?;
+    Ok(values)
+}
+
+/// Room for so many more values.
+pub fn reserve<T>(values: &mut Vec<T>, more: usize, what: &'static str) -> Result<()> {
+    values.try_reserve_exact(more).map_err(|_| missing::<T>(values.len().saturating_add(more), what))
+}
+
+/// So many values of 0. Memory that nobody writes to is never touched: the system hands large pieces out as zeros.
+pub fn zeroed<T: Zero>(len: usize, what: &'static str) -> Result<Vec<T>> {
+    // SAFETY: the trait says so.
+    unsafe { zero_bytes(len, what) }
+}
+
+/// As [`zeroed`], for types that say so by another trait.
+///
+/// # Safety
+/// Zero bytes are a value of `T`.
+pub unsafe fn zero_bytes<T: Copy>(len: usize, what: &'static str) -> Result<Vec<T>> {
+    let Ok(layout) = Layout::array::<T>(len) else { return Err(missing::<T>(len, what)) };
+    if layout.size() == 0 {
+        return with_room(len, what).map(|mut values| {
+            // SAFETY: there are no bytes to write: no values, or values without any.
+            unsafe { values.set_len(len) };
+            values
+        });
+    }
+    // SAFETY: the layout has a size.
+    let address = unsafe { alloc_zeroed(layout) };
+    if address.is_null() {
+        return Err(missing::<T>(len, what));
+    }
+    // SAFETY: allocated by the global allocator with the layout of `len` values, all of them initialised: zero bytes are a value,
+    // which is the caller's promise.
+    Ok(unsafe { Vec::from_raw_parts(address.cast(), len, len) })
+}
+
+/// The same value so many times.
+pub fn filled<T: Clone>(len: usize, value: T, what: &'static str) -> Result<Vec<T>> {
+    let mut values = with_room(len, what)?;
+    values.resize(len, value);
+    Ok(values)
+}
+
+/// A copy.
+pub fn copied<T: Copy>(values: &[T], what: &'static str) -> Result<Vec<T>> {
+    let mut copy = with_room(values.len(), what)?;
+    copy.extend_from_slice(values);
+    Ok(copy)
+}
+
+/// One value more.
+#[inline]
+pub fn push<T>(values: &mut Vec<T>, value: T, what: &'static str) -> Result<()> {
+    if values.len() == values.capacity() {
+        // As many again, so that pushing takes time in proportion.
+        values.try_reserve(1).map_err(|_| missing::<T>(values.len() + 1, what))?;
+    }
+    values.push(value);
+    Ok(())
+}
+
+/// Some values more.
+pub fn extend<T: Copy>(values: &mut Vec<T>, more: &[T], what: &'static str) -> Result<()> {
+    values.try_reserve(more.len()).map_err(|_| missing::<T>(values.len() + more.len(), what))?;
+    values.extend_from_slice(more);
+    Ok(())
+}
+
+/// All that an iterator gives.
+pub fn collected<T>(items: impl IntoIterator<Item = T>, what: &'static str) -> Result<Vec<T>> {
+    let mut items = items.into_iter();
+    let known = items.size_hint().0;
+    let mut values = with_room(known, what)?;
+    // There is room for these.
+    values.extend(items.by_ref().take(known));
+    for item in items {
+        push(&mut values, item, what)?;
+    }
+    Ok(values)
+}
+
+/// All that an iterator gives, up to its first error.
+pub fn try_collected<T>(items: impl IntoIterator<Item = Result<T>>, what: &'static str) -> Result<Vec<T>> {
+    let items = items.into_iter();
+    let mut values = with_room(items.size_hint().0, what)?;
+    for item in items {
+        push(&mut values, item?, what)?;
+    }
+    Ok(values)
+}
+
+/// A text.
+pub fn text(words: fmt::Arguments<'_>, what: &'static str) -> Result<String> {
+    struct Text(String);
+    impl Write for Text {
+        fn write_str(&mut self, more: &str) -> fmt::Result {
+            self.0.try_reserve(more.len()).map_err(|_| fmt::Error)?;
+            self.0.push_str(more);
+            Ok(())
+        }
+    }
+    let mut text = Text(String::new());
+    text.write_fmt(words).map_err(|_| missing::<u8>(text.0.len() + 1, what))?;
+    Ok(text.0)
+}
+
+/// A copy of texts.
+#[cfg(feature = "serde")]
+pub fn texts(all: &[String], what: &'static str) -> Result<Vec<String>> {
+    try_collected(all.iter().map(|one| text(format_args!("{one}"), what)), what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_had_is_named_with_its_size() {
+        let labels = "the labels";
+        let words = |error: KMeansError| error.to_string();
+        let most = usize::MAX / 16;
+        assert_eq!(
+            words(zeroed::<u32>(1 << 60, labels).unwrap_err()),
+            "memory: expected room for the labels (4,611,686,018,427,387,904 bytes), got none"
+        );
+        assert!(words(zeroed::<u128>(usize::MAX, labels).unwrap_err()).contains("(18,446,744,073,709,551,615 bytes)"));
+        assert!(filled(most, 1u64, labels).is_err() && with_room::<[u8; 32]>(most, labels).is_err());
+        assert!(collected((0..most).map(|i| i as u64), labels).is_err());
+        assert!(try_collected((0..most).map(|i| Ok(i as u64)), labels).is_err());
+        assert!(reserve(&mut vec![1u8], usize::MAX, labels).is_err());
+    }
+
+    #[test]
+    fn what_can_be_had_is_what_was_asked_for() {
+        let what = "a test";
+        assert_eq!(zeroed::<i128>(3, what).unwrap(), [0; 3]);
+        assert!(zeroed::<f64>(0, what).unwrap().is_empty());
+        assert_eq!(zeroed::<[i128; 2]>(1, what).unwrap(), [[0; 2]]);
+        assert_eq!(zeroed::<[f64; 0]>(4, what).unwrap().len(), 4);
+        assert_eq!(filled(2, 1.5, what).unwrap(), [1.5; 2]);
+        assert_eq!(copied(&[1, 2], what).unwrap(), [1, 2]);
+        assert_eq!(collected((0..9).filter(|i| i % 2 == 0), what).unwrap(), [0, 2, 4, 6, 8]);
+        assert_eq!(try_collected([Ok(1), Err(KMeansError::NoFeatures), Ok(2)], what), Err(KMeansError::NoFeatures));
+        let mut values = Vec::new();
+        (0..100).for_each(|i| push(&mut values, i, what).unwrap());
+        extend(&mut values, &[100, 101], what).unwrap();
+        assert!(values.iter().copied().eq(0..102));
+        assert_eq!(text(format_args!("column_{}", 7), what).unwrap(), "column_7");
+        assert_eq!(texts(&["a".into(), "".into()], what).unwrap(), ["a", ""]);
+    }
+
+    /// Fits of a hundred million rows rely on it: memory that is asked for and not written to takes no room.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn zeros_that_nobody_touches_take_no_room() {
+        let resident = || {
+            let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+            status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+        };
+        let before = resident();
+        let zeros = zeroed::<u64>(1 << 27, "a gigabyte").unwrap();
+        assert!(resident() < before + (512 << 20), "{before} bytes, then {}", resident());
+        assert_eq!(zeros[1 << 26], 0);
+    }
+}

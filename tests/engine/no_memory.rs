@@ -1,0 +1,85 @@
+//! A GPU without memory: each of its allocations refused in turn.
+
+use polars_kmeans::backend::chunking::Chunking;
+use polars_kmeans::backend::cuda::refusal;
+use polars_kmeans::backend::select::Shape;
+use polars_kmeans::{Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, Result};
+
+use crate::child::{STEP, in_child};
+use crate::data::{Random, columns, gpu, hash, rows};
+
+/// Does the work once for every allocation on the GPU, device memory and pinned memory, and refuses that one.
+fn refuse_each<R: PartialEq>(what: &str, expected: &R, work: impl Fn() -> Result<R>) {
+    for after in 0.. {
+        eprintln!("{STEP}{what}, allocation {after}");
+        refusal::set(Some(after));
+        let result = work();
+        let reached = !refusal::set(None);
+        match result {
+            Ok(result) => assert!(!reached && result == *expected, "{what}, allocation {after}: another answer"),
+            Err(KMeansError::NoMemory { bytes: Some(1..), .. }) if reached => {}
+            Err(error) => panic!("{what}, allocation {after}: {error}"),
+        }
+        // The next one finds all as it was.
+        assert!(work().is_ok_and(|result| result == *expected), "{what}: after allocation {after}");
+        if !reached {
+            println!("{what}: {after} allocations");
+            assert!(after > 3, "{what}: {after} allocations");
+            return;
+        }
+    }
+}
+
+fn fits<T: Float>(device: Device) {
+    for [n, d, k] in [[6_000, 3, 5], [5_000, 24, 20]] {
+        let x: Vec<T> = rows("blobs", n, d, &mut Random(n as u64));
+        let by_columns = columns(&x, d);
+        let views = [Features::from_columns(by_columns.iter().map(|c| &c[..])).unwrap(), Features::from_rows(&x, d).unwrap()];
+        let weights: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.5).collect();
+        let weights = Column::from_slice(&weights);
+        // One row twice: an empty cluster, which takes the farthest row.
+        let given = (0..k).flat_map(|j| x[j.max(1) * d..][..d].iter().map(|v| v.to_f64())).collect();
+        for (init, weighted, view) in [(Init::KMeansPlusPlus, true, 0), (Init::Random, true, 1), (Init::Given(given), false, 1)]
+        {
+            let features = &views[view];
+            let weights = weighted.then_some(&weights);
+            let estimator = KMeans::new(k).init(init).max_iter(3).tol(0.0).seed(7);
+            let estimator = if view == 1 { estimator.history(History::Full) } else { estimator };
+            let expected = hash(&estimator.clone().device(Device::Cpu).fit_features(features, weights).unwrap());
+            let shape = Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted };
+            let least = Chunking::new(shape, 0).unwrap_err();
+            for limit in [None, Some(least)] {
+                let estimator = estimator.clone().device(device).device_memory_limit(limit);
+                let what = format!("{n} x {d} into {k}, {}, {limit:?}, view {view}", T::NAME);
+                refuse_each(&what, &expected, || Ok(hash(&estimator.fit_features(features, weights)?)));
+            }
+        }
+    }
+}
+
+fn predictions<T: Float>(device: Device) {
+    let [n, d, k] = [3_000, 20, 40];
+    let x: Vec<T> = rows("blobs", n, d, &mut Random(5));
+    let features = Features::from_rows(&x, d).unwrap();
+    let model = KMeans::new(k).max_iter(2).device(Device::Cpu).fit_features(&features, None).unwrap().model;
+    // A clone has no tables on the device yet.
+    refuse_each("labels", &model.predict(&features).unwrap(), || model.clone().on(device).predict(&features));
+    let nearest = model.predict_distances(&features).unwrap();
+    refuse_each("nearest", &nearest, || model.clone().on(device).predict_distances(&features));
+    let distances = model.transform(&features).unwrap();
+    refuse_each("distances", &distances, || model.clone().on(device).transform(&features));
+    let score = model.score(&features, None).unwrap();
+    refuse_each("score", &score, || model.clone().on(device).score(&features, None));
+}
+
+/// In a process of its own: the refusal is of whatever comes first.
+#[test]
+fn a_device_without_memory_says_so_and_goes_on() {
+    let Some(device) = gpu() else { return };
+    in_child("no_memory::a_device_without_memory_says_so_and_goes_on", || {
+        fits::<f32>(device);
+        fits::<f64>(device);
+        predictions::<f32>(device);
+        predictions::<f64>(device);
+    });
+}
