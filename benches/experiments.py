@@ -83,38 +83,38 @@ EXPERIMENTS = (
     Experiment(
         "choice",
         "forty shapes",
-        "The default takes the fastest of its strategies, or loses at most a tenth beside it",
+        "The default takes the fastest of its strategies, or one that is at most a tenth slower",
         drawn_shapes(40),
         today=(
-            "Holds for all forty; 6.7 % is the most that is lost, which is about as much as a strategy differs "
-            "from itself at 15 us an iteration"
+            "Holds for all forty shapes. The largest loss is 6.7 %. Two runs of one strategy differ by about as much "
+            "at 15 us an iteration"
         ),
     ),
     Experiment(
         "lutz",
         "figure 6",
-        "Feature sums (here with labels): partitioned features beat cluster merge for k = 64 or d > 16, by 97 at most",
+        "Feature sums (here with labels): partitioned features beat cluster merge for k = 64 or d > 16, up to 97 times",
         tuple(
             Run(lutz_rows(d), d, k, 6, ("lutz-merge", "lutz-features")) for k in (4, 64) for d in (2, 4, 16, 64, 256)
         ),
         {"system": "GTX 1080", "best ratio": 96.7},
-        today="Holds, from 16 features on already for k = 4, but by 12 times at most: labels are in these times",
+        today="Holds. For k = 4 it holds from 16 features on. The factor is at most 12: these times include labels",
     ),
     Experiment(
         "lutz",
         "figure 7",
-        "Mass sums: private counters are best up to k = 16, counters in local memory from k = 128, atomics far behind",
+        "Mass sums: private counters are best up to k = 16, in local memory from k = 128. Atomics are far behind",
         tuple(Run(lutz_rows(4), 4, k, 6, MASSES) for k in (2, 8, 16, 64, 128, 512)),
         {"system": "GTX 1080"},
         today=(
-            "Atomics still cost 18 times at k = 2; what is left of the others' difference is 1.2 to 2.7 times "
-            "for counters in device memory up to k = 16"
+            "Atomics still cost 18 times as much at k = 2. The other three now differ little: counters in device "
+            "memory cost 1.2 to 2.7 times as much up to k = 16"
         ),
     ),
     Experiment(
         "lutz",
         "figures 8 and 10",
-        "d = 4: one pass is twice as fast as several for k up to 16, several from k = 32; CPU sums cost 19 times",
+        "d = 4: one pass is twice as fast as several up to k = 16, and slower from k = 32. CPU sums cost 19 times",
         tuple(Run(lutz_rows(4), 4, k, 6, MULTI_AND_SINGLE) for k in (4, 16, 32, 64, 128)),
         {
             "system": "GTX 1080",
@@ -122,37 +122,38 @@ EXPERIMENTS = (
             "k = 4: single pass over cross-processing": 19.3,
         },
         today=(
-            "One pass is no faster than two any more at k = 4, and half as fast at k = 128; sums on 16 cores "
-            "cost 307 times at k = 4, and are most of cross-processing everywhere"
+            "One pass is no longer faster than two at k = 4, and half as fast at k = 128. Sums on 16 cores cost 307 "
+            "times as much at k = 4. They take most of the time of cross-processing at every shape"
         ),
     ),
     Experiment(
         "lutz",
         "figure 11",
-        "k = 4: a single pass is faster than several for d < 32, and as fast beyond",
+        "k = 4: a single pass is faster than several for d < 32, and as fast from there on",
         tuple(Run(lutz_rows(d), d, 4, 6, MULTI_AND_SINGLE) for d in (2, 8, 32, 128)),
         {"system": "GTX 1080"},
         today=(
-            "Holds at 8 and 32 features, by 1.07 and 1.35 times; at 2 and 128 one pass is slower, by 1.27 and "
+            "Holds at 8 and 32 features, by 1.07 and 1.35 times. At 2 and 128 features one pass is slower, by 1.27 and "
             "1.16 times"
         ),
     ),
     Experiment(
         "lutz",
         "figure 13",
-        "Data of any size stream at the speed of the bus: 9.8 of 12.2 GB/s, filling pinned memory included",
+        "Data of any size stream at the speed of the bus: 9.8 of 12.2 GB/s, including the copy to pinned memory",
         tuple(Run(gib * GIB // 16, 4, k, 4, options=("--limit", str(2 * GIB))) for k in (4, 64) for gib in (1, 4, 16)),
         {"system": "GTX 1080, PCIe 3", "GB/s": 9.8, "GB/s at most": 12.2},
         "GB/s",
         today=(
-            "Holds: beyond the device 55 GB/s of data, which is the bus, for k = 4 as for 64; what stays on "
-            "the device from pass to pass makes 89 of it at 4 GiB, and data that fit are read at 500 to 1,600"
+            "Holds. Data larger than the device are processed at 55 GB/s, the speed of the bus, for k = 4 and for "
+            "k = 64. At 4 GiB the rate is 89 GB/s, because a part of the rows stays on the device from pass to pass. "
+            "Data that fit are read at 500 to 1,600 GB/s"
         ),
     ),
     Experiment(
         "li",
         "table 1",
-        "Few dimensions, 50 iterations, seconds: 3 to 8 times faster than HP k-means, 10 to 20 than UV_k-Means",
+        "Few features, seconds of 50 iterations: 3 to 8 times faster than HP k-means, 10 to 20 times than UV_k-Means",
         tuple(Run(n, d, k, 50, ("li", "default")) for n in (2_000_000, 4_000_000) for d in (2, 8) for k in (100, 400)),
         {
             "system": "GTX 280",
@@ -169,12 +170,12 @@ EXPERIMENTS = (
             },
         },
         "s",
-        today="Their system is 3 to 10 times as fast as on their card; the default another 6 to 20 times",
+        today="Their system is 3 to 10 times as fast as on their card. The default is another 6 to 20 times as fast",
     ),
     Experiment(
         "li",
         "table 2",
-        "n = 1,000,000, k = 100: hardly any difference between d = 2 and 6, then registers run out",
+        "n = 1,000,000, k = 100: hardly any difference between d = 2 and d = 6. Beyond that, registers run out",
         tuple(Run(1_000_000, d, 100, 20, ("li", "default")) for d in (2, 4, 6, 8, 10)),
         {
             "system": "GTX 280",
@@ -187,7 +188,7 @@ EXPERIMENTS = (
                 "1000000x10x100": [405, 64],
             },
         },
-        today="Holds up to d = 8: 1.02 to 1.12 ms, of which labels are little",
+        today="Holds up to d = 8: 1.02 to 1.12 ms. Labels are a small part of that",
     ),
     Experiment(
         "li",
@@ -203,23 +204,23 @@ EXPERIMENTS = (
             },
         },
         "s",
-        today="Holds: 5 and 10 times as fast as on their card, and the default 24 and 18 times as fast as that",
+        today="Holds: 5 and 10 times as fast as on their card. The default is another 24 and 18 times as fast",
     ),
     Experiment(
         "li",
         "table 10",
-        "Data a hundred times larger, through the device in parts, take a hundred times longer: merging is negligible",
+        "Data 100 times larger stream through the device in parts and take 100 times as long: merging is negligible",
         (
             Run(4_000_000, 2, 100, 5),
             Run(400_000_000, 2, 100, 5, options=("--limit", str(GIB))),
         ),
         {"system": "GTX 280 (the table's figures are not in the text that we have)"},
-        today="Merging is negligible still, and the bus is not: 460 times as long, at its speed",
+        today="Merging is still negligible, but the bus is not: the data take 460 times as long, at the bus's speed",
     ),
     Experiment(
         "zechner",
         "figures 5, 6, 10",
-        "Labels on the GPU, sums on the CPU beat the CPU from 5,000 rows on, 1.5 to 14 times, more the larger they are",
+        "Labels on the GPU and sums on the CPU beat the CPU from 5,000 rows on, 1.5 to 14 times, most for large data",
         tuple(
             Run(n, d, k, 20, ("cpu", "zechner", "default"))
             for n in (500, 5_000, 50_000, 500_000)
@@ -228,16 +229,15 @@ EXPERIMENTS = (
         ),
         {"system": "9600 GT beside a Core 2 Duo with SSE3", "speed-up": [1.5, 14]},
         today=(
-            "Does not hold: the GPU with sums on the CPU is slower than our CPU engine on 16 cores at every "
-            "shape, by 1.4 to 19 times, since those sums are half to all of its time from 5,000 rows on; with "
-            "sums on the GPU the speed-up reaches 46, and the CPU wins at 500 rows of up to 20 features in 16 "
-            "clusters"
+            "Does not hold. The GPU with sums on the CPU is slower than our CPU engine on 16 cores at every shape, by "
+            "1.4 to 19 times. From 5,000 rows on, these sums are half to all of its time. With sums on the GPU the "
+            "speed-up reaches 46, and the CPU wins at 500 rows of up to 20 features in up to 16 clusters"
         ),
     ),
     Experiment(
         "luigi",
         "V1 to V4, K = 5, 100, 1000",
-        "Two dimensions: centroids in shared memory make a speed-up of 35 one of 100; means on the GPU change little",
+        "Two features: centroids in shared memory raise the speed-up from 35 to 100. Means on the GPU change little",
         tuple(
             Run(n, 2, k, 20, ("luigi-v1", "luigi-v2", "luigi-v3", "luigi-v4", "default"))
             for k in (5, 100, 1000)
@@ -249,8 +249,8 @@ EXPERIMENTS = (
             "milliseconds": {"1000000x2x100": [9.7556, 9.9910 + 0.3283]},
         },
         today=(
-            "Shared memory for centroids is worth 1.2 times from K = 100 on: caches do most of it now; means "
-            "on the GPU are worth 2.6 times at a million rows and K = 5, 1.08 at ten million and K = 100"
+            "Centroids in shared memory give a factor of 1.2 from K = 100 on, because caches now do most of that work. "
+            "Means on the GPU give a factor of 2.6 at a million rows and K = 5, and 1.08 at ten million and K = 100"
         ),
     ),
     Experiment(
@@ -260,6 +260,6 @@ EXPERIMENTS = (
         (Run(300_000, 408, 5_000, 100, ("kmcuda", "default"), ("--tol-labels", "0.01")),),
         {"system": "Titan X", "seconds": {"Lloyd": 436, "Yinyang": 278, "one thread a row, first version": 2_880}},
         "s until done",
-        today="The same system takes 7 s, the default 0.24 s, to the same centroids",
+        today="The same system takes 7 s and the default 0.24 s. Both reach the same centroids",
     ),
 )

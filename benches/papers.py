@@ -8,8 +8,8 @@ on a machine with a GPU; GPU_BENCH is the binary of `cargo bench --no-default-fe
 Every strategy of a shape has the same data and starting centroids, and gives the same bits: its objective must be that
 of the others, or the run fails. `--scale 0.1` takes a tenth of the rows.
 
-`python benches/papers.py show benches/record/NAME.json` prints the tables and draws the pictures of
-`docs/performance.md` into `docs/performance/`. It needs matplotlib, and no GPU.
+`python benches/papers.py show benches/record/NAME.json` prints the tables of `docs/lab/papers.md` and
+`docs/lab/choosing-a-kernel.md`, and draws the pictures into `docs/lab/papers/`. It needs matplotlib, and no GPU.
 
 Milliseconds are those of an iteration on the device, sums and update included: the mean over a fit without its first
 iteration, in which every row changes its cluster.
@@ -137,7 +137,7 @@ def losses(rows: list[dict[str, Any]]) -> str:
     found.sort(reverse=True)
     worst = ", ".join(f"{shape} {100 * loss:.1f} % ({name})" for loss, shape, name in found[:5])
     within = sum(loss <= 0.1 for loss, _, _ in found)
-    return f"{within} of {len(found)} lose at most a tenth; the most is lost at {worst}."
+    return f"{within} of {len(found)} lose at most a tenth. The largest losses: {worst}."
 
 
 def picture(experiment: Experiment, rows: list[dict[str, Any]], path: Path) -> None:
@@ -169,8 +169,8 @@ def picture(experiment: Experiment, rows: list[dict[str, Any]], path: Path) -> N
 def show(args: argparse.Namespace) -> None:
     record = json.loads(args.record.read_text())
     print(f"{record['gpu']}, {record['date']}; `python benches/papers.py run ...`, {args.record.relative_to(ROOT)}\n")
-    pictures = ROOT / "docs" / "performance"
-    pictures.mkdir(exist_ok=True)
+    pictures = ROOT / "docs" / "lab" / "papers"
+    pictures.mkdir(parents=True, exist_ok=True)
     for experiment in EXPERIMENTS:
         rows = record["experiments"].get(experiment.name)
         if not rows:
@@ -180,7 +180,7 @@ def show(args: argparse.Namespace) -> None:
         what = ": " + "; ".join(said) if said else ""
         source = f" Published on {experiment.published['system']}{what}." if experiment.published else ""
         today = f" **Today:** {experiment.today[0].lower()}{experiment.today[1:]}." if experiment.today else ""
-        print(f"#### {experiment.name}\n\n{experiment.claim}.{source}{today}\n")
+        print(f"### {experiment.name}\n\n{experiment.claim}.{source}{today}\n")
         print(table(experiment, rows) + "\n")
         if experiment.paper == "choice":
             print(losses(rows) + "\n")
@@ -191,7 +191,7 @@ def show(args: argparse.Namespace) -> None:
         name = re.sub(r"[^a-z0-9]+", "-", experiment.name.lower()) + ".png"
         if len({shape_of(row) for row in rows}) > 2:
             picture(experiment, rows, pictures / name)
-            print(f"![{experiment.name}](performance/{name})\n")
+            print(f"![{experiment.name}](papers/{name})\n")
 
 
 def main() -> None:

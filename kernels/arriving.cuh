@@ -1,5 +1,5 @@
-// A tile of rows on its way to kernels/assign_registers.cu: asynchronous copies to each thread's own places in shared memory, and its
-// labels, packed as they lie in device memory.
+// The next tile of rows for kernels/assign_registers.cu. Asynchronous copies bring its values to shared memory, where each thread has
+// its own places. Its labels come along, packed as in device memory.
 #pragma once
 #include "common.cuh"
 
@@ -8,7 +8,7 @@
 #define ROWS 4
 #define WARP_TILE (32 * ROWS)
 
-// One of four, without an address.
+// Picks one of four values. No value needs an address, so all stay in registers.
 template <typename V> __device__ __forceinline__ V pick(const V (&from)[ROWS], int r) {
     return r == 0 ? from[0] : r == 1 ? from[1] : r == 2 ? from[2] : from[3];
 }
@@ -25,7 +25,7 @@ __device__ __forceinline__ void copy_labels(void* to, const void* from, int byte
                  ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes) : "memory");
 }
 
-// Four labels as they lie in memory: in one, two or four words. The others are all ones.
+// Four labels, packed as in memory: in one, two or four words. Unused words are all ones.
 struct Four {
     u32 word[ROWS];
 
@@ -53,10 +53,10 @@ struct Four {
     __device__ __forceinline__ bool is(const Four& other) const {
         return ((word[0] ^ other.word[0]) | (word[1] ^ other.word[1]) | (word[2] ^ other.word[2]) | (word[3] ^ other.word[3])) == 0;
     }
-    // Whose labels are not the other's, a bit each.
+    // One bit a label: 1 if it differs from the other's.
     __device__ __forceinline__ u32 differs(const Four& other, int bytes) const {
         if (bytes == 1) {
-            // A byte's highest bit where it is not 0, then those four together: their products with the summands share no bit.
+            // Sets the highest bit of each byte that is not 0, then gathers the four bits by one product. Its summands share no bit.
             const u32 x = word[0] ^ other.word[0];
             return ((((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x) >> 7 & 0x01010101u) * 0x01020408u >> 24;
         }
@@ -76,8 +76,8 @@ struct Four {
     }
 };
 
-// Each thread copies and reads its own places only, so that no barrier is needed: 16 bytes a plane (two planes a float64 column),
-// then four labels.
+// Each thread copies and reads only its own places, so no barrier is needed. A thread has 16 bytes a plane (a float64 column has two
+// planes), then four labels.
 template <typename T, int D> struct Arriving {
     static const int planes = sizeof(T) / 4;
     float4* values; // (D * planes, THREADS)

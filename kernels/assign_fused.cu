@@ -1,15 +1,15 @@
-// assign_fused: labels and sums in a single pass, without atomics inside a block.
+// assign_fused: labels and sums in one pass over the rows, without atomics inside a block.
 //
-// Source:    Lutz, Bress, Rabl, Zeuch and Markl, "Efficient and scalable k-means on GPUs", 2018, section 4: the point data are
-//            transposed in local memory between the two halves of a pass. First a thread has a row, and finds its label; after a
-//            barrier it has a feature, and adds the rows of the block to k sums of its own (partitioned features, section 3.1).
-//            Mass: partitioned private (section 3.2): every thread counts its own rows.
+// Source:    Lutz, Bress, Rabl, Zeuch and Markl, "Efficient and scalable k-means on GPUs", 2018, section 4. A pass has two halves,
+//            and shared memory transposes the rows between them. First each thread takes a row and finds its label. After a barrier
+//            each thread takes a feature and adds the rows of the block to its own k sums (partitioned features, section 3.1).
+//            Row counts: partitioned private (section 3.2), each thread counts its own rows.
 // Used when: strategy `lutz-fused`.
-// Tile:      as many rows as the block has threads: 32 to 256, as many as shared memory allows. Where there are fewer columns than
-//            threads several rows are added at a time; where there are more, a thread has several columns.
-// Memory:    shared: (k, limbs, slots) sums of 8 bytes, (k, threads) counters of 4, the tile itself. With few threads a block that
-//            limits k and d together; centroids come through the first-level cache.
-// Precision: a float32 product filter (d roundings); rows in doubt are settled at once, by the warp that found them.
+// Tile:      one row a thread. A block has 32 to 256 threads, as many as shared memory allows. If there are fewer columns than
+//            threads, several rows are added at a time. If there are more, a thread has several columns.
+// Memory:    shared: (k, limbs, slots) sums of 8 bytes, (k, threads) counters of 4 bytes, and the tile. These limit k and d
+//            together, even with few threads a block. Centroids come through the first-level cache.
+// Precision: a float32 product filter (d roundings). The warp that finds rows in doubt settles them at once.
 #include "systems.cuh"
 
 template <typename T, int D> __device__ __forceinline__ void assign_fused(const SystemAssign<T>& system) {
@@ -19,7 +19,7 @@ template <typename T, int D> __device__ __forceinline__ void assign_fused(const 
     const Sums& s = a.sums;
     const u32 tid = threadIdx.x, threads = blockDim.x, slots = system.slots, points = system.points;
     const int d = a.rows.d;
-    // Shared memory: sums, the tile with one value of padding a column, labels, counters.
+    // Shared memory: sums, then the tile (each column padded by one value), then labels and counters.
     T* tile_values = (T*)(cells + (u64)s.k * s.limbs * slots);
     u32* labels = (u32*)(tile_values + (u64)d * (threads + 1) + ((u64)d * (threads + 1) & 1));
     u32* mass = labels + threads;
@@ -50,7 +50,7 @@ template <typename T, int D> __device__ __forceinline__ void assign_fused(const 
         }
         labels[tid] = adds ? label : UNASSIGNED;
         __syncthreads();
-        // From rows to columns.
+        // Until here a thread had a row. From here on it has columns.
 #pragma unroll 1
         for (u32 slot = tid; slot < slots; slot += threads) {
             const int c = (int)(slot / points);

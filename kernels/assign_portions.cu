@@ -1,18 +1,18 @@
-// assign_portions: labels by a thread a row, centroids through shared memory in portions, for any d and k.
+// assign_portions: labels, one thread a row. Centroids pass through shared memory in portions, so any d and k fit.
 //
-// Source:    Zechner and Granitzer, "K-means on the graphics processor", 2009, section V-B: all threads of a block look at the same
-//            centroid, whose components come to shared memory as many at a time as the block has threads, so that there is no
-//            limit on d; Vadim Markovtsev, "kmcuda", 2016: several whole centroids at a time, the product form instead of
-//            differences, the loop over features unrolled by four. One kernel; the shape of a portion says which.
-// Used when: strategies `zechner` (128 threads, portions of 128 features of one centroid) and `kmcuda` (256 threads, whole
-//            centroids, as many as 48 KiB hold).
-// Tile:      a block takes every so-many'th tile of as many rows as it has threads. A portion is (across, features): across
-//            centroids with all their features, or one centroid with some.
-// Memory:    a row's values are read again for every centroid, coalesced, from the caches where they stay that long: this is what
-//            these systems are bound by. The centroids once for each tile of rows.
-// Precision: a float32 product filter (d roundings); rows in doubt go to kernels/settle.cu.
+// Source:    Zechner and Granitzer, "K-means on the graphics processor", 2009, section V-B. All threads of a block look at the same
+//            centroid. Shared memory holds as many of its components at a time as the block has threads, so d has no limit.
+//            Vadim Markovtsev, "kmcuda", 2016: several whole centroids at a time, products instead of differences, and the loop over
+//            features unrolled by four. One kernel does both. The shape of a portion tells them apart.
+// Used when: strategies `zechner` (128 threads, portions of 128 features of one centroid) and `kmcuda` (256 threads, as many whole
+//            centroids as 48 KiB hold).
+// Tile:      one row a thread. A block takes every gridDim.x-th tile. A portion is (across, features): either `across` centroids with
+//            all their features, or one centroid with some of them.
+// Memory:    each thread reads its row again for every centroid. These reads are coalesced and hit the caches if the values are still
+//            there. They are what limits these systems. Centroids are read once for each tile of rows.
+// Precision: a float32 product filter (d roundings). Rows in doubt go to kernels/settle.cu.
 //
-// Departures: (1) Zechner's kernel adds squared differences and has no certificate. (2) A row is centred and scaled as it is read.
+// Departures: (1) Zechner's kernel adds squared differences and certifies nothing. (2) A row is centred and scaled as it is read.
 #include "systems.cuh"
 
 template <typename T> __device__ __forceinline__ void assign_portions(const SystemAssign<T>& s) {
@@ -29,7 +29,7 @@ template <typename T> __device__ __forceinline__ void assign_portions(const Syst
         const T* x = a.rows.x + row;
         Near near;
         near.start();
-        float square = 0.0f, h = 0.0f; // h goes on from portion to portion of one centroid
+        float square = 0.0f, h = 0.0f; // h is carried over the portions of one centroid
         auto value = [&](int f) { return centred_copy(x[(u64)f * a.rows.stride], __ldg(&a.shift[f]), a.scale); };
 #pragma unroll 4
         for (int f = 0; f < d; f++) {
@@ -42,7 +42,7 @@ template <typename T> __device__ __forceinline__ void assign_portions(const Syst
 #pragma unroll 1
             for (int first = 0; first < d; first += s.features) {
                 const int features = min(s.features, d - first);
-                __syncthreads(); // the portion before was used
+                __syncthreads(); // all threads are done with the portion before
                 for (int i = 0; i < across; i++)
                     for (int f = tid; f < features; f += threads) portion[i * features + f] = a.copies[(u64)(j + i) * s.width + first + f];
                 for (int i = tid; i < across; i += threads) halves[i] = a.half_squares[j + i];

@@ -1,58 +1,59 @@
-// assign_registers: labels and sums in one pass over the data, for few dimensions.
+// assign_registers: labels and sums in one pass over the rows, for few features.
 //
-// Source:    Li, Zhao, Chu and Liu, "Speeding up k-means algorithm by GPUs", CIT 2010, algorithm 3 (low d: a row lives in
-//            registers, centroids in shared memory); sums fused into the same pass as Lutz et al. 2018, section 4.
-// Used when: d <= 12, and few rows or very many clusters do not make tiles faster (src/backend/cuda/chooser.rs).
-// Tile:      a thread has 4 rows (one 16-byte load a float32 column), a warp 128; warps take runs of tiles from a common counter, each
-//            at its own pace, or, with few clusters, as many each and the last by turns: no barrier after the start. Centroids are in
-//            shared memory where they fit, else the first-level cache has them.
-// Memory:    each value is read once, by asynchronous copies to the thread's own place in shared memory, on their way while the tile
-//            before is worked on; labels are read and, where they changed, written, in 1, 2 or 4 bytes.
-// Precision: a float32 product filter, h_j = |c_j|^2 / 2 - x.c_j on centred, scaled copies, certified by `Bound`
-//            (d fmas onto the half square: d roundings). Rows in doubt are settled at once, by the warp that found them.
+// Source:    Li, Zhao, Chu and Liu, "Speeding up k-means algorithm by GPUs", CIT 2010, algorithm 3 (low d: a row lives in registers,
+//            centroids in shared memory). Sums are fused into the same pass, as in Lutz et al. 2018, section 4.
+// Used when: d <= 12, unless tiles are faster, as with few rows or very many clusters (src/backend/cuda/chooser.rs).
+// Tile:      a thread has 4 rows (one 16-byte load a float32 column), so a warp has 128. Warps take runs of tiles from a common
+//            counter, each at its own pace. With few clusters every warp takes equally many runs, and only the last ones come from
+//            the counter. There is no barrier after the start. Centroids are in shared memory if they fit, else in the first-level cache.
+// Memory:    each value is read once. Asynchronous copies bring the next tile to the thread's own places in shared memory while the
+//            thread works on the current tile. Labels take 1, 2 or 4 bytes. They are read, and written only if they changed.
+// Precision: a float32 product filter, h_j = |c_j|^2 / 2 - x.c_j on centred, scaled copies, certified by `Bound` (d fmas onto the half
+//            square: d roundings). The warp that finds rows in doubt settles them at once.
 //
 //   for each tile:
-//     up to 8 centroids: all scores, the least, and which are in reach of it; more: best, second and the index over pairs of centroids;
-//     many: over groups of them, then once more over the best group
-//     rows whose second best is in reach: by a warp, the scores once more, and reference distances to the centroids in reach
-//     rows whose label changed go to the warp's list; when it has enough, its lanes take (row, column) pairs of it: quantise, take
-//     from one cluster's cell, add to the other's
+//     scores:  up to 8 centroids  all scores at once, the least, and the centroids in reach of it
+//              more               best, second best and index, over pairs of centroids
+//              many               best and second best over groups of centroids, then the best group once more
+//     rows whose second best is in reach: the warp computes the scores again, and reference distances to the centroids in reach
+//     rows whose label changed: to the list of the warp. When the list is long enough, its lanes take (row, column) pairs:
+//              quantise, subtract from one cluster's cell, add to the other's
 //   flush the block's table of cells
 //
-// Departures from the paper: (1) groups: only the least score of a group is kept in the first sweep (one instruction a score
-// instead of five), and the best group is swept again. (2) Sums move by deltas: a row that stays where it is costs nothing, and
-// the few that move share the lanes of a warp evenly. (3) What few tiles need (single labels, counts) is not held in registers and not
-// computed in others.
+// Departures from the paper: (1) Groups: the first sweep keeps only the least score of a group (one instruction a score instead of
+// five). Then the best group is swept again. (2) Sums move by deltas: a row that stays in its cluster costs nothing, and the few rows
+// that move are spread evenly over the lanes of a warp. (3) Values that few tiles need (single labels, counts) are not kept in
+// registers, and tiles that do not need them do not compute them.
 #include "nearest.cuh"
 
-// Listed rows from which on the list is worked off; as many as one tile adds must still fit.
+// The list is emptied once it has this many rows. There must still be room for all rows of one tile.
 #define ENOUGH 32
 #define LIST (ENOUGH - 1 + WARP_TILE)
-// Rows that may be moved through a block's table before it is flushed: less than the 4,096 values that an int64 is sure to hold (one
-// limb) by what other warps have announced, but not added yet, when the table is flushed.
+// Rows that may move through a block's table before it must be flushed. An int64 is sure to hold 4,096 values of one limb. When the
+// table is flushed, each other warp may have announced rows that it has not added yet, so their number is subtracted.
 #define CAPACITY (4096 - (WARPS - 1) * LIST)
 
-// Rows of one warp that changed.
+// The rows of one warp whose label changed.
 struct List {
     u32 from[LIST], to[LIST], row[LIST];
     u32 count;
 };
 
-// A block's table and the rows of its clusters.
+// A block's table of sums, and the row counts of its clusters.
 struct Cells {
     Table table;
     int* rows;
 };
 
-// Who may add to a block's table, and when it is flushed.
+// Decides when a warp may add to the block's table, and when the table is flushed.
 struct Gate {
-    Cells cells; // float64 has no registers left for it
-    u32 announced; // rows, by all warps
-    u32 flushed; // rows announced when the table was flushed last
-    u32 busy; // a warp is flushing
+    Cells cells; // kept here for float64, whose kernels have no registers left for it
+    u32 announced; // rows that all warps announced
+    u32 flushed; // rows that were announced when the table was last flushed
+    u32 busy; // 1 while a warp flushes
 };
 
-// Announces `count` rows; flushes the table first where there is no room for them. By a whole warp.
+// Announces `count` rows. If the table has no room for them, flushes it first. The whole warp must call this.
 __device__ __forceinline__ void enter(Gate& gate, u32 count, const Cells& cells, const Sums& s, int lane) {
     while (true) {
         u32 flush = 0;
@@ -70,7 +71,7 @@ __device__ __forceinline__ void enter(Gate& gate, u32 count, const Cells& cells,
             }
         }
         if (!__shfl_sync(FULL_WARP, flush, 0)) return;
-        // What is added from here on is counted against the next flush.
+        // Rows announced after this point count towards the next flush.
         const u32 announced = *(volatile u32*)&gate.announced;
         __threadfence_block();
         flush_table_by_warp(cells.table, cells.rows, s, lane);
@@ -85,8 +86,8 @@ __device__ __forceinline__ void enter(Gate& gate, u32 count, const Cells& cells,
     }
 }
 
-// Moves what the listed rows contribute from cluster to cluster: lanes take pairs of a row and a column. In the table, all additions
-// of a pair are on their way at once, then their carries.
+// Moves the contributions of the listed rows from cluster to cluster. Each lane takes (row, column) pairs. In the table all additions
+// of a pair are issued at once, and then their carries.
 template <typename T>
 __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* factors, Gate& gate, const Cells& cells, List& list,
                                             u32 count, int lane) {
@@ -95,12 +96,12 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* f
     __syncwarp();
     const Table& table = cells.table;
     if (table.copies) enter(gate, count, cells, s, lane);
-    const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // exact for the at most 159 * 13 pairs
+    const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // gives exact quotients up to 159 * 13 pairs
     const bool two = s.limbs == 2;
     const u32 pairs = count * columns;
 #pragma unroll 1
     for (u32 pair = lane; pair < pairs;) {
-        // Values of some pairs are on their way together.
+        // Loads the values of several pairs together.
         T ahead[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
@@ -154,7 +155,7 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* f
     __syncwarp();
 }
 
-// The contributions of a tile that had no labels, from where it arrived: a lane has its own rows, and no list is needed.
+// Adds the rows of a tile that had no labels, from the places where it arrived. Each lane adds its own rows, without a list.
 template <typename T, int D>
 __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* factors, const Arriving<T, D>& next, const Cells& cells,
                                           const u32 (&label)[ROWS], u32 valid, int lane) {
@@ -183,17 +184,17 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* fac
 }
 
 template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
-    // Copies of a warp of 512 bytes to a place that is not a multiple of 128 would be asked for in halves, and read twice.
+    // A warp copies 512 bytes at once. If the target is not a multiple of 128, the copy is split in halves and read twice.
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ List lists[WARPS];
     __shared__ Gate gate;
-    __shared__ u32 following[WARPS]; // the run that each warp takes next
+    __shared__ u32 following[WARPS]; // the next run of each warp
     __shared__ u32 block_changed, block_contested;
     __shared__ Factors factors[D];
     wait_for_kernel_before();
     if (a.control->stop) return;
     const int W = Centroid<D>::width;
-    // Shared memory: the arriving tile, centroids (if they fit), the table's words, rows of each cluster.
+    // Shared memory: the arriving tile, the centroids (if they fit), the words of the table, the row counts of the clusters.
     typedef Arriving<T, D> Next;
     const Next next = {(float4*)shared, shared + Next::bytes(0)};
     const bool fit = a.portion != 0;
@@ -203,8 +204,8 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     const Cells own = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};
     auto cells = [&]() { return sizeof(T) == 4 ? own : gate.cells; };
     const int d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    // Runs of tiles: rounds of them, one for each warp, up to `even`, then one more for each, then as the counter says, of which one is
-    // always under way. A run is a power of two, and starts at a multiple of it.
+    // Runs of tiles. Up to tile `even` they come in rounds, one run for each warp. Then each warp takes one more, and after that the
+    // counter hands them out. One run is always requested ahead. A run has a power of two tiles, and starts at a multiple of that.
     const u32 tiles = (a.rows.n + WARP_TILE - 1) / WARP_TILE, in_run = a.run - 1;
     u32 tile = (blockIdx.x * WARPS + warp) * a.run;
     if (lane == 0) lists[warp].count = 0;
@@ -226,17 +227,17 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         if (GROUP) bound = lifted<D>(bound, lift);
         fetch_centroids<D, GROUP>(a.copies, centroids, a.k_padded, lift);
     }
-    // Up to four dimensions there is a kernel for each.
+    // Up to four features there is a kernel for each number of features.
     const bool exact = D <= 4;
     T shift[D];
 #pragma unroll
     for (int f = 0; f < D; f++) shift[f] = exact || f < d ? a.shift[f] : (T)0;
-    // In a first assign lanes add their own rows, unless the sums are in device memory or weighted.
+    // In a first assign each lane adds its own rows, unless the sums are in device memory or there are weights.
     const bool by_lanes = a.table_copies && !a.rows.w;
     __syncthreads();
 
-    u32 listed = 0; // by the warp
-    // The counter's run is asked for a run ahead.
+    u32 listed = 0; // rows in the list of this warp
+    // The run from the counter is requested one run ahead.
     u32 later = a.even < tiles && lane == 0 ? atomicAdd(&a.control->next_run, in_run + 1) : 0;
 #pragma unroll 1
     while (true) {
@@ -278,17 +279,17 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
             }
         }
         const Four old = next.take_labels(a.labels.bytes);
-        // In a first assign every row moves, from nowhere: its values stay where they are until they are added.
+        // In a first assign every row moves, from no cluster. Its values stay in place until they are added.
         const bool first = by_lanes && __all_sync(FULL_WARP, old.none());
         if (!first && tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
         Found found = fit ? nearest<D, GROUP, 4>(x, square, bound, centroids, a.k_padded)
                           : nearest<D, GROUP, 0>(x, square, bound, a.copies, a.k_padded);
-        const u32 valid = (1u << min(a.rows.n - min(a.rows.n, row), ROWS)) - 1; // rows that there are
+        const u32 valid = (1u << min(a.rows.n - min(a.rows.n, row), ROWS)) - 1; // a bit for each row that exists
         const u32 doubt = found.doubt & valid;
 #pragma unroll 1
         for (u32 lanes = __ballot_sync(FULL_WARP, found.doubt != 0); lanes; lanes &= lanes - 1) {
             const int source = __ffs(lanes) - 1;
-            // Rows in doubt have no label yet: those that there are not get one too.
+            // Rows in doubt have no label yet. Rows beyond n get one too.
 #pragma unroll
             for (int i = 0; i < ROWS; i++) found.label[i] = lane == source && (found.doubt >> i & 1) ? 0 : found.label[i];
 #pragma unroll 1
@@ -322,7 +323,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
                     for (int r = 0; r < ROWS; r++)
                         if ((differs >> r & 1) && !(a.rows.w[row + r] > 0.0)) differs &= ~(1u << r);
                 }
-                // Few lanes have any, and most of these one: places are taken from a counter, not agreed upon by all.
+                // Few lanes have changed rows, and most of these have one. So each lane takes places from a counter by itself.
                 u32 at = atomicAdd(&list.count, __popc(differs));
 #pragma unroll 1
                 for (; differs; differs &= differs - 1, at++) {
@@ -344,7 +345,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     }
 }
 
-// BLOCKS: on a multiprocessor at a time, so that enough loads are in flight.
+// BLOCKS: how many blocks an SM must hold at a time, so that enough loads are in flight.
 #define KERNEL(NAME, T, D, GROUP, BLOCKS)                                                                    \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ Assign<T> a) { \
         assign<T, D, GROUP>(a);                                                                              \

@@ -1,17 +1,17 @@
-// assign_table: labels by a thread a row, all centroids in one table; alone, or with the sums in the same pass.
+// assign_table: labels, one thread a row, with all centroids in one table. The variants _sums also add up the rows in the same pass.
 //
-// Source:    Li, Zhao, Chu and Liu, CIT 2010, algorithm 3: a row lives in registers (d <= 16; suffixes _d4, _d8, _d16), centroids
-//            come through the caches; Luigi, "Accelerating K-means with CUDA", 2025: V1 adds each row to its block's sums in shared
-//            memory by atomics as soon as it has a label, and the block's sums to the device's; V2 labels only; V3 and V4 hold
-//            the whole table of centroids in shared memory (suffix _shared), as Lutz et al. 2018 do for their labels.
-// Used when: labels of `li`, `lutz-merge`, `lutz-features`, `lutz-mass-*` (d <= 16) and `luigi-v2`; labels and sums (suffix _sums)
+// Source:    Li, Zhao, Chu and Liu, CIT 2010, algorithm 3: a row lives in registers (d <= 16; suffixes _d4, _d8, _d16), and centroids
+//            come through the caches. Luigi, "Accelerating K-means with CUDA", 2025: V1 adds each row to the sums of its block as soon
+//            as the row has a label, by atomics in shared memory. Then it adds the sums of the block to those in device memory. V2
+//            only labels. V3 and V4 hold the whole table of centroids in shared memory (suffix _shared), as Lutz et al. 2018 do.
+// Used when: labels of `li`, `lutz-merge`, `lutz-features`, `lutz-mass-*` (d <= 16) and `luigi-v2`. Labels and sums (suffix _sums)
 //            of `luigi-v1`, `luigi-v3`, `luigi-v4`.
-// Tile:      256 rows, a thread each; a persistent grid. Wider rows (suffix _any) are read again for every four centroids.
-// Memory:    shared: the centroids (k x width floats and k half squares) in _shared; in _sums the block's cells, 8 bytes each, and a
-//            counter a cluster. These are the limits on k.
-// Precision: a float32 product filter (d roundings). Rows in doubt go to kernels/settle.cu; in _sums the warp settles them at once.
+// Tile:      256 rows, one a thread, and a persistent grid. Wider rows (suffix _any) are read again for every four centroids.
+// Memory:    shared: in _shared the centroids (k x width floats and k half squares); in _sums the cells of the block (8 bytes each)
+//            and a counter a cluster. These limit k.
+// Precision: a float32 product filter (d roundings). Rows in doubt go to kernels/settle.cu. In _sums the warp settles them at once.
 //
-// Departures: blocks stay and take tile after tile, so that the table is filled and the cells are flushed seldom: every 4,096 rows.
+// Departures: blocks are persistent and take tile after tile. So they fill the table once, and flush the cells only every 4,096 rows.
 #include "systems.cuh"
 
 #define THREADS 256
@@ -23,7 +23,7 @@ template <typename T, int D, bool SHARED, bool SUMS> __device__ __forceinline__ 
     const Sums& s = a.sums;
     const int tid = threadIdx.x, d = a.rows.d;
     const u32 tiles = (a.rows.n + THREADS - 1) / THREADS;
-    // Shared memory: copies, half squares, words of cells, counters.
+    // Shared memory: copies of the centroids, half squares, words of the cells, counters.
     const int values = SHARED ? a.k_padded * system.width : 0, floats = SHARED ? values + a.k_padded : 0;
     if constexpr (SHARED) {
         for (int i = tid; i < floats; i += THREADS) shared[i] = i < values ? a.copies[i] : a.half_squares[i - values];

@@ -1,40 +1,42 @@
-// Assign for many dimensions (any d and k are allowed): a float32 product filter, tiled like a matrix product and fused with the search
-// for the nearest centroid, so that the n x k scores are never written.
+// assign_tiled: labels for many features (any d and k are allowed). A float32 product filter, tiled like a matrix product and fused
+// with the search for the nearest centroid. So the n x k scores are never written.
 //
 //   h_j = - x.c_j + |c_j|^2 / 2   on centred, scaled float32 copies of rows and centroids
 //   for each tile of rows, for each tile of centroids:
-//     for each step of 8 or 16 features:  the next tiles fly to shared memory; 8 x 8 scores a thread += x^ . (-c^)
-//     best, second best, index of each row, merged over the lanes that share its scores; with panels the third best too
-//   second best beyond the reach of the best: the label is certified; else the row goes to a list: of pairs, if the third is, or of
-//   rows to be compared with all centroids
+//     for each step of 8 or 16 features:  copy the next tiles to shared memory; 8 x 8 scores a thread += x^ . (-c^)
+//     best, second best and index of each row, merged over the lanes that share its scores; with panels the third best too
+//   if the second best is out of reach of the best, the label is certified
+//   else, if the third best is out of reach, the row goes to the list of pairs
+//   else it goes to the list of rows to compare with all centroids
 //
-// Source: Li et al. 2010, algorithm 4 (the product in tiles of shared memory, for high d); streaming centroids in portions, so
-// that any k fits: Zechner & Granitzer 2009, kmcuda 2016. Departures: (1) registers hold the scores and meet the search there.
-// (2) The copies of rows are made on the way to shared memory: nothing of size n x d is stored beside x. (3) Scores only rank:
-// the label is what reference distances say, by the bound of src/certify.rs.
+// Source: Li et al. 2010, algorithm 4 (the product in tiles of shared memory, for high d). Centroids come in portions, so any k fits:
+// Zechner & Granitzer 2009, kmcuda 2016. Departures: (1) Registers hold the scores, and the search reads them there. (2) The copies of
+// rows are made on the way to shared memory, so nothing of size n x d is stored besides x. (3) Scores only rank the centroids.
+// Reference distances decide the label, by the bound of src/certify.rs.
 //
-// Used when: d > 12, or few rows and many clusters (src/backend/cuda/chooser.rs). Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32) for k above 64, up to 64, up to 32;
-// the suffix only decides speed. With _panels: d > 128 and k > 64, d > 64 and 32 < k <= 64, where the blocks fit
-// (src/backend/cuda/plan.rs); the bound is then made for fewer roundings. 256, 128 or 64 threads a block. A persistent grid: a block takes every gridDim.x-th tile of rows
-// and its pipeline runs across the borders of tiles, which matters where d is a handful of steps.
-// Memory: static shared memory, 18 to 48 KB a block; the variants _panels have 33 or 66 KB of dynamic shared memory besides (64
+// Used when: d > 12, or few rows and many clusters (src/backend/cuda/chooser.rs).
+// Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32), for k above 64, up to 64, up to 32. The suffix changes only
+// the speed. The variants _panels are for d > 128 with k > 64, and for d > 64 with 32 < k <= 64, if the blocks fit
+// (src/backend/cuda/plan.rs). Their bound is made for fewer roundings. A block has 256, 128 or 64 threads. The grid is persistent: a
+// block takes every gridDim.x-th tile of rows. Its pipeline runs across the borders of tiles, which matters if d is only a few steps.
+// Memory: 18 to 48 KB of static shared memory a block. The variants _panels have another 33 or 66 KB of dynamic shared memory (64
 // floats a thread, and the third best scores).
 // Precision: a score is one chain of d fmas, and |c|^2 / 2 is added to it. The variants _panels add up partial sums of PANEL
-// features, the first to the second and so on. The sum of squares weighs each feature by the roundings that its product goes
-// through (`weight_of`), and has at most d + 8 roundings itself.
-// Relies on: x, copies, half_squares aligned to 16 bytes; stride a multiple of 128; k_padded a multiple of 128 with zero copies
-// and infinite half squares from k on; copies has d rows (feature-major) and none after them is read.
+// features, the first to the second and so on. The sum of squares weighs each feature by the number of roundings of its product
+// (`weight_of`). That sum has at most d + 8 roundings itself.
+// Relies on: x, copies and half_squares are aligned to 16 bytes. The stride is a multiple of 128. k_padded is a multiple of 128, with
+// zero copies and infinite half squares from k on. copies has d rows (feature-major), and nothing after them is read.
 #include "best.cuh"
 
-// Fewest steps of a tile: with three, what a row tile leaves in shared memory is read before a barrier that comes before the
-// first write of the next row tile, without barriers of its own.
+// The fewest steps of a tile. A row tile leaves its results in shared memory. With at least three steps, a barrier always lies between
+// the reads of these results and the first writes of the next row tile. So they need no barrier of their own.
 #define FEWEST_STEPS 3
 #define ROWS 128
-// Rows and centroids of a warp: lanes are 8 x 4, each with two groups of 4 rows and two of 4 centroids.
+// Rows and centroids of a warp. Its lanes form an 8 x 4 grid. Each lane has two groups of 4 rows and two groups of 4 centroids.
 #define WARP_ROWS 64
 #define WARP_COLUMNS 32
 
-// A value that the compiler knows nothing about: it is neither computed again nor moved out of a loop.
+// Hides a value from the compiler, which then neither computes it again nor moves it out of a loop.
 __device__ __forceinline__ u32 opaque(u32 v) {
     asm volatile("" : "+r"(v));
     return v;
@@ -42,23 +44,23 @@ __device__ __forceinline__ u32 opaque(u32 v) {
 
 // ---- asynchronous copies -------------------------------------------------------------------------------------------------------
 
-// 16 bytes to a constant distance from an address in shared memory; KEEP: in the first-level cache too.
+// Copies 16 bytes to a constant offset from an address in shared memory. KEEP: keeps them in the first-level cache too.
 template <int OFFSET, bool KEEP> __device__ __forceinline__ void copy_async(u32 shared, const void* global) {
     if (KEEP) asm volatile("cp.async.ca.shared.global [%0 + %2], [%1], 16;" ::"r"(shared), "l"(global), "n"(OFFSET) : "memory");
     else asm volatile("cp.async.cg.shared.global [%0 + %2], [%1], 16;" ::"r"(shared), "l"(global), "n"(OFFSET) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// All of this thread's groups but the last LEFT.
+// Waits for all copy groups of this thread, except the last LEFT.
 template <int LEFT> __device__ __forceinline__ void await_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
 // ---- shared memory -------------------------------------------------------------------------------------------------------------
 
-// What one step needs. A thread asks for x, four rows of a feature at a time, and turns its own values into copies where they lie
-// as soon as they are there, before the barrier that shows them to the others: float32 in place, float64 (16 bytes in each of two
-// planes) into the first plane. Places are numbered so that thread t owns places t, t + threads, ... of every array.
-// Aligned to 128 bytes: copies of a warp that are not would be asked for in halves.
+// The values of one step. A thread requests x, four rows of a feature at a time. When its own values have arrived, it turns them into
+// centred, scaled copies, before the barrier that shows them to the other threads. float32 values are turned in place. float64 values
+// (16 bytes in each of two planes) go to the first plane. Thread t owns places t, t + threads, ... of every array.
+// Aligned to 128 bytes: otherwise a warp's copy is split in halves.
 template <typename T, int COLUMNS, int STEP> struct alignas(128) Stage {
     static const int planes = sizeof(T) / sizeof(float);
 
@@ -68,13 +70,13 @@ template <typename T, int COLUMNS, int STEP> struct alignas(128) Stage {
     static const int plane = STEP * ROWS * 4, copies_at = planes * plane;
 };
 
-// STEP: features between two barriers. RING: steps whose tiles are in use (one) or on their way.
+// STEP: features between two barriers. RING: steps in shared memory, one in use and the others on their way.
 template <typename T, int COLUMNS, int STEP, int RING> struct alignas(128) TiledShared {
     static const int threads = ROWS * COLUMNS / 64, warps = threads / 32;
     static const int warps_across = COLUMNS / WARP_COLUMNS;
 
     Stage<T, COLUMNS, STEP> stages[RING];
-    float4 half_squares[COLUMNS / 4]; // of the tile that is worked on
+    float4 half_squares[COLUMNS / 4]; // of the current tile of centroids
     float4 squares[warps][ROWS / 4];
     float2 best[warps_across][ROWS / 2], second[warps_across][ROWS / 2];
     uint2 index[warps_across][ROWS / 2];
@@ -82,8 +84,8 @@ template <typename T, int COLUMNS, int STEP, int RING> struct alignas(128) Tiled
     static const int half_squares_at = RING * sizeof(Stage<T, COLUMNS, STEP>);
 };
 
-// Place p of a tile of rows holds row `place_row<T>(p)`. Lane l fetches places 4 l to 4 l + 3: for float64 these are rows
-// 2 l, 2 l + 1, 64 + 2 l, 65 + 2 l, so that a warp reads consecutive addresses at once.
+// Place p of a tile of rows holds row `place_row<T>(p)`. Lane l fetches places 4 l to 4 l + 3. For float64 these are rows
+// 2 l, 2 l + 1, 64 + 2 l, 65 + 2 l, so each read of a warp has consecutive addresses.
 template <typename T> __device__ __forceinline__ int place_row(int place) {
     return sizeof(T) == 4 ? place : (place >> 2) * 2 + (place & 1) + (place & 2) * (ROWS / 4);
 }
@@ -105,7 +107,7 @@ __device__ __forceinline__ float4 copy_of(float4 x, const float4* second_plane, 
     return v;
 }
 
-// Puts rows on the list for those of their lanes that are `listed`, by one addition to its counter a warp. For all lanes.
+// Appends the rows of all lanes that are `listed`, with one addition to the counter a warp. All lanes of the warp must call this.
 __device__ __forceinline__ void list_rows(bool listed, u32* counter, Contested* list, int direction, Contested entry, int lane) {
     const u32 mask = __ballot_sync(FULL_WARP, listed);
     if (mask == 0) return;
@@ -116,7 +118,7 @@ __device__ __forceinline__ void list_rows(bool listed, u32* counter, Contested* 
     if (listed) list[direction * (i64)position] = entry;
 }
 
-// Asks for features `warp` + I * WARPS, ... of a step; WHOLE: all are left.
+// Requests features `warp` + I * WARPS, ... of a step. WHOLE: all features of the step exist.
 template <typename Q, bool WHOLE, int I, int FETCHES, int WARPS, int THREADS, typename T>
 __device__ __forceinline__ void fetch_rows(u32 to, const T* x, u64 stride, int warp, int left) {
     if constexpr (I < FETCHES) {
@@ -129,8 +131,8 @@ __device__ __forceinline__ void fetch_rows(u32 to, const T* x, u64 stride, int w
     }
 }
 
-// Asks for this thread's four copies of feature `feature` + I * COPIED, ... of a step. Copies of few centroids are read again for
-// every tile of rows: they may stay in the first-level cache.
+// Requests this thread's four centroid copies of feature `feature` + I * COPIED, ... of a step. Copies of few centroids are read again
+// for every tile of rows, so they may stay in the first-level cache.
 template <typename Q, bool WHOLE, int I, int COPIES, int COPIED, int COLUMNS>
 __device__ __forceinline__ void fetch_copies(u32 to, const float* copies, int k_padded, int feature, int left) {
     if constexpr (I < COPIES) {
@@ -140,18 +142,18 @@ __device__ __forceinline__ void fetch_copies(u32 to, const float* copies, int k_
     }
 }
 
-// With a panel: `totals` are partial sums, 64 floats a thread, `thirds` (warps across, 64) two rows each.
+// With panels, `totals` holds partial sums (64 floats a thread) and `thirds` is (warps across, 64), with two rows in each entry.
 template <int PANEL, typename T, int COLUMNS, int STEP, int RING>
 __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, COLUMNS, STEP, RING>& s, float4* totals, float2* thirds) {
     typedef TiledShared<T, COLUMNS, STEP, RING> S;
     typedef Stage<T, COLUMNS, STEP> Q;
     const int THREADS = S::threads, WARPS = S::warps, FETCHES = STEP / WARPS;
-    // Features that all threads together ask copies of at once, and how often they must.
+    // COPIED: features whose centroid copies all threads together request at once. COPIES: how often they do so in a step.
     const int COPIED = THREADS / (COLUMNS / 4), COPIES = STEP / COPIED;
     const bool PANELS = PANEL != 0;
     const int PANEL_STEPS = PANELS ? PANEL / STEP : 1;
-    // Features whose products are one run of instructions: of 8 they are 9 KB, which may stay near a scheduler; a whole step where
-    // there is no register for a loop.
+    // RUN: features whose products are unrolled. 8 features are 9 KB of instructions, which can stay in a cache near the scheduler. A
+    // whole step is unrolled if no register is left for a loop counter.
     const int RUN = PANELS && COLUMNS == 128 ? STEP : 8;
     typedef Best<PANELS> Nearest;
     static_assert(STEP % S::warps == 0 && STEP % COPIED == 0 && PANEL % 16 == 0 && 16 % STEP == 0 && ROWS == 4 * 32, "tiles do not divide");
@@ -166,24 +168,24 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     const u32 column_tiles = ((u32)a.k + COLUMNS - 1) / COLUMNS;
     const u32 steps = max(FEWEST_STEPS, (d + STEP - 1) / STEP);
 
-    // Fetching: a warp takes features warp, warp + WARPS, ... of a step, a lane the same four rows of each; a thread also takes
-    // four copies of one feature.
+    // Fetching: a warp takes features warp, warp + WARPS, ... of a step, and a lane takes the same four rows of each. A thread also
+    // takes four centroid copies of one feature.
     const int copies_feature = tid / (COLUMNS / 4);
-    // Multiplying: lanes 0 and 1 have the same rows, lanes 0 and 2 the same centroids, which lets reads of 16 bytes pair up.
-    // Warps that share centroids follow each other, so that the warps with work in a last, narrow tile are on two schedulers.
+    // Multiplying: lanes 0 and 1 have the same rows, and lanes 0 and 2 the same centroids. So reads of 16 bytes pair up. Warps that share
+    // centroids have consecutive numbers, so in a last, narrow tile the warps with work are on two schedulers.
     const int warp_row = warp % (ROWS / WARP_ROWS), warp_column = warp / (ROWS / WARP_ROWS);
-    // In groups of 4 rows, and of 4 centroids: the second are 8 and 4 further. Both in one register.
+    // The first group of 4 rows and of 4 centroids, in one register. The second groups are 8 and 4 places further.
     const u32 operands = opaque((warp_row * (WARP_ROWS / 4) + ((lane >> 1) & 7)) << 16 | warp_column * (WARP_COLUMNS / 4) +
                                 ((lane & 1) | ((lane >> 4) << 1)));
     const u32 x_at = operands >> 16, c_at = operands & 0xffff;
 
-    // This thread's first place in the first stage: kept, not computed again and again for want of registers.
+    // This thread's first place in the first stage. `opaque` keeps it in a register, so it is not computed again and again.
     const u32 places = opaque((u32)__cvta_generic_to_shared(&s) + tid * 16);
     const T* asked_x;
     const float* asked_copies;
-    int asked_d = d; // 0 if there is no tile to ask for
+    int asked_d = d; // 0 if there is no further tile
     auto ask_tile = [&](u32 row_tile, u32 column_tile) {
-        row_tile = opaque(row_tile); // once a tile: not worth registers through the steps before
+        row_tile = opaque(row_tile); // computed once a tile, so not worth registers during the steps before
         column_tile = opaque(column_tile);
         asked_x = a.rows.x + (u64)warp * a.rows.stride + (u64)row_tile * ROWS + place_row<T>(4 * lane);
         const u64 column = (u64)column_tile * COLUMNS + 4 * (tid % (COLUMNS / 4));
@@ -203,8 +205,8 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
         asked_copies += (u64)STEP * a.k_padded;
     };
 
-    // Turns what this thread asked for into copies. Squares are summed for every tile of centroids again: that is cheaper than a
-    // second loop.
+    // Turns the values that this thread requested into copies. The squares are summed again for every tile of centroids, which is
+    // cheaper than a second loop.
     float4 square = {0.0f, 0.0f, 0.0f, 0.0f};
     auto turn = [&](u32 step, Q& stage) {
         const int first = (int)step * STEP + warp;
@@ -237,7 +239,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
         }
     };
 
-    // Decides the rows of a tile from what the warps across it found.
+    // Decides the rows of a tile from the results of all warps across it.
     auto decide = [&](u32 row_tile) {
 #pragma unroll
         for (int p = tid; p < ROWS; p += THREADS) {
@@ -258,7 +260,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
             u64 row = (u64)row_tile * ROWS + place_row<T>(p);
             const bool inside = row < a.rows.n, certified = b.second > limit;
             bool pair = false;
-            // All lanes are here: ROWS and THREADS are multiples of 32.
+            // All lanes get here, because ROWS and THREADS are multiples of 32.
             if constexpr (PANELS) {
                 pair = !certified && b.third > limit;
                 list_rows(inside && pair, &a.control->pairs, a.contested, 1, {(u32)row, b.index >> 16}, lane);
@@ -277,22 +279,22 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     turn(0, s.stages[0]);
     __syncthreads();
 
-    u32 slot = 0; // of the step that is multiplied
+    u32 slot = 0; // the place of the current step in the ring
     for (u32 row_tile = blockIdx.x; row_tile < row_tiles; row_tile += gridDim.x) {
         for (u32 column_tile = 0; column_tile < column_tiles; column_tile++) {
             const u32 first_column = column_tile * COLUMNS;
-            // A warp beyond the last centroid has infinite scores from the start.
+            // A warp beyond the last centroid multiplies nothing: its half squares are infinite.
             const int features = first_column + warp_column * WARP_COLUMNS < (u32)a.k ? d : 0;
             float scores[8][8];
 #pragma unroll
             for (int r = 0; r < 8; r++)
 #pragma unroll
                 for (int c = 0; c < 8; c++) scores[r][c] = 0.0f;
-            // All have left the tile before behind; these are there after two steps.
+            // All threads are done with the tile before. The half squares arrive within two steps.
             if (tid < COLUMNS / 4) copy_async<S::half_squares_at, true>(places, a.half_squares + first_column + 4 * tid);
 
             for (u32 step = 0; step < steps; step++) {
-                // Ask RING - 1 steps ahead, into the place of the step before, which all have left behind.
+                // Requests the step that is RING - 1 ahead, into the place of the step before, with which all threads are done.
                 u32 asked_step = step + RING - 1;
                 const u32 free = slot == 0 ? RING - 1 : slot - 1;
                 if (asked_step >= steps) {
@@ -307,10 +309,10 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                 ask(asked_step, free);
                 commit_copies();
 
-                // The sum so far goes to shared memory, where each thread has its own places. Neighbours change places there, so that a
-                // sum of an even centroid has an odd register and is read at the same time as the centroid's value.
+                // The partial sums go to shared memory, where each thread has its own places. Neighbours swap places there. So the sum
+                // of an even centroid has an odd register and can be read in the same cycle as the centroid's value.
                 if (PANELS && step != 0 && step % PANEL_STEPS == 0) {
-                    float4* const own = totals + opaque(tid); // only here, not in every step
+                    float4* const own = totals + opaque(tid); // computed only here, not in every step
 #pragma unroll
                     for (int r = 0; r < 8; r++)
 #pragma unroll
@@ -326,7 +328,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                             }
                             *at = t;
                             scores[r][c] = scores[r][c + 1] = scores[r][c + 2] = scores[r][c + 3] = 0.0f;
-                            if (r == 3 && c == 4) __syncwarp(); // half of them at a time: registers
+                            if (r == 3 && c == 4) __syncwarp(); // half of the sums at a time saves registers
                         }
                 }
 
@@ -335,8 +337,9 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                     float4 x_low = x[0], x_high = x[8], c_low = c[0], c_high = c[4];
                     float xs[8] = {x_low.x, x_low.y, x_low.z, x_low.w, x_high.x, x_high.y, x_high.z, x_high.w};
                     float cs[8] = {c_low.x, c_low.y, c_low.z, c_low.w, c_high.x, c_high.y, c_high.z, c_high.w};
-                    // There and back: neighbours share an operand, which a register then is read for once. A port for even and
-                    // one for odd registers give one each a cycle, and a product wants two that its neighbour had not.
+                    // Goes through the columns forwards and backwards in turn, so that neighbouring products share an operand and its
+                    // register is read once. The ports of even and of odd registers each give one value a cycle, and a product
+                    // needs two values that its neighbour did not read.
 #pragma unroll
                     for (int i = 0; i < 8; i++)
 #pragma unroll
@@ -381,7 +384,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                             for (int c = 0; c < 8; c++) scores[r][c] = __fadd_rn(scores[r][c], halves[c]);
                     }
                     const u32 base = first_column + 4 * c_at;
-                    // Four lanes share 8 rows: they trade halves, so that each ends with two rows and all have work.
+                    // Four lanes share 8 rows. They exchange halves, so each ends with two rows and all have work.
                     const bool upper = lane & 16, odd = lane & 1;
                     Nearest rows[4];
 #pragma unroll
@@ -397,7 +400,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
                         kept.merge(exchange(given, 1));
                         rows[r] = kept;
                     }
-                    // This lane's are rows 2 lane and 2 lane + 1 of the warp's.
+                    // This lane has rows 2 lane and 2 lane + 1 of the warp.
                     const int at = (int)opaque((u32)(warp_row * (WARP_ROWS / 2) + lane));
                     float2 *best_at = &s.best[warp_column][at], *second_at = &s.second[warp_column][at];
                     uint2* index_at = &s.index[warp_column][at];
@@ -422,7 +425,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
 
                 slot = slot + 1 == RING ? 0 : slot + 1;
                 await_copies<RING - 2>();
-                // After the last tile these are values of a step before, which nobody reads.
+                // After the last tile this turns values of an earlier step, which nobody reads.
                 turn(step + 1 == steps ? 0 : step + 1, s.stages[slot]);
                 __syncthreads();
             }
@@ -443,9 +446,10 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
         assign_tiled<PANEL>(a, s, totals, (float2*)(totals + ROWS * COLUMNS / 4));                                       \
     }
 
-// Longer steps spend more of their instructions on products, and need more registers and shared memory for what is on its way. With
-// panels and 64 centroids three blocks with steps of 16 are faster than four with steps of 8 (1.88 and 1.96 ms for 2,097,152 rows of
-// 256 features, H200); with panels of 128 it is 1.83, but half as many rows again are in doubt: with settling 2.39 and not 2.29.
+// Longer steps spend a larger share of their instructions on products, but need more registers and more shared memory for arriving
+// values. With panels and 64 centroids, three blocks with steps of 16 are faster than four blocks with steps of 8 (1.88 and 1.96 ms for
+// 2,097,152 rows of 256 features, H200). With panels of 128 features it is 1.83 ms, but 50 % more rows are in doubt: with settling
+// 2.39 ms and not 2.29.
 ASSIGN_TILED(float, assign_tiled_f32_k128, 128, 2, 16, 2)
 ASSIGN_TILED(float, assign_tiled_f32_k64, 64, 4, 16, 2)
 ASSIGN_TILED(float, assign_tiled_f32_k32, 32, 8, 8, 3)

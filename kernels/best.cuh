@@ -1,11 +1,12 @@
-// The two or three least scores of a row and whose they are, for kernels/assign_tiled.cu.
+// The two or three least scores of a row and the centroids that have them, for kernels/assign_tiled.cu.
 #pragma once
 #include "common.cuh"
 
-// The two least scores and whose the least is; PAIRS: the three least, and whose the two least are, as 16 bits each of `index`.
+// The two least scores, and the centroid of the least. PAIRS: the three least scores, and the centroids of the two least, in 16 bits of
+// `index` each.
 template <bool PAIRS> struct Best;
 
-// Equal scores make the second as good as the best: such a row is contested, so it does not matter whose index stays.
+// If two scores are equal, the second equals the best. Such a row is in doubt anyway, so either index may stay.
 template <> struct Best<false> {
     float best, second;
     u32 index;
@@ -22,10 +23,10 @@ template <> struct Best<false> {
     __device__ __forceinline__ u32 first() const { return index; }
 };
 
-// Where the third is as good as the second, either's index may stay: if one is in reach, both are.
+// If the third score equals the second, either index may stay: if one of them is in reach, both are.
 template <> struct Best<true> {
     float best, second;
-    u32 index; // the best's, then the second's
+    u32 index; // of the best in the low half, of the second in the high half
     float third;
 
     __device__ __forceinline__ void of(float a, float b) { best = fminf(a, b), second = fmaxf(a, b), third = infinity_f(); }
@@ -53,8 +54,8 @@ template <bool PAIRS> __device__ __forceinline__ Best<PAIRS> exchange(const Best
     return b;
 }
 
-// The best of a thread's eight centroids: four from `base` on and four from `base` + 16 on. The scores first, by comparisons of
-// halves, then whose they are: two indices selected with every score are more instructions, and branches besides.
+// The best of a thread's eight centroids: four from `base` on and four from `base` + 16 on. It finds the scores first, by comparing
+// halves, and then their indices. Carrying two indices through every comparison takes more instructions, and branches.
 template <bool PAIRS> __device__ __forceinline__ Best<PAIRS> best_of(const float (&scores)[8], u32 base) {
     Best<PAIRS> b, others[3];
     b.of(scores[0], scores[1]);
@@ -63,7 +64,7 @@ template <bool PAIRS> __device__ __forceinline__ Best<PAIRS> best_of(const float
     b.merge_scores(others[0]);
     others[1].merge_scores(others[2]);
     b.merge_scores(others[1]);
-    // The last of the best, the first of the second: two where they are equal.
+    // The last centroid with the best score, the first with the second score. If both scores are equal these are two centroids.
     u32 first = 0, second = 19;
 #pragma unroll
     for (int c = 1; c < 8; c++) first = scores[c] == b.best ? (u32)(c < 4 ? c : 12 + c) : first;

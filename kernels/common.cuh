@@ -1,7 +1,7 @@
-// What every kernel shares: exact arithmetic of the contract, tables of sums, reductions.
+// What all kernels share: the exact arithmetic, tables of sums, the filter's bound, reductions.
 //
-// Compiled with -fmad=false: a product and a sum are two roundings unless an fma is written. No fast math, subnormals kept.
-// Argument structures are mirrored, field by field, in src/backend/cuda/*.rs.
+// Compiled with -fmad=false: a product and a sum are two roundings, unless the code says fma. No fast math; subnormals are kept.
+// src/backend/cuda/*.rs declares the argument structures again, field by field.
 #pragma once
 
 typedef unsigned char u8;
@@ -19,8 +19,8 @@ __device__ __forceinline__ double infinity() { return __longlong_as_double(0x7ff
 
 // ---- rows ------------------------------------------------------------------------------------------------------------
 
-// The rows of a fit: x is (d, stride), column-major, zero from row n to the stride; the stride is a multiple of 1,024.
-// w holds the weights w^ (null where there are none).
+// The rows of a fit. x is (d, stride), column-major, and zero from row n to the stride. The stride is a multiple of 1,024.
+// w holds the weights w^, or is null if there are none.
 template <typename T> struct Rows {
     const T* x;
     const double* w;
@@ -29,7 +29,7 @@ template <typename T> struct Rows {
     int d;
 };
 
-// Labels as narrow as k allows: `bytes` of 1, 2 or 4 each. All ones: none yet.
+// Labels, as narrow as k allows: `bytes` is 1, 2 or 4. A label of all ones means that the row has none yet.
 struct Labels {
     void* at;
     int bytes;
@@ -53,7 +53,8 @@ __device__ __forceinline__ void store_label(Labels labels, u64 row, u32 label) {
 
 // ---- fixed point (src/fixed.rs) ----------------------------------------------------------------------------------------
 
-// A column's quantum: hi = rint(x * first * second); two limbs: lo = rint((x * first * second - hi) * low), low = 2^45, else 0.
+// The factors of a column's quantum: hi = rint(x * first * second). With two limbs lo = rint((x * first * second - hi) * low), and
+// low = 2^45. With one limb low = 0.
 struct Factors {
     double first, second, low;
 };
@@ -125,7 +126,7 @@ __device__ __forceinline__ bool is_precise(DistanceScale& scale, u128 total, u64
     return false;
 }
 
-// numerator * 2^exponent / denominator, rounded once to T (returned as a double, exactly): `round_quotient` of src/fixed.rs.
+// numerator * 2^exponent / denominator, rounded once to T. The result is that value as a double. As `round_quotient` of src/fixed.rs.
 template <typename T> __device__ double round_quotient(i128 numerator, u128 denominator, int exponent) {
     if (numerator == 0) return 0.0;
     bool negative = numerator < 0;
@@ -175,18 +176,18 @@ template <typename T> __device__ double round_quotient(i128 numerator, u128 deno
 
 // ---- sums ----------------------------------------------------------------------------------------------------------------
 //
-// A cell is one cluster's sum of one limb of one column. On the way it is an int64 in two 32-bit words (shared memory adds 32-bit
-// integers natively, and 64-bit ones only in a loop of compare-and-swap); in device memory it waits as two 64-bit accumulators,
-// of low halves and of high halves, which no addition of 2^31 cells can overflow and which need no carry between them. The
-// update folds them into canonical 128-bit integers.
+// A cell is one cluster's sum of one limb of one column. In shared memory it is an int64 in two 32-bit words, because shared memory adds
+// 32-bit integers natively and 64-bit ones only in a loop of compare-and-swap. In device memory it is two 64-bit accumulators, one of low
+// halves and one of high halves. 2^31 additions cannot overflow them, and they need no carry between them. The update folds them into
+// canonical 128-bit integers.
 
 struct Sums {
     u64* pending; // (k, columns, limbs, 2)
     i64* pending_rows; // (k)
     i128* sums; // (k, columns): canonical
     i64* rows; // (k): rows of positive weight
-    const u8* one_limb; // (columns): where others have two, a column of one limb, whose low limbs are all 0
-    int k, d, columns; // columns: d, and one more for the mass where there are weights
+    const u8* one_limb; // (columns): whether the column has one limb. Read if others have two; its low limbs are then all 0
+    int k, d, columns; // columns: d, plus one for the mass if there are weights
     int mass_column; // d, or -1
     int limbs; // 1, or 2 if any column has two
     int unused;
@@ -199,7 +200,7 @@ __device__ __forceinline__ void add_pending(u64* cell, i64 value) {
     }
 }
 
-// Adds to a cell of two words; the second may be `copies` words away.
+// Adds to a cell of two words, with the carry.
 __device__ __forceinline__ void add_words(u32* low, u32* high, i64 value) {
     u32 v = (u32)value, h = (u32)(value >> 32);
     u32 old = atomicAdd(low, v);
@@ -207,7 +208,7 @@ __device__ __forceinline__ void add_words(u32* low, u32* high, i64 value) {
     if (h != 0) atomicAdd(high, h);
 }
 
-// A table of cells in shared memory, each in `copies` (a power of two) columns of words so that lanes do not collide.
+// A table of cells in shared memory. Each cell has `copies` (a power of two), so that lanes collide less.
 struct Table {
     u32* words;
     int cells, copies;
@@ -222,7 +223,7 @@ __device__ __forceinline__ void table_add(const Table& t, int cell, int copy, i6
     u32* at = t.words + (size_t)cell * 2 * t.copies + copy;
     add_words(at, at + t.copies, value);
 }
-// Adds both limbs to the cells from `into` on and, where it leaves any, takes them from those from `out` on.
+// Adds both limbs to the cells from `into` on. If the row leaves a cluster, subtracts them from the cells from `out` on.
 __device__ __forceinline__ void table_move(const Table& t, int into, int out, bool leaves, int copy, const Pair& p, bool two) {
     const u32 limb = 2 * t.copies;
     u32* to = t.words + (u32)into * limb + copy;
@@ -242,7 +243,7 @@ __device__ __forceinline__ void table_move(const Table& t, int into, int out, bo
         if (high != 0 && (i < 2 || two)) atomicAdd(at[i] + t.copies, high);
     }
 }
-// The cell's sum, which becomes 0. Only between barriers.
+// Returns the cell's sum and sets it to 0. Only between barriers.
 __device__ __forceinline__ i64 table_take(const Table& t, int cell) {
     u32* at = t.words + (size_t)cell * 2 * t.copies;
     i64 sum = 0;
@@ -255,8 +256,8 @@ __device__ __forceinline__ i64 table_take(const Table& t, int cell) {
     }
     return sum;
 }
-// Adds a block's table to device memory, and empties it, by one warp, while others may go on adding: a word is taken at once, and a
-// carry goes to the other word, so that nothing is lost in between.
+// One warp adds a block's table to device memory and empties it, while other warps may go on adding. Nothing is lost: each word is
+// exchanged atomically, and a carry that comes later goes to the high word.
 __device__ __forceinline__ void flush_table_by_warp(const Table& t, int* table_rows, const Sums& s, int lane) {
 #pragma unroll 1
     for (int cell = lane; cell < t.cells; cell += 32) {
@@ -276,7 +277,7 @@ __device__ __forceinline__ void flush_table_by_warp(const Table& t, int* table_r
         if (rows != 0) atomicAdd((u64*)&s.pending_rows[j], (u64)(i64)rows);
     }
 }
-// Adds a block's table to device memory, and empties it. Only between barriers.
+// Adds a block's table to device memory and empties it. Only between barriers.
 __device__ __forceinline__ void flush_table(const Table& t, int* table_rows, const Sums& s) {
 #pragma unroll 1
     for (int cell = threadIdx.x; cell < t.cells; cell += blockDim.x) add_pending(s.pending + (u64)cell * 2, table_take(t, cell));
@@ -290,14 +291,14 @@ __device__ __forceinline__ void flush_table(const Table& t, int* table_rows, con
     }
 }
 
-// A row's weight as limbs of 27 bits: the mass is a column of its own.
+// A row's weight as two limbs, the low one of 27 bits. The mass is a column of its own.
 __device__ __forceinline__ Pair mass_limbs(double w, double to_integer) {
     u64 m = (u64)__dmul_rn(w, to_integer);
     Pair p = {(i64)(m >> 27), (i64)(m & ((1u << 27) - 1))};
     return p;
 }
 
-// Moves a row's contribution from one cluster (or none) to another, straight in device memory, columns shared among `lanes`.
+// Moves a row's contribution from one cluster (or from none) to another, directly in device memory. `lanes` lanes share the columns.
 template <typename T>
 __device__ __forceinline__ void move_pending(const Rows<T>& rows, const Sums& s, const Factors* factors, double mass_to_integer, u64 row,
                                              u32 from, u32 to, double weight, int lane, int lanes) {
@@ -341,49 +342,49 @@ __device__ __forceinline__ double reference_distance(const Rows<T>& rows, u64 ro
 
 // ---- the filter --------------------------------------------------------------------------------------------------------------
 
-// How far above the best score another may be and still be in reach: src/certify.rs, `ExpandedTerms`. Of the row only the weighted
-// square of its copy's norm is needed, not the norm. Where nothing may be ruled out the offset is infinite.
+// How far above the best score another score may be and still be in reach: src/certify.rs, `ExpandedTerms`. It needs only the weighted
+// square of the norm of the row's copy, not the norm. If no centroid may be ruled out, the offset is infinite.
 struct Bound {
     float slope, offset;
 };
 
-// What is not greater than this is in reach. Infinite or NaN where the copy's square is: then nothing is greater.
+// Scores that are not greater than this are in reach. If the copy's square is infinite or NaN, so is this, and no score is greater.
 __device__ __forceinline__ float reach(const Bound& b, float square, float best) { return __fadd_rn(best, __fmaf_rn(square, b.slope, b.offset)); }
 
-// What features `group` to `group` + 15 weigh in that square: the roundings that their products go through, in a chain of d products
-// or in chains of `panel` whose sums are added up, before |c|^2 / 2 is added, and five more: `weight` of src/certify.rs. With
-// `panel` 0 every weight is 1.
+// The weight of features `group` to `group` + 15 in that square: `weight` of src/certify.rs. It counts the roundings of their products
+// before |c|^2 / 2 is added, and five more. The products form one chain of d, or chains of `panel` whose sums are added up. With `panel` 0
+// every weight is 1.
 __device__ __forceinline__ int weight_of(int group, int d, int panel) {
-    const u32 g = group, p = panel; // unsigned: a constant panel's division is a shift
+    const u32 g = group, p = panel; // unsigned, so division by a constant panel is a shift
     return panel == 0 ? 1 : min(d - group, (int)(p - g % p)) + (int)((u32)d / p + ((u32)d % p != 0) - g / p) + 6;
 }
 
-// A value's copy for the filter: x * scale + shift, with shift = -(centre * scale) and a power of two as scale. One rounding in the
-// type of x: that of the difference; then one to float32.
+// A value's copy for the filter: x * scale + shift, where shift = -(centre * scale) and scale is a power of two. It has one rounding in
+// the type of x, that of the difference, and then one to float32.
 __device__ __forceinline__ float centred_copy(float x, float shift, float scale) { return __fmaf_rn(x, scale, shift); }
 __device__ __forceinline__ float centred_copy(double x, double shift, double scale) { return __double2float_rn(__fma_rn(x, scale, shift)); }
 
-// The first thing that kernels of a fit's loop do: each is launched while the one before it still runs (`Queue::launch_behind` of
-// src/backend/cuda/device.rs), so that its blocks are there when that one is done. Nothing may be read or written before.
+// Kernels of a fit's loop call this first. Each is launched while the kernel before it still runs (`Queue::launch_behind` of
+// src/backend/cuda/device.rs), so its blocks are ready when that kernel is done. Nothing may be read or written before this call.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// What the fit's kernels say to each other and to the host.
+// What the kernels of a fit tell each other and the host.
 struct Control {
     u64 changed; // rows of positive weight whose label changed in this iteration
     u64 started; // the device's clock at the end of the last iteration
-    u32 stop; // 0: go on; 1: settled; 2: an empty cluster: the host relocates; kernels of later iterations do nothing
-    u32 iteration; // finished ones
+    u32 stop; // 0: go on; 1: converged; 2: a cluster is empty and the host relocates. Unless 0, later kernels do nothing
+    u32 iteration; // finished iterations
     u32 ticket; // blocks of the update that are done
-    u32 contested; // rows in the list of those to be compared with all centroids
-    u32 pairs; // rows in the list of those to be compared with two
-    u32 next_run; // tiles that the warps of assign_registers have taken by turns
+    u32 contested; // rows in the list of rows to compare with all centroids
+    u32 pairs; // rows in the list of rows to compare with two centroids
+    u32 next_run; // tiles that the warps of assign_registers have taken from the counter
 };
 
-// One iteration, as the history tells it.
+// One iteration in the history.
 struct Record {
     u64 changed;
     double shift;
@@ -392,8 +393,8 @@ struct Record {
     u32 contested;
 };
 
-// A row that a filter could not decide. From the front of an array of n those that two centroids are in reach of, the one that `next`
-// holds and `second`; from its back the others.
+// A row that a filter could not decide. Such rows share an array of n. From its front come rows with two centroids in reach: the one that
+// `next` holds, and `second`. From its back come all others.
 struct Contested {
     u32 row, second;
 };
@@ -401,38 +402,38 @@ struct Contested {
 // Arguments of the assign kernels.
 template <typename T> struct Assign {
     Rows<T> rows;
-    Labels labels; // the labels before; assign_registers writes the new ones in place
+    Labels labels; // the labels before. assign_registers writes the new ones in place
     Labels next; // assign_tiled writes the new labels here
     const T* shift; // (d): minus the centre, scaled
     T scale; // a power of two
     const float* copies; // minus the centred, scaled centroids, laid out for the kernel
-    const float* half_squares; // (k padded): |c|^2 / 2; infinite padding
+    const float* half_squares; // (k padded): |c|^2 / 2, infinite from k on
     const Bound* bound;
     Contested* contested; // rows that the filter could not decide
     Control* control;
     int k, k_padded;
-    // The rest is for kernels that move the contributions themselves.
+    // The other fields are for kernels that also move contributions.
     Sums sums;
     const Factors* factors; // (d)
     double mass_to_integer;
-    int table_copies; // of each cell in shared memory; 0: straight to device memory
+    int table_copies; // copies of each cell in shared memory; 0: add directly to device memory
     int portion; // whether the centroids fit in shared memory
     const T* columns; // (d, k): the centroids, column-major
-    u32 run; // tiles that a warp takes at a time: a power of two
-    u32 even; // up to which every warp takes as many: whole rounds
+    u32 run; // tiles that a warp takes at a time, a power of two
+    u32 even; // up to this tile, in whole rounds, every warp takes equally many
 };
 
-// A lane's centroid of least distance, the smallest j of several; then that of all lanes of a warp.
+// The centroid of least distance that a lane has seen, then that of all lanes of a warp. On ties the smallest j.
 struct Closest {
     double least = infinity();
     u32 label = 0;
 
-    // In rising order of j.
+    // A lane must call this in ascending order of j.
     __device__ __forceinline__ void compare(u32 j, double s) {
         if (s < least) least = s, label = j;
     }
-    // A lane that found nothing has label 0 and infinity: no finite distance loses to it, and where all are infinite the label is 0.
-    // Distances are not negative: their bits are in their order.
+    // A lane that found nothing has label 0 and distance infinity. Every finite distance beats it, and if all are infinite the label is 0.
+    // Distances are not negative, so their bits have the same order as they have.
     __device__ __forceinline__ u32 of_warp() const {
         const u64 bits = (u64)__double_as_longlong(least);
         const u32 high = __reduce_min_sync(FULL_WARP, (u32)(bits >> 32));
@@ -442,7 +443,7 @@ struct Closest {
     }
 };
 
-// The exact label of a row by all lanes of a warp, each taking every 32nd centroid; the smallest j of least distance.
+// The exact label of a row: the smallest j of least distance. All lanes of a warp work on it, each on every 32nd centroid.
 template <typename T> __device__ __forceinline__ u32 nearest_by_warp(const Rows<T>& rows, u64 row, const T* columns, int k, int lane) {
     Closest closest;
 #pragma unroll 1
@@ -466,7 +467,7 @@ __device__ __forceinline__ u64 warp_sum(u64 v) {
     for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(FULL_WARP, v, o);
     return v;
 }
-// Adds to a 128-bit integer in two words, low first.
+// Adds to a 128-bit integer in two words, the low word first.
 __device__ __forceinline__ void add_wide(u64* low, u64* high, u128 v) {
     u64 l = (u64)v, h = (u64)(v >> 64);
     u64 old = atomicAdd(low, l);

@@ -1,20 +1,21 @@
-// deltas: sums after an assign that only wrote labels: what each row that changed contributes moves from sum to sum.
+// deltas: updates the sums after an assign that only wrote labels. The contribution of each row that changed moves from the sum of its
+// old cluster to that of its new one.
 //
-// Source:    the partitioned features of Lutz et al. 2018, section 3.1: a block owns a few columns and a table of their sums for
-//            all clusters in shared memory. Ours: only rows that changed, found by comparing two arrays of labels.
-// Used when: the assign is `assign_tiled` (many dimensions).
-// Tile:      a block has a chunk of columns and a share of the rows. Its warps compare labels, 16 bytes a lane, each at its own pace,
-//            and list rows that changed in shared memory until all were seen or the list is full. Then a warp takes 32 listed rows, one
-//            a lane, and some of the columns: lanes whose rows are consecutive (where all changed) have loads that coalesce, and
-//            what belongs to a row stays in registers.
+// Source:    partitioned features of Lutz et al. 2018, section 3.1: a block owns a few columns, and a table in shared memory with their
+//            sums for all clusters. Ours: only rows that changed, found by comparing two arrays of labels.
+// Used when: the assign is `assign_tiled` (many features).
+// Tile:      a block has a chunk of columns and a share of the rows. Its warps compare labels, 16 bytes a lane, each at its own pace.
+//            They list the rows that changed in shared memory, until all rows were seen or the list is full. Then a warp takes 32
+//            listed rows, one a lane, and some of the columns. If all rows changed, the rows of neighbouring lanes are consecutive and
+//            loads coalesce. The data of a row stay in registers.
 // Memory:    labels before and after, once for each chunk of columns, and the values of rows that changed.
-// Precision: integers. A cell of the table takes at most 4,096 values before it is emptied: a cluster's are counted.
+// Precision: integers. A cell of the table takes at most 4,096 values before it is emptied. A counter a cluster counts them.
 #include "common.cuh"
 
 #define THREADS 512
 #define WARPS (THREADS / 32)
 #define LIST 2048
-// Values that a cell may take; a whole list must fit on top of those that it has.
+// Values that a cell may take. A cell must have room for a whole list.
 #define CAPACITY 4096
 static_assert(LIST < CAPACITY, "a list does not fit in an empty cell");
 
@@ -26,35 +27,35 @@ template <typename T> struct Deltas {
     const Factors* factors;
     double mass_to_integer;
     Control* control;
-    int table_copies; // of a cell, a power of two; 0: straight to device memory
-    int chunk; // columns of a table: as many factors are staged in front of it
+    int table_copies; // copies of a cell, a power of two; 0: add directly to device memory
+    int chunk; // columns of a table. The factors of these columns lie in front of it
     int chunks;
-    int few; // rows of a block that are not worth a table
+    int few; // up to so many rows a block does without a table
 };
 
-// The table: low words of all cells, then high words, `copies` of each; the cells of a column's limb are next to each other, an odd
-// number of them, so that neither rows of one column nor columns of one cluster share a bank. Then a counter for each cluster: rows
-// that came (low half) and that went.
+// The table: the low words of all cells, then the high words, `copies` of each. The cells of one limb of one column are contiguous, and
+// their number is odd. So neither the clusters of one column nor the columns of one cluster share a bank. Then comes a counter for
+// each cluster: rows that came (low half) and rows that left (high half).
 struct Moves {
     u32* words;
     u32* counters;
     u32 plane; // words from a low word to its high word
-    int copies, across; // copies of a cell; clusters, made odd
+    int copies, across; // copies of a cell; k, made odd
 };
 
-// Adds to device memory what the table holds for columns `first` on, and empties it if it is used `again`. Two lanes have a cell,
-// one for each half.
+// Adds the table, whose columns begin with `first`, to device memory. Empties it if it is used `again`. Two lanes share a cell, one for
+// each half.
 __device__ __forceinline__ void flush_moves(const Moves& t, const Sums& s, int first, int columns, bool rows, bool again) {
     const u32 width = (u32)(columns * s.limbs), halves = (u32)s.k * width * 2;
     const u32 lane = threadIdx.x & 31;
 #pragma unroll 1
     for (u32 start = threadIdx.x - lane; start < halves; start += THREADS) {
-        const u32 i = start + lane, cell = i >> 1, j = cell / width, c = cell - j * width; // c: of column and limb
+        const u32 i = start + lane, cell = i >> 1, j = cell / width, c = cell - j * width; // c numbers columns and limbs
         u32* const at = t.words + (c * t.across + j) * t.copies;
         const bool touched = i < halves && t.counters[j] != 0;
         if (touched) {
             i64 sum = 0;
-            // Cells start with different copies: their banks differ.
+            // Cells start with different copies, so their banks differ.
 #pragma unroll 1
             for (int copy = 0; copy < t.copies; copy++) {
                 const u32 word = (copy + cell) & (t.copies - 1);
@@ -87,7 +88,7 @@ __device__ __forceinline__ void flush_moves(const Moves& t, const Sums& s, int f
 
 struct Listed {
     u32 rows[LIST];
-    u32 moves[LIST]; // labels before in the high half, after in the low one; those of four bytes are read again
+    u32 moves[LIST]; // the label before in the high half, after in the low half. Labels of four bytes are read again instead
     u32 counts[2];
 };
 
@@ -96,7 +97,7 @@ template <int BYTES> __device__ __forceinline__ u32 label_of(const uint4& labels
     return BYTES == 4 ? word : word >> (i * BYTES % 4 * 8) & ((1u << (8 * BYTES % 32)) - 1);
 }
 
-// Lists the rows that changed among a lane's, if the list has room for the warp's; whether it had.
+// Lists the changed rows of all lanes of a warp, if the list has room for them. Returns whether it had.
 template <int BYTES>
 __device__ __forceinline__ bool list_changed(Listed& list, u32& count, const uint4& before, const uint4& after, u32 row, u32 n,
                                              const double* weights, int lane) {
@@ -112,7 +113,7 @@ __device__ __forceinline__ bool list_changed(Listed& list, u32& count, const uin
                 if (!(weights[row + __ffs(left) - 1] > 0.0)) mine &= ~(left & (0u - left));
     }
     const u32 own = __popc(mine);
-    u32 until = own; // of this lane and those before it
+    u32 until = own; // changed rows of this lane and of the lanes before it
 #pragma unroll
     for (int o = 1; o < 32; o *= 2) {
         const u32 other = __shfl_up_sync(FULL_WARP, until, o);
@@ -120,7 +121,7 @@ __device__ __forceinline__ bool list_changed(Listed& list, u32& count, const uin
     }
     const u32 total = __shfl_sync(FULL_WARP, until, 31);
     u32 place = 0;
-    // Only who finds room moves the counter: places have no gaps.
+    // A warp moves the counter only if it finds room, so places have no gaps.
     if (lane == 0) {
         place = *(volatile u32*)&count;
         while (place + total <= LIST) {
@@ -143,14 +144,14 @@ __device__ __forceinline__ bool list_changed(Listed& list, u32& count, const uin
     return true;
 }
 
-// Moves what `all` listed rows contribute to columns `first` on: in the table, or in device memory.
+// Moves the contributions of `all` listed rows to the columns from `first` on: in the table, or in device memory.
 template <int BYTES, bool DIRECT, typename T>
 __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& list, const Moves& table, const Factors* factors, u32 all,
                                             int first, int columns, bool& full) {
-    const int FLIGHT = sizeof(T) == 4 ? 4 : 1; // loads of a thread that are on their way: registers are scarce
+    const int FLIGHT = sizeof(T) == 4 ? 4 : 1; // loads in flight a thread. Registers are scarce
     const Sums& s = a.sums;
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    // With few rows several warps have the same and share out the columns.
+    // With few rows, several warps have the same rows and share the columns.
     const u32 groups = (all + 31) / 32, slices = groups < WARPS ? WARPS / groups : 1, slice = warp / groups;
     if (groups < WARPS && slice >= slices) return;
     const int step = (int)slices;
@@ -168,7 +169,7 @@ __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& li
                 from = widen(list.moves[entry] >> 16, BYTES), to = list.moves[entry] & 0xffffu;
             }
         }
-        // A cluster's counter says how many values its cells took; in the first chunk also how its number of rows changes.
+        // A cluster's counter counts the values that its cells took. In the first chunk it also gives the change of its row count.
         if (listed && start == 0) {
             if (!DIRECT) {
                 const u32 came = atomicAdd(&table.counters[to], 1u);
@@ -191,7 +192,7 @@ __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& li
                 const int column = first + c + i * step;
                 values[i] = listed && c + i * step < columns && column < a.rows.d ? a.rows.x[(u64)column * a.rows.stride + row] : (T)0;
             }
-            // Not unrolled: few rows are over before much code would have arrived.
+            // Not unrolled: with few rows the loop would end before the longer code is fetched.
 #pragma unroll 1
             for (int i = 0; i < FLIGHT; i++) {
                 const int in_chunk = c + i * step, column = first + in_chunk;
@@ -230,11 +231,11 @@ __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& li
 }
 
 template <int BYTES, typename T> __device__ __forceinline__ void deltas(const Deltas<T>& a, Listed& list, uint4* shared, const u32& stop) {
-    const u32 TILE = 32 * 16 / BYTES; // rows of a warp
+    const u32 TILE = 32 * 16 / BYTES; // rows a warp compares at once
     const Sums& s = a.sums;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const u32 n = a.rows.n, tiles = n / TILE + (n % TILE != 0);
-    // Blocks that have the same chunk share out the rows.
+    // Blocks with the same chunk share the rows.
     const u32 sharing = max(1u, gridDim.x / (u32)a.chunks), share = blockIdx.x % sharing;
     const u32 begin = (u32)((u64)tiles * share / sharing), end = (u32)((u64)tiles * (share + 1) / sharing);
 
@@ -242,7 +243,7 @@ template <int BYTES, typename T> __device__ __forceinline__ void deltas(const De
     table.copies = a.table_copies;
     table.across = s.k | 1;
     table.plane = (u32)(a.chunk * s.limbs * table.across) * (u32)table.copies;
-    // Shared memory: the chunk's factors, padded to 16 bytes; the table.
+    // Shared memory: the factors of the chunk, padded to 16 bytes, then the table.
     double* const factors = (double*)shared;
     uint4* const words = shared + (3 * a.chunk + 1) / 2;
     table.words = (u32*)words;
@@ -257,10 +258,10 @@ template <int BYTES, typename T> __device__ __forceinline__ void deltas(const De
         auto ask = [&] {
             if (tile >= end) return;
             const u64 byte = (u64)tile * 512 + lane * 16;
-            // Rows from n to the stride have equal labels, none, for ever; the stride is a multiple of 1,024.
+            // Rows from n to the stride never get a label, so both arrays agree there. The stride is a multiple of 1,024.
             before = *(const uint4*)((const u8*)a.labels.at + byte), after = *(const uint4*)((const u8*)a.next.at + byte);
         };
-        bool cleared = false, filled = false; // the table: whether it was set to zero in this chunk; whether it holds anything
+        bool cleared = false, filled = false; // whether the table was set to zero in this chunk; whether it holds anything
 #pragma unroll 1
         for (;;) {
             ask();
@@ -275,7 +276,7 @@ template <int BYTES, typename T> __device__ __forceinline__ void deltas(const De
                 const int values = 3 * min(columns, max(0, a.rows.d - first));
 #pragma unroll 1
                 for (int i = tid; i < values; i += THREADS) factors[i] = ((const double*)(a.factors + first))[i];
-                // Looked at when the first loads are on their way.
+                // Checked after the first loads are issued.
                 if (stop) return;
                 __syncthreads();
             }
@@ -309,7 +310,7 @@ template <int BYTES, typename T> __device__ __forceinline__ void deltas(const De
             }
             if (!more) break;
         }
-        __syncthreads(); // a next chunk clears the table
+        __syncthreads(); // the next chunk clears the table
     }
 }
 

@@ -1,8 +1,8 @@
-// distances: passes over rows under their labels: inertia, farthest rows, one row that moves.
+// distances: passes over rows and their labels. Inertia, the farthest rows, and one row that moves to another cluster.
 //
-// Used when: the inertia is asked for (every fit's last labels; each iteration of a full history), a cluster is empty.
-// Tile:      a thread has a row. Inertia: sums of each cluster in a table in shared memory, as in `assign_registers`.
-// Memory:    every value once.
+// Used when: the inertia is needed (for the last labels of every fit, and in each iteration of a full history), or a cluster is empty.
+// Tile:      one row a thread. Inertia: the sums of the clusters are in a table in shared memory, as in `assign_registers`.
+// Memory:    reads every value once.
 // Precision: reference distances, then integers.
 #include "common.cuh"
 
@@ -16,7 +16,7 @@ template <typename T> struct Inertia {
     const DistanceScale* scales; // (k): in the place of `scale`, or null
     u64* pending; // (k, 2 limbs, 2)
     int k;
-    int table_copies; // 0: straight to device memory
+    int table_copies; // 0: add directly to device memory
 };
 
 template <typename T> __device__ __forceinline__ double own_distance(const Rows<T>& rows, u64 row, const T* centroids, u32 label) {
@@ -57,7 +57,7 @@ template <typename T> __device__ __forceinline__ void inertia(const Inertia<T>& 
         for (int cell = threadIdx.x; cell < table.cells; cell += THREADS) add_pending(a.pending + (u64)cell * 2, table_take(table, cell));
 }
 
-// Distances of rows that may be given away; -1 for all others.
+// The distances of rows that may move to an empty cluster; -1 for all others.
 template <typename T> struct Masked {
     Rows<T> rows;
     Labels labels;
@@ -79,7 +79,7 @@ struct Candidate {
     u64 row;
 };
 
-// Of each block's rows the farthest that comes after `after`: nearer, or as far with a larger number.
+// Finds the farthest row of each block that comes after `after`: a nearer row, or one equally far with a larger number.
 struct Farthest {
     const double* distances;
     Candidate* out; // one a block
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) farthest(const __grid_cons
     }
 }
 
-// One row and its contribution to another cluster; by one warp.
+// Moves one row and its contribution to another cluster. One warp does it.
 template <typename T> struct Relocate {
     Rows<T> rows;
     Labels labels;

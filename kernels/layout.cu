@@ -1,15 +1,16 @@
-// Row-major rows to column-major ones: how an Array column, uploaded as it is, becomes the matrix that every other kernel
-// reads.
+// layout: turns row-major rows into columns. An Array column is uploaded as it is, and becomes the matrix that all other kernels read.
 //
-//     in  is (rows, width), row-major: a piece of the rows as it lay in host memory
+//     in  is (rows, width), row-major: a piece of the rows, as in host memory
 //     out is (width, stride), column-major: out[f * stride + r] = in[r * width + f]
 //
-// A block takes a tile of 1,024 values through shared memory, so that it reads neighbouring values of the rows and writes
-// neighbouring rows of a column. The tile is 32 x 32, but no wider than the rows are: a tile of 4 features has 256 rows, and
-// all of its lanes are busy. One value of padding a column keeps the lanes of a warp on different banks.
+// A block takes a tile of 1,024 values through shared memory. So it reads neighbouring values of rows, and writes neighbouring rows of
+// a column. The tile is 32 x 32, but never wider than the rows: a tile of 4 features has 256 rows, so all lanes have work. Each column
+// is padded by one value, so the lanes of a warp use different banks.
 //
-// Used when: the upload of row-major blocks, beside the copy of the next piece. Tile: 1,024 values, 256 threads. Shared memory:
-// 4 or 8 KiB and the padding. Precision: values are moved, not computed with.
+// Used when: row-major blocks are uploaded. It runs while the next piece is copied.
+// Tile:      1,024 values, 256 threads.
+// Memory:    shared: 4 or 8 KiB, and the padding.
+// Precision: values are moved, and nothing is computed.
 
 #include "common.cuh"
 
@@ -21,12 +22,12 @@ template <typename T> struct Transpose {
     T* out;
     u64 stride;
     u32 rows, width;
-    u32 log_width; // of the tile: at most 5
+    u32 log_width; // of the tile, at most 5
     u32 tiles_across; // tiles side by side in a row
 };
 
 template <typename T> __device__ __forceinline__ void transpose(const Transpose<T>& a) {
-    // (1 << log_width) columns of (1 << log_rows) values and one of padding: at most 32 more than the tile holds.
+    // (1 << log_width) columns of (1 << log_rows) values, each with one value of padding. So the padding has at most 32 values.
     __shared__ T tile[(1 << TILE_LOG) + 32];
     const u32 log_width = a.log_width, log_rows = TILE_LOG - log_width;
     const u32 wide = 1u << log_width, high = 1u << log_rows;

@@ -1,17 +1,17 @@
-// mass: rows of each cluster, and how many rows changed; clear_sums: the sums of the iteration before are forgotten.
+// mass: counts the rows of each cluster, and the rows that changed. clear_sums: sets the sums of the iteration before to 0.
 //
-// Source:    Lutz et al. 2018, section 3.2, its four ways to make a histogram of labels: global atomic (one in device memory),
-//            partitioned global (one a work group, in device memory), partitioned local (one a work group, in shared memory),
-//            partitioned private (one a thread, in shared memory).
-// Used when: strategies `lutz-merge` and `lutz-features` (private) and `lutz-mass-*`, after a pass for labels. Weights are no part
-//            of it: their sums are one more column of the feature sum.
-// Tile:      256 rows, a thread each; private: as many threads as fit, 32 to 256.
-// Memory:    labels before and after. global: 4 bytes a cluster and block; local: 4 bytes a cluster of shared memory; private: 4
-//            bytes a cluster and thread of shared memory. Both limit k.
+// Source:    Lutz et al. 2018, section 3.2, with its four ways to make a histogram of the labels. Global atomic: one histogram in device
+//            memory. Partitioned global: one a block, in device memory. Partitioned local: one a block, in shared memory. Partitioned
+//            private: one a thread, in shared memory.
+// Used when: strategies `lutz-merge` and `lutz-features` (private) and `lutz-mass-*`, after a pass for labels. It does not sum
+//            weights: their sums are one more column of the feature sums.
+// Tile:      256 rows, one a thread. Private: as many threads as fit, 32 to 256.
+// Memory:    labels before and after. Global: 4 bytes a cluster and block of device memory. Local: 4 bytes a cluster of shared memory.
+//            Private: 4 bytes a cluster and thread of shared memory. The last two limit k.
 // Precision: integers.
 #include "systems.cuh"
 
-// Calls `add(label)` for every row that counts; returns how many of this thread's rows changed.
+// Calls `add(label)` for every row that counts. Returns how many rows of this thread changed.
 template <typename T, typename Add> __device__ __forceinline__ u32 for_each_label(const SystemSums<T>& a, Add add) {
     u32 changed = 0;
 #pragma unroll 4
@@ -31,7 +31,7 @@ template <typename T> __device__ __forceinline__ void mass_atomic(const SystemSu
     add_count(&a.control->changed, changed);
 }
 
-// One histogram a block, wherever it is.
+// One histogram a block, in device memory or in shared memory.
 template <typename T> __device__ __forceinline__ void mass_of_block(const SystemSums<T>& a, u32* histogram) {
     if (a.control->stop) return;
     for (int j = threadIdx.x; j < a.sums.k; j += blockDim.x) histogram[j] = 0;
@@ -39,7 +39,7 @@ template <typename T> __device__ __forceinline__ void mass_of_block(const System
     const u32 changed = for_each_label(a, [&](u32 label) { atomicAdd(&histogram[label], 1u); });
     __syncthreads();
     for (int j = threadIdx.x; j < a.sums.k; j += blockDim.x) {
-        const u32 rows = *(volatile u32*)&histogram[j]; // atomics do not pass the first-level cache
+        const u32 rows = *(volatile u32*)&histogram[j]; // atomics bypass the first-level cache, so this read must bypass it too
         if (rows) atomicAdd((u64*)&a.sums.pending_rows[j], (u64)rows);
     }
     add_count(&a.control->changed, changed);

@@ -1,9 +1,9 @@
-// The scores of kernels/assign_registers.cu: the nearest centroid of each row of a tile, which others are in reach of it, and the exact
-// label of a row that has any in reach.
+// The scores of kernels/assign_registers.cu. They give the nearest centroid of each row of a tile and say whether other centroids are in
+// reach. If so, the row is in doubt, and `settle` finds its exact label.
 #pragma once
 #include "arriving.cuh"
 
-// A centroid in shared memory: D values and the half square, padded to whole 16-byte pieces.
+// A centroid in shared memory: D values and the half square, padded to a multiple of 16 bytes.
 template <int D> struct Centroid {
     static const int width = (D + 1 + 3) / 4 * 4;
     float v[width];
@@ -23,20 +23,20 @@ template <int D> struct Centroid {
     }
 };
 
-// What the scores of a tile's rows say: the label; what others must be above to be out of reach; which rows have others in reach.
+// The result for the four rows of a thread: the labels, the limits above which a score is out of reach, and a bit for each row in doubt.
 struct Found {
     u32 label[ROWS];
     float limit[ROWS];
     u32 doubt;
 };
 
-// Sets a bit unless the score is above the limit; one that is not a number is not. (The compiler would choose a word, then join it.)
+// Sets a bit unless the score is above the limit. NaN counts as not above. (The compiler would select a word and then OR it.)
 __device__ __forceinline__ void mark(u32& in_reach, u32 bit, float score, float limit) {
     asm("{\n\t.reg .pred p;\n\tsetp.leu.f32 p, %2, %3;\n\t@p or.b32 %0, %0, %1;\n\t}" : "+r"(in_reach) : "r"(bit), "f"(score), "f"(limit));
 }
 
-// N scores of a row, all at once: the least, and which are in reach. Of these each adds 64 and its number to the last bits of a float,
-// which say whose a single one is.
+// All N scores of a row at once: the least, and the centroids in reach. Each centroid in reach adds 64 and its number to the last bits of
+// a float. If there is only one, these bits are its number.
 template <int D, int N>
 __device__ __forceinline__ Found nearest_of_few(const float (&x)[D][ROWS], const float (&square)[ROWS], const Bound& bound,
                                                 const float* centroids) {
@@ -70,9 +70,9 @@ __device__ __forceinline__ Found nearest_of_few(const float (&x)[D][ROWS], const
     return found;
 }
 
-// With groups: the least score of each, and the least two of these; then the best group once more, with the same roundings, for those
-// in reach. Without: the least two scores, by pairs. In shared memory groups are 16 bytes apart (GAP words), so that lanes that look at
-// different groups find them in different banks.
+// With groups: finds the least score of each group and the least two of these. Then it computes the scores of the best group once more,
+// with the same roundings, to find the centroids in reach. Without groups: finds the least two scores, over pairs of centroids. In shared
+// memory groups are 16 bytes apart (GAP words), so lanes that read different groups use different banks.
 template <int D, int GROUP, int GAP>
 __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float (&square)[ROWS], const Bound& bound, const float* centroids,
                                          int count) {
@@ -90,8 +90,8 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
     for (int r = 0; r < ROWS; r++) best[r] = infinity_f(), second[r] = infinity_f(), found.label[r] = 0;
     found.doubt = 0;
     if constexpr (GROUP != 0 && GAP != 0) {
-        // Lifted scores in the order of their bits. Where one is negative their order is not that of the scores, but one of those is
-        // found, so the row is in doubt and the limit not too low.
+        // Compares the bits of lifted scores. If a score is negative, the order of the bits is not that of the scores. But then one of
+        // the negative scores is found. So the row is in doubt, and the limit is not too low.
         const float* group = centroids;
         int low[ROWS], next[ROWS];
 #pragma unroll
@@ -108,8 +108,8 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
                 c.load(group + i * W);
                 e.load(group + (i + 1) * W);
                 if constexpr (D <= 3) {
-                    // The roundings of `score`; each product shares an operand with the one before, which is then not read again. Of
-                    // more dimensions the compiler's own order is 2 % faster.
+                    // The same roundings as `score`. Each product shares an operand with the one before, which is then not read again.
+                    // With more features the compiler's own order is 2 % faster.
 #pragma unroll
                     for (int r = 0; r < ROWS; r += 2) {
                         float h[2] = {c.v[D], c.v[D]}, g[2] = {e.v[D], e.v[D]};
@@ -163,7 +163,7 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
         }
     }
     if constexpr (GROUP != 0) {
-        // A bit for each in reach.
+        // Sets a bit for each centroid in reach.
         const int STEP = D <= 4 ? 4 : 1;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -185,7 +185,7 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
             found.doubt |= second[r] > found.limit[r] && (in_reach & (in_reach - 1)) == 0 ? 0 : 1u << r;
         }
     } else {
-        // By pairs, which the count is filled up to: the pair of the least, then which of the two it is.
+        // Over pairs (the count is padded to an even number): finds the pair with the least score, then which of the two has it.
         int j = 0;
 #pragma unroll 1
         do {
@@ -216,13 +216,13 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
     return found;
 }
 
-// The exact label of a row in doubt, by all lanes of a warp: the first at the least reference distance of those in reach, which the
-// nearest is among, and all that tie with it. `gap` floats are between groups.
+// The exact label of a row in doubt. All lanes of a warp work on it. The label is the smallest j of least reference distance among the
+// centroids in reach. These contain the nearest centroid and all that tie with it. There are `gap` floats between groups.
 template <typename T, int D, int GROUP>
 __device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&shift)[D], const float* centroids, int gap, u32 row, float limit,
                                       int lane) {
     const int W = Centroid<D>::width;
-    float x[D][ROWS]; // the first of each
+    float x[D][ROWS]; // only the first row is used
 #pragma unroll
     for (int f = 0; f < D; f++) {
         const bool there = D <= 4 || f < a.rows.d;
@@ -232,7 +232,7 @@ __device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&shift)[D], c
     Closest closest;
 #pragma unroll 1
     for (int first = lane; first < a.k + lane; first += 1024) {
-        // A lane looks at up to 32 centroids before any lane computes a distance: all that have one to compute do it together.
+        // Each lane scores up to 32 centroids before any lane computes a distance. Then all lanes with distances compute them together.
         u32 in_reach = 0, bit = 1;
 #pragma unroll 1
         for (int j = first; j < a.k && bit; j += 32) {
@@ -262,20 +262,24 @@ __device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&shift)[D], c
     return closest.of_warp();
 }
 
-// Scores that are not negative are in the order of their bits, and the least of three integers is one instruction on Hopper. So where
-// centroids are in groups in shared memory, their half squares are lifted by M: about twice the square of the longest centroid's norm,
-// so that only rows more than two and a half times as far out as that centroid have a negative score, and are in doubt. The limit rises:
-// M goes through d + 1 roundings in each of the two scores that are compared, and the comparison's are of up to M more:
-// (2 d + 2 + 4.04) u M to first order, less than (2 D + 7) u M. |c|^2 / 2 goes through one rounding more, which `(b + 2) u` of
-// `ExpandedTerms` (src/certify.rs) has to spare: it is gamma_(d+3). Any M is allowed: this one is made from the bound's offset, which is
-// about (2 d + 14) u |c|^2. Nothing overflows on the way: the scale keeps copies of rows that count and of centroids below about 8
-// (src/backend/cuda/session/new.rs), and a row of weight 0 far beyond has an infinite square, or at least no infinite score.
+// If scores are not negative, their bits have the same order as they have, and the least of three integers is one instruction on Hopper.
+// So if centroids are in groups in shared memory, their half squares are lifted by M. M is about twice the square of the longest
+// centroid's norm. Then only rows more than two and a half times as far out as that centroid can have a negative score, and these rows
+// are in doubt.
+//
+// The lift raises the limit. M goes through d + 1 roundings in each of the two scores that are compared. The roundings of the comparison
+// act on values that are up to M larger. Together that is (2 d + 2 + 4.04) u M to first order, which is less than (2 D + 7) u M.
+// |c|^2 / 2 goes through one more rounding, for which `(b + 2) u` of `ExpandedTerms` (src/certify.rs) has room: it is gamma_(d+3).
+//
+// Any M is allowed. This one is made from the offset of the bound, which is about (2 d + 14) u |c|^2. Nothing overflows: the scale keeps
+// the copies of centroids and of rows that count below about 8 (src/backend/cuda/session/new.rs). A row of weight 0 that lies far beyond
+// has an infinite square, or at least no infinite score.
 template <int D> __device__ __forceinline__ float lift_of(const Bound& bound) { return 33554432.0f / (2 * D + 14) * bound.offset; }
 template <int D> __device__ __forceinline__ Bound lifted(const Bound& bound, float lift) {
     return {bound.slope, __fadd_ru(bound.offset, __fmul_ru((2 * D + 8) / 16777216.0f, lift))};
 }
 
-// Centroids from device memory to shared memory; groups are moved apart.
+// Copies centroids from device memory to shared memory, with a gap between groups.
 template <int D, int GROUP> __device__ __forceinline__ void fetch_centroids(const float* from, float* to, int count, float lift) {
     const int W = Centroid<D>::width;
 #pragma unroll 1

@@ -1,38 +1,37 @@
-// predict: what a fitted model says of rows beyond their labels: the two nearest centroids, the distances to all of them; and rows
-// that it says nothing of.
+// predict: answers of a fitted model other than labels alone: the two nearest centroids of a row, and its distances to all centroids.
 //
-//   nearest      label, distance and second distance of every row; the labels alone where a model has no filter
+//   nearest      label, distance and second distance of every row. If a model has no filter, it also gives labels alone
 //   distances    (n, k): the distance of every row to every centroid
-//   blank        afterwards: no answer for rows with a value that is not finite
+//   blank        afterwards: removes the answers of rows with a value that is not finite
 //
-// Used when: predictions on a GPU, a batch of rows at a time. Labels alone come from `assign_tiled` and `settle`.
-// Tile:      128 rows by 16 centroids: a thread has a row, and 16 chains at once in registers, each in feature order. `nearest` has
-//            all centroids of a row, one tile after the other; `distances` spreads tiles over the blocks, those of the same rows side
-//            by side.
-// Memory:    a thread reads its row once for every 16 centroids (neighbours side by side; from the caches after the first time),
-//            centroids come to shared memory (8 KB) 64 features at a time, and all lanes read the same. `distances` passes its
-//            results on through shared memory (17 KB), so that 16 of a row are written together.
-// Precision: reference distances, float64, and IEEE square roots: the contract's own arithmetic. A distance that overflows is infinite;
-//            where all are, the label is 0.
+// Used when: predictions on a GPU, one batch of rows at a time. Labels alone come from `assign_tiled` and `settle`.
+// Tile:      128 rows by 16 centroids. A thread has a row and 16 chains at once in registers, each in feature order. A block of
+//            `nearest` takes all centroids of its rows, tile after tile. `distances` spreads the tiles over the blocks, and tiles of the
+//            same rows go to neighbouring blocks.
+// Memory:    a thread reads its row once for every 16 centroids. These reads are coalesced, and after the first time they hit the
+//            caches. Shared memory (8 KB) holds 64 features of the centroids at a time, and all lanes read the same value. `distances`
+//            passes its results through shared memory (17 KB), so that 16 results of a row are written together.
+// Precision: reference distances in float64 and IEEE square roots, exactly as the contract defines them. A distance that overflows is
+//            infinite. If all are infinite, the label is 0.
 #include "common.cuh"
 
 #define THREADS 128
-// Centroids of a tile, and features of them in shared memory at a time.
+// Centroids of a tile, and how many of their features are in shared memory at a time.
 #define WIDTH 16
 #define STEP 64
 
-// As doubles, two centroids at a time.
+// Values as doubles, two centroids at a time.
 typedef double2 Portion[STEP][WIDTH / 2];
 
-// The reference distances of row `row`, which may be one of the padding, to centroids `first` to `first` + WIDTH - 1; those from k on
-// mean nothing. For all threads of the block.
+// The reference distances of row `row` to centroids `first` to `first` + WIDTH - 1. Distances from centroid k on mean nothing. The row may
+// be one of the padding. All threads of the block must call this.
 template <typename T>
 __device__ __forceinline__ void chains(const Rows<T>& rows, u64 row, const T* columns, int k, int first, Portion& portion, double (&s)[WIDTH]) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) s[i] = 0.0;
     for (int begin = 0; begin < rows.d; begin += STEP) {
         const int count = min(STEP, rows.d - begin);
-        __syncthreads(); // nobody reads the portion before any more
+        __syncthreads(); // all threads are done with the portion before
         for (int i = threadIdx.x; i < count * WIDTH; i += THREADS) {
             const int f = i / WIDTH, j = first + i % WIDTH;
             ((double*)portion)[i] = j < k ? (double)columns[(u64)(begin + f) * k + j] : 0.0;
@@ -57,8 +56,8 @@ template <typename T> struct Nearest {
     Rows<T> rows;
     const T* columns; // (d, k): the centroids, column-major
     u32* labels; // (n)
-    double* distances; // (n), or null: neither this nor the next
-    double* seconds; // (n): to the nearest other centroid; infinite with one cluster
+    double* distances; // (n), or null: then neither this nor `seconds` is wanted
+    double* seconds; // (n): to the second nearest centroid; infinite with one cluster
     int k;
     int unused;
 };
@@ -101,14 +100,14 @@ template <typename T> struct Distances {
 
 template <typename T> __device__ __forceinline__ void distances(const Distances<T>& a) {
     __shared__ Portion portion;
-    __shared__ double results[THREADS][WIDTH + 1]; // a column more: no two lanes write to the same bank
+    __shared__ double results[THREADS][WIDTH + 1]; // one column more, so no two lanes write to the same bank
     const u32 across = (u32)(a.k + WIDTH - 1) / WIDTH;
     const u64 tiles = (u64)(a.rows.n / THREADS + (a.rows.n % THREADS != 0)) * across;
     for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const u64 start = tile / across * THREADS;
         const int first = (int)(tile % across) * WIDTH;
         double s[WIDTH];
-        // Its barriers come after all have read the results of the tile before.
+        // `chains` has barriers, so all threads have read the results of the tile before.
         chains(a.rows, start + threadIdx.x, a.columns, a.k, first, portion, s);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) results[threadIdx.x][i] = s[i];

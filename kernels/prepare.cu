@@ -1,12 +1,12 @@
-// prepare: what is learnt about the data before fitting (src/prepare): extents, tiny values, the variance; and weights become w^.
+// prepare: the passes over the data before a fit (src/prepare): extents, tiny values, the variance. They also round weights to w^.
 //
-// Used when: once a fit. `survey` and `weight_survey` always, `round_weights` and `weighted_extents` with weights, `count_small`
-//            where a column's smallest value is far below its largest, `variance` if tol is positive.
-// Tile:      a block has a chunk of one column, at most 131,072 rows: as many limbs as an int64 holds for certain. Blocks of one
-//            chunk follow each other, column by column, so that they find its weights in the cache.
-// Memory:    each pass reads its columns once, four loads of 16 bytes a thread in flight.
-// Precision: extrema and counts are exact, moments are integers of two limbs. The sums of `survey` only steer the centring; they
-//            are added in an order that the shape alone fixes.
+// Used when: once a fit. `survey` and `weight_survey` always. `round_weights` and `weighted_extents` with weights. `count_small` if a
+//            column's smallest value is far below its largest. `variance` if tol is positive.
+// Tile:      a block has a chunk of one column, at most 131,072 rows: an int64 is sure to hold the sum of so many limbs. Consecutive
+//            blocks take the same chunk of all columns, so they find its weights in the cache.
+// Memory:    each pass reads its columns once, with four loads of 16 bytes a thread in flight.
+// Precision: extrema and counts are exact. Moments are integers of two limbs. The sums of `survey` only steer the centring. Their
+//            terms are added in an order that depends on the shape alone.
 #include "common.cuh"
 
 #define THREADS 256
@@ -15,7 +15,7 @@
 
 // ---- visiting a chunk ------------------------------------------------------------------------------------------------
 
-// This block's part of one column: rows begin to end, begin a multiple of 1,024.
+// This block's part of one column: rows begin to end. begin is a multiple of 1,024.
 struct Chunk {
     int f;
     u64 begin, end;
@@ -38,8 +38,8 @@ __device__ __forceinline__ void load_16_bytes(const double* at, double* out) {
     out[0] = v.x, out[1] = v.y;
 }
 
-// visit(value, weight) for every row of the chunk; the weight is 1 unless WEIGHTED. A load may reach beyond the chunk's end, but
-// not beyond the stride.
+// Calls visit(value, weight) for every row of the chunk. The weight is 1 unless WEIGHTED. A load may reach beyond the end of the chunk,
+// but not beyond the stride.
 template <typename T, bool WEIGHTED, typename Visit>
 __device__ __forceinline__ void for_each_value(const Rows<T>& rows, const Chunk& c, const Visit& visit) {
     constexpr int WIDTH = 16 / sizeof(T);
@@ -68,7 +68,7 @@ __device__ __forceinline__ void for_each_value(const Rows<T>& rows, const Chunk&
     }
 }
 
-// The sum over the block, in thread 0. `shared` has room for one value a warp, and may be used again after a barrier.
+// The sum over the block, in thread 0. `shared` has room for one value a warp. It may be used again after a barrier.
 __device__ __forceinline__ u64 block_sum(u64 v, u64* shared) {
     v = warp_sum(v);
     if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32] = v;
@@ -81,11 +81,11 @@ __device__ __forceinline__ u64 block_sum(u64 v, u64* shared) {
 
 // ---- passes 1 and 2 --------------------------------------------------------------------------------------------------
 
-// Of one chunk of one column, or of several.
+// The extent of one chunk of one column, or of several chunks.
 struct Extent {
-    double low, high, smallest, sum; // over rows of positive weight; the smallest magnitude that is not 0
-    double largest; // magnitude, over all rows
-    u64 not_finite; // whether any value is NaN or infinite: then nothing else holds
+    double low, high, smallest, sum; // over rows of positive weight. smallest: the least magnitude that is not 0
+    double largest; // the largest magnitude, over all rows
+    u64 not_finite; // whether any value is NaN or infinite. If so, the other fields mean nothing
 };
 
 __device__ __forceinline__ void merge(Extent& a, const Extent& b) {
@@ -114,7 +114,7 @@ template <typename T> struct Survey {
     u64 chunk; // rows
 };
 
-// The extents of values or, if CONTRIBUTIONS, of fl(w^ * x); V is a type that holds them exactly.
+// The extents of values or, if CONTRIBUTIONS, of fl(w^ * x). V is a type that holds them exactly.
 template <typename T, typename V, bool WEIGHTED, bool CONTRIBUTIONS> __device__ __forceinline__ void survey(const Survey<T>& a) {
     const Chunk chunk = chunk_of(a.rows, a.chunk);
     const V none = (V)infinity();
@@ -145,10 +145,10 @@ template <typename T, typename V, bool WEIGHTED, bool CONTRIBUTIONS> __device__ 
     }
 }
 
-// Of one chunk of the weights.
+// What one chunk of the weights holds.
 struct WeightFacts {
     double largest, smallest; // the smallest that is positive
-    u64 positive; // rows
+    u64 positive; // rows of positive weight
     u32 other_than_one; // whether any is neither 0 nor 1
     u32 negative, not_finite;
     u32 unused;
@@ -219,8 +219,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) round_weights(const __grid
 
 template <typename T> struct CountSmall {
     Rows<T> rows;
-    const double* largest; // (d): of the column's contributions; negative: not to be counted
-    u64* counts; // (d, 3): nonzero values, those below 2^-26 of the largest, those below 2^-66
+    const double* largest; // (d): the largest magnitude of the column's contributions; negative if the column is not counted
+    u64* counts; // (d, 3): values other than 0, values below 2^-26 of the largest, values below 2^-66 of it
     u64 chunk; // rows
 };
 
@@ -247,13 +247,13 @@ template <typename T, bool WEIGHTED> __device__ __forceinline__ void count_small
 
 struct Moments {
     double middle;
-    Factors first, second; // of t = x - middle, and of t * t
+    Factors first, second; // for t = x - middle, and for t * t
 };
 
 template <typename T> struct Variance {
     Rows<T> rows;
     const Moments* moments; // (d)
-    u64* sums; // (d, 2): 128-bit integers in two words, low first
+    u64* sums; // (d, 2): 128-bit integers in two words, the low word first
     u64 chunk; // rows, at most 131,072
 };
 

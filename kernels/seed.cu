@@ -1,12 +1,12 @@
-// seed: draws of rows, and the distances to the nearest centroid taken that k-means++ draws by.
+// seed: draws rows for seeding. For k-means++ it keeps each row's distance to the nearest centroid taken so far, and draws by it.
 //
 // Source:    Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007 (src/seeding/plus_plus.rs).
-// Used when: init="k-means++"; `seed_totals`, `seed_search` and `seed_row` also for init="random" and for single rows.
-// Tile:      ranges of at least 256 rows, about 4,096 of them, each with the total of its draw weights. A draw finds its range in
-//            the totals, then its row in the range, in one block. `seed_take` and `seed_gains`: a thread has two rows, and
-//            all candidates at once.
-// Memory:    `seed_take` reads x and reads and writes `nearest`, `seed_gains` reads both, once for all of up to 12 candidates.
-// Precision: reference distances, then integers: a draw does not depend on how the totals came about.
+// Used when: init="k-means++". `seed_totals`, `seed_search` and `seed_row` also for init="random" and for single rows.
+// Tile:      about 4,096 ranges of at least 256 rows, each with the total of its draw weights. One block makes a draw: it finds the
+//            range in the totals, and then the row in the range. In `seed_take` and `seed_gains` a thread has two rows and all
+//            candidates at once.
+// Memory:    `seed_take` reads x, and reads and writes `nearest`. `seed_gains` reads both, once for up to 12 candidates.
+// Precision: reference distances, then integers. So a draw does not depend on the order in which the totals were added up.
 #include "common.cuh"
 
 // ---- wide integers ---------------------------------------------------------------------------------------------------
@@ -20,7 +20,7 @@ __device__ __forceinline__ u128 warp_sum_wide(u128 v) {
     return v;
 }
 
-// The sum over the block, in thread 0. `shared` has room for one value a warp, and may be used again at once.
+// The sum over the block, in thread 0. `shared` has room for one value a warp. It may be used again at once.
 template <int WARPS> __device__ __forceinline__ u128 block_sum_wide(u128 v, u128* shared) {
     v = warp_sum_wide(v);
     if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32] = v;
@@ -34,8 +34,8 @@ template <int WARPS> __device__ __forceinline__ u128 block_sum_wide(u128 v, u128
 
 // ---- draws -----------------------------------------------------------------------------------------------------------
 
-// What a row weighs in a draw.
-#define DRAW_ROW 0 // every row the same: a target is a row
+// The weight of a row in a draw.
+#define DRAW_ROW 0 // every row weighs the same, so a target is the number of a row
 #define DRAW_WEIGHT 1 // the integer of w^
 #define DRAW_DISTANCE 2 // the integer of its distance to the nearest centroid taken
 #define DRAW_POSITIVE 3 // 1 if w is positive
@@ -61,7 +61,7 @@ __device__ __forceinline__ u128 draw_weight(const Draws& a, u64 row) {
 struct Totals {
     Draws draws;
     u128* totals; // (ranges)
-    u64* total; // 128 bits, low first; 0 before
+    u64* total; // 128 bits, the low word first; must be 0 before
 };
 
 extern "C" __global__ void __launch_bounds__(256) seed_totals(const __grid_constant__ Totals a) {
@@ -87,11 +87,12 @@ struct SearchSpace {
     u64 place;
 };
 
-// The first i in begin..end at which the running sum of weight(i) exceeds `target`; what is left of the target there.
+// Returns the first i in begin..end at which the running sum of weight(i) exceeds `target`. Leaves in `target` what remains of it there.
 template <typename Weight>
 __device__ __forceinline__ u64 search(u64 begin, u64 end, u128& target, SearchSpace& shared, const Weight& weight) {
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    // A warp sums one of 32 parts; all go on with the part that holds the target. None of them is empty: there are more than 961.
+    // Each warp sums one of 32 parts. Then all warps go on with the part that holds the target. No part is empty, because there are more
+    // than 961 entries.
     while (end - begin > SEARCHERS) {
         const u64 part = (end - begin + 31) / 32;
         const u64 first = begin + warp * part, last = first + part < end ? first + part : end;
@@ -139,8 +140,8 @@ template <typename T> struct Search {
     Draws draws;
     const u128* totals; // (ranges)
     const u128* targets; // one a block
-    u64* found; // (targets): rows
-    T* values; // (targets, d): of these rows
+    u64* found; // (targets): the rows drawn
+    T* values; // (targets, d): the values of these rows
 };
 
 template <typename T> __device__ __forceinline__ void copy_row(const Rows<T>& rows, u64 row, T* out) {
@@ -170,12 +171,12 @@ template <typename T> struct Row {
 
 #define THREADS 128
 #define TILE (2 * THREADS)
-#define POINT_VALUES 2048 // of candidates, in shared memory
+#define POINT_VALUES 2048 // values of candidates in shared memory
 
 __device__ __forceinline__ float2 load_two(const float* at) { return *reinterpret_cast<const float2*>(at); }
 __device__ __forceinline__ double2 load_two(const double* at) { return *reinterpret_cast<const double2*>(at); }
 
-// Features first to first + count of m candidates (m, d) to shared memory: (count, M), 0 where there is no candidate.
+// Copies features first to first + count of m candidates (m, d) to shared memory as (count, M), with 0 for missing candidates.
 template <typename T, int M> __device__ __forceinline__ void load_points(const T* points, int m, int d, int first, int count, double* shared) {
     for (int i = threadIdx.x; i < count * M; i += THREADS) {
         const int f = i / M, j = i % M;
@@ -183,7 +184,7 @@ template <typename T, int M> __device__ __forceinline__ void load_points(const T
     }
 }
 
-// Goes on with the reference distances of rows `row` and `row + 1` to M points, over features first to first + count.
+// Continues the reference distances of rows `row` and `row + 1` to M points, over features first to first + count.
 template <typename T, int M>
 __device__ __forceinline__ void add_distances(const Rows<T>& rows, u64 row, int first, int count, const double* points, double (&s)[2][M]) {
     const T* at = rows.x + (u64)first * rows.stride + row;
@@ -211,8 +212,8 @@ __device__ __forceinline__ void add_distances(const Rows<T>& rows, u64 row, int 
     }
 }
 
-// The reference distances of a thread's two rows to M points. All threads of the block come here together; rows from n on are
-// padding, which the stride has room for. The points are in shared memory already if all their features fit.
+// The reference distances of a thread's two rows to M points. All threads of the block must call this. Rows from n on are padding, for
+// which the stride has room. If all features of the points fit into shared memory, they are there already.
 template <typename T, int M>
 __device__ __forceinline__ void distances(const Rows<T>& rows, u64 row, const T* points, int m, double* shared, double (&s)[2][M]) {
     constexpr int FEATURES = POINT_VALUES / M;
@@ -237,7 +238,7 @@ template <typename T, int M> __device__ __forceinline__ void load_all_points(con
     __syncthreads();
 }
 
-// A thread's two values of a column of doubles, which is as long as the stride; 1 where there is none.
+// A thread's two values of a column of doubles, which is as long as the stride. Ones if there is no column.
 __device__ __forceinline__ double2 two_or_one(const double* column, u64 row) {
     return column ? load_two(column + row) : make_double2(1.0, 1.0);
 }
@@ -249,11 +250,11 @@ template <typename T> struct Take {
     double* nearest; // (stride)
     const T* centroid; // (d)
     u128* totals; // (ranges)
-    u64* total; // 128 bits, low first; 0 before
+    u64* total; // 128 bits, the low word first; must be 0 before
     DistanceScale scale;
-    u64 range; // rows: a multiple of the tile, at most 2^24, so that a thread has at most 131,072 of them
+    u64 range; // rows of a range: a multiple of the tile, and at most 2^24, so that a thread has at most 131,072 of them
     u32 ranges;
-    int first; // whether it is the first: `nearest` holds nothing yet
+    int first; // whether this is the first centroid. Then `nearest` holds nothing yet
 };
 
 template <typename T> __device__ __forceinline__ void seed_take(const Take<T>& a) {
@@ -298,16 +299,16 @@ template <typename T> struct Gains {
     Rows<T> rows;
     const double* nearest; // (stride)
     const T* candidates; // (m, d)
-    u64* gains; // (m): 128 bits each, low first; 0 before
+    u64* gains; // (m): 128 bits each, the low word first; must be 0 before
     DistanceScale scale;
     int m; // at most M
     int unused;
 };
 
-// A thread has at most 131,072 rows: the launch has blocks enough.
+// A thread has at most 131,072 rows, because the launch has enough blocks.
 template <typename T, int M> __device__ __forceinline__ void seed_gains(const Gains<T>& a) {
     __shared__ __align__(16) double points[POINT_VALUES];
-    // Each thread its own sums: few rows come nearer to a candidate, and registers are for the distances.
+    // Each thread has its own sums here. Few rows come nearer to a candidate, and the registers are needed for the distances.
     __shared__ i64 high[M][THREADS], low[M][THREADS];
     __shared__ u128 sums[M][THREADS / 32];
 #pragma unroll
@@ -316,7 +317,7 @@ template <typename T, int M> __device__ __forceinline__ void seed_gains(const Ga
     for (u64 tile = (u64)blockIdx.x * TILE; tile < a.rows.n; tile += (u64)gridDim.x * TILE) {
         const u64 row = tile + 2 * threadIdx.x;
         double s[2][M];
-        // Rows that are not there have nothing to gain.
+        // Rows beyond n gain nothing.
         double2 near = make_double2(0.0, 0.0), w = near;
         if (row < a.rows.n) {
             near = load_two(a.nearest + row);
@@ -330,7 +331,7 @@ template <typename T, int M> __device__ __forceinline__ void seed_gains(const Ga
             double least = s[r][0];
 #pragma unroll
             for (int j = 1; j < M; j++) least = s[r][j] < least ? s[r][j] : least;
-            // Integer distances grow with s, so only rows that come nearer change.
+            // Integer distances grow with s, so only rows that come nearer to a candidate change.
             if (least < before) {
                 const Pair old = quantise_distance(a.scale, weight, before);
 #pragma unroll

@@ -1,18 +1,20 @@
-// settle: the exact label of every row that a filter could not decide, by reference distances.
+// settle: the exact labels of all rows that a filter could not decide, by reference distances.
 //
-//   settle         rows that may belong to any centroid: distances to all
-//   settle_pairs   rows that two centroids are in reach of, the filter's best and second: distances to these
+//   settle         rows that may belong to any cluster: distances to all centroids
+//   settle_pairs   rows with two centroids in reach, the best and second best of the filter: distances to these two
 //
-// Used when: after every assign; the lists are short (ties, and rows about as far from two centroids as rounding can tell), or long
-//            where there are many centroids in many dimensions. Pairs where the assign has a list of them.
-// Tile:      settle: a group of 32 to 256 threads, about as many as there are centroids, has 16, 4 or 1 rows of the list, fewer where
-//            the list would not fill the device. A thread takes every so-many'th centroid, with a chain in registers for each of the
-//            rows, in feature order; a centroid's value is loaded once for all of them.
-//            settle_pairs: a warp has 4 rows. Its lanes fetch 64 features of all of them and of their centroids at once, then 8 lanes
-//            walk a chain each. (Lanes that fetch for their own chains, 16 features at a time, took a fifth longer for long lists.)
-// Memory:    the rows' values, as float64 in shared memory, in pieces of features where they are many; the centroids column by
-//            column, from the second-level cache. Pairs: single values of x, of which memory brings 32 bytes or more each.
-// Precision: float64, the contract's own arithmetic; the smallest j of least distance.
+// Used when: after every assign. settle_pairs only if the assign makes a list of pairs. The lists are usually short: they hold ties,
+//            and rows whose distances to two centroids differ by less than rounding can tell. They are long if there are many
+//            centroids of many features.
+// Tile:      settle: a group of 32 to 256 threads, about as many as there are centroids, takes 16, 4 or 1 rows of the list. It takes
+//            fewer if the list is too short to fill the device. Each thread takes every width-th centroid. It has a chain in registers
+//            for each row, in feature order. So a value of a centroid is loaded once for all of these rows.
+//            settle_pairs: a warp takes 4 rows. Its lanes fetch 64 features of these rows and of their centroids at once. Then 8 lanes
+//            compute one chain each. (When each lane fetched for its own chain, 16 features at a time, long lists took a fifth longer.)
+// Memory:    settle: the values of the rows are in shared memory as float64, in pieces if there are many features. Centroids are read
+//            column by column from the second-level cache. settle_pairs: single values of x, each of which costs 32 bytes or more of
+//            memory traffic.
+// Precision: float64, exactly as the contract defines it. The label is the smallest j of least distance.
 #include "common.cuh"
 
 #define THREADS 256
@@ -26,18 +28,18 @@ template <typename T> struct Settle {
     const Contested* contested;
     Control* control;
     int k;
-    int values; // float64 values of shared memory: at least one for each of 16 rows of each group
+    int values; // float64 values that fit in shared memory: at least one for each of the 16 rows of each group
 };
 
-// `groups` of THREADS / groups threads each take ROWS rows at a time; powers of two.
+// Each of `groups` groups has THREADS / groups threads, and takes ROWS rows at a time. All are powers of two.
 template <int ROWS, typename T>
 __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, double (&least_of)[8][MOST_ROWS], u32 (&label_of)[8][MOST_ROWS],
                                        u32 count, int groups) {
-    // Values of a centroid that are on their way at a time: few rows have little to do meanwhile.
+    // Loads of centroid values in flight. With few rows there is little work to hide them behind, so there are more.
     const int FLIGHT = ROWS == MOST_ROWS ? 8 : ROWS == 4 || sizeof(T) == 8 ? 12 : 24;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int width = THREADS / groups, group = tid / width, member = tid - group * width;
-    // This thread fetches features first, first + step, ... of one row, and in the end stores its label if it is the first to.
+    // This thread fetches features first, first + step, ... of one row. In the end threads tid < rows store the labels.
     const int rows = groups * ROWS, place = tid & (rows - 1), first = tid / rows, step = THREADS / rows;
     const int d = a.rows.d, k = a.k, piece = min(d, a.values / rows);
     double* const to = shared + (place / ROWS) * piece * ROWS + place % ROWS;
@@ -64,7 +66,7 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
             for (int done = 0; done < d; done += piece) {
                 const int features = min(piece, d - done);
                 if (!whole || start == 0) {
-                    __syncthreads(); // what was here before was used
+                    __syncthreads(); // all threads are done with the piece before
 #pragma unroll 4
                     for (int f = first; f < features; f += step)
                         to[f * ROWS] = listed ? (double)x[(u64)(done + f) * a.rows.stride] : 0.0;
@@ -99,7 +101,7 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
             }
         }
 
-        // A thread that found nothing has label 0 and infinity: no finite distance loses to it, and where all are infinite the label
+        // A thread that found nothing has label 0 and distance infinity. Every finite distance beats it. If all are infinite, the label
         // is 0.
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -126,25 +128,25 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
             }
             store_label(a.next, row, nearest);
         }
-        // The next rows' least distances come after a barrier: that of their first piece.
+        // The next rows write their least distances only after the barrier of their first piece.
     }
 }
 
-// Rows of a warp, features that it fetches at a time, warps of a block.
+// PAIRS: rows of a warp. PIECE: features that it fetches at a time. PAIR_WARPS: warps of a block.
 #define PAIRS 4
 #define PIECE 64
 #define PAIR_WARPS 4
 
 struct Piece {
     double values[PIECE][PAIRS];
-    double centroids[2 * PAIRS][PIECE + 2]; // two more: no two chains read from the same bank
+    double centroids[2 * PAIRS][PIECE + 2]; // two more, so no two chains read from the same bank
 };
 
 template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<T>& a, Piece& piece, u32 count) {
     const int lane = threadIdx.x & 31, d = a.rows.d;
 #pragma unroll 1
     for (u64 base = (u64)(threadIdx.x / 32 * gridDim.x + blockIdx.x) * PAIRS; base < count; base += (u64)gridDim.x * PAIR_WARPS * PAIRS) {
-        // Lanes 2 r and 2 r + 1 know row r and its first and second centroid; so do those 8, 16 and 24 further.
+        // Lanes 2 r and 2 r + 1 hold row r and its first and second centroid. So do the lanes 8, 16 and 24 further.
         const u64 at = base + (lane % (2 * PAIRS)) / 2;
         const Contested one = a.contested[min(at, (u64)count - 1)];
         const u32 j = lane & 1 ? one.second : load_label(a.next, one.row);
@@ -165,7 +167,7 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
 #pragma unroll
                 for (int i = 0; i < PIECE / 32; i++) centroids[c][i] = i * 32 + lane < features ? from[i * 32 + lane] : (T)0;
             }
-            __syncwarp(); // the piece before was used
+            __syncwarp(); // all lanes are done with the piece before
 #pragma unroll
             for (int i = 0; i < PIECE * PAIRS / 32; i++) (&piece.values[0][0])[i * 32 + lane] = (double)values[i];
 #pragma unroll

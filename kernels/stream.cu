@@ -1,12 +1,12 @@
-// stream: k-means++ over rows that pass through the device, in one pass a step and with no memory but a label a row.
+// stream: k-means++ over rows that stream through the device. Each step takes one pass. A row needs no memory except its label.
 //
-// Source:    Arthur and Vassilvitskii 2007, as in kernels/seed.cu. Ours: a row keeps the number of its nearest centroid, in the place of
-//            its label, and not the distance, which one reference distance gives again; a chosen centroid is taken by the pass that
-//            looks at the candidates for the next one; totals are of ranges of rows, under each candidate, so that when one is
-//            chosen the next draw needs no pass.
+// Source:    Arthur and Vassilvitskii 2007, as in kernels/seed.cu. Ours: (1) A row keeps the number of its nearest centroid, in the place
+//            of its label. It does not keep the distance, because one reference distance gives it again. (2) One pass takes the chosen
+//            centroid and also tries the candidates for the next one. (3) Each range of rows has a total under each candidate. When a
+//            candidate is chosen, the next draw uses its totals and needs no pass.
 // Used when: init="k-means++" and the rows do not fit on the device.
-// Tile:      a thread has a row and all candidates; a range of rows is split among so many blocks that all of the device works.
-// Memory:    every value once, a label read and, rarely, written.
+// Tile:      one row a thread, with all candidates. A range of rows is split over several blocks, so that all of the device works.
+// Memory:    reads every value and every label once. Writes few labels.
 // Precision: reference distances, then integers.
 #include "common.cuh"
 
@@ -22,17 +22,17 @@ __device__ __forceinline__ u128 warp_sum_wide(u128 v) {
 template <typename T> struct Potentials {
     Rows<T> rows;
     Labels labels; // the number of the nearest of the first `known` seeds
-    const T* seeds; // (known, d), and one more if it is taken now
-    const double* points; // (d, M): candidates, 0 where there is none
-    u64* totals; // (1 + m, stride): 128 bits each, low first, from this chunk's first range on; 0 before
-    u64 stride; // ranges of all chunks
+    const T* seeds; // (known, d), plus one row if a seed is taken now
+    const double* points; // (d, M): the candidates, 0 for missing ones
+    u64* totals; // (1 + m, stride): 128 bits each, the low word first, from this chunk's first range on; must be 0 before
+    u64 stride; // the number of ranges of all chunks
     DistanceScale scale;
-    u64 range; // rows, at most 2^24, so that a thread has at most 131,072 of them
-    u32 ranges, split; // blocks of a range
+    u64 range; // rows of a range, at most 2^24, so that a thread has at most 131,072 of them
+    u32 ranges, split; // split: blocks that share a range
     u32 known;
     u32 take; // whether one more seed is taken
     u32 m; // candidates, at most M
-    u32 base; // whether the totals under no candidate are wanted
+    u32 base; // whether the totals without any candidate are wanted
 };
 
 template <typename T, int M> __device__ __forceinline__ void potentials(const Potentials<T>& a) {

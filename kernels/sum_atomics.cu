@@ -1,17 +1,16 @@
-// sum_shared: feature sums and row counts of all rows under their labels, by atomics; sum_adjust: only what changed, a thread a
-// cluster.
+// sum_shared: feature sums and row counts of all clusters, by atomics. sum_adjust: moves only rows that changed, one thread a cluster.
 //
-// Source:    sum_shared: Luigi, "Accelerating K-means with CUDA", 2025, V2: the reduction as a kernel of its own, rows added by
-//            atomics to the block's sums in shared memory and these to the device's. sum_adjust: kmcuda, 2016, `kmeans_adjust`: a
-//            thread has a cluster, labels before and after pass through shared memory, and the thread takes from its sums what left
-//            and adds what came.
+// Source:    sum_shared: Luigi, "Accelerating K-means with CUDA", 2025, V2. The reduction is a kernel of its own. Rows are added by
+//            atomics to the sums of their block in shared memory, and these to the sums in device memory.
+//            sum_adjust: kmcuda, 2016, `kmeans_adjust`. A thread has a cluster. Labels before and after pass through shared memory. The
+//            thread subtracts the rows that left its cluster and adds the rows that came.
 // Used when: strategies `luigi-v2` and `kmcuda`, after a pass for labels.
-// Tile:      sum_shared: 256 rows, a thread each. sum_adjust: 256 clusters by 1,024 rows.
-// Memory:    sum_shared: 8 bytes of shared memory for each of (k, columns, limbs) sums and 4 a cluster, which limits k.
+// Tile:      sum_shared: 256 rows, one a thread. sum_adjust: 256 clusters by 1,024 rows.
+// Memory:    sum_shared: shared memory of 8 bytes for each of (k, columns, limbs) sums, and 4 bytes a cluster. This limits k.
 // Precision: integers.
 //
-// Departures: blocks of sum_shared stay and flush every 4,096 rows. In kmcuda one thread passes over all labels for its cluster and
-// sums floats anew from mean times count; here blocks share out the rows, and what changed goes to the sums that wait in device
+// Departures: blocks of sum_shared are persistent and flush every 4,096 rows. In kmcuda one thread passes over all labels for its
+// cluster, and computes a float sum anew from mean times count. Here blocks share the rows, and changes go to the pending sums in device
 // memory.
 #include "systems.cuh"
 
@@ -55,7 +54,7 @@ template <typename T> __device__ __forceinline__ void sum_shared(const SystemSum
 }
 
 template <typename T> __device__ __forceinline__ void sum_adjust(const SystemSums<T>& a) {
-    __shared__ __align__(16) uint2 labels[STEP]; // before and after; equal where nothing is to do
+    __shared__ __align__(16) uint2 labels[STEP]; // before and after, equal if there is nothing to do
     if (a.control->stop) return;
     const Sums& s = a.sums;
     const u32 across = ((u32)s.k + THREADS - 1) / THREADS, part = blockIdx.x / across, parts = gridDim.x / across;

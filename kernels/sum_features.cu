@@ -1,13 +1,12 @@
-// sum_features: feature sums of all rows under their labels, by partitioned features.
+// sum_features: the feature sums of all clusters, by partitioned features.
 //
-// Source:    Lutz et al. 2018, section 3.1, partitioned features: a thread has one feature of every so-many'th row and k sums of its
-//            own, so that nothing is atomic; a work group shares a row's label; where there are more features than threads, work
-//            groups share them out.
-// Used when: strategies `lutz-features` and `lutz-mass-*`, after a pass for labels; rows are counted by kernels/mass.cu.
-// Tile:      512 rows; a block of 32 to 256 threads has a chunk of columns, and `points` rows at a time (8 to 128), neighbours in
-//            memory, since the columns lie one after another. Four loads of a thread are on their way at a time.
-// Memory:    shared: (k, limbs, threads) sums of 8 bytes. Where 32 threads' do not fit, they are in device memory, one table a block
-//            (suffix _device), as in the paper.
+// Source:    Lutz et al. 2018, section 3.1, partitioned features. A thread has one feature of every points-th row, and its own k sums.
+//            So nothing is atomic. A block shares the label of a row. If there are more features than threads, blocks share the features.
+// Used when: strategies `lutz-features` and `lutz-mass-*`, after a pass for labels. kernels/mass.cu counts the rows.
+// Tile:      512 rows. A block of 32 to 256 threads has a chunk of columns and takes `points` rows at a time (8 to 128). These rows are
+//            neighbours in memory, because the matrix is column-major. A thread has four loads in flight.
+// Memory:    shared: (k, limbs, threads) sums of 8 bytes. If the sums of 32 threads do not fit, they are in device memory, one table a
+//            block (suffix _device), as in the paper.
 // Precision: integers.
 #include "systems.cuh"
 
@@ -21,7 +20,7 @@ template <typename T, bool SHARED> __device__ __forceinline__ void sum_features(
     const Sums& s = a.sums;
     const u32 tid = threadIdx.x, slots = blockDim.x, points = a.points;
     i64* cells = SHARED ? shared : a.scratch + (u64)blockIdx.x * s.k * s.limbs * slots;
-    // Blocks of one chunk of columns share the rows.
+    // Blocks with the same chunk of columns share the rows.
     const u32 chunks = ((u32)s.columns + a.chunk - 1) / a.chunk, chunk = blockIdx.x % chunks;
     const u32 part = blockIdx.x / chunks, parts = gridDim.x / chunks;
     if (part >= parts) return;
@@ -30,11 +29,11 @@ template <typename T, bool SHARED> __device__ __forceinline__ void sum_features(
     const bool mine = tid / points < columns;
     const u32 tiles = (a.rows.n + TILE - 1) / TILE;
     clear_slots(cells, s, slots);
-    u32 added = 0; // values that a sum took at most
+    u32 added = 0; // an upper limit of the values that a sum took
 #pragma unroll 1
     for (u32 tile = part; tile < tiles; tile += parts) {
         const u64 start = (u64)tile * TILE;
-        __syncthreads(); // the labels before were used
+        __syncthreads(); // all threads are done with the labels before
         for (u32 i = tid; i < TILE; i += slots) {
             const u64 row = start + i;
             labels[i] = row < a.rows.n && counts(a.rows, row) ? load_label(a.next, row) : UNASSIGNED;

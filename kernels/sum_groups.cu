@@ -1,23 +1,23 @@
-// sum_groups: feature sums and row counts of all rows under their labels, by dividing and conquering.
+// sum_groups: the feature sums and row counts of all clusters, by divide and conquer.
 //
-// Source:    Li et al. 2010, algorithm 6: rows are divided into n' = n / M groups, each of which gets temporary sums of its own (M: a
-//            multiple of the number of multiprocessors); these are divided into n' / M groups and so on, until n' <= M; what is
-//            left is reduced once more.
+// Source:    Li et al. 2010, algorithm 6. Rows are divided into n' = n / M groups, each with its own temporary sums. M is a multiple of
+//            the number of SMs. These sums are divided into n' / M groups, and so on, until n' <= M. The rest is reduced once more.
 // Used when: strategy `li`, after a pass for labels.
-// Tile:      first round: a thread has one column of one group, whose rows lie n' apart, so that neighbours read neighbouring rows;
-//            the last "column" counts rows. Later rounds: a thread has one sum of one group. Last round: a warp has a sum.
-// Memory:    device: n' tables of (k, columns, limbs) sums of 8 bytes and k counts, neighbours by group; rounds write half words.
-//            M grows where the tables would take more than src/backend/cuda/session/system.rs allows.
-// Precision: integers: a group has at most 4,096 rows, or its sums are kept in the low and high halves that later rounds use.
+// Tile:      first round: a thread has one column of one group. The rows of a group lie n' apart, so neighbouring threads read
+//            neighbouring rows. The last "column" counts rows. Later rounds: a thread has one sum of one group. Last round: a warp has
+//            one sum.
+// Memory:    device: n' tables of (k, columns, limbs) sums of 8 bytes and k counts. The entries of neighbouring groups are adjacent.
+//            Later rounds write two halves for each sum. M grows if the tables would take more than
+//            src/backend/cuda/session/system.rs allows.
+// Precision: integers. A group has at most 4,096 rows, or its sums are kept in the low and high halves that later rounds use.
 //
-// Departures: the last round is the device's; the paper downloads M tables and adds them up on the CPU, which divides there as
-// here.
+// Departures: the last round runs on the device. The paper downloads M tables and adds them up on the CPU. The CPU divides in both.
 #include "systems.cuh"
 
-// Sums and counts of a table.
+// The number of sums and counts of a table.
 __device__ __forceinline__ u64 entries(const Sums& s) { return (u64)s.k * s.columns * s.limbs + s.k; }
 
-// A group of any number of rows: its running sums go to the device's whenever they are full.
+// Allows a group of any number of rows: whenever its running sums are full, they are added to the pending sums in device memory.
 template <typename T> __device__ __forceinline__ void spill(const SystemSums<T>& a, u64 group, int c) {
     const Sums& s = a.sums;
     for (int j = 0; j < s.k; j++)

@@ -1,11 +1,11 @@
-// sum_merge: feature sums of all rows under their labels, by cluster merge.
+// sum_merge: the feature sums of all clusters, by cluster merge.
 //
-// Source:    Lutz et al. 2018, section 3.1, cluster merge: every thread has a table of all sums of its own, and adds whole rows to it
-//            without atomics; in the end a reduction merges the tables.
-// Used when: strategy `lutz-merge`, after a pass for labels; rows are counted by kernels/mass.cu.
-// Tile:      a thread takes every so-many'th row; neighbours have neighbouring rows.
-// Memory:    shared: (k, columns, limbs, threads) sums of 8 bytes, for 32 to 256 threads a block. Where 32 threads' do not fit, the
-//            tables are in device memory, for as many threads as fit there (suffix _device): the paper's weakness, kept.
+// Source:    Lutz et al. 2018, section 3.1, cluster merge. Every thread has its own table of all sums, and adds whole rows to it without
+//            atomics. In the end a reduction merges the tables.
+// Used when: strategy `lutz-merge`, after a pass for labels. kernels/mass.cu counts the rows.
+// Tile:      neighbouring threads take neighbouring rows. A thread takes one row of each stride of the grid.
+// Memory:    shared: (k, columns, limbs, threads) sums of 8 bytes, for 32 to 256 threads a block. If the tables of 32 threads do not fit,
+//            they are in device memory, for as many threads as fit there (suffix _device). This weakness of the paper is kept.
 // Precision: integers.
 #include "systems.cuh"
 

@@ -1,12 +1,12 @@
-// What the kernels of the named systems share (src/backend/cuda/systems.rs): their arguments, the sweep of a row over centroids
-// that lie one after another, rows in doubt, sums that only one thread adds to.
+// What the kernels of the papers' systems share (src/backend/cuda/systems.rs): their arguments, the comparison of a row with centroids
+// that are contiguous in memory, rows in doubt, and sums that only one thread adds to.
 //
-// Every system has the engine's labels and the engine's sums: a score is a float32 product filter on centred, scaled copies that
-// `Bound` certifies, where the papers add up squared differences; a contribution is an integer, where they add floats.
+// Every system has the labels and the sums of the engine. The papers add up squared differences. Here a score is a float32 product
+// filter on centred, scaled copies, which `Bound` certifies. The papers add floats. Here a contribution is an integer.
 #pragma once
 #include "common.cuh"
 
-// Rows that an int64 is sure to hold the sum of, one limb or two.
+// An int64 is sure to hold the sum of so many rows, with one limb or two.
 #define CELL_ROWS 4096
 
 // Arguments of the kernels that label rows, alone or with sums.
@@ -15,7 +15,7 @@ template <typename T> struct SystemAssign {
     int width; // floats of a copy
     int features; // of a portion (assign_portions)
     int across; // centroids of a portion (assign_portions)
-    int points; // rows that a block adds at a time (assign_fused): a power of two
+    int points; // rows that a block adds at a time, a power of two (assign_fused)
     int slots; // exclusive sums of a cluster (assign_fused)
     int unused;
 };
@@ -29,9 +29,9 @@ template <typename T> struct SystemSums {
     const Factors* factors;
     double mass_to_integer;
     Control* control;
-    i64* scratch; // tables in device memory; null where they are in shared memory
-    i64* scratch_next; // sum_groups: of the next round
-    u32 tables; // sum_groups: of this round
+    i64* scratch; // tables in device memory; null if they are in shared memory
+    i64* scratch_next; // sum_groups: tables of the next round
+    u32 tables; // sum_groups: the number of tables of this round
     u32 tables_next;
     u32 chunk; // sum_features: columns of a block
     u32 points; // sum_features: rows at a time
@@ -42,7 +42,7 @@ template <typename T> struct SystemSums {
 // Whether a row takes part in sums.
 template <typename T> __device__ __forceinline__ bool counts(const Rows<T>& rows, u64 row) { return !rows.w || rows.w[row] > 0.0; }
 
-// What a row adds to column c of its cluster.
+// The contribution of a row to column c of its cluster.
 template <typename T>
 __device__ __forceinline__ Pair contribution(const Rows<T>& rows, const Factors* factors, double mass_to_integer, u64 row, int c) {
     if (c >= rows.d) return mass_limbs(rows.w[row], mass_to_integer);
@@ -51,7 +51,7 @@ __device__ __forceinline__ Pair contribution(const Rows<T>& rows, const Factors*
     return limbs_of(x, factors[c]);
 }
 
-// Counts that each thread has, added to one of the device: one addition a warp. By whole warps.
+// Adds the counts of all threads to one counter in device memory, with one addition a warp. Whole warps must call this.
 __device__ __forceinline__ void add_count(u64* to, u32 mine) {
     u64 all = warp_sum((u64)mine);
     if ((threadIdx.x & 31) == 0 && all) atomicAdd(to, all);
@@ -59,7 +59,7 @@ __device__ __forceinline__ void add_count(u64* to, u32 mine) {
 
 // ---- halves: sums of many int64 ----------------------------------------------------------------------------------------------
 
-// Low halves and high halves, added up apart: exact for 2^31 values, as `Sums.pending`.
+// Low halves and high halves, added up separately. Exact for 2^31 values, as `Sums.pending`.
 struct Halves {
     u64 low, high;
 
@@ -74,7 +74,7 @@ struct Halves {
 
 // ---- labels --------------------------------------------------------------------------------------------------------------------
 
-// Lists a row whose label is in doubt, for kernels/settle.cu, which decides it among all centroids. By whole warps.
+// Lists a row in doubt. kernels/settle.cu will compare it with all centroids. Whole warps must call this.
 template <typename T> __device__ __forceinline__ void contest(const Assign<T>& a, u64 row, bool doubt) {
     const u32 mask = __ballot_sync(FULL_WARP, doubt), lane = threadIdx.x & 31;
     if (mask == 0) return;
@@ -85,7 +85,7 @@ template <typename T> __device__ __forceinline__ void contest(const Assign<T>& a
     if (doubt) a.contested[a.rows.n - 1 - position] = {(u32)row, 0};
 }
 
-// Settles rows in doubt at once, one after the other, by the whole warp; `first` is the row of lane 0.
+// The whole warp settles its rows in doubt at once, one after another. `first` is the row of lane 0.
 template <typename T> __device__ __forceinline__ void settle_at_once(const Assign<T>& a, u64 first, bool doubt, u32& label) {
     const u32 lane = threadIdx.x & 31;
     u32 lanes = __ballot_sync(FULL_WARP, doubt);
@@ -110,16 +110,16 @@ struct Near {
         index = h < best ? j : index;
         best = fminf(best, h);
     }
-    // Whether only reference distances can decide; `square`: of the row's copy.
+    // Whether only reference distances can decide. `square` is that of the row's copy.
     __device__ __forceinline__ bool doubt(const Bound& bound, float square) const { return !(second > reach(bound, square, best)); }
 };
 
-// The copies of a row of at most D features, in registers; zero from d on.
+// The copy of a row of at most D features, in registers. Zero from d on.
 template <int D> struct RowCopy {
     float x[D];
     float square;
 
-    // `value(f)`: the copy of feature f.
+    // `value(f)` gives the copy of feature f.
     template <typename Value> __device__ __forceinline__ void load(int d, Value value) {
         square = 0.0f;
 #pragma unroll
@@ -146,7 +146,7 @@ template <int D> struct RowCopy {
     }
 };
 
-// A row of any width, whose values are read again for every four centroids. Returns the square of its copy.
+// A row of any width. Its values are read again for every four centroids. Returns the square of its copy.
 template <typename Value>
 __device__ __forceinline__ float sweep_any(const float* copies, const float* halves, int k, int d, int width, Near& near, Value value) {
     float square = 0.0f;
@@ -171,7 +171,7 @@ __device__ __forceinline__ float sweep_any(const float* copies, const float* hal
     return square;
 }
 
-// The two best of a row by the width that the kernel is for (0: any). Returns the square of its copy.
+// Finds the two best scores of a row. D is the width that the kernel is for (0: any). Returns the square of the row's copy.
 template <int D, typename Value>
 __device__ __forceinline__ float sweep_row(const float* copies, const float* halves, int k, int d, int width, Near& near, Value value) {
     if constexpr (D > 0) {
@@ -186,9 +186,9 @@ __device__ __forceinline__ float sweep_row(const float* copies, const float* hal
 
 // ---- exclusive sums ------------------------------------------------------------------------------------------------------------
 //
-// Lutz et al. 2018, section 3.1, partitioned features: a thread has one feature and k sums of its own, so that nothing is atomic.
-// Several rows are added at a time: slot f * points + p has feature f of every points'th row. Cells are (k, limbs, slots), so that
-// threads meet no bank conflict, whatever their labels are.
+// Lutz et al. 2018, section 3.1, partitioned features: a thread has one feature and its own k sums, so nothing is atomic. Several rows
+// are added at a time: slot f * points + p has feature f of every points-th row. Cells are (k, limbs, slots), so threads have no bank
+// conflicts, whatever the labels are.
 
 __device__ __forceinline__ void add_slot(i64* cells, const Sums& s, u32 slots, u32 slot, u32 label, Pair p) {
     i64* cell = cells + (u64)label * s.limbs * slots + slot;
@@ -198,7 +198,7 @@ __device__ __forceinline__ void add_slot(i64* cells, const Sums& s, u32 slots, u
 __device__ __forceinline__ void clear_slots(i64* cells, const Sums& s, u32 slots) {
     for (u32 i = threadIdx.x; i < (u32)(s.k * s.limbs) * slots; i += blockDim.x) cells[i] = 0;
 }
-// Adds the sums of `columns` columns from `first` on to device memory, and empties them. Between barriers.
+// Adds the sums of `columns` columns from `first` on to device memory, and empties them. Only between barriers.
 __device__ __forceinline__ void flush_slots(i64* cells, const Sums& s, u32 slots, u32 points, u32 first, u32 columns) {
     const u32 all = (u32)(s.k * s.limbs) * columns;
 #pragma unroll 1

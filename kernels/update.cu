@@ -1,27 +1,27 @@
-// update: exact means, how far the centroids moved, whether to stop, and the filter's copies for the next assign.
+// update: the exact means, the shift of the centroids, the decision to stop, and the filter's copies for the next assign.
 //
-// Source:    the division on the device as in Luigi 2025, V4; the rest is the contract's loop (src/update.rs, src/fit.rs).
+// Source:    the division on the device, as in Luigi 2025, V4. The rest is the loop of the contract (src/update.rs, src/fit.rs).
 // Used when: after every assign.
-// Tile:      a team of 1, 2, 4 or 8 warps has a cluster, a thread a column, so that all loads are under way at once. How far each
-//            column moved goes to shared memory, and one thread walks the chain of the shift from there, in feature order. Teams of a
-//            few clusters are one block; otherwise blocks leave what they know in device memory, and the one that is done last has the
-//            last word. Where a cluster turns out to be empty, the others have moved already: the centroids that the rows were
-//            assigned by are kept for the host, which then updates in its place.
+// Tile:      a team of 1, 2, 4 or 8 warps has a cluster, and each thread a column. So all loads are in flight at once. The moves of the
+//            columns go to shared memory. From there one thread computes the chain of the shift, in feature order. With few clusters
+//            all teams are in one block. Otherwise blocks leave their results in device memory, and the block that finishes last
+//            combines them. If a cluster is empty, the other centroids have moved by then. So the centroids before are kept: the host
+//            needs them, because it does the update instead.
 // Memory:    (k, d) tables only.
-// Precision: 128-bit integers; a mean is rounded once. The copies and the bound may be anything that certify.rs proves.
+// Precision: 128-bit integers. A mean is rounded once. The copies and the bound may be anything that certify.rs proves.
 #include "common.cuh"
 
 #define MOST_THREADS 512
 #define MOST_WARPS (MOST_THREADS / 32)
-// Steps of the chain whose values are fetched at a time.
+// Steps of the chain of the shift whose values are fetched together.
 #define STEPS 8
 
-// What some clusters say together.
+// The combined results of some clusters.
 struct Part {
-    u64 low, high; // their shift
-    u64 largest_half_square, largest_weighted; // bits of doubles: of their copies
-    u32 moved; // whether any of them did
-    u32 empty; // whether one has no rows
+    u64 low, high; // the sum of their shifts
+    u64 largest_half_square, largest_weighted; // of their copies, as the bits of doubles
+    u32 moved; // whether any centroid moved
+    u32 empty; // whether a cluster has no rows
     u32 not_finite; // whether a copy is not finite
     u32 terms; // clusters that moved by a positive distance
 };
@@ -32,19 +32,19 @@ struct BoundTerms {
     double reference; // r
     double underflow;
     double norm_factor, norm_offset;
-    int panel; // of the weights: `weight_of`
+    int panel; // for `weight_of`
     int unused;
 };
 
 template <typename T> struct Update {
     Sums sums;
-    const int* mean_exponents; // (d): of sum / mass, to the value
-    const T* lows; // (d): of the column
+    const int* mean_exponents; // (d): a mean is sum / mass * 2^this
+    const T* lows; // (d): the least value of each column
     const T* highs;
     T* centroids; // (k, d)
     T* previous; // (k, d): the centroids before
     T* columns; // (d, k)
-    // copies for the assign
+    // copies for the next assign
     const T* shift; // (d)
     T scale;
     float* copies;
@@ -54,13 +54,13 @@ template <typename T> struct Update {
     BoundTerms terms;
     Bound* bound;
     Control* control;
-    Record* records; // one an iteration of the batch
-    Part* parts; // one a block
+    Record* records; // one for each iteration of the batch
+    Part* parts; // one for each block
     double* distances; // (k): how far each cluster moved, squared
     // the loop
     DistanceScale shifts;
     double largest_changed, largest_shift; // tol_labels * n, tol * variance
-    u32 iterations; // at most so many, in all
+    u32 iterations; // at most so many in the whole fit
     u32 first_iteration; // of the batch
     int team; // threads of a cluster
     int unused;
@@ -72,7 +72,7 @@ __device__ __forceinline__ u64 device_clock() {
     return t;
 }
 
-// What is pending of column c of cluster j, and its canonical sum.
+// The pending and the canonical sum of column c of cluster j.
 struct Cell {
     u64* pending;
     i128* sum;
@@ -81,7 +81,7 @@ struct Cell {
         const u64 cell = (u64)j * s.columns + c;
         pending = s.pending + cell * s.limbs * 2, sum = s.sums + cell;
     }
-    // Their total. Plain loads: nothing else touches the cells in this kernel.
+    // The total of both. Plain loads are enough, because nothing else touches the cells in this kernel.
     __device__ __forceinline__ i128 total(const Sums& s, int c) const {
         ulonglong2 p = *(const ulonglong2*)pending, q = make_ulonglong2(0, 0);
         i128 all = *sum;
@@ -90,7 +90,7 @@ struct Cell {
         i128 hi = ((i128)(i64)p.y << 32) + (i128)p.x, lo = ((i128)(i64)q.y << 32) + (i128)q.x;
         return all + (one ? hi : (hi << (c == s.mass_column ? 27 : 45)) + lo);
     }
-    // From now on the total is canonical.
+    // Makes the total canonical.
     __device__ __forceinline__ void settle(const Sums& s, i128 all) const {
         *(ulonglong2*)pending = make_ulonglong2(0, 0);
         if (s.limbs == 2) *(ulonglong2*)(pending + 2) = make_ulonglong2(0, 0);
@@ -102,8 +102,9 @@ __device__ __forceinline__ double to_double(u128 v) {
     return __dadd_rn(__dmul_rn((double)(u64)(v >> 64), 18446744073709551616.0), (double)(u64)v);
 }
 
-// As `round_quotient`, for float32 from one float64 division wherever that decides it. The quotient has at most seven roundings, so
-// it is within 8 units in its last place; unless a boundary between float32 values is that close, both round to the same one.
+// As `round_quotient`, but for float32 one float64 division is enough if it decides the rounding. The quotient has at most seven
+// roundings, so it is within 8 units in its last place. Both round to the same float32, unless a boundary between two float32 values is
+// that close.
 __device__ __forceinline__ double rounded_mean(i128 numerator, u128 denominator, int exponent, float) {
     u128 magnitude = numerator < 0 ? (u128)0 - (u128)numerator : (u128)numerator;
     double q = __ddiv_rn(to_double(magnitude), to_double(denominator));
@@ -121,7 +122,7 @@ __device__ __forceinline__ double rounded_mean(i128 numerator, u128 denominator,
     return round_quotient<double>(numerator, denominator, exponent);
 }
 
-// The steps of a chain of squares, in order; zeros up to a multiple of STEPS change nothing.
+// Computes a chain of squares, in order. Zeros that fill it up to a multiple of STEPS change nothing.
 __device__ __forceinline__ double walk(const double* moves, int count, double distance) {
     double2 ahead[STEPS / 2];
     auto fetch = [&](int first) {
@@ -144,12 +145,12 @@ __device__ __forceinline__ double walk(const double* moves, int count, double di
     return distance;
 }
 
-// The threads that have a cluster, and what they tell each other; buffers are used in turn, so that one barrier a piece of columns is
-// enough.
+// The threads that share a cluster, and how they exchange values. They use two buffers in turn, so one barrier for each piece of columns
+// is enough.
 struct Team {
     int width, number, member;
 
-    // A barrier of the team; whether any of its threads says so.
+    // A barrier of the team. Returns whether `mine` is true for any of its threads.
     __device__ __forceinline__ bool any(bool mine) const {
         if (width == 32) {
             __syncwarp();
@@ -166,13 +167,14 @@ struct Team {
 
 struct Shared {
     double moves[2][MOST_THREADS];
-    double2 squares[2][MOST_WARPS]; // sums of the copies' squares, plain and weighted
+    double2 squares[2][MOST_WARPS]; // sums of the squares of the copies, plain and weighted
     Part parts[MOST_WARPS];
     u32 last;
 };
 
-// Cluster j by its team: fold, mean, shift and copies; START: copies of what `centroids` holds. The first thread knows about copies
-// and rows, the first of the last warp about the shift. `stop` is looked at when all loads are under way: then nothing is done.
+// A team updates cluster j: fold, mean, shift and copies. START: only makes the copies of `centroids`. The first thread of the team has
+// the results for copies and rows. The first thread of its last warp has the shift. `stop` is checked after the first loads are issued;
+// if it is set, nothing is done.
 template <bool START, typename T>
 __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& shared, const Team& team, int j, u32 stop, int& turn, Part& part) {
     const Sums& s = a.sums;
@@ -211,7 +213,7 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
         if (f < d) {
             if (!START) {
                 Cell(s, j, f).settle(s, sum);
-                // Where nothing differs (but for the sign of a zero) the distance is 0.
+                // If nothing differs (except the sign of a zero), the distance is 0.
                 differs = after != before;
                 move = __dadd_rn((double)before, -(double)after);
                 a.previous[at] = before;
@@ -239,7 +241,7 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
                 distance = walk(shared.moves[turn] + team.number * team.width, min(team.width, d - piece), distance);
         }
         if (!START && piece == 0 && team.member == 0) {
-            // All have read these.
+            // All threads have read these.
             s.rows[j] = rows;
             s.pending_rows[j] = 0;
             if (s.mass_column >= 0) Cell(s, j, s.mass_column).settle(s, mass);
@@ -270,7 +272,7 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
     }
 }
 
-// What `count` parts say together, to lane 0 of a warp, all of which calls.
+// Combines `count` parts. Lane 0 gets the result. All lanes of the warp must call this.
 __device__ __forceinline__ Part together(const Part* parts, u32 count, int lane) {
     Part all = {};
     auto add = [&](u64 low, u64 high, u64 largest, u64 weighted, u32 flags, u32 terms) {
@@ -283,7 +285,7 @@ __device__ __forceinline__ Part together(const Part* parts, u32 count, int lane)
     };
 #pragma unroll 1
     for (u32 i = lane; i < count; i += 32) {
-        // Where they are in device memory, other blocks wrote them.
+        // Volatile: if the parts are in device memory, other blocks wrote them.
         const volatile Part* p = parts + i;
         const u64 low = p->low, high = p->high, largest = p->largest_half_square, weighted = p->largest_weighted;
         const u32 moved = p->moved, empty = p->empty, not_finite = p->not_finite, terms = p->terms;
@@ -300,7 +302,7 @@ __device__ __forceinline__ Part together(const Part* parts, u32 count, int lane)
     return all;
 }
 
-// By one thread: src/certify.rs, `ExpandedTerms::bound`.
+// Makes the bound, in one thread: `ExpandedTerms::bound` of src/certify.rs.
 template <typename T> __device__ __forceinline__ void make_bound(const Update<T>& a, const Part& all) {
     const double slack = 1.001, u = 1.0 / 16777216.0;
     const double square = 2.0 * __longlong_as_double((i64)all.largest_half_square) * slack;
@@ -332,7 +334,7 @@ template <typename T> __device__ __forceinline__ double precise_shift(const Upda
     return scale.none ? 0.0 : round_quotient<double>((i128)((u128)low | (u128)high << 64), 1, scale.quantum_exponent);
 }
 
-// By one thread. `before`: the control when the kernel began.
+// Ends the iteration, in one thread. `before` is the control when the kernel began.
 template <typename T>
 __device__ __forceinline__ void finish(const Update<T>& a, const Control& before, const Part& all, double shift) {
     Control* c = a.control;
@@ -366,12 +368,12 @@ template <bool START, typename T> __device__ __forceinline__ void update(const U
     for (int j = blockIdx.x * teams + team.number; j < a.sums.k; j += gridDim.x * teams)
         update_cluster<START>(a, shared, team, j, stop, turn, part);
     if (stop) return;
-    // A team of one warp has one thread that knows everything; of others, two threads know a half each.
+    // In a team of one warp one thread has all results. In others two threads have a half each.
     Part& mine = shared.parts[team.number];
     if (team.member == 0) mine.largest_half_square = part.largest_half_square, mine.largest_weighted = part.largest_weighted, mine.empty = part.empty, mine.not_finite = part.not_finite;
     if (team.member == team.width - 32) mine.low = part.low, mine.high = part.high, mine.moved = part.moved, mine.terms = part.terms;
     __syncthreads();
-    // Two warps do the rest: one makes the bound, the other has the last word.
+    // Two warps do the rest: one makes the bound, and the other ends the iteration.
     if (warp > 1) return;
     Part all = together(shared.parts, teams, lane);
     if (gridDim.x > 1) {
@@ -397,7 +399,7 @@ template <bool START, typename T> __device__ __forceinline__ void update(const U
     }
 }
 
-// What is pending becomes canonical, and no more: for updates by the host.
+// Makes all pending sums canonical, and does nothing else. For updates by the host.
 template <typename T> __device__ __forceinline__ void fold_all(const Update<T>& a) {
     const Sums& s = a.sums;
     const u64 cells = (u64)s.k * s.columns;

@@ -1,19 +1,21 @@
-"""The README's Python runs as it stands."""
+"""The Python of the README and of the guide runs as it stands."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 
-def test_readme_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("document", "count"), [("README.md", 1), ("docs/guide.md", 4)])
+def test_python_blocks_run(document: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    assert len(blocks) == 4
-    names = {"df": pl.DataFrame({"x": [float(i % 13) for i in range(50)], "y": [float(i % 7) for i in range(50)]})}
+    blocks = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / document).read_text(), flags=re.DOTALL)
+    assert len(blocks) == count
+    names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)
     assert names["model"].centroids.shape == (2, 5)
-    assert names["embeddings"].centroids["e"].dtype == pl.Array(pl.Float32, 2)
+    if document == "docs/guide.md":
+        assert names["embeddings"].centroids["e"].dtype == pl.Array(pl.Float32, 2)
