@@ -58,7 +58,8 @@ impl Data {
         let lists = Series::new("e".into(), tiny.clone())
             .reshape_array(&[ReshapeDimension::new_dimension(N as u64 / 2), ReshapeDimension::new_dimension(2)]);
         let lists = lists.unwrap().cast(&DataType::List(Box::new(DataType::Float32))).unwrap();
-        let weights: Vec<i128> = (0..N).map(|i| i128::from(i % 7) * 10_000_000_000_000_000_003 + 1).collect();
+        // From 0.1 to 0.7, each with a last digit that float64 rounds.
+        let weights: Vec<i128> = (0..N).map(|i| i128::from(i % 7 + 1) * 10_000_000_000_000_000_003 + 1).collect();
         let weights = Int128Chunked::from_vec("w".into(), weights).into_decimal_unchecked(38, 20).into_column();
         let columns: [(_, ArrayRef); 3] = [
             ("a", Arc::new(Int64Array::from(integers))),
