@@ -127,21 +127,22 @@ fn what_a_file_asks_for_and_this_version_does_not_know_is_named() {
 }
 
 /// Names are in the schema and in every column's path, so that both must be changed for the Parquet reader.
-fn renamed(file: &[u8], old: char, new: char) -> Vec<u8> {
-    let name = |c: char| format!("\x18\x01{c}");
-    let part = |c: char| format!("\x19\x18\x01{c}");
-    let mut file = with(file, &part(old), &part(new));
-    file = with(&file, &name(old), &name(new));
-    file
+fn renamed(file: &[u8], old: &str, new: &str) -> Vec<u8> {
+    let length = char::from(old.len() as u8);
+    let (schema, path) = (|name| format!("\x18{length}{name}"), |name| format!("\x19\x18{length}{name}"));
+    with(&with(file, &path(old), &path(new)), &schema(old), &schema(new))
 }
 
 #[test]
 fn a_files_names_are_the_files_fault() {
     for file in [small().to_parquet().unwrap(), std::fs::read("tests/data/model-v1-columns.parquet").unwrap()] {
-        assert!(refusal(renamed(&file, 'y', 'x')).contains("\"x\" twice"));
+        assert!(refusal(renamed(&file, "y", "x")).contains("\"x\" twice"));
         // Text with a NUL is no text of ours.
-        refusal(renamed(&file, 'y', '\0'));
+        refusal(renamed(&file, "y", "\0"));
     }
+    let rows = batch([("sizf", float64(&[0.0, 1.0]))]);
+    let file = KMeans::new(1).fit_batches(&[rows], ["sizf"], None).unwrap().model.to_parquet().unwrap();
+    assert!(refusal(renamed(&file, "sizf", "size")).contains("may not be named \"size\""));
     let model = small();
     let bytes = model.to_bytes().unwrap();
     assert_eq!(*KMeansModel::from_bytes(&bytes).unwrap(), model);

@@ -172,3 +172,26 @@ fn null_rows_and_uneven_lists() {
     let beside = df!("x" => [1.0, 2.0]).unwrap().hstack(uneven.columns()).unwrap();
     assert!(matches!(KMeans::new(1).fit(&beside, ["x", "e"]), Err(KMeansError::UnsupportedDtype { .. })));
 }
+
+#[test]
+fn names_are_no_patterns() {
+    let df = df!("^b.*$" => [0.0, 0.1, 5.0, 5.1], "b1" => [9.0, 0.0, 9.0, 0.0], "*" => [1.0, 1.5, 0.5, 1.1]).unwrap();
+    let model = KMeans::new(2).fit_weighted(&df, ["^b.*$"], "*").unwrap();
+    assert_eq!(model.names(), ["^b.*$"]);
+    let column = df.column("^b.*$").unwrap().clone();
+    assert_eq!(labels(&model.predict(&df).unwrap()), labels(&model.predict_columns(&[column]).unwrap()));
+    let gone = df.drop("^b.*$").unwrap();
+    assert!(matches!(model.predict(&gone), Err(KMeansError::MissingColumn { .. })));
+    let nul = df!("a\0b" => [0.0, 1.0]).unwrap();
+    assert!(matches!(KMeans::new(1).fit(&nul, ["a\0b"]), Err(KMeansError::NulInName { .. })));
+}
+
+#[test]
+fn rows_without_an_answer_are_null_structs() {
+    let df = df!("x" => [Some(0.0), None, Some(5.0), Some(f64::NAN)]).unwrap();
+    let model = KMeans::new(2).null_policy(NullPolicy::Skip).fit(&df, ["x"]).unwrap();
+    let structs = model.predict_structs(df.columns()).unwrap().into_series();
+    assert_eq!(structs.is_null().iter().map(Option::unwrap).collect::<Vec<_>>(), [false, true, false, true]);
+    let frame = structs.struct_().unwrap().clone().unnest();
+    assert_eq!(frame, model.predict_distances(df.columns()).unwrap());
+}

@@ -7,6 +7,7 @@
 //! mode 1: a file that the library wrote, edited in its body and its footer
 //! mode 2: a file that Parquet's own writer made of any columns, options and metadata, edited or not
 //! ```
+//! Most of what is edited is of format 1: the checksum of format 2 would refuse nearly all of it in the end.
 #![no_main]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -107,6 +108,10 @@ fn rows(model: &KMeansModel) -> RecordBatch {
 
 // ---- files ----------------------------------------------------------------------------------------------------
 
+/// Files of format 1, which the library reads still.
+const OLD: [&[u8]; 2] =
+    [include_bytes!("../../tests/data/model-v1-columns.parquet"), include_bytes!("../../tests/data/model-v1-array.parquet")];
+
 /// Files that the library wrote, and the metadata of each.
 static FILES: LazyLock<Vec<(Vec<u8>, String)>> = LazyLock::new(|| {
     let x = Float64Array::from(vec![0.0, 0.1, 9.0, 9.1, 5.0]);
@@ -132,9 +137,11 @@ static FILES: LazyLock<Vec<(Vec<u8>, String)>> = LazyLock::new(|| {
         KMeans::new(3).fit_batches(&[float_pairs], ["pairs"], None),
         KMeans::new(1).fit_batches(&[double], ["x"], Some("w")),
     ];
-    fits.into_iter()
-        .map(|fit| {
-            let bytes = fit.and_then(|fit| fit.model.to_parquet()).expect("five rows can be clustered");
+    let files = fits.into_iter().map(|fit| fit.and_then(|fit| fit.model.to_parquet()).expect("five rows can be clustered"));
+    let old = OLD.iter().cycle().take(6).map(|file| file.to_vec());
+    files
+        .chain(old)
+        .map(|bytes| {
             let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(bytes.clone())).expect("a Parquet file");
             let pairs = reader.metadata().file_metadata().key_value_metadata().expect("metadata");
             let json = pairs.iter().find(|pair| pair.key == "polars-kmeans").and_then(|pair| pair.value.clone());
@@ -289,8 +296,8 @@ fn odd(u: &mut Unstructured) -> Result<bool> {
 
 /// A model's metadata for `k` centroids, edited or not.
 fn metadata(k: usize, u: &mut Unstructured) -> Result<String> {
-    let json = &u.choose(&FILES)?.1;
-    let (start, rest) = json.split_once("\"k\":").unwrap_or((json, ""));
+    let json = u.choose(&FILES)?.1.replace("\"format\":2", if odd(u)? { "\"format\":2" } else { "\"format\":1" });
+    let (start, rest) = json.split_once("\"k\":").unwrap_or((&json, ""));
     let mut json = format!("{start}\"k\":{k}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit())).into_bytes();
     for _ in 0..u.int_in_range(0..=7u32)?.saturating_sub(4) {
         // A word, a number or a mark in the place of another.

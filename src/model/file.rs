@@ -8,7 +8,7 @@
 //!
 //! # Versions
 //!
-//! Format 2 has a [`checksum`] over all of a model, in the metadata beside the header. Format 1 has none.
+//! Format 2 has a [`mod@checksum`] over all of a model, in the metadata beside the header. Format 1 has none.
 //!
 //! A later version that adds an option (another metric, factors a feature, ways of seeding) needs no third format. It writes the
 //! option only where it is not the default, as one more field of the header or of its parameters, which are under the checksum as

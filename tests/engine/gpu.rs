@@ -2,7 +2,7 @@
 
 use polars_kmeans::{
     Chunk, Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, Model, Place, Prediction, Restarts,
-    Strategy, Validity,
+    Strategy, Validity, reference,
 };
 
 use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows, some_rows};
@@ -316,4 +316,32 @@ fn a_place_for_predictions_is_chosen_and_refused_as_for_fits() {
     assert!(matches!(nowhere.predict(&narrow), Err(KMeansError::WidthMismatch { .. })));
     let few = Column::from_slice(&[1.0][..]);
     assert!(matches!(nowhere.score(&features, Some(&few)), Err(KMeansError::LengthMismatch { .. })));
+}
+
+/// Starting centroids far below the least magnitude of data, and means of data that nearly cancel out.
+#[test]
+fn centroids_of_any_magnitude() {
+    for (d, k) in [1, 4, 20, 70].into_iter().flat_map(|d| [1, 2, 40].map(|k| (d, k))) {
+        let n = 3_000;
+        let value = |i: usize| {
+            let nearly = 1.0 + (i / d % 3) as f64 * f64::EPSILON;
+            let size = if i % d == 0 { (1 + i / d / 2 % 50) as f64 } else { 1.0 };
+            2f64.powi(-449) * size * if i / d % 2 == 0 { 1.0 } else { -nearly }
+        };
+        let x: Vec<f64> = (0..n * d).map(value).collect();
+        let start: Vec<f64> = (0..k * d).map(|i| 2f64.powi(-460 - (i % 600) as i32) * (i / d) as f64).collect();
+        let features = Features::from_rows(&x, d).unwrap();
+        for max_iter in [1, 5] {
+            let estimator = KMeans::new(k).init(Init::Given(start.clone())).max_iter(max_iter).tol(0.0);
+            let cpu = estimator.clone().device(Device::Cpu).fit_features(&features, None).unwrap();
+            let naive = x.chunks_exact(d).map(|row| reference::nearest(row, cpu.model.centroids()).label);
+            assert!(naive.eq(cpu.labels.iter().copied()), "d {d}, k {k}");
+            assert_eq!(cpu.model.score(&features, None).unwrap(), -cpu.model.inertia());
+            let Some(on_gpu) = on_gpu(&estimator) else { continue };
+            assert_eq!(hash(&on_gpu.fit_features(&features, None).unwrap()), hash(&cpu), "d {d}, k {k}");
+            let model = cpu.model.on(Device::Cuda(None));
+            assert_eq!(model.predict(&features), cpu.model.predict(&features), "d {d}, k {k}");
+            assert_eq!(model.score(&features, None), cpu.model.score(&features, None), "d {d}, k {k}");
+        }
+    }
 }
