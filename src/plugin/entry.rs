@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
@@ -12,6 +13,8 @@ use polars::prelude::*;
 use polars_arrow::ffi::{ArrowSchema, export_field_to_c, import_field_from_c};
 use polars_ffi::version_0::{SeriesExport, export_series, import_series_buffer};
 use serde::de::DeserializeOwned;
+
+use crate::memory;
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -41,7 +44,12 @@ unsafe fn keywords<K: DeserializeOwned>(at: *const u8, len: usize) -> PolarsResu
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(at, len) };
     let parsed = serde_pickle::from_slice(bytes, serde_pickle::DeOptions::default());
-    parsed.map_err(|error| PolarsError::ComputeError(format!("KMeansError: the keywords cannot be read: {error}").into()))
+    parsed.map_err(|error| match error {
+        serde_pickle::Error::Io(error) if error.kind() == ErrorKind::OutOfMemory => {
+            memory::no_memory("the keywords of a call", len as u128).into()
+        }
+        error => PolarsError::ComputeError(format!("KMeansError: the keywords cannot be read: {error}").into()),
+    })
 }
 
 /// A pointer and a length, as Polars hands them over.

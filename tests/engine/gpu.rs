@@ -325,8 +325,8 @@ fn centroids_of_any_magnitude() {
         let n = 3_000;
         let value = |i: usize| {
             let nearly = 1.0 + (i / d % 3) as f64 * f64::EPSILON;
-            let size = if i % d == 0 { (1 + i / d / 2 % 50) as f64 } else { 1.0 };
-            2f64.powi(-449) * size * if i / d % 2 == 0 { 1.0 } else { -nearly }
+            let size = if i.is_multiple_of(d) { (1 + i / d / 2 % 50) as f64 } else { 1.0 };
+            2f64.powi(-449) * size * if (i / d).is_multiple_of(2) { 1.0 } else { -nearly }
         };
         let x: Vec<f64> = (0..n * d).map(value).collect();
         let start: Vec<f64> = (0..k * d).map(|i| 2f64.powi(-460 - (i % 600) as i32) * (i / d) as f64).collect();

@@ -80,6 +80,8 @@ def verdict(case: Case) -> Verdict:
         few.add("InvalidDataError")
     elif not 2.0**-64 <= largest_weight <= 2.0**64:
         families.add("InvalidDataError")
+    elif 1000 * sum(w[i] < largest_weight * 2.0**-43 for i in positive) > len(positive):
+        families.add("InvalidDataError")
     x: list[list[float]] = case.rows
     if case.wide:
         for some in (kept, positive):
@@ -94,7 +96,7 @@ def verdict(case: Case) -> Verdict:
         if any(len(row) != case.d for row in case.given):
             families |= {"InvalidColumnError", "InvalidParameterError"}
         magnitude = max(map(abs, given))
-        if case.wide and magnitude and not 2.0**-450 <= magnitude <= 2.0**450:
+        if case.wide and magnitude > 2.0**450:
             families |= {"InvalidDataError", "InvalidParameterError"}
     if positive and 2.0**-64 <= largest_weight <= 2.0**64:
         hats = {i: weight_hat(w[i], largest_weight) for i in positive}
