@@ -74,6 +74,7 @@ lint: $(VENV)/ready ## Formatting, clippy, ruff
 	cargo clippy --all-targets --features python,$(RUST_FEATURES) -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
 	cargo clippy --all-targets --no-default-features --features cuda -- -D warnings
+	cargo clippy --all-targets --no-default-features --features bench,cuda -- -D warnings
 	cargo clippy --all-targets --no-default-features --features arrow -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

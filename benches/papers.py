@@ -3,7 +3,7 @@
 And one of ours: that the default takes the fastest strategy.
 
 `python benches/papers.py run GPU_BENCH [--papers ...] [--scale S] --out benches/record/NAME.json` runs the experiments
-on a machine with a GPU; GPU_BENCH is the binary of `cargo bench --no-default-features --features cuda --bench gpu
+on a machine with a GPU; GPU_BENCH is the binary of `cargo bench --no-default-features --features bench,cuda --bench gpu
 --no-run`.
 Every strategy of a shape has the same data and starting centroids, and gives the same bits: its objective must be that
 of the others, or the run fails. `--scale 0.1` takes a tenth of the rows.

@@ -16,6 +16,7 @@
 //! | `polars` (default) | fits and predictions on Polars frames: [`frame`] |
 //! | `arrow` | fits and predictions on arrow-rs record batches (`batch`), and models saved as Parquet files |
 //! | `cuda` | fits and predictions on NVIDIA GPUs: [`KMeans::device`], [`Model::on`], [`devices`] |
+//! | `bench` | with `cuda`: times that only benches ask for |
 //! | `python` | the expression plugin that the Python package loads |
 //!
 //! Without features the engine builds alone, on plain slices.

@@ -2,7 +2,7 @@
 
 use polars::prelude::*;
 
-#[cfg(all(feature = "cuda", feature = "python"))]
+#[cfg(all(feature = "bench", feature = "cuda"))]
 use crate::backend::cuda::upload_benchmark;
 use crate::error::{KMeansError, Result};
 use crate::features::{self, Chunk, Features, Validity};
@@ -10,7 +10,7 @@ use crate::float::Float;
 use crate::memory;
 use crate::model::{AnyFeatures, FeatureLayout};
 use crate::parallel::FloatEnvironment;
-#[cfg(all(feature = "cuda", feature = "python"))]
+#[cfg(all(feature = "bench", feature = "cuda"))]
 use crate::tile::Part;
 
 /// An Arrow array's validity: its type is not in Polars' prelude.
@@ -148,8 +148,8 @@ impl FrameFeatures {
         })
     }
 
-    /// Times uploads of these features alone; for benches.
-    #[cfg(all(feature = "cuda", feature = "python"))]
+    /// Times uploads of these features alone.
+    #[cfg(all(feature = "bench", feature = "cuda"))]
     pub fn upload_benchmark(&self, ordinal: u32, rounds: usize) -> Result<(u64, Vec<f64>, f64)> {
         match self.view()? {
             AnyFeatures::F32(view) => upload_benchmark(ordinal, &[Part::new(view, None)], None, rounds),

@@ -2,7 +2,7 @@
 //!
 //! A panic never crosses: the expressions' boundary catches it, and every refusal is an error value.
 
-#[cfg(feature = "cuda")]
+#[cfg(all(feature = "bench", feature = "cuda"))]
 mod benchmark;
 mod entry;
 mod expressions;

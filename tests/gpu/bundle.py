@@ -94,10 +94,10 @@ def base(archive: Path) -> None:
         pack(folder, archive)
 
 
-def executables(kind: str, *arguments: str) -> dict[str, Path]:
+def executables(kind: str, features: str, *arguments: str) -> dict[str, Path]:
     """Name and file of what cargo built."""
     messages = "--message-format=json-render-diagnostics"
-    output = run("cargo", kind, "--no-default-features", "--features", "cuda", "--no-run", messages, *arguments)
+    output = run("cargo", kind, "--no-default-features", "--features", features, "--no-run", messages, *arguments)
     built = [json.loads(line) for line in output.splitlines()]
     return {m["target"]["name"]: Path(m["executable"]) for m in built if m.get("executable")}
 
@@ -107,7 +107,9 @@ def project(archive: Path, cargo_target: Path, peers: list[str]) -> None:
         folder = Path(directory)
         wheels, site, bin_ = folder / "wheels", folder / "site", folder / "bin"
         maturin = Path(sys.executable).with_name("maturin")
-        run(maturin, "build", "--release", "--quiet", "--out", wheels, CARGO_TARGET_DIR=str(cargo_target / "python"))
+        # The users' package, and what benches call.
+        build = (maturin, "build", "--release", "--quiet", "--features", "python,cuda,bench", "--out", wheels)
+        run(*build, CARGO_TARGET_DIR=str(cargo_target / "python"))
         [wheel] = wheels.iterdir()
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB")
         unzip(wheel, site)
@@ -115,9 +117,9 @@ def project(archive: Path, cargo_target: Path, peers: list[str]) -> None:
         if peers:
             download(peers, site)
         bin_.mkdir()
-        for name, file in executables("test", "--release", "--lib", "--test", "engine").items():
+        for name, file in executables("test", "cuda", "--release", "--lib", "--test", "engine").items():
             shutil.copy(file, bin_ / f"test-{name.replace('polars_kmeans', 'lib')}")
-        for name, file in executables("bench", "--bench", "*").items():
+        for name, file in executables("bench", "bench,cuda", "--bench", "*").items():
             shutil.copy(file, bin_ / f"bench-{name}")
         for name in FILES:
             source, target = ROOT / name, folder / name

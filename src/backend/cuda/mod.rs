@@ -24,10 +24,10 @@ pub use device::{Gpu, Plain};
 pub use predict::DeviceTable;
 pub use prepare::DevicePasses;
 pub use probe::devices;
-#[doc(hidden)]
+#[cfg(feature = "bench")]
 pub use session::STAGES;
 pub use session::{CudaSession, check};
-#[doc(hidden)]
+#[cfg(feature = "bench")]
 pub use upload::{UploadPlan, upload_benchmark};
 
 /// The compiled kernels: name of the file in `kernels/`, fatbin.

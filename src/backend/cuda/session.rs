@@ -19,6 +19,7 @@ mod labels;
 mod new;
 mod system;
 
+#[cfg(feature = "bench")]
 pub use self::host::STAGES;
 pub use self::system::{check, launch_rows};
 

@@ -15,23 +15,24 @@
 //! uploads cost of host memory is [`UploadPlan::slot`] bytes twice a lane, however many fits there are. They have threads of
 //! their own, because a fit that waits for lanes may itself be a task of the pool.
 
+#[cfg(feature = "bench")]
+mod benchmark;
 mod carrier;
 mod kept;
 mod lanes;
 mod pinned;
 mod tasks;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use cudarc::driver::CudaEvent;
 
+#[cfg(feature = "bench")]
+pub use self::benchmark::upload_benchmark;
 pub use self::carrier::Carrier;
 pub use self::lanes::{BorrowedLane, Lane, Staging, UploadPlan};
-use self::pinned::{Pinned, Strips};
 pub use self::tasks::{Source, Task};
-use super::device::{Gpu, Plain, Queue, failed};
+use super::device::{Plain, Queue, failed};
 use super::rows::DeviceRows;
 use crate::error::Result;
 use crate::float::Float;
@@ -113,53 +114,11 @@ impl<T: Float + Plain> Work<'_, '_, T> {
     }
 }
 
-/// Bytes a second of copies from pinned memory to the device, 256 MiB each: what an upload can reach.
-pub fn pinned_ceiling(queue: &Queue) -> Result<f64> {
-    const BYTES: usize = 256 << 20;
-    const COPIES: usize = 8;
-    let target = queue.alloc::<u8>(BYTES, "a measurement")?;
-    let mut source = Pinned::new(&queue.gpu, BYTES)?;
-    let strips = [Strips { from: 0, width: BYTES, count: 1, to: target.at(), pitch: BYTES }];
-    let mut copy = |times: usize| -> Result<f64> {
-        let start = Instant::now();
-        for _ in 0..times {
-            // SAFETY: the target has room, belongs to this queue and outlives the wait.
-            unsafe { source.send(queue, &strips) }?;
-        }
-        queue.wait()?;
-        Ok(start.elapsed().as_secs_f64())
-    };
-    copy(1)?;
-    Ok((COPIES * BYTES) as f64 / copy(COPIES)?)
-}
-
-/// Times uploads of the same rows, and the ceiling beside them; for benches.
-///
-/// Without a plan it is the upload of a fit. `(bytes of one upload, seconds of each, bytes a second of pinned memory)`; the
-/// first upload also pins memory.
-#[doc(hidden)]
-pub fn upload_benchmark<T: Float + Plain>(
-    ordinal: u32,
-    parts: &[Part<'_, T>],
-    plan: Option<UploadPlan>,
-    rounds: usize,
-) -> Result<(u64, Vec<f64>, f64)> {
-    let queue = Gpu::get(ordinal)?.queue()?;
-    let staging = plan.map_or_else(|| Staging::of(&queue.gpu), |plan| Arc::new(Staging::new(plan)));
-    let (mut bytes, mut seconds) = (0, Vec::with_capacity(rounds));
-    for _ in 0..rounds {
-        let start = Instant::now();
-        let rows = upload_by(&queue, parts, &staging)?;
-        seconds.push(start.elapsed().as_secs_f64());
-        bytes = (rows.n * (rows.d * size_of::<T>() + rows.weights.as_ref().map_or(0, |_| size_of::<f64>()))) as u64;
-    }
-    Ok((bytes, seconds, pinned_ceiling(&queue)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::kept::tests::selection;
     use super::*;
+    use crate::backend::cuda::device::Gpu;
     use crate::features::{Chunk, Column, Features};
 
     fn chunked<T: Copy>(values: &[T], step: usize) -> Column<'_, T> {

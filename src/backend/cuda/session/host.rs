@@ -5,7 +5,9 @@
 
 use std::ops::Range;
 use std::sync::Mutex;
+#[cfg(feature = "bench")]
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(feature = "bench")]
 use std::time::Instant;
 
 use crate::error::Result;
@@ -17,14 +19,33 @@ use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
 
 /// Nanoseconds that this process has waited for labels, fetched them, and added rows up by them: the stages of Zechner & Granitzer's
-/// figures, for benches.
+/// figures.
+#[cfg(feature = "bench")]
 pub static STAGES: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-/// Adds the time since `begin` to a stage, and starts the next.
-pub fn end_of_stage(stage: usize, begin: &mut Instant) {
-    let now = Instant::now();
-    STAGES[stage].fetch_add((now - *begin).as_nanos() as u64, Ordering::Relaxed);
-    *begin = now;
+/// The stages of one iteration. Only benches count their time.
+pub struct Stages {
+    #[cfg(feature = "bench")]
+    begin: Instant,
+}
+
+impl Stages {
+    pub fn begin() -> Self {
+        Self {
+            #[cfg(feature = "bench")]
+            begin: Instant::now(),
+        }
+    }
+
+    /// Ends a stage and begins the next.
+    #[cfg_attr(not(feature = "bench"), expect(unused_variables, reason = "nothing is counted"))]
+    pub fn end(&mut self, stage: usize) {
+        #[cfg(feature = "bench")]
+        {
+            let begin = std::mem::replace(&mut self.begin, Instant::now());
+            STAGES[stage].fetch_add((self.begin - begin).as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Rows of a task and of a tile.

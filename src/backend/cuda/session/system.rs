@@ -9,9 +9,7 @@
 //!   update, or fold and the CPU's update (`host_means`)
 //! ```
 
-use std::time::Instant;
-
-use super::host::{HostRows, end_of_stage};
+use super::host::{HostRows, Stages};
 use super::*;
 use crate::backend::chunking::LABELS_IN_PLACE;
 use crate::backend::cuda::arguments::{SystemAssign, SystemSums};
@@ -314,13 +312,13 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         if stale {
             host.remember(self.labels_of(1 - self.current)?);
         }
-        let mut clock = Instant::now();
+        let mut stages = Stages::begin();
         self.queue.wait()?;
-        end_of_stage(0, &mut clock);
+        stages.end(0);
         let labels = self.labels_of(self.current)?;
-        end_of_stage(1, &mut clock);
+        stages.end(1);
         let (partial, changed) = host.add(labels, self.k, self.prepared)?;
-        end_of_stage(2, &mut clock);
+        stages.end(2);
         let mut sums = memory::with_room(self.k * self.columns, "the sums of the clusters")?;
         for j in 0..self.k {
             sums.extend_from_slice(partial.sums_of(j));
