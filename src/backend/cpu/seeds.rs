@@ -124,7 +124,10 @@ impl<T: Float> Task for Gains<'_, '_, T> {
         let d = self.part.features.n_features();
         let mut s = [0.0; MAX_TILE_ROWS];
         let mut at = 0;
-        for_each_tile(self.part, self.prepared, self.tile, self.task, |tile| {
+        // A loop and no closure: one with a caller for each instruction set is not inlined, and is then compiled without them.
+        for start in self.task.physical.clone().step_by(self.tile.stride) {
+            self.tile.load(self.part, self.prepared.weights, rows_of_tile(self.tile, self.task, start));
+            let tile = &*self.tile;
             let nearest = &self.nearest[at..at + tile.rows];
             for (candidate, gain) in self.candidates.chunks_exact(d).zip(self.gains.iter_mut()) {
                 distances_to(tile, candidate, &mut s);
@@ -137,7 +140,7 @@ impl<T: Float> Task for Gains<'_, '_, T> {
                 }
             }
             at += tile.rows;
-        });
+        }
     }
 }
 
@@ -159,29 +162,22 @@ impl<T: Float> Task for Take<'_, '_, T> {
     fn run<V: Vector>(self) -> u128 {
         let mut s = [0.0; MAX_TILE_ROWS];
         let (mut at, mut total) = (0, 0);
-        for_each_tile(self.part, self.prepared, self.tile, self.task, |tile| {
+        for start in self.task.physical.clone().step_by(self.tile.stride) {
+            self.tile.load(self.part, self.prepared.weights, rows_of_tile(self.tile, self.task, start));
+            let tile = &*self.tile;
             distances_to(tile, self.centroid, &mut s);
             for (r, (s, near)) in s.iter().zip(&mut self.nearest[at..at + tile.rows]).enumerate() {
                 *near = if *s < *near { *s } else { *near };
                 total += self.scale.quantise(tile.weights[r], *near);
             }
             at += tile.rows;
-        });
+        }
         total
     }
 }
 
+/// The rows of a task's tile that begins with row `start`.
 #[inline(always)]
-fn for_each_tile<T: Float>(
-    part: &Part<'_, T>,
-    prepared: &Prepared,
-    tile: &mut Tile<T>,
-    task: &TaskRows,
-    mut visit: impl FnMut(&Tile<T>),
-) {
-    let stride = tile.stride;
-    for start in task.physical.clone().step_by(stride) {
-        tile.load(part, prepared.weights, start..(start + stride).min(task.physical.end));
-        visit(tile);
-    }
+fn rows_of_tile<T>(tile: &Tile<T>, task: &TaskRows, start: usize) -> std::ops::Range<usize> {
+    start..(start + tile.stride).min(task.physical.end)
 }
