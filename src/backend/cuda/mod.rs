@@ -1,5 +1,5 @@
-//! The CUDA backend. Columns go to the device as they are, and nearly all work is done there. The host only chooses targets and
-//! candidates of the seeding.
+//! The CUDA backend. Columns go to the device as they are, and the device does nearly all of the work. In seeding, the host
+//! only draws the targets and chooses among the candidates.
 
 mod arguments;
 mod chooser;

@@ -10,15 +10,15 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 
-/// The integer inertia of each cluster as it is added up.
+/// The integer inertia of each cluster while it is added up.
 pub struct PendingInertia {
     /// `(k, 2 limbs, 2)`.
     pending: Buffer<u64>,
-    /// Rows that are in there.
+    /// The number of rows that were added to `pending`.
     rows: usize,
-    /// What was taken from there.
+    /// The sums that were already moved out of `pending`.
     clusters: Vec<u128>,
-    /// Of all clusters, or of each.
+    /// One scale for all clusters, or (`scales`) one for each cluster.
     scale: DistanceArgument,
     scales: Option<Buffer<DistanceArgument>>,
 }
