@@ -57,7 +57,7 @@ struct ChunkExtent {
     largest: f64,
     not_finite: u64,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for ChunkExtent {}
 
 /// `WeightSurvey`.
@@ -82,7 +82,7 @@ struct WeightFacts {
     not_finite: u32,
     unused: u32,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for WeightFacts {}
 
 /// `CountSmall`.
@@ -103,7 +103,7 @@ struct MomentsArgument {
     first: Factors,
     second: Factors,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for MomentsArgument {}
 
 /// `Variance`.
@@ -306,7 +306,8 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
         Ok(all)
     }
 
-    /// This ignores `_weighted`: values and contributions are the same only if all weights are 1 or 0.
+    /// If there are weights, the kernel always counts `fl(w^ * x)`. So it can ignore `_weighted`: if that is false, all weights
+    /// are 1 or 0, and values and contributions are the same.
     fn count_small(&mut self, largest: &[Option<f64>], _weighted: bool) -> Result<Vec<Counts>> {
         const WHAT: &str = "the quanta of the columns";
         let largest = memory::collected(largest.iter().map(|largest| largest.unwrap_or(-1.0)), WHAT)?;

@@ -159,7 +159,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         }
     }
 
-    /// Launches one of the plan's kernels.
+    /// Launches a kernel of the plan.
     fn run<A: Copy>(&self, launch: Launch, arguments: &A) -> Result<()> {
         // SAFETY: every struct of `arguments.rs` has the layout of the parameter of its kernel. All addresses belong to buffers
         // of this session and of this queue. The sizes are those that the kernels index: (k, columns, limbs), (k, d), the

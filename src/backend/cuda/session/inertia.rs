@@ -52,7 +52,7 @@ impl PendingInertia {
 }
 
 impl<T: Float + Plain> CudaSession<'_, T> {
-    /// Adds the inertia of a chunk's rows under these labels and the last centroids.
+    /// Adds the inertia of the rows of a chunk, under the labels `which` and the current centroids.
     pub(super) fn add_inertia(&self, chunk: &Chunk<'_, T>, which: usize, inertia: &mut PendingInertia) -> Result<()> {
         if inertia.rows > MOST_PENDING.saturating_sub(chunk.rows.n) {
             inertia.take()?;

@@ -114,8 +114,8 @@ pub fn launch_rows<T: Float>(gpu: &Gpu, rows: &RowKernel, n: usize) -> Result<La
 fn passes<T: Float>(gpu: &Gpu, system: System, n: usize, shape: &Shape) -> Result<(Vec<Pass>, usize)> {
     let mut passes: Vec<Pass> = Vec::new();
     let mut values = 0;
-    // One pass. Its tables are in shared memory if they fit. Otherwise each block has a table in device memory, and the number
-    // of blocks is a multiple of `unit`.
+    // One pass. Its tables are in shared memory if they fit. Otherwise each block has a table in device memory. These tables
+    // stay within `MOST_SCRATCH`, but there is always room for `unit` of them.
     let mut tabled = |name: &'static str, tables: Tables, blocks: usize, unit: usize| -> Result<Pass> {
         if tables.fits(shape) {
             return Ok(launch::<T>(gpu, name, &format!("{name}_*"), tables, blocks)?.into());

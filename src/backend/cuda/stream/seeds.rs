@@ -162,10 +162,11 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         Ok((candidates, gains))
     }
 
-    /// Takes a centroid: draw weights become integer distances to the nearest one taken, in this scale. Returns the total. That
-    /// which was taken last may be taken again.
+    /// Takes a centroid. The draw weights become integer distances, in this scale, to the nearest centroid taken so far.
+    /// Returns their total. The centroid that was taken last may be taken again.
     ///
-    /// One of the last trials' candidates needs no pass, if the scale is theirs: the next one will take it.
+    /// If the centroid is one of the candidates of the last trials, and their scale is the same, this needs no pass. The next
+    /// pass will take the centroid.
     pub fn take(
         &mut self,
         stream: &Stream<'_, T>,
@@ -199,7 +200,8 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         Ok(self.total())
     }
 
-    /// One pass: the labels come to know all seeds taken. Returns the totals of all ranges, then those under each candidate.
+    /// Makes one pass. Afterwards the labels take all seeds into account. Returns the totals of all ranges, and then those
+    /// under each candidate.
     fn pass(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<Vec<u128>>> {
         let (queue, d, m, all) = (stream.queue(), self.d, candidates.len() / self.d, self.ranges.count());
         let totals: Buffer<u128> = queue.zeros((1 + m) * all, TOTALS)?;

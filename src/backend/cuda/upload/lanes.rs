@@ -7,7 +7,7 @@ use super::super::device::{Gpu, Queue};
 use super::pinned::Pinned;
 use crate::error::Result;
 
-/// How an upload is cut up.
+/// The number of lanes of an upload, and the size of their slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UploadPlan {
     /// The number of lanes. Each has a thread.
