@@ -9,10 +9,10 @@
 //! | lutz-features | as lutz-merge | partitioned features | private | on the GPU |
 //! | lutz-mass-atomic, -global, -local | as lutz-merge | partitioned features | atomic, global, local | on the GPU |
 //! | lutz-fused | one pass | partitioned features | private | on the GPU |
-//! | luigi-v1, -v3 | one pass, centroids in device memory (v1), shared memory (v3) | shared atomics | shared atomics | on the CPU |
-//! | luigi-v2 | rows in registers, or values read again | shared atomics | shared atomics | on the CPU |
+//! | luigi-v1, -v3 | one pass, centroids in device (v1), shared (v3) memory | shared atomics | shared atomics | on the CPU |
+//! | luigi-v2 | rows in registers, or read again | shared atomics | shared atomics | on the CPU |
 //! | luigi-v4 | one pass, centroids in shared memory | shared atomics | shared atomics | on the GPU |
-//! | kmcuda | portions of several centroids | one thread for each cluster, changed rows only | the same | on the GPU |
+//! | kmcuda | portions of several centroids | one thread a cluster, changed rows only | the same | on the GPU |
 //!
 //! In some points the papers differ from how others quote them. Luigi's V1 already is one pass, with atomics first in shared
 //! memory and then in device memory. V2 splits this pass in two. Only V4 divides on the GPU. kmcuda moves only the rows that
