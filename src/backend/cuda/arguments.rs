@@ -1,4 +1,5 @@
-//! The parameters of the kernels, field by field as `kernels/common.cuh` and each kernel's file declare them.
+//! The parameters of the kernels. Each struct has the same fields in the same order as in `kernels/common.cuh` or in the file
+//! of its kernel.
 
 use super::device::Plain;
 use super::rows::RowsArgument;
@@ -6,7 +7,7 @@ use crate::certify::ExpandedTerms;
 use crate::distances::DistanceScale;
 use crate::fixed::{ColumnScale, Limbs};
 
-/// `Factors`: a column's quantum.
+/// `Factors`: the quantum of a column.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Factors {
@@ -14,7 +15,7 @@ pub struct Factors {
     second: f64,
     low: f64,
 }
-// SAFETY: three numbers without padding.
+// SAFETY: the struct has three numbers and no padding.
 unsafe impl Plain for Factors {}
 
 impl From<&ColumnScale> for Factors {
@@ -33,7 +34,7 @@ pub struct DistanceArgument {
     none: i32,
 }
 
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for DistanceArgument {}
 
 impl From<&DistanceScale> for DistanceArgument {
@@ -82,7 +83,7 @@ pub struct Bound {
     pub slope: f32,
     pub offset: f32,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for Bound {}
 
 /// `Control`.
@@ -98,13 +99,13 @@ pub struct Control {
     pub pairs: u32,
     pub next_run: u32,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for Control {}
 
-/// The bytes of a control that kernels of one chunk count by, or that are 0 between kernels: from `contested` on.
+/// The bytes of `Control` from `contested` on. The kernels of one chunk use them as counters, or they are 0 between kernels.
 pub const CONTROL_OF_CHUNK: std::ops::Range<usize> = std::mem::offset_of!(Control, contested)..size_of::<Control>();
 
-/// `Control::stop` when a cluster is empty and the host has to update.
+/// The value of `Control::stop` if a cluster is empty. Then the host does the update.
 pub const STOP_EMPTY: u32 = 2;
 
 /// `Record`.
@@ -117,7 +118,7 @@ pub struct Record {
     pub moved: u32,
     pub contested: u32,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for Record {}
 
 /// `Contested`.
@@ -127,7 +128,7 @@ pub struct Contested {
     pub row: u32,
     pub second: u32,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for Contested {}
 
 /// `Assign`.
@@ -233,7 +234,7 @@ pub struct Part {
     not_finite: u32,
     terms: u32,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for Part {}
 
 /// `BoundTerms`.
@@ -322,7 +323,7 @@ pub struct Candidate {
     pub distance: f64,
     pub row: u64,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for Candidate {}
 
 /// `Farthest`.

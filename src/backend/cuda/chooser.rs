@@ -1,15 +1,20 @@
-//! Which strategy a fit on a GPU takes by default: a pure function of its shape, over one table of measurements.
+//! Chooses the strategy of a fit on a GPU if the caller names none. The choice depends only on the shape and on one table of
+//! measurements.
 //!
 //! ```text
-//! time of a candidate = time(n) + rows beyond the last n that was measured * rate of many rows
-//! time(n)             = of up to 8 tiles of 128 rows a multiprocessor, between what was measured of 2,000 rows and of each such round:
-//!                       for registers on the line, for tiles, which come in whole rounds, halfway between that and the step
-//! either              = straight lines between measured neighbours, ln time over ln k, then over ln d
+//! time of a candidate = time(n) + (rows beyond the largest n measured one by one) * rate
+//! rate                = time of one row, measured with very many rows
+//! time(n)             = between the measured times of the next smaller and the next larger n:
+//!                       2,000 rows, and 1 to 8 rounds (a round is one tile of 128 rows for each SM)
+//!                       registers: on the straight line between the two times
+//!                       tiles, which come in whole rounds: halfway between that line and the larger of the two times
+//! between shapes      = straight lines of ln time over ln k, and then over ln d
 //! ```
-//! A candidate is asked about the work that it does ([`work`]). Candidates are what ever was the fastest: of the papers' systems
-//! `luigi-v4` and `lutz-fused` came closest, at 1.3 to 3.2 and 1.4 to 3.5 times the best for 4 clusters of up to 12 features, and are not
-//! among them (10,000 rows of 2 features in 8 clusters, where launches are most of it, are 5 % faster with `luigi-v4`). Weights are not
-//! in it: they were not measured.
+//! A candidate is asked for the time of the work that it really does ([`work`]). The candidates are all strategies that were
+//! fastest for some measured shape. Of the papers' systems, `luigi-v4` and `lutz-fused` came closest: for 4 clusters of up to
+//! 12 features they took 1.3 to 3.2 times and 1.4 to 3.5 times as long as the best. So they are not candidates. (For 10,000
+//! rows of 2 features in 8 clusters, launches take most of the time. There `luigi-v4` is 5 % faster.) The choice ignores
+//! weights, because fits with weights were not measured.
 
 mod table;
 
@@ -26,11 +31,11 @@ pub struct Shape {
     pub float64: bool,
     /// Bytes of shared memory that a block may have.
     pub shared: usize,
-    /// Multiprocessors.
+    /// Multiprocessors (SMs) of the GPU.
     pub processors: usize,
 }
 
-/// What the default may take.
+/// The strategies that the default chooses from.
 pub const CANDIDATES: [Strategy; 7] = [
     Strategy::RegistersSingle,
     Strategy::RegistersGroups8,
@@ -40,11 +45,12 @@ pub const CANDIDATES: [Strategy; 7] = [
     Strategy::Tiled128,
     Strategy::Tiled128Panels,
 ];
-/// Registers come first, up to so many features.
+/// The first candidates use registers. They allow at most this many features.
 const REGISTERS: usize = 3;
 const LARGEST_REGISTERS: usize = REGISTER_DIMENSIONS[REGISTER_DIMENSIONS.len() - 1];
 
-/// The strategy that a name stands for: the fastest of all, or of a family; others stand for themselves.
+/// The strategy that a name stands for: the fastest of all candidates, or the fastest of a family. Any other name stands for
+/// itself.
 pub fn choose(strategy: Strategy, shape: &Shape) -> Strategy {
     let family = match strategy {
         Strategy::Default => 0..CANDIDATES.len(),
@@ -56,12 +62,12 @@ pub fn choose(strategy: Strategy, shape: &Shape) -> Strategy {
     let can = |&candidate: &usize| CANDIDATES[candidate] != Strategy::Tiled128Panels || panels;
     let times = family.filter(can).map(|candidate| (time(candidate, shape), CANDIDATES[candidate]));
     let least = times.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(time, _)| time.is_finite());
-    // Registers that cannot do the shape are refused by their family's name.
+    // If no candidate can do the shape, the name of the family goes on. The error then shows this name.
     least.map_or(strategy, |(_, candidate)| candidate)
 }
 
-/// The predicted time of an iteration, in microseconds on the GPU that the table is of. Another has more or fewer multiprocessors: as
-/// much of them is asked of it by so many more or fewer rows.
+/// The predicted time of an iteration, in microseconds, on the GPU that was measured. If this GPU has more or fewer SMs, `n` is
+/// scaled so that each SM has the same amount of work.
 fn time(candidate: usize, &Shape { n, d, k, float64, processors, .. }: &Shape) -> f64 {
     if !is_tiled(candidate) && d > LARGEST_REGISTERS {
         return f64::INFINITY;
@@ -69,7 +75,7 @@ fn time(candidate: usize, &Shape { n, d, k, float64, processors, .. }: &Shape) -
     let n = n * PROCESSORS / processors.max(1);
     let table = Table::get();
     let rate = |float64| table.rate(candidate, float64, d, k);
-    // Of few rows, float32 alone was measured: what they take beyond the rate hardly depends on the type.
+    // Small numbers of rows were measured with float32 only. The time beyond the rate hardly depends on the type.
     let (few, rows) = table.of_few(candidate, n, d, k);
     let of_type = if float64 { rows as f64 * (rate(true) - rate(false)) } else { 0.0 };
     few + of_type + (n.saturating_sub(rows)) as f64 * rate(float64)
@@ -79,8 +85,8 @@ fn is_tiled(candidate: usize) -> bool {
     candidate >= REGISTERS
 }
 
-/// Features and clusters that a candidate works on: registers on the next width that they are compiled for, of which the last does not
-/// hold all of what it might; tiles on k filled up.
+/// The features and clusters that a candidate really works on. Registers use the next larger width that they are compiled for.
+/// But the largest width depends on the actual `d`. Tiles round `k` up.
 fn work(candidate: usize, d: usize, k: usize) -> (usize, usize) {
     let compiled = || REGISTER_DIMENSIONS.into_iter().find(|&width| width >= d);
     match CANDIDATES[candidate] {

@@ -1,4 +1,4 @@
-//! A fit's rows as its passes see them: chunk by chunk, whether they are all on the device or pass through it.
+//! The rows of a fit as its passes see them: chunk by chunk. Either all rows are on the device, or they stream through it.
 
 use super::device::{Plain, Queue};
 use super::rows::DeviceRows;
@@ -10,20 +10,20 @@ use crate::tile::{Part, WeightScale};
 
 /// The kept rows of a fit.
 pub enum Chunks<'a, T> {
-    /// One chunk, which is always there.
+    /// All rows are on the device, as one chunk.
     Resident(DeviceRows<T>),
     Streamed(Stream<'a, T>),
 }
 
-/// Rows that are on the device now.
+/// A chunk whose rows are on the device now.
 pub struct Chunk<'c, T> {
-    /// The first of them.
+    /// The number of the first row of the chunk.
     pub first: usize,
     pub rows: &'c DeviceRows<T>,
 }
 
 impl<'a, T: Float + Plain> Chunks<'a, T> {
-    /// Sends the kept rows, or makes ready to.
+    /// Sends the kept rows to the device, or prepares to stream them.
     pub fn new(queue: &Queue, parts: &[Part<'a, T>], chunking: Option<Chunking>) -> Result<Self> {
         match chunking {
             Some(chunking) => Ok(Self::Streamed(Stream::new(queue, parts, chunking)?)),
@@ -31,7 +31,7 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
         }
     }
 
-    /// Calls `work` for every chunk, in some order; what it puts into the queue finds the chunk there.
+    /// Calls `work` for every chunk, in any order. Work that it puts into the queue can use the chunk on the device.
     pub fn visit(&self, mut work: impl FnMut(&Chunk<'_, T>) -> Result<()>) -> Result<()> {
         match self {
             Self::Resident(rows) => work(&Chunk { first: 0, rows }),
@@ -46,7 +46,7 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
         }
     }
 
-    /// Rows.
+    /// The number of rows.
     pub fn n(&self) -> usize {
         match self {
             Self::Resident(rows) => rows.n,
@@ -54,7 +54,7 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
         }
     }
 
-    /// Rows with the padding that labels need.
+    /// The number of rows with the padding that labels need.
     pub fn padded(&self) -> usize {
         match self {
             Self::Resident(rows) => rows.stride,
@@ -62,7 +62,7 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
         }
     }
 
-    /// Rows of the longest chunk.
+    /// The number of rows of the longest chunk.
     pub fn longest(&self) -> usize {
         match self {
             Self::Resident(rows) => rows.n,
@@ -84,7 +84,7 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
         }
     }
 
-    /// From here on weights are `w^`.
+    /// Rounds the weights: from now on they are `w^`.
     pub fn round_weights(&mut self, scale: WeightScale) -> Result<()> {
         match self {
             Self::Resident(rows) => rows.round_weights(scale),
@@ -95,7 +95,7 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
         }
     }
 
-    /// The rows where all are on the device.
+    /// The rows, if all of them are on the device.
     pub fn into_resident(self) -> Result<DeviceRows<T>> {
         match self {
             Self::Resident(rows) => Ok(rows),

@@ -1,8 +1,8 @@
-//! One GPU as this process uses it: its primary context, the kernels that were loaded, memory and launches.
+//! One GPU as this process uses it: its primary context, the loaded kernels, memory and launches.
 //!
-//! What is unsafe about CUDA is here (and pinned memory in `upload/pinned.rs`, questions to the driver in `probe.rs`): allocations
-//! that free themselves, copies that check lengths, launches whose arguments are one plain struct that the kernel declares in the
-//! same order (`arguments.rs`).
+//! This file holds nearly all unsafe calls to CUDA. (Pinned memory is in `upload/pinned.rs`, and questions to the driver are in
+//! `probe.rs`.) Allocations free themselves. Copies check lengths. The argument of a launch is one plain struct, and the kernel
+//! declares the same fields in the same order (`arguments.rs`).
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -18,20 +18,20 @@ use crate::backend::chunking::ALLOCATION;
 use crate::error::{KMeansError, Result};
 use crate::memory;
 
-/// Plain data that kernels read and write: any bit pattern of the right size is a value.
+/// Plain data that kernels read and write. Any bit pattern of the right size is a valid value.
 ///
 /// # Safety
 /// The type has no padding that is read, no pointers to host memory and no invalid bit patterns.
 pub unsafe trait Plain: Copy + Send + Sync + 'static {}
 macro_rules! plain {
     ($($t:ty),*) => { $(
-        // SAFETY: a number: every bit pattern is a value.
+        // SAFETY: this is a number, so every bit pattern is a valid value.
         unsafe impl Plain for $t {}
     )* };
 }
 plain!(u8, u16, u32, u64, i32, i64, f32, f64, u128, i128);
 
-/// What a CUDA call that failed means for the caller.
+/// The error for a CUDA call that failed. `what` says what the call was for.
 pub fn failed(what: &str) -> impl Fn(DriverError) -> KMeansError + '_ {
     move |error| match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
@@ -41,21 +41,22 @@ pub fn failed(what: &str) -> impl Fn(DriverError) -> KMeansError + '_ {
     }
 }
 
-/// A refusal of memory on demand, which tests ask for: whatever the memory of the machine.
+/// Tests use this to refuse an allocation, however much memory the machine has.
 pub mod refusal {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Allocations until the one that is refused.
+    /// The number of allocations that succeed before one is refused.
     static LEFT: AtomicU64 = AtomicU64::new(NEVER);
     const NEVER: u64 = u64::MAX;
 
-    /// Has one allocation of this process refused, of device memory or of pinned memory: the first one from now on, or one that comes
-    /// after so many others. None: not any more. Returns whether the one that was to be refused last is still to come.
+    /// Makes one later allocation of device memory or pinned memory in this process fail. `after`: how many allocations come
+    /// before it (0: the next one fails). None: no allocation fails. Returns whether the refusal that was set before has not
+    /// happened yet.
     pub fn set(after: Option<u64>) -> bool {
         LEFT.swap(after.unwrap_or(NEVER), Ordering::Relaxed) != NEVER
     }
 
-    /// Counts an allocation, and says whether it is to be refused.
+    /// Counts an allocation. Returns whether it must be refused.
     pub(in super::super) fn now() -> bool {
         let count = |left| (left != NEVER).then(|| if left == 0 { NEVER } else { left - 1 });
         LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) == Ok(0)
@@ -68,13 +69,13 @@ pub struct Gpu {
     pub ordinal: u32,
     /// Streaming multiprocessors.
     pub processors: u32,
-    /// Most shared memory that a block may ask for.
+    /// The most bytes of shared memory that a block may ask for.
     pub shared_per_block: u32,
     functions: Mutex<HashMap<String, Kernel>>,
     modules: Mutex<HashMap<&'static str, Module>>,
 }
 
-/// A loaded module; modules stay loaded for the life of the process.
+/// A loaded module. Modules stay loaded until the process ends.
 struct Module(sys::CUmodule);
 // SAFETY: a module handle may be used from any thread.
 unsafe impl Send for Module {}
@@ -83,23 +84,23 @@ unsafe impl Send for Module {}
 #[derive(Clone, Copy)]
 pub struct Kernel {
     function: sys::CUfunction,
-    /// Whether it waits for the kernel before it where its source says so: machine code for generations before 9.0, and the PTX that
-    /// later ones compile, do not.
+    /// Whether the kernel contains the instruction that waits for the kernel before it. Machine code for generations before 9.0
+    /// does not. Nor does the PTX that later generations compile.
     waits: bool,
-    /// Bytes of shared memory that a block has besides what a launch gives it.
+    /// Bytes of static shared memory of a block. The shared memory that a launch asks for comes on top.
     fixed: u32,
 }
-// SAFETY: a function handle may be used from any thread; its module is never unloaded.
+// SAFETY: a function handle may be used from any thread, and its module is never unloaded.
 unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
-/// Has the driver keep a little of what fits give back, so that small ones do not map memory anew each time.
+/// Makes the driver keep some of the memory that fits free. Then small fits need not map memory again each time.
 fn keep_some_memory(context: &CudaContext) -> std::result::Result<(), DriverError> {
     const KEPT: u64 = 64 << 20;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     let mut threshold = 0u64;
-    // SAFETY: the device is the context's; the attribute is a 64-bit integer, read into and written from one.
+    // SAFETY: the device belongs to the context. The attribute is a 64-bit integer, and `threshold` has 64 bits.
     unsafe {
         let pool = result::device::get_default_mem_pool(context.cu_device())?;
         sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut threshold).cast()).result()?;
@@ -111,17 +112,18 @@ fn keep_some_memory(context: &CudaContext) -> std::result::Result<(), DriverErro
     Ok(())
 }
 
-/// Bytes that the driver takes of each block's shared memory.
+/// Bytes of shared memory that the driver reserves in each block.
 const RESERVED: u32 = 1 << 10;
 
-/// What a launch asks for so that a multiprocessor has room for so many blocks and no more; `most`: bytes that one block may have.
+/// The shared memory that a launch must ask for, so that one SM has room for exactly `blocks` blocks. `most`: the bytes that
+/// one block may have. `fixed`: its static shared memory.
 fn for_no_more_than(blocks: u32, most: u32, fixed: u32) -> u32 {
     let too_much = (most + RESERVED) / (blocks + 1) + 1;
     too_much.saturating_sub(RESERVED + fixed).next_multiple_of(128).min(most.saturating_sub(fixed))
 }
 
 impl Gpu {
-    /// The GPU of this ordinal; one object for the whole process.
+    /// The GPU with this ordinal. The whole process shares one object for each GPU.
     pub fn get(ordinal: u32) -> Result<Arc<Self>> {
         static GPUS: OnceLock<Mutex<HashMap<u32, Arc<Gpu>>>> = OnceLock::new();
         let mut gpus = GPUS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,9 +170,9 @@ impl Gpu {
             }
         };
         let c_name = CString::new(name).expect("a kernel's name has no zero byte");
-        // SAFETY: the module is loaded and stays so.
+        // SAFETY: the module is loaded and is never unloaded.
         let function = unsafe { result::module::get_function(handle, c_name) }.map_err(failed(name))?;
-        // Kernels of ours take what the device has, and the launch says how much.
+        // Our kernels may use all shared memory of the device. Each launch says how much it takes.
         // SAFETY: the function belongs to a loaded module.
         let (waits, fixed) = unsafe {
             let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -189,7 +191,8 @@ impl Gpu {
         Ok(kernel)
     }
 
-    /// Has the multiprocessors that run a kernel give shared memory all they can: by default fewer blocks than fit may run at a time.
+    /// Asks the SMs that run a kernel for the largest possible share of shared memory. With the default setting, fewer blocks
+    /// than possible may run at once.
     pub fn prefer_shared_memory(&self, kernel: Kernel) -> Result<()> {
         let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
         // SAFETY: the function belongs to a loaded module.
@@ -197,7 +200,7 @@ impl Gpu {
             .map_err(failed("setting up a kernel"))
     }
 
-    /// How many blocks of a kernel run at a time on the whole device.
+    /// The number of blocks of a kernel that run at once on the whole device.
     pub fn resident_blocks(&self, kernel: Kernel, threads: u32, shared: u32) -> Result<u32> {
         // SAFETY: the function belongs to a loaded module.
         let blocks =
@@ -206,8 +209,8 @@ impl Gpu {
         Ok((blocks as u32).max(1) * self.processors)
     }
 
-    /// The bytes of shared memory of a block, `shared` at least, with which no multiprocessor takes more than its share of so many
-    /// blocks: one that is done early with the kernel before would take several, and others none.
+    /// The shared memory to ask for, at least `shared`. It pads shared memory so that at most ceil(blocks / SMs) blocks fit on
+    /// one SM. Otherwise an SM that finishes the kernel before early takes several blocks, and other SMs get none.
     pub fn evenly(&self, kernel: Kernel, threads: u32, blocks: u32, shared: u32) -> Result<u32> {
         let share = blocks.div_ceil(self.processors);
         if share * self.processors >= self.resident_blocks(kernel, threads, shared)? {
@@ -216,56 +219,56 @@ impl Gpu {
         Ok(for_no_more_than(share, self.shared_per_block, kernel.fixed).max(shared))
     }
 
-    /// A new queue of work.
+    /// A new queue, with a stream of its own.
     pub fn queue(self: &Arc<Self>) -> Result<Queue> {
-        // SAFETY: buffers are only used on the stream that they were allocated on (see `Buffer`), or after it was waited for,
-        // so nothing relies on the library's own tracking.
+        // SAFETY: a buffer is only used on the stream that it was allocated on (see `Buffer`), or after a wait for that stream.
+        // So nothing needs the event tracking of the library.
         unsafe { self.context.disable_event_tracking() };
         let stream = self.context.new_stream().map_err(failed("making a stream"))?;
         Ok(Queue { stream, gpu: self.clone(), room: None })
     }
 }
 
-/// Work in order on one GPU.
+/// A queue of work on one GPU. The work runs in order.
 #[derive(Clone)]
 pub struct Queue {
     pub stream: Arc<CudaStream>,
     pub gpu: Arc<Gpu>,
-    /// Where it may not take all that there is.
+    /// The limit of the memory that this queue may take, if there is one.
     room: Option<Arc<Room>>,
 }
 
-/// Device memory that a queue may take.
+/// The number of bytes of device memory that a queue may still take.
 struct Room {
     left: AtomicU64,
 }
 
-/// Device memory that belongs to a queue; freed, in the queue's order, when dropped.
+/// Device memory that belongs to a queue. When it is dropped, it is freed in the order of the queue.
 pub struct Buffer<T> {
     address: sys::CUdeviceptr,
     len: usize,
-    /// What it is for, as errors call it.
+    /// What the memory is for. Errors use this text.
     what: &'static str,
     queue: Queue,
     kind: PhantomData<T>,
 }
-// SAFETY: an address on the device; calls that use it bind the context first.
+// SAFETY: this is an address on the device, and every call that uses it binds the context first.
 unsafe impl<T: Plain> Send for Buffer<T> {}
-// SAFETY: as above; the host changes nothing through a shared reference.
+// SAFETY: as above, and the host changes nothing through a shared reference.
 unsafe impl<T: Plain> Sync for Buffer<T> {}
 
-/// What an allocation takes.
+/// The bytes that an allocation takes on the device.
 fn allocated(bytes: usize) -> u64 {
     (bytes as u64).next_multiple_of(ALLOCATION)
 }
 
 impl Queue {
-    /// The same queue, whose buffers may take so many bytes at a time.
+    /// The same queue with a limit: all its buffers together may take at most `bytes` at a time.
     pub fn within(self, bytes: u64) -> Self {
         Self { room: Some(Arc::new(Room { left: AtomicU64::new(bytes) })), ..self }
     }
 
-    /// Takes room for an allocation, if there is any.
+    /// Reserves room for an allocation. It is an error if there is not enough.
     fn take_room(&self, bytes: usize, what: &str) -> Result<()> {
         let Some(room) = &self.room else { return Ok(()) };
         let taken = room.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(allocated(bytes)));
@@ -280,12 +283,12 @@ impl Queue {
         }
     }
 
-    /// Makes the GPU's context current on the calling thread: fits move between threads.
+    /// Makes the context of the GPU current on the calling thread. This is needed because fits move between threads.
     fn bind(&self) -> Result<()> {
         self.gpu.context.bind_to_thread().map_err(failed("binding the GPU"))
     }
 
-    /// Memory for `len` values, of any content; `what` it is for, as errors call it.
+    /// Memory for `len` values with undefined content. `what` says what it is for, and errors use it.
     pub fn alloc<T: Plain>(&self, len: usize, what: &'static str) -> Result<Buffer<T>> {
         self.bind()?;
         let all = len.max(1) as u128 * size_of::<T>() as u128;
@@ -295,7 +298,7 @@ impl Queue {
             return Err(missing());
         }
         self.take_room(bytes, what)?;
-        // SAFETY: the memory is written before it is read: by a copy, by `fill`, or by the kernel that it is handed to as output.
+        // SAFETY: the memory is written before it is read: by a copy, by `fill`, or by a kernel that has it as output.
         let address = unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }
             .inspect_err(|_| self.give_room_back(bytes))
             .map_err(|error| match error.0 {
@@ -319,31 +322,31 @@ impl Queue {
         Ok(buffer)
     }
 
-    /// Waits until everything in the queue is done.
+    /// Waits until all work in the queue is done.
     pub fn wait(&self) -> Result<()> {
         self.stream.synchronize().map_err(failed("a kernel"))
     }
 
-    /// Launches a kernel whose one parameter is `args`.
+    /// Launches a kernel with the single parameter `args`.
     ///
     /// # Safety
-    /// `A` is laid out as the kernel's parameter, and every address in it belongs to a live buffer of this queue, large enough for
-    /// what the kernel reads and writes there.
+    /// `A` has the same layout as the parameter of the kernel. Every address in it belongs to a live buffer of this queue. Each
+    /// buffer is large enough for what the kernel reads and writes there.
     pub unsafe fn launch<A: Copy>(&self, kernel: Kernel, blocks: u32, threads: u32, shared: u32, args: &A) -> Result<()> {
         self.bind()?;
         let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
         let (grid, block) = ((blocks.max(1), 1, 1), (threads, 1, 1));
-        // SAFETY: the caller's; CUDA copies the parameter before the call returns.
+        // SAFETY: the caller promises it. CUDA copies the parameter before the call returns.
         unsafe { result::launch_kernel(kernel.function, grid, block, shared, self.stream.cu_stream(), &mut parameters) }
             .map_err(failed("launching a kernel"))
     }
 }
 
 impl Queue {
-    /// As [`Queue::launch`], but the GPU may make the kernel ready while the one before it in the queue still runs.
+    /// Like [`Queue::launch`], but the GPU may prepare the kernel while the kernel before it in the queue still runs.
     ///
     /// # Safety
-    /// As for `launch`; and the kernel begins with `wait_for_kernel_before` (`kernels/common.cuh`).
+    /// The same as for `launch`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/common.cuh`).
     pub unsafe fn launch_behind<A: Copy>(
         &self,
         kernel: Kernel,
@@ -353,7 +356,7 @@ impl Queue {
         args: &A,
     ) -> Result<()> {
         if !kernel.waits {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises it.
             return unsafe { self.launch(kernel, blocks, threads, shared, args) };
         }
         self.bind()?;
@@ -375,7 +378,7 @@ impl Queue {
             attrs: &raw mut attribute,
             numAttrs: 1,
         };
-        // SAFETY: the caller's; CUDA copies configuration and parameter before the call returns.
+        // SAFETY: the caller promises it. CUDA copies the configuration and the parameter before the call returns.
         unsafe { sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters.as_mut_ptr(), std::ptr::null_mut()) }
             .result()
             .map_err(failed("launching a kernel"))
@@ -383,12 +386,12 @@ impl Queue {
 }
 
 impl<T: Plain> Buffer<T> {
-    /// Values that there is room for.
+    /// The number of values that the buffer holds.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The address, as kernels take it.
+    /// The address on the device. Kernels take it as a parameter.
     pub fn at(&self) -> u64 {
         self.address
     }
@@ -399,15 +402,15 @@ impl<T: Plain> Buffer<T> {
         self.address + (i * size_of::<T>()) as u64
     }
 
-    /// Sets every byte.
+    /// Sets every byte to `byte`.
     pub fn fill(&mut self, byte: u8) -> Result<()> {
         self.queue.bind()?;
-        // SAFETY: the range is the buffer's own.
+        // SAFETY: the range is the whole buffer.
         unsafe { result::memset_d8_async(self.address, byte, self.len * size_of::<T>(), self.queue.stream.cu_stream()) }
             .map_err(failed("clearing memory"))
     }
 
-    /// Sets some of the bytes.
+    /// Sets the bytes of a range to `byte`.
     pub fn fill_bytes(&self, bytes: std::ops::Range<usize>, byte: u8) -> Result<()> {
         assert!(bytes.start <= bytes.end && bytes.end <= self.len * size_of::<T>(), "{bytes:?} of {} values", self.len);
         self.queue.bind()?;
@@ -417,14 +420,16 @@ impl<T: Plain> Buffer<T> {
             .map_err(failed("clearing memory"))
     }
 
-    /// Copies host values to `first` on. From pageable memory, the values have been read when this returns.
+    /// Copies host values to the device, from value `first` on. If `values` is in pageable memory, CUDA has read it when this
+    /// returns.
     pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         if values.is_empty() {
             return Ok(());
         }
         self.queue.bind()?;
-        // SAFETY: the range is within the buffer (asserted); CUDA stages pageable memory before the call returns.
+        // SAFETY: the range is within the buffer (asserted). CUDA copies pageable memory to its own staging memory before the
+        // call returns.
         unsafe { result::memcpy_htod_async(self.at_index(first), values, self.queue.stream.cu_stream()) }
             .map_err(failed("an upload"))
     }
@@ -434,16 +439,16 @@ impl<T: Plain> Buffer<T> {
         assert!(first + out.len() <= self.len, "{} values at {first} of {}", out.len(), self.len);
         if !out.is_empty() {
             self.queue.bind()?;
-            // SAFETY: the range is within the buffer (asserted), `out` lives until the wait below.
+            // SAFETY: the range is within the buffer (asserted), and `out` lives until the wait below.
             unsafe { result::memcpy_dtoh_async(out, self.at_index(first), self.queue.stream.cu_stream()) }
                 .map_err(failed("a download"))?;
         }
         self.queue.wait()
     }
 
-    /// All values.
+    /// Waits for the queue and copies all values.
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        // SAFETY: any bytes are a value (`Plain`).
+        // SAFETY: any bytes are a valid value (`Plain`).
         let mut out = unsafe { memory::zero_bytes(self.len, self.what) }?;
         self.read(0, &mut out)?;
         Ok(out)
@@ -453,9 +458,9 @@ impl<T: Plain> Buffer<T> {
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         self.queue.give_room_back(self.len.max(1) * size_of::<T>());
-        // An error here means that the context is gone, and the memory with it.
+        // An error here means that the context no longer exists, and neither does its memory.
         if self.queue.gpu.context.bind_to_thread().is_ok() {
-            // SAFETY: allocated by `alloc` on this stream and freed once; earlier work of the queue comes first.
+            // SAFETY: `alloc` allocated it on this stream. It is freed once, after all earlier work of the queue.
             let _ = unsafe { result::free_async(self.address, self.queue.stream.cu_stream()) };
         }
     }

@@ -1,4 +1,4 @@
-//! Seeding, wherever the rows are: all on the device (`seeds.rs`), or passing through it (`stream/seeds.rs`).
+//! Seeding for both cases: all rows are on the device (`seeds.rs`), or they stream through it (`stream/seeds.rs`).
 
 use std::ops::Range;
 
@@ -20,20 +20,20 @@ pub enum Draws<T> {
     Streamed(StreamedSeeds<T>),
 }
 
-/// A fit's labels, which seeding may use: the loop forgets them when it starts.
+/// The labels of a fit. Seeding may write its own numbers there, because the loop clears the labels when it starts.
 pub struct SeedLabels<'s> {
     pub labels: &'s Buffer<u8>,
-    /// Of a label.
+    /// Bytes of a label.
     pub bytes: usize,
 }
 
 impl SeedLabels<'_> {
-    /// As kernels take the labels of a chunk.
+    /// The labels of a chunk as a kernel parameter. `first`: the first row of the chunk.
     pub fn from(&self, first: usize) -> LabelsArgument {
         LabelsArgument { at: self.labels.at_index(first * self.bytes), bytes: self.bytes as i32 }
     }
 
-    /// Labels of rows.
+    /// Downloads the labels of a range of rows.
     pub fn read(&self, rows: Range<usize>) -> Result<Vec<u32>> {
         const WHAT: &str = "the labels of some rows";
         let mut narrow = memory::zeroed(rows.len() * self.bytes, WHAT)?;
@@ -42,7 +42,7 @@ impl SeedLabels<'_> {
     }
 }
 
-/// A label of 1, 2 or 4 bytes; all ones stay all ones.
+/// Widens a label of 1, 2 or 4 bytes. All ones stay all ones.
 pub fn widen(bytes: &[u8]) -> u32 {
     match *bytes {
         [u8::MAX] | [u8::MAX, u8::MAX] => UNASSIGNED,
@@ -52,7 +52,7 @@ pub fn widen(bytes: &[u8]) -> u32 {
     }
 }
 
-/// For a match on both at once: draws are made of the rows that they are given.
+/// Matches the draws and the rows at the same time. Both are always of the same kind.
 macro_rules! on_rows {
     ($draws:expr, $chunks:expr, |$seeds:ident, $rows:ident| $resident:expr, $streamed:expr) => {
         match ($draws, $chunks) {
@@ -64,7 +64,7 @@ macro_rules! on_rows {
 }
 
 impl<T: Float + Plain> Draws<T> {
-    /// Makes every row's draw weight its `w^`; `k` centroids may be taken.
+    /// Sets the draw weight of every row to its `w^`. Up to `k` centroids may be taken.
     pub fn start(chunks: &Chunks<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
         Ok(match chunks {
             Chunks::Resident(rows) => Self::Resident(DeviceSeeds::start(rows, prepared.weights)?),
@@ -85,17 +85,18 @@ impl<T: Float + Plain> Draws<T> {
         on_rows!(self, chunks, |seeds, rows| seeds.draw(rows, target), seeds.draw(rows, labels, target))
     }
 
-    /// For each candidate (`(m, d)`, row-major), by how much it would lower the total.
+    /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
     pub fn gains(&mut self, chunks: &Chunks<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<u128>> {
         on_rows!(self, chunks, |seeds, rows| seeds.gains(rows, candidates), seeds.gains(rows, labels, candidates))
     }
 
-    /// For each target, the row that is drawn as a candidate, and its gain.
+    /// For each target, the values of the row that it draws as a candidate, and the gain of this row.
     pub fn trials(&mut self, chunks: &Chunks<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
         on_rows!(self, chunks, |seeds, rows| seeds.trials(rows, targets), seeds.trials(rows, labels, targets))
     }
 
-    /// Takes a centroid, or that which was taken last again; distances count in this scale from now on. Returns the total.
+    /// Takes a centroid, or takes the last one again with another scale. From now on distances are counted in this scale.
+    /// Returns the total.
     pub fn take(
         &mut self,
         chunks: &Chunks<'_, T>,

@@ -1,4 +1,5 @@
-//! The CUDA backend: columns go to the device as they are, and everything but the last word of a draw happens there.
+//! The CUDA backend. Columns go to the device as they are, and the device does nearly all of the work. In seeding, the host
+//! only draws the targets and chooses among the candidates.
 
 mod arguments;
 mod chooser;
@@ -30,7 +31,7 @@ pub use session::{CudaSession, check};
 #[cfg(feature = "bench")]
 pub use upload::{UploadPlan, upload_benchmark};
 
-/// The compiled kernels: name of the file in `kernels/`, fatbin.
+/// The compiled kernels: the name of each file in `kernels/`, and its fat binary.
 mod kernels {
     include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 }

@@ -1,4 +1,5 @@
-//! Which kernels a fit runs, and how they share the device: a function of its shape.
+//! Which kernels a fit launches, and the blocks and shared memory of each launch. All of it follows from the shape of the fit
+//! and the GPU.
 
 use super::device::{Gpu, Kernel};
 use super::session::launch_rows;
@@ -8,68 +9,74 @@ use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::strategy::Strategy as Named;
 
-/// Threads of a block, of most kernels.
+/// Threads of a block in most kernels.
 pub const THREADS: u32 = 256;
-/// Dimensions that `assign_registers` is compiled for: the next larger one takes the rest, with zeros.
+/// Numbers of dimensions that `assign_registers` is compiled for. Any other number uses the next larger variant. The extra
+/// dimensions are zeros.
 pub const REGISTER_DIMENSIONS: [usize; 7] = [1, 2, 3, 4, 6, 8, 12];
-/// Rows of a warp's tile (`kernels/assign_registers.cu`), the longest run of tiles, and runs that a warp should have.
+/// The rows of a warp's tile (`kernels/assign_registers.cu`), the most tiles in a run, and the runs that each warp should have.
 const REGISTER_TILE: usize = 128;
 const LONGEST_RUN: usize = 16;
 const RUNS: usize = 6;
-/// Clusters of so few dimensions that bytes take longer than scores.
+/// At d <= 4 and at most this many clusters, the pass is bound by memory bandwidth.
 const FEW_CLUSTERS: usize = 8;
-/// Bytes of shared memory of a block for centroids, and for copies of cells; cells that fit once may take more.
+/// Limits for the shared memory of a block: bytes for centroids, bytes for copies of the table of cells, and bytes for the
+/// table if only one copy fits.
 const CENTROID_BYTES: usize = 48 << 10;
 pub const TABLE_BYTES: usize = 24 << 10;
 pub const MOST_TABLE_BYTES: usize = 64 << 10;
-/// Of `kernels/assign_tiled.cu` with panels: the shared memory that lets as many blocks run as it is compiled for, and the most
-/// clusters, whose numbers have 16 bits there.
+/// Limits of the variants of `kernels/assign_tiled.cu` with panels. They need this much shared memory for each block, so that
+/// as many blocks run at once as they are compiled for. They allow at most this many clusters, because they store cluster
+/// numbers in 16 bits.
 pub const PANELS_FROM: usize = 224 << 10;
 pub const MOST_WITH_PANELS: usize = 1 << 16;
-/// Threads of a block of `kernels/settle.cu`'s `settle_pairs`.
+/// Threads of a block of `settle_pairs` (`kernels/settle.cu`).
 pub const SETTLE_PAIRS_THREADS: u32 = 128;
-/// Most of [`settle_values`]; at least one of each of 128 rows.
+/// The largest result of [`settle_values`]: at least one value of each of 128 rows.
 const SETTLE_VALUES: usize = 8_192;
-/// Of `kernels/update.cu`: most threads of a block, and of those that have a cluster.
+/// Limits of `kernels/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks up to
+/// which blocks stay small (see `update_shape`).
 const UPDATE_THREADS: u32 = 512;
 const LARGEST_TEAM: u32 = 256;
 const MANY_BLOCKS: usize = 256;
-/// Of `kernels/deltas.cu`: threads of a block, bytes of labels that a warp looks at at a time, shared memory besides the table.
+/// Constants of `kernels/deltas.cu`: threads of a block, bytes of labels that a warp compares at a time, and the shared memory
+/// besides the table.
 const DELTAS_THREADS: u32 = 512;
 const DELTAS_TILE_BYTES: usize = 512;
 const DELTAS_OTHER_BYTES: usize = 41 << 10;
-/// Fewest and most columns of a chunk.
+/// The fewest and the most columns of a chunk.
 const DELTAS_COLUMNS: std::ops::RangeInclusive<usize> = 8..=1_024;
-/// What adding a cell of a table to device memory costs, in bytes of labels read.
+/// The cost of adding one cell of a table to device memory, in bytes of labels read.
 const DELTAS_CELL: f64 = 20.0;
-/// Values that are added to device memory about as fast as by tables, however few the places.
+/// Up to this many values, direct additions to device memory are about as fast as tables, even if they go to few places.
 const DELTAS_ADDITIONS: usize = 4_096;
-/// Bytes for copies of cells, and of the largest table, where one of `MOST_TABLE_BYTES` would hold a single column: a thread then has
-/// one load on its way.
+/// Bytes for copies of cells, and bytes of the largest table. The largest table is used if a table of `MOST_TABLE_BYTES` would
+/// hold only one column. A thread would then have only one load in flight.
 const DELTAS_COPIES_BYTES: usize = 40 << 10;
 const LARGEST_TABLE_BYTES: usize = 184 << 10;
 
-/// How the labels are found.
+/// How an assign finds the labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
-    /// `kernels/assign_registers.cu`, compiled for so many dimensions, in groups of so many centroids (0: one by one).
+    /// `kernels/assign_registers.cu`: the number of dimensions that it is compiled for, and the centroids of a group (0: no
+    /// groups, one centroid at a time).
     Registers {
         dimensions: usize,
         group: usize,
     },
     Tiled(Tiled),
-    /// A kernel of one of the papers' systems.
+    /// A kernel of one of the systems from the papers.
     Rows(RowKernel),
 }
 
-/// A variant of `kernels/assign_tiled.cu`: tiles of so many centroids, and the features of its partial sums, 0 where it has none.
+/// A variant of `kernels/assign_tiled.cu`: the centroids of a tile, and the features of a partial sum (0: no partial sums).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiled {
     width: usize,
     panel: usize,
 }
 
-/// A kernel, its blocks and their shared memory.
+/// A kernel with its number of blocks, and the threads and shared memory of each block.
 #[derive(Clone, Copy)]
 pub struct Launch {
     pub kernel: Kernel,
@@ -78,14 +85,14 @@ pub struct Launch {
     pub shared: u32,
 }
 
-/// Everything about the launches of one fit.
+/// All launches of one fit and their settings.
 pub struct Plan {
     pub strategy: Strategy,
     /// Bytes of a label.
     pub label_bytes: usize,
-    /// Clusters with padding, as the assign wants them.
+    /// Clusters with the padding that the assign needs.
     pub k_padded: usize,
-    /// Floats of a centroid's copy (registers) or of a feature's copies (tiled).
+    /// Floats of the copy of one centroid (registers), or of the copies of one feature (tiled).
     pub copy_width: usize,
     /// Whether the centroids fit in shared memory (registers).
     pub fits: bool,
@@ -93,26 +100,28 @@ pub struct Plan {
     pub assign_copies: usize,
     /// Tiles that a warp takes at a time (registers): a power of two.
     pub run: u32,
-    /// Tiles that warps share evenly, whole rounds of them; of the rest each takes as it gets on.
+    /// The number of tiles that are shared evenly between the warps, in whole rounds (registers). Warps take the other tiles
+    /// from a counter, each at its own pace.
     pub even: u32,
-    /// What the assign leaves to kernels of their own (tiled): rows in doubt, sums.
+    /// The kernels that follow the assign (tiled): `settle` for rows in doubt, `deltas` for the sums.
     pub rest: Option<[Launch; 2]>,
-    /// Of rows in doubt those that two centroids are in reach of, where the assign tells them apart.
+    /// The kernel for rows in doubt that have only two centroids in reach, if the assign lists them separately.
     pub pairs: Option<Launch>,
     pub deltas_copies: usize,
     pub deltas_chunk: usize,
-    /// Changed rows of a block that are added to device memory one by one.
+    /// Up to this many changed rows, a block adds directly to device memory, without a table.
     pub deltas_few: usize,
     pub inertia: Launch,
     pub inertia_copies: usize,
-    /// Threads that an update gives a cluster.
+    /// Threads of one cluster in an update.
     pub team: u32,
     pub update: Launch,
     pub fold: Launch,
     pub start: Launch,
 }
 
-/// Copies of each cell (a power of two, 32 at most) that fit in so many bytes; one that fits in `most`; or none.
+/// The number of copies of each cell that fit in `bytes`: a power of two, at most 32. If not even one copy fits, the result is
+/// 1 if one copy fits in `most`, and else 0.
 pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
     match bytes / (cells * 8) {
         0 if cells * 8 <= most => 1,
@@ -121,7 +130,7 @@ pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
     }
 }
 
-/// Centroids of a group (registers), 0 where they are taken one by one.
+/// Centroids of a group (registers). 0 if the variant takes them one by one.
 pub fn group_of(named: Named) -> usize {
     match named {
         Named::RegistersGroups8 => 8,
@@ -130,24 +139,25 @@ pub fn group_of(named: Named) -> usize {
     }
 }
 
-/// Whole groups of centroids; without groups, whole pairs.
+/// Rounds `k` up to whole groups of centroids, or to whole pairs if there are no groups.
 fn padded(k: usize, group: usize) -> usize {
     k.next_multiple_of(group.max(2))
 }
 
-/// Floats of a centroid's copy: its values, its half square, and what fills up 16 bytes.
+/// Floats of the copy of one centroid: its values, its half square, and padding to a multiple of 16 bytes.
 fn centroid_width(dimensions: usize) -> usize {
     (dimensions + 1).next_multiple_of(4)
 }
 
-/// Whether the centroids go into a block's shared memory (registers).
+/// Whether the centroids fit in the shared memory of a block (registers).
 pub fn centroids_fit(d: usize, k: usize, group: usize) -> bool {
     let dimensions = REGISTER_DIMENSIONS.into_iter().find(|&dimensions| dimensions >= d).unwrap_or(d);
     padded(k, group) * centroid_width(dimensions) * 4 <= CENTROID_BYTES
 }
 
-/// Threads of a cluster and of a block of an update, and blocks for all clusters: a thread for each feature, and one block where that
-/// is enough; otherwise few threads a block, so that they share no multiprocessor, unless that made many blocks.
+/// The threads of a cluster, the threads of a block, and the blocks for all clusters in an update. Each feature has a thread.
+/// If one block is enough for all clusters, there is one block. Otherwise blocks are small, so that no two share an SM. But if
+/// that gave too many blocks, blocks are larger.
 fn update_shape(d: usize, k: usize) -> (u32, u32, usize) {
     let team = (d.next_power_of_two() as u32).clamp(32, LARGEST_TEAM);
     let all = k.saturating_mul(team as usize);
@@ -159,9 +169,10 @@ fn update_shape(d: usize, k: usize) -> (u32, u32, usize) {
     (team, threads, k.div_ceil((threads / team) as usize))
 }
 
-/// Tiles that a warp takes at a time, and up to where all take as many. Some warps get on faster than others, so all runs but the first
-/// are taken by turns. Each turn is an addition to one counter, which costs where bytes are most of the work and runs are short: there,
-/// only the last are.
+/// Returns the tiles that a warp takes at a time, and the number of tiles that are shared evenly. Some warps are faster than
+/// others. So each warp owns only its first run and takes all later runs from a counter. Each turn costs one addition to that
+/// counter. This matters if the pass is bound by memory bandwidth and runs are short (`few`). Then only the last runs come from
+/// the counter.
 fn shares(tiles: usize, warps: usize, few: bool) -> (u32, u32) {
     let run = |runs: usize, longest: usize| 1 << (tiles / (runs * warps)).clamp(1, longest).ilog2();
     if !few || tiles / warps >= RUNS * LONGEST_RUN {
@@ -174,7 +185,7 @@ fn shares(tiles: usize, warps: usize, few: bool) -> (u32, u32) {
     (run as u32, (even.max(1) * warps * run) as u32)
 }
 
-/// Float64 values of shared memory of `kernels/settle.cu`: of 16 rows of each of a block's groups, if they fit.
+/// Float64 values that `kernels/settle.cu` keeps in shared memory: 16 rows for each group of threads in a block, if they fit.
 pub fn settle_values(d: usize, k: usize) -> usize {
     let groups = match k {
         0..=32 => 8,
@@ -186,7 +197,7 @@ pub fn settle_values(d: usize, k: usize) -> usize {
 }
 
 impl Tiled {
-    /// The variant for a shape; panels leave fewer rows in doubt. `shared`: bytes that a block may have.
+    /// The variant for a shape. Panels leave fewer rows in doubt. `shared`: the bytes of shared memory that a block may have.
     pub fn of(d: usize, k: usize, shared: usize) -> Self {
         let width = [32, 64].into_iter().find(|&width| k <= width).unwrap_or(128);
         let panel = match width {
@@ -207,12 +218,12 @@ impl Tiled {
         2 * self.width as u32
     }
 
-    /// Bytes of dynamic shared memory: 64 floats a thread, and one for each row of each of the warps across.
+    /// Bytes of dynamic shared memory: 64 floats for each thread, and one float for each row and each warp across the tile.
     pub fn shared(self) -> usize {
         if self.panel > 0 { 256 * self.threads() as usize + self.width / 32 * 512 } else { 0 }
     }
 
-    /// Whether rows that two centroids are in reach of have a list of their own.
+    /// Whether rows with exactly two centroids in reach go to a separate list.
     pub fn has_pairs(self) -> bool {
         self.panel > 0
     }
@@ -232,10 +243,11 @@ impl Strategy {
         }
     }
 
-    /// Of one of our own names, chosen or given; `shared`: bytes of shared memory that a block may have.
+    /// The strategy of one of our own names, which the chooser or the caller gave. `shared`: the bytes of shared memory that a
+    /// block may have.
     ///
     /// # Errors
-    /// [`KMeansError::InvalidOption`] for a name that cannot do the shape.
+    /// [`KMeansError::InvalidOption`] if the strategy cannot do the shape.
     pub fn of(named: Named, d: usize, k: usize, shared: usize) -> Result<Self> {
         let refused = |limit: String, got: String| KMeansError::InvalidOption {
             option: "strategy",
@@ -268,7 +280,7 @@ impl Strategy {
 }
 
 impl Plan {
-    /// `columns` and `limbs`: of the sums.
+    /// The plan for `n` rows of `d` features and `k` clusters. `columns` and `limbs` describe the sums.
     pub fn new<T: Float>(gpu: &Gpu, strategy: Strategy, [n, d, k]: [usize; 3], columns: usize, limbs: usize) -> Result<Self> {
         let label_bytes = if k <= 0xff {
             1
@@ -293,7 +305,7 @@ impl Plan {
                 let k_padded = padded(k, group);
                 let (width, fits) = (centroid_width(dimensions), centroids_fit(d, k, group));
                 let copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
-                // Groups are 16 bytes apart.
+                // There is a gap of 16 bytes for each group.
                 let gaps = k_padded.checked_div(group).map_or(0, |groups| groups * 16);
                 let centroids = if fits { k_padded * width * 4 + gaps } else { 0 };
                 let arriving = THREADS as usize * (dimensions * size_of::<T>() * 4 + 4 * label_bytes);
@@ -314,7 +326,7 @@ impl Plan {
         let (mut rest, mut pairs) = (None, None);
         let (mut deltas_copies, mut deltas_chunk, mut deltas_few) = (0, columns, 0);
         if let Strategy::Tiled(tiled) = strategy {
-            // As many columns to a table as it holds, but shares of work for all of the device.
+            // A table takes as many columns as it can hold, but the work must still be enough for the whole device.
             let (column, counters, tiles) = ((k | 1) * limbs * 8, (k | 1) * 4, (n * label_bytes).div_ceil(DELTAS_TILE_BYTES));
             let fit = |bytes: usize| (bytes.saturating_sub(counters) / column).min(*DELTAS_COLUMNS.end());
             let room = (gpu.shared_per_block as usize).saturating_sub(DELTAS_OTHER_BYTES);
@@ -322,8 +334,9 @@ impl Plan {
             let fit = if usual > 1 { usual } else { largest };
             deltas_chunk = deltas_chunk.min(*DELTAS_COLUMNS.end());
             if fit > 0 {
-                // Blocks that share out the rows each add a table's cells to device memory; those that share out the columns all
-                // read the labels. The sum of both is least at:
+                // The chunks of columns have two costs. Each block that has a share of the rows adds the cells of its table to
+                // device memory. Each chunk of columns reads all labels again. The sum of both costs is least at this number of
+                // chunks:
                 let blocks = 2 * gpu.processors as usize;
                 let even = (DELTAS_CELL * (blocks * k * columns) as f64 / (n * label_bytes) as f64).sqrt() as usize;
                 let chunks = columns.div_ceil(fit).max(even.min(columns / DELTAS_COLUMNS.start()));
@@ -334,9 +347,10 @@ impl Plan {
             let table = (deltas_chunk * column * deltas_copies + counters).next_multiple_of(16);
             let shared = (deltas_chunk * 24).next_multiple_of(16) + if deltas_copies > 0 { table } else { 0 };
             let mut deltas = launch_of(DELTAS_THREADS, "deltas", format!("deltas_{suffix}"), shared, tiles * chunks)?;
-            // As many blocks for each chunk.
+            // Every chunk gets the same number of blocks.
             deltas.blocks -= if deltas.blocks as usize > chunks { deltas.blocks % chunks as u32 } else { 0 };
-            // Those that hardly share cells, or are few in all; not more: additions to the same places wait for each other.
+            // Direct additions pay off for rows that hardly share cells, or if there are few values in all. The limit is not
+            // higher, because additions to the same place wait for each other.
             deltas_few = (k / 2).max(DELTAS_ADDITIONS * chunks / (deltas.blocks as usize * columns));
             if tiled.has_pairs() {
                 pairs = Some(launch_of(SETTLE_PAIRS_THREADS, "settle", format!("settle_pairs_{suffix}"), 0, n)?);
@@ -398,11 +412,11 @@ mod tests {
 
     #[test]
     fn warps_share_tiles() {
-        // The first run is every warp's own.
+        // Every warp owns its first run.
         assert_eq!(shares(1, 100, false), (1, 100));
         assert_eq!(shares(1, 100, true), (1, 100));
         assert_eq!(shares(10_000, 100, false), (16, 1_600));
-        // Of few clusters' tiles all but a tenth, or two rounds, unless there are very many.
+        // With few clusters, all tiles but a tenth (at least two rounds) are shared evenly, unless there are very many tiles.
         assert_eq!(shares(1_000, 100, true), (1, 800));
         assert_eq!(shares(9_500, 100, true), (2, 8_600));
         assert_eq!(shares(10_000, 100, true), (16, 1_600));

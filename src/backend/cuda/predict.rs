@@ -1,15 +1,15 @@
 //! Passes of a fitted model over rows, on one GPU.
 //!
 //! ```text
-//! once a model:  the centroids and the filter's copies of them go to the device, and stay
+//! once a model:  the centroids and the filter's copies of them go to the device, and stay there
 //! per batch of rows, of bounded size:
 //!   upload
 //!   labels       what the filter is sure of, then the others              kernels/assign_tiled.cu, kernels/settle.cu
-//!   distances    to the two nearest, or to all                            kernels/predict.cu
-//!   blank        no answer where a value is not finite                    kernels/predict.cu
-//!   download; nulls, which the device does not see, have no answer either
+//!   distances    to the two nearest centroids, or to all                  kernels/predict.cu
+//!   blank        no answer for a row with a value that is not finite      kernels/predict.cu
+//!   download; rows with nulls have no answer either: the host sees to that, because the device does not know nulls
 //! ```
-//! A score is measured by the extents of all rows: they are on the device at once, as those of a fit.
+//! The scale of the inertia depends on the extents of all rows. So `inertia` has all rows on the device at once, as a fit does.
 
 mod copies;
 
@@ -35,28 +35,28 @@ use crate::prepare::passes::Passes;
 use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
 use crate::tile::Part;
 
-/// What errors call what is allocated.
+/// Names of the allocations in errors.
 const CENTROIDS: &str = "the centroids and copies of them";
 const ANSWERS: &str = "the answers for a batch of rows";
 const INERTIA: &str = "the inertia of the clusters";
-/// A label that is none.
+/// The label of a row that has no cluster.
 const UNASSIGNED: u32 = u32::MAX;
-/// Threads of a block, and so rows of a tile, of the kernels of `kernels/predict.cu`.
+/// Threads of a block of the kernels in `kernels/predict.cu`. This is also the number of rows of their tiles.
 const ROWS: u32 = 128;
-/// Centroids of a tile there.
+/// Centroids of a tile of these kernels.
 const WIDTH: usize = 16;
 
-/// The centroids of one model on one GPU. Nobody writes to it once it is there: all queues may read it.
+/// The centroids of one model on one GPU. They do not change after the upload, so all queues may read them.
 pub struct DeviceTable<T> {
     k: usize,
     d: usize,
     /// `(k, d)`.
     centroids: Buffer<T>,
-    /// `(d, k)`: the same.
+    /// `(d, k)`: the same centroids.
     columns: Buffer<T>,
-    /// None where it could not rule out anything.
+    /// None if the filter could not rule out any centroid.
     filter: Option<Filter<T>>,
-    /// The variant of the filter's kernel.
+    /// The variant of `assign_tiled` that the filter uses.
     tiled: Tiled,
     queue: Queue,
 }
@@ -113,7 +113,7 @@ struct BlankArgument {
     unused: i32,
 }
 
-/// Of kernels that move no contributions here.
+/// For kernels that do not change any sums here.
 const NO_SUMS: SumsArgument = SumsArgument {
     pending: 0,
     pending_rows: 0,
@@ -129,7 +129,7 @@ const NO_SUMS: SumsArgument = SumsArgument {
 };
 
 impl<T: Float + Plain> DeviceTable<T> {
-    /// `centroids`: `(k, d)`, row-major; `centre`: near the data.
+    /// Uploads the centroids. `centroids`: `(k, d)`, row-major. `centre`: a point near the data.
     pub fn new(ordinal: u32, centroids: &[T], d: usize, centre: &[f64]) -> Result<Self> {
         let queue = Gpu::get(ordinal)?.queue()?;
         let k = centroids.len() / d;
@@ -154,12 +154,12 @@ impl<T: Float + Plain> DeviceTable<T> {
         Ok(table)
     }
 
-    /// A queue for one call: calls run side by side.
+    /// A new queue for one call, so that several calls can run at the same time.
     fn queue(&self) -> Result<Queue> {
         self.queue.gpu.queue()
     }
 
-    /// Consecutive rows, a batch at a time.
+    /// The ranges of rows of the batches, in order.
     fn batches(&self, job: Job, n: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
         let (features, clusters) = (self.d, self.k);
         let shape = Shape { job, rows: n as u64, features, clusters, float64: !T::IS_F32, weighted: false };
@@ -172,10 +172,10 @@ impl<T: Float + Plain> DeviceTable<T> {
         self.queue.gpu.kernel(module, &name.replace('*', suffix))
     }
 
-    /// Launches a kernel on as many blocks as the device runs at a time, at most `most`.
+    /// Launches a kernel with as many blocks as the device runs at once, but at most `most`.
     ///
     /// # Safety
-    /// As for [`Queue::launch`].
+    /// The same as for [`Queue::launch`].
     unsafe fn launch<A: Copy>(
         &self,
         queue: &Queue,
@@ -185,11 +185,11 @@ impl<T: Float + Plain> DeviceTable<T> {
         argument: &A,
     ) -> Result<()> {
         let blocks = (queue.gpu.resident_blocks(kernel, threads, shared)? as usize).min(most) as u32;
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe { queue.launch(kernel, blocks, threads, shared, argument) }
     }
 
-    /// The exact labels of rows that are finite; of the others any.
+    /// The exact labels of all finite rows. Other rows get any label.
     fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<Buffer<u32>> {
         let Some(filter) = &self.filter else {
             let labels = queue.alloc(rows.n, ANSWERS)?;
@@ -226,8 +226,8 @@ impl<T: Float + Plain> DeviceTable<T> {
         if shared > 0 {
             queue.gpu.prefer_shared_memory(kernel)?;
         }
-        // SAFETY: mirrored; the table was made for this kernel, there is a label and a place in the list a row, and sums are not
-        // touched.
+        // SAFETY: the argument mirrors the kernel's. The table was made for this kernel. Each row has a label and a place in
+        // the list. The kernel does not touch sums.
         unsafe { self.launch(queue, kernel, [self.tiled.threads(), shared], rows.n.div_ceil(128), &assign)? };
         let values = settle_values(self.d, self.k);
         let settle = Settle {
@@ -240,7 +240,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             k: self.k as i32,
             values: values as i32,
         };
-        // SAFETY: mirrored; as above; the shared memory holds the values.
+        // SAFETY: the argument mirrors the kernel's. Otherwise as above. The shared memory has room for the values.
         unsafe { self.launch(queue, self.kernel("settle", "settle_*")?, [THREADS, 8 * values as u32], rows.n, &settle)? };
         if self.tiled.has_pairs() {
             let kernel = self.kernel("settle", "settle_pairs_*")?;
@@ -250,7 +250,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         Ok(labels)
     }
 
-    /// Labels and, if asked for, distances and second distances.
+    /// Writes the labels and, if `distances` is given, the distances to the nearest and the second nearest centroid.
     fn nearest(
         &self,
         queue: &Queue,
@@ -269,11 +269,12 @@ impl<T: Float + Plain> DeviceTable<T> {
             unused: 0,
         };
         let kernel = self.kernel("predict", "nearest_*")?;
-        // SAFETY: mirrored; the outputs have an entry a row, and rows may be read up to the stride, a multiple of the tile.
+        // SAFETY: the argument mirrors the kernel's. The outputs have one entry for each row. Rows may be read up to the
+        // stride, which is a multiple of the tile.
         unsafe { self.launch(queue, kernel, [ROWS, 0], rows.n.div_ceil(ROWS as usize), &argument) }
     }
 
-    /// Takes back the answers for rows that are not finite: labels, or `k` distances a row.
+    /// Removes the answers for rows that are not finite: their labels, or their `k` distances.
     fn blank(
         &self,
         queue: &Queue,
@@ -289,12 +290,12 @@ impl<T: Float + Plain> DeviceTable<T> {
             unused: 0,
         };
         let kernel = self.kernel("predict", "blank_*")?;
-        // SAFETY: mirrored; there is a label, or there are k distances, a row.
+        // SAFETY: the argument mirrors the kernel's. Each row has a label or k distances.
         unsafe { self.launch(queue, kernel, [ROWS, 0], rows.n.div_ceil(ROWS as usize), &argument) }
     }
 }
 
-/// Makes room for the answers of a batch of this length: the first is the longest.
+/// Makes room for the answers of a batch of `len` values. The first batch is the longest, so this allocates only once.
 fn resize<R: Zero>(here: &mut Vec<R>, len: usize) -> Result<()> {
     if here.len() < len {
         *here = memory::zeroed(len, ANSWERS)?;
@@ -303,7 +304,7 @@ fn resize<R: Zero>(here: &mut Vec<R>, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// The labels of the rows.
+/// The labels of the rows. None for rows with a null or a value that is not finite.
 pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
     let n = features.n_rows();
     let (queue, mut out, mut here) = (table.queue()?, reserve(n, 1)?, Vec::new());
@@ -320,7 +321,7 @@ pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, 
     Ok(out)
 }
 
-/// The labels, and the distances to the two nearest centroids.
+/// The labels, and the distances to the two nearest centroids. None for rows with a null or a value that is not finite.
 pub fn nearest<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
     let n = features.n_rows();
     let (queue, mut out) = (table.queue()?, reserve(n, 1)?);
@@ -348,7 +349,7 @@ pub fn nearest<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_,
     Ok(out)
 }
 
-/// The distances to all centroids, `(n, k)` row-major; NaN for rows that are not finite.
+/// The distances to all centroids, `(n, k)`, row-major. They are NaN for rows with a null or a value that is not finite.
 pub fn distances<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), table.k);
     let (queue, mut out) = (table.queue()?, reserve(n, k)?);
@@ -361,7 +362,8 @@ pub fn distances<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'
         let argument = DistancesArgument { rows: rows_argument, columns, out: distances.at(), k: k as i32, unused: 0 };
         let tiles = range.len().div_ceil(ROWS as usize).saturating_mul(k.div_ceil(WIDTH));
         let kernel = table.kernel("predict", "distances_*")?;
-        // SAFETY: mirrored; the output has k entries a row, and rows may be read up to the stride, a multiple of the tile.
+        // SAFETY: the argument mirrors the kernel's. The output has k entries for each row. Rows may be read up to the stride,
+        // which is a multiple of the tile.
         unsafe { table.launch(&queue, kernel, [ROWS, 0], tiles, &argument)? };
         table.blank(&queue, &rows, None, Some(&distances))?;
         let out = &mut out[range.start * k..range.end * k];
@@ -413,7 +415,7 @@ pub fn inertia<T: Float + Plain>(
 }
 
 impl<T: Float + Plain> DeviceTable<T> {
-    /// The sum of the integer distances of the rows to the centroids of their labels.
+    /// The sum over all rows of the integer distance to the centroid of the row's label.
     fn total_distance(
         &self,
         queue: &Queue,
@@ -437,7 +439,8 @@ impl<T: Float + Plain> DeviceTable<T> {
         let shared = (table_copies * self.k * 16) as u32;
         let kernel = self.kernel("distances", "inertia_*")?;
         let blocks = rows.n.div_ceil(THREADS as usize);
-        // SAFETY: mirrored; there is a label a row, all below k, and the shared memory holds a cell of 8 bytes for each of 2 k limbs.
+        // SAFETY: the argument mirrors the kernel's. Each row has a label below k. The shared memory holds `table_copies` cells
+        // of 8 bytes for each of the 2 k limbs.
         unsafe { self.launch(queue, kernel, [THREADS, shared], blocks, &argument)? };
         let limb = |halves: &[u64]| (i128::from(halves[1] as i64) << 32) + i128::from(halves[0]);
         let totals = pending.to_vec()?;

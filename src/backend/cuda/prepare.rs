@@ -1,8 +1,8 @@
 //! The passes of [`crate::prepare`] over rows on the device: `kernels/prepare.cu`.
 //!
-//! The device sees values, not validity, and keeps no bad row: where there are nulls the host does not even send the rows before it
-//! has selected the others, and where something is not finite it selects the others and sends them again. What an error says
-//! about single values is always looked for by the host.
+//! The device sees values but no validity, and it keeps no bad rows. If there are nulls, the host first selects the good rows
+//! and sends only these. If a value is not finite, the host selects the finite rows and sends the rows again. If an error names
+//! single values, the host always looks for them.
 
 use super::arguments::Factors;
 use super::chunks::{Chunk, Chunks};
@@ -20,9 +20,10 @@ use crate::tile::{Part, WeightScale};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
-/// Rows of a chunk: a multiple of the alignment of rows, at most what an int64 holds limbs of.
+/// The fewest and the most rows of a chunk. The fewest are a multiple of the alignment of rows. The most are as many limbs as
+/// an int64 can sum.
 const CHUNKS: std::ops::RangeInclusive<usize> = 4_096..=131_072;
-/// Blocks that a pass aims at: several for every place that a large GPU has for one.
+/// The number of blocks that a pass aims at. A large GPU runs fewer blocks than this at once.
 const BLOCKS: usize = 8_192;
 
 /// The rows of a fit that will run on a GPU.
@@ -30,11 +31,11 @@ pub struct DevicePasses<'p, 'a, T> {
     queue: Queue,
     parts: &'p mut [Part<'a, T>],
     chunking: Option<Chunking>,
-    /// From pass 1 on.
+    /// The rows on the device, from pass 1 on.
     chunks: Option<Chunks<'a, T>>,
 }
 
-// The arguments, as `kernels/prepare.cu` declares them.
+// The parameters, as `kernels/prepare.cu` declares them.
 
 /// `Survey`.
 #[repr(C)]
@@ -56,7 +57,7 @@ struct ChunkExtent {
     largest: f64,
     not_finite: u64,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for ChunkExtent {}
 
 /// `WeightSurvey`.
@@ -81,7 +82,7 @@ struct WeightFacts {
     not_finite: u32,
     unused: u32,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for WeightFacts {}
 
 /// `CountSmall`.
@@ -102,7 +103,7 @@ struct MomentsArgument {
     first: Factors,
     second: Factors,
 }
-// SAFETY: numbers without padding.
+// SAFETY: the struct has only numbers and no padding.
 unsafe impl Plain for MomentsArgument {}
 
 /// `Variance`.
@@ -115,13 +116,13 @@ struct VarianceArgument {
     chunk: u64,
 }
 
-/// What errors call what is learnt about the weights.
+/// The name of the facts about the weights in errors.
 const POSITIVE: &str = "the counts of positive weights";
 
-/// How many rows there are in consecutive ranges, and how many of these have a positive weight.
+/// For each of several consecutive ranges: its rows, and how many of them have a positive weight.
 type PositiveRows = Vec<(usize, u64)>;
 
-/// How a pass is cut: a block has a chunk of one column.
+/// How a pass is cut into chunks. Each block has one chunk of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
     /// Rows of a chunk.
@@ -131,8 +132,8 @@ struct Cut {
 }
 
 impl Cut {
-    /// Of `n` rows of `columns` columns. It depends on nothing else: nor does the order in which the sums are added that steer the
-    /// centring.
+    /// The chunks for `n` rows of `columns` columns. They depend on nothing else. So the order is always the same in which the
+    /// sums are added that determine the centring.
     fn new(n: usize, columns: usize) -> Self {
         let (least, most) = CHUNKS.into_inner();
         let chunk = (n.div_ceil(BLOCKS).saturating_mul(columns)).clamp(least, most).next_multiple_of(least);
@@ -150,12 +151,12 @@ fn too_many(what: &str) -> KMeansError {
 }
 
 impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
-    /// Nothing is sent before pass 1.
+    /// The passes over these parts. Nothing is sent before pass 1.
     pub fn new(queue: &Queue, parts: &'p mut [Part<'a, T>], chunking: Option<Chunking>) -> Self {
         Self { queue: queue.clone(), parts, chunking, chunks: None }
     }
 
-    /// The kept rows, with weights `w^`, once they are prepared.
+    /// The kept rows after all passes. Their weights are `w^`.
     pub fn into_chunks(self) -> Chunks<'a, T> {
         let Some(chunks) = self.chunks else { unreachable!("rows are prepared") };
         chunks
@@ -170,13 +171,13 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         self.parts[0].features.n_features()
     }
 
-    /// Launches a pass that has a block for every piece of every column.
+    /// Launches a pass with one block for each chunk of each column.
     ///
     /// # Safety
-    /// As for [`Queue::launch`], for a kernel `{name}_f32` or `{name}_f64` of this module.
+    /// The same as for [`Queue::launch`]. The kernel is `{name}_f32` or `{name}_f64` of this module.
     unsafe fn launch<A: Copy>(&self, name: &str, cut: Cut, d: usize, argument: &A) -> Result<()> {
         let kernel = self.queue.gpu.kernel("prepare", &format!("{name}_{}", if T::IS_F32 { "f32" } else { "f64" }))?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe { self.queue.launch(kernel, cut.blocks(d)?, THREADS, 0, argument) }
     }
 
@@ -192,14 +193,14 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         }
         self.chunks = Some(Chunks::new(&self.queue, self.parts, self.chunking)?);
         let mut survey = Survey::empty(self.n_features())?;
-        // Chunk by chunk: where it begins, and how many rows of positive weight there are in how many rows.
+        // For each chunk: its first row, and for consecutive ranges how many of their rows have a positive weight.
         let mut positive: Vec<(usize, PositiveRows)> = Vec::new();
         self.chunks().visit(|chunk| {
             let (columns, largest, columns_finite) = self.extents("survey", chunk)?;
             let (mut here, weights_finite, counts) = self.survey_weights(chunk)?;
             here.largest = columns.iter().fold(largest, |m, column| m.max(column.largest));
             here.columns = columns;
-            // The host counts them.
+            // This only says whether there are bad rows. The host counts them.
             here.bad = u64::from(!(columns_finite && weights_finite));
             survey.merge(&here);
             memory::push(&mut positive, (chunk.first, counts), POSITIVE)?;
@@ -212,18 +213,19 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         Ok(survey)
     }
 
-    /// Extents of the columns, the largest magnitude over all rows if they are weighted, and whether all values are finite.
+    /// The extents of the columns, the largest magnitude (over all rows, even if they are weighted), and whether all values are
+    /// finite.
     fn extents(&self, kernel: &str, chunk: &Chunk<'_, T>) -> Result<(Vec<Extent>, f64, bool)> {
         let rows = chunk.rows;
         let cut = Cut::new(rows.n, rows.d);
         let pieces: Buffer<ChunkExtent> = self.queue.alloc(cut.chunks.saturating_mul(rows.d), EXTENTS)?;
         let argument = SurveyArgument { rows: rows.argument(), extents: pieces.at(), chunk: cut.chunk as u64 };
-        // SAFETY: `Survey`; a block writes the extent of its number, and reads rows that the stride has room for.
+        // SAFETY: the argument mirrors `Survey`. Each block writes one extent. It reads only rows below the stride.
         unsafe { self.launch(kernel, cut, rows.d, &argument)? };
         merge(&pieces.to_vec()?, rows.d)
     }
 
-    /// What the weights say, whether all are finite, and how many are positive of so many.
+    /// The survey of the weights, whether all of them are finite, and how many are positive in each range.
     fn survey_weights(&self, chunk: &Chunk<'_, T>) -> Result<(Survey, bool, PositiveRows)> {
         let rows = chunk.rows;
         let empty = Survey::empty(0)?;
@@ -232,7 +234,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         let pieces: Buffer<WeightFacts> = self.queue.alloc(cut.chunks, POSITIVE)?;
         let argument = WeightSurveyArgument { w: w.at(), facts: pieces.at(), n: rows.n as u64, chunk: cut.chunk as u64 };
         let kernel = self.queue.gpu.kernel("prepare", "weight_survey")?;
-        // SAFETY: `WeightSurvey`; a block writes the facts of its number.
+        // SAFETY: the argument mirrors `WeightSurvey`. Each block writes the facts of its own chunk.
         unsafe { self.queue.launch(kernel, cut.blocks(1)?, THREADS, 0, &argument)? };
         let facts = pieces.to_vec()?;
         let survey = Survey {
@@ -249,7 +251,8 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     }
 }
 
-/// Merges the chunks of `d` columns, column by column: extents, the largest magnitude of all, and whether all is finite.
+/// Merges the chunks of `d` columns, column by column. Returns the extents, the largest magnitude of all columns, and whether
+/// all values are finite.
 fn merge(chunks: &[ChunkExtent], d: usize) -> Result<(Vec<Extent>, f64, bool)> {
     let mut columns = memory::filled(d, Extent::EMPTY, EXTENTS)?;
     let (mut largest, mut finite) = (0.0f64, true);
@@ -303,7 +306,8 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
         Ok(all)
     }
 
-    /// Weights are 1 or 0 wherever values and contributions are the same.
+    /// If there are weights, the kernel always counts `fl(w^ * x)`. So it can ignore `_weighted`: if that is false, all weights
+    /// are 1 or 0, and values and contributions are the same.
     fn count_small(&mut self, largest: &[Option<f64>], _weighted: bool) -> Result<Vec<Counts>> {
         const WHAT: &str = "the quanta of the columns";
         let largest = memory::collected(largest.iter().map(|largest| largest.unwrap_or(-1.0)), WHAT)?;
@@ -312,7 +316,8 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
             let cut = Cut::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
             let argument = CountSmallArgument { rows: rows.argument(), largest: largest.at(), counts: counts.at(), chunk };
-            // SAFETY: `CountSmall`; d thresholds are read, 3 d counts added to, rows read that the stride has room for.
+            // SAFETY: the argument mirrors `CountSmall`. The kernel reads d thresholds and adds to 3 d counts. It reads only
+            // rows below the stride.
             unsafe { self.launch("count_small", cut, rows.d, &argument) }
         })?;
         memory::copied(counts.to_vec()?.as_chunks().0, WHAT)
@@ -331,7 +336,8 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
             let cut = Cut::new(rows.n, rows.d);
             let chunk = cut.chunk as u64;
             let argument = VarianceArgument { rows: rows.argument(), moments: moments.at(), sums: sums.at(), chunk };
-            // SAFETY: `Variance`; d moments are read, 2 d sums added to, rows read that the stride has room for.
+            // SAFETY: the argument mirrors `Variance`. The kernel reads d moments and adds to 2 d sums. It reads only rows
+            // below the stride.
             unsafe { self.launch("variance", cut, rows.d, &argument) }
         })?;
         memory::copied(sums.to_vec()?.as_chunks().0, WHAT)

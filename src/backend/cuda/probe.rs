@@ -1,8 +1,8 @@
-//! What GPUs there are.
+//! Finds the GPUs of this machine.
 //!
-//! cudarc panics where the driver's library is missing, so that the library is looked for first; from there on every refusal of
-//! the driver is a sentence. No context is made (a tenth of a second and half a gigabyte each) unless that is the only way to
-//! learn how much memory is free.
+//! cudarc panics if the library of the driver is missing. So this code looks for the library first. After that, every error of
+//! the driver becomes a sentence. A context takes a tenth of a second and half a gigabyte for each GPU. So none is made, unless
+//! that is the only way to learn how much memory is free.
 
 use std::env;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -14,10 +14,10 @@ use libloading::Library;
 
 use crate::backend::select::{DeviceInfo, Devices, OLDEST_DRIVER, usable};
 
-/// Starts the driver, or says why that cannot be.
+/// Starts the driver, or says why it does not start.
 pub fn start() -> Result<(), String> {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: loads the driver's library and lets go of it; its initialisers are meant to run in any process.
+    // SAFETY: this loads the library of the driver and releases it. Its initialisers are meant to run in any process.
     if !PRESENT.get_or_init(|| unsafe { sys::is_culib_present() }) {
         let library = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
         return Err(format!("no NVIDIA driver: {library} was not found"));
@@ -25,7 +25,7 @@ pub fn start() -> Result<(), String> {
     result::init().map_err(|error| without_devices(&error))
 }
 
-/// The devices that the driver shows to this process, usable or not; or why there is none.
+/// The devices that the driver shows to this process, usable or not. If there are none, it says why.
 pub fn devices() -> Devices {
     start()?;
     let driver = driver_version().map_err(|error| explain(&error))?;
@@ -35,12 +35,12 @@ pub fn devices() -> Devices {
         .collect()
 }
 
-/// A refusal of the driver: its name and its text.
+/// The name and the text of an error of the driver.
 pub fn explain(error: &DriverError) -> String {
     let text = |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
     match (text(error.error_name()), text(error.error_string())) {
         (Ok(name), Ok(text)) => format!("{name} ({text})"),
-        // A newer driver's code.
+        // The code is from a newer driver.
         _ => format!("error {} of the CUDA driver", error.0 as i32),
     }
 }
@@ -63,7 +63,7 @@ fn without_devices(error: &DriverError) -> String {
 /// The CUDA version that the driver supports.
 fn driver_version() -> Result<(u32, u32), DriverError> {
     let mut version = 0;
-    // SAFETY: writes one integer.
+    // SAFETY: the call writes one integer.
     unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
     // 13020 is 13.2.
     let version = version.unsigned_abs();
@@ -75,12 +75,12 @@ fn describe(ordinal: c_int, driver: (u32, u32)) -> Result<DeviceInfo, DriverErro
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
     };
     let device = result::device::get(ordinal)?;
-    // SAFETY: the device is the driver's, here and below.
+    // SAFETY: the driver gave this device, here and below.
     let attribute = |attribute| unsafe { result::device::get_attribute(device, attribute) }.map(i32::unsigned_abs);
     let compute_capability = (attribute(MAJOR)?, attribute(MINOR)?);
     let (usable, reason) = usable(driver, compute_capability);
     let memory_total = unsafe { result::device::total_mem(device) }? as u64;
-    // An older driver may not have the functions that are asked, and what is free there does not matter.
+    // An older driver may not have these functions. Its GPUs are not usable, so their free memory does not matter.
     let memory_free = if driver < OLDEST_DRIVER { None } else { free_by_nvml(device).or_else(|| free_by_context(device)) };
     Ok(DeviceInfo {
         ordinal: ordinal.unsigned_abs(),
@@ -94,11 +94,11 @@ fn describe(ordinal: c_int, driver: (u32, u32)) -> Result<DeviceInfo, DriverErro
     })
 }
 
-/// The driver's management library, which knows about memory without a context.
+/// The management library of the driver. It knows the free memory without a context.
 struct Nvml {
     handle_by_uuid: unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int,
     memory_info: unsafe extern "C" fn(*mut c_void, *mut NvmlMemory) -> c_int,
-    /// Keeps the functions where they are.
+    /// Keeps the library loaded, so that the functions stay valid.
     _library: Library,
 }
 
@@ -113,8 +113,8 @@ struct NvmlMemory {
 impl Nvml {
     fn load() -> Option<Self> {
         let name = if cfg!(windows) { "nvml.dll" } else { "libnvidia-ml.so.1" };
-        // SAFETY: the library's initialisers are meant to run in any process, and the signatures are those of nvml.h, which
-        // keeps them: what changes gets another name.
+        // SAFETY: the initialisers of the library are meant to run in any process. The signatures are those of nvml.h. They do
+        // not change: a changed function gets a new name.
         unsafe {
             let library = Library::new(name).ok()?;
             let init = *library.get::<unsafe extern "C" fn() -> c_int>(b"nvmlInit_v2\0").ok()?;
@@ -127,14 +127,15 @@ impl Nvml {
     fn free(&self, uuid: &str) -> Option<u64> {
         let uuid = CString::new(uuid).ok()?;
         let (mut handle, mut memory) = (std::ptr::null_mut(), NvmlMemory::default());
-        // SAFETY: a text that ends, and places for the results; a handle is used only if it was made.
+        // SAFETY: the text ends with a zero byte, and the results have places. The handle is used only if the first call
+        // succeeded.
         let found =
             unsafe { (self.handle_by_uuid)(uuid.as_ptr(), &mut handle) == 0 && (self.memory_info)(handle, &mut memory) == 0 };
         found.then_some(memory.free)
     }
 }
 
-/// Free bytes, if the management library is there and knows the device: under its own name, or as a slice of one.
+/// The free bytes, if the management library exists and knows the device: by its own name, or as a slice of a GPU (MIG).
 fn free_by_nvml(device: sys::CUdevice) -> Option<u64> {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
     let nvml = NVML.get_or_init(Nvml::load).as_ref()?;
@@ -144,9 +145,9 @@ fn free_by_nvml(device: sys::CUdevice) -> Option<u64> {
     nvml.free(&format!("GPU-{uuid}")).or_else(|| nvml.free(&format!("MIG-{uuid}")))
 }
 
-/// Free bytes, as a context sees them.
+/// The free bytes that a context reports.
 fn free_by_context(device: sys::CUdevice) -> Option<u64> {
-    // SAFETY: the context is current for as long as it is asked, and whichever was current before is so again afterwards.
+    // SAFETY: the context stays current while it is asked. Afterwards the context that was current before is current again.
     unsafe {
         let context = result::primary_ctx::retain(device).ok()?;
         let free = sys::cuCtxPushCurrent_v2(context).result().ok().and_then(|()| {

@@ -1,4 +1,4 @@
-//! A fit's rows on the device: the column-major matrix that columns are uploaded into, as they are.
+//! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are.
 
 use super::device::{Buffer, Plain, Queue};
 use crate::error::Result;
@@ -7,13 +7,13 @@ use crate::float::Float;
 use crate::memory;
 use crate::tile::WeightScale;
 
-/// The stride is a multiple of this, so that every column is aligned and kernels may read whole tiles.
+/// The stride is a multiple of this. So every column is aligned, and kernels may read whole tiles.
 pub const ROW_ALIGNMENT: usize = 1_024;
 
-/// What errors call the zeros between columns.
+/// The name of the zeros between columns in errors.
 const PADDING: &str = "the padding of the rows";
 
-/// Kept rows on the device. Columns are zero from row `n` to the stride.
+/// The kept rows on the device. Columns are zero from row `n` up to the stride.
 pub struct DeviceRows<T> {
     pub queue: Queue,
     /// `(d, stride)`.
@@ -21,7 +21,7 @@ pub struct DeviceRows<T> {
     pub stride: usize,
     pub n: usize,
     pub d: usize,
-    /// `(stride)`: the weights; `w^` once they were rounded; zero from row `n` on.
+    /// `(stride)`: the weights. They are `w^` once they were rounded. They are zero from row `n` on.
     pub weights: Option<Buffer<f64>>,
 }
 
@@ -37,7 +37,7 @@ pub struct RowsArgument {
 }
 
 impl RowsArgument {
-    /// Of one row: its values, and its weight or 0.
+    /// The parameter for a single row. `x`: its values. `w`: the address of its weight, or 0 if there is none.
     pub fn of_one<T: Plain>(x: &Buffer<T>, w: u64) -> Self {
         Self { x: x.at(), w, stride: 1, n: 1, d: x.len() as i32 }
     }
@@ -55,22 +55,22 @@ struct RoundWeightsArgument {
 /// Threads of a block of `round_weights`.
 const THREADS: u32 = 256;
 
-/// Where columns and weights are, for who sends them there.
+/// The addresses of columns and weights, for the code that sends rows there.
 #[derive(Clone, Copy)]
 pub struct RowsPlace {
     pub x: u64,
-    /// 0 where there are none.
+    /// 0 if there are no weights.
     pub weights: u64,
     pub stride: usize,
 }
 
 impl<T: Float + Plain> DeviceRows<T> {
-    /// Room for `n` rows of `d` features; only the padding is written.
+    /// Memory for `n` rows of `d` features. Only the padding is written.
     pub fn new(queue: &Queue, n: usize, d: usize, weighted: bool) -> Result<Self> {
         let stride = n.next_multiple_of(ROW_ALIGNMENT).max(ROW_ALIGNMENT);
         let mut x = queue.alloc(stride.saturating_mul(d), "the rows")?;
         let mut weights = if weighted { Some(queue.alloc(stride, "the weights")?) } else { None };
-        // Less than a tile, unless there are no rows.
+        // The padding is shorter than `ROW_ALIGNMENT`, unless there are no rows.
         let (zeros, no_weights) = (memory::zeroed(stride - n, PADDING)?, memory::zeroed(stride - n, PADDING)?);
         for f in 0..d {
             x.write(f * stride + n, &zeros)?;
@@ -85,7 +85,7 @@ impl<T: Float + Plain> DeviceRows<T> {
         RowsPlace { x: self.x.at(), weights: self.weights.as_ref().map_or(0, Buffer::at), stride: self.stride }
     }
 
-    /// Makes the padding zero, where other rows were.
+    /// Sets the padding to zero, because other rows may have been there.
     pub fn clear_padding(&self) -> Result<()> {
         if self.n == self.stride {
             return Ok(());
@@ -95,17 +95,17 @@ impl<T: Float + Plain> DeviceRows<T> {
         self.weights.as_ref().map_or(Ok(()), |weights| weights.fill_bytes(bytes(0, size_of::<f64>()), 0))
     }
 
-    /// Makes weights `w^`; once more changes nothing.
+    /// Rounds the weights to `w^`. Doing it again changes nothing.
     pub fn round_weights(&self, scale: WeightScale) -> Result<()> {
         let Some(w) = &self.weights else { return Ok(()) };
         let argument = RoundWeightsArgument { w: w.at(), n: self.n as u64, quantum: power_of_two(scale.exponent - 53) };
         let kernel = self.queue.gpu.kernel("prepare", "round_weights")?;
         let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize) as u32;
-        // SAFETY: `RoundWeights`; the first n weights are read and written, each by one thread.
+        // SAFETY: the argument mirrors `RoundWeights`. The kernel reads and writes the first n weights, each by one thread.
         unsafe { self.queue.launch(kernel, blocks, THREADS, 0, &argument) }
     }
 
-    /// As kernels take it.
+    /// The rows as a kernel parameter.
     pub fn argument(&self) -> RowsArgument {
         RowsArgument {
             x: self.x.at(),

@@ -1,5 +1,5 @@
-//! The state of seeding on the device: each row's reference distance to the nearest centroid taken, and draw totals of ranges of
-//! rows (`kernels/seed.cu`). Only totals, gains and drawn rows come to the host.
+//! The state of seeding on the device: for each row the reference distance to the nearest centroid taken so far, and totals of
+//! the draw weights for ranges of rows (`kernels/seed.cu`). Only totals, gains and drawn rows come to the host.
 
 use super::arguments::DistanceArgument;
 use super::device::{Buffer, Plain, Queue};
@@ -10,28 +10,29 @@ use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::tile::WeightScale;
 
-/// Ranges that a draw looks through, at most: one block does it.
+/// The most ranges that a draw searches. One block searches all of them.
 const RANGES: usize = 4_096;
-/// Rows of a tile of `seed_take` and `seed_gains`; a range is a multiple.
+/// Rows of a tile of `seed_take` and `seed_gains`. A range is a multiple of it.
 const TILE: usize = 256;
-/// Threads of a block of `seed_take` and `seed_gains`, and of `seed_search`.
+/// Threads of a block of `seed_take` and `seed_gains`, and threads of a block of `seed_search`.
 const THREADS: u32 = 128;
 const SEARCHERS: u32 = 1_024;
-/// Tiles of a block of `seed_gains`, at most: two rows a thread and tile, and an int64 holds 131,072 limbs.
+/// The most tiles of a block of `seed_gains`. A thread has two rows in each tile, and an int64 can hold the sum of 131,072
+/// limbs.
 const MAX_TILES: usize = 131_072 / 2;
-/// Candidates that one kernel holds the sums of.
+/// The most candidates that one launch of `seed_gains` can take.
 const MOST_AT_ONCE: usize = 12;
 
-/// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
+/// Draw weights of the rows. They are `w^` before the first centroid is taken, and integer distances afterwards.
 pub struct DeviceSeeds<T> {
     weights: Option<WeightScale>,
-    /// Of the integer distances, once a centroid was taken.
+    /// The scale of the integer distances, once a centroid was taken.
     scale: DistanceArgument,
     ranges: Ranges,
-    /// Reference distance to the nearest centroid taken; nothing before the first.
+    /// For each row, the reference distance to the nearest centroid taken so far. Undefined before the first one.
     nearest: Buffer<f64>,
     taken: bool,
-    /// Total draw weight of each range; nothing as long as all rows weigh the same.
+    /// The total draw weight of each range. Undefined while all rows weigh the same.
     totals: Buffer<u128>,
     total: u128,
     kind: std::marker::PhantomData<T>,
@@ -53,11 +54,11 @@ impl Ranges {
 
 // ---- arguments, as `kernels/seed.cu` declares them -----------------------------------------------------------------------
 
-/// What a row weighs in a draw: `DRAW_*`.
+/// What a row weighs in a draw: `DRAW_*` of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 enum Draw {
-    /// All the same.
+    /// All rows weigh the same.
     Row = 0,
     Weight = 1,
     Distance = 2,
@@ -137,7 +138,7 @@ struct GainsArgument {
     unused: i32,
 }
 
-/// What errors call the totals of ranges of rows, and the rows that are drawn.
+/// The names of the totals of ranges, and of the drawn rows, in errors.
 const TOTALS: &str = "the totals of the draws";
 const CANDIDATES: &str = "the rows drawn";
 
@@ -189,14 +190,15 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         Ok(found.rows.to_vec()?[0])
     }
 
-    /// A whole step but for the choice: the rows drawn by these targets, and by how much each would lower the total.
+    /// Does a whole step of the seeding except the choice: draws one row for each target, and computes by how much each row
+    /// would lower the total.
     pub fn trials(&self, rows: &DeviceRows<T>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
         let candidates = search(rows, self.draws(rows), &self.totals, targets)?.values;
         let gains = self.gains_of(rows, &candidates)?;
         Ok((candidates.to_vec()?, gains.to_vec()?))
     }
 
-    /// For each candidate (`(m, d)`, row-major), by how much it would lower the total.
+    /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
     pub fn gains(&mut self, rows: &DeviceRows<T>, candidates: &[T]) -> Result<Vec<u128>> {
         self.gains_of(rows, &rows.queue.upload(candidates, CANDIDATES)?)?.to_vec()
     }
@@ -219,14 +221,15 @@ impl<T: Float + Plain> DeviceSeeds<T> {
                 m: here as i32,
                 unused: 0,
             };
-            // SAFETY: `Gains`; `here` candidates are read and as many gains added to, `nearest` is as long as the stride, and the
-            // kernel is made for at least `here` candidates.
+            // SAFETY: the argument mirrors `Gains`. The kernel reads `here` candidates and adds to as many gains. `nearest` is
+            // as long as the stride. The kernel is compiled for at least `here` candidates.
             unsafe { queue.launch(kernel, blocks, THREADS, 0, &argument)? };
         }
         Ok(gains)
     }
 
-    /// Takes a centroid: draw weights become integer distances to the nearest one taken, in this scale. Returns the total.
+    /// Takes a centroid. The draw weights become integer distances, in this scale, to the nearest centroid taken so far.
+    /// Returns their total.
     pub fn take(&mut self, rows: &DeviceRows<T>, centroid: &[T], scale: DistanceScale) -> Result<u128> {
         assert_eq!(centroid.len(), rows.d);
         self.scale = (&scale).into();
@@ -245,7 +248,8 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             ranges: self.ranges.count as u32,
             first: i32::from(!self.taken),
         };
-        // SAFETY: `Take`; one centroid is read, `nearest` is as long as the stride, there is a total a range.
+        // SAFETY: the argument mirrors `Take`. The kernel reads one centroid. `nearest` is as long as the stride. Each range
+        // has a total.
         unsafe { queue.launch(kernel, blocks, THREADS, 0, &argument)? };
         self.taken = true;
         self.total = total.to_vec()?[0];
@@ -253,7 +257,8 @@ impl<T: Float + Plain> DeviceSeeds<T> {
     }
 }
 
-/// Blocks of `seed_gains`: all that are resident, but no thread may have more rows than its sums have room for, nor a block none.
+/// Blocks of `seed_gains`: as many as are resident at once. But no thread may have more rows than its sums have room for, and
+/// no block may be without rows.
 fn gains_blocks(n: usize, resident: u32) -> u32 {
     let tiles = n.div_ceil(TILE);
     tiles.min(tiles.div_ceil(MAX_TILES).max(resident as usize)) as u32
@@ -267,7 +272,7 @@ pub fn row<T: Float + Plain>(rows: &DeviceRows<T>, row: u64) -> Result<Vec<T>> {
     let values = rows.queue.alloc(rows.d, "a row")?;
     let argument = RowArgument { rows: rows.argument(), values: values.at(), row };
     let kernel = rows.queue.gpu.kernel("seed", if T::IS_F32 { "seed_row_f32" } else { "seed_row_f64" })?;
-    // SAFETY: `Row`; d values are written, of a row that is there.
+    // SAFETY: the argument mirrors `Row`. The kernel writes d values. The row exists (asserted).
     unsafe { rows.queue.launch(kernel, 1, 256, 0, &argument)? };
     values.to_vec()
 }
@@ -296,36 +301,37 @@ fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind: Draw) -> 
     }
 }
 
-/// Writes the total draw weight of each range; returns that of all.
+/// Writes the total draw weight of each range. Returns the total of all ranges.
 fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>) -> Result<u128> {
     assert!(totals.len() >= draws.ranges as usize);
     let total = queue.zeros::<u128>(1, TOTALS)?;
     let argument = TotalsArgument { draws, totals: totals.at(), total: total.at() };
     let kernel = queue.gpu.kernel("seed", "seed_totals")?;
-    // SAFETY: `Totals`; one total is written a range (asserted).
+    // SAFETY: the argument mirrors `Totals`. The kernel writes one total for each range, and there is room for them (asserted).
     unsafe { queue.launch(kernel, draws.ranges, 256, 0, &argument)? };
     Ok(total.to_vec()?[0])
 }
 
-/// Writes the total weight of each range of so many rows to `totals` on, which has room for them.
+/// Writes the total weight of each range of `range` rows. `totals` is the address of the first total. There must be room for
+/// all totals.
 pub fn weight_totals<T: Float + Plain>(rows: &DeviceRows<T>, scale: WeightScale, range: usize, totals: u64) -> Result<()> {
     let ranges = Ranges { rows: range, count: rows.n.div_ceil(range) };
     let weight_to_integer = power_of_two(53 - scale.exponent);
     let draws = DrawsArgument { weight_to_integer, ..draws(rows, ranges, Draw::Weight) };
     let total = rows.queue.zeros::<u128>(1, TOTALS)?;
     let kernel = rows.queue.gpu.kernel("seed", "seed_totals")?;
-    // SAFETY: `Totals`; one total is written a range, which is the caller's promise.
+    // SAFETY: the argument mirrors `Totals`. The kernel writes one total for each range. The caller promises room for them.
     unsafe { rows.queue.launch(kernel, draws.ranges, 256, 0, &TotalsArgument { draws, totals, total: total.at() }) }
 }
 
-/// Rows that were drawn, on the device.
+/// The drawn rows, on the device.
 struct Found<T> {
     rows: Buffer<u64>,
     /// `(m, d)`.
     values: Buffer<T>,
 }
 
-/// Finds the row of each target, by the totals of the ranges.
+/// Finds the row of each target, with the help of the totals of the ranges.
 fn search<T: Float + Plain>(
     rows: &DeviceRows<T>,
     draws: DrawsArgument,
@@ -344,8 +350,8 @@ fn search<T: Float + Plain>(
         values: found.values.at(),
     };
     let kernel = queue.gpu.kernel("seed", if T::IS_F32 { "seed_search_f32" } else { "seed_search_f64" })?;
-    // SAFETY: `Search`; a block reads one target and writes one row and its d values; targets are below the total, so that rows are
-    // there.
+    // SAFETY: the argument mirrors `Search`. Each block reads one target, and writes one row number and the d values of this
+    // row. Targets are below the total, so the rows exist.
     unsafe { queue.launch(kernel, m as u32, SEARCHERS, 0, &argument)? };
     Ok(found)
 }

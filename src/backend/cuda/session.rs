@@ -1,16 +1,16 @@
 //! One fit on one GPU.
 //!
 //! ```text
-//! start(centroids): copies for the filter, the bound
+//! start(centroids): copies of the centroids for the filter, and the bound
 //! per iteration, without the host:
-//!   assign    labels that the filter is sure of; for few dimensions all labels and sums   kernels/assign_*.cu
-//!   settle    for many dimensions, the others, by reference distances, to two or to all  kernels/settle.cu
-//!   deltas    and the sums                                                              kernels/deltas.cu
-//!   update    exact means, shift, stop?, copies for the next assign                     kernels/update.cu
+//!   assign    labels that the filter is sure of; with few dimensions all labels and the sums  kernels/assign_*.cu
+//!   settle    many dimensions: the other labels, by reference distances to two or all         kernels/settle.cu
+//!   deltas    many dimensions: the sums                                                       kernels/deltas.cu
+//!   update    exact means, shift, whether to stop, copies for the next assign                 kernels/update.cu
 //! ```
-//! Iterations are queued in batches; once the device has decided to stop, the kernels of later ones return at once. The host waits
-//! once a batch, and takes over only where a cluster is empty. Where the rows pass through the device, assign to deltas run chunk by
-//! chunk, and the host, which feeds them, waits once an iteration.
+//! The host queues iterations in batches. If the device has decided to stop, the kernels of later iterations return at once.
+//! The host waits once for each batch. It takes over only if a cluster is empty. If the rows stream through the device, assign
+//! to deltas run chunk by chunk. The host sends the chunks then, and waits once for each iteration.
 
 mod far;
 mod host;
@@ -42,13 +42,13 @@ use crate::memory;
 use crate::partial::Partial;
 use crate::prepare::Prepared;
 
-/// Iterations of the first batch, and of the longest.
+/// Iterations of the first batch, and of the longest batch.
 const FIRST_BATCH: u32 = 8;
 const LONGEST_BATCH: u32 = 32;
-/// Rows after which pending sums are folded: their two words hold twice as many values.
+/// Pending sums are folded after this many rows. Their two words could hold twice as many values.
 const MOST_PENDING: usize = 1 << 31;
 
-/// One fit's rows on one GPU.
+/// The rows of one fit on one GPU, and the state of the fit.
 pub struct CudaSession<'a, T> {
     rows: Chunks<'a, T>,
     prepared: &'a Prepared,
@@ -56,7 +56,8 @@ pub struct CudaSession<'a, T> {
     k: usize,
     d: usize,
     queue: Queue,
-    /// Labels, and where the assign writes its own array, those of the last but one: `labels[current]` are the labels.
+    /// The arrays of labels: one if the assign changes labels in place, otherwise two. `labels[current]` are the current
+    /// labels. The other array holds the labels before them.
     labels: Vec<Buffer<u8>>,
     current: usize,
     columns: usize,
@@ -82,18 +83,18 @@ pub struct CudaSession<'a, T> {
     control: Buffer<Control>,
     records: Buffer<Record>,
     parts: Buffer<Part>,
-    /// How far each cluster moved, squared.
+    /// The squared distance that each centroid moved.
     distances: Buffer<f64>,
     contested: Buffer<Contested>,
     seeds: Option<Draws<T>>,
-    /// The host's copy of the sums, where it is current.
+    /// The copy of the sums on the host, if it is up to date.
     partial: Option<Partial>,
-    /// What a named system needs besides.
+    /// The extra state of a system from the papers.
     running: Option<Running<'a, T>>,
 }
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
-    /// The labels from row `first` on.
+    /// The parameter for the labels from row `first` on.
     fn labels_argument(&self, which: usize, first: usize) -> LabelsArgument {
         let bytes = self.plan.label_bytes;
         LabelsArgument { at: self.labels[which % self.labels.len()].at_index(first * bytes), bytes: bytes as i32 }
@@ -158,27 +159,28 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         }
     }
 
-    /// Launches one of the plan's kernels.
+    /// Launches a kernel of the plan.
     fn run<A: Copy>(&self, launch: Launch, arguments: &A) -> Result<()> {
-        // SAFETY: every argument struct of `arguments.rs` mirrors its kernel's; its addresses are this session's buffers, sized
-        // for (k, columns, limbs), (k, d), the stride or n as the kernels index them, and all of this queue.
+        // SAFETY: every struct of `arguments.rs` has the layout of the parameter of its kernel. All addresses belong to buffers
+        // of this session and of this queue. The sizes are those that the kernels index: (k, columns, limbs), (k, d), the
+        // stride or n.
         unsafe { self.queue.launch(launch.kernel, launch.blocks, launch.threads, launch.shared, arguments) }
     }
 
-    /// As `run`, for kernels that wait for the one before them.
+    /// Like `run`, for kernels that wait for the kernel before them.
     fn run_behind<A: Copy>(&self, launch: Launch, arguments: &A) -> Result<()> {
-        // SAFETY: as in `run`; the loop's kernels wait first of all.
+        // SAFETY: as in `run`. The kernels of the loop begin with the wait.
         unsafe { self.queue.launch_behind(launch.kernel, launch.blocks, launch.threads, launch.shared, arguments) }
     }
 
-    /// Makes these the centroids, and everything that the next assign reads.
+    /// Sets the centroids, and computes everything that the next assign reads.
     fn start(&mut self, centroids: &[T]) -> Result<()> {
         self.centroids.write(0, centroids)?;
         self.run(self.plan.start, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
     }
 
-    /// One assign with its sums, left pending, and the inertia under the new labels if it is asked for. The labels are then
-    /// `labels[current]`.
+    /// Launches one assign. Its sums stay pending. If `inertia` is given, it also adds the inertia under the new labels.
+    /// Afterwards `labels[current]` are the new labels.
     fn launch_assign(&mut self, mut inertia: Option<&mut PendingInertia>) -> Result<()> {
         if !self.running.as_ref().is_some_and(Running::adds_on_host) {
             self.partial = None;
@@ -191,7 +193,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             }
             pending += chunk.rows.n;
             if let Chunks::Streamed(_) = &self.rows {
-                // The counters of the chunk before.
+                // Clear the counters of the chunk before.
                 self.control_of_chunk()?;
             }
             self.assign_chunk(chunk)?;
@@ -230,7 +232,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         if let Some(running) = &self.running {
             return self.launch_system(running, assign);
         }
-        // Behind a kernel; the first of a chunk comes after copies.
+        // If rows stay on the device, this launch follows a kernel. If they stream, it follows copies.
         match self.rows {
             Chunks::Resident(_) => self.run_behind(self.plan.assign, &assign)?,
             Chunks::Streamed(_) => self.run(self.plan.assign, &assign)?,
@@ -266,12 +268,12 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         self.run_behind(deltas, &arguments)
     }
 
-    /// Makes zero what a chunk's kernels count by.
+    /// Sets the counters of a chunk's kernels to zero.
     fn control_of_chunk(&self) -> Result<()> {
         self.control.fill_bytes(CONTROL_OF_CHUNK, 0)
     }
 
-    /// What is pending becomes part of the canonical sums.
+    /// Adds the pending sums to the canonical sums.
     fn fold(&self) -> Result<()> {
         self.run(self.plan.fold, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
     }
@@ -376,12 +378,13 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
                 moved: record.moved != 0,
                 seconds: record.nanoseconds as f64 * 1e-9,
             }));
-            // Assigns that were carried out: the kernels of those after the stop did nothing.
+            // The number of assigns that really ran. After the stop, kernels did nothing.
             let assigns = done + u32::from(control.stop == STOP_EMPTY);
             self.current = (current + assigns as usize) % self.labels.len();
             if control.stop != 0 || progress.done.len() as u32 == limit {
                 if control.stop == STOP_EMPTY {
-                    // The clusters that are not empty moved already: back to where the rows were assigned.
+                    // The clusters that are not empty have already moved. Go back to the centroids that the rows were assigned
+                    // to.
                     std::mem::swap(&mut self.centroids, &mut self.previous);
                 }
                 self.centroids.read(0, centroids)?;
@@ -403,7 +406,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
                 partial.sums[j * self.d..][..self.d].copy_from_slice(&row[..self.d]);
                 partial.mass[j] = if self.columns > self.d { row[self.d] } else { i128::from(partial.rows[j]) };
             }
-            // A mean that is taken again is the same mean.
+            // All clusters count as changed. Computing a mean again gives the same mean.
             partial.dirty.fill(true);
             self.partial = Some(partial);
         }
@@ -442,7 +445,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
 }
 
 impl<T: Float + Plain> CudaSession<'_, T> {
-    /// One of the arrays of labels, widened: all ones stay all ones.
+    /// Downloads one of the arrays of labels and widens it to 32 bits. All ones stay all ones.
     fn labels_of(&self, which: usize) -> Result<Vec<u32>> {
         labels::download(&self.labels[which], self.rows.n(), self.plan.label_bytes)
     }

@@ -1,19 +1,21 @@
-//! Rows that pass through the device, chunk by chunk, pass after pass; only chunks are exchanged, the rest is as if they were all there.
+//! Rows that stream through the device: chunk by chunk, in every pass. Only chunks are exchanged. Everything else works as if
+//! all rows were on the device.
 //!
 //! ```text
-//! a pass:  visits = the chunks, upwards or downwards in turn              stream/order.rs
-//!   lanes (upload/), each with its thread:
-//!     fill a slot of pinned memory with the next task, of whatever chunk
+//! a pass:  visits = the chunks, in ascending or descending order, in turn   stream/order.rs
+//!   lanes (upload/), each with its own thread:
+//!     fill a slot of pinned memory with the next task, of any chunk
 //!     wait until the buffer's chunk was visited: on the host until its kernels are queued, on the stream until they are done
 //!     send the slot, record that it arrived
-//!   the calling thread, visit by visit:
+//!   the calling thread, for each visit:
 //!     wait on the host until all tasks of the chunk are sent, on the stream until they have arrived
 //!     queue the kernels of the pass; record that they are done
 //! ```
-//! Nothing waits for a whole chunk: the tasks of several chunks are under way while one is computed on, and a lane stops only where
-//! no buffer is free. Source: Lutz et al. 2018, section 5 (chunks through the device, partial sums stay there), and Li et al. 2010,
-//! algorithm 7. Departures: as many chunks as there is room for stay, and passes go to and fro so that they find them; pinned
-//! memory is filled by several threads, which alone fill it as fast as the bus empties it.
+//! No thread waits for a whole chunk. The tasks of several chunks are under way while kernels work on one chunk. A lane stops
+//! only if no buffer is free. Source: Lutz et al. 2018, section 5 (chunks go through the device, and partial sums stay there),
+//! and Li et al. 2010, algorithm 7. Departures: (1) As many chunks as possible stay on the device. Passes alternate between
+//! both directions, so each pass begins with the chunks that are there. (2) Several threads fill pinned memory, because one
+//! thread fills it more slowly than the bus empties it.
 
 pub mod order;
 pub mod seeds;
@@ -36,10 +38,10 @@ use crate::float::Float;
 use crate::memory;
 use crate::tile::{Part, WeightScale};
 
-/// Bytes of a lane's piece that are worth a lane.
+/// The fewest bytes of a piece that make another lane worth its cost.
 const LEAST_PIECE: usize = 64 << 10;
 
-/// The kept rows of a fit, in this process's memory, and buffers for some of their chunks on the device.
+/// The kept rows of a fit in host memory, and buffers on the device for some of their chunks.
 pub struct Stream<'a, T> {
     queue: Queue,
     sources: Vec<Source<'a, T>>,
@@ -48,26 +50,26 @@ pub struct Stream<'a, T> {
     weighted: bool,
     chunk_rows: usize,
     staging: Arc<Staging>,
-    /// How many rows of positive weight there are in consecutive ranges of so many rows.
+    /// For each of several consecutive ranges: its rows, and how many of them have a positive weight.
     positive: Vec<(usize, u64)>,
-    /// One a buffer.
+    /// One for each buffer.
     events: Vec<Events>,
-    /// Passes exclude each other.
+    /// Only one pass at a time may use the buffers.
     ring: Mutex<Ring<T>>,
 }
 
-/// What says that a buffer may be read, and written.
+/// The events that say when a buffer may be read and when it may be written.
 pub struct Events {
-    /// By each lane: what it sent there last.
+    /// One for each lane: its last copy into the buffer has arrived.
     pub arrived: Vec<CudaEvent>,
-    /// The kernels that read it last.
+    /// The last kernels that read the buffer are done.
     pub done: CudaEvent,
 }
 
-/// What the buffers hold.
+/// The buffers and what they hold.
 struct Ring<T> {
     buffers: Vec<Held<T>>,
-    /// Where the next pass goes.
+    /// Whether the next pass visits the chunks in ascending order.
     upwards: bool,
     weights: Option<WeightScale>,
 }
@@ -75,12 +77,12 @@ struct Ring<T> {
 struct Held<T> {
     rows: DeviceRows<T>,
     chunk: Option<usize>,
-    /// Whether its weights are `w^` already.
+    /// Whether the weights in this buffer are `w^` already.
     rounded: bool,
 }
 
 impl<'a, T: Float + Plain> Stream<'a, T> {
-    /// The kept rows of all parts, in order; nothing is sent yet.
+    /// A stream of the kept rows of all parts, in order. Nothing is sent yet.
     pub fn new(queue: &Queue, parts: &[Part<'a, T>], chunking: Chunking) -> Result<Self> {
         let d = parts.first().map_or(0, |part| part.features.n_features());
         let weighted = parts.iter().any(|part| part.weights.is_some());
@@ -94,7 +96,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
             buffers.push(Held { rows: DeviceRows::new(queue, chunk_rows, d, weighted)?, chunk: None, rounded: false });
             let arrived = (0..staging.plan.lanes.max(1)).map(|_| event()).collect::<Result<_>>()?;
             let done = event()?;
-            // The buffer exists from this point of the queue on.
+            // Work after this point of the queue may use the buffer.
             done.record(&queue.stream).map_err(failed("making a buffer"))?;
             events.push(Events { arrived, done });
         }
@@ -117,7 +119,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
     pub fn chunk_rows(&self) -> usize {
         self.chunk_rows
     }
-    /// Chunks.
+    /// The number of chunks.
     pub fn chunks(&self) -> usize {
         self.n.div_ceil(self.chunk_rows)
     }
@@ -128,23 +130,23 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         first..(first + self.chunk_rows).min(self.n)
     }
 
-    /// From here on weights are `w^`.
+    /// From now on, weights are rounded to `w^` after each chunk arrives.
     pub fn round_weights(&mut self, scale: WeightScale) {
         let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
         ring.weights = Some(scale);
         ring.buffers.iter_mut().for_each(|held| held.rounded = false);
     }
 
-    /// Takes note of how many rows of positive weight there are in consecutive ranges.
+    /// Stores, for consecutive ranges, their rows and how many of them have a positive weight.
     pub fn set_positive(&mut self, ranges: Vec<(usize, u64)>) {
         self.positive = ranges;
     }
 
-    /// Calls `work` for every chunk; what it puts into the queue finds the chunk there.
+    /// Calls `work` for every chunk. Work that it puts into the queue can use the chunk on the device.
     pub fn visit(&self, mut work: impl FnMut(&Chunk<'_, T>) -> Result<()>) -> Result<()> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let Ring { buffers, upwards, weights } = &mut *ring;
-        // Where a pass breaks off, nobody knows what they hold.
+        // The contents are marked unknown here. So they are also unknown if this pass fails.
         let held = memory::collected(buffers.iter_mut().map(|held| held.chunk.take()), VISITS)?;
         let visits = visits(&held, self.chunks(), *upwards)?;
         let sent = visits.iter().filter(|visit| visit.load.is_some());
@@ -172,7 +174,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         Ok(())
     }
 
-    /// How so many rows are cut up on their way. Row-major ones take device memory before they have their place.
+    /// The lanes and slots to send `rows` rows with. Row-major rows also need device memory on their way, which limits both.
     fn plan(&self, rows: usize) -> UploadPlan {
         let row = self.d * size_of::<T>() + if self.weighted { size_of::<f64>() } else { 0 };
         let plan = self.staging.plan.for_bytes(rows * row);
@@ -184,7 +186,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         UploadPlan { lanes, slot: plan.slot.min(bytes / lanes) }
     }
 
-    /// Kept rows `rows` from host memory: their values, row-major, and their weights as they were given.
+    /// Kept rows `rows` from host memory: their values, row-major, and their original weights.
     pub fn gather(&self, rows: Range<usize>) -> Result<(Vec<T>, Vec<f64>)> {
         const WHAT: &str = "a range of rows";
         let mut values = memory::zeroed(rows.len() * self.d, WHAT)?;

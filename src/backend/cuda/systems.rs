@@ -1,4 +1,5 @@
-//! The papers' systems, by what they are made of, and how large their tables are: pure functions of a shape.
+//! The systems from the papers: the parts of each system, and the sizes of its tables. All functions here depend only on the
+//! shape.
 //!
 //! | strategy | labels | feature sums | rows counted | means |
 //! |---|---|---|---|---|
@@ -8,14 +9,15 @@
 //! | lutz-features | as lutz-merge | partitioned features | private | on the GPU |
 //! | lutz-mass-atomic, -global, -local | as lutz-merge | partitioned features | atomic, global, local | on the GPU |
 //! | lutz-fused | one pass | partitioned features | private | on the GPU |
-//! | luigi-v1, -v3 | one pass, centroids from device, shared memory | shared atomics | shared atomics | on the CPU |
-//! | luigi-v2 | registers or values read again | shared atomics | shared atomics | on the CPU |
+//! | luigi-v1, -v3 | one pass, centroids in device (v1), shared (v3) memory | shared atomics | shared atomics | on the CPU |
+//! | luigi-v2 | rows in registers, or read again | shared atomics | shared atomics | on the CPU |
 //! | luigi-v4 | one pass, centroids in shared memory | shared atomics | shared atomics | on the GPU |
-//! | kmcuda | portions of several centroids | a thread a cluster, what changed | likewise | on the GPU |
+//! | kmcuda | portions of several centroids | one thread a cluster, changed rows only | the same | on the GPU |
 //!
-//! Where the papers differ from how they are quoted: Luigi's V1 already is one pass with atomics in shared, then in device memory,
-//! and V2 splits it in two; only V4 divides on the GPU. kmcuda moves only what changed. UV_k-Means, as Li et al. describe it, adds
-//! up parts on the GPU before the CPU does, so that Rodinia alone stands beside Zechner.
+//! In some points the papers differ from how others quote them. Luigi's V1 already is one pass, with atomics first in shared
+//! memory and then in device memory. V2 splits this pass in two. Only V4 divides on the GPU. kmcuda moves only the rows that
+//! changed. UV_k-Means, as Li et al. describe it, adds up parts on the GPU before the CPU adds the rest. So only Rodinia works
+//! like Zechner.
 
 mod sizes;
 
@@ -24,25 +26,26 @@ pub use self::sizes::{Features, MOST_SCRATCH, Shape, Tables, block_sums, cells, 
 use crate::error::{KMeansError, Result};
 use crate::strategy::Strategy;
 
-/// What a system finds labels by.
+/// How a system finds labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Labels {
-    /// `kernels/assign_portions.cu`: so many features of one centroid.
+    /// `kernels/assign_portions.cu`: a portion is up to 128 features of one centroid.
     PortionsOfOne,
-    /// `kernels/assign_portions.cu`: several centroids.
+    /// `kernels/assign_portions.cu`: a portion has several centroids.
     Portions,
-    /// `kernels/assign_table.cu`, `kernels/assign_tiled.cu` above 16 features.
+    /// `kernels/assign_table.cu`, or `kernels/assign_tiled.cu` for more than 16 features.
     RowsOrTiles,
-    /// `kernels/assign_table.cu`, centroids from device memory or (`shared`) in shared memory, with sums if `sums`.
+    /// `kernels/assign_table.cu`. Centroids are in shared memory (`shared`) or are read from device memory. If `sums`, the same
+    /// pass adds up the sums.
     Rows { shared: bool, sums: bool },
-    /// `kernels/assign_fused.cu`: with sums.
+    /// `kernels/assign_fused.cu`: one pass for labels and sums.
     Fused,
 }
 
-/// What a system adds up by.
+/// How a system adds up features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeatureSums {
-    /// With the labels.
+    /// In the pass that finds the labels.
     InPass,
     /// `kernels/sum_merge.cu`.
     Merge,
@@ -58,10 +61,10 @@ pub enum FeatureSums {
     Host,
 }
 
-/// What a system counts rows by: `kernels/mass.cu`.
+/// How a system counts the rows of each cluster (`kernels/mass.cu`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mass {
-    /// By what adds up features.
+    /// The kernel that adds up features also counts rows.
     WithFeatures,
     Atomic,
     Global,
@@ -69,19 +72,19 @@ pub enum Mass {
     Private,
 }
 
-/// One of the papers' systems.
+/// One of the systems from the papers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct System {
     pub strategy: Strategy,
     pub labels: Labels,
     pub sums: FeatureSums,
     pub mass: Mass,
-    /// Whether the CPU divides, once an iteration.
+    /// Whether the CPU computes the means in each iteration.
     pub host_means: bool,
 }
 
 impl System {
-    /// The system of a name; none for what is ours.
+    /// The system with this name. None for our own strategies.
     pub fn of(strategy: Strategy) -> Option<Self> {
         use FeatureSums as S;
         use Labels as L;
@@ -105,7 +108,7 @@ impl System {
         Some(Self { strategy, labels, sums, mass, host_means })
     }
 
-    /// Whether the sums of the iteration before are forgotten.
+    /// Whether each iteration adds up all rows again and does not use the sums of the iteration before.
     pub fn adds_all(self) -> bool {
         !matches!(self.sums, FeatureSums::Adjust | FeatureSums::Host)
     }
@@ -115,10 +118,10 @@ impl System {
         self.labels == Labels::RowsOrTiles && d > MOST_REGISTERS
     }
 
-    /// Whether this shape's tables fit; what does not, and the limit.
+    /// Checks that the tables for this shape fit.
     ///
     /// # Errors
-    /// [`KMeansError::InvalidOption`].
+    /// [`KMeansError::InvalidOption`], which says what does not fit, and the limit.
     pub fn check(self, shape: &Shape) -> Result<()> {
         let (k, d) = (shape.k, shape.d);
         let too_large = |what: &str, limit: usize, bytes: usize| {
@@ -152,7 +155,8 @@ impl System {
         if histogram > limit {
             return too_large("a histogram in shared memory", limit, histogram);
         }
-        // The least that the device must hold: tables of 32 threads, of 32 groups, of one block a chunk.
+        // The smallest tables in device memory: those of 32 threads (merge), of 32 groups (groups), or of one block for each
+        // chunk (features).
         let scratch = match self.sums {
             FeatureSums::Merge => cells(shape).saturating_mul(8 * 32),
             FeatureSums::Groups => entries(shape).saturating_mul(8 * 32),
@@ -168,7 +172,7 @@ impl System {
         Ok(())
     }
 
-    /// The kernel for labels, unless it is that of the tiles.
+    /// The kernel that finds labels. Not for systems that use `assign_tiled` ([`Self::tiled`]).
     pub fn row_kernel(self, shape: &Shape) -> RowKernel {
         let (d, k) = (shape.d, shape.k);
         let bucket = [4, 8, MOST_REGISTERS].into_iter().find(|&width| d <= width);
@@ -207,7 +211,7 @@ impl System {
             Labels::Rows { .. } | Labels::RowsOrTiles => {
                 let (shared, sums) = match self.labels {
                     Labels::Rows { shared, sums } => (shared, sums),
-                    // Lutz et al. hold the centroids in shared memory where they fit; Li et al. do not.
+                    // Lutz et al. keep the centroids in shared memory if they fit. Li et al. do not.
                     _ => (self.strategy != Strategy::Li && table(shape, width) <= FIT_BYTES, false),
                 };
                 let variant = match (shared, sums) {
@@ -224,24 +228,24 @@ impl System {
     }
 }
 
-/// Features of a row in registers, at most (`kernels/assign_table.cu`).
+/// The most features of a row that are kept in registers (`kernels/assign_table.cu`).
 const MOST_REGISTERS: usize = 16;
-/// Threads of a block, and features of a portion (Zechner & Granitzer 2009, section V-C).
+/// Threads of a block, and the most features of a portion (Zechner & Granitzer 2009, section V-C).
 const ZECHNER_THREADS: u32 = 128;
-/// Bytes of a portion (kmcuda 2016).
+/// The most bytes of a portion (kmcuda 2016).
 const PORTION_BYTES: usize = 48 << 10;
 
-/// A kernel for labels with centroids one after another, its block and its portions.
+/// A kernel that finds labels by going through the centroids one by one, with the settings of its block and its portions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowKernel {
     pub module: &'static str,
-    /// Features that it holds in registers; none: any number.
+    /// The features that it keeps in registers. None: it takes any number of features and keeps none in registers.
     bucket: Option<usize>,
     variant: &'static str,
     pub threads: u32,
     pub shared: usize,
     pub k_padded: usize,
-    /// Floats of a centroid's copy.
+    /// Floats of the copy of one centroid.
     pub width: usize,
     pub features: usize,
     pub across: usize,
@@ -250,7 +254,7 @@ pub struct RowKernel {
 }
 
 impl RowKernel {
-    /// The kernel's name; `*` stands for the type.
+    /// The name of the kernel. `*` stands for the type.
     pub fn name(&self) -> String {
         let width = self.bucket.map_or("any".into(), |width| format!("d{width}"));
         let width = if self.module == "assign_portions" { String::new() } else { format!("_{width}") };

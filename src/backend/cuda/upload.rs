@@ -1,19 +1,20 @@
-//! Columns to the device: no transpose and no concatenation on the host, and a bounded amount of pinned memory.
+//! Uploads columns to the device. The host does not transpose or concatenate anything, and the amount of pinned memory is
+//! bounded.
 //!
 //! ```text
-//! cut each part into tasks of at most a slot: runs of its columns, of its weights, or whole rows of its blocks
+//! cut each part into tasks of at most one slot: runs of its columns, of its weights, or whole rows of its blocks
 //! a few threads, each with a lane: a stream and two slots of pinned memory
 //!     while there are tasks:
-//!         take the lane's other slot, once its copy has arrived     the one before travels meanwhile
-//!         fill it with the task's kept rows, chunk by chunk
+//!         take the other slot of the lane, once its copy has arrived     the copy of the first slot is still under way
+//!         fill it with the kept rows of the task, chunk by chunk
 //!         columns: copy it to its place in the column-major matrix
 //!         blocks:  copy it to a piece of device memory, and turn rows into columns there (kernels/layout.cu)
 //! wait for all lanes
 //! ```
-//! One thread fills pinned memory at a fifth of the speed at which the bus empties it, so that several fill it at once; each
-//! sends its own slots, and none waits for another. Lanes are kept for the life of the process, since pinning is slow: what
-//! uploads cost of host memory is [`UploadPlan::slot`] bytes twice a lane, however many fits there are. They have threads of
-//! their own, because a fit that waits for lanes may itself be a task of the pool.
+//! One thread fills pinned memory at a fifth of the speed at which the bus empties it. So several threads fill it at once. Each
+//! sends its own slots, and none waits for another. Pinning is slow, so lanes are kept until the process ends. The host memory
+//! for uploads is two slots of [`UploadPlan::slot`] bytes for each lane, however many fits there are. Lanes have their own
+//! threads, because a fit that waits for lanes may itself be a task of the thread pool.
 
 #[cfg(feature = "bench")]
 mod benchmark;
@@ -38,10 +39,10 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::tile::Part;
 
-/// The kept rows of all parts, in order, on the device, and their weights as they are (1 where a part has none, if any has
-/// them).
+/// Uploads the kept rows of all parts, in order, and their weights as they are. If only some parts have weights, the rows of
+/// the others get weight 1.
 ///
-/// When it returns, all has arrived.
+/// When it returns, everything has arrived.
 pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<DeviceRows<T>> {
     upload_by(queue, parts, &Staging::of(&queue.gpu))
 }
@@ -58,14 +59,14 @@ fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &S
     if tasks.is_empty() {
         return Ok(rows);
     }
-    // The matrix exists, and may be written to, from this point of the queue on.
+    // Work after this point of the queue may write to the matrix.
     let ready = queue.stream.record_event(None).map_err(failed("the upload"))?;
     let lanes = plan.lanes.min(tasks.len());
     let work = Work { carrier, tasks: &tasks, next: AtomicUsize::new(0), rows: &rows, ready };
 
     let mine = staging.take(&queue.gpu)?;
     std::thread::scope(|scope| {
-        // Where there is no further lane or thread, the others do the work.
+        // If there is no further lane or thread, the other threads do its work.
         let help = || staging.try_take(&queue.gpu).map_or(Ok(()), |lane| work.run(lane));
         let spawn = |_| std::thread::Builder::new().name("upload".into()).spawn_scoped(scope, help).ok();
         let helpers: Vec<_> = (1..lanes).map_while(spawn).collect();
@@ -75,30 +76,30 @@ fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &S
     Ok(rows)
 }
 
-/// What a thread answered; its panic goes on in this one.
+/// Waits for a thread and returns its result. If it panicked, this thread panics too.
 pub fn join<R>(helper: std::thread::ScopedJoinHandle<'_, R>) -> R {
     helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// One upload, as its threads share it.
+/// The state of one upload. Its threads share it.
 struct Work<'u, 'a, T> {
     carrier: Carrier<'u, 'a, T>,
     tasks: &'u [Task],
-    /// The first task that nobody has taken.
+    /// The next task that a lane can take.
     next: AtomicUsize,
     rows: &'u DeviceRows<T>,
     ready: CudaEvent,
 }
 
 impl<T: Float + Plain> Work<'_, '_, T> {
-    /// Takes tasks until there are none; returns when what it sent has arrived.
+    /// Takes tasks until there are none. Returns when everything that it sent has arrived.
     fn run(&self, mut borrowed: BorrowedLane<'_>) -> Result<()> {
         let done = self.run_tasks(borrowed.lane());
         if done.is_err() {
-            // Nobody needs the rest.
+            // After an error the remaining tasks are not needed.
             self.next.store(self.tasks.len(), Ordering::Relaxed);
         }
-        // Errors of the copies themselves come to light here.
+        // The wait reports the errors of the copies themselves.
         done.and(borrowed.lane().queue.wait())
     }
 
@@ -106,8 +107,8 @@ impl<T: Float + Plain> Work<'_, '_, T> {
         lane.queue.stream.wait(&self.ready).map_err(failed("the upload"))?;
         let mut piece = None;
         while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            // SAFETY: every column of the matrix has room for all kept rows, no two tasks write to the same place, and `upload_by`
-            // keeps the matrix until this lane was waited for; the lane waited for the matrix to be made.
+            // SAFETY: every column of the matrix has room for all kept rows. No two tasks write to the same place. `upload_by`
+            // keeps the matrix until it has waited for this lane. The lane has waited until the matrix was made.
             unsafe { self.carrier.send(lane, &mut piece, task, self.rows.place(), |_| Ok(())) }?;
         }
         Ok(())
@@ -129,7 +130,7 @@ mod tests {
         T::from_f64((i * 64 + f) as f64)
     }
 
-    /// Columns of chunks and blocks, with and without selections and weights, through slots of all sizes.
+    /// Uploads columns of chunks and blocks, with and without selections and weights, through slots of several sizes.
     fn what_arrives<T: Float + Plain>() {
         let Some(device) = crate::devices().ok().and_then(|all| all.into_iter().find(|device| device.usable)) else { return };
         let queue = Gpu::get(device.ordinal).unwrap().queue().unwrap();

@@ -1,8 +1,9 @@
-//! The measurements behind the choice, and what lies between them.
+//! The measurements behind the choice, and the interpolation between them.
 //!
-//! `h200.csv`: microseconds an iteration of each of [`CANDIDATES`], on one H200, of ten blobs (Lutz et al. 2018, section 6.1) that
-//! start from rows of theirs: the mean of all iterations but the first, the fastest of some fits. `cargo bench --no-default-features
-//! --features cuda --bench gpu -- --choose NxDxKxITERATIONS ...` prints such rows; 21 November 2026.
+//! `h200.csv`: microseconds for one iteration of each of [`CANDIDATES`] on one H200. The data are ten blobs (Lutz et al. 2018,
+//! section 6.1), and the fits start from rows of the data. The time is the mean of all iterations but the first, in the fastest
+//! of several fits. `cargo bench --no-default-features --features cuda --bench gpu -- --choose NxDxKxITERATIONS ...` prints
+//! such rows. Measured on 21 November 2026.
 
 use std::sync::OnceLock;
 
@@ -10,23 +11,24 @@ use super::super::plan::{centroids_fit, group_of};
 use super::{CANDIDATES, work};
 
 const H200: &str = include_str!("h200.csv");
-/// Its multiprocessors.
+/// Multiprocessors (SMs) of the H200.
 pub const PROCESSORS: usize = 132;
-/// Rows of a tile of each multiprocessor, and the most such rounds that were measured one by one.
+/// The rows of one round: one tile for each SM. And the largest number of rounds that was measured separately.
 pub const ROUND: usize = 128 * PROCESSORS;
 const ROUNDS: usize = 8;
 
-/// The times of the candidates at so many features and clusters, as logarithms; infinite for one that cannot do the shape.
+/// The times of all candidates for these features and clusters, as logarithms. The time is infinite if the candidate cannot do
+/// the shape.
 struct Row {
     d: usize,
     k: usize,
     ln_times: [f64; CANDIDATES.len()],
 }
 
-/// Numbers of rows, in their order, and what was measured of each.
+/// The measured numbers of rows, in ascending order, with their times.
 pub struct Table {
     levels: Vec<(usize, Vec<Row>)>,
-    /// Of very many rows, a row; float32 and float64.
+    /// The time of one row, measured with very many rows: for float32 and for float64.
     rates: [Vec<Row>; 2],
 }
 
@@ -58,12 +60,13 @@ impl Table {
         table
     }
 
-    /// Microseconds of an iteration of many rows, a row.
+    /// Microseconds for one row of an iteration over many rows.
     pub fn rate(&self, candidate: usize, float64: bool, d: usize, k: usize) -> f64 {
         time(&self.rates[usize::from(float64)], candidate, d, k)
     }
 
-    /// Microseconds of an iteration of so few float32 rows, and how many rows that are: at most those that were measured.
+    /// Microseconds for an iteration over `n` float32 rows, but at most as many rows as were measured. Also returns that number
+    /// of rows.
     pub fn of_few(&self, candidate: usize, n: usize, d: usize, k: usize) -> (f64, usize) {
         let time = |level: usize| time(&self.levels[level].1, candidate, d, k);
         let last = self.levels.len() - 1;
@@ -74,19 +77,19 @@ impl Table {
         }
         let ((low, high), (from, to)) = ((self.levels[above - 1].0, self.levels[above].0), (time(above - 1), time(above)));
         let line = from + (n - low) as f64 / (high - low) as f64 * (to - from);
-        // Tiles come in whole rounds, what follows them does not.
+        // Tiles come in whole rounds, but the kernels after the assign do not.
         let steps = super::is_tiled(candidate) && high > ROUND;
         (if steps { 0.5 * (line + from.max(to)) } else { line }, n)
     }
 }
 
-/// What lies between the rows around a shape.
+/// The time for a shape, interpolated between the measured shapes around it.
 fn time(rows: &[Row], candidate: usize, d: usize, k: usize) -> f64 {
     let (width, filled) = work(candidate, d, k);
     let of_width = |width: usize| {
         let times = || rows.iter().filter(|row| row.d == width).map(|row| (row.k, row.ln_times[candidate]));
         if super::is_tiled(candidate) {
-            // Of those that fill the same tiles, the nearest that is not smaller.
+            // If measured shapes fill the same tiles, take the nearest `k` among them, and prefer one that is not smaller.
             let full = times().filter(|&(other, _)| work(candidate, d, other).1 == filled);
             let nearest = full.min_by_key(|&(other, _)| (other < k, other.abs_diff(k)));
             return nearest.map_or_else(
@@ -94,21 +97,22 @@ fn time(rows: &[Row], candidate: usize, d: usize, k: usize) -> f64 {
                 |(_, time)| time,
             );
         }
-        // Of those whose centroids go where these go, if there are any.
+        // Use shapes whose centroids are in the same memory as here (shared memory or not), if there are any.
         let group = group_of(CANDIDATES[candidate]);
         let fit = centroids_fit(d, k, group);
         let alike = || times().filter(|&(other, _)| centroids_fit(width, other, group) == fit);
         if alike().next().is_some() { between(alike(), k) } else { between(times(), k) }
     };
-    // At most the two measured widths around this one are looked at.
+    // Only the nearest measured widths below and above this one are used.
     let can = || rows.iter().filter(|row| row.ln_times[candidate].is_finite()).map(|row| row.d);
     let below = can().filter(|&other| other <= width).max();
     let above = can().filter(|&other| other >= width).min();
     between([below, above].into_iter().flatten().map(|width| (width, of_width(width))), width).exp()
 }
 
-/// The value at `x` on the straight line, over ln x, between the points around it; below all of them that of the first; beyond them
-/// the time grows with the work: the last one's plus the logarithm of how much more it is.
+/// The value at `x` on the straight line, over ln x, between the two points around it. Below all points it is the value of the
+/// first point. Above all points the time grows with the work: it is the value of the last point plus the logarithm of the
+/// ratio of the work.
 fn between(points: impl Iterator<Item = (usize, f64)>, x: usize) -> f64 {
     let (mut below, mut above) = (None::<(usize, f64)>, None::<(usize, f64)>);
     for point in points {
@@ -142,7 +146,7 @@ mod tests {
         assert_eq!(head.split(',').skip(4).collect::<Vec<_>>(), CANDIDATES.map(Strategy::name));
     }
 
-    /// Measured shapes get what was the fastest there, or what was hardly slower.
+    /// For each measured shape the choice is the fastest candidate, or one that is hardly slower.
     #[test]
     fn the_choice_loses_little_where_it_was_measured() {
         let table = Table::get();

@@ -1,4 +1,5 @@
-//! The filter of a fitted model: centred, scaled copies of its centroids, and the bound that certifies what they say.
+//! The filter of a fitted model: centred and scaled copies of its centroids, and the bound that certifies labels found with
+//! these copies.
 
 use crate::backend::cuda::arguments::Bound;
 use crate::certify::{Chains, ExpandedTerms};
@@ -11,21 +12,21 @@ use crate::prepare::unit_exponent;
 /// The filter's centroids are padded to a multiple of this.
 pub const PADDING: usize = 128;
 
-/// What `kernels/assign_tiled.cu` reads: the bound is that of [`ExpandedTerms`].
+/// What `kernels/assign_tiled.cu` reads. The bound is that of [`ExpandedTerms`].
 pub struct Copies<T> {
-    /// `(d)`: minus the centre, scaled.
+    /// `(d)`: the centre, negated and scaled.
     pub shift: Vec<T>,
     pub scale: T,
-    /// `(d, k padded)`: minus the centred, scaled centroids.
+    /// `(d, k padded)`: the centred and scaled centroids, negated.
     pub values: Vec<f32>,
-    /// `(k padded)`: infinite padding, which is never nearest.
+    /// `(k padded)`: half of each copy's squared norm. The padding is infinite, so it is never nearest.
     pub half_squares: Vec<f32>,
     pub bound: Bound,
 }
 
 impl<T: Float> Copies<T> {
-    /// `centre`: near the data; `chains`: of a score's products. None where all centroids are equal, or where copies or their squares
-    /// leave float32.
+    /// Makes the copies. `centre`: a point near the data. `chains`: how the products of a score are added up. None if all
+    /// centroids are equal, or if copies or their squares leave the range of float32.
     pub fn new(centroids: &[T], d: usize, centre: &[f64], chains: Chains) -> Result<Option<Self>> {
         const WHAT: &str = "copies of the centroids";
         let (k, k_padded) = (centroids.len() / d, (centroids.len() / d).next_multiple_of(PADDING));
@@ -67,7 +68,7 @@ impl<T: Float> Copies<T> {
 mod tests {
     use super::*;
 
-    /// What `kernels/assign_tiled.cu` does with one row: the label, if the bound certifies it.
+    /// Does what `kernels/assign_tiled.cu` does with one row. Returns the label if the bound certifies it.
     fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize, chains: Chains) -> Option<u32> {
         let k_padded = copies.half_squares.len();
         let copy = |(x, shift): (&T, &T)| x.to_f64().mul_add(copies.scale.to_f64(), shift.to_f64()) as f32;
@@ -108,7 +109,8 @@ mod tests {
             let chains = [Chains::One, Chains::Panels(16)][case % 2];
             let Some(copies) = Copies::new(&centroids, d, &centre, chains).unwrap() else { continue };
             for row in 0..40 {
-                // Of the centroids' kind, one of them, half way between two of them, or far away in some feature.
+                // Four kinds of rows: random like the centroids, equal to a centroid, half way between two centroids, or far
+                // away in one feature.
                 let (a, b) = (row * 13 % k * d, row * 5 % k * d);
                 let mut x: Vec<T> = match row % 4 {
                     0 => centroids[a..a + d].to_vec(),
@@ -150,7 +152,7 @@ mod tests {
             assert!(copies.bound.offset > 0.0 && copies.bound.offset < 1e-4, "{scale:e} {:?}", copies.bound);
         }
         assert!(of(&[2.0, 2.0, 2.0], 1).is_none());
-        // Told apart by subnormals alone, beside values that no scale brings together with them.
+        // These centroids differ only by subnormal values, next to values so large that no scale fits both.
         assert!(of(&[1.0, 0.0, 1.0, 5e-324], 2).is_none());
         assert!(of(&[2f64.powi(450), 0.0, 2f64.powi(450), 2f64.powi(-700)], 2).is_none());
         let subnormal = 2f32.powi(-149);

@@ -1,4 +1,4 @@
-//! Rows that are far from their centroids, and move to empty clusters.
+//! Finds the rows that are farthest from their centroids, and moves them to empty clusters.
 
 use super::CudaSession;
 use crate::backend::Far;
@@ -11,9 +11,9 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 
-/// What errors call the rows, and the clusters that may give them.
+/// The name in errors of these rows, and of the clusters that may give up rows.
 const FAR: &str = "the farthest rows";
-/// Blocks of the search for the farthest row.
+/// The most blocks of the search for the farthest row.
 const BLOCKS: u32 = 1_024;
 
 fn order(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
@@ -21,8 +21,8 @@ fn order(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
 }
 
 impl<T: Float + Plain> CudaSession<'_, T> {
-    /// The `count` rows of positive weight farthest from the centroids they were assigned by, among clusters that `donors` allows;
-    /// in [`Far::order`].
+    /// The `count` rows of positive weight that are farthest from their centroids. Only rows of clusters that `donors` allows
+    /// count. They are in the order [`Far::order`].
     pub(super) fn farthest_rows(&self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         let donors: Buffer<u8> = self.queue.upload(&memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?, FAR)?;
         let mut best: Vec<Candidate> = Vec::new();
@@ -36,7 +36,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         memory::try_collected(best.into_iter().map(far), FAR)
     }
 
-    /// Adds those of a chunk's rows that may be among the `count` farthest.
+    /// Adds to `best` the rows of a chunk that may be among the `count` farthest.
     fn farthest_of_chunk(
         &self,
         chunk: &Chunk<'_, T>,
@@ -58,14 +58,14 @@ impl<T: Float + Plain> CudaSession<'_, T> {
             donors: donors.at(),
             out: distances.at(),
         };
-        // SAFETY: mirrored; `distances` has n values, `donors` k.
+        // SAFETY: the argument mirrors the kernel's. `distances` has n values, and `donors` has k.
         unsafe { self.queue.launch(masked, blocks, THREADS, 0, &arguments)? };
         let last = best.get(count - 1).copied();
         let mut after = Candidate { distance: f64::INFINITY, row: 0 };
-        // Infinite distances cannot be: magnitudes are bounded. So the first search takes any row.
+        // Distances are finite, because magnitudes are bounded. So the first search considers all rows.
         for _ in 0..count {
             let arguments = Farthest { distances: distances.at(), out: found.at(), after, n: n as u32, unused: 0 };
-            // SAFETY: mirrored; `found` has an entry a block.
+            // SAFETY: the argument mirrors the kernel's. `found` has one entry for each block.
             unsafe { self.queue.launch(search, blocks, THREADS, 0, &arguments)? };
             let Some(next) = found.to_vec()?.into_iter().filter(|c| c.distance >= 0.0).min_by(order) else { break };
             let global = Candidate { row: next.row + chunk.first as u64, ..next };
@@ -81,7 +81,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
     /// Moves a row and its contribution to another cluster.
     pub(super) fn move_row(&mut self, row: u64, to: u32) -> Result<()> {
         let kernel = self.queue.gpu.kernel("distances", if T::IS_F32 { "relocate_f32" } else { "relocate_f64" })?;
-        // A row that is not on the device comes alone, as row 0 of as many labels and values.
+        // A row that may not be on the device is uploaded alone. The kernel sees it as row 0, and its label as label 0.
         let alone = match &self.rows {
             Chunks::Resident(_) => None,
             Chunks::Streamed(stream) => {
@@ -109,7 +109,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
             to,
             unused: 0,
         };
-        // SAFETY: mirrored; the row is below n and the cluster below k.
+        // SAFETY: the argument mirrors the kernel's. The row is below n, and the cluster is below k.
         unsafe { self.queue.launch(kernel, 1, 32, 0, &arguments)? };
         self.fold()
     }

@@ -1,7 +1,7 @@
-//! Cross-processing: the GPU labels rows, the CPU adds them up (Zechner & Granitzer 2009; Rodinia 2009).
+//! Cross-processing: the GPU labels the rows, and the CPU adds them up (Zechner & Granitzer 2009; Rodinia 2009).
 //!
-//! The labels cross the bus once an iteration, k x d centroids come back. The paper's CPU adds all rows in one thread; here all
-//! threads do, each with sums of its own.
+//! In each iteration the labels go to the host, and k x d centroids come back. The CPU of the paper adds up all rows in one
+//! thread. Here all threads do it, each with its own sums.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -18,12 +18,12 @@ use crate::partial::{Contribution, Deltas, Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
 
-/// Nanoseconds that this process has waited for labels, fetched them, and added rows up by them: the stages of Zechner & Granitzer's
-/// figures.
+/// The nanoseconds that this process has spent waiting for labels, downloading them, and adding up rows by them. These are the
+/// stages in the figures of Zechner & Granitzer.
 #[cfg(feature = "bench")]
 pub static STAGES: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-/// The stages of one iteration. Only benches count their time.
+/// The stages of one iteration. Their time is measured only in benches.
 pub struct Stages {
     #[cfg(feature = "bench")]
     begin: Instant,
@@ -48,24 +48,24 @@ impl Stages {
     }
 }
 
-/// Rows of a task and of a tile.
+/// Rows of a task, and rows of a tile.
 const TASK: usize = 1 << 14;
 const TILE: usize = 256;
-/// Bytes that the workers' sums may take together.
+/// The most bytes that the sums of all workers may take together.
 const WORKER_MEMORY: usize = 4 << 30;
 
-/// A range of a part's rows, and the kept rows in it.
+/// A range of the rows of a part, and the number of kept rows in it.
 struct Task {
     part: usize,
     physical: Range<usize>,
     kept: usize,
 }
 
-/// The rows as the caller holds them.
+/// The rows in host memory.
 pub struct HostRows<'a, T> {
     parts: &'a [Part<'a, T>],
     tasks: Vec<Task>,
-    /// Labels of the iteration before.
+    /// The labels of the iteration before.
     before: Vec<u32>,
 }
 
@@ -83,12 +83,12 @@ impl<'a, T: Float> HostRows<'a, T> {
         Ok(Self { parts, tasks, before: Vec::new() })
     }
 
-    /// Takes labels as those of the iteration before.
+    /// Sets the labels of the iteration before.
     pub fn remember(&mut self, labels: Vec<u32>) {
         self.before = labels;
     }
 
-    /// The sums of all rows under their labels, and how many rows of positive weight changed theirs.
+    /// The sums of all rows under their labels, and how many rows of positive weight have a new label.
     pub fn add(&mut self, labels: Vec<u32>, k: usize, prepared: &Prepared) -> Result<(Partial, u64)> {
         let (parts, d) = (self.parts, prepared.scales.len());
         let quantiser = Quantiser::new(&prepared.scales)?;

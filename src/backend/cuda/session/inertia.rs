@@ -10,15 +10,15 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 
-/// The integer inertia of each cluster as it is added up.
+/// The integer inertia of each cluster while it is added up.
 pub struct PendingInertia {
     /// `(k, 2 limbs, 2)`.
     pending: Buffer<u64>,
-    /// Rows that are in there.
+    /// The number of rows that were added to `pending`.
     rows: usize,
-    /// What was taken from there.
+    /// The sums that were already moved out of `pending`.
     clusters: Vec<u128>,
-    /// Of all clusters, or of each.
+    /// One scale for all clusters, or (`scales`) one for each cluster.
     scale: DistanceArgument,
     scales: Option<Buffer<DistanceArgument>>,
 }
@@ -52,7 +52,7 @@ impl PendingInertia {
 }
 
 impl<T: Float + Plain> CudaSession<'_, T> {
-    /// Adds the inertia of a chunk's rows under these labels and the last centroids.
+    /// Adds the inertia of the rows of a chunk, under the labels `which` and the current centroids.
     pub(super) fn add_inertia(&self, chunk: &Chunk<'_, T>, which: usize, inertia: &mut PendingInertia) -> Result<()> {
         if inertia.rows > MOST_PENDING.saturating_sub(chunk.rows.n) {
             inertia.take()?;

@@ -1,4 +1,4 @@
-//! Labels to the host: piece by piece, widened by all threads.
+//! Downloads labels in pieces. All threads widen them.
 
 use crate::backend::cuda::device::Buffer;
 use crate::backend::cuda::draws::widen;
@@ -6,16 +6,17 @@ use crate::error::Result;
 use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
 
-/// Labels that come at a time, and that a thread widens at a time.
+/// The labels of a piece, and the labels that a thread widens at a time.
 const PIECE: usize = 1 << 28;
 const TASK: usize = 1 << 18;
 
-/// What errors call them.
+/// The name of the labels in errors.
 const LABELS: &str = "the labels";
 
-/// The first `n` labels, of so many bytes each.
+/// The first `n` labels. On the device each has `bytes` bytes.
 pub fn download(from: &Buffer<u8>, n: usize, bytes: usize) -> Result<Vec<u32>> {
-    // The memory of the result is touched here for the first time: most of the work, and it wants all threads.
+    // The threads touch the memory of the result for the first time when they widen. That is most of the work, so all threads
+    // share it.
     let mut labels = memory::zeroed::<u32>(n, LABELS)?;
     let mut narrow = memory::zeroed::<u8>(n.min(PIECE) * bytes, LABELS)?;
     for (piece, labels) in labels.chunks_mut(PIECE).enumerate() {

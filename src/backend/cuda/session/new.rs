@@ -14,18 +14,19 @@ use crate::memory;
 use crate::params::{Init, Params};
 use crate::prepare::Prepared;
 
-/// What errors call what is allocated.
+/// Names of the allocations in errors.
 const COLUMNS: &str = "the quanta and extents of the columns";
 const SUMS: &str = "the sums of the clusters";
 const CENTROIDS: &str = "the centroids";
 const COPIES: &str = "copies of the centroids";
 const LOOP: &str = "the state of the loop";
 
-/// Powers of two by which copies are scaled: of values and of their squares, none leaves float32.
+/// The exponents of two by which copies may be scaled. Within these limits, neither the copies nor their squares leave the
+/// range of float32.
 const SCALE_EXPONENTS: std::ops::RangeInclusive<i32> = -126..=126;
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
-    /// A session over rows whose weights were rounded.
+    /// A session for rows whose weights are rounded already.
     pub fn new(rows: Chunks<'a, T>, prepared: &'a Prepared, params: &Params) -> Result<Self> {
         let (queue, d, n, k) = (rows.queue().clone(), rows.d(), rows.longest(), params.k);
         let starting = if let Init::Given(centroids) = &params.init { &centroids[..] } else { &[] };
@@ -44,7 +45,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let shift: Vec<T> = memory::collected(prepared.centre.iter().map(|&m| T::from_f64(-(m * scale))), COLUMNS)?;
         let terms = ExpandedTerms::new(d, plan.strategy.chains(), exponent).into();
 
-        // Padding: no copy is nearest whose half square is infinite.
+        // The half squares of the padding are infinite, so it is never nearest.
         let padded = |width: usize| {
             let copies = memory::zeroed(width.saturating_mul(plan.k_padded), COPIES)?;
             memory::filled(plan.k_padded, f32::INFINITY, COPIES).map(|half_squares| (copies, half_squares))

@@ -1,12 +1,12 @@
-//! One of the papers' systems on one GPU: its kernels, its tables in device memory, and the CPU's share.
+//! One of the systems from the papers on one GPU: its kernels, its tables in device memory, and the work of the CPU.
 //!
 //! ```text
 //! per iteration:
-//!   clear_sums   where all rows are added                       kernels/mass.cu
+//!   clear_sums   if the system adds up all rows again           kernels/mass.cu
 //!   labels       certain ones; with sums in a single pass       kernels/assign_{portions,table,fused,tiled}.cu
 //!   settle       the others                                     kernels/settle.cu
 //!   passes       sums, counts                                   kernels/sum_*.cu, kernels/mass.cu
-//!   update, or fold and the CPU's update (`host_means`)
+//!   update, or fold and the update on the CPU (`host_means`)
 //! ```
 
 use super::host::{HostRows, Stages};
@@ -22,16 +22,16 @@ use crate::params::Params;
 use crate::strategy::Strategy as Named;
 use crate::tile::Part;
 
-/// Groups are divided by so many a multiprocessor (Li et al. 2010, algorithm 6: M).
+/// In each round, this number times the number of SMs divides the number of groups (Li et al. 2010, algorithm 6: M).
 const GROUPS_A_PROCESSOR: usize = 8;
-/// Rows of `sum_adjust` (`kernels/sum_atomics.cu`) and clusters of its blocks.
+/// Rows and clusters of a block of `sum_adjust` (`kernels/sum_atomics.cu`).
 const ADJUST_ROWS: usize = 1_024;
 const ADJUST_CLUSTERS: usize = 256;
 
-/// A launch of one of the kernels that add up, and what it is told besides.
+/// A launch of a kernel that adds up, and its other parameters.
 struct Pass {
     launch: Launch,
-    /// The place of its tables in `scratch`; none in device memory.
+    /// The place of its tables in `scratch`. None if it has no tables in device memory.
     scratch: Option<usize>,
     scratch_next: usize,
     tables: u32,
@@ -47,22 +47,22 @@ impl From<Launch> for Pass {
     }
 }
 
-/// A system that is set up for one fit.
+/// A system that was set up for one fit.
 pub struct Running<'a, T> {
     system: System,
-    /// The kernel for labels; none: the plan's.
+    /// The kernel that finds labels. None: the system uses the kernel of the plan.
     rows: Option<RowKernel>,
     settle: Option<Launch>,
     clear: Option<Launch>,
     passes: Vec<Pass>,
-    /// Tables in device memory, as integers of 8 bytes.
+    /// The tables in device memory, as integers of 8 bytes.
     scratch: Buffer<i64>,
     host: Option<HostRows<'a, T>>,
-    /// Whether the host's labels of the iteration before are not those of the device.
+    /// Whether the host's copy of the labels of the iteration before is out of date.
     stale: bool,
 }
 
-/// The plan's strategy of what was asked for, and the system that goes with it.
+/// The strategy for the plan, chosen from the strategy in the parameters, and the system that goes with it.
 pub(super) fn set_up<'a, T: Float + Plain>(
     rows: &Chunks<'_, T>,
     params: &Params,
@@ -74,7 +74,7 @@ pub(super) fn set_up<'a, T: Float + Plain>(
     let (shared, processors, float64) = (queue.gpu.shared_per_block as usize, queue.gpu.processors as usize, !T::IS_F32);
     let narrowed = |strategy| chooser::choose(strategy, &chooser::Shape { n, d, k, float64, shared, processors });
     let chosen = match (params.strategy, rows) {
-        // A second array of labels is not in what a streamed fit was given room for.
+        // The memory that was planned for a streamed fit has no room for a second array of labels.
         (Named::Default, Chunks::Streamed(_)) if d <= LABELS_IN_PLACE => narrowed(Named::Registers),
         (strategy, _) => narrowed(strategy),
     };
@@ -89,7 +89,7 @@ pub(super) fn set_up<'a, T: Float + Plain>(
     Ok((strategy, Some(running)))
 }
 
-/// A launch on as many blocks as run at a time, at most so many.
+/// A launch with as many blocks as run at once, but at most `most`.
 fn launch<T: Float>(gpu: &Gpu, module: &'static str, name: &str, tables: Tables, most: usize) -> Result<Launch> {
     let kernel = gpu.kernel(module, &name.replace('*', if T::IS_F32 { "f32" } else { "f64" }))?;
     if tables.shared > 0 {
@@ -100,21 +100,22 @@ fn launch<T: Float>(gpu: &Gpu, module: &'static str, name: &str, tables: Tables,
     Ok(Launch { kernel, blocks, threads: tables.threads, shared: tables.shared as u32 })
 }
 
-/// A block of so many threads and bytes of shared memory.
+/// A block with this many threads and bytes of shared memory.
 fn block(threads: u32, shared: usize) -> Tables {
     Tables { threads, shared, bytes: 0 }
 }
 
-/// The launch of a kernel for labels, one row a thread.
+/// The launch of a kernel that finds labels, with one row for each thread.
 pub fn launch_rows<T: Float>(gpu: &Gpu, rows: &RowKernel, n: usize) -> Result<Launch> {
     launch::<T>(gpu, rows.module, &rows.name(), block(rows.threads, rows.shared), n.div_ceil(rows.threads as usize))
 }
 
-/// The passes that add up, and the values of device memory that they need.
+/// The passes that add up, and the number of 8-byte values that they need in device memory.
 fn passes<T: Float>(gpu: &Gpu, system: System, n: usize, shape: &Shape) -> Result<(Vec<Pass>, usize)> {
     let mut passes: Vec<Pass> = Vec::new();
     let mut values = 0;
-    // One pass that has tables in shared memory, or a table of so many values a block in device memory.
+    // One pass. Its tables are in shared memory if they fit. Otherwise each block has a table in device memory. These tables
+    // stay within `MOST_SCRATCH`, but there is always room for `unit` of them.
     let mut tabled = |name: &'static str, tables: Tables, blocks: usize, unit: usize| -> Result<Pass> {
         if tables.fits(shape) {
             return Ok(launch::<T>(gpu, name, &format!("{name}_*"), tables, blocks)?.into());
@@ -148,7 +149,7 @@ fn passes<T: Float>(gpu: &Gpu, system: System, n: usize, shape: &Shape) -> Resul
             let name = |round| format!("sum_groups_{round}_*");
             let pass: Pass = launch::<T>(gpu, "sum_groups", &name("first"), all, first)?.into();
             passes.push(Pass { scratch: Some(0), tables: tables as u32, ..pass });
-            // Rounds take turns at two places.
+            // The rounds alternate between two places.
             let other = entries * tables;
             values = other;
             let mut from = 0;
@@ -202,7 +203,7 @@ fn passes<T: Float>(gpu: &Gpu, system: System, n: usize, shape: &Shape) -> Resul
 }
 
 impl<'a, T: Float + Plain> Running<'a, T> {
-    /// Sets a system up for `n` rows.
+    /// Sets up a system for `n` rows.
     pub fn new(queue: &Queue, system: System, n: usize, shape: &Shape) -> Result<Self> {
         let gpu = &*queue.gpu;
         let (passes, values) = passes::<T>(gpu, system, n, shape)?;
@@ -221,19 +222,19 @@ impl<'a, T: Float + Plain> Running<'a, T> {
         })
     }
 
-    /// Whether the CPU adds up.
+    /// Whether the CPU adds up the rows.
     pub fn adds_on_host(&self) -> bool {
         self.host.is_some()
     }
 
-    /// Whether the CPU divides.
+    /// Whether the CPU computes the means.
     pub fn host_means(&self) -> bool {
         self.system.host_means
     }
 }
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
-    /// Lends the rows as the caller holds them to a strategy whose sums are the CPU's.
+    /// If the CPU computes the sums of this strategy, lends it the rows in host memory.
     pub fn with_host_rows(mut self, parts: &'a [Part<'a, T>]) -> Result<Self> {
         if let Some(running) = self.running.as_mut().filter(|running| running.system.sums == FeatureSums::Host) {
             running.host = Some(HostRows::new(parts)?);
@@ -241,7 +242,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         Ok(self)
     }
 
-    /// Labels and sums by the system that runs, left pending where they are the GPU's.
+    /// Launches the kernels of the running system for labels and sums. Sums of the GPU stay pending.
     pub(super) fn launch_system(&self, running: &Running<'a, T>, assign: Assign<T>) -> Result<()> {
         let (rows, sums, labels, next) = (assign.rows, assign.sums, assign.labels, assign.next);
         let argument = |pass: Option<&Pass>| SystemSums {
@@ -302,7 +303,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         Ok(())
     }
 
-    /// Makes what is pending part of the sums, or has the CPU add up all rows; returns how many changed.
+    /// Adds the pending sums to the canonical sums, or lets the CPU add up all rows. Returns how many labels changed.
     pub(super) fn gather(&mut self) -> Result<u64> {
         let host = self.running.as_mut().and_then(|running| running.host.take().map(|host| (host, running.stale)));
         let Some((mut host, stale)) = host else {
@@ -334,7 +335,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         Ok(changed)
     }
 
-    /// The host's copies of sums and labels are no longer those of the device.
+    /// Marks the host's copies of the sums and labels as out of date.
     pub(super) fn forget_host(&mut self) {
         self.partial = None;
         if let Some(running) = &mut self.running {
@@ -343,12 +344,13 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     }
 }
 
-/// Whether a strategy can do a shape at all, before anything is uploaded; what only the data say is checked with the plan.
+/// Checks, before anything is uploaded, whether a strategy can do a shape at all. Limits that depend on the data are checked
+/// with the plan.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) with the limit.
 pub fn check<T: Float>(params: &Params, gpu: &Gpu, d: usize, weighted: bool, streams: bool) -> Result<()> {
-    // Tiles have labels before and after, for which few dimensions were given no room.
+    // Tiles need two arrays of labels, before and after. With few dimensions, no memory was planned for the second one.
     use Named::{Default, Registers, RegistersGroups8, RegistersGroups16, RegistersSingle};
     let in_place = matches!(params.strategy, Default | Registers | RegistersSingle | RegistersGroups8 | RegistersGroups16);
     if streams && (System::of(params.strategy).is_some() || d <= LABELS_IN_PLACE && !in_place) {

@@ -1,35 +1,37 @@
-//! In which order the chunks of a pass are visited, and into which buffers those come that are not there.
+//! The order in which a pass visits the chunks, and the buffers for the chunks that are not on the device.
 
 use std::collections::VecDeque;
 
 use crate::error::Result;
 use crate::memory;
 
-/// What errors call them.
+/// The name of the visits in errors.
 pub const VISITS: &str = "the list of chunks";
 
-/// One chunk's turn.
+/// The visit of one chunk in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
     pub chunk: usize,
     pub buffer: usize,
-    /// If it has to be sent.
+    /// Set if the chunk must be sent to the device.
     pub load: Option<Load>,
 }
 
-/// What the buffer waits for: the visit of this pass whose chunk it held.
+/// What the load must wait for: the visit of this pass to the chunk that the buffer held before. None if it needs no wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     pub after: Option<usize>,
 }
 
-/// The visits of one pass over `chunks` chunks, upwards or downwards, with these chunks in the buffers.
+/// The visits of one pass over `chunks` chunks, in ascending (`upwards`) or descending order. `held`: the chunks in the
+/// buffers.
 ///
-/// Passes that go up and down in turn find the chunks that the last one ended with, and with them begin: of the `b` buffers' chunks
-/// none travels twice in a row, whereas a pass that begins at the first chunk again would find nothing of use.
+/// Passes alternate between both directions. So each pass begins with the chunks that the pass before ended with, and they are
+/// still in the buffers. If there are `b` buffers, these `b` chunks need not be sent again. A pass that always began at the
+/// first chunk would find no useful chunk in the buffers.
 pub fn visits(held: &[Option<usize>], chunks: usize, upwards: bool) -> Result<Vec<Visit>> {
     let holder = |chunk: usize| held.iter().position(|held| *held == Some(chunk));
-    // Buffers whose chunk is done with, the longest first.
+    // The buffers whose chunk this pass no longer needs. The one that has waited longest comes first.
     let mut free: VecDeque<(usize, Option<usize>)> = memory::with_room(held.len() + 1, VISITS)?.into();
     free.extend(
         (0..held.len()).filter(|&buffer| held[buffer].is_none_or(|chunk| chunk >= chunks)).map(|buffer| (buffer, None)),
@@ -68,7 +70,7 @@ mod tests {
                 for pass in 0..5 {
                     let visits = visits(&held, chunks, pass % 2 == 0).unwrap();
                     let mut seen: Vec<usize> = visits.iter().map(|visit| visit.chunk).collect();
-                    // What each buffer holds as the pass goes on, and whether it was visited there.
+                    // What each buffer holds during the pass, and the turn in which its chunk was visited.
                     let mut there: Vec<_> = held.iter().map(|chunk| (*chunk, None)).collect();
                     for (turn, visit) in visits.iter().enumerate() {
                         let (chunk, visited) = there[visit.buffer];

@@ -1,5 +1,6 @@
-//! Seeding from rows that pass through the device: draw weights are totals of ranges of rows here, and a label a row there
-//! (`kernels/stream.cu`). Rows are drawn from host memory: of a range, one look at its rows says which.
+//! Seeding from rows that stream through the device. The host has the totals of the draw weights of ranges of rows. The device
+//! has one label for each row (`kernels/stream.cu`). Rows are drawn from host memory: the totals say which range has the row,
+//! and then the host looks through this range once.
 
 use super::Stream;
 use crate::backend::chunking::range_rows;
@@ -17,37 +18,37 @@ use crate::prepare::Prepared;
 use crate::reference;
 use crate::tile::WeightScale;
 
-/// Threads of a block of `potentials`, and candidates that there are kernels for.
+/// Threads of a block of `potentials`, the numbers of candidates that it is compiled for, and the largest of them.
 const THREADS: u32 = 128;
 const CANDIDATES: [usize; 3] = [0, 4, 8];
 const MOST_AT_ONCE: usize = 8;
 
-/// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
+/// Draw weights of the rows. They are `w^` before the first centroid is taken, and integer distances afterwards.
 pub struct StreamedSeeds<T> {
     weights: Option<WeightScale>,
-    /// Of the integer distances, once a centroid was taken.
+    /// The scale of the integer distances, once a centroid was taken.
     scale: DistanceScale,
     n: usize,
     d: usize,
     ranges: Ranges,
-    /// The centroids taken, row-major: here and on the device.
+    /// The centroids taken so far, row-major: on the host (`taken`) and on the device (`seeds`).
     taken: Vec<T>,
     seeds: Buffer<T>,
-    /// Of these, how many the labels know of: all, or all but the last.
+    /// How many of these the labels take into account: all, or all but the last.
     known: usize,
-    /// Total draw weight of each range; nothing as long as all rows weigh the same.
+    /// The total draw weight of each range. Empty while all rows weigh the same.
     totals: Vec<u128>,
-    /// The candidates of the last trials, and the totals that each would leave.
+    /// The candidates of the last trials, and the totals of the ranges under each candidate.
     trial: Option<(Vec<T>, Vec<Vec<u128>>)>,
 }
 
-/// The ranges of all chunks.
+/// The ranges of all chunks. No range lies in two chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ranges {
     rows: usize,
     n: usize,
     chunk: usize,
-    /// Of a chunk: of all but the last.
+    /// The ranges of every chunk except the last, which may have fewer.
     per_chunk: usize,
 }
 
@@ -57,7 +58,7 @@ impl Ranges {
         Self { rows, n, chunk, per_chunk: chunk.div_ceil(rows) }
     }
 
-    /// How many there are before this row of a chunk's beginning.
+    /// The number of ranges before a chunk. `first`: the first row of the chunk.
     fn before(&self, first: usize) -> usize {
         first / self.chunk * self.per_chunk
     }
@@ -94,22 +95,22 @@ struct PotentialsArgument {
     base: u32,
 }
 
-/// What errors call the seeds, and the totals of ranges of rows.
+/// The names of the seeds, and of the totals of ranges, in errors.
 const SEEDS: &str = "the seeds";
 const TOTALS: &str = "the totals of the draws";
 
-/// A range of rows, and what is left of a target there.
+/// The range of rows that a target falls in, and the rest of the target within this range.
 struct Drawn<T> {
     first: usize,
     target: u128,
     values: Vec<T>,
     weights: Vec<f64>,
-    /// Of each row, the number of its nearest seed.
+    /// For each row, the number of its nearest seed.
     labels: Vec<u32>,
 }
 
 impl<T: Float + Plain> StreamedSeeds<T> {
-    /// Makes every row's draw weight its `w^`; `k` centroids may be taken.
+    /// Sets the draw weight of every row to its `w^`. Up to `k` centroids may be taken.
     pub fn start(stream: &Stream<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
         let (n, d, queue) = (stream.n(), stream.d(), stream.queue());
         let ranges = Ranges::new(n, stream.chunk_rows());
@@ -143,7 +144,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         Ok(self.rows(stream, labels, &[target])?[0].0)
     }
 
-    /// For each candidate (`(m, d)`, row-major), by how much it would lower the total.
+    /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
     pub fn gains(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<u128>> {
         let totals = self.pass(stream, labels, candidates)?;
         let sums: Vec<u128> = memory::collected(totals.iter().map(|totals| totals.iter().sum()), TOTALS)?;
@@ -161,10 +162,11 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         Ok((candidates, gains))
     }
 
-    /// Takes a centroid: draw weights become integer distances to the nearest one taken, in this scale. Returns the total. That
-    /// which was taken last may be taken again.
+    /// Takes a centroid. The draw weights become integer distances, in this scale, to the nearest centroid taken so far.
+    /// Returns their total. The centroid that was taken last may be taken again.
     ///
-    /// One of the last trials' candidates needs no pass, if the scale is theirs: the next one will take it.
+    /// If the centroid is one of the candidates of the last trials, and their scale is the same, this needs no pass. The next
+    /// pass will take the centroid.
     pub fn take(
         &mut self,
         stream: &Stream<'_, T>,
@@ -198,11 +200,12 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         Ok(self.total())
     }
 
-    /// One pass: the labels come to know all seeds taken. Returns the totals of all ranges, then those under each candidate.
+    /// Makes one pass. Afterwards the labels take all seeds into account. Returns the totals of all ranges, and then those
+    /// under each candidate.
     fn pass(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<Vec<u128>>> {
         let (queue, d, m, all) = (stream.queue(), self.d, candidates.len() / self.d, self.ranges.count());
         let totals: Buffer<u128> = queue.zeros((1 + m) * all, TOTALS)?;
-        // Groups of candidates, each with a kernel that is made for at least so many.
+        // Groups of candidates. Each group has a kernel that is compiled for at least as many candidates.
         let mut groups = Vec::new();
         for first in (0..m.max(1)).step_by(MOST_AT_ONCE) {
             let here = (m - first).min(MOST_AT_ONCE);
@@ -220,7 +223,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         stream.visit(|chunk| {
             let count = chunk.rows.n.div_ceil(self.ranges.rows);
             for (first, here, points, kernel, resident) in &groups {
-                // Only the first group finds that a seed was not taken yet.
+                // Only the first group takes the last seed. For the other groups it is taken already.
                 let before = if *first == 0 { self.known as u32 } else { known };
                 let split = (*resident).div_ceil(count as u32).min(self.ranges.rows.div_ceil(THREADS as usize) as u32);
                 let argument = PotentialsArgument {
@@ -240,8 +243,9 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                     base: u32::from(*first == 0),
                 };
                 let blocks = (count as u32 * split).min(*resident);
-                // SAFETY: `Potentials`; there is a label a row and a total a range and candidate, the seeds have room for all that
-                // are taken, and the points are as many as the kernel is made for.
+                // SAFETY: the argument mirrors `Potentials`. Each row has a label. Each range has a total for each candidate.
+                // The seeds buffer has room for all seeds that are taken. There are as many points as the kernel is compiled
+                // for.
                 unsafe { queue.launch(*kernel, blocks, THREADS, 0, &argument)? };
             }
             Ok(())
@@ -250,7 +254,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         memory::try_collected(totals.to_vec()?.chunks_exact(all).map(|totals| memory::copied(totals, TOTALS)), TOTALS)
     }
 
-    /// The rows that targets draw, and their values.
+    /// The rows that the targets draw: their numbers and their values.
     fn rows(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<Vec<(u64, Vec<T>)>> {
         let drawn = targets.iter().map(|&target| self.range_of(stream, labels, target));
         let drawn = memory::try_collected(drawn, SEEDS)?;
@@ -260,13 +264,13 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         for_each_task(&mut workers, drawn.iter().zip(&mut found), |(), (drawn, (row, values)): (_, &mut (u64, Vec<T>))| {
             let place = self.place_of(drawn);
             *row = (drawn.first + place) as u64;
-            // There is room for a row.
+            // There is room for the values of one row.
             values.extend_from_slice(&drawn.values[place * self.d..][..self.d]);
         });
         Ok(found)
     }
 
-    /// The range in which the running total first exceeds the target, and its rows.
+    /// The range in which the running total first exceeds the target, with its rows.
     fn range_of(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, mut target: u128) -> Result<Drawn<T>> {
         let mut rows = target as usize..target as usize + 1;
         if self.totals.is_empty() {
@@ -285,14 +289,14 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         Ok(Drawn { first: rows.start, target, values, weights, labels })
     }
 
-    /// The first of these rows whose running total exceeds what is left of the target.
+    /// The first of these rows whose running total exceeds the rest of the target.
     fn place_of(&self, drawn: &Drawn<T>) -> usize {
         let mut left = drawn.target;
         for (place, (x, &w)) in drawn.values.chunks_exact(self.d).zip(&drawn.weights).enumerate() {
             let weight = if self.taken.is_empty() {
                 self.weights.map_or(1, |scale| scale.integer(w) as u128)
             } else {
-                // What the labels know, and the one that they do not know yet.
+                // The nearest seed is the one that the label names, or a seed that the labels do not take into account yet.
                 let own = drawn.labels.get(place).map(|&label| label as usize);
                 let seeds = own.into_iter().chain(self.known..self.taken.len() / self.d);
                 let near = seeds.map(|seed| reference::distance(x, &self.taken[seed * self.d..][..self.d]));

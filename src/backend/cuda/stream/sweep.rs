@@ -1,4 +1,4 @@
-//! One pass: lanes that send, and the calling thread that computes on what has arrived.
+//! One pass: lanes send chunks, and the calling thread queues kernels for the chunks that have arrived.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,31 +13,31 @@ use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
 
-/// One pass over the chunks, as its threads share it.
+/// The state of one pass over the chunks. Its threads share it.
 pub struct Sweep<'s, 'a, T> {
     carrier: &'s Carrier<'s, 'a, T>,
     events: &'s [Events],
     places: Vec<RowsPlace>,
     visits: &'s [Visit],
-    /// Each with the visit that it is for, in the order of the visits.
+    /// The tasks, each with the number of its visit, in the order of the visits.
     tasks: Vec<(usize, Task)>,
-    /// The first task that nobody has taken.
+    /// The next task that a lane can take.
     next: AtomicUsize,
     progress: Mutex<Progress>,
     changed: Condvar,
 }
 
 struct Progress {
-    /// Visits whose kernels are queued.
+    /// The number of visits whose kernels are queued.
     visited: usize,
-    /// Of each visit, the tasks that are not sent yet.
+    /// For each visit, the number of tasks that are not sent yet.
     left: Vec<usize>,
-    /// Whether somebody failed: nobody needs the rest.
+    /// Whether a thread failed. Then no thread needs to go on.
     stopped: bool,
 }
 
 impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
-    /// `rows`: those of a chunk.
+    /// Cuts the chunks that must be sent into tasks. `rows` gives the rows of a chunk.
     pub fn new(
         carrier: &'s Carrier<'s, 'a, T>,
         events: &'s [Events],
@@ -58,8 +58,8 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
         Ok(Self { carrier, events, places, visits, tasks, next: AtomicUsize::new(0), progress, changed: Condvar::new() })
     }
 
-    /// Sends what has to be sent by so many lanes at most, and calls `compute` visit by visit: what it puts into the queue finds
-    /// the chunk in its buffer.
+    /// Sends the missing chunks with at most `lanes` lanes, and calls `compute` for each visit. Work that `compute` puts into
+    /// the queue can use the chunk in its buffer.
     pub fn run(
         &self,
         queue: &Queue,
@@ -73,20 +73,20 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
         let lanes = lanes.min(self.tasks.len()).min(self.events[0].arrived.len());
         let mine = staging.take(&queue.gpu)?;
         std::thread::scope(|scope| {
-            // Whatever happens here, those who wait are told.
+            // On every way out of this scope, waiting threads are told to stop.
             let _guard = StopOnDrop(self);
             let thread = || std::thread::Builder::new().name("stream".into());
             let refused =
                 |error: std::io::Error| KMeansError::Device { what: "starting a thread".into(), reason: error.to_string() };
             let mut helpers = vec![thread().spawn_scoped(scope, move || self.send(mine, 0)).map_err(refused)?];
-            // Where there is no further lane or thread, the others do the work.
+            // If there is no further lane or thread, the other threads do its work.
             let help = |lane| staging.try_take(&queue.gpu).map_or(Ok(()), |borrowed| self.send(borrowed, lane));
             helpers.extend((1..lanes).map_while(|lane| thread().spawn_scoped(scope, move || help(lane)).ok()));
             let computed = self.compute_all(queue, &mut compute);
             if computed.is_err() {
                 self.stop();
             }
-            // If a lane failed, that is why there was nothing to compute on.
+            // The error of a lane comes first, because it stopped the computation too.
             helpers.into_iter().map(join).fold(Ok(()), Result::and).and(computed)
         })
     }
@@ -95,7 +95,7 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `enough` says so. Returns whether to go on.
+    /// Waits until `enough` returns true or the pass is stopped. Returns whether to go on.
     fn wait(&self, enough: impl Fn(&Progress) -> bool) -> bool {
         let waiting = |progress: &mut Progress| !progress.stopped && !enough(progress);
         let progress = self.changed.wait_while(self.progress(), waiting).unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +107,7 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
         self.changed.notify_all();
     }
 
-    /// Visit by visit.
+    /// Calls `compute` for each visit, once its chunk has arrived.
     fn compute_all(&self, queue: &Queue, compute: &mut impl FnMut(&Visit) -> Result<()>) -> Result<()> {
         let failed = failed("a pass over chunks");
         for (turn, visit) in self.visits.iter().enumerate() {
@@ -116,7 +116,7 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
                 if !self.wait(|progress| progress.left[turn] == 0) {
                     return Ok(());
                 }
-                // Of lanes that sent nothing there since the last time, the event is long past.
+                // If a lane sent nothing to this buffer since the last time, its event is long past.
                 events.arrived.iter().try_for_each(|arrived| queue.stream.wait(arrived)).map_err(&failed)?;
             }
             compute(visit)?;
@@ -127,11 +127,11 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
         Ok(())
     }
 
-    /// By one lane: takes tasks until there are none; returns when what it sent has arrived.
+    /// The work of one lane: takes tasks until there are none. Returns when everything that it sent has arrived.
     fn send(&self, mut borrowed: BorrowedLane<'_>, lane: usize) -> Result<()> {
         let guard = StopOnPanic(self);
         let done = self.send_all(borrowed.lane(), lane);
-        // Errors of the copies themselves come to light here.
+        // The wait reports the errors of the copies themselves.
         let done = done.and(borrowed.lane().queue.wait());
         if done.is_err() {
             self.stop();
@@ -152,11 +152,12 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
                 if stopped {
                     return Err(KMeansError::Device { what: "a pass over chunks".into(), reason: "it was stopped".into() });
                 }
-                // What reads the buffer, or made it, comes first.
+                // The work that made the buffer, or last read it, must be done first.
                 queue.stream.wait(&events.done).map_err(failed("a pass over chunks"))
             };
-            // SAFETY: the buffer has room for a chunk's rows and lives as long as the stream, whose passes end with their lanes;
-            // its last readers were waited for; the next ones wait for `arrived`, and no two tasks write to the same place.
+            // SAFETY: the buffer has room for the rows of a chunk. It lives as long as the stream, and a pass of the stream
+            // ends only when its lanes have ended. `ready` waits for its last readers, and the next readers wait for `arrived`.
+            // No two tasks write to the same place.
             let sent = unsafe { self.carrier.send(lane, &mut piece, task, self.places[visit.buffer], ready) };
             if stopped {
                 return Ok(());
@@ -174,7 +175,7 @@ impl<'s, 'a, T: Float + Plain> Sweep<'s, 'a, T> {
     }
 }
 
-/// Lets nobody wait for ever for who has left.
+/// Stops the pass when it is dropped, so that no thread waits for ever for one that has ended.
 struct StopOnDrop<'s, 'w, 'a, T: Float + Plain>(&'s Sweep<'w, 'a, T>);
 
 impl<T: Float + Plain> Drop for StopOnDrop<'_, '_, '_, T> {
@@ -183,7 +184,7 @@ impl<T: Float + Plain> Drop for StopOnDrop<'_, '_, '_, T> {
     }
 }
 
-/// The same for who leaves by a panic.
+/// The same, but only if the thread panics.
 struct StopOnPanic<'s, 'w, 'a, T: Float + Plain>(&'s Sweep<'w, 'a, T>);
 
 impl<T: Float + Plain> Drop for StopOnPanic<'_, '_, '_, T> {

@@ -1,12 +1,13 @@
-//! How large the tables of the papers' systems are, and the blocks that hold them.
+//! The sizes of the tables of the papers' systems, and of the blocks that hold them.
 
-/// Bytes of a block's tables that let two blocks share a multiprocessor.
+/// If the tables of a block have at most this many bytes, two blocks fit on one SM.
 pub const FIT_BYTES: usize = 100 << 10;
-/// Bytes of tables in device memory, at most.
+/// The most bytes of tables in device memory.
 pub const MOST_SCRATCH: usize = 1 << 30;
-/// Static shared memory of `kernels/sum_features.cu`: labels of a tile.
+/// Bytes of static shared memory of `kernels/sum_features.cu`: the labels of a tile.
 const TILE_LABELS: usize = 2 << 10;
-/// Rows that a sum with four loads under way takes turns over: a quarter of a tile.
+/// The most rows that the threads of one column take at a time. Each thread has four loads in flight, so this is a quarter of a
+/// tile.
 const MOST_POINTS: u32 = 128;
 
 /// What the sizes depend on.
@@ -14,7 +15,7 @@ const MOST_POINTS: u32 = 128;
 pub struct Shape {
     pub d: usize,
     pub k: usize,
-    /// Columns of the sums: the features, and the mass.
+    /// Columns of the sums: the features, and the mass if there are weights.
     pub columns: usize,
     /// Limbs of a sum.
     pub limbs: usize,
@@ -24,50 +25,51 @@ pub struct Shape {
     pub shared: usize,
 }
 
-/// Tables of a block of so many threads.
+/// The tables of a block, and its number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tables {
     pub threads: u32,
-    /// Bytes of dynamic shared memory, whether or not a block may have them.
+    /// Bytes of dynamic shared memory that the tables need. This may be more than a block may have.
     pub shared: usize,
     /// Bytes of the tables alone.
     pub bytes: usize,
 }
 
 impl Tables {
-    /// The largest block whose tables let another one run beside it, or else 32 threads.
+    /// The largest block that leaves room for a second block on the SM. If there is none, 32 threads.
     fn of(bytes: impl Fn(usize) -> usize) -> Self {
         let threads = [256, 128, 64].into_iter().find(|&threads| bytes(threads) <= FIT_BYTES).unwrap_or(32);
         Self { threads: threads as u32, shared: bytes(threads), bytes: bytes(threads) }
     }
 
-    /// Whether they fit in shared memory.
+    /// Whether the tables fit in shared memory.
     pub fn fits(&self, shape: &Shape) -> bool {
         self.shared <= shape.shared.saturating_sub(TILE_LABELS)
     }
 }
 
-/// Sums of a table.
+/// The number of sums in a table.
 pub fn cells(shape: &Shape) -> usize {
     shape.k.saturating_mul(shape.columns).saturating_mul(shape.limbs)
 }
 
-/// Sums and counts of a group's table (`kernels/sum_groups.cu`).
+/// The number of sums and counts in the table of one group (`kernels/sum_groups.cu`).
 pub fn entries(shape: &Shape) -> usize {
     cells(shape).saturating_add(shape.k)
 }
 
-/// Bytes of all centroids in shared memory, and their half squares.
+/// Bytes of all centroids and their half squares in shared memory.
 pub fn table(shape: &Shape, width: usize) -> usize {
     shape.k.next_multiple_of(4).saturating_mul((width + 1) * 4)
 }
 
-/// Bytes of a block's sums and counters, added to by atomics.
+/// Bytes of the sums and counters of a block. Threads add to them by atomics.
 pub fn block_sums(shape: &Shape) -> usize {
     cells(shape).saturating_mul(8).saturating_add(shape.k.saturating_mul(4))
 }
 
-/// `kernels/sum_features.cu`: tables, rows at a time, columns of a block.
+/// Settings of `kernels/sum_features.cu`: the tables, the rows that a block takes at a time (`points`), and the columns of a
+/// block (`chunk`).
 #[derive(Debug, Clone, Copy)]
 pub struct Features {
     pub tables: Tables,
@@ -86,17 +88,18 @@ pub fn features(shape: &Shape) -> Features {
     Features { tables, points, chunk: (tables.threads / points) as usize }
 }
 
-/// `kernels/sum_merge.cu`.
+/// The tables of `kernels/sum_merge.cu`.
 pub fn merge(shape: &Shape) -> Tables {
     Tables::of(|threads| cells(shape).saturating_mul(threads * 8))
 }
 
-/// `mass_private` of `kernels/mass.cu`.
+/// The tables of `mass_private` in `kernels/mass.cu`.
 pub fn private(shape: &Shape) -> Tables {
     Tables::of(|threads| shape.k.saturating_mul(threads * 4))
 }
 
-/// `kernels/assign_fused.cu`: tables and tile, rows at a time, exclusive sums.
+/// Settings of `kernels/assign_fused.cu`: the tables with the tile, the rows that a block takes at a time, and the number of
+/// slots. A slot is a set of sums that only one thread adds to.
 pub fn fused(shape: &Shape) -> (Tables, u32, usize) {
     let split = |threads: usize| match shape.columns.next_power_of_two() {
         across if across <= threads => (threads / across, threads),

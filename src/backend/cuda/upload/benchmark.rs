@@ -1,4 +1,4 @@
-//! How fast uploads are, beside what the bus can carry: for benches (feature `bench`).
+//! Measures the speed of uploads, and what the bus can carry. For benches (feature `bench`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::tile::Part;
 
-/// Bytes a second of copies from pinned memory to the device, 256 MiB each: what an upload can reach.
+/// Bytes per second of copies of 256 MiB from pinned memory to the device. An upload cannot be faster.
 fn pinned_ceiling(queue: &Queue) -> Result<f64> {
     const BYTES: usize = 256 << 20;
     const COPIES: usize = 8;
@@ -21,7 +21,7 @@ fn pinned_ceiling(queue: &Queue) -> Result<f64> {
     let mut copy = |times: usize| -> Result<f64> {
         let start = Instant::now();
         for _ in 0..times {
-            // SAFETY: the target has room, belongs to this queue and outlives the wait.
+            // SAFETY: the target has room, belongs to this queue and lives until after the wait.
             unsafe { source.send(queue, &strips) }?;
         }
         queue.wait()?;
@@ -31,10 +31,10 @@ fn pinned_ceiling(queue: &Queue) -> Result<f64> {
     Ok((COPIES * BYTES) as f64 / copy(COPIES)?)
 }
 
-/// Times uploads of the same rows, and the ceiling beside them.
+/// Measures the time of repeated uploads of the same rows, and the speed of copies from pinned memory.
 ///
-/// Without a plan it is the upload of a fit. `(bytes of one upload, seconds of each, bytes a second of pinned memory)`; the
-/// first upload also pins memory.
+/// Without a plan it measures the upload that a fit does. Returns `(bytes of one upload, seconds of each upload, bytes per
+/// second from pinned memory)`. The first upload also pins memory.
 pub fn upload_benchmark<T: Float + Plain>(
     ordinal: u32,
     parts: &[Part<'_, T>],

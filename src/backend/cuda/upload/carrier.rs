@@ -1,4 +1,4 @@
-//! One task on its way: from host memory into a slot, and from the slot to its place on the device.
+//! Carries out one task: fills a slot from host memory, and sends the slot to its place on the device.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use super::tasks::{Source, Task, What, strips};
 use crate::error::Result;
 use crate::float::Float;
 
-/// Rows as they lie on the host, and how they travel.
+/// Rows on the host, and how they are sent.
 pub struct Carrier<'u, 'a, T> {
     sources: &'u [Source<'a, T>],
-    /// Bytes of a slot that are used.
+    /// The bytes of a slot that are used.
     slot: usize,
     weighted: bool,
-    /// Where there are blocks.
+    /// The kernel that turns rows into columns. Set if there are blocks.
     transpose: Option<Kernel>,
 }
 
@@ -33,18 +33,18 @@ struct TransposeArgument {
     tiles_across: u32,
 }
 
-/// Values of the kernel's tile, and threads of its blocks.
+/// The base-2 logarithm of the values in a tile of this kernel, and the threads of its blocks.
 const TILE_LOG: u32 = 10;
 const TILE_THREADS: u32 = 256;
 
-/// Where a task goes, and what it waits for before it is sent.
+/// Where a task goes, and the function that waits until the place is free.
 struct Destination<R> {
     place: RowsPlace,
     ready: R,
 }
 
 impl RowsPlace {
-    /// Of feature `f` of a row.
+    /// The address of feature `f` of a row.
     fn value<T>(&self, f: usize, row: usize) -> u64 {
         self.x + ((f * self.stride + row) * size_of::<T>()) as u64
     }
@@ -62,7 +62,7 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         Ok(Self { sources, slot, weighted, transpose })
     }
 
-    /// What sends kept rows `rows`, counted over all sources, to device rows from 0 on.
+    /// The tasks that send kept rows `rows`, counted over all sources, to the device rows from 0 on.
     pub fn tasks(&self, rows: Range<usize>) -> Result<Vec<Task>> {
         let mut all = Vec::new();
         for (index, source) in self.sources.iter().enumerate() {
@@ -72,12 +72,12 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         Ok(all)
     }
 
-    /// Fills a slot of the lane, waits by `ready` for the place to be free, and sends the slot there. `piece` is the lane's device
-    /// memory for rows as they lay on the host.
+    /// Fills a slot of the lane, calls `ready` to wait until the place is free, and sends the slot there. `piece` is device
+    /// memory of the lane. It holds row-major rows until they are turned into columns.
     ///
     /// # Safety
-    /// Once `ready` has returned, and until the lane was waited for or an event behind the copies was, the place has room for the
-    /// task's rows and is written to by nobody else.
+    /// The place has room for the rows of the task. Nobody else writes to it after `ready` has returned, until the caller has
+    /// waited for the lane or for an event after the copies.
     pub unsafe fn send(
         &self,
         lane: &mut Lane,
@@ -87,7 +87,7 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         ready: impl FnOnce(&Queue) -> Result<()>,
     ) -> Result<()> {
         let to = Destination { place, ready };
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe {
             match &task.what {
                 What::Columns(range) => self.send_columns(lane, task, range, to),
@@ -98,7 +98,7 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
     }
 
     /// # Safety
-    /// As for `send`.
+    /// The same as for `send`.
     unsafe fn send_columns<R: FnOnce(&Queue) -> Result<()>>(
         &self,
         lane: &mut Lane,
@@ -111,12 +111,12 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         (to.ready)(queue)?;
         let at = |value: usize| to.place.value::<T>(0, task.to + value);
         let strips = strips::<T>(range, task.rows.len(), to.place.stride, at);
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe { slot.send(queue, &strips) }
     }
 
     /// # Safety
-    /// As for `send`.
+    /// The same as for `send`.
     unsafe fn send_weights<R: FnOnce(&Queue) -> Result<()>>(
         &self,
         lane: &mut Lane,
@@ -129,12 +129,12 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         (to.ready)(queue)?;
         let width = rows.len() * size_of::<f64>();
         let at = to.place.weight(task.to + rows.start - task.rows.start);
-        // SAFETY: the caller's: there is a weight a row.
+        // SAFETY: the caller promises that each row has a weight.
         unsafe { slot.send(queue, &[Strips { from: 0, width, count: 1, to: at, pitch: width }]) }
     }
 
     /// # Safety
-    /// As for `send`.
+    /// The same as for `send`.
     unsafe fn send_rows<R: FnOnce(&Queue) -> Result<()>>(
         &self,
         lane: &mut Lane,
@@ -155,8 +155,8 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         (to.ready)(queue)?;
         let width = len * size_of::<T>();
         let strips = Strips { from: 0, width, count: 1, to: piece.at(), pitch: width };
-        // SAFETY: the piece has room (asserted) and is freed in the order of this queue, which also runs the kernel that reads
-        // it.
+        // SAFETY: the piece has room (asserted). It is freed in the order of this queue. The kernel that reads it runs in this
+        // queue too.
         unsafe { slot.send(queue, &[strips]) }?;
 
         let log_width = features.len().next_power_of_two().trailing_zeros().min(5);
@@ -171,8 +171,8 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
             log_width,
             tiles_across,
         };
-        // SAFETY: the argument mirrors the kernel's; it reads `rows * width` values of the piece, and writes those rows of
-        // those columns of the matrix, which is the caller's promise.
+        // SAFETY: the argument mirrors the kernel's. The kernel reads `rows * width` values of the piece, and writes these rows
+        // of these columns of the matrix. The caller promises room for them.
         unsafe { queue.launch(transpose, tiles_across * tiles_down, TILE_THREADS, 0, &argument) }
     }
 }

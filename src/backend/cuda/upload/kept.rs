@@ -1,4 +1,4 @@
-//! The rows of a part that take part, gathered from wherever they lie.
+//! Gathers the kept rows of a part, wherever they are in memory.
 
 use std::ops::Range;
 
@@ -6,16 +6,16 @@ use crate::error::Result;
 use crate::memory;
 use crate::tile::Selection;
 
-/// The rows of a part that take part, in an order that can be entered anywhere.
+/// The kept rows of a part. Each of them can be found directly by its number.
 pub struct Kept {
     selection: Selection,
     n_rows: usize,
     pub count: usize,
-    /// Kept rows before each run of `RUN` rows; empty where every row is kept.
+    /// The number of kept rows before each run of `RUN` rows. Empty if every row is kept.
     before: Vec<usize>,
 }
 
-/// Rows from one entry of [`Kept::before`] to the next.
+/// The rows between two entries of [`Kept::before`].
 const RUN: usize = 4096;
 
 impl Kept {
@@ -33,13 +33,13 @@ impl Kept {
         Ok(kept)
     }
 
-    /// Which of rows `64 * index` to `64 * index + 63` are kept, the first in the lowest bit.
+    /// Which of the rows `64 * index` to `64 * index + 63` are kept. The lowest bit is the first row.
     fn word(&self, index: usize) -> u64 {
         let rows = index * 64..(index * 64 + 64).min(self.n_rows);
         rows.rev().fold(0, |word, row| word << 1 | u64::from(self.selection.contains(row)))
     }
 
-    /// The row that is kept row `kept`.
+    /// The row number, in the part, of the kept row with number `kept`.
     pub fn row(&self, kept: usize) -> usize {
         assert!(kept < self.count, "kept row {kept} of {}", self.count);
         if self.before.is_empty() {
@@ -57,8 +57,8 @@ impl Kept {
         }
     }
 
-    /// Copies kept rows `kept`, each of `width` values, to `out`. `slices` gives the values of a range of rows, each slice with
-    /// the place of its first row in the range.
+    /// Copies kept rows `kept`, each of `width` values, to `out`. `slices` gives the values of a range of rows as slices. Each
+    /// slice comes with the place of its first row in the range.
     pub fn gather<'v, V: Copy + 'v, S: Iterator<Item = (usize, &'v [V])>>(
         &self,
         kept: Range<usize>,
@@ -80,13 +80,13 @@ impl Kept {
             let row = first + at;
             let last = row + values.len() / width - 1;
             for index in row / 64..=last / 64 {
-                // The kept rows of this word that lie in the slice.
+                // The kept rows of this word that are in the slice.
                 let mut word = self.word(index) & u64::MAX << (row.max(index * 64) % 64);
                 if index == last / 64 {
                     word &= u64::MAX >> (63 - last % 64);
                 }
                 while word != 0 {
-                    // Neighbours go together.
+                    // Neighbouring kept rows are copied together.
                     let skipped = word.trailing_zeros() as usize;
                     let together = ((word >> skipped).trailing_ones() as usize).min(kept.len() - filled);
                     let values = &values[(index * 64 + skipped - row) * width..][..together * width];
@@ -102,7 +102,7 @@ impl Kept {
     }
 }
 
-/// `0..len` in ranges of at most `step` (at least 1).
+/// Cuts `0..len` into ranges of at most `step` (at least 1).
 pub fn cut(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     let step = step.max(1);
     (0..len).step_by(step).map(move |start| start..(start + step).min(len))
@@ -112,7 +112,7 @@ pub fn cut(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
 pub mod tests {
     use super::*;
 
-    /// Bit i is set for two rows of three, but for long runs that are all kept or all left out.
+    /// Keeps about two rows of three, except for long runs that are all kept or all left out.
     pub fn selection(n: usize, salt: u64) -> Selection {
         let mut bits = vec![0u64; n.div_ceil(64)];
         for i in 0..n {
@@ -138,7 +138,7 @@ pub mod tests {
                 for (width, step) in [(1, n), (1, 37), (3, 70), (3, 64)] {
                     let values: Vec<u32> = (0..(n * width) as u32).collect();
                     let blocks: Vec<_> = values.chunks(step * width).map(|values| (values, values.len() / width)).collect();
-                    // The slices of a range, as a view gives them.
+                    // The slices of a range of rows, in the form in which a view gives them.
                     let slices = |range: Range<usize>| {
                         blocks
                             .iter()

@@ -1,4 +1,4 @@
-//! Lanes: streams with pinned memory of their own, kept for the life of the process, since pinning is slow.
+//! Lanes: streams, each with its own pinned memory. Pinning is slow, so lanes are kept until the process ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -7,12 +7,12 @@ use super::super::device::{Gpu, Queue};
 use super::pinned::Pinned;
 use crate::error::Result;
 
-/// How an upload is cut up.
+/// The number of lanes of an upload, and the size of their slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UploadPlan {
-    /// Lanes, each with a thread.
+    /// The number of lanes. Each has a thread.
     pub lanes: usize,
-    /// Bytes of a slot: a copy takes some microseconds to start, and a slot this long on the bus.
+    /// Bytes of a slot. They should be many, because each copy takes some microseconds to start.
     pub slot: usize,
 }
 
@@ -24,8 +24,8 @@ impl Default for UploadPlan {
 }
 
 impl UploadPlan {
-    /// Less of everything for less data: a small upload stays on the calling thread, and the bus does not wait long for the
-    /// first slot of a middling one.
+    /// The plan for `bytes` bytes: fewer lanes and smaller slots for less data. So a small upload stays on the calling thread,
+    /// and with a medium one the bus does not wait long for the first slot.
     pub fn for_bytes(self, bytes: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let lanes = (bytes / (2 * self.slot).min(1 << 20)).min(self.lanes).min(processors).max(1);
@@ -34,7 +34,7 @@ impl UploadPlan {
     }
 }
 
-/// A GPU's lanes: made when they are first needed, and kept.
+/// The lanes of a GPU. Each is made when it is first needed, and then kept.
 pub struct Staging {
     pub plan: UploadPlan,
     lanes: Mutex<Lanes>,
@@ -47,7 +47,7 @@ struct Lanes {
     made: usize,
 }
 
-/// A stream and two slots, made when they are first needed.
+/// A stream and two slots. Each slot is made when it is first needed.
 pub struct Lane {
     pub queue: Queue,
     bytes: usize,
@@ -56,7 +56,7 @@ pub struct Lane {
     last: usize,
 }
 
-/// A lane that returns to the others when dropped, with nothing under way.
+/// A lane that is given back when it is dropped. By then nothing is under way in it.
 pub struct BorrowedLane<'s> {
     staging: &'s Staging,
     lane: Option<Lane>,
@@ -67,14 +67,14 @@ impl Staging {
         Self { plan, lanes: Mutex::default(), returned: Condvar::new() }
     }
 
-    /// The process's lanes for this GPU.
+    /// The lanes of this process for this GPU.
     pub fn of(gpu: &Gpu) -> Arc<Self> {
         static ALL: OnceLock<Mutex<HashMap<u32, Arc<Staging>>>> = OnceLock::new();
         let mut all = ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(gpu.ordinal).or_insert_with(|| Arc::new(Self::new(UploadPlan::default()))).clone()
     }
 
-    /// A lane; waits for one while other fits have them all. Who has one never waits for another.
+    /// Takes a lane. If other fits have all lanes, it waits for one. A thread that has a lane must never wait for another.
     pub fn take(&self, gpu: &Arc<Gpu>) -> Result<BorrowedLane<'_>> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -85,7 +85,7 @@ impl Staging {
         }
     }
 
-    /// A lane, if one is free.
+    /// Takes a lane if one is free.
     pub fn try_take(&self, gpu: &Arc<Gpu>) -> Option<BorrowedLane<'_>> {
         self.free(&mut self.lanes.lock().unwrap_or_else(PoisonError::into_inner), gpu).ok().flatten()
     }
@@ -105,7 +105,7 @@ impl Staging {
 }
 
 impl Lane {
-    /// The slot that was not sent last, and the stream to send it by.
+    /// The slot that was not sent last, and the queue to send it with.
     pub fn next_slot(&mut self) -> Result<(&mut Pinned, &Queue)> {
         self.last = 1 - self.last;
         let slot = &mut self.slots[self.last];
@@ -126,7 +126,7 @@ impl BorrowedLane<'_> {
 impl Drop for BorrowedLane<'_> {
     fn drop(&mut self) {
         if let Some(lane) = self.lane.take() {
-            // An error means that the context is gone, and nothing is under way in it.
+            // An error means that the context no longer exists. Then nothing is under way.
             let _ = lane.queue.wait();
             self.staging.lanes.lock().unwrap_or_else(PoisonError::into_inner).idle.push(lane);
             self.staging.returned.notify_one();

@@ -1,4 +1,4 @@
-//! Pinned host memory, which a copy to the device reads by itself while the calling thread goes on.
+//! Pinned host memory. The GPU reads it by itself during a copy, while the calling thread goes on.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -10,14 +10,14 @@ use super::super::device::{Gpu, Plain, Queue, failed, refusal};
 use crate::error::Result;
 use crate::memory;
 
-/// How the memory is asked for. Write-combined memory (`CU_MEMHOSTALLOC_WRITECOMBINED`) stays out of the processor's caches;
-/// not measured to be better.
+/// The flags of the allocation. Write-combined memory (`CU_MEMHOSTALLOC_WRITECOMBINED`) stays out of the caches of the CPU. It
+/// was not faster in measurements.
 const HOST_FLAGS: u32 = 0;
 
-/// The widest step from one strip to the next that the driver takes (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`).
+/// The largest distance between two strips that the driver accepts (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`).
 const LARGEST_PITCH: usize = i32::MAX as usize;
 
-/// A buffer that is filled, sent and filled again. While a copy travels nobody sees its bytes.
+/// A buffer that is filled, sent and filled again. Nobody can access its bytes while a copy reads them.
 pub struct Pinned {
     address: NonNull<u8>,
     bytes: usize,
@@ -25,18 +25,18 @@ pub struct Pinned {
     arrived: CudaEvent,
     gpu: Arc<Gpu>,
 }
-// SAFETY: the memory belongs to this value alone, and calls that use it bind the context first.
+// SAFETY: the memory belongs to this value alone, and every call that uses it binds the context first.
 unsafe impl Send for Pinned {}
 
-/// Equally long runs of bytes, one behind the other in host memory, `pitch` bytes apart on the device.
+/// Runs of bytes of equal length. They are contiguous in host memory, and `pitch` bytes apart on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strips {
-    /// Where the first starts in the buffer, in bytes.
+    /// Where the first strip starts in the buffer, in bytes.
     pub from: usize,
-    /// Bytes of each.
+    /// The bytes of each strip.
     pub width: usize,
     pub count: usize,
-    /// Where the first goes on the device.
+    /// The address on the device of the first strip.
     pub to: u64,
     pub pitch: usize,
 }
@@ -53,15 +53,15 @@ impl Pinned {
             sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => missing(),
             _ => failed("pinning host memory")(error),
         };
-        // SAFETY: the context is current (making the event bound it); the memory is freed once, by `drop`.
+        // SAFETY: the context is current, because making the event bound it. `drop` frees the memory once.
         let address = unsafe { result::malloc_host(bytes, HOST_FLAGS) }.map_err(refused)?;
         let address = NonNull::new(address.cast()).ok_or_else(missing)?;
-        // SAFETY: the range was just allocated. Written once, the bytes are initialised whatever the driver left there.
+        // SAFETY: the range was just allocated. Writing it once initialises the bytes, whatever the driver left there.
         unsafe { address.write_bytes(0, bytes) };
         Ok(Self { address, bytes, arrived, gpu: gpu.clone() })
     }
 
-    /// Room for `len` values, of any content, once the last copy has left it.
+    /// Room for `len` values with undefined content. Waits until the last copy has arrived.
     pub fn values<T: Plain>(&mut self, len: usize) -> Result<&mut [T]> {
         assert!(
             len.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= self.bytes),
@@ -69,33 +69,34 @@ impl Pinned {
             self.bytes
         );
         self.arrived.synchronize().map_err(failed("the upload"))?;
-        // SAFETY: within the allocation (asserted), which is aligned to a page and initialised; any bits are a value (`Plain`);
-        // nothing else reads it: this borrow is exclusive, and the device is done (`send` leaves no copy that the event does
-        // not cover).
+        // SAFETY: the range is within the allocation (asserted), which is aligned to a page and initialised. Any bits are a
+        // valid value (`Plain`). Nothing else reads it: this borrow is exclusive, and the device is done, because the event
+        // covers every copy that `send` leaves under way.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.address.cast().as_ptr(), len) })
     }
 
-    /// Sends strips on their way, in the queue's order.
+    /// Starts the copies of the strips, in the order of the queue.
     ///
     /// # Safety
-    /// Every strip's place on the device is inside of a buffer that outlives the copies, and no work but the queue's own uses
-    /// it meanwhile.
+    /// On the device, every strip is inside a buffer that lives until the copies are done. Until then, only work of this queue
+    /// uses that place.
     pub unsafe fn send(&mut self, queue: &Queue, strips: &[Strips]) -> Result<()> {
         for Strips { from, width, count, .. } in strips {
             let end = width.checked_mul(*count).and_then(|bytes| bytes.checked_add(*from));
             assert!(end.is_some_and(|end| end <= self.bytes), "{count} strips of {width} at {from} in {} bytes", self.bytes);
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         let sent = unsafe { self.try_send(queue, strips) };
         if sent.is_err() {
-            // What was sent before the refusal may be under way, and no event was recorded for it.
+            // Copies that started before the error may be under way, and no event was recorded for them.
             let _ = queue.wait();
         }
         sent.map_err(failed("the upload"))
     }
 
     /// # Safety
-    /// As for `send`, which has checked that the strips are within the buffer; after an error, the queue must be waited for.
+    /// The same as for `send`, which has checked that the strips are within the buffer. After an error, the caller must wait
+    /// for the queue.
     unsafe fn try_send(&mut self, queue: &Queue, strips: &[Strips]) -> std::result::Result<(), DriverError> {
         self.gpu.context.bind_to_thread()?;
         let stream = queue.stream.cu_stream();
@@ -105,15 +106,15 @@ impl Pinned {
                 // SAFETY: `from` is within the allocation.
                 let source = unsafe { self.address.add(from) };
                 let copy = rectangle(source.as_ptr().cast(), strips);
-                // SAFETY: the source is within the buffer (checked) and stays until the event; the destination is the caller's
-                // promise.
+                // SAFETY: the source is within the buffer (checked), and stays until the event. The caller promises the
+                // destination.
                 unsafe { sys::cuMemcpy2DAsync_v2(&copy, stream) }.result()?;
                 continue;
             }
             for i in 0..count {
-                // SAFETY: within the allocation (checked), initialised, and only read until the event.
+                // SAFETY: the range is within the allocation (checked) and initialised. It is only read until the event.
                 let source = unsafe { std::slice::from_raw_parts(self.address.add(from + i * width).as_ptr(), width) };
-                // SAFETY: the destination is the caller's promise.
+                // SAFETY: the caller promises the destination.
                 unsafe { result::memcpy_htod_async(to + (i * pitch) as u64, source, stream) }?;
             }
         }
@@ -123,9 +124,9 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // An error means that the context is gone, and with it whatever would read the memory.
+        // An error means that the context no longer exists. Then no copy reads the memory.
         if self.arrived.synchronize().is_ok() {
-            // SAFETY: allocated by `malloc_host`, freed once, and no copy reads it any more.
+            // SAFETY: `malloc_host` allocated it. It is freed once, and no copy reads it any more.
             let _ = unsafe { result::free_host(self.address.as_ptr().cast()) };
         }
     }

@@ -1,4 +1,4 @@
-//! How the rows are cut into tasks, and where each goes.
+//! How rows are cut into tasks, and where each task goes.
 
 use std::ops::Range;
 
@@ -10,40 +10,41 @@ use crate::float::Float;
 use crate::memory;
 use crate::tile::Part;
 
-/// What errors call them.
+/// The name of the tasks in errors.
 pub const TASKS: &str = "the list of uploads";
 
-/// A part, and the place of its kept rows.
+/// A part, and the place of its kept rows among all kept rows.
 pub struct Source<'a, T> {
     part: Part<'a, T>,
     kept: Kept,
-    /// Its first kept row, counted over all parts.
+    /// The number of its first kept row, counted over all parts.
     first: usize,
 }
 
-/// What fills a slot, once.
+/// A piece of work that fills one slot once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
     pub source: usize,
-    /// Kept rows of the source that travel together.
+    /// The kept rows of the source that this task belongs to. Their columns are counted as one sequence of values.
     pub rows: Range<usize>,
-    /// The device row of the first of them.
+    /// The row on the device for the first of these rows.
     pub to: usize,
     pub what: What,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// Values of all columns of the rows, one column behind the other.
+    /// A range of the values of all columns of the rows, one column after the other.
     Columns(Range<usize>),
-    /// Kept rows of blocks, and which features of them: all, unless one row alone is more than a slot.
+    /// Kept rows of blocks, and a range of their features. The range has all features, unless a single row is larger than a
+    /// slot.
     Rows(Range<usize>, Range<usize>),
-    /// Weights of kept rows.
+    /// The weights of a range of kept rows.
     Weights(Range<usize>),
 }
 
 impl<'a, T: Float + Plain> Source<'a, T> {
-    /// All parts, their kept rows counted through.
+    /// The sources of all parts. Kept rows are numbered over all parts.
     pub fn all(parts: &[Part<'a, T>]) -> Result<Vec<Self>> {
         let mut first = 0;
         let source = |part: &Part<'a, T>| {
@@ -55,23 +56,24 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         memory::try_collected(parts.iter().map(source), TASKS)
     }
 
-    /// Kept rows of all sources.
+    /// The number of kept rows of all sources.
     pub fn count(sources: &[Self]) -> usize {
         sources.last().map_or(0, |last| last.first + last.kept.count)
     }
 
-    /// Which of its kept rows are among rows `all`, counted over all parts, and the place of the first of them there.
+    /// The kept rows of this source that are in `all`, which is counted over all parts. Also returns the place in `all` of the
+    /// first of them.
     pub fn overlap(&self, all: &Range<usize>) -> (Range<usize>, usize) {
         let (start, end) = (all.start.max(self.first), all.end.min(self.first + self.kept.count).max(self.first));
         (start.min(end) - self.first..end - self.first, start.min(end).saturating_sub(all.start))
     }
 
-    /// Whether its rows lie in row-major blocks.
+    /// Whether the rows are in row-major blocks.
     pub fn in_blocks(&self) -> bool {
         self.part.features.columns().is_none()
     }
 
-    /// What sends kept rows `rows` to device rows from `to` on, added to `all`.
+    /// Adds to `all` the tasks that send kept rows `rows` to the device rows from `to` on.
     pub fn tasks(
         &self,
         all: &mut Vec<Task>,
@@ -97,7 +99,7 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         Ok(())
     }
 
-    /// Values `range` of all columns of kept rows `rows`, one column behind the other.
+    /// Writes values `range` to `out`. The values are those of all columns of kept rows `rows`, one column after the other.
     pub fn fill_columns(&self, rows: &Range<usize>, range: &Range<usize>, out: &mut [T]) {
         let Some(columns) = self.part.features.columns() else { return };
         let (n, mut out) = (rows.len(), out);
@@ -112,7 +114,7 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         }
     }
 
-    /// Kept rows of blocks, row-major.
+    /// Writes the features `features` of kept rows `rows` of blocks to `out`, row-major.
     pub fn fill_rows(&self, rows: &Range<usize>, features: &Range<usize>, out: &mut [T]) {
         let view = &self.part.features;
         if features.len() == view.n_features() {
@@ -134,8 +136,9 @@ impl<'a, T: Float + Plain> Source<'a, T> {
     }
 }
 
-/// Where values `range` of columns of `n` rows each go, the first to `to`: the end of one column, whole columns, the
-/// start of another. Columns are `stride` values apart on the device.
+/// The strips on the device for values `range` of columns with `n` rows each. `to` gives the address of a value. There are up
+/// to three strips: the end of one column, whole columns, and the start of another column. Columns are `stride` values apart on
+/// the device.
 pub fn strips<T>(range: &Range<usize>, n: usize, stride: usize, to: impl Fn(usize) -> u64) -> Vec<Strips> {
     let size = size_of::<T>();
     let mut all = Vec::with_capacity(3);
