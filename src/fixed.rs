@@ -180,7 +180,8 @@ fn long_division<T: Float>(numerator: i128, denominator: u128, exponent: i32) ->
     let (mut quotient, mut remainder, mut exponent) = (magnitude, 0, exponent);
     if denominator > 1 {
         (quotient, remainder) = (magnitude / denominator, magnitude % denominator);
-        // At 2^56 the quotient has more than the 53 bits of a float64 and the two that rounding needs. Smaller ones get more digits.
+        // A quotient of 2^56 or more has the 53 bits of a float64 and the two more that rounding needs. A smaller one gets more
+        // digits.
         while remainder != 0 && quotient < 1 << 56 {
             let shifted = remainder << DIGIT;
             quotient = (quotient << DIGIT) + shifted / denominator;
