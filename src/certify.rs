@@ -1,10 +1,8 @@
 //! Error bounds for the filters: one type per filter, with its derivation.
 //!
 //! A filter computes an approximate score for every centroid. The centroids that the bound cannot rule out are *in reach*. The
-//! centroid
-//! that the reference distance picks is always in reach, and so is every tie with it. If one centroid is in reach, it is the
-//! label.
-//! If several are in reach, reference distances decide.
+//! centroid that the reference distance picks is always in reach, and so is every tie with it. If one centroid is in reach, it is
+//! the label. If several are in reach, reference distances decide.
 //!
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
@@ -29,16 +27,14 @@ fn up(x: f64) -> f32 {
 /// Each term has a relative error. `fl(x - c) = (x - c)(1 + e)` with `|e| <= u`, and it is squared. The product is rounded once
 /// (not at all with fma). The sum is rounded at most d times. So `|s~ - s| <= gamma_(d+3)(u) s + d 2^-149`. The last term covers
 /// products that underflow. It also covers coordinates that scaling makes subnormal: where the error of such a coordinate exceeds
-/// u,
-/// its square is far below 2^-149. The reference distance is within `gamma_(d+2)(v)` of s. Let g be the sum of both gammas.
+/// u, its square is far below 2^-149. The reference distance is within `gamma_(d+2)(v)` of s. Let g be the sum of both gammas.
 /// Then j can only be the label if
 ///
 /// ```text
 /// s~_j (1 - g) - d 2^-149  <=  s~_1 (1 + g) + d 2^-149
 /// ```
-/// holds for every centroid 1. The smallest s~ gives the strictest condition. [`Difference::threshold`] is this condition, solved
-/// for
-/// s~_j and rounded up.
+/// holds, where 1 stands for any centroid. The smallest s~ gives the strictest condition. [`Difference::threshold`] is this
+/// condition, solved for s~_j and rounded up.
 #[derive(Debug, Clone, Copy)]
 pub struct Difference {
     /// The threshold is `best * slope + offset`.
@@ -76,9 +72,8 @@ pub const PANEL: usize = 64;
 /// ```
 /// Let E be their sum, taken with the largest `|c^|`. E bounds `|h~_j - H_j|` for all j. *Rounded* reference distances decide the
 /// label. The rounding error between two of them is at most `R = (d + 2) 2^-51 (|x| + max |c|)^2 + d 2^-1074 s^2`. So j can only
-/// be
-/// the label if `h~_j <= h~_1 + 2 E + R / 2`. Underflow of products and copies is far below the 2^-118 that is added at the end.
-/// A score that is not finite is never ruled out: it stays in reach.
+/// be the label if `h~_j <= h~_1 + 2 E + R / 2`. Underflow of products and copies is far below the 2^-118 that is added at the
+/// end. A score that is not finite is never ruled out: it stays in reach.
 #[derive(Debug, Clone, Copy)]
 pub struct Expanded {
     constant: f32,
@@ -111,8 +106,7 @@ impl Expanded {
     }
 
     /// A centroid is in reach if its score exceeds the best score by at most this width. `square` is the float32 sum of the
-    /// squares
-    /// of the row's copy. The width is infinite or NaN where the row is out of the filter's range.
+    /// squares of the row's copy. The width is infinite or NaN where the row is out of the filter's range.
     #[inline(always)]
     pub fn width(&self, square: f32) -> f32 {
         let norm = (square * self.norm_factor + self.norm_offset).sqrt();
@@ -152,8 +146,7 @@ impl Chains {
     }
 
     /// The weight of feature `f` in the weighted sums of squares. It is at least the number of roundings of its product plus 5:
-    /// see
-    /// [`ExpandedTerms`]. 16 features share one weight. `weight_of` in `kernels/common.cuh` computes the same.
+    /// see [`ExpandedTerms`]. 16 features share one weight. `weight_of` in `kernels/common.cuh` computes the same.
     pub fn weight(self, f: usize, d: usize) -> usize {
         let (group, panel) = (f & !15, self.panel());
         match self {
@@ -166,8 +159,7 @@ impl Chains {
 /// As [`Expanded`], for kernels that know only a sum of squares of each row. They find the largest centroid norm themselves.
 ///
 /// A product that goes through few roundings adds little to the error. The first products of a chain go through the most
-/// roundings.
-/// Let `m_f` be the number of roundings of product f, `W_f >= m_f + 5`, and `unit = u / (1 - max W u)`. Then
+/// roundings. Let `m_f` be the number of roundings of product f, `W_f >= m_f + 5`, and `unit = u / (1 - max W u)`. Then
 ///
 /// ```text
 /// |fl(sum) - x^.c^| + conversions      <= sum (gamma_(m_f)(u) + 2.01 q) |x_f| |c_f|
@@ -177,14 +169,10 @@ impl Chains {
 /// R / 2 = r (|x| + |c|)^2              <= 2 r |x|^2 + 2 r |c|^2
 /// ```
 /// The bound is tight where the row is as long as the longest centroid. It includes the roundings of the comparison, which are at
-/// most
-/// `4 u |best + width|`. With the largest norm C, `|best| <= |x| C + C^2 / 2 + E <= |x|^2 / 2 + C^2 + E`. This adds `2.02 u
-/// |x|^2`,
-/// which turns `W'_f` into `m_f + 4.04 < W_f`, and it adds `4.04 u C^2`. A kernel gives `S = sum W_f x_f^2`. If a chain starts at
-/// the half square, all
-/// weights are 1 and the roundings are part of the unit. If a row is so long that its scores overflow, its square overflows
-/// first.
-/// Its limit is then infinite, and no centroid is ruled out.
+/// most `4 u |best + width|`. With the largest norm C, `|best| <= |x| C + C^2 / 2 + E <= |x|^2 / 2 + C^2 + E`. This adds
+/// `2.02 u |x|^2`, which turns `W'_f` into `m_f + 4.04 < W_f`, and it adds `4.04 u C^2`. A kernel gives `S = sum W_f x_f^2`. If a
+/// chain starts at the half square, all weights are 1 and the roundings are part of the unit. If a row is so long that its scores
+/// overflow, its square overflows first. Its limit is then infinite, and no centroid is ruled out.
 ///
 /// With panels of p features, product f goes through three kinds of roundings: those in the rest of its panel, at most
 /// `ceil(d / p) - f / p` additions of panel sums, and the addition of the half square.
@@ -223,10 +211,8 @@ impl ExpandedTerms {
     }
 
     /// Returns `(slope, offset)`. A score that is not above `best + slope * square + offset` is in reach. `largest_half_square`
-    /// is half the
-    /// largest sum of squares of a centroid. `largest_weighted` is the largest weighted sum of squares of a centroid.
-    /// `make_bound` in
-    /// `kernels/update.cu` computes the same. An infinite offset rules nothing out.
+    /// is half the largest sum of squares of a centroid. `largest_weighted` is the largest weighted sum of squares of a centroid.
+    /// `make_bound` in `kernels/update.cu` computes the same. An infinite offset rules nothing out.
     pub fn bound(&self, largest_half_square: f64, largest_weighted: f64) -> (f32, f32) {
         const SLACK: f64 = 1.001;
         let (square, weighted) = (2.0 * largest_half_square * SLACK, largest_weighted * SLACK);

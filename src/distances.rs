@@ -8,9 +8,8 @@
 //! else     : sum again with 90 bits below 2^bits(T) old quanta, until it is precise
 //! ```
 //! A term has an error of less than one quantum, so a sum that is kept is within 2^-40 of the exact sum. If a sum is not kept,
-//! every
-//! term is at most T + 1/2 old quanta, so it fits the smaller range. The quantum of a sum depends on integer sums only, and these
-//! do not depend on the order of their terms. Data of ordinary ranges never need a second pass.
+//! every term is at most T + 1/2 old quanta, so it fits the smaller range. The quantum of a sum depends on integer sums only, and
+//! these do not depend on the order of their terms. Data of ordinary ranges never need a second pass.
 
 use std::cmp::Ordering;
 
@@ -36,8 +35,7 @@ impl DistanceScale {
     /// The base scale: 90 bits below the power of two at or above `4 * s * largest_weight`.
     ///
     /// `s` is the squared diameter of the box. `largest_weight` is 1 without weights. Only the mantissas are multiplied, so the
-    /// product
-    /// neither overflows nor underflows.
+    /// product neither overflows nor underflows.
     pub fn new(s: f64, largest_weight: f64) -> Self {
         if s <= 0.0 {
             return Self::NONE;
@@ -116,8 +114,7 @@ impl DistanceSum {
     }
 
     /// As [`DistanceSum::precise`], for the sums of several clusters. Cluster j has `terms[j]` terms. `again` gets one scale per
-    /// cluster:
-    /// [`DistanceScale::NONE`] where the sum is already precise.
+    /// cluster: [`DistanceScale::NONE`] where the sum is already precise.
     ///
     /// # Errors
     /// The errors of `again`.
@@ -269,7 +266,7 @@ mod tests {
             assert_eq!(ExactSum::from_iter([&one, &one]), doubled.exact());
             assert!(one.exact() < doubled.exact() || one.total == 0);
         }
-        // 1 and, far below, the half of its last place that breaks the tie.
+        // A tie between two float64 values, then the same tie with a tiny term that breaks it.
         let tie = [sum(1 << 53, 90), sum(1, 90)];
         assert_eq!(ExactSum::from_iter(&tie).to_f64(), (1u64 << 53) as f64);
         let broken = [sum(1 << 53, 90), sum(1, 90), sum(1, -800)];

@@ -159,8 +159,8 @@ impl ColumnScale {
 
 /// `numerator * 2^exponent / denominator`, rounded once to `T` (to nearest, ties to even).
 ///
-/// Divides in base 2^37 until the quotient has more bits than any float. The remainder then becomes a sticky bit. `denominator <
-/// 2^90`.
+/// Divides in base 2^37 until the quotient has more bits than any float. The remainder then becomes a sticky bit.
+/// `denominator < 2^90`.
 pub fn round_quotient<T: Float>(numerator: i128, denominator: u128, exponent: i32) -> T {
     debug_assert!(denominator > 0 && denominator < 1 << 90);
     if numerator == 0 {
