@@ -1,7 +1,8 @@
-//! The engine alone, on slices: a whole fit, the assign step and the update step, on the CPU shapes.
+//! Times the engine alone, on slices: a whole fit, the assign step and the update step, on the CPU shapes.
 //!
-//! `cargo bench --no-default-features --bench engine [-- SHAPE ...]`. Time and inertia are reported together. An assign in which no row changes
-//! is the assign step alone; one in which every row changes adds the update's sums; the difference is shown as update.
+//! `cargo bench --no-default-features --bench engine [-- SHAPE ...]`. Time and inertia are reported together. If no row changes
+//! in an assign, the time is that of the assign step alone. If every row changes, the time includes the update's sums. The
+//! difference is shown as update.
 
 use std::time::Instant;
 
@@ -30,7 +31,7 @@ fn blobs(n: usize, d: usize) -> Vec<Vec<f32>> {
     };
     let centres: Vec<f32> = (0..10 * d).map(|_| 200.0 * unit() - 100.0).collect();
     let blob: Vec<usize> = (0..n).map(|_| (10.0 * unit()) as usize).collect();
-    // The sum of six uniform numbers is normal enough, and has variance 1/2.
+    // The sum of six uniform numbers is close enough to normal. Its variance is 1/2.
     let mut normal = || (0..6).map(|_| unit()).sum::<f32>() - 3.0;
     (0..d).map(|f| blob.iter().map(|b| centres[b * d + f] + 14.1 * normal()).collect()).collect()
 }
@@ -46,7 +47,7 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Many small fits from k-means++ starts, one after the other on the calling thread: what a group-by asks for.
+/// Many small fits from k-means++ starts, one after the other on the calling thread, as in a group-by.
 fn groups<T: Float>() {
     const GROUPS: usize = 10_000;
     let (rows, d, k) = (200, 4, 3);

@@ -1,8 +1,8 @@
-//! The error bounds that let a filter decide a label, one type each, with their derivation.
+//! Error bounds for the filters: one type per filter, with its derivation.
 //!
-//! A filter computes an approximate score for every centroid. `reach` is the set of centroids that the bound cannot rule
-//! out: it always holds the one that the reference distance picks (and every tie with it). One centroid in reach is the
-//! label; several are settled by reference distances.
+//! A filter computes an approximate score for every centroid. The centroids that the bound cannot rule out are *in reach*. The
+//! centroid that the reference distance picks is always in reach, and so is every tie with it. If one centroid is in reach, it is
+//! the label. If several are in reach, reference distances decide.
 //!
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
@@ -16,23 +16,25 @@ fn gamma(m: usize, u: f64) -> f64 {
     if mu < 0.5 { mu / (1.0 - mu) } else { f64::INFINITY }
 }
 
-/// The least float32 at or above `x >= 0`.
+/// The smallest float32 that is at or above `x >= 0`.
 fn up(x: f64) -> f32 {
     let y = x as f32;
     if f64::from(y) < x { y.next_up() } else { y }
 }
 
-/// Difference form: `s~ = sum fl(x - c)^2` in float32, x and c scaled by one power of two.
+/// Difference form: `s~ = sum fl(x - c)^2` in float32. x and c are scaled by the same power of two.
 ///
-/// Each term has a relative error: `fl(x - c) = (x - c)(1 + e)`, `|e| <= u`, enters squared; one rounding of the product
-/// (none with fma) and at most d of the sum. So `|s~ - s| <= gamma_(d+3)(u) s + d 2^-149`, the last term for products that
-/// underflow (and for coordinates that scaling makes subnormal: such a coordinate has a square far below 2^-149 wherever its
-/// error exceeds u). The reference distance is within `gamma_(d+2)(v)` of s. With g the sum of both, j can only be the label if
+/// Each term has a relative error. `fl(x - c) = (x - c)(1 + e)` with `|e| <= u`, and it is squared. The product is rounded once
+/// (not at all with fma). The sum is rounded at most d times. So `|s~ - s| <= gamma_(d+3)(u) s + d 2^-149`. The last term covers
+/// products that underflow. It also covers coordinates that scaling makes subnormal: where the error of such a coordinate exceeds
+/// u, its square is far below 2^-149. The reference distance is within `gamma_(d+2)(v)` of s. Let g be the sum of both gammas.
+/// Then j can only be the label if
 ///
 /// ```text
 /// s~_j (1 - g) - d 2^-149  <=  s~_1 (1 + g) + d 2^-149
 /// ```
-/// for every 1, so the least s~ decides. [`Difference::threshold`] is that, solved for s~_j and rounded up.
+/// holds, where 1 stands for any centroid. The smallest s~ gives the strictest condition. [`Difference::threshold`] is this
+/// condition, solved for s~_j and rounded up.
 #[derive(Debug, Clone, Copy)]
 pub struct Difference {
     /// The threshold is `best * slope + offset`.
@@ -43,23 +45,23 @@ pub struct Difference {
 impl Difference {
     pub fn new(d: usize) -> Self {
         let g = gamma(d + 3, U) + gamma(d + 2, V);
-        // Four roundoffs more for evaluating the threshold in float32; twice the offset for the same reason.
+        // Four more roundoffs cover the evaluation of the threshold in float32. The offset is doubled for the same reason.
         Self { slope: up((1.0 + g) / (1.0 - g) * (1.0 + 4.0 * U)), offset: up((d + 2) as f64 * 2f64.powi(-147)) }
     }
 
-    /// Centroids whose score does not exceed this are in reach.
+    /// Centroids whose score is at most this threshold are in reach.
     pub fn threshold(&self, best: f32) -> f32 {
         best.mul_add(self.slope, self.offset)
     }
 }
 
-/// Features of one partial sum of the expanded form: sums are accumulated in panels, so an error bound grows with
+/// Number of features in one partial sum of the expanded form. Sums are accumulated in panels. The error bound then grows with
 /// `PANEL + d / PANEL` instead of d.
 pub const PANEL: usize = 64;
 
 /// Expanded form: `h~_j = |c_j|^2 / 2 - x.c_j` in float32 on centred, scaled copies.
 ///
-/// With m exact and s a power of two, the row and centroid that the scores stand for are `x = s (x' - m)`, `c = s (c' - m)`;
+/// The scores stand for the row `x = s (x' - m)` and the centroid `c = s (c' - m)`, where m is exact and s is a power of two.
 /// `H_j = |c_j|^2 / 2 - x.c_j` orders centroids as `|x - c_j|^2` does. The copies are `x^ = fl32(s fl_T(x' - m))`, so
 ///
 /// ```text
@@ -68,22 +70,22 @@ pub const PANEL: usize = 64;
 /// |fl(sum) - x^.c^|    <= gamma_m(u) (|x^| |c^| + |c|^2/2)    m = PANEL + ceil(d / PANEL) + 3 roundings
 /// |fl(|c|^2/2) - ..|   <= 2 u |c|^2 / 2
 /// ```
-/// Their sum E, with the largest `|c^|`, bounds `|h~_j - H_j|` for all j. The label is decided by *rounded* reference
-/// distances, off by at most `R = (d + 2) 2^-51 (|x| + max |c|)^2 + d 2^-1074 s^2` between two of them. So j can only be the
-/// label if `h~_j <= h~_1 + 2 E + R / 2`. Underflow of products and copies is far below the 2^-118 added at the end; what is not
-/// finite is never below a threshold and is therefore in reach.
+/// Let E be their sum, taken with the largest `|c^|`. E bounds `|h~_j - H_j|` for all j. *Rounded* reference distances decide the
+/// label. The rounding error between two of them is at most `R = (d + 2) 2^-51 (|x| + max |c|)^2 + d 2^-1074 s^2`. So j can only
+/// be the label if `h~_j <= h~_1 + 2 E + R / 2`. Underflow of products and copies is far below the 2^-118 that is added at the
+/// end. A score that is not finite is never ruled out: it stays in reach.
 #[derive(Debug, Clone, Copy)]
 pub struct Expanded {
     constant: f32,
     linear: f32,
     quadratic: f32,
-    /// `|x|^2` in float32 is off by a relative `gamma_(d+2)(u)` and `d 2^-149`.
+    /// The float32 value of `|x|^2` has a relative error of at most `gamma_(d+2)(u)` and an absolute error of at most `d 2^-149`.
     norm_factor: f32,
     norm_offset: f32,
 }
 
 impl Expanded {
-    /// `largest_norm`: of the copies `c^`, rounded up; `scale_exponent`: s is `2^scale_exponent`.
+    /// `largest_norm` is the largest norm of the copies `c^`, rounded up. s is `2^scale_exponent`.
     pub fn new(d: usize, largest_norm: f64, scale_exponent: i32) -> Self {
         const SLACK: f64 = 1.001;
         let c = largest_norm * SLACK;
@@ -103,17 +105,17 @@ impl Expanded {
         }
     }
 
-    /// How far above the best score a centroid may be and still be in reach; `square` is the float32 sum of the squares of
-    /// the row's copy. Infinite or NaN where the row is out of the filter's range.
+    /// A centroid is in reach if its score exceeds the best score by at most this width. `square` is the float32 sum of the
+    /// squares of the row's copy. The width is infinite or NaN where the row is out of the filter's range.
     #[inline(always)]
     pub fn width(&self, square: f32) -> f32 {
         let norm = (square * self.norm_factor + self.norm_offset).sqrt();
         let width = (self.quadratic * norm + self.linear) * norm + self.constant;
-        // A norm this large may overflow in the products: let nothing be ruled out.
+        // Products may overflow with a norm this large. Then no centroid may be ruled out.
         if norm < 1e15 { width * 1.000_01 } else { f32::INFINITY }
     }
 
-    /// The threshold for a best score; four roundoffs cover the addition.
+    /// The threshold for a best score. Four roundoffs cover the addition.
     #[inline(always)]
     pub fn threshold(best: f32, width: f32) -> f32 {
         let sum = best + width;
@@ -121,19 +123,20 @@ impl Expanded {
     }
 }
 
-/// How a kernel adds up the d products of a score, and `|c|^2 / 2`.
+/// The order in which a kernel adds up the d products of a score and `|c|^2 / 2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chains {
-    /// One chain that starts at the half square: every product may go through d roundings, and the half square through d.
+    /// One chain that starts at `|c|^2 / 2`. Every product goes through up to d roundings, and so does `|c|^2 / 2`.
     FromHalf,
-    /// One chain of products, then the half square.
+    /// One chain of products. `|c|^2 / 2` is added last.
     One,
-    /// A chain for every so many features (a multiple of 16), whose sums are added up one after another; then the half square.
+    /// One chain per panel of this many features (a multiple of 16). The panel sums are added one after another, and `|c|^2 / 2`
+    /// last.
     Panels(usize),
 }
 
 impl Chains {
-    /// As `weight_of` of `kernels/common.cuh` wants it.
+    /// The panel size in the form that `weight_of` in `kernels/common.cuh` expects.
     pub fn panel(self) -> usize {
         match self {
             Self::FromHalf => 0,
@@ -142,8 +145,8 @@ impl Chains {
         }
     }
 
-    /// What feature `f` weighs in the squares of norms: at least the roundings of its product, and five; see [`ExpandedTerms`]. As
-    /// `weight_of` of `kernels/common.cuh`: one weight for 16 features.
+    /// The weight of feature `f` in the weighted sums of squares. It is at least the number of roundings of its product plus 5:
+    /// see [`ExpandedTerms`]. 16 features share one weight. `weight_of` in `kernels/common.cuh` computes the same.
     pub fn weight(self, f: usize, d: usize) -> usize {
         let (group, panel) = (f & !15, self.panel());
         match self {
@@ -153,10 +156,10 @@ impl Chains {
     }
 }
 
-/// [`Expanded`] for kernels that know of a row only a sum of squares, and find the largest of the centroids' themselves.
+/// As [`Expanded`], for kernels that know only a sum of squares of each row. They find the largest centroid norm themselves.
 ///
-/// A product that goes through few roundings adds little to the error, and the first of a chain go through most: with `m_f` roundings
-/// of product f, `W_f >= m_f + 5` and `unit = u / (1 - max W u)`
+/// A product that goes through few roundings adds little to the error. The first products of a chain go through the most
+/// roundings. Let `m_f` be the number of roundings of product f, `W_f >= m_f + 5`, and `unit = u / (1 - max W u)`. Then
 ///
 /// ```text
 /// |fl(sum) - x^.c^| + conversions      <= sum (gamma_(m_f)(u) + 2.01 q) |x_f| |c_f|
@@ -165,31 +168,31 @@ impl Chains {
 /// |fl(|c|^2/2) - ..|, of both          <= (b + 2) u |c|^2    b: roundings of the half square after its own
 /// R / 2 = r (|x| + |c|)^2              <= 2 r |x|^2 + 2 r |c|^2
 /// ```
-/// which is tight where the row is as long as the longest centroid. The roundings of the comparison, at most `4 u |best + width|`,
-/// are in it too: `|best| <= |x| C + C^2 / 2 + E <= |x|^2 / 2 + C^2 + E` for the largest norm C, so `2.02 u |x|^2`, which makes
-/// `W'_f` into `m_f + 4.04 < W_f`, and `4.04 u C^2`. A kernel gives `S = sum W_f x_f^2`; where a chain starts at the half square all
-/// weights are 1, and the roundings are in the unit. A row so long that its scores overflow has a square that overflows first, and a
-/// limit that nothing is above.
+/// The bound is tight where the row is as long as the longest centroid. It includes the roundings of the comparison, which are at
+/// most `4 u |best + width|`. With the largest norm C, `|best| <= |x| C + C^2 / 2 + E <= |x|^2 / 2 + C^2 + E`. This adds
+/// `2.02 u |x|^2`, which turns `W'_f` into `m_f + 4.04 < W_f`, and it adds `4.04 u C^2`. A kernel gives `S = sum W_f x_f^2`. If a
+/// chain starts at the half square, all weights are 1 and the roundings are part of the unit. If a row is so long that its scores
+/// overflow, its square overflows first. Its limit is then infinite, and no centroid is ruled out.
 ///
-/// Panels of p features: product f goes through what is left of its panel, at most `ceil(d / p) - f / p` additions of sums, and that
-/// of the half square.
+/// With panels of p features, product f goes through three kinds of roundings: those in the rest of its panel, at most
+/// `ceil(d / p) - f / p` additions of panel sums, and the addition of the half square.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpandedTerms {
     pub unit: f64,
     /// `(b + 2) u`.
     pub half: f64,
-    /// r, of `R / 2 = r (|x| + c)^2`.
+    /// r in `R / 2 = r (|x| + c)^2`.
     pub reference: f64,
-    /// Of the reference distance, in scaled units.
+    /// Underflow of the reference distance, in scaled units.
     pub underflow: f64,
-    /// `S <= norm_factor * square + norm_offset` for a float32 sum of weighted squares of the copy.
+    /// `S <= norm_factor * square + norm_offset`, where `square` is a float32 sum of weighted squares of the copy.
     pub norm_factor: f64,
     pub norm_offset: f64,
     pub chains: Chains,
 }
 
 impl ExpandedTerms {
-    /// `scale_exponent`: copies are scaled by `2^scale_exponent`.
+    /// Copies are scaled by `2^scale_exponent`.
     pub fn new(d: usize, chains: Chains, scale_exponent: i32) -> Self {
         let largest = (0..d).step_by(16).map(|f| chains.weight(f, d)).max().unwrap_or(1);
         let (unit, half) = match chains {
@@ -207,9 +210,9 @@ impl ExpandedTerms {
         }
     }
 
-    /// What is not above `best + slope * square + offset` is in reach; `largest_half_square` and `largest_weighted`: of the
-    /// centroids, half the sum of squares and the weighted sum. As `make_bound` of `kernels/update.cu`; an offset of infinity rules
-    /// nothing out.
+    /// Returns `(slope, offset)`. A score that is not above `best + slope * square + offset` is in reach. `largest_half_square`
+    /// is half the largest sum of squares of a centroid. `largest_weighted` is the largest weighted sum of squares of a centroid.
+    /// `make_bound` in `kernels/update.cu` computes the same. An infinite offset rules nothing out.
     pub fn bound(&self, largest_half_square: f64, largest_weighted: f64) -> (f32, f32) {
         const SLACK: f64 = 1.001;
         let (square, weighted) = (2.0 * largest_half_square * SLACK, largest_weighted * SLACK);
@@ -237,13 +240,14 @@ mod tests {
         }
     }
 
-    /// The difference of two scores is off by no more than the bound, and that is not much more than what roundings can add up to.
+    /// The error of the difference of two scores is within the bound. The bound is not much larger than the roundings can add up
+    /// to.
     #[test]
     fn the_bound_of_chains_is_a_bound() {
         for d in [1, 4, 16, 17, 100, 256, 300, 1_000] {
             for chains in [Chains::FromHalf, Chains::One, Chains::Panels(64), Chains::Panels(128)] {
                 for seed in 0..40u64 {
-                    // Values just below powers of two and all of one sign make the roundings of a long sum add up.
+                    // Values just below powers of two, all of one sign, make the roundings of a long sum add up.
                     let value = |i: u64| {
                         let bits = (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15 ^ seed.wrapping_mul(0xBF58_476D_1CE4_E5B9)) >> 40;
                         let sign = if seed % 2 == 0 || bits & 1 == 0 { 1.0 } else { -1.0 };

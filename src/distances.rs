@@ -7,9 +7,9 @@
 //! precise  : a sum T of m positive terms is kept if T = 0 or T >= m * 2^41
 //! else     : sum again with 90 bits below 2^bits(T) old quanta, until it is precise
 //! ```
-//! A term is off by less than one quantum, so a sum that is kept is within 2^-40 of the exact one. Where it is not, every term is
-//! at most T + 1/2 old quanta, so it fits the smaller range. The quantum of a sum is a function of integer sums alone, and these
-//! do not depend on the order of their terms. Data of ordinary ranges never need a second pass.
+//! A term has an error of less than one quantum, so a sum that is kept is within 2^-40 of the exact sum. If a sum is not kept,
+//! every term is at most T + 1/2 old quanta, so it fits the smaller range. The quantum of a sum depends on integer sums only, and
+//! these do not depend on the order of their terms. Data of ordinary ranges never need a second pass.
 
 use std::cmp::Ordering;
 
@@ -17,25 +17,25 @@ use crate::error::Result;
 use crate::fixed::{ColumnScale, Limbs, TWO_LIMB_BITS, exponent_at_or_above, frexp, round_quotient, round_scaled, split};
 use crate::memory;
 
-/// A sum of `m` terms is precise from `m * 2^this` quanta on.
+/// A sum of `m` terms is precise if it is at least `m * 2^this` quanta.
 const PRECISE_BITS: u32 = 41;
-/// The largest high limb: what exceeds the range counts as the range.
+/// The largest high limb. Larger values are clamped to it.
 const MOST: f64 = (1u64 << 45) as f64;
 
-/// How squared distances become integers: two limbs, 90 bits below a power of two.
+/// The scale that turns squared distances into integers: two limbs, 90 bits below a power of two.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DistanceScale {
     scale: Option<ColumnScale>,
 }
 
 impl DistanceScale {
-    /// Every distance counts 0: `S` is 0, or the sum is not wanted.
+    /// Every distance becomes 0: either `S` is 0, or nobody needs the sum.
     pub const NONE: Self = Self { scale: None };
 
     /// The base scale: 90 bits below the power of two at or above `4 * s * largest_weight`.
     ///
-    /// `s`: squared diameter of the box; `largest_weight`: 1 without weights. The product is taken on the mantissas, so that
-    /// it neither overflows nor underflows.
+    /// `s` is the squared diameter of the box. `largest_weight` is 1 without weights. Only the mantissas are multiplied, so the
+    /// product neither overflows nor underflows.
     pub fn new(s: f64, largest_weight: f64) -> Self {
         if s <= 0.0 {
             return Self::NONE;
@@ -50,10 +50,10 @@ impl DistanceScale {
         Self { scale: Some(ColumnScale::new(exponent, Limbs::Two)) }
     }
 
-    /// The integer of a row's weighted distance: `weight` is w^, `s` its reference distance. Positive distances count at
-    /// least one quantum; a row of weight 0 counts nothing; more than the range counts as the range.
+    /// The integer of a row's weighted distance. `weight` is w^, `s` is its reference distance. A positive distance becomes at
+    /// least one quantum. A row of weight 0 becomes 0. A value beyond the range is clamped to the range.
     ///
-    /// The power of two is applied to `s` alone: `weight * s` could underflow.
+    /// The power of two is applied to `s` alone, because `weight * s` could underflow.
     #[inline(always)]
     pub fn quantise(&self, weight: f64, s: f64) -> u128 {
         match self.scale {
@@ -67,12 +67,12 @@ impl DistanceScale {
         }
     }
 
-    /// The two-limb scale of a distance; none where every distance is 0.
+    /// The two-limb scale of a distance, or `None` where every distance is 0.
     pub fn column(&self) -> Option<ColumnScale> {
         self.scale
     }
 
-    /// The scale to sum again with, if a sum of `terms` positive distances is not precise.
+    /// If a sum of `terms` positive distances is not precise, the finer scale for summing again.
     pub fn finer(&self, total: u128, terms: u64) -> Option<Self> {
         let scale = self.scale.filter(|_| total > 0 && total >> PRECISE_BITS < u128::from(terms))?;
         let bits = 128 - total.leading_zeros() as i32;
@@ -93,7 +93,7 @@ impl DistanceScale {
     }
 }
 
-/// An integer sum of distances, and what its unit is.
+/// An integer sum of distances, with its unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DistanceSum {
     pub total: u128,
@@ -101,10 +101,10 @@ pub struct DistanceSum {
 }
 
 impl DistanceSum {
-    /// The sum of `terms` positive distances, which `again` takes with another scale, once it is precise.
+    /// Makes the sum of `terms` positive distances precise. `again` sums them again with a finer scale.
     ///
     /// # Errors
-    /// Those of `again`.
+    /// The errors of `again`.
     pub fn precise(self, terms: u64, mut again: impl FnMut(DistanceScale) -> Result<u128>) -> Result<Self> {
         let mut sum = self;
         while let Some(scale) = sum.scale.finer(sum.total, terms) {
@@ -113,11 +113,11 @@ impl DistanceSum {
         Ok(sum)
     }
 
-    /// As [`DistanceSum::precise`] for the sums of several clusters, of `terms` each: `again` has a scale a cluster, which is
-    /// [`DistanceScale::NONE`] where the sum is precise already.
+    /// As [`DistanceSum::precise`], for the sums of several clusters. Cluster j has `terms[j]` terms. `again` gets one scale per
+    /// cluster: [`DistanceScale::NONE`] where the sum is already precise.
     ///
     /// # Errors
-    /// Those of `again`.
+    /// The errors of `again`.
     pub fn precise_each(
         mut sums: Vec<Self>,
         terms: &[u64],
@@ -138,7 +138,7 @@ impl DistanceSum {
         }
     }
 
-    /// To compare it with sums in other units.
+    /// An exact form that can be compared with sums in other units.
     pub fn exact(&self) -> ExactSum {
         ExactSum::from_iter([self])
     }
@@ -149,10 +149,10 @@ impl DistanceSum {
     }
 }
 
-/// Sums of different units added up exactly.
+/// An exact total of sums with different units.
 ///
-/// Bit `64 i + b` of the words counts `2^(64 i + b + LOWEST)`. Quanta are above `2^-1300`: a sum of fewer than `2^41` quanta a
-/// term is taken again, and no positive `s * w^` is below `2^-1191`. Sums are below `2^1100`.
+/// Bit `b` of word `i` counts `2^(64 i + b + LOWEST)`. Quanta are above `2^-1300`: a sum with fewer than `2^41` quanta per term
+/// is summed again, and no positive `s * w^` is below `2^-1191`. Sums are below `2^1100`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExactSum([u64; WORDS]);
 
@@ -164,7 +164,7 @@ impl ExactSum {
         let Some(scale) = sum.scale.column() else { return };
         let place = (scale.quantum_exponent() - LOWEST) as usize;
         let (word, bit) = (place / 64, place % 64);
-        // The total, moved up by `bit`, in three words.
+        // The total, shifted left by `bit`, in three words.
         let (low, high) = (sum.total << bit, if bit == 0 { 0 } else { sum.total >> (128 - bit) });
         let mut carry = false;
         for (i, addend) in [low as u64, (low >> 64) as u64, high as u64].into_iter().chain(std::iter::repeat(0)).enumerate() {
@@ -180,7 +180,7 @@ impl ExactSum {
     /// As a float64, rounded once.
     pub fn to_f64(&self) -> f64 {
         let Some(top) = self.0.iter().rposition(|word| *word != 0) else { return 0.0 };
-        // The two highest words and a bit for whatever is below: at least 65 bits, more than a float64 has.
+        // The two highest words, and one flag for everything below: at least 65 bits, more than a float64 has.
         let second = top.saturating_sub(1);
         let magnitude =
             if top == 0 { u128::from(self.0[0]) } else { u128::from(self.0[top]) << 64 | u128::from(self.0[second]) };
@@ -215,7 +215,7 @@ const _: () = assert!(TWO_LIMB_BITS == 90);
 mod tests {
     use super::*;
 
-    /// One term of each: the value that comes out.
+    /// The value of the sum of these distances.
     fn sum_of(values: &[f64], base: DistanceScale) -> f64 {
         base.sum(values.iter().copied()).to_f64()
     }
@@ -266,7 +266,7 @@ mod tests {
             assert_eq!(ExactSum::from_iter([&one, &one]), doubled.exact());
             assert!(one.exact() < doubled.exact() || one.total == 0);
         }
-        // 1 and, far below, the half of its last place that breaks the tie.
+        // A tie between two float64 values, then the same tie with a tiny term that breaks it.
         let tie = [sum(1 << 53, 90), sum(1, 90)];
         assert_eq!(ExactSum::from_iter(&tie).to_f64(), (1u64 << 53) as f64);
         let broken = [sum(1 << 53, 90), sum(1, 90), sum(1, -800)];

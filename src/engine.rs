@@ -1,7 +1,7 @@
-//! Where the engine is compiled: once a feature type, in this crate, with this crate's settings.
+//! Compiles the engine once per feature type, in this crate and with this crate's settings.
 //!
-//! Fits and predictions are generic over [`Float`](crate::Float); were their entries generic too, every crate that calls one
-//! would compile the kernels anew, unoptimised in its debug builds.
+//! Fits and predictions are generic over [`Float`](crate::Float). If their entry points were generic too, every crate that calls
+//! one would compile the kernels again, and its debug builds would not optimise them.
 
 use crate::backend::cpu::InstructionSet;
 use crate::error::Result;
@@ -12,9 +12,9 @@ use crate::params::KMeans;
 use crate::predict::{self, Rows};
 use crate::tile::Part;
 
-/// What the engine does, for one feature type.
+/// The operations of the engine for one feature type.
 pub trait Engine: Sized {
-    /// `labels`: whether they are wanted, beside the model.
+    /// `labels` says whether the caller wants labels in addition to the model.
     fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, labels: bool) -> Result<Fitted<Self>>;
     fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>>;
     fn nearest(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<Prediction>>>;

@@ -1,21 +1,21 @@
-//! The arithmetic that every result is written in, whatever the host program has set.
+//! The floating-point environment of the engine. It does not depend on the settings of the host program.
 
 use std::marker::PhantomData;
 
-/// The float64 and float32 arithmetic that the contract is written in: round to nearest, ties to even, subnormals kept.
+/// Sets the float64 and float32 arithmetic of the contract: round to nearest, ties to even, subnormals kept.
 ///
-/// A host program may have set its threads otherwise (`-ffast-math` libraries do); the guard sets the default and puts the
-/// old setting back when dropped. Whatever makes a float of something else runs under one: columns that are cast, numbers in a
+/// A host program may have set its threads otherwise; libraries built with `-ffast-math` do. The guard sets the default and
+/// restores the old setting when it is dropped. Every conversion to a float runs under a guard: casts of columns, numbers in a
 /// file, starting centroids.
 pub struct FloatEnvironment {
     #[cfg(target_arch = "x86_64")]
     saved: u32,
-    /// The control word of the x87, which C's `long double` is rounded by.
+    /// The control word of the x87 unit. C's `long double` is rounded by it.
     #[cfg(target_arch = "x86_64")]
     saved_x87: u16,
     #[cfg(target_arch = "aarch64")]
     saved: u64,
-    /// It is put back on the thread that it was taken from.
+    /// Makes the guard stay on its thread: the setting must be restored on the thread that it was taken from.
     _thread: PhantomData<*const ()>,
 }
 
@@ -27,9 +27,9 @@ impl FloatEnvironment {
             let default = 0x1F80u32; // every exception masked, round to nearest, FTZ and DAZ off
             let default_x87 = 0x037Fu16; // every exception masked, round to nearest, 64 bits
             let (mut saved, mut saved_x87) = (0u32, 0u16);
-            // SAFETY: stmxcsr and ldmxcsr (SSE, part of x86_64) store and load the 4 bytes of the variable they are given, fnstcw
-            // and fldcw the 2 bytes; 0x1F80 and 0x037F are the registers' documented reset values. No x87 exception can be
-            // pending that fldcw would raise: Rust's floats are SSE's.
+            // SAFETY: stmxcsr and ldmxcsr (SSE, part of x86_64) store and load the 4 bytes of the variable that they are given.
+            // fnstcw and fldcw do so with 2 bytes. 0x1F80 and 0x037F are the documented reset values of the registers. fldcw
+            // cannot raise a pending x87 exception, because Rust computes floats with SSE and so none is pending.
             unsafe {
                 std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut saved, options(nostack));
                 std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const default, options(nostack));
@@ -41,7 +41,7 @@ impl FloatEnvironment {
         #[cfg(target_arch = "aarch64")]
         {
             let saved: u64;
-            // SAFETY: FPCR is readable and writable in user mode; 0 is round to nearest with flush-to-zero off.
+            // SAFETY: user code may read and write FPCR. 0 means round to nearest with flush-to-zero off.
             unsafe {
                 std::arch::asm!("mrs {}, fpcr", out(reg) saved, options(nomem, nostack));
                 std::arch::asm!("msr fpcr, {}", in(reg) 0u64, options(nomem, nostack));
@@ -56,7 +56,7 @@ impl FloatEnvironment {
 impl Drop for FloatEnvironment {
     fn drop(&mut self) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: loads the values that were read from the same registers when the guard was made.
+        // SAFETY: this loads the values that were read from the same registers when the guard was made.
         unsafe {
             std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const self.saved, options(nostack));
             std::arch::asm!("fldcw [{}]", in(reg) &raw const self.saved_x87, options(nostack));

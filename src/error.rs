@@ -1,42 +1,42 @@
-//! Every way in which a fit, a prediction or a frame can be refused, as one typed error.
+//! One typed error for every reason to refuse a fit, a prediction or a frame.
 //!
-//! A message says what was expected and what was got. The variants are grouped: what the caller asked for
-//! (options, shapes), what the data hold (values, ranges), and what the machine has.
+//! A message says what was expected and what was got. The variants are in three groups: what the caller asked for (options,
+//! shapes), what the data hold (values, ranges), and what the machine has.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use thiserror::Error;
 
-/// The result of everything in this crate that can be refused.
+/// The result of every function in this crate that can fail.
 pub type Result<T> = std::result::Result<T, KMeansError>;
 
-/// What starting centroids are called where their width is wrong.
+/// What an error about the width of starting centroids calls them.
 pub(crate) const STARTING_CENTROIDS: &str = "starting centroids";
 
 /// The families of errors: the names of the Python exceptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A parameter outside its domain, or one that does not fit the data's shape.
+    /// A parameter is outside its domain or does not fit the data's shape.
     InvalidParameter,
-    /// A column that is missing, badly named or of a dtype that cannot be clustered.
+    /// A column is missing, badly named or of a dtype that cannot be clustered.
     InvalidColumn,
     /// Values that cannot be clustered.
     InvalidData,
     /// Fewer distinct rows than clusters.
     TooFewRows,
-    /// What was read is no model.
+    /// The input is not a model.
     InvalidModel,
-    /// A file that cannot be read or written.
+    /// A file cannot be read or written.
     File,
-    /// No memory.
+    /// There is not enough memory.
     NoMemory,
-    /// A GPU that was demanded and cannot be used, or that failed.
+    /// The caller demanded a GPU, and it cannot be used or it failed.
     Device,
-    /// A process that was forked from one that had run queries.
+    /// The process was forked from a process that had already run queries.
     Forked,
-    /// Whatever the data frame library refused.
+    /// Any error of the data frame library.
     Frame,
 }
 
@@ -66,7 +66,7 @@ pub enum KMeansError {
     /// An option has a value outside its domain.
     #[error("{option}: expected {expected}, got {got}")]
     InvalidOption { option: &'static str, expected: String, got: String },
-    /// An option that this version knows by name but does not carry out yet.
+    /// This version knows the option by name but does not support it yet.
     #[error("{option}={value:?} is not available yet in this version")]
     NotAvailable { option: &'static str, value: String },
     /// There are no feature columns.
@@ -78,32 +78,32 @@ pub enum KMeansError {
     /// More rows than the fixed-point sums can hold.
     #[error("rows: expected at most 2^36, got {got}")]
     TooManyRows { got: u64 },
-    /// Two things that must be equally long are not.
+    /// Two things must have the same length but do not.
     #[error("{what}: expected {expected} values, got {got}")]
     LengthMismatch { what: String, expected: usize, got: usize },
-    /// Centroids or features of another width than the model or the data.
+    /// Centroids or features do not have the width of the model or the data.
     #[error("{what}: expected {expected} features, got {got}")]
     WidthMismatch { what: &'static str, expected: usize, got: usize },
-    /// The columns of a model are looked for by name, but it was fitted to expressions.
+    /// The columns of a model are looked up by name, but the model was fitted to expressions.
     #[error(
         "model: expected the columns to use, since it was fitted to expressions named {names:?} and columns of these names may hold something else"
     )]
     ComputedFeatures { names: Vec<String> },
-    /// A column that was asked for by name is not there.
+    /// A column was asked for by name but does not exist.
     #[error("column {column:?}: expected one of {available:?}")]
     MissingColumn { column: String, available: Vec<String> },
     /// A feature column's dtype cannot be clustered.
     #[error("column {column:?}: expected numbers or booleans, or a single Array or List column of them, got {got}")]
     UnsupportedDtype { column: String, got: String },
-    /// A feature has the name of a column of the centroid frame.
+    /// A feature has the same name as a column of the centroid frame.
     #[error(
         "a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\")"
     )]
     ReservedName { name: String },
-    /// A feature has no name, and so no column in the centroid frame.
+    /// A feature has no name, so it cannot be a column of the centroid frame.
     #[error("a feature must have a name: give it one, e.g. pl.col(\"\").alias(\"x\")")]
     UnnamedColumn,
-    /// A column's name holds a NUL, which Arrow's C interface, by which columns travel, ends a name with.
+    /// A column's name holds a NUL. Columns travel through Arrow's C interface, where a NUL ends a name.
     #[error("column {name:?}: expected a name without NUL characters: rename it")]
     NulInName { name: String },
     /// Two features have the same name.
@@ -118,15 +118,15 @@ pub enum KMeansError {
     Frame(String),
 
     // ---- values -------------------------------------------------------------------------------------------
-    /// A column holds values that have no place in a distance, and `null_policy` is `"raise"`.
+    /// A column holds values that have no distance (nulls, NaNs or infinities), and `null_policy` is `"raise"`.
     #[error(
         "column {column:?}: expected finite values, got nulls: {nulls}, NaNs: {nans}, infinities: {infinities} (null_policy=\"skip\" leaves such rows out)"
     )]
     NotFinite { column: String, nulls: u64, nans: u64, infinities: u64 },
-    /// Values outside the magnitudes that distances can be computed for.
+    /// Values have magnitudes for which distances cannot be computed.
     #[error("{what}: expected a largest magnitude of {}, got {got:e}", if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" })]
     MagnitudeOutOfRange { what: String, got: f64 },
-    /// More than half of a column's values are too small beside its largest to be told apart.
+    /// More than half of a column's values are so small compared with its largest value that they cannot be told apart.
     #[error(
         "column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values (times their weights) lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)"
     )]
@@ -137,7 +137,7 @@ pub enum KMeansError {
     /// No weight is positive.
     #[error("weights: expected at least one positive weight, got none")]
     NoPositiveWeight,
-    /// Some weights are too small beside the largest to be told apart.
+    /// Some weights are so small compared with the largest weight that they cannot be told apart.
     #[error(
         "weights: expected at most one in 1,000 positive weights below 2^-43 of the largest, {largest:e}, got {small} of {positive}"
     )]
@@ -153,23 +153,23 @@ pub enum KMeansError {
     /// A file cannot be read or written.
     #[error("file {path:?}: {message}")]
     File { path: String, message: String },
-    /// There is no memory for something; how many bytes it wanted, where that is known.
+    /// There is not enough memory for something. `bytes` is how many bytes it needed, where that is known.
     #[error("memory: expected room for {what}{}, got none", .bytes.map(Bytes).unwrap_or_default())]
     NoMemory { what: Cow<'static, str>, bytes: Option<u64> },
-    /// This process is a child that was forked from one that had run queries.
+    /// This process is a child that was forked from a process that had run queries.
     #[error(
         "process: expected one with threads of its own, got a child that was forked after process {parent} had run queries: Polars' threads stayed there, and waiting for them would take forever (start processes with \"spawn\" or \"forkserver\")"
     )]
     Forked { parent: u32 },
-    /// A device that was demanded cannot be used.
+    /// The caller demanded a device that cannot be used.
     #[error("device={requested:?} cannot be used: {reason} (device=\"auto\" takes the CPU where no GPU can be used)")]
     DeviceNotAvailable { requested: String, reason: String },
-    /// A device failed midway: `what` was being done, e.g. `"the upload"`.
+    /// A device failed during `what`, e.g. `"the upload"`.
     #[error("CUDA: {what} failed: {reason} (device=\"cpu\" does without)")]
     Device { what: String, reason: String },
 }
 
-/// A number of bytes in words, in groups of three digits; nothing by default.
+/// A number of bytes in words, with digits in groups of three. By default it prints nothing.
 #[derive(Default)]
 struct Bytes(u64);
 
@@ -187,8 +187,8 @@ impl fmt::Display for Bytes {
 }
 
 impl KMeansError {
-    /// Whether there were fewer distinct rows of positive weight than clusters, perhaps none at all: what `too_few="null"`
-    /// answers with nulls.
+    /// Whether there were fewer distinct rows of positive weight than clusters, or no such rows at all. In this case
+    /// `too_few="null"` gives nulls.
     pub fn is_too_few(&self) -> bool {
         matches!(self, Self::TooFewDistinct { .. } | Self::NoRows { .. } | Self::NoPositiveWeight)
     }

@@ -1,7 +1,7 @@
-//! A zero-copy view over the features: `d` columns, each chunked its own way, or row-major blocks.
+//! A zero-copy view of the features. The view holds either `d` columns, each with its own chunks, or row-major blocks.
 //!
-//! Nothing here owns a value. Engines read the view a tile at a time ([`Features::copy_tile`]): a few dozen rows of every
-//! feature, feature-major, which is what vector units want and fits in a cache.
+//! The view owns no values. Engines read it one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows of every
+//! feature, feature-major. Vector units need this layout, and a tile fits in a cache.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::float::Float;
 use crate::memory;
 use crate::names::Names;
 
-/// Arrow validity: bit `offset + i`, least significant first, says whether slot `i` holds a value.
+/// An Arrow validity bitmap. Bit `offset + i` (least significant bit first) says whether slot `i` holds a value.
 #[derive(Debug, Clone, Copy)]
 pub struct Validity<'a> {
     bytes: &'a [u8],
@@ -19,7 +19,7 @@ pub struct Validity<'a> {
 }
 
 impl<'a> Validity<'a> {
-    /// A bitmap that starts `offset` bits into `bytes`.
+    /// A bitmap that starts at bit `offset` of `bytes`.
     pub fn new(bytes: &'a [u8], offset: usize) -> Self {
         Self { bytes, offset }
     }
@@ -27,7 +27,7 @@ impl<'a> Validity<'a> {
     /// Whether slot `i` holds a value.
     ///
     /// # Panics
-    /// If the bitmap is shorter than that.
+    /// If the bitmap has no bit for slot `i`.
     #[inline]
     pub fn get(&self, i: usize) -> bool {
         let bit = self.offset + i;
@@ -38,7 +38,7 @@ impl<'a> Validity<'a> {
         Self { bytes: self.bytes, offset: self.offset + n }
     }
 
-    /// Whether any of the first `len` slots holds no value: eight bytes at a time.
+    /// Whether any of the first `len` slots holds no value. Checks eight bytes at a time.
     #[cfg(feature = "cuda")]
     fn has_nulls(&self, len: usize) -> bool {
         let (first, end) = (self.offset, self.offset + len);
@@ -66,7 +66,7 @@ pub struct Chunk<'a, T> {
 }
 
 impl<'a, T> Chunk<'a, T> {
-    /// `validity`, where there are nulls, has at least as many bits as there are values.
+    /// `validity` is given where there are nulls. It must have at least as many bits as there are values.
     ///
     /// # Errors
     /// [`KMeansError::LengthMismatch`] if it has fewer.
@@ -80,7 +80,7 @@ impl<'a, T> Chunk<'a, T> {
     }
 }
 
-/// What errors call the lists of chunks, blocks and columns.
+/// The name for the lists of chunks, blocks and columns in errors.
 const VIEW: &str = "a view of the columns";
 
 /// A column of `len` values in chunks. A clone shares the list of chunks.
@@ -95,15 +95,15 @@ struct Chunks<'a, T> {
 }
 
 impl<'a, T: Copy> Column<'a, T> {
-    /// A column of these chunks, in order.
+    /// A column of these chunks, in this order.
     ///
     /// # Panics
-    /// If there is no memory for a list of the chunks.
+    /// If there is not enough memory for a list of the chunks.
     pub fn new(chunks: impl IntoIterator<Item = Chunk<'a, T>>) -> Self {
         Self::of(chunks.into_iter().map(Ok)).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As [`Column::new`], up to the first error, or without the memory for a list.
+    /// As [`Column::new`]. Returns the first error of a chunk, or an error if there is not enough memory for the list.
     pub(crate) fn of(chunks: impl IntoIterator<Item = Result<Chunk<'a, T>>>) -> Result<Self> {
         let there = chunks.into_iter().filter(|chunk| chunk.as_ref().map_or(true, |chunk| !chunk.values.is_empty()));
         let chunks = memory::try_collected(there, VIEW)?;
@@ -132,7 +132,7 @@ impl<'a, T: Copy> Column<'a, T> {
         self.len() == 0
     }
 
-    /// The pieces of chunks that make up rows `range`, each with its place in the range.
+    /// The pieces of chunks that make up the rows of `range`, each with its position in the range.
     fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Chunk<'a, T>)> + '_ {
         let mut at = range.start;
         let Chunks { chunks, starts } = &*self.0;
@@ -148,7 +148,7 @@ impl<'a, T: Copy> Column<'a, T> {
         })
     }
 
-    /// Copies rows `range` to `out`.
+    /// Copies the rows of `range` to `out`.
     #[inline]
     pub fn copy(&self, range: Range<usize>, out: &mut [T]) {
         for (at, piece) in self.pieces(range) {
@@ -156,7 +156,7 @@ impl<'a, T: Copy> Column<'a, T> {
         }
     }
 
-    /// Calls `null(i)` for each null of rows `range`, `i` counted from its start.
+    /// Calls `null(i)` for each null in the rows of `range`. `i` counts from the start of the range.
     pub fn for_each_null(&self, range: Range<usize>, mut null: impl FnMut(usize)) {
         for (at, piece) in self.pieces(range) {
             if let Some(validity) = piece.validity {
@@ -165,13 +165,13 @@ impl<'a, T: Copy> Column<'a, T> {
         }
     }
 
-    /// Whether there are nulls, without a look at the values.
+    /// Whether there are nulls. Does not read the values.
     #[cfg(feature = "cuda")]
     pub(crate) fn has_nulls(&self) -> bool {
         self.0.chunks.iter().any(|chunk| chunk.validity.is_some_and(|v| v.has_nulls(chunk.values.len())))
     }
 
-    /// The values of rows `range`, a slice a chunk, each with its place in the range.
+    /// The values of the rows of `range`: one slice per chunk, each with its position in the range.
     #[cfg(feature = "cuda")]
     pub(crate) fn slices(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [T])> + '_ {
         self.pieces(range).map(|(at, piece)| (at, piece.values))
@@ -194,11 +194,11 @@ pub struct Block<'a, T> {
 #[derive(Debug)]
 enum Layout<'a, T> {
     Columns(Vec<Column<'a, T>>),
-    /// Blocks, and the first row of each (the last entry is the number of rows).
+    /// Blocks, and the first row of each block. The last entry is the number of rows.
     Blocks(Vec<Block<'a, T>>, Vec<usize>),
 }
 
-/// The features of `n` rows: a view of `d` columns or of row-major blocks. A clone shares the lists of them.
+/// The features of `n` rows: a view of `d` columns or of row-major blocks. A clone shares the list of columns or blocks.
 #[derive(Debug, Clone)]
 pub struct Features<'a, T> {
     layout: Arc<Layout<'a, T>>,
@@ -208,7 +208,7 @@ pub struct Features<'a, T> {
 }
 
 impl<'a, T: Float> Features<'a, T> {
-    /// Columns of equal length, each chunked its own way.
+    /// Columns of equal length. Each may have its own chunks.
     ///
     /// # Errors
     /// [`KMeansError::NoFeatures`] without columns, [`KMeansError::LengthMismatch`] if their lengths differ.
@@ -223,7 +223,7 @@ impl<'a, T: Float> Features<'a, T> {
         Ok(Self { layout: Arc::new(Layout::Columns(columns)), n, d, names: default_names(d)? })
     }
 
-    /// One slice a column.
+    /// One slice per column.
     ///
     /// # Errors
     /// As [`Features::new`].
@@ -243,7 +243,8 @@ impl<'a, T: Float> Features<'a, T> {
         Self::from_blocks([(values, None, None)], d)
     }
 
-    /// Row-major blocks of `d` features, as in an Arrow fixed-size list: values, validity of the rows, validity of the values.
+    /// Row-major blocks of `d` features, as in an Arrow fixed-size list. A block has values, validity of the rows and validity of
+    /// the values.
     ///
     /// # Errors
     /// As [`Features::from_rows`].
@@ -276,10 +277,10 @@ impl<'a, T: Float> Features<'a, T> {
         Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)? })
     }
 
-    /// The same view with names, which errors use.
+    /// The same view with names for errors to use.
     ///
     /// # Errors
-    /// [`KMeansError::LengthMismatch`] unless there is one name a feature.
+    /// [`KMeansError::LengthMismatch`] unless there is one name per feature.
     pub fn with_names(mut self, names: impl Into<Names>) -> Result<Self> {
         let names = names.into();
         if names.len() != self.d {
@@ -299,15 +300,15 @@ impl<'a, T: Float> Features<'a, T> {
         self.d
     }
 
-    /// One name a feature: `column_0`, `column_1`, ... unless given.
+    /// One name per feature. The default is `column_0`, `column_1`, ...
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// Rows `range` of the same view.
+    /// The rows of `range`, as a view.
     ///
     /// # Errors
-    /// [`KMeansError::NoMemory`] for the lists of what is left of the columns.
+    /// [`KMeansError::NoMemory`] if there is not enough memory for the lists of the new columns.
     ///
     /// # Panics
     /// If the range is not within the rows.
@@ -334,7 +335,7 @@ impl<'a, T: Float> Features<'a, T> {
         Ok(Self { layout: Arc::new(layout), n, d: self.d, names: self.names.clone() })
     }
 
-    /// The columns, unless the rows lie in row-major blocks.
+    /// The columns. `None` if the rows lie in row-major blocks.
     #[cfg(feature = "cuda")]
     pub(crate) fn columns(&self) -> Option<&[Column<'a, T>]> {
         match &*self.layout {
@@ -343,8 +344,8 @@ impl<'a, T: Float> Features<'a, T> {
         }
     }
 
-    /// Rows `range` as they lie in row-major blocks: whole rows, each slice with the place of its first row in the range. Nothing
-    /// where the features are columns.
+    /// The rows of `range` as they lie in row-major blocks. Each slice holds whole rows and comes with the position of its first
+    /// row in the range. Yields nothing where the features are columns.
     #[cfg(feature = "cuda")]
     pub(crate) fn row_slices(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [T])> + '_ {
         let (blocks, starts): (&[_], &[_]) = match &*self.layout {
@@ -354,7 +355,7 @@ impl<'a, T: Float> Features<'a, T> {
         block_pieces(blocks, starts, self.d, range).map(|(at, block)| (at, block.values))
     }
 
-    /// Copies rows `range` to `out[f * stride + i]`, `i` counted from the range's start.
+    /// Copies the rows of `range` to `out[f * stride + i]`. `i` counts from the start of the range.
     #[inline]
     pub fn copy_tile(&self, range: Range<usize>, stride: usize, out: &mut [T]) {
         match &*self.layout {
@@ -375,7 +376,7 @@ impl<'a, T: Float> Features<'a, T> {
         }
     }
 
-    /// Calls `null(f, i)` for each null of rows `range`; a null row has null features.
+    /// Calls `null(f, i)` for each null in the rows of `range`. In a null row every feature is null.
     pub fn for_each_null(&self, range: Range<usize>, mut null: impl FnMut(usize, usize)) {
         match &*self.layout {
             Layout::Columns(columns) => {
@@ -401,7 +402,7 @@ impl<'a, T: Float> Features<'a, T> {
         }
     }
 
-    /// Whether there are nulls, without a look at the values.
+    /// Whether there are nulls. Does not read the values.
     #[cfg(feature = "cuda")]
     pub(crate) fn has_nulls(&self) -> bool {
         match &*self.layout {

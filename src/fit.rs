@@ -35,17 +35,18 @@ use crate::tile::{Part, Selection};
 use crate::{seeding, update};
 
 impl KMeans {
-    /// Fits `features` (`n` rows of `d` features), with a weight a row if given.
+    /// Fits `features` (`n` rows of `d` features), with one weight per row if weights are given.
     ///
-    /// `labels` has one entry a kept row (see [`Fitted::expand`]); the model holds `k` centroids of the features' type.
+    /// `labels` has one entry per kept row (see [`Fitted::expand`]). The model holds `k` centroids of the features' type.
     ///
     /// # Errors
-    /// Whatever is wrong with the parameters or the values: see [`crate::KMeansError`].
+    /// Any error in the parameters or the values: see [`crate::KMeansError`].
     pub fn fit_features<T: Float>(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<Fitted<T>> {
         self.fit_parts(vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect())
     }
 
-    /// As [`KMeans::fit_features`]; labels, which from a GPU take as long as many an iteration, only if they are wanted.
+    /// As [`KMeans::fit_features`], with labels only if they are wanted: downloading labels from a GPU can cost several
+    /// iterations.
     #[cfg(feature = "serde")]
     pub(crate) fn fit_with<T: Float>(
         &self,
@@ -56,7 +57,7 @@ impl KMeans {
         T::fit(self, vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect(), labels)
     }
 
-    /// Fits the rows of several parts, in order, each in a session of its own: the same bits as in one.
+    /// Fits the rows of several parts, in order, with one session per part. The bits are the same as with one session.
     #[doc(hidden)]
     pub fn fit_parts<T: Float>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
         T::fit(self, parts, set, true)
@@ -111,7 +112,7 @@ pub(crate) fn fit<T: Float>(
     }
 }
 
-/// Where the kept rows were among those given.
+/// Where the kept rows were in the input.
 struct Origin {
     names: Names,
     selection: Vec<(Selection, usize)>,
@@ -124,7 +125,7 @@ impl Origin {
     }
 }
 
-/// Runs the fit of a session and makes the model of it.
+/// Runs the fit of a session and builds the model from it.
 fn fitted<'a, T: Float>(
     session: Box<dyn Session<T> + 'a>,
     params: &Params,
@@ -159,7 +160,7 @@ struct Run<T> {
     history: Vec<HistoryRow>,
 }
 
-/// The restart of least inertia, compared exactly, then the earliest.
+/// The restart of least inertia, compared exactly. Ties go to the earliest restart.
 fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
@@ -196,7 +197,7 @@ fn lloyd<T: Float>(
     let full = params.history == History::Full;
     let stop = Stop { changed: params.tol_labels * prepared.n_positive as f64, shift: params.tol * prepared.variance };
     let mut history = Vec::new();
-    // The inertia of each cluster under the current labels and centroids, where it is known.
+    // The inertia of each cluster under the current labels and centroids, if it is known.
     let mut inertia = None;
     let mut moved = false;
     session.reset()?;
@@ -235,7 +236,7 @@ fn lloyd<T: Float>(
             break;
         }
     }
-    // Labels and inertia are those of the final centroids.
+    // Labels and inertia belong to the final centroids.
     let inertia = match inertia {
         Some(clusters) if !moved => clusters,
         _ => {

@@ -1,7 +1,7 @@
-//! Fixed-point numbers: how sums are made independent of the order of their terms.
+//! Fixed-point numbers. They make a sum independent of the order of its terms.
 //!
-//! Every value is rounded once to a multiple of its column's quantum (ties to even); from then on all is integer
-//! addition, which is associative, so a sum does not depend on chunking, threads, devices or order.
+//! Every value is rounded once to a multiple of its column's quantum (ties to even). After that there are only integer additions.
+//! Integer addition is associative, so a sum does not depend on chunking, threads, devices or order.
 //!
 //! ```text
 //! p        = the integer with 2^(p-1) < extent <= 2^p
@@ -12,8 +12,8 @@
 //! mean     = total * quantum / count, rounded once
 //! ```
 //!
-//! An int64 holds 4,096 one-limb values or 131,072 of a pair's limbs before it must be flushed into the canonical
-//! 128-bit integer.
+//! An int64 has room for the sum of 4,096 one-limb values, or of 131,072 limbs of a two-limb column. Then it must be flushed into
+//! the canonical 128-bit integer.
 
 use crate::float::Float;
 
@@ -23,23 +23,23 @@ pub const ONE_LIMB_BITS: i32 = 50;
 pub const LIMB_BITS: i32 = 45;
 /// Bits that a pair of limbs keeps.
 pub const TWO_LIMB_BITS: i32 = 2 * LIMB_BITS;
-/// How many one-limb values an int64 holds for certain.
+/// The number of one-limb values whose sum always fits in an int64.
 pub const ONE_LIMB_CAPACITY: u32 = 4_096;
-/// How many limbs of a pair an int64 holds for certain.
+/// The number of limbs of a pair whose sum always fits in an int64.
 pub const TWO_LIMB_CAPACITY: u32 = 131_072;
 
-/// 1.5 * 2^52: adding it to a value of magnitude at most 2^51 leaves the value, rounded to an integer (ties to even), in the
-/// low bits of the sum's representation.
+/// 1.5 * 2^52. Adding it to a value of magnitude at most 2^51 rounds the value to an integer (ties to even). The integer is then
+/// in the low bits of the sum's representation.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 const TWO_45: f64 = (1u64 << LIMB_BITS) as f64;
 
-/// `rint(v)` as an integer, for `|v| <= 2^51`; ties to even, whatever vector width it is compiled for.
+/// `rint(v)` as an integer, for `|v| <= 2^51`. Ties go to even. The result is the same for every vector width.
 #[inline(always)]
 pub fn round_to_integer(v: f64) -> i64 {
     ((v + ROUND).to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64)
 }
 
-/// The least integer `p` with `m <= 2^p`, for finite `m > 0`.
+/// The smallest integer `p` with `m <= 2^p`, for finite `m > 0`.
 pub fn exponent_at_or_above(m: f64) -> i32 {
     debug_assert!(m > 0.0 && m.is_finite());
     let (fraction, exponent) = frexp(m);
@@ -80,8 +80,8 @@ impl Scale {
     }
 }
 
-/// The limbs of a scaled value: its nearest integer, and the rest times `low`, rounded. `|v| <= 2^50`, so the integer is
-/// exactly representable and the rest is exact.
+/// The limbs of a scaled value: the nearest integer, and the rest times `low`, rounded. `|v| <= 2^50`, so the integer and the
+/// rest are both exact.
 #[inline(always)]
 pub fn split(v: f64, low: f64) -> (i64, i64) {
     let rounded = (v + ROUND) - ROUND;
@@ -95,7 +95,7 @@ pub enum Limbs {
     Two,
 }
 
-/// A column's quantum: values become `hi` (and `lo`) limbs.
+/// A column's quantum: it turns values into `hi` (and `lo`) limbs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ColumnScale {
     /// `p`: the extent is at most `2^p`.
@@ -121,13 +121,13 @@ impl ColumnScale {
         Self::new(exponent, limbs)
     }
 
-    /// The limbs of `x`, `|x| <= 2^exponent`.
+    /// The limbs of `x`, where `|x| <= 2^exponent`.
     #[inline(always)]
     pub fn limbs_of(&self, x: f64) -> (i64, i64) {
         split(self.hi.apply(x), self.lo)
     }
 
-    /// What [`split`] needs, for loops over columns: `split(x * first * second, low)` are the limbs of `x`.
+    /// The arguments of [`split`], for loops over columns: `split(x * first * second, low)` gives the limbs of `x`.
     pub fn factors(&self) -> (f64, f64, f64) {
         (self.hi.first, self.hi.second, self.lo)
     }
@@ -159,7 +159,7 @@ impl ColumnScale {
 
 /// `numerator * 2^exponent / denominator`, rounded once to `T` (to nearest, ties to even).
 ///
-/// Long division in base 2^37 until the quotient has more bits than any float, the remainder becoming a sticky bit.
+/// Divides in base 2^37 until the quotient has more bits than any float. The remainder then becomes a sticky bit.
 /// `denominator < 2^90`.
 pub fn round_quotient<T: Float>(numerator: i128, denominator: u128, exponent: i32) -> T {
     debug_assert!(denominator > 0 && denominator < 1 << 90);
@@ -180,7 +180,8 @@ fn long_division<T: Float>(numerator: i128, denominator: u128, exponent: i32) ->
     let (mut quotient, mut remainder, mut exponent) = (magnitude, 0, exponent);
     if denominator > 1 {
         (quotient, remainder) = (magnitude / denominator, magnitude % denominator);
-        // 56 bits hold a float64's 53 and two more; a quotient below that gets further digits.
+        // A quotient of 2^56 or more has the 53 bits of a float64 and the two more that rounding needs. A smaller one gets more
+        // digits.
         while remainder != 0 && quotient < 1 << 56 {
             let shifted = remainder << DIGIT;
             quotient = (quotient << DIGIT) + shifted / denominator;
@@ -191,15 +192,15 @@ fn long_division<T: Float>(numerator: i128, denominator: u128, exponent: i32) ->
     round_scaled(numerator < 0, quotient, remainder != 0, exponent)
 }
 
-/// As [`round_quotient`] for a float32 result, from one float64 division wherever that decides it; else `None`.
+/// As [`round_quotient`] for a float32 result. Uses one float64 division where that decides the result, else returns `None`.
 ///
-/// The float64 quotient `q` has three roundings (both conversions and the division), so it is within 4 units in the last
-/// place of the exact one. Unless a boundary between float32 values lies that close, both round to the same float32.
+/// The float64 quotient `q` has three roundings (both conversions and the division), so it is within 4 units in the last place of
+/// the exact quotient. If no boundary between float32 values lies that close, both round to the same float32.
 #[inline]
 fn quick_float32(numerator: i128, denominator: u128, exponent: i32) -> Option<f32> {
     let (n, d) = (i64::try_from(numerator).ok()?, u64::try_from(denominator).ok()?);
     let q = n as f64 / d as f64;
-    // Bits of a float64 below the last of a float32; a boundary is where they are one half.
+    // A float64 has 29 bits below the last bit of a float32. At a boundary these bits are exactly one half.
     const HALF: u64 = 1 << 28;
     let below = q.to_bits() & (2 * HALF - 1);
     let binade = ((q.to_bits() >> 52) & 0x7ff) as i32 - 1023 + exponent;
@@ -207,8 +208,8 @@ fn quick_float32(numerator: i128, denominator: u128, exponent: i32) -> Option<f3
     (below.abs_diff(HALF) > 8 && normal).then(|| (q * power_of_two(exponent)) as f32)
 }
 
-/// `+-(magnitude + sticky) * 2^exponent`, rounded once to `T`; `0 <= sticky < 1` is positive when `inexact`, and then
-/// `magnitude` has at least two bits more than `T`.
+/// `+-(magnitude + sticky) * 2^exponent`, rounded once to `T`. `sticky` is in `[0, 1)` and positive if `inexact`. Then
+/// `magnitude` must have at least two bits more than `T`.
 pub(crate) fn round_scaled<T: Float>(negative: bool, magnitude: u128, inexact: bool, exponent: i32) -> T {
     let bits = 128 - magnitude.leading_zeros() as i32;
     // The result is an integer multiple of 2^unit.
@@ -224,7 +225,7 @@ pub(crate) fn round_scaled<T: Float>(negative: bool, magnitude: u128, inexact: b
         let up = rest > half || (rest == half && (inexact || kept & 1 == 1));
         kept + u128::from(up)
     };
-    // At most 53 bits: exact as a float64, and after scaling exact in T.
+    // `rounded` has at most 53 bits, so it is exact as a float64. After scaling it is exact in T.
     signed(negative, Scale::new(unit).apply(rounded as f64))
 }
 
@@ -268,7 +269,7 @@ mod tests {
         let mut quick = 0;
         for case in 0..200_000u32 {
             let denominator = u128::from(next() % 50_000 + 1);
-            // Half of the cases sit next to a boundary between float32 values.
+            // Half of the cases are next to a boundary between float32 values.
             let boundary = i128::from(next() % (1 << 23) * 2 + (1 << 24) + 1) * denominator as i128 * (1 << 14)
                 + i128::from(next() % 5)
                 - 2;

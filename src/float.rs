@@ -11,7 +11,7 @@ mod sealed {
 
 /// A feature type: `f32` or `f64`.
 pub trait Float: sealed::Sealed + Copy + Default + Send + Sync + PartialOrd + std::fmt::Debug + 'static {
-    /// Bits of the significand, the hidden one included.
+    /// Bits of the significand, including the hidden bit.
     const PRECISION: u32;
     /// Exponent of the smallest subnormal: 2^this is the least positive value.
     const SMALLEST_EXPONENT: i32;
@@ -26,9 +26,10 @@ pub trait Float: sealed::Sealed + Copy + Default + Send + Sync + PartialOrd + st
     fn to_f64(self) -> f64;
     /// Rounding to nearest, ties to even.
     fn from_f64(value: f64) -> Self;
-    /// The values as `f32`, if that is what they are.
+    /// The values as `f32` if `Self` is `f32`, else `None`.
     fn as_f32s(values: &[Self]) -> Option<&[f32]>;
-    /// `(self - centre) * first * second` in this type, rounded to float32: a filter's copy (the factors are powers of two).
+    /// `(self - centre) * first * second` in this type, rounded to float32. This is a value of a filter's copy. The factors are
+    /// powers of two.
     fn centred_copy(self, centre: Self, first: Self, second: Self) -> f32;
 }
 

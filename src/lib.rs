@@ -1,15 +1,16 @@
 //! Exact, bit-reproducible k-means for data frames.
 //!
-//! **Labels are exact**: the label of a row is the smallest j whose reference distance ([`reference::distance`]: float64,
-//! feature order, fused multiply-add) is least. **Results do not depend on the machine**: sums are fixed-point integers, so
-//! labels, centroids and inertia have the same bits for any number of threads and any chunking.
+//! **Labels are exact**: the label of a row is the smallest j whose reference distance ([`reference::distance`]: float64, feature
+//! order, fused multiply-add) is smallest. **Results do not depend on the machine**: sums are fixed-point integers. So labels,
+//! centroids and inertia have the same bits for any number of threads and any chunking.
 //!
 //! ```text
 //! columns --> Features (a view, no copy) --> prepare (validity, extents, quanta) --> seeding
 //!         --> loop { assign --> update --> stop? } on a backend's session --> Model and labels
 //! ```
-//! Start reading at [`fit`]. Throughout, `n` is the number of rows, `d` of features, `k` of clusters; a *kept* row is one that
-//! `null_policy` did not leave out; a *contribution* is a row's weighted value; a *quantum* is the unit of a fixed-point sum.
+//! Start reading at [`fit`]. These terms are used throughout: `n` is the number of rows, `d` the number of features, `k` the
+//! number of clusters. A *kept* row is a row that `null_policy` did not leave out. A *contribution* is a row's weighted value. A
+//! *quantum* is the unit of a fixed-point sum.
 //!
 //! | feature | adds |
 //! |---|---|
@@ -19,7 +20,7 @@
 //! | `bench` | with `cuda`: times that only benches ask for |
 //! | `python` | the expression plugin that the Python package loads |
 //!
-//! Without features the engine builds alone, on plain slices.
+//! Without features, only the engine is built. It works on plain slices.
 
 pub mod backend;
 #[cfg(feature = "arrow")]

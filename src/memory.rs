@@ -1,7 +1,7 @@
-//! Memory that may not be there: everything that grows with the rows, the features or the clusters is asked for here, and what
-//! cannot be had is [`KMeansError::NoMemory`], not the end of the process.
+//! Fallible memory. Everything that grows with the rows, the features or the clusters is allocated here. If there is not enough
+//! memory, the result is [`KMeansError::NoMemory`], and the process goes on.
 //!
-//! `what` names the thing in the error: "the labels". Making the error asks for no memory.
+//! `what` names the thing in the error, e.g. "the labels". Creating the error allocates nothing.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::borrow::Cow;
@@ -9,10 +9,10 @@ use std::fmt::{self, Write};
 
 use crate::error::{KMeansError, Result};
 
-/// A type of which zero bytes are a value.
+/// A type for which zero bytes are a valid value.
 ///
 /// # Safety
-/// That is so.
+/// Zero bytes must be a valid value of the type.
 pub unsafe trait Zero: Copy {}
 macro_rules! zero {
     ($($t:ty),*) => { $(
@@ -21,7 +21,7 @@ macro_rules! zero {
     )* };
 }
 zero!(bool, u8, u32, u64, i32, i64, u128, i128, usize, f32, f64);
-// SAFETY: an array has its values one after the other, and nothing between them.
+// SAFETY: an array holds its values one after the other, with nothing between them.
 unsafe impl<T: Zero, const N: usize> Zero for [T; N] {}
 
 /// The error for `len` values of `T`.
@@ -30,86 +30,86 @@ fn missing<T>(len: usize, what: &'static str) -> KMeansError {
     no_memory(what, len as u128 * size_of::<T>() as u128)
 }
 
-/// The error for so many bytes.
+/// The error for this many bytes.
 #[cold]
 pub fn no_memory(what: impl Into<Cow<'static, str>>, bytes: u128) -> KMeansError {
     KMeansError::NoMemory { what: what.into(), bytes: Some(u64::try_from(bytes).unwrap_or(u64::MAX)) }
 }
 
-/// No values, and room for so many.
+/// An empty vector with room for `len` values.
 pub fn with_room<T>(len: usize, what: &'static str) -> Result<Vec<T>> {
     let mut values = Vec::new();
     reserve(&mut values, len, what)?;
     Ok(values)
 }
 
-/// Room for so many more values.
+/// Makes room for `more` further values.
 pub fn reserve<T>(values: &mut Vec<T>, more: usize, what: &'static str) -> Result<()> {
     values.try_reserve_exact(more).map_err(|_| missing::<T>(values.len().saturating_add(more), what))
 }
 
-/// So many values of 0. Memory that nobody writes to is never touched: the system hands large pieces out as zeros.
+/// `len` values of 0. The system hands out large pieces of memory as zeros, so memory that nobody writes to is never touched.
 pub fn zeroed<T: Zero>(len: usize, what: &'static str) -> Result<Vec<T>> {
-    // SAFETY: the trait says so.
+    // SAFETY: `Zero` promises that zero bytes are a value.
     unsafe { zero_bytes(len, what) }
 }
 
-/// As [`zeroed`], for types that say so by another trait.
+/// As [`zeroed`], for types without [`Zero`]. Another trait may give them the same property.
 ///
 /// # Safety
-/// Zero bytes are a value of `T`.
+/// Zero bytes must be a valid value of `T`.
 pub unsafe fn zero_bytes<T: Copy>(len: usize, what: &'static str) -> Result<Vec<T>> {
     let Ok(layout) = Layout::array::<T>(len) else { return Err(missing::<T>(len, what)) };
     if layout.size() == 0 {
         return with_room(len, what).map(|mut values| {
-            // SAFETY: there are no bytes to write: no values, or values without any.
+            // SAFETY: there are no bytes to initialise, because there are no values or the values have no size.
             unsafe { values.set_len(len) };
             values
         });
     }
-    // SAFETY: the layout has a size.
+    // SAFETY: the size of the layout is not 0.
     let address = unsafe { alloc_zeroed(layout) };
     if address.is_null() {
         return Err(missing::<T>(len, what));
     }
-    // SAFETY: allocated by the global allocator with the layout of `len` values, all of them initialised: zero bytes are a value,
-    // which is the caller's promise.
+    // SAFETY: the global allocator allocated this memory with the layout of `len` values. All of them are initialised, because
+    // the caller promises that zero bytes are a value.
     Ok(unsafe { Vec::from_raw_parts(address.cast(), len, len) })
 }
 
-/// The same value so many times.
+/// `len` copies of one value.
 pub fn filled<T: Clone>(len: usize, value: T, what: &'static str) -> Result<Vec<T>> {
     let mut values = with_room(len, what)?;
     values.resize(len, value);
     Ok(values)
 }
 
-/// A copy.
+/// A copy of a slice.
 pub fn copied<T: Copy>(values: &[T], what: &'static str) -> Result<Vec<T>> {
     let mut copy = with_room(values.len(), what)?;
     copy.extend_from_slice(values);
     Ok(copy)
 }
 
-/// One value more.
+/// Appends one value.
 #[inline]
 pub fn push<T>(values: &mut Vec<T>, value: T, what: &'static str) -> Result<()> {
     if values.len() == values.capacity() {
-        // As many again, so that pushing takes time in proportion.
+        // `try_reserve` doubles the capacity, so n pushes take time proportional to n.
         values.try_reserve(1).map_err(|_| missing::<T>(values.len() + 1, what))?;
     }
     values.push(value);
     Ok(())
 }
 
-/// Some values more.
+/// Appends some values.
 pub fn extend<T: Copy>(values: &mut Vec<T>, more: &[T], what: &'static str) -> Result<()> {
     values.try_reserve(more.len()).map_err(|_| missing::<T>(values.len() + more.len(), what))?;
     values.extend_from_slice(more);
     Ok(())
 }
 
-/// All that an iterator gives.
+/// Collects all items of an iterator.
 pub fn collected<T>(items: impl IntoIterator<Item = T>, what: &'static str) -> Result<Vec<T>> {
     let mut items = items.into_iter();
     let known = items.size_hint().0;
@@ -122,7 +122,7 @@ pub fn collected<T>(items: impl IntoIterator<Item = T>, what: &'static str) -> R
     Ok(values)
 }
 
-/// All that an iterator gives, up to its first error.
+/// Collects the items of an iterator, or returns its first error.
 pub fn try_collected<T>(items: impl IntoIterator<Item = Result<T>>, what: &'static str) -> Result<Vec<T>> {
     let items = items.into_iter();
     let mut values = with_room(items.size_hint().0, what)?;
@@ -132,7 +132,7 @@ pub fn try_collected<T>(items: impl IntoIterator<Item = Result<T>>, what: &'stat
     Ok(values)
 }
 
-/// A text.
+/// Formats a text.
 pub fn text(words: fmt::Arguments<'_>, what: &'static str) -> Result<String> {
     struct Text(String);
     impl Write for Text {
@@ -147,7 +147,7 @@ pub fn text(words: fmt::Arguments<'_>, what: &'static str) -> Result<String> {
     Ok(text.0)
 }
 
-/// A copy of texts.
+/// Copies texts.
 #[cfg(feature = "serde")]
 pub fn texts(all: &[String], what: &'static str) -> Result<Vec<String>> {
     try_collected(all.iter().map(|one| text(format_args!("{one}"), what)), what)
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(texts(&["a".into(), "".into()], what).unwrap(), ["a", ""]);
     }
 
-    /// Fits of a hundred million rows rely on it: memory that is asked for and not written to takes no room.
+    /// Fits of a hundred million rows rely on this: memory that is allocated but not written to takes no room.
     #[cfg(target_os = "linux")]
     #[test]
     fn zeros_that_nobody_touches_take_no_room() {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-/// One name a feature. A clone shares them.
+/// One name per feature. A clone shares the names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Names {
-    /// A name each.
+    /// A separate name for each feature.
     Each(Arc<Vec<String>>),
-    /// The entries of one column: `e[0]`, `e[1]`, ... Its name is held once, however many there are.
+    /// The entries of one column: `e[0]`, `e[1]`, ... The column's name is stored once, however many entries there are.
     Entries { column: Arc<str>, width: usize },
 }
 
@@ -26,7 +26,7 @@ impl Names {
         self.len() == 0
     }
 
-    /// The name of feature `f`; none beyond the last.
+    /// The name of feature `f`, or `None` beyond the last feature.
     pub fn get(&self, f: usize) -> Option<String> {
         match self {
             Self::Each(names) => names.get(f).cloned(),

@@ -1,6 +1,6 @@
-//! Work sharing: a few workers, each with its own scratch, pull tasks from one list until it is empty.
+//! Work sharing. A few workers take tasks from one list until it is empty. Each worker has its own scratch memory.
 //!
-//! Nothing here orders results: every result of this crate is either written to a task's own place or an integer sum.
+//! Nothing here puts results in order. Every result of this crate is either written to a task's own place or is an integer sum.
 //! Small work (one worker) runs on the calling thread.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -8,13 +8,13 @@ use std::sync::{Mutex, Once};
 
 pub use crate::environment::FloatEnvironment;
 
-/// Fits and predictions that are running in this process.
+/// Number of fits and predictions that are running in this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// The process that the pool's threads belong to: threads do not survive a fork.
+/// The process that owns the pool's threads. Threads do not survive a fork.
 static POOL: FirstProcess = FirstProcess::new();
 
-/// The process that was the first to do something.
+/// Remembers which process was the first to do something.
 pub(crate) struct FirstProcess(AtomicU32);
 
 impl FirstProcess {
@@ -22,7 +22,8 @@ impl FirstProcess {
         Self(AtomicU32::new(0))
     }
 
-    /// Whether this process is the first, or has just become it; not so in a child that was forked from the first.
+    /// Whether this process is the first. If there is no first process yet, this one becomes it. False in a child forked from the
+    /// first.
     pub fn enter(&self) -> bool {
         let here = std::process::id();
         match self.0.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {
@@ -31,7 +32,7 @@ impl FirstProcess {
         }
     }
 
-    /// The first process, where that is another one.
+    /// The first process, if it is not this one.
     #[cfg(feature = "python")]
     pub fn other(&self) -> Option<u32> {
         let first = self.0.load(Ordering::Relaxed);
@@ -39,17 +40,17 @@ impl FirstProcess {
     }
 }
 
-/// Threads that the pool is to start with; 0: one a processor.
+/// Number of threads that the pool starts with. 0 means one per processor.
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
-/// Gives the pool so many threads (0: one a processor) when it starts. One that has started stays as it is.
+/// Sets the number of threads of the pool (0: one per processor). A pool that has already started does not change.
 #[cfg(feature = "python")]
 pub fn limit_pool(threads: usize) {
     LIMIT.store(threads, Ordering::Relaxed);
 }
 
-/// Whether the pool's threads are of this process; if there are none yet, they start here. In a child that was forked from their
-/// process there is only the calling thread: the others would be waited for in vain.
+/// Whether the pool's threads belong to this process. If there is no pool yet, this call may start it. A forked child has only
+/// the thread that called fork: waiting for the pool's other threads would never end.
 fn pool_is_here() -> bool {
     static START: Once = Once::new();
     let here = POOL.enter();
@@ -57,7 +58,7 @@ fn pool_is_here() -> bool {
         START.call_once(|| {
             let limit = LIMIT.load(Ordering::Relaxed);
             if limit > 0 {
-                // An error says that someone else has started it.
+                // An error means that someone else has started the pool.
                 let _ = rayon::ThreadPoolBuilder::new().num_threads(limit).build_global();
             }
         });
@@ -65,26 +66,27 @@ fn pool_is_here() -> bool {
     here
 }
 
-/// Threads of the pool, as far as they are of this process.
+/// Number of pool threads that this process can use.
 fn pool_threads() -> usize {
     if pool_is_here() { rayon::current_num_threads() } else { 1 }
 }
 
-/// One fit's or prediction's share of the pool, while it runs.
+/// A guard that counts one fit or prediction as running.
 ///
-/// Polars calls one fit a group, and one prediction a morsel, from as many threads as it has. If each of them spread its passes
-/// over the whole pool, there would be the square of that many. So a pass takes the pool's threads divided by what is
-/// running: alone, all of them; among many, only the thread that called. It never changes a bit of the result.
+/// Polars calls one fit per group, and one prediction per morsel, from all its threads. If each of these calls spread its passes
+/// over the whole pool, the number of threads would be squared. So a pass takes the pool's threads divided by the number of
+/// running calls. A single call gets all threads; one of many calls gets only its own. The number of threads never changes a bit
+/// of the result.
 pub struct PoolShare(());
 
 impl PoolShare {
-    /// Counts one more as running.
+    /// Counts one more call as running.
     pub fn enter() -> Self {
         RUNNING.fetch_add(1, Ordering::Relaxed);
         Self(())
     }
 
-    /// Threads for one pass, now.
+    /// Number of threads for one pass, now.
     fn threads() -> usize {
         (pool_threads() / RUNNING.load(Ordering::Relaxed).max(1)).max(1)
     }
@@ -96,7 +98,7 @@ impl Drop for PoolShare {
     }
 }
 
-/// How many workers `threads` asks for (0: one a thread of the pool), at most one a task.
+/// Number of workers for `threads` (0: one per pool thread), at most one per task.
 pub fn workers_for(threads: usize, tasks: usize) -> usize {
     if tasks <= 1 {
         return 1;
@@ -116,7 +118,7 @@ pub fn for_each_task<W: Send, I: Send>(
     let helpers = match others.len() {
         0 => 0,
         _ if !pool_is_here() => 0,
-        // Workers beyond one a pool thread were asked for by name (`threads`).
+        // More workers than pool threads: the caller asked for this number (`threads`).
         asked if asked + 1 > rayon::current_num_threads() => asked,
         others => others.min(PoolShare::threads() - 1),
     };
@@ -131,7 +133,7 @@ pub fn for_each_task<W: Send, I: Send>(
             work(worker, task);
         }
     };
-    // The calling thread works too: a short pass does not wait for others to wake up.
+    // The calling thread works too, so a short pass does not wait for other threads to wake up.
     rayon::in_place_scope(|scope| {
         for worker in others {
             scope.spawn(|_| {

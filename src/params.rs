@@ -1,6 +1,6 @@
-//! What can be asked for: [`KMeans`] is unchecked, [`Params`] is what [`KMeans::validate`] lets through.
+//! The parameters of a fit. [`KMeans`] is unchecked. [`KMeans::validate`] turns it into checked [`Params`].
 //!
-//! Every default is in [`KMeans::new`]. The words mean what they mean in scikit-learn.
+//! All defaults are in [`KMeans::new`]. The names mean the same as in scikit-learn.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use std::str::FromStr;
 use crate::error::{KMeansError, Result};
 use crate::strategy::Strategy;
 
-/// How starting centroids are found.
+/// How to find starting centroids.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Init {
-    /// Greedy k-means++ (Arthur & Vassilvitskii 2007), `2 + floor(ln k)` trials a step.
+    /// Greedy k-means++ (Arthur & Vassilvitskii 2007), with `2 + floor(ln k)` trials per step.
     #[default]
     KMeansPlusPlus,
-    /// `k` different rows, uniformly.
+    /// `k` different rows, chosen uniformly.
     Random,
     /// Given centroids: row-major, `k` rows of `d` values, rounded to the feature type.
     Given(Vec<f64>),
@@ -35,10 +35,10 @@ impl FromStr for Init {
 /// What to do with rows that hold nulls, NaNs or infinities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NullPolicy {
-    /// An error that names the column and counts them.
+    /// An error that names the column and counts such values.
     #[default]
     Raise,
-    /// The bits of fitting the frame without those rows; their labels are null.
+    /// Skip those rows: the result has the bits of a fit of the frame without them, and their labels are null.
     Skip,
 }
 
@@ -59,7 +59,7 @@ pub enum History {
     /// Changed rows, shift and seconds.
     #[default]
     Light,
-    /// The inertia of every iteration too, which costs a reference distance a row.
+    /// Also the inertia of every iteration. This costs one reference distance per row.
     Full,
 }
 
@@ -80,27 +80,27 @@ pub enum Restarts {
     /// 1 for k-means++ and given centroids, 10 for random starts.
     #[default]
     Auto,
-    /// So many; given centroids always start once, since every restart would be the same.
+    /// This many. Given centroids always start once, because every restart would be the same.
     Count(u32),
 }
 
-/// Where a fit runs: it never changes a bit of the result, and is no part of a model.
+/// Where a fit runs. This never changes a bit of the result, and it is not part of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Device {
-    /// A GPU where one can be used and it is predicted to pay, though the rows should have to stream through it; else the CPU. [`Fitted::choice`](crate::Fitted)
-    /// says which, and why.
+    /// A GPU if one can be used and is predicted to be faster, even if the rows have to stream through it. Otherwise the CPU.
+    /// [`Fitted::choice`](crate::Fitted) says which, and why.
     #[default]
     Auto,
     Cpu,
-    /// The GPU of this number, in the driver's count; without one, the one with the most free memory. An error where there is
-    /// none.
+    /// The GPU with this number in the driver's count. Without a number, the GPU with the most free memory. It is an error if
+    /// there is none.
     Cuda(Option<u32>),
 }
 
 impl FromStr for Device {
     type Err = KMeansError;
     fn from_str(name: &str) -> Result<Self> {
-        // Only what is written as it would be printed: no "cuda:+1".
+        // Only accept the form that is printed: no "cuda:+1".
         let cuda = || {
             let device = Self::Cuda(Some(name.strip_prefix("cuda:")?.parse().ok()?));
             (device.to_string() == name).then_some(device)
@@ -158,7 +158,7 @@ pub struct KMeans {
 }
 
 impl KMeans {
-    /// `k` clusters, and the default of everything else.
+    /// `k` clusters, with defaults for everything else.
     pub fn new(k: usize) -> Self {
         Self {
             k,
@@ -177,22 +177,23 @@ impl KMeans {
         }
     }
 
-    /// How starting centroids are found (default: greedy k-means++).
+    /// How to find starting centroids (default: greedy k-means++).
     pub fn init(self, init: Init) -> Self {
         Self { init, ..self }
     }
-    /// How many restarts; the one of least inertia wins (default: [`Restarts::Auto`]).
+    /// Number of restarts. The restart of least inertia wins (default: [`Restarts::Auto`]).
     pub fn n_init(self, n_init: Restarts) -> Self {
         Self { n_init, ..self }
     }
-    /// At most so many iterations (default: 300).
+    /// Maximum number of iterations (default: 300).
     pub fn max_iter(self, max_iter: u32) -> Self {
         Self { max_iter, ..self }
     }
     /// Stop when the squared centroid shift is at most `tol` times the mean variance of the features (default: 1e-4).
     ///
-    /// This is scikit-learn's rule. Outliers raise the variance: with values a million times farther out than the rest, any shift is
-    /// small beside it, and a fit stops after one iteration. Remove them, or use 0, which stops when no centroid moves.
+    /// This is scikit-learn's rule. Outliers raise the variance. If some values are a million times farther out than the rest,
+    /// every shift is small compared with the variance, and a fit stops after one iteration. Remove the outliers, or use 0: then
+    /// the fit stops when no centroid moves.
     pub fn tol(self, tol: f64) -> Self {
         Self { tol, ..self }
     }
@@ -200,7 +201,7 @@ impl KMeans {
     pub fn tol_labels(self, tol_labels: f64) -> Self {
         Self { tol_labels, ..self }
     }
-    /// The seed of every draw (default: 0).
+    /// The seed of all random draws (default: 0).
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
@@ -212,20 +213,20 @@ impl KMeans {
     pub fn history(self, history: History) -> Self {
         Self { history, ..self }
     }
-    /// How many threads work on a large fit (default 0: one a processor). Never changes a bit of the result.
+    /// Number of threads that work on a large fit (default 0: one per processor). Never changes a bit of the result.
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
-    /// Where it runs (default: auto). Never changes a bit of the result.
+    /// Where the fit runs (default: auto). Never changes a bit of the result.
     pub fn device(self, device: Device) -> Self {
         Self { device, ..self }
     }
-    /// How a GPU goes about it (default: whichever is fastest); a named one asks for a GPU. Never changes a bit of the result.
+    /// Which kernels a GPU uses (default: the fastest). A named strategy requires a GPU. Never changes a bit of the result.
     pub fn strategy(self, strategy: Strategy) -> Self {
         Self { strategy, ..self }
     }
-    /// Bytes of a GPU's memory that the fit may take (default: nine tenths of what is free). Rows that do not fit pass through it
-    /// in chunks, again in every iteration. Never changes a bit of the result.
+    /// Bytes of a GPU's memory that the fit may take (default: nine tenths of the free memory). Rows that do not fit pass through
+    /// the GPU in chunks, again in every iteration. Never changes a bit of the result.
     pub fn device_memory_limit(self, bytes: Option<u64>) -> Self {
         Self { device_memory_limit: bytes, ..self }
     }
@@ -295,29 +296,29 @@ impl KMeans {
     }
 }
 
-/// Parameters that were checked: what compute code takes.
+/// Checked parameters. Compute code takes these.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params<'e> {
-    /// Clusters, at least 1.
+    /// Number of clusters, at least 1.
     pub k: usize,
     pub init: &'e Init,
-    /// Restarts, at least 1.
+    /// Number of restarts, at least 1.
     pub restarts: u32,
-    /// Iterations, at least 1.
+    /// Maximum number of iterations, at least 1.
     pub max_iter: u32,
     pub tol: f64,
     pub tol_labels: f64,
     pub seed: u64,
     pub null_policy: NullPolicy,
     pub history: History,
-    /// Worker threads; 0 means one a processor.
+    /// Number of worker threads. 0 means one per processor.
     pub threads: usize,
-    /// Where it runs: a GPU where a strategy was named.
+    /// Where the fit runs. This is a GPU if a strategy was named.
     pub device: Device,
     pub strategy: Strategy,
-    /// Bytes, positive.
+    /// Number of bytes, positive.
     pub device_memory_limit: Option<u64>,
-    /// Whether the labels of the rows are wanted: from a GPU they take as long as many an iteration.
+    /// Whether the caller wants the labels of the rows: downloading labels from a GPU can cost several iterations.
     pub labels: bool,
 }
 

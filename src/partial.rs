@@ -1,7 +1,7 @@
 //! The running state of the update step: exact sums, weights and row counts of every cluster.
 //!
-//! All of it is integers, so the partials of chunks, devices and machines merge by addition, in any order
-//! ([`Partial::merge`]); rows that changed cluster are taken from one sum and added to the other, without drift.
+//! All of it is integers. So the partial sums of chunks, devices and machines can be merged by addition, in any order
+//! ([`Partial::merge`]). A row that changes cluster is subtracted from one sum and added to the other, without drift.
 
 use std::sync::Mutex;
 
@@ -21,9 +21,9 @@ pub struct Partial {
     pub sums: Vec<i128>,
     /// `(k)`: sums of weights, in quanta of the weights.
     pub mass: Vec<i128>,
-    /// `(k)`: rows of positive weight.
+    /// `(k)`: numbers of rows of positive weight.
     pub rows: Vec<i64>,
-    /// `(k)`: whether anything above changed since [`Partial::clear_dirty`].
+    /// `(k)`: whether a value above has changed since [`Partial::clear_dirty`].
     pub dirty: Vec<bool>,
 }
 
@@ -39,7 +39,7 @@ impl Partial {
         })
     }
 
-    /// The sums of cluster `j`, one a feature.
+    /// The sums of cluster `j`, one per feature.
     pub fn sums_of(&self, j: usize) -> &[i128] {
         &self.sums[j * self.d..][..self.d]
     }
@@ -48,20 +48,20 @@ impl Partial {
         self.dirty.fill(false);
     }
 
-    /// Forgets everything.
+    /// Clears everything.
     pub fn reset(&mut self) {
         self.clear_sums();
         self.dirty.fill(true);
     }
 
-    /// Makes all sums 0 and leaves alone which are dirty.
+    /// Sets all sums to 0. Does not change which clusters are dirty.
     pub fn clear_sums(&mut self) {
         self.sums.fill(0);
         self.mass.fill(0);
         self.rows.fill(0);
     }
 
-    /// Adds what other rows contributed.
+    /// Adds the sums of other rows.
     pub fn merge(&mut self, other: &Self) {
         for j in 0..self.mass.len() {
             self.mass[j] += other.mass[j];
@@ -72,17 +72,17 @@ impl Partial {
     }
 }
 
-/// The quanta of all columns, laid out for vector loops.
+/// The quanta of all columns, in a layout for vector loops.
 #[derive(Debug, Clone)]
 pub struct Quantiser {
     pub scales: Vec<ColumnScale>,
-    /// Their factors (see [`ColumnScale::factors`]), one vector each.
+    /// The factors of the columns (see [`ColumnScale::factors`]), one vector per factor.
     first: Vec<f64>,
     second: Vec<f64>,
     low: Vec<f64>,
     /// Whether any column has two limbs.
     pub two_limbs: bool,
-    /// How many rows' limbs an int64 holds, whichever the column.
+    /// The number of rows whose limbs fit in an int64, for every column.
     capacity: u32,
 }
 
@@ -101,14 +101,14 @@ impl Quantiser {
     }
 }
 
-/// `fl(w^ * x)` of one row of a tile.
+/// The contribution `fl(w^ * x)` of one row of a tile.
 #[derive(Debug, Clone, Copy)]
 pub struct Contribution<'a, T> {
     /// `(d, stride)`.
     pub x: &'a [T],
     pub stride: usize,
     pub row: usize,
-    /// `w^`; none where there are no weights.
+    /// `w^`, or `None` where there are no weights.
     pub weight: Option<f64>,
 }
 
@@ -131,14 +131,14 @@ fn add<const NEGATIVE: bool>(sums: &mut [i64], row: &[i64]) {
 #[derive(Debug)]
 pub struct Deltas {
     d: usize,
-    /// `(k, d)` each; `lo` is empty where every column has one limb.
+    /// `(k, d)` each. `lo` is empty where every column has one limb.
     hi: Vec<i64>,
     lo: Vec<i64>,
     mass: Vec<i128>,
     rows: Vec<i64>,
-    /// Values in each cluster's limbs since its last flush.
+    /// Number of values in each cluster's limbs since its last flush.
     pending: Vec<u32>,
-    /// Clusters with something pending, each once: there is room for all.
+    /// Clusters with pending values, each listed once. There is room for all clusters.
     touched: Vec<u32>,
     /// One row's contributions and limbs.
     row: Vec<f64>,
@@ -165,7 +165,7 @@ impl Deltas {
         })
     }
 
-    /// Moves a row of weight `mass` (an integer) from one cluster, which may be [`UNASSIGNED`], to another.
+    /// Moves a row of weight `mass` (an integer) from one cluster to another. The first may be [`UNASSIGNED`].
     #[inline(always)]
     pub fn move_row<T: Float>(
         &mut self,
@@ -194,8 +194,8 @@ impl Deltas {
         }
     }
 
-    /// A few features: the limbs stay in registers. Through a buffer, a row's scalar stores would be loaded again as one vector,
-    /// which the processor cannot forward.
+    /// For few features: the limbs stay in registers. Through a buffer, one vector load would read what several scalar stores
+    /// wrote. The processor cannot forward such stores.
     #[inline(always)]
     fn shift_short<T: Float, const D: usize>(&mut self, quantiser: &Quantiser, row: Contribution<'_, T>, from: u32, to: u32) {
         let (first, second, low) = (&quantiser.first[..D], &quantiser.second[..D], &quantiser.low[..D]);
@@ -219,7 +219,7 @@ impl Deltas {
         }
     }
 
-    /// Any number of features.
+    /// For any number of features.
     #[inline(always)]
     fn shift_long<T: Float>(&mut self, quantiser: &Quantiser, row: Contribution<'_, T>, from: u32, to: u32) {
         let d = self.d;
@@ -282,7 +282,7 @@ impl Deltas {
         self.pending[j] = 0;
     }
 
-    /// Adds everything pending to `partial`.
+    /// Adds all pending values to `partial`.
     pub fn flush(&mut self, quantiser: &Quantiser, partial: &mut Partial) {
         while let Some(j) = self.touched.pop() {
             self.flush_cluster(quantiser, j as usize, partial);

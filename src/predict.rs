@@ -1,5 +1,5 @@
-//! Passes of a fitted model over rows: labels, distances, inertia. Rows are taken as they come: what is not finite gives no
-//! answer, whatever is finite an exact one.
+//! Passes of a fitted model over rows: labels, distances, inertia. The rows are not prepared. A row that is not finite gets no
+//! answer. Every finite row gets an exact one.
 
 use std::ops::Range;
 
@@ -19,12 +19,12 @@ use crate::prepare::survey::check_weight_range;
 use crate::reference;
 use crate::tile::{Part, Tile, WeightScale};
 
-/// What errors call the box around the rows.
+/// The name for the extents of the rows in errors.
 const EXTENTS: &str = "the extents of the columns";
-/// Rows of a task; smaller inputs stay on the calling thread.
+/// Number of rows per task. Smaller inputs stay on the calling thread.
 const TASK: usize = 16_384;
 
-/// Rows, the model that they are compared with, and where.
+/// The rows, the model that they are compared with, and where the pass runs.
 #[derive(Clone, Copy)]
 pub struct Rows<'p, 'a, T> {
     pub model: &'p Model<T>,
@@ -43,7 +43,7 @@ pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<u32>>> {
     }
 }
 
-/// The labels, and the distances to the two nearest centroids.
+/// The labels, and the distances to the nearest and the second nearest centroid.
 pub fn nearest<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<Option<Prediction>>> {
     match rows.place {
         Place::Cpu => CpuRows::new(rows)?.fill(1, None, Nearest),
@@ -81,20 +81,20 @@ fn no_gpu() -> ! {
     unreachable!("without the feature there is no GPU to choose")
 }
 
-/// Room for `width` values a row.
+/// Room for `width` values per row.
 pub fn reserve<R>(n: usize, width: usize) -> Result<Vec<R>> {
     memory::with_room(n.saturating_mul(width), "the answers for all rows")
 }
 
-/// How the distances and weights of a score become integers.
+/// The scales that turn the distances and weights of a score into integers.
 pub struct ScoreScales {
     pub weights: Option<WeightScale>,
     pub distances: DistanceScale,
 }
 
 impl ScoreScales {
-    /// `lows`, `highs`: over the finite rows of positive weight and the centroids; `largest_weight`: of these rows, if there are
-    /// weights.
+    /// `lows` and `highs` are taken over the finite rows of positive weight and the centroids. `largest_weight` is the largest
+    /// weight of these rows, if there are weights.
     pub fn new<T: Float>(lows: &[f64], highs: &[f64], largest_weight: Option<f64>) -> Result<Self> {
         match largest_weight {
             Some(0.0) => return Err(KMeansError::NoPositiveWeight),
@@ -111,7 +111,7 @@ impl ScoreScales {
     }
 }
 
-/// Lows and highs of each feature over the centroids.
+/// The lowest and the highest value of each feature over the centroids.
 pub fn centroid_extents<T: Float>(model: &Model<T>) -> Result<[Vec<f64>; 2]> {
     let [mut lows, mut highs] =
         [memory::filled(model.d, f64::INFINITY, EXTENTS)?, memory::filled(model.d, f64::NEG_INFINITY, EXTENTS)?];
@@ -126,7 +126,7 @@ pub fn centroid_extents<T: Float>(model: &Model<T>) -> Result<[Vec<f64>; 2]> {
 
 // ---- on the CPU ------------------------------------------------------------------------------------------------------------
 
-/// Rows, and what they are compared with.
+/// Rows, and the model that they are compared with.
 #[derive(Clone, Copy)]
 struct CpuRows<'p, 'a, T> {
     model: &'p Model<T>,
@@ -143,7 +143,7 @@ impl<'p, 'a, T: Float> CpuRows<'p, 'a, T> {
         Ok(Self { model, features, table: model.host_table()?, set: InstructionSet::detect(), tile_rows })
     }
 
-    /// Fills `out`, `width` entries a row, tile by tile: `visit(assigner, tile, bad, out)`.
+    /// Fills `out` tile by tile, with `width` entries per row: `visit(assigner, tile, bad, out)`.
     fn fill<R: Send + Clone>(self, width: usize, empty: R, visit: impl Visit<T, R>) -> Result<Vec<R>> {
         let (n, d) = (self.features.n_rows(), self.features.n_features());
         let mut out = reserve(n, width)?;
@@ -217,7 +217,7 @@ impl<'p, 'a, T: Float> CpuRows<'p, 'a, T> {
         Ok(facts)
     }
 
-    /// How many positive weights of finite rows are below a bound.
+    /// Counts the positive weights of finite rows that are below a bound.
     fn count_below(&self, part: &Part<'_, T>, tile: &mut Tile<T>, bound: f64) -> u64 {
         let mut count = 0;
         for range in self.ranges() {
@@ -228,9 +228,9 @@ impl<'p, 'a, T: Float> CpuRows<'p, 'a, T> {
     }
 }
 
-/// What a score wants to know of the finite rows of positive weight.
+/// What a score needs to know about the finite rows of positive weight.
 struct ScoreFacts {
-    /// Over these rows and the centroids.
+    /// Lowest values over these rows and the centroids.
     lows: Vec<f64>,
     highs: Vec<f64>,
     /// The smallest and the largest weight.
@@ -238,7 +238,7 @@ struct ScoreFacts {
     positive: u64,
 }
 
-/// What is written for one tile: one entry of `out` a row (or `width` of them), bad rows left as they are.
+/// What is written for one tile: one entry (or `width` entries) of `out` per row. Entries of bad rows do not change.
 trait Visit<T, R>: Sync {
     fn tile<V: Vector>(
         &self,
@@ -338,7 +338,7 @@ impl<T: Float> Visit<T, f64> for Distances {
     }
 }
 
-/// Gathers each row of a tile in `x`: `visit(its place in the output, its values)`.
+/// Gathers each row of a tile in `x` and calls `visit(its place in the output, its values)`.
 #[inline(always)]
 fn for_each_row<T: Float>(tile: &Tile<T>, x: &mut [f64], places: &[usize], mut visit: impl FnMut(usize, &[f64])) {
     for (r, &place) in places.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! The reference distance, and a naive search with it: the oracle. Never optimised; every fast path is held to it.
+//! The reference distance, and a naive search with it. It is the oracle: never optimised, and every fast path must agree with it.
 //!
 //! ```text
 //! s = 0; for f in 0..d { t = x[f] - c[f]; s = fma(t, t, s) }      in float64, in feature order
-//! label = the smallest j of least s
+//! label = the smallest j whose s is smallest
 //! ```
 
 use crate::float::Float;
@@ -21,20 +21,20 @@ pub fn distance<X: Float, C: Float>(x: &[X], c: &[C]) -> f64 {
     s
 }
 
-/// What a naive search over all centroids finds for one row.
+/// The result of a naive search over all centroids for one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nearest {
-    /// The smallest index of least distance.
+    /// The smallest index of the least distance.
     pub label: u32,
     /// Its squared distance.
     pub distance: f64,
-    /// The least squared distance to any other centroid; infinite when there is none.
+    /// The least squared distance to any other centroid. Infinite if there is no other.
     pub second: f64,
 }
 
-/// The nearest of the centroids (row-major, `k` rows of `x.len()` values) to `x`.
+/// Finds the nearest of the centroids (row-major, `k` rows of `x.len()` values) to `x`.
 ///
-/// A distance that overflows is infinite; where all are, the label is 0.
+/// A distance that overflows is infinite. If all distances are infinite, the label is 0.
 pub fn nearest<X: Float, C: Float>(x: &[X], centroids: &[C]) -> Nearest {
     let mut best = Nearest { label: 0, distance: f64::INFINITY, second: f64::INFINITY };
     for (j, c) in centroids.chunks_exact(x.len()).enumerate() {

@@ -7,7 +7,7 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 
-/// What a number is drawn for: the first word of the counter.
+/// The purpose of a draw: the first word of the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Stream {
@@ -28,13 +28,13 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// A 64-bit number for draw `(stream, restart, step, trial)` of a seed.
+/// The 64-bit number of draw `(stream, restart, step, trial)` for a seed.
 pub fn draw_u64(seed: u64, stream: Stream, restart: u32, step: u32, trial: u32) -> u64 {
     let words = philox([stream as u32, restart, step, trial], [seed as u32, (seed >> 32) as u32]);
     u64::from(words[0]) | u64::from(words[1]) << 32
 }
 
-/// `floor(u * total / 2^64)`: a number below `total`, exactly (`total < 2^127`).
+/// `floor(u * total / 2^64)`: a number below `total`, computed exactly (`total < 2^127`).
 pub fn below(u: u64, total: u128) -> u128 {
     let (high, low) = (total >> 64, total & u128::from(u64::MAX));
     high * u128::from(u) + ((low * u128::from(u)) >> 64)
@@ -44,7 +44,7 @@ pub fn below(u: u64, total: u128) -> u128 {
 mod tests {
     use super::*;
 
-    /// The known answers that the authors publish with their Random123 library.
+    /// The known answers that the authors published with their Random123 library.
     #[test]
     fn known_answers() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);

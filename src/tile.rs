@@ -1,7 +1,6 @@
 //! A tile: a few dozen kept rows of every feature, feature-major, and their weights.
 //!
-//! All compute code reads the data through tiles, so chunking, layout, nulls and skipped rows are dealt with here and
-//! nowhere else.
+//! All compute code reads the data through tiles. So chunking, layout, nulls and skipped rows are handled only here.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::memory;
 
-/// How row weights become `w^` and integers: `w^ = integer * 2^(exponent - 53)`.
+/// Turns row weights into `w^` and into integers: `w^ = integer * 2^(exponent - 53)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WeightScale {
     /// The largest weight is at most `2^exponent`.
@@ -27,7 +26,8 @@ impl WeightScale {
         Self { largest: scale.round(largest), ..scale }
     }
 
-    /// `w^`: 53 bits below the power of two at or above the largest weight; a positive weight is at least one quantum.
+    /// `w^`: the weight with 53 bits below the power of two at or above the largest weight. A positive weight is at least one
+    /// quantum.
     pub fn round(&self, w: f64) -> f64 {
         if w > 0.0 {
             let quantum = crate::fixed::power_of_two(self.exponent - 53);
@@ -47,7 +47,7 @@ impl WeightScale {
 /// Which rows take part: all, or those whose bit is set.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// Shared: a selection is copied with the parts that it belongs to.
+    /// Shared, because a selection is cloned together with its part.
     bits: Option<Arc<Vec<u64>>>,
 }
 
@@ -68,13 +68,13 @@ impl Selection {
         self.bits.as_ref().is_none_or(|bits| bits[i / 64] >> (i % 64) & 1 == 1)
     }
 
-    /// How many rows of a range take part.
+    /// Number of rows of a range that take part.
     pub fn count(&self, range: Range<usize>) -> usize {
         if self.is_all() { range.len() } else { range.filter(|&i| self.contains(i)).count() }
     }
 }
 
-/// Rows and weights that belong together, and which of the rows take part.
+/// Rows and their weights, and which of the rows take part.
 #[derive(Debug, Clone)]
 pub struct Part<'a, T> {
     pub features: Features<'a, T>,
@@ -91,15 +91,15 @@ impl<'a, T: Float> Part<'a, T> {
 /// A buffer for one tile at a time.
 #[derive(Debug)]
 pub struct Tile<T> {
-    /// Rows that the buffer has room for.
+    /// Number of rows that the buffer has room for.
     pub stride: usize,
-    /// Kept rows in the buffer.
+    /// Number of kept rows in the buffer.
     pub rows: usize,
     /// `(d, stride)`: feature f of row r is `x[f * stride + r]`. Rows from `rows` on are stale.
     pub x: Vec<T>,
-    /// Weights of the kept rows; all 1 where there are none.
+    /// Weights of the kept rows. All are 1 if there are no weights.
     pub weights: Vec<f64>,
-    /// For each row of the range, whether it was left out. Only meaningful after [`Tile::load_checked`].
+    /// For each row of the range, whether it was left out. Only valid after [`Tile::load_checked`].
     pub bad: Vec<bool>,
 }
 
@@ -137,7 +137,7 @@ impl<T: Float> Tile<T> {
         }
     }
 
-    /// Loads rows `range` that the part's selection keeps; weights are rounded to `w^`.
+    /// Loads the rows of `range` that the part's selection keeps. Rounds weights to `w^`.
     #[inline]
     pub fn load(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, range: Range<usize>) {
         self.load_raw(part, range.clone());
@@ -152,8 +152,8 @@ impl<T: Float> Tile<T> {
         }
     }
 
-    /// Loads rows `range`, leaves out those with a null or a value that is not finite, marks them in `bad`, and returns how
-    /// many they are. Weights stay as they are.
+    /// Loads the rows of `range`. Leaves out rows with a null or a value that is not finite, marks them in `bad`, and returns
+    /// their number. Weights are not rounded.
     pub fn load_checked(&mut self, part: &Part<'_, T>, range: Range<usize>) -> usize {
         self.load_raw(part, range.clone());
         let m = range.len();
@@ -183,7 +183,7 @@ impl<T: Float> Tile<T> {
         count
     }
 
-    /// The first negative weight among the kept rows, and its place in the range (after [`Tile::load_checked`]).
+    /// The first negative weight among the kept rows, and its position in the range. Call it after [`Tile::load_checked`].
     pub fn first_negative_weight(&self) -> Option<(usize, f64)> {
         let kept = self.weights[..self.rows].iter().position(|w| *w < 0.0)?;
         let place = (0..self.stride).filter(|&i| !self.bad[i]).nth(kept)?;

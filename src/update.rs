@@ -1,4 +1,4 @@
-//! The update step: relocation into empty clusters, exact means, and how far the centroids moved.
+//! The update step: moves rows into empty clusters, computes exact means, and measures how far the centroids moved.
 
 use crate::backend::Session;
 use crate::error::{KMeansError, Result};
@@ -12,9 +12,9 @@ use crate::reference;
 /// What an update did.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Updated {
-    /// Fixed-point sum over the centroids of the reference distance between old and new.
+    /// Fixed-point sum of the reference distances between the old and the new centroids.
     pub shift: f64,
-    /// Whether a centroid or a row moved: labels may no longer be those of the centroids.
+    /// Whether a centroid or a row moved. The labels may then differ from those of the new centroids.
     pub moved: bool,
 }
 
@@ -26,7 +26,7 @@ pub fn update<T: Float>(session: &mut dyn Session<T>, centroids: &mut [T], prepa
     let mut moves = memory::with_room(partial.mass.len(), "how far the centroids moved")?;
     let mut moved = relocated;
     let mut old: Vec<T> = memory::zeroed(d, "a centroid")?;
-    // A cluster whose rows did not change has the mean that it had, except right after seeding, when all are dirty.
+    // A cluster whose rows did not change keeps its mean. Right after seeding all clusters are dirty.
     for (j, centroid) in centroids.chunks_exact_mut(d).enumerate().filter(|(j, _)| partial.dirty[*j]) {
         old.copy_from_slice(centroid);
         mean(partial, j, prepared, centroid);
@@ -38,7 +38,7 @@ pub fn update<T: Float>(session: &mut dyn Session<T>, centroids: &mut [T], prepa
     Ok(Updated { shift: prepared.shifts.sum(moves.iter().copied()).to_f64(), moved })
 }
 
-/// The exact quotient, rounded once to `T`, clamped to the column's extent.
+/// The exact quotient, rounded once to `T` and clamped to the column's extent.
 fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T]) {
     let mass = partial.mass[j].unsigned_abs();
     let weight_exponent = prepared.weights.map_or(0, |scale| scale.exponent - 53);
@@ -55,8 +55,8 @@ fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T
     }
 }
 
-/// Gives every empty cluster, in index order, the row farthest from the centroid that it was assigned by whose cluster keeps
-/// at least one other. Returns whether there was any.
+/// Gives one row to every empty cluster, in index order. The row is the one farthest from the centroid that gave it its label,
+/// among the rows whose cluster keeps at least one other row. Returns whether there was an empty cluster.
 fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>) -> Result<bool> {
     let without_rows = (0u32..).zip(&session.partial()?.rows).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
     let mut empty = memory::collected(without_rows, "the empty clusters")?;
@@ -65,8 +65,8 @@ fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>) -> Result<bool> {
     }
     let k = session.partial()?.rows.len();
     empty.reverse();
-    // A row that cannot be given now never can: clusters only lose rows, and a relocated row is alone. So the farthest rows are
-    // walked once, as many at a time as there are empty clusters.
+    // A row that cannot be given now can never be given: clusters only lose rows, and a relocated row is alone in its cluster. So
+    // the loop goes through the farthest rows once, in batches as large as the number of empty clusters.
     while !empty.is_empty() {
         let donors =
             memory::collected(session.partial()?.rows.iter().map(|rows| *rows >= 2), "the clusters that may give a row")?;

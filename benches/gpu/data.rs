@@ -1,9 +1,9 @@
-//! The rows.
+//! Generates the rows.
 
 use polars_kmeans::Float;
 use polars_kmeans::parallel::for_each_task;
 
-/// The generator of splitmix64, entered at any place.
+/// The generator splitmix64, started at any place.
 pub fn scrambled(place: u64) -> u64 {
     let mut z = place.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0xD1B5_4A32_D192_ED03);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -11,7 +11,7 @@ pub fn scrambled(place: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Ten blobs (Lutz et al. 2018, section 6.1), `d` columns, by all threads.
+/// Ten blobs (Lutz et al. 2018, section 6.1) in `d` columns. All threads generate them.
 pub fn blobs<T: Float>(n: usize, d: usize) -> Vec<Vec<T>> {
     const PIECE: usize = 1 << 16;
     let salt = ((n + d) as u64) << 40;
@@ -26,7 +26,7 @@ pub fn blobs<T: Float>(n: usize, d: usize) -> Vec<Vec<T>> {
     for_each_task(&mut vec![(); threads], tasks, |(), (f, first, values)| {
         for (i, value) in (first as u64..).zip(values) {
             let blob = ((scrambled(salt ^ i) >> 32) * 10) >> 32;
-            // The sum of four uniform numbers is normal enough, and has variance 1/3.
+            // The sum of four uniform numbers is close enough to normal. Its variance is 1/3.
             let bits = scrambled(salt ^ (1 << 39) ^ (i * d as u64 + f as u64));
             let sum: f64 = (0..4).map(|q| unit(bits >> (16 * q) & 0xFFFF)).sum();
             *value = T::from_f64(centres[blob as usize * d + f] + 17.32 * (sum - 2.0));

@@ -1,16 +1,19 @@
-//! One GPU, without Polars: uploads beside the pinned ceiling, then whole fits, from given centroids or those of k-means++,
-//! iteration by iteration.
+//! Times one GPU without Polars. First come uploads, compared with the ceiling for pinned memory. Then come whole fits, from
+//! given centroids or from k-means++, iteration by iteration.
 //!
-//! `cargo bench --no-default-features --features cuda --bench gpu [-- SHAPE ... OPTIONS]`, where a shape is a name of the table or
-//! `NxDxKxITERATIONS`, e.g. `10000000x4x16x20`. An upload counts from host memory to the last byte's arrival; a fit is everything:
-//! preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
+//! `cargo bench --no-default-features --features cuda --bench gpu [-- SHAPE ... OPTIONS]`. A shape is a name from the table or
+//! `NxDxKxITERATIONS`, e.g. `10000000x4x16x20`. The time of an upload runs from host memory until the last byte arrives. The time
+//! of a fit includes everything: preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
 //!
-//! `--float64`; `--fits` leaves uploads out; `--sweep` tries ways to upload. `--plus-plus` starts from k-means++, not from given rows.
-//! `--limit BYTES` streams rows through so many bytes of the device; with `--fits` too, the resident fit follows.
-//! `--strategy NAME` (more than once, or `all`) times iterations alone, a line a strategy; `--choose` times every strategy that the
-//! default may take, and says what its choice loses.
-//! `--json` prints an object a strategy (`--strategies A,B`, by default `default`; `cpu` is the CPU), for `benches/papers.py`, which
-//! also gives `--tol-labels SHARE`.
+//! - `--float64` uses float64 features.
+//! - `--fits` leaves uploads out.
+//! - `--sweep` tries several ways to upload.
+//! - `--plus-plus` starts from k-means++, not from given rows.
+//! - `--limit BYTES` streams rows through this many bytes of the device. With `--fits` too, the resident fit follows.
+//! - `--strategy NAME` (more than once, or `all`) times iterations alone, with one line per strategy.
+//! - `--choose` times every strategy that the default may take, and says how much time the default's choice loses.
+//! - `--json` prints one object per strategy (`--strategies A,B`; the default is `default`; `cpu` is the CPU).
+//!   `benches/papers.py` uses it and also gives `--tol-labels SHARE`.
 
 mod data;
 mod options;
@@ -78,18 +81,18 @@ fn uploads<T: Float>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
     }
 }
 
-/// A fit from given rows, or from those that k-means++ draws, on the GPU.
+/// A fit on the GPU, from given rows or from rows that k-means++ draws.
 fn estimator<T: Float>(columns: &[Vec<T>], Shape { n, k, iterations, .. }: Shape, plus_plus: bool) -> KMeans {
     let start = || (0..k).flat_map(|j| columns.iter().map(move |c| c[j * (n / k)].to_f64())).collect();
     let init = if plus_plus { Init::KMeansPlusPlus } else { Init::Given(start()) };
     KMeans::new(k).init(init).max_iter(iterations).tol(0.0).device(Device::Cuda(None))
 }
 
-/// Seconds of fits of a strategy.
+/// Seconds of fits per strategy.
 const ENOUGH: f64 = 0.03;
 
-/// Fits until `least` seconds are over, in which an idle GPU raises its clock, two at least unless one takes long: wall seconds and
-/// what came out.
+/// Repeats a fit until `least` seconds are over, so that an idle GPU has time to raise its clock. There are at least two fits,
+/// unless one takes long. Returns the wall seconds and the result of each fit.
 fn repeated<T: Float>(
     estimator: &KMeans,
     features: &Features<'_, T>,
@@ -110,7 +113,7 @@ fn each<T: Float>(fitted: &Fitted<T>) -> Vec<f64> {
     fitted.model.history().iter().map(|row| 1e3 * row.seconds.unwrap_or(f64::NAN)).collect()
 }
 
-/// The mean of all iterations but the first, in which every row changes its cluster, and in no other.
+/// The mean over all iterations but the first. In the first iteration, and only there, every row changes its cluster.
 fn later(ms: &[f64]) -> f64 {
     let later = if ms.len() > 1 { &ms[1..] } else { ms };
     later.iter().sum::<f64>() / later.len() as f64
@@ -122,7 +125,7 @@ fn fastest<T: Float>(fits: &[(f64, Fitted<T>)]) -> &(f64, Fitted<T>) {
     fits.iter().min_by(|a, b| total(a).total_cmp(&total(b))).expect("a fit at least")
 }
 
-/// Milliseconds an iteration, all of them and the median, of the fastest of some fits; and a digest of the result.
+/// Milliseconds per iteration (the mean and the median) of the fastest of some fits, and a digest of the result.
 fn iteration<T: Float>(estimator: &KMeans, features: &Features<'_, T>) -> Result<(f64, f64, u64), KMeansError> {
     let fits = repeated(estimator, features, ENOUGH)?;
     let fitted = &fastest(&fits).1;
@@ -132,7 +135,7 @@ fn iteration<T: Float>(estimator: &KMeans, features: &Features<'_, T>) -> Result
     Ok((ms.iter().sum::<f64>() / ms.len() as f64, median(ms), digest))
 }
 
-/// A line a strategy.
+/// Prints one line per strategy.
 fn strategies<T: Float>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strategy]) {
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let mut digest = None;
@@ -147,20 +150,20 @@ fn strategies<T: Float>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strateg
     }
 }
 
-/// Microseconds an iteration of every strategy that the default may take, as a row of the chooser's table; and what the default loses
-/// beside the best, to the other stream.
+/// Prints a row of the chooser's table: the microseconds per iteration of every strategy that the default may take. Prints to
+/// stderr how much the default loses compared with the best strategy.
 fn choose<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     let Shape { n, d, k, .. } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let time = |strategy| {
-        // A third of that: there are hundreds of shapes.
+        // A third of the usual time, because there are hundreds of shapes.
         let fits = repeated(&estimator.clone().strategy(strategy), &features, ENOUGH / 3.0);
         fits.map_or(f64::NAN, |fits| 1e3 * later(&each(&fastest(&fits).1)))
     };
     let times = CANDIDATES.map(time);
     let best = (0..times.len()).min_by(|&i, &j| f64::total_cmp(&times[i], &times[j])).unwrap_or(0);
     let taken = time(Strategy::Default);
-    // Four digits; nothing for one that cannot do the shape.
+    // Four digits, or nothing for a strategy that does not support the shape.
     let digits = |time: f64| format!("{:.*}", (3 - time.log10().floor() as i32).max(0) as usize, time);
     let row = times.map(|time| if time.is_nan() { String::new() } else { digits(time) }).join(",");
     println!("{n},{d},{k},{},{row}", T::NAME);
@@ -168,7 +171,7 @@ fn choose<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     eprintln!("{n} x {d}, k = {k}: best {} {:.1}, default {taken:.1}: {loss:+.1} %", CANDIDATES[best], times[best]);
 }
 
-/// One object a strategy, for `benches/papers.py`: the fastest of some fits.
+/// Prints one object per strategy for `benches/papers.py`: the fastest of some fits.
 fn json<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &[String]) {
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let Shape { n, d, k, iterations } = shape;
@@ -188,7 +191,7 @@ fn json<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &
         };
         let (whole, best) = fastest(&fits);
         let ms = each(best);
-        // What cross-processing labels, fetches and adds up, as shares of the iterations of all fits.
+        // The time that cross-processing spends on labels, fetches and additions, as shares of the iterations of all fits.
         let all: f64 = fits.iter().flat_map(|(_, fitted)| each(fitted)).sum();
         let stages = STAGES.each_ref().map(|stage| 1e-6 * stage.load(Ordering::Relaxed) as f64 / all);
         let stages = if stages[0] > 0.0 { format!(", \"stages\": {stages:.3?}") } else { String::new() };
@@ -245,14 +248,14 @@ fn memory(name: &str) -> f64 {
     line.split_whitespace().next().and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(f64::NAN) * 1024.0
 }
 
-/// A fit whose rows stream through so many bytes of the device: what each iteration sends, beside the pinned ceiling, and the
-/// host memory that it takes besides the labels that it returns.
+/// Runs a fit whose rows stream through `limit` bytes of the device. Prints what each iteration sends, compared with the ceiling
+/// for pinned memory, and the host memory that the fit takes in addition to the labels that it returns.
 fn streamed<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, limit: u64) {
     let Shape { n, d, .. } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let some = [Part::new(features.slice(0..n.min(1 << 24)).expect("memory for a view"), None)];
     let ceiling = || upload_benchmark(0, &some, None, 2).expect("a GPU").2;
-    // The peak from here on, where that is allowed.
+    // Resets the peak memory, where the system allows it.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     let resident = memory("VmRSS:");
     let begin = Instant::now();

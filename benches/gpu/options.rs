@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use polars_kmeans::{KMeansError, Strategy};
 
@@ -24,7 +24,7 @@ pub struct Shape {
     pub iterations: u32,
 }
 
-/// What is asked for.
+/// The options of the command line.
 #[derive(Default)]
 pub struct Options {
     pub shapes: Vec<(String, Shape)>,

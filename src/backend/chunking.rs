@@ -1,47 +1,49 @@
-//! Rows that do not fit on a GPU pass through it in chunks: how large these are, and what a fit then takes of the GPU's memory.
+//! Streaming: rows that do not fit on a GPU pass through it in chunks. This file decides how large the chunks are and computes
+//! how much GPU memory the fit then takes.
 //!
 //! ```text
-//! always there   a label a row, the tables of the clusters, totals of the draws
-//! buffers        as many chunks as there is room for: all of them are sent once, and then, in each pass, those that are not there
-//! scratch        what the kernels need beside the one chunk that they work on
+//! always there   one label per row, the tables of the clusters, totals of the draws
+//! buffers        as many chunks as fit; every chunk is sent once, and each later pass sends the chunks that are not there
+//! scratch        what the kernels need for the one chunk that they work on
 //! ```
-//! The idea of chunks whose partial sums stay on the device is that of Lutz et al. 2018, section 5, and of Li et al. 2010,
-//! algorithm 7; what they send again in every pass stays here as far as it fits.
+//! Chunks whose partial sums stay on the device are an idea of Lutz et al. 2018, section 5, and of Li et al. 2010, algorithm 7.
+//! Those systems send every chunk again in every pass. Here as many chunks as fit stay on the device.
 
 use std::fmt;
 
 use super::select::{Shape, counted};
 
-/// Up to so many dimensions the sums are taken on in the pass that finds the labels, in place; beyond, there are labels before and
-/// after.
+/// Up to this many dimensions, the pass that finds the labels also updates the sums and overwrites the labels in place. With more
+/// dimensions, there are two arrays: the labels before and after.
 pub const LABELS_IN_PLACE: usize = 12;
-/// Chunks are multiples of this, as kernels like their rows.
+/// The rows of a chunk are a multiple of this number, because the kernels work on whole blocks of rows.
 pub const LEAST_ROWS: u64 = 1_024;
-/// Rows that kernels count in 32 bits, whole tiles of them too.
+/// Most rows that kernels can count in 32 bits, rounded down to whole tiles.
 pub const MOST_ROWS: u64 = (1 << 32) - LEAST_ROWS;
-/// Ranges of a chunk that have totals of their own when rows are drawn, at most, and their fewest rows.
+/// When rows are drawn, each range of a chunk has its own total. These are the most ranges per chunk and the fewest rows per
+/// range.
 const RANGES: u64 = 64;
 const RANGE_ROWS: u64 = 256;
-/// Bytes of a chunk: long enough for the bus and for all of the device, short enough that waiting for one is nothing. Larger where
-/// there is much room.
+/// Bytes of a chunk. A chunk is large enough to use the full bus and the whole device, and small enough that waiting for one
+/// chunk costs almost nothing. Chunks are larger where there is much memory.
 const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=512 << 20;
 const SHARE_OF_ROOM: u64 = 32;
-/// Chunks that there should be room for, and the fewest that let one travel while another is computed on.
+/// The number of chunks that should fit at a time, and the fewest that let one travel while the GPU works on another.
 const ENOUGH_BUFFERS: u64 = 4;
 const FEWEST_BUFFERS: u64 = 2;
-/// An allocation is rounded up to this; and there are so many small ones.
+/// An allocation is rounded up to this many bytes. `ALLOCATIONS` is the number of small allocations.
 pub const ALLOCATION: u64 = 512;
 const ALLOCATIONS: u64 = 64;
 
 /// How rows pass through a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunking {
-    /// Rows of a chunk: of all but the last.
+    /// Rows of every chunk but the last, which may have fewer.
     pub rows: u64,
     pub chunks: u64,
-    /// Chunks that there is room for at a time.
+    /// Number of chunks that fit at a time.
     pub buffers: u64,
-    /// Bytes that everything together may take.
+    /// Bytes that the whole fit may take.
     pub room: u64,
 }
 
@@ -56,13 +58,13 @@ impl fmt::Display for Chunking {
 }
 
 impl Chunking {
-    /// For a fit in so many bytes of a GPU; the error is how many are needed.
+    /// The chunking for a fit in `room` bytes of a GPU. The error is the number of bytes that are needed.
     pub fn new(shape: Shape, room: u64) -> Result<Self, u64> {
         let row = row_bytes(shape);
         let all = shape.rows.div_ceil(LEAST_ROWS).max(1).saturating_mul(LEAST_ROWS);
         let bytes = (room / SHARE_OF_ROOM).clamp(*CHUNK_BYTES.start(), *CHUNK_BYTES.end());
-        // Halves of halves, the same whatever the room, so that what is needed is one number; longer ones than are good for the bus
-        // have fewer totals.
+        // Chunk sizes are powers of two times LEAST_ROWS, whatever the room, so the number of bytes needed does not depend on the
+        // room. Chunks longer than the bus needs are tried last: they have fewer totals.
         let halves_of = |bytes: u64| (bytes / row / LEAST_ROWS).max(1).ilog2();
         let (longest, limit) = (halves_of(bytes), halves_of(*CHUNK_BYTES.end()));
         let mut needed = u64::MAX;
@@ -81,18 +83,18 @@ impl Chunking {
         Err(needed)
     }
 
-    /// The share of the rows that is sent again in every pass: those that are there when it begins are not.
+    /// The share of the rows that each pass sends again. Rows that are on the device when the pass begins are not sent.
     pub fn travelling(&self) -> f64 {
         1.0 - self.buffers as f64 / self.chunks as f64
     }
 }
 
-/// Rows of a range of a chunk.
+/// Number of rows in one range of a chunk.
 pub fn range_rows(chunk: u64) -> u64 {
     chunk.div_ceil(RANGES).next_multiple_of(RANGE_ROWS)
 }
 
-/// Bytes of device memory for pieces of row-major blocks on their way: a share of a chunk.
+/// Bytes of device memory for the pieces of row-major blocks that are on their way. It is a share of a chunk.
 pub fn piece_bytes(chunk: u64) -> u64 {
     (chunk / 8).max(ALLOCATION)
 }
@@ -103,12 +105,13 @@ pub fn row_bytes(shape: Shape) -> u64 {
     (shape.features as u64).saturating_mul(values).saturating_add(weight).max(1)
 }
 
-/// Bytes of a chunk's buffer: an allocation for the rows, one for their weights.
+/// Bytes of a chunk's buffer: one allocation for the rows and one for their weights.
 fn buffer_bytes(row: u64, rows: u64) -> u64 {
     row.saturating_mul(rows).saturating_add(2 * ALLOCATION)
 }
 
-/// Bytes that a fit takes with chunks of so many rows and so many buffers: at least what it allocates, allocation by allocation.
+/// Bytes that a fit takes with chunks of `rows` rows and with `buffers` buffers. This is never less than the sum of its
+/// allocations.
 fn bytes_needed(shape: Shape, rows: u64, buffers: u64) -> u64 {
     let Shape { features, clusters, float64, weighted, .. } = shape;
     let [d, k, n] = [features as u128, clusters as u128, u128::from(shape.rows)];
@@ -126,20 +129,21 @@ fn bytes_needed(shape: Shape, rows: u64, buffers: u64) -> u64 {
     let arrays = if features <= LABELS_IN_PLACE { 1 } else { 2 };
     let labels = n.next_multiple_of(u128::from(LEAST_ROWS)) * label * arrays;
 
-    // Sums, pending in two limbs of two words each and canonical; centroids, in three layouts, and seeds; copies for the filter.
+    // Pending sums (two limbs of two words each) and canonical sums; centroids in three layouts, and seeds; copies for the
+    // filter.
     let copies = if features <= LABELS_IN_PLACE { 16 } else { d };
     let cells = k.saturating_mul(columns.saturating_mul(32 + 16)).saturating_add(k.saturating_mul(d).saturating_mul(4 * value));
     let filter = k.next_multiple_of(128).saturating_mul(copies.saturating_mul(4) + 4);
     let trials = 3 + u128::from(u64::BITS - (clusters as u64).leading_zeros());
     let tables = cells.saturating_add(filter).saturating_add(k * 176).saturating_add(d.saturating_mul(256 + 16 * trials));
 
-    // Totals of the ranges, before and under each candidate; the search for far rows has a candidate a block of rows.
+    // Totals of the ranges: the current total and one per candidate. The search for far rows has one candidate per block of rows.
     let ranges = chunks.saturating_mul(chunk.div_ceil(u128::from(range_rows(rows))));
     let draws = ranges.saturating_mul(16 * (trials + 2));
     let far = 16 * chunk.div_ceil(256).min(1_024);
 
-    // Rows in doubt (few dimensions have no list of them) and distances, and what preparation learns of each 4,096 rows of a column
-    // and of the weights.
+    // Contested rows (with few dimensions there is no list of them) and distances. Preparation also keeps what it learns about
+    // each 4,096 rows of a column and of the weights.
     let doubt = if features <= LABELS_IN_PLACE { 0 } else { 8 };
     let scratch = chunk.saturating_mul(doubt + 8).saturating_add((chunk / 4_096 + 1).saturating_mul(48 * d + 32));
     let pieces = u128::from(piece_bytes(rows.saturating_mul(row_bytes(shape))));
@@ -159,16 +163,16 @@ mod tests {
 
     #[test]
     fn a_large_fit_streams_in_chunks_of_64_mib() {
-        // A label of a byte for each of 2^30 rows, and 64 MiB for each buffer.
+        // A one-byte label for each of 2^30 rows, and 64 MiB for each buffer.
         let chunking = Chunking::new(SHAPE, 2 << 30).unwrap();
         assert_eq!((chunking.rows, chunking.chunks, chunking.buffers), (1 << 22, 256, 15));
         let text = "the rows do not fit there and stream through it in 256 chunks of 4,194,304, of which it holds 15 at a time";
         assert_eq!(chunking.to_string(), text);
         assert!((chunking.travelling() - 241.0 / 256.0).abs() < 1e-12);
-        // More room: longer chunks, and more of them.
+        // With more room, chunks are longer and there are more of them.
         let chunking = Chunking::new(SHAPE, 10 << 30).unwrap();
         assert_eq!((chunking.rows, chunking.chunks, chunking.buffers), (16 << 20, 64, 35));
-        // Room for all: nothing travels twice.
+        // Room for all chunks: no chunk is sent twice.
         let chunking = Chunking::new(SHAPE, 100 << 30).unwrap();
         assert_eq!((chunking.chunks, chunking.buffers, chunking.travelling()), (32, 32, 0.0));
     }
@@ -208,7 +212,7 @@ mod tests {
                 assert!(rows % LEAST_ROWS == 0 && (chunks - 1) * rows < shape.rows && shape.rows <= chunks * rows);
                 assert!(buffers == chunks || buffers >= FEWEST_BUFFERS);
                 let travelling = Chunking { rows, chunks, buffers, room }.travelling();
-                // Chunks are cut in halves, so that a little may be lost at a step.
+                // Chunk sizes are powers of two, so a little may be lost at each step.
                 assert!(travelling <= share + 0.2, "{shape} in {room}: {travelling} after {share}");
                 share = travelling;
             }

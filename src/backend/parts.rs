@@ -1,4 +1,4 @@
-//! Sessions over consecutive ranges of rows, as one: the few lines that merge chunks, devices and machines.
+//! Combines sessions over consecutive ranges of rows into one. This merges chunks, devices and machines.
 
 use super::{Assigned, Far, Scales, Session};
 use crate::distances::DistanceScale;
@@ -10,7 +10,7 @@ use crate::partial::Partial;
 /// What errors call the labels.
 const LABELS: &str = "the labels";
 
-/// Several sessions as one. Rows are numbered through.
+/// Several sessions as one. Row numbers run through all of them.
 pub struct Parts<'a, T> {
     parts: Vec<Box<dyn Session<T> + 'a>>,
     /// First row of each part.
@@ -21,7 +21,7 @@ pub struct Parts<'a, T> {
 }
 
 impl<'a, T: Float> Parts<'a, T> {
-    /// At least one part, in row order.
+    /// Combines these sessions, at least one, in row order.
     pub fn new(mut parts: Vec<Box<dyn Session<T> + 'a>>) -> Result<Self> {
         let starts = parts.iter().scan(0, |next, part| {
             let start = *next;

@@ -1,6 +1,6 @@
-//! Where a fit or a prediction runs: a pure function of what is asked for, the shape of the data and the devices that there are.
+//! Chooses where a fit or a prediction runs. The choice is a pure function of the request, the shape of the data and the devices.
 //!
-//! The results have the same bits everywhere, so that a wrong guess costs time and nothing else.
+//! The results have the same bits everywhere. A wrong guess costs only time.
 
 use std::fmt;
 
@@ -8,38 +8,39 @@ use super::chunking::{Chunking, MOST_ROWS, row_bytes};
 use crate::error::{KMeansError, Result};
 use crate::params::Device;
 
-/// The oldest CUDA version that a driver may be of: the kernels are compiled by its compiler.
+/// The oldest CUDA version that a driver may have. The kernels are compiled by the compiler of this version.
 pub const OLDEST_DRIVER: (u32, u32) = (13, 0);
 /// The oldest compute capability that the kernels are compiled for.
 pub const OLDEST_CAPABILITY: (u32, u32) = (8, 0);
 
-// The cost model. Rough on purpose: it must tell milliseconds from seconds, and it leans to the CPU.
-/// Iterations of a fit, which nobody knows beforehand.
+// The cost model. It is rough on purpose: it must only tell milliseconds from seconds. In doubt it prefers the CPU.
+/// Assumed number of iterations of a fit. The true number is not known beforehand.
 const ITERATIONS: f64 = 20.0;
-/// Multiply-adds a second of a few cores: between the measured 3e9 (d = k = 4) and 8e10 (d = 408, k = 500) of two.
+/// Multiply-adds per second of a few CPU cores. Two cores were measured at 3e9 (d = k = 4) to 8e10 (d = 408, k = 500).
 const CPU_RATE: f64 = 2e10;
-/// Multiply-adds a second of a GPU, exact distances included.
+/// Multiply-adds per second of a GPU, including exact distances.
 const GPU_RATE: f64 = 1e13;
-/// The same where all distances are float64: of a GPU between those of desktops (2e11) and of data centres (8e12).
+/// The same where all distances are float64. The GPU rate lies between those of desktop GPUs (2e11) and data-centre GPUs (8e12).
 const EXACT_CPU_RATE: f64 = 5e9;
 const EXACT_GPU_RATE: f64 = 1e12;
-/// Bytes a second from memory that is not pinned, over PCIe 4 or 5, and to fresh memory.
+/// Bytes per second: from memory that is not pinned over PCIe 4 or 5, and to freshly allocated memory.
 const UPLOAD_RATE: f64 = 20e9;
 const DOWNLOAD_RATE: f64 = 5e9;
-/// Seconds of launches, allocations and small copies.
+/// Seconds for launches, allocations and small copies.
 const GPU_START: f64 = 3e-3;
-/// A GPU must be predicted to be so many times faster than the CPU.
+/// A GPU is chosen only if it is predicted to be faster than the CPU by this factor.
 const GPU_MARGIN: f64 = 2.0;
-/// The same for rows that may be one morsel of many, which the CPU takes on all its cores at a time and a GPU one after the other.
+/// The same factor for rows that may be one morsel of many. The CPU works on one morsel per core at a time, a GPU on one morsel
+/// after the other.
 const MORSEL_MARGIN: f64 = 8.0;
 
-/// Bytes on a GPU of the rows that a prediction takes at a time, results included.
+/// Bytes on a GPU for one batch of rows of a prediction, including the results.
 const BATCH_BYTES: u64 = 256 << 20;
 
 /// A GPU, as the driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its number, in the driver's count.
+    /// Its number in the driver's count.
     pub ordinal: u32,
     pub name: String,
     /// Bytes that are free now.
@@ -51,7 +52,7 @@ pub struct DeviceInfo {
     pub driver: (u32, u32),
     /// Whether fits can run there.
     pub usable: bool,
-    /// Why, or why not.
+    /// Why it is usable, or why not.
     pub reason: String,
 }
 
@@ -61,10 +62,10 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// The devices that there are, usable or not; or why there is none at all.
+/// All devices of the machine, usable or not, or the reason why there is none.
 pub type Devices = std::result::Result<Vec<DeviceInfo>, String>;
 
-/// Whether the kernels run under a driver on a device; the text says why, or why not.
+/// Whether the kernels run on a device under a driver. The text gives the reason.
 pub fn usable(driver: (u32, u32), capability: (u32, u32)) -> (bool, String) {
     let version = |(major, minor): (u32, u32)| format!("{major}.{minor}");
     let (oldest, has) = (version(OLDEST_DRIVER), version(driver));
@@ -79,7 +80,7 @@ pub fn usable(driver: (u32, u32), capability: (u32, u32)) -> (bool, String) {
     (true, format!("compute capability {is} under a driver for CUDA {has}"))
 }
 
-/// What is done with the rows.
+/// What to do with the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Job {
     Fit,
@@ -112,7 +113,7 @@ impl fmt::Display for Shape {
 }
 
 impl Shape {
-    /// Whether rows come in batches, each of which is sent, answered and forgotten.
+    /// Whether rows come in batches: each batch is sent, answered and then forgotten.
     fn in_batches(&self) -> bool {
         !matches!(self.job, Job::Fit | Job::Score)
     }
@@ -130,11 +131,11 @@ impl Shape {
     /// Bytes of one row on a GPU.
     fn row(&self) -> u64 {
         let size = if self.float64 { 8 } else { 4 };
-        // A label of 4 bytes and a place in a list of 8.
+        // A label of 4 bytes, and 8 bytes for an entry of a list.
         (self.features as u64).saturating_mul(size).saturating_add(self.answer()).saturating_add(12)
     }
 
-    /// Rows that a prediction takes at a time on a GPU: one at least.
+    /// Number of rows in one batch of a prediction on a GPU, at least 1.
     pub fn batch(&self) -> u64 {
         (BATCH_BYTES / self.row()).max(1).min(self.rows)
     }
@@ -157,20 +158,20 @@ impl fmt::Display for Place {
     }
 }
 
-/// Where a fit or a prediction runs, and why there.
+/// Where a fit or a prediction runs, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub place: Place,
-    /// A sentence to read, with figures where figures decided.
+    /// A sentence for the user, with the figures that decided.
     pub reason: String,
-    /// How the rows pass through a GPU that they do not fit on.
+    /// How the rows pass through the GPU in chunks, if they do not fit on it.
     pub chunking: Option<Chunking>,
 }
 
-/// Chooses among the devices of this machine, which are asked only if the answer depends on them: small fits and morsels, of which
-/// there may be thousands a second, do not pay for it.
+/// Chooses among the devices of this machine. It asks for the devices only if the answer depends on them: there may be thousands
+/// of small fits and morsels per second, and these must not pay for the question.
 ///
-/// `limit`: bytes of a GPU's memory that a fit may take, besides what is free there.
+/// `limit` is the number of bytes of a GPU's memory that a fit may take. The free memory limits it too.
 ///
 /// # Errors
 /// As [`choose`].
@@ -186,8 +187,9 @@ pub fn place(requested: Device, shape: Shape, limit: Option<u64>) -> Result<Choi
 /// Chooses among these devices.
 ///
 /// # Errors
-/// [`KMeansError::DeviceNotAvailable`] if a GPU is demanded that is not there or cannot be used, and
-/// [`KMeansError::NoMemory`] if the data do not fit there, those of a fit not even in chunks; never for [`Device::Auto`] and [`Device::Cpu`].
+/// [`KMeansError::DeviceNotAvailable`] if the request demands a GPU that does not exist or cannot be used.
+/// [`KMeansError::NoMemory`] if the data do not fit on the demanded GPU; for a fit, if they do not fit even in chunks.
+/// [`Device::Auto`] and [`Device::Cpu`] never give an error.
 pub fn choose(requested: Device, shape: Shape, limit: Option<u64>, devices: &Devices) -> Result<Choice> {
     let asked = format!("device=\"{requested}\" was asked for");
     let cpu = |reason| Ok(Choice { place: Place::Cpu, reason, chunking: None });
@@ -241,7 +243,7 @@ fn on(device: &DeviceInfo, chunking: Option<Chunking>, reason: String) -> Result
     Ok(Choice { place: Place::Cuda(device.ordinal), reason, chunking })
 }
 
-/// The devices, of which there is at least one; or why there is none.
+/// The devices (at least one), or the reason why there is none.
 fn known(devices: &Devices) -> std::result::Result<&[DeviceInfo], String> {
     match devices {
         Ok(devices) if devices.is_empty() => Err("the driver lists no GPU".into()),
@@ -250,7 +252,7 @@ fn known(devices: &Devices) -> std::result::Result<&[DeviceInfo], String> {
     }
 }
 
-/// The usable device with the most free memory, then of the smallest number; or why there is none.
+/// The usable device with the most free memory. Ties go to the smallest number. The error says why there is none.
 fn roomiest(devices: &Devices) -> std::result::Result<&DeviceInfo, String> {
     let devices = known(devices)?;
     let usable = devices.iter().filter(|device| device.usable);
@@ -260,18 +262,18 @@ fn roomiest(devices: &Devices) -> std::result::Result<&DeviceInfo, String> {
     })
 }
 
-/// Bytes that rows take on a GPU: the features, labels and row lists, weights, and tables of the clusters.
+/// Bytes that a job takes on a GPU: features, labels, row lists, weights and tables of the clusters.
 pub fn bytes_needed(shape: Shape) -> u64 {
     let Shape { rows, features, clusters, float64, weighted, .. } = shape;
     let (features, clusters) = (features as u64, clusters as u64);
     let size = if float64 { 8 } else { 4 };
     if shape.in_batches() {
-        // Rows are padded to whole blocks of 1,024; of the clusters there are the centroids, twice, and their copies for the filter.
+        // Rows are padded to whole blocks of 1,024. The tables hold the centroids twice, and their copies for the filter.
         let padding = 1_024u64.saturating_mul(features).saturating_mul(size);
         let tables = clusters.saturating_mul(features).saturating_mul(2 * size + 4);
         return shape.batch().saturating_mul(shape.row()).saturating_add(padding).saturating_add(tables);
     }
-    // Labels before and after, a distance and a place in a list of 8 each.
+    // Per row: the labels before and after, 8 bytes for a distance, and 8 bytes for an entry of a list.
     let label = match clusters {
         0..=0xff => 1,
         0x100..=0xffff => 2,
@@ -280,14 +282,15 @@ pub fn bytes_needed(shape: Shape) -> u64 {
     let row = 2 * label + 8 + 8 + if weighted { 8 } else { 0 };
     // Rows are padded to whole blocks of 256.
     let block = rows.saturating_mul(features).saturating_mul(size).saturating_add(255) & !255;
-    // Sums in two limbs of 16 bytes and as integers of 16, centroids in three layouts, and their copies for the filter.
+    // Sums in two limbs of 16 bytes and as integers of 16 bytes, centroids in three layouts, and their copies for the filter.
     let tables = clusters.saturating_mul(features).saturating_mul(80);
     block.saturating_add(rows.saturating_mul(row)).saturating_add(tables)
 }
 
-/// How the rows pass through a GPU if they do not fit there at once. The error says how much is needed, where, and what there is.
+/// How the rows pass through a GPU if they do not all fit on it. The error says how much memory is needed, on which device, and
+/// how much there is.
 fn room(shape: Shape, limit: Option<u64>, device: &DeviceInfo) -> std::result::Result<Option<Chunking>, String> {
-    // A tenth is left to the context, to fragmentation and to whoever else is there.
+    // A tenth is left for the context, fragmentation and other programs.
     let free = device.memory_free - device.memory_free / 10;
     let room = limit.map_or(free, |limit| limit.min(free));
     let (streams, needed) = (shape.job == Job::Fit, bytes_needed(shape));
@@ -308,7 +311,7 @@ fn room(shape: Shape, limit: Option<u64>, device: &DeviceInfo) -> std::result::R
     })
 }
 
-/// Seconds that it is predicted to take: on the CPU, and on a GPU.
+/// Predicted seconds: on the CPU, and on a GPU.
 fn seconds(shape: Shape, chunking: Option<Chunking>) -> [f64; 2] {
     let values = shape.rows as f64 * shape.features as f64;
     let (passes, cpu_rate, gpu_rate) = match shape.job {
@@ -318,19 +321,19 @@ fn seconds(shape: Shape, chunking: Option<Chunking>) -> [f64; 2] {
     };
     let work = values * shape.clusters as f64 * passes;
     let upload = shape.rows as f64 * row_bytes(Shape { weighted: false, ..shape }) as f64 / UPLOAD_RATE;
-    // Chunks travel while others are computed on.
+    // Chunks travel while the GPU works on others.
     let again = chunking.map_or(0.0, |chunking| passes * upload * chunking.travelling());
     let download = shape.rows as f64 * shape.answer() as f64 / DOWNLOAD_RATE;
     [work / cpu_rate, GPU_START + upload + again.max(work / gpu_rate) + download]
 }
 
-/// Whether a GPU is predicted to be worth its while.
+/// Whether a GPU is predicted to be enough faster than the CPU.
 fn pays(shape: Shape, chunking: Option<Chunking>) -> bool {
     let [cpu, gpu] = seconds(shape, chunking);
     gpu * if shape.in_batches() { MORSEL_MARGIN } else { GPU_MARGIN } < cpu
 }
 
-/// 1234567 as "1,234,567".
+/// Groups digits: 1234567 becomes "1,234,567".
 pub(crate) fn counted(number: u64) -> String {
     let digits = number.to_string();
     let places = digits.len();
@@ -338,7 +341,7 @@ pub(crate) fn counted(number: u64) -> String {
     digits.char_indices().map(|(i, digit)| format!("{}{digit}", comma(i))).collect()
 }
 
-/// The largest unit of which there is at least one.
+/// Writes `value` in the largest unit that it reaches at least once.
 fn in_units(value: f64, units: &[(f64, &str)]) -> String {
     let (unit, name) = units.iter().find(|(unit, _)| value >= *unit).or(units.last()).copied().unwrap_or((1.0, ""));
     let value = value / unit;

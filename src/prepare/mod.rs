@@ -1,4 +1,4 @@
-//! What is learnt about the data before fitting: validity, extents, quanta, the scale of distances, the variance.
+//! Learns from the data before fitting: validity, extents, quanta, the scale of distances, the variance.
 //!
 //! ```text
 //! pass 1   rows with nulls or non-finite values; lows, highs, largest weight; a centring vector near the means
@@ -6,8 +6,8 @@
 //! pass 3   how many values are tiny beside their column's largest    (only where the smallest one is)
 //! pass 4   the mean variance of the features                         (only if `tol` is positive)
 //! ```
-//! Everything that reaches a result is an extremum, a count or a fixed-point sum, so it merges over tasks, chunks and parts
-//! in any order. The centring vector is a plain float sum; it never reaches the bits.
+//! Everything that affects a result is an extremum, a count or a fixed-point sum. So it can be merged over tasks, chunks and
+//! parts in any order. The centring vector is a plain float sum, but it never affects a bit of the result.
 
 pub(crate) mod passes;
 pub(crate) mod quanta;
@@ -34,36 +34,36 @@ const MAX_ROWS: u64 = 1 << 36;
 /// What the fit knows about its data.
 #[derive(Debug, Clone)]
 pub struct Prepared {
-    /// Kept rows.
+    /// Number of kept rows.
     pub n: u64,
-    /// Kept rows of positive weight.
+    /// Number of kept rows of positive weight.
     pub n_positive: u64,
     /// Column extents over rows of positive weight, `d` values each.
     pub lows: Vec<f64>,
     pub highs: Vec<f64>,
-    /// One quantum a column.
+    /// One quantum per column.
     pub scales: Vec<ColumnScale>,
     /// Base scale of the integer distances in inertia and draws.
     pub distances: DistanceScale,
-    /// Base scale of the centroid shift: that of distances of weight 1.
+    /// Base scale of the centroid shift: the scale of distances of weight 1.
     pub shifts: DistanceScale,
     /// Mean variance of the features; 0 if `tol` is 0.
     pub variance: f64,
-    /// Near the column means, representable in the feature type. Never reaches the bits.
+    /// A vector near the column means, representable in the feature type. It never affects a bit of the result.
     pub centre: Vec<f64>,
-    /// How weights become integers; none where all weights are 1.
+    /// How weights become integers. `None` if all weights are 1.
     pub weights: Option<WeightScale>,
 }
 
-/// Surveys the parts, fills in their selections, and fixes every scale of the fit.
+/// Surveys the parts, sets their selections, and fixes every scale of the fit.
 ///
 /// # Errors
-/// Everything that is wrong with the values: see [`KMeansError`].
+/// Any error in the values: see [`KMeansError`].
 pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Prepared> {
     prepare_by(&mut HostPasses::new(parts, params.threads), params)
 }
 
-/// As [`prepare`], by passes over the rows wherever they are.
+/// As [`prepare`], with passes over rows that may be anywhere.
 pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Prepared> {
     let parts = passes.parts();
     let d = parts[0].features.n_features();
@@ -110,7 +110,7 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
     if params.k as u64 > survey.positive {
         return Err(KMeansError::TooFewDistinct { k: params.k, rows: survey.positive });
     }
-    // The largest over all rows keeps a row of weight 0 from overflowing, that over rows of positive weight keeps S in range.
+    // The check over all rows keeps rows of weight 0 from overflowing. The check over rows of positive weight keeps S in range.
     let widest = (0..d).max_by(|&a, &b| survey.columns[a].largest.total_cmp(&survey.columns[b].largest)).unwrap_or(0);
     let column = format!("column {:?}", passes.parts()[0].features.names().get(widest).unwrap_or_default());
     check_magnitude::<T>(&column, survey.columns[widest].largest)?;
@@ -119,12 +119,12 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
     if let Some(scale) = weights {
         passes.round_weights(scale)?;
     }
-    // Weights of 1 and 0 leave the contributions as the values are.
+    // If all weights are 1 or 0, the contributions equal the values.
     let weigh = weights.is_some() && !survey.all_weights_one;
     let contributions = if weigh { passes.weighted_extents()? } else { memory::copied(&survey.columns, EXTENTS)? };
     let scales = quanta(passes, &contributions, weigh)?;
 
-    // -0.0 + 0.0 is 0.0: which zero is met first must not show.
+    // -0.0 + 0.0 is 0.0. So the result does not show which zero came first.
     let lows: Vec<f64> = memory::collected(survey.columns.iter().map(|column| column.low + 0.0), EXTENTS)?;
     let highs: Vec<f64> = memory::collected(survey.columns.iter().map(|column| column.high + 0.0), EXTENTS)?;
     let (mut box_lows, mut box_highs) = (memory::copied(&lows, EXTENTS)?, memory::copied(&highs, EXTENTS)?);
@@ -162,7 +162,7 @@ pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) 
     })
 }
 
-/// float64 magnitudes must be 0 or in `[2^-450, 2^450]`; every finite float32 is accepted.
+/// Checks a magnitude. For float64 it must be 0 or in `[2^-450, 2^450]`. Every finite float32 is accepted.
 pub fn check_magnitude<T: Float>(what: &str, largest: f64) -> Result<()> {
     if T::IS_F32 || largest == 0.0 || (power_of_two(-450)..=power_of_two(450)).contains(&largest) {
         Ok(())
@@ -171,12 +171,13 @@ pub fn check_magnitude<T: Float>(what: &str, largest: f64) -> Result<()> {
     }
 }
 
-/// Centroids may be 0 or as small as they like: those of data within [`check_magnitude`] may nearly cancel out.
+/// Checks the magnitude of centroids. They may be 0 or arbitrarily small, because values within [`check_magnitude`] may nearly
+/// cancel out.
 pub fn check_centroid_magnitude<T: Float>(what: &str, largest: f64) -> Result<()> {
     check_magnitude::<T>(what, if largest > power_of_two(450) { largest } else { 0.0 })
 }
 
-/// The power of two that brings a positive number into `[1/2, 1)`; for scaling copies.
+/// The power of two that brings a positive number into `[1/2, 1)`. Used to scale copies.
 pub fn unit_exponent(m: f64) -> i32 {
     if m > 0.0 && m.is_finite() { -frexp(m).1 } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! The passes that everything is learnt by, wherever the rows are; and these passes over rows in this process's memory.
+//! The passes over the rows that preparation needs, and their implementation for rows in this process's memory.
 
 use super::quanta::{self, Counts};
 use super::survey::{self, Extent, Survey};
@@ -7,23 +7,23 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::tile::{Part, WeightScale};
 
-/// The rows of a fit, and the passes over them that [`super::prepare_by`] decides by.
+/// The rows of a fit, and the passes over them that [`super::prepare_by`] needs.
 ///
-/// All but the sums of [`Extent`] are extrema, counts and integer sums: every implementation finds the same.
+/// All results but the sums of [`Extent`] are extrema, counts and integer sums. So every implementation gets the same results.
 pub trait Passes<T: Float> {
-    /// The rows as they were given: names, lengths, and what an error says about single values.
+    /// The rows as they were given. They supply names, lengths, and the values that errors report.
     fn parts(&self) -> &[Part<'_, T>];
-    /// Pass 1. Where there are bad rows it may count them short, suspect negative weights that are not there, and leave the rest
-    /// to [`Passes::skip_bad`].
+    /// Pass 1. If there are bad rows, the pass may count too few of them, may report negative weights that do not exist, and may
+    /// leave the rest to [`Passes::skip_bad`].
     fn survey(&mut self) -> Result<Survey>;
-    /// Leaves the bad rows out of everything that follows. Returns the survey of the others, with the exact number of the bad.
+    /// Leaves bad rows out of everything that follows. Returns the survey of the other rows, with the exact number of bad rows.
     fn skip_bad(&mut self, survey: Survey) -> Result<Survey>;
-    /// From here on weights are `w^`.
+    /// From now on, weights are `w^`.
     fn round_weights(&mut self, scale: WeightScale) -> Result<()>;
     /// Pass 2: extents of `fl(w^ * x)`.
     fn weighted_extents(&mut self) -> Result<Vec<Extent>>;
-    /// Pass 3, for the columns whose largest magnitude is given: how many of the values are small beside it, or if `weighted`, of
-    /// `fl(w^ * x)`.
+    /// Pass 3, for the columns whose largest magnitude is given. Counts the values that are small compared with it. If
+    /// `weighted`, counts values of `fl(w^ * x)` instead.
     fn count_small(&mut self, largest: &[Option<f64>], weighted: bool) -> Result<Vec<Counts>>;
     /// Pass 4: the integer sums of t and t^2 of each column.
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>>;

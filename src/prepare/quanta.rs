@@ -9,18 +9,18 @@ use crate::float::Float;
 use crate::memory;
 use crate::tile::{Part, WeightScale};
 
-/// Of a column: nonzero values, those below 2^-26 of the largest, those below 2^-66.
+/// The counts of a column: nonzero values, values below 2^-26 of the largest, and values below 2^-66 of the largest.
 pub type Counts = [u64; 3];
-/// What errors call what is counted and decided here.
+/// The name for what is counted and decided here in errors.
 const QUANTA: &str = "the quanta of the columns";
 
 fn is_small(v: f64, bits: i32, largest: f64) -> bool {
     v * power_of_two(bits) < largest
 }
 
-/// Pass 3, where needed, and the scale of each column. `weighted`: the extents are of contributions other than the values.
+/// Runs pass 3 if needed, and returns the scale of each column. If `weighted`, the extents are those of weighted contributions.
 pub fn quanta<T: Float>(passes: &mut dyn Passes<T>, extents: &[Extent], weighted: bool) -> Result<Vec<ColumnScale>> {
-    // One limb is possible for unweighted float32 only; elsewhere only the second count decides anything.
+    // One limb is possible only for unweighted float32. Otherwise only the second count matters.
     let bits = if T::IS_F32 && !weighted { 26 } else { 66 };
     let largest = extents.iter().map(|e| is_small(e.smallest, bits, e.largest).then_some(e.largest));
     let largest: Vec<Option<f64>> = memory::collected(largest, QUANTA)?;

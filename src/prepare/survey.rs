@@ -7,9 +7,9 @@ use crate::float::Float;
 use crate::memory;
 use crate::tile::{Part, Selection, Tile, WeightScale};
 
-/// Independent accumulators, so that loops vectorise.
+/// Number of independent accumulators. They let loops vectorise.
 const LANES: usize = 16;
-/// What errors call what is learnt about columns.
+/// The name for the extents of columns in errors.
 pub const EXTENTS: &str = "the extents of the columns";
 
 /// What a worker learns about one column.
@@ -35,7 +35,7 @@ impl Extent {
         self.sum += other.sum;
     }
 
-    /// Takes in values; written over lanes so that it vectorises.
+    /// Adds values. The loop runs over lanes so that it vectorises.
     fn add(&mut self, values: impl Fn(usize) -> f64, len: usize) {
         let (mut low, mut high) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
         let (mut smallest, mut sum) = ([f64::INFINITY; LANES], [0.0; LANES]);
@@ -62,27 +62,27 @@ impl Extent {
     }
 }
 
-/// What pass 1 learns.
+/// The results of pass 1.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// Over rows of positive weight.
+    /// Extents over the rows of positive weight.
     pub columns: Vec<Extent>,
-    /// Largest magnitude over all kept rows, those of weight 0 too.
+    /// Largest magnitude over all kept rows, including those of weight 0.
     pub largest: f64,
     pub largest_weight: f64,
-    /// Of the positive ones; infinite where there is none.
+    /// Smallest positive weight. Infinite if there is none.
     pub smallest_weight: f64,
-    /// Or zero.
+    /// Whether every weight is 1 or 0.
     pub all_weights_one: bool,
     pub any_negative_weight: bool,
-    /// Rows with a null or a value that is not finite. They count in nothing else.
+    /// Number of rows with a null or a value that is not finite. They do not count anywhere else.
     pub bad: u64,
-    /// Rows of positive weight.
+    /// Number of rows of positive weight.
     pub positive: u64,
 }
 
 impl Survey {
-    /// Of no rows.
+    /// The survey of no rows.
     pub fn empty(d: usize) -> Result<Self> {
         Ok(Self {
             columns: memory::filled(d, Extent::EMPTY, EXTENTS)?,
@@ -140,7 +140,8 @@ pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey>
     Ok(survey)
 }
 
-/// The first negative weight of a row without nulls and with finite values only, and its row; or that there was no memory to look.
+/// The error for the first negative weight in a row that has only finite values. If there is no memory to look, that error
+/// instead.
 pub fn first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Option<KMeansError> {
     let mut tile = match Tile::new(parts[0].features.n_features(), TILE) {
         Ok(tile) => tile,
@@ -160,9 +161,9 @@ pub fn first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Option<KMeansEr
     None
 }
 
-/// Refuses weights of which more than one in 1,000 lies below 2^-43 of the largest: `w^` keeps 53 bits below the largest, so these
-/// would keep fewer than ten. `smallest` and `largest` are those of the `positive` weights of kept rows; `below` counts those
-/// below a bound.
+/// Refuses weights if more than one in 1,000 is below 2^-43 of the largest. `w^` keeps 53 bits below the largest weight, so these
+/// weights would keep fewer than ten bits. `smallest` and `largest` are taken over the `positive` positive weights of kept rows.
+/// `below` counts the weights below a bound.
 ///
 /// # Errors
 /// [`KMeansError::WeightRangeTooWide`].
@@ -172,7 +173,7 @@ pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: i
     if small * 1000 > positive { Err(KMeansError::WeightRangeTooWide { largest, small, positive }) } else { Ok(()) }
 }
 
-/// How many positive weights of kept rows are below a bound.
+/// Counts the positive weights of kept rows that are below a bound.
 pub fn count_weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> Result<u64> {
     let count = |count: &mut u64, tile: &Tile<T>| {
         *count += tile.weights[..tile.rows].iter().filter(|w| **w < bound).count() as u64;
@@ -180,7 +181,8 @@ pub fn count_weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads:
     Ok(for_each_positive_tile(parts, None, threads, || Ok(0), count)?.into_iter().sum())
 }
 
-/// Counts what is wrong with the first bad column; weights come last. Or says that there was no memory to look.
+/// The error that counts the bad values of the first bad column. Weights come last. If there is no memory to look, that error
+/// instead.
 pub fn count_bad<T: Float>(parts: &[Part<'_, T>]) -> KMeansError {
     try_count_bad(parts).unwrap_or_else(|error| error)
 }
@@ -221,7 +223,7 @@ fn try_count_bad<T: Float>(parts: &[Part<'_, T>]) -> Result<KMeansError> {
     Ok(KMeansError::NotFinite { column, nulls, nans, infinities })
 }
 
-/// Selects, in every part, the rows without nulls and with finite values only.
+/// In every part, selects the rows that have only finite values and no nulls.
 pub fn select_finite<T: Float>(parts: &mut [Part<'_, T>]) -> Result<()> {
     for part in parts {
         part.selection = finite_rows(part)?;

@@ -8,12 +8,12 @@ use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
 use crate::tile::{Part, Tile, WeightScale};
 
-/// Rows of a tile of these passes.
+/// Number of rows in a tile of these passes.
 pub const TILE: usize = 256;
-/// Rows of a task.
+/// Number of rows in a task.
 const TASK: usize = 16 * TILE;
 
-/// Visits every tile of every part, in parallel; returns the workers.
+/// Visits every tile of every part in parallel. Returns the workers.
 pub fn for_each_tile<T: Float, W: Send>(
     parts: &[Part<'_, T>],
     threads: usize,
@@ -52,7 +52,7 @@ pub fn for_each_positive_tile<T: Float, W: Send>(
     memory::collected(workers.into_iter().map(|(_, worker)| worker), "the threads' buffers")
 }
 
-/// Merges what the workers learnt about each column.
+/// Merges the workers' results for each column.
 pub fn merge_columns<C>(workers: Vec<Vec<C>>, merge: impl Fn(&mut C, &C)) -> Vec<C> {
     workers
         .into_iter()

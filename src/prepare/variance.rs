@@ -1,4 +1,4 @@
-//! Pass 4: the mean variance of the features, which `tol` is relative to.
+//! Pass 4: the mean variance of the features. `tol` is relative to it.
 
 use super::passes::Passes;
 use super::tiles::{for_each_positive_tile, merge_columns};
@@ -8,10 +8,10 @@ use crate::float::Float;
 use crate::memory;
 use crate::tile::{Part, WeightScale};
 
-/// What errors call the sums of this pass.
+/// The name for the sums of this pass in errors.
 const VARIANCE: &str = "the variances of the columns";
 
-/// How a column's `t = x - middle` and its square become integers of two limbs.
+/// The scales that turn a column's `t = x - middle` and its square into integers of two limbs.
 #[derive(Debug, Clone, Copy)]
 pub struct Moments {
     /// The middle of the column's extent, rounded once.
@@ -29,7 +29,7 @@ impl Moments {
     }
 }
 
-/// Pass 4: the mean over the features of `max(0, m2 - m1 * m1)`, m1 and m2 the means of t and t^2, `t = x - midrange`.
+/// Pass 4: the mean over the features of `max(0, m2 - m1 * m1)`. m1 and m2 are the means of t and t^2, with `t = x - midrange`.
 pub fn variance<T: Float>(passes: &mut dyn Passes<T>, lows: &[f64], highs: &[f64], n: u64) -> Result<f64> {
     let moments = lows.iter().zip(highs).map(|(&low, &high)| Moments::new(low, high));
     let moments: Vec<Moments> = memory::collected(moments, VARIANCE)?;
@@ -54,7 +54,7 @@ pub fn sums<T: Float>(
     let workers = for_each_positive_tile(parts, weights, threads, new, |sums: &mut Vec<[i128; 2]>, tile| {
         for (f, (sums, moments)) in sums.iter_mut().zip(moments).enumerate() {
             let Moments { middle, first, second } = *moments;
-            // A tile has far fewer rows than an int64 has room for.
+            // A tile has far fewer rows than an int64 can hold limbs.
             let mut limbs = [0i64; 4];
             for x in tile.column(f) {
                 let t = x.to_f64() - middle;

@@ -10,7 +10,7 @@ use crate::memory;
 use crate::params::{Init, Params};
 use crate::prepare::Prepared;
 
-/// What errors call them.
+/// The name for the starting centroids in errors.
 const CENTROIDS: &str = "the starting centroids";
 
 /// The starting centroids of a restart: `(k, d)`, row-major.

@@ -1,14 +1,14 @@
 //! `init="k-means++"`: greedy k-means++.
 //!
 //! D. Arthur and S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, with the greedy variant of their
-//! section 5: each step draws `2 + floor(ln k)` candidate rows with probability proportional to the squared distance to the
-//! nearest centroid so far, and takes the one that lowers the potential most (then the earlier).
+//! section 5. Each step draws `2 + floor(ln k)` candidate rows. The probability of a row is proportional to the squared distance
+//! to the nearest centroid so far. The step takes the candidate that lowers the potential most. Ties go to the earlier candidate.
 //!
 //! ```text
 //! potential = precise sum of the integer distances to the nearest centroid              src/distances.rs
 //! per step:   draw the candidates by the integers of the potential
 //!             potential of each candidate = potential - gain, summed again if it is not precise
-//!             take the candidate of least potential
+//! take the candidate with the least potential
 //! ```
 
 use crate::backend::Session;
@@ -45,7 +45,8 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, base: Dista
         let mut best: Option<(DistanceSum, &[T])> = None;
         for (candidate, gain) in candidates.chunks_exact(d).zip(gains) {
             let left = DistanceSum { total: potential.total - gain, scale: potential.scale };
-            // The gain of a row whose distance exceeds the finer range counts from the range: what is left is exact.
+            // In the finer scale, a distance beyond the range is clamped to it, both before and after. So the difference is
+            // exact.
             let left = left.precise(rows, |finer| {
                 let before = session.take_seed(last, finer)?;
                 Ok(before - session.gains(candidate)?[0])
@@ -57,7 +58,7 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, base: Dista
         let Some((left, chosen)) = best else { unreachable!("there are at least two trials") };
         centroids.extend_from_slice(chosen);
         potential = left;
-        // The last centroid needs no distances: only whether there was one to take.
+        // The last centroid needs no distances. It only matters that there was a candidate to take.
         if step + 1 < params.k {
             potential.total = session.take_seed(chosen, left.scale)?;
         }

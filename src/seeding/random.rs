@@ -26,8 +26,8 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u3
     Ok(centroids)
 }
 
-/// The `target`th number that is not in the ascending list, and where it would go: `drawn[i] - i` numbers below `drawn[i]` are
-/// not in the list.
+/// The `target`th number that is not in the ascending list, and where it would be inserted. `drawn[i] - i` numbers below
+/// `drawn[i]` are not in the list.
 fn nth_not_drawn(drawn: &[u64], target: u64) -> (usize, u64) {
     let (mut low, mut high) = (0, drawn.len());
     while low < high {

@@ -1,4 +1,4 @@
-//! The labels of one tile: filter, then settle what the filter leaves.
+//! Finds the labels of one tile: first the filter, then reference distances for the rows that the filter leaves open.
 
 use super::centroids::{CentroidTable, Filter, MAX_DIFFERENCE_D};
 use super::difference::{Found, assign_difference};
@@ -9,29 +9,29 @@ use crate::float::Float;
 use crate::memory;
 use crate::tile::Tile;
 
-/// Rows of a tile of the difference filter.
+/// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
 
-/// Buffers for labelling tiles of one shape.
+/// Buffers to label tiles of one shape.
 #[derive(Debug)]
 pub struct Assigner {
     found: Found,
     /// Room for one row.
     pub row: Vec<f64>,
-    /// The difference kernel's tile, where rows have to be scaled.
+    /// The difference kernel's copy of the tile, used where rows must be scaled.
     scaled: Vec<f32>,
-    /// At most one.
+    /// At most one entry.
     product: Vec<ProductScratch>,
 }
 
 impl Assigner {
-    /// Rows that a tile of `d` features of type `T` must have room for, where there are `n` in all: a multiple of 64.
+    /// Number of rows that a tile of `d` features of type `T` must have room for, if there are `n` rows in all. A multiple of 64.
     pub fn tile_rows<T: Float>(d: usize, n: usize) -> usize {
         let most = if uses_difference::<T>(d) { DIFFERENCE_TILE } else { product::tile_rows(d) };
         most.min(n.next_multiple_of(product::ROWS)).max(product::ROWS)
     }
 
-    /// Buffers for tiles of so many rows.
+    /// Buffers for tiles of `tile_rows` rows.
     pub fn new<T: Float>(d: usize, k: usize, tile_rows: usize) -> Result<Self> {
         const WHAT: &str = "a tile's labels";
         let row = memory::zeroed(d, "a row")?;
@@ -96,7 +96,7 @@ fn uses_difference<T: Float>(d: usize) -> bool {
     T::IS_F32 && d <= MAX_DIFFERENCE_D
 }
 
-/// The nearest of some centroids (ascending) by reference distances: two chains at a time, since each is bound by latency.
+/// The nearest of some centroids (ascending) by reference distances. Latency limits each chain, so two chains run at a time.
 #[inline(always)]
 fn settle<T: Float>(x: &[f64], table: &CentroidTable<T>, candidates: &[u32]) -> u32 {
     let (mut label, mut least) = (candidates[0], f64::INFINITY);

@@ -1,4 +1,4 @@
-//! The centroids of one assign, in the forms that the kernels read.
+//! The centroids of one assign, in the layouts that the kernels read.
 
 use crate::certify;
 use crate::error::Result;
@@ -7,24 +7,25 @@ use crate::memory;
 use crate::prepare::unit_exponent;
 use crate::reference::{self, Nearest};
 
-/// Centroids of a packed group of the product kernel: with four row vectors of scores and the operands they fill 32 registers.
+/// Number of centroids in a packed group of the product kernel. Four row vectors of scores and the operands then fill 32
+/// registers.
 pub const GROUP: usize = 6;
-/// Widest data that the difference kernel is compiled for.
+/// Most dimensions that the difference kernel is compiled for.
 pub const MAX_DIFFERENCE_D: usize = 8;
-/// Magnitudes for which squared differences neither overflow nor lose much to underflow, as powers of two.
+/// Magnitudes, as powers of two, for which squared differences do not overflow and lose little to underflow.
 const SAFE_EXPONENTS: std::ops::RangeInclusive<i32> = -40..=50;
 
-/// What errors call the copies.
+/// The name for the copies in errors.
 const TABLE: &str = "copies of the centroids";
 
 /// Which filter the assign runs.
 #[derive(Debug)]
 pub enum Filter {
-    /// Differences squared and summed: float32 features of few dimensions.
+    /// Differences, squared and summed: for float32 features with few dimensions.
     Difference(DifferenceTable),
-    /// Scaled, centred products: everything else.
+    /// Scaled, centred products: for everything else.
     Product(ProductTable),
-    /// No filter: every label by reference distances (no finite scale, or all centroids equal).
+    /// No filter: reference distances decide every label. Used if there is no finite scale or if all centroids are equal.
     None,
 }
 
@@ -35,7 +36,7 @@ pub struct CentroidTable<T> {
     pub d: usize,
     /// `(k, d)`: the centroids themselves.
     pub rows: Vec<T>,
-    /// `(d, k)`: the same in float64, for scans over all centroids.
+    /// `(d, k)`: the same values in float64, for scans over all centroids.
     columns: Vec<f64>,
     pub filter: Filter,
 }
@@ -53,19 +54,19 @@ pub struct DifferenceTable {
 /// Copies for the product kernel.
 #[derive(Debug)]
 pub struct ProductTable {
-    /// `(ceil(k / GROUP), d, GROUP)`: minus the centred, scaled centroids; zeros pad the last group.
+    /// `(ceil(k / GROUP), d, GROUP)`: the negated centred, scaled centroids. Zeros pad the last group.
     pub packed: Vec<f32>,
-    /// `(ceil(k / GROUP) * GROUP)`: half the squared norms; infinite padding, which is never nearest.
+    /// `(ceil(k / GROUP) * GROUP)`: half the squared norms. The padding is infinite, so it is never nearest.
     pub half_squares: Vec<f32>,
-    /// `(d)`: subtracted from rows in the feature type, then they are multiplied by 2^scale_exponent in two steps.
+    /// `(d)`: subtracted from rows in the feature type. The rows are then multiplied by 2^scale_exponent in two steps.
     pub centre: Vec<f64>,
     pub scale_exponent: i32,
     pub bound: certify::Expanded,
 }
 
 impl<T: Float> CentroidTable<T> {
-    /// `centre`: near the data, representable in `T`; `extent`: the largest magnitude that rows are known to have (a hint for
-    /// scaling: larger ones only cost time).
+    /// `centre` is near the data and representable in `T`. `extent` is the largest known magnitude of the rows. It is a hint for
+    /// scaling: larger rows only cost time.
     pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Result<Self> {
         let k = rows.len() / d;
         let mut columns = memory::zeroed(k * d, TABLE)?;
@@ -82,7 +83,7 @@ impl<T: Float> CentroidTable<T> {
         &self.rows[j * self.d..][..self.d]
     }
 
-    /// The nearest of all centroids, by reference distances, a block of centroids at a time in vector lanes.
+    /// The nearest of all centroids by reference distances. Vector lanes compute a block of centroids at a time.
     #[inline(always)]
     pub fn nearest(&self, x: &[f64]) -> Nearest {
         const BLOCK: usize = 32;
@@ -132,7 +133,7 @@ fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
     let exponent = unit_exponent(largest);
     let exponent = if SAFE_EXPONENTS.contains(&-exponent) { 0 } else { exponent };
     if exponent > 126 {
-        // float32 has no such power of two: all values are subnormal.
+        // float32 has no such power of two, because all values are subnormal.
         return Ok(Filter::None);
     }
     let scale = crate::fixed::power_of_two(exponent);
@@ -151,7 +152,7 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Filter> {
     }
     let exponent = unit_exponent(largest);
     let scale = crate::fixed::Scale::new(exponent);
-    // Squares of what is scaled: norms are at most sqrt(d), whatever the data.
+    // Values are scaled before they are squared, so norms are at most sqrt(d) for all data.
     let half = exponent / 2;
     let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
     let half_square = |j: usize| {
@@ -174,8 +175,8 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Filter> {
         half_squares[j] = half as f32;
         largest_half_square = largest_half_square.max(half);
     }
-    // A float32 difference of two finite values may overflow. Beside such a copy a score could be plus infinity, which would
-    // rule its centroid out.
+    // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which would
+    // wrongly rule its centroid out.
     if packed.iter().any(|c| !c.is_finite()) {
         return Ok(Filter::None);
     }

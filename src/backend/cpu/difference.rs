@@ -1,4 +1,4 @@
-//! The difference filter: float32 features of at most eight dimensions.
+//! The difference filter, for float32 features with at most eight dimensions.
 //!
 //! ```text
 //! for a few vectors of rows, kept in registers:
@@ -8,32 +8,32 @@
 //!     for each j of it:  if s~_j <= limit: label = j, and if that lane had a label already, it is contested
 //! contested rows are settled by reference distances
 //! ```
-//! Departures: (1) the second pass computes scores again instead of storing k of them; only groups that hold a near
-//! centroid of one of the rows are visited. (2) NaN and overflow are never above the limit, so such rows come out contested.
+//! Two points to note: (1) The second pass computes scores again instead of storing k of them. It visits only groups that hold a
+//! near centroid of one of the rows. (2) NaN and overflow are never above the limit, so such rows become contested.
 
 use super::centroids::DifferenceTable;
 use super::simd::Vector;
 use crate::error::Result;
 use crate::memory;
 
-/// Centroids whose least score is kept.
+/// Number of centroids in a group. One least score is kept per group.
 const GROUP: usize = 16;
 /// Most rows that are in registers at a time: four vectors of 16 lanes.
 const MOST_ROWS: usize = 64;
 
-/// What the kernel finds in a tile.
+/// The results of the kernel for a tile.
 #[derive(Debug)]
 pub struct Found {
-    /// One a row of the tile's stride.
+    /// One per row of the tile's stride.
     pub labels: Vec<u32>,
-    /// Rows that more than one centroid is in reach of.
+    /// Rows with more than one centroid in reach.
     pub contested: Vec<u32>,
     /// The least score of each group of centroids.
     least: Vec<f32>,
 }
 
 impl Found {
-    /// Room for a tile of so many rows, and for the scores of so many centroids.
+    /// Room for a tile of `stride` rows, and for the scores of `k` centroids.
     pub fn new(stride: usize, k: usize) -> Result<Self> {
         const WHAT: &str = "a tile's labels";
         Ok(Self {
@@ -44,7 +44,7 @@ impl Found {
     }
 }
 
-/// Labels `rows` rows of a tile; appends contested ones. `x` is `(d, stride)` and the stride is a multiple of 64.
+/// Labels `rows` rows of a tile and appends the contested ones. `x` is `(d, stride)`, and the stride is a multiple of 64.
 #[inline(always)]
 pub fn assign_difference<V: Vector>(
     x: &[f32],
@@ -79,12 +79,13 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(
     let k = table.centroids.len() / D;
     let groups = k.div_ceil(GROUP);
     let width = R * V::LANES;
-    // `Found::new` left room.
+    // `Found::new` reserved the room.
     scratch.resize(groups * width, 0.0);
     for start in (0..rows).step_by(width) {
-        // SAFETY: width divides 64, which divides the stride, and rows <= stride: start + width <= stride, so every load of
-        // column f (`x.len() >= D * stride`) and store of labels (`found.labels.len() >= stride`) is in bounds; scratch holds `width`
-        // values a group; centroid j < k has D values. Features of the instruction set: see `Vector`.
+        // SAFETY: width divides 64, 64 divides the stride, and rows <= stride, so start + width <= stride. So every load of
+        // column f (`x.len() >= D * stride`) and every store of labels (`found.labels.len() >= stride`) is in bounds. scratch
+        // holds `width` values per group. Every centroid j < k has D values. For the features of the instruction set see
+        // `Vector`.
         unsafe {
             let mut columns = [[V::splat(0.0); R]; D];
             for f in 0..D {
@@ -132,7 +133,8 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(
             for v in 0..R {
                 let first = start + v * V::LANES;
                 label[v].store(labels.as_mut_ptr().add(first).cast());
-                // A lane without any label cannot be (its best is in reach), but would be settled all the same.
+                // Every lane has a label, because its best centroid is in reach. A lane without one would be settled all the
+                // same.
                 let mut bits = twice[v] | !seen[v] & (u32::MAX >> (32 - V::LANES));
                 while bits != 0 {
                     let r = first as u32 + bits.trailing_zeros();
@@ -146,14 +148,15 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(
     }
 }
 
-/// The scores of one centroid, D values at `c`.
+/// The scores of one centroid, whose D values are at `c`.
 ///
 /// # Safety
-/// `c` points at D values; features of the instruction set: see `Vector`.
-// A function and not a closure: a closure with two callers is not inlined, and is then compiled without the set's features.
+/// `c` must point to D values. For the features of the instruction set see `Vector`.
+// This is a function and not a closure. The compiler does not inline a closure with two callers, and would compile it without the
+// set's features.
 #[inline(always)]
 unsafe fn scores<V: Vector, const D: usize, const R: usize>(columns: &[[V; R]; D], c: *const f32) -> [V; R] {
-    // SAFETY: the caller's.
+    // SAFETY: the caller gives the same guarantees.
     unsafe {
         let mut s = [V::splat(0.0); R];
         for f in 0..D {

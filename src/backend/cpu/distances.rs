@@ -1,10 +1,10 @@
-//! Reference distances over tiles: a few rows at a time, so that their latency-bound chains overlap.
+//! Reference distances over tiles. Latency limits the chain of one row, so the chains of a few rows overlap.
 
 use super::centroids::CentroidTable;
 use crate::float::Float;
 use crate::tile::Tile;
 
-/// Rows whose chains are computed together.
+/// Number of rows whose chains are computed together.
 const LANES: usize = 8;
 
 /// The reference distance of every row to the centroid of its label.

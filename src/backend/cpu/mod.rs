@@ -1,4 +1,4 @@
-//! The CPU backend: tiles of rows, shared among threads, filtered in vector registers.
+//! The CPU backend: threads share tiles of rows, and filter them in vector registers.
 //!
 //! ```text
 //! for each task (a few thousand rows), by whichever worker is free:
@@ -7,7 +7,7 @@
 //!     rows whose label changed: quantise, take from one cluster's limbs, add to the other's
 //! flush every worker's limbs into the canonical sums
 //! ```
-//! Results do not depend on who does what: labels go to their own places, everything else is an integer sum.
+//! Results do not depend on which worker does a task: labels go to their own places, and everything else is an integer sum.
 
 mod assign;
 mod centroids;
@@ -38,27 +38,27 @@ use crate::tile::{Part, Tile};
 
 /// Most rows of a task.
 const MAX_TASK: usize = 16_384;
-/// Bytes that the workers' tables of sums may take together.
+/// Bytes that the sum tables of all workers together may take.
 const WORKER_MEMORY: usize = 4 << 30;
-/// Arithmetic (rows x features x centroids) below which a fit stays on the calling thread.
+/// A fit with less arithmetic than this (rows x features x centroids) stays on the calling thread.
 const SMALL_FIT: usize = 1 << 16;
 
-/// What errors call the labels and the inertia of the clusters.
+/// The name for the labels and for the inertia of the clusters in errors.
 const LABELS: &str = "the labels";
 const INERTIA: &str = "the inertia of the clusters";
 
-/// A range of physical rows, and the kept row that it starts with.
+/// A range of physical rows, and the number of its first kept row.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskRows {
     pub(crate) physical: Range<usize>,
     pub(crate) first: usize,
-    /// Kept rows.
+    /// Number of kept rows.
     pub(crate) kept: usize,
-    /// Of these, rows of positive weight.
+    /// Number of kept rows with positive weight.
     positive: usize,
 }
 
-/// One fit's rows on the CPU.
+/// The rows of one fit on the CPU.
 pub struct CpuSession<'a, T> {
     part: Part<'a, T>,
     prepared: &'a Prepared,
@@ -87,14 +87,14 @@ struct Worker<T> {
 }
 
 impl<'a, T: Float> CpuSession<'a, T> {
-    /// A session over one part of the rows that `prepared` was learnt from.
+    /// A session over one part of the rows. `prepared` was computed from all rows.
     pub fn new(part: Part<'a, T>, prepared: &'a Prepared, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
         let tile_rows = Assigner::tile_rows::<T>(d, n);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
         let room = (WORKER_MEMORY / (k.saturating_mul(d).saturating_mul(16)).max(1)).max(1);
         let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)).min(room) };
-        // Enough tasks that workers finish together, whole tiles, and no more than a cache's worth of labels.
+        // There are enough tasks for workers to finish together. A task consists of whole tiles, and its labels fit in a cache.
         let task =
             if threads == 1 { MAX_TASK } else { (n / (threads * 8)).clamp(tile_rows, MAX_TASK).next_multiple_of(tile_rows) };
         let quantiser = Quantiser::new(&prepared.scales)?;
@@ -163,7 +163,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         Ok(tile)
     }
 
-    /// One pass: `pass` says what is done with each tile.
+    /// Runs one pass. `pass` says what to do with each tile.
     fn pass(&mut self, pass: Pass<'_>) {
         let Self { part, prepared, quantiser, set, tasks, labels, partial, workers, table, .. } = self;
         let Some(table) = table else { return };
@@ -194,18 +194,18 @@ impl<T: Float> Worker<T> {
     }
 }
 
-/// What a pass does with each tile.
+/// What to do with each tile.
 #[derive(Clone, Copy)]
 enum Pass<'p> {
-    /// New labels and deltas; then the inertia if asked for.
+    /// Find new labels and deltas, then the inertia if asked for.
     Assign { want_inertia: bool },
-    /// The inertia under the labels as they are.
+    /// Compute the inertia under the current labels.
     Inertia { scales: Scales<'p> },
-    /// The farthest rows of the clusters that may give one.
+    /// Find the farthest rows of the clusters that may give one.
     Farthest { count: usize, donors: &'p [bool] },
 }
 
-/// One task of one pass, to be compiled for each instruction set.
+/// One task of one pass. It is compiled for each instruction set.
 struct TaskPass<'p, 'a, 'm, T> {
     part: &'p Part<'a, T>,
     prepared: &'p Prepared,
@@ -283,12 +283,12 @@ fn add_inertia<T: Float>(tile: &Tile<T>, labels: &[u32], distances: &[f64], scal
     }
 }
 
-/// What a list of the `count` farthest rows has room for.
+/// The capacity of a list of the `count` farthest rows.
 fn room_for_farthest(count: usize) -> usize {
     2 * count + 64
 }
 
-/// Keeps the `count` farthest rows: sorts and cuts whenever twice as many have come together.
+/// Keeps the `count` farthest rows. Sorts and cuts the list whenever it holds twice as many.
 fn keep_farthest(far: &mut Vec<Far>, count: usize, new: Far) {
     far.push(new);
     if far.len() >= room_for_farthest(count) {

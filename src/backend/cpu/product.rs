@@ -1,4 +1,4 @@
-//! The product filter: scores `|c|^2 / 2 - x.c` on centred, scaled float32 copies, any dimensions and any k.
+//! The product filter: scores `|c|^2 / 2 - x.c` on centred, scaled float32 copies, for any d and any k.
 //!
 //! ```text
 //! for a tile of 64 rows:  x^ = scaled, centred copy (feature-major);  width = the row's bound
@@ -9,11 +9,11 @@
 //!     every (j, r) with score <= limit is in reach of row r
 //!   rows with one centroid in reach have their label; the others are settled by reference distances
 //! ```
-//! Departures: (1) sums run over panels of features, which keeps operands in the first-level cache and makes the error bound
-//! grow with the panel instead of d. (2) A limit only falls while panels of centroids go by, so a row's list may hold some
-//! that a later limit rules out: they are dropped at the end, or when the list is full. (3) A row whose list overflows, and
-//! one whose scores are not finite, is compared with all centroids. (4) Where all centroids fit in one panel, most labels are
-//! found without lists ([`ProductScratch::collect_all`]).
+//! Points to note: (1) Sums run over panels of features. This keeps operands in the first-level cache, and the error bound grows
+//! with the panel instead of d. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
+//! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
+//! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
+//! ([`ProductScratch::collect_all`]).
 
 use super::centroids::{GROUP, ProductTable};
 use super::simd::Vector;
@@ -23,21 +23,21 @@ use crate::float::Float;
 use crate::memory;
 use crate::tile::Tile;
 
-/// Rows whose scores are computed together: four AVX-512 vectors.
+/// Number of rows whose scores are computed together: four AVX-512 vectors.
 pub const ROWS: usize = 64;
-/// Values of a tile: as many rows as a quarter of a second-level cache holds. Tiles of 64 rows would read each column 256
-/// bytes at a time, which no prefetcher follows over dozens of columns.
+/// Number of values in a tile: a quarter of a second-level cache. Tiles of 64 rows would read each column 256 bytes at a time. No
+/// prefetcher can follow that over dozens of columns.
 const TILE_VALUES: usize = 1 << 16;
 /// Most rows of a tile.
 pub const MAX_TILE_ROWS: usize = 1_024;
-/// Centroids whose scores are held at a time: with 64 rows of float32 they fill half of a second-level cache.
+/// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
-/// Centroids that a row's list has room for.
+/// Number of centroids that a row's list has room for.
 const REACH: usize = 16;
-/// A list that overflowed.
+/// The count of a list that overflowed.
 pub const ALL: u8 = u8::MAX;
 
-/// Rows of a tile of `d` features.
+/// Number of rows in a tile of `d` features.
 pub fn tile_rows(d: usize) -> usize {
     (TILE_VALUES / d / ROWS * ROWS).clamp(ROWS, MAX_TILE_ROWS)
 }
@@ -51,9 +51,9 @@ pub struct ProductScratch {
     scores: Vec<f32>,
     widths: [f32; ROWS],
     best: [f32; ROWS],
-    /// For each row how many centroids are in reach, or [`ALL`].
+    /// For each row, the number of centroids in reach, or [`ALL`].
     pub counts: [u8; ROWS],
-    /// Those centroids, in ascending order, and their scores.
+    /// These centroids in ascending order, and their scores.
     pub reach: [[u32; REACH]; ROWS],
     reach_scores: [[f32; REACH]; ROWS],
 }
@@ -73,7 +73,7 @@ impl ProductScratch {
         })
     }
 
-    /// Finds the centroids in reach of 64 rows of a tile, from row `first` on.
+    /// Finds the centroids in reach of the 64 rows of a tile that start at row `first`.
     #[inline(always)]
     pub fn find_reach<V: Vector, T: Float>(&mut self, tile: &Tile<T>, first: usize, table: &ProductTable, k: usize) {
         assert!(first + ROWS <= tile.stride);
@@ -113,7 +113,7 @@ impl ProductScratch {
         self.drop_out_of_reach(rows);
     }
 
-    /// The centred, scaled copy of 64 rows, and every row's width.
+    /// Makes the centred, scaled copy of 64 rows, and computes every row's width.
     #[inline(always)]
     fn copy_rows<T: Float>(&mut self, tile: &Tile<T>, first: usize, table: &ProductTable) {
         let half = table.scale_exponent / 2;
@@ -133,8 +133,8 @@ impl ProductScratch {
         }
     }
 
-    /// Takes in the scores of all centroids, where they fit in one panel: rows with one centroid in reach, which most have, are
-    /// found in vector registers.
+    /// Processes the scores of all centroids, where they fit in one panel. Most rows have one centroid in reach; these are found
+    /// in vector registers.
     #[inline(always)]
     fn collect_all<V: Vector>(&mut self, k: usize, rows: usize) {
         self.lower_best::<V>(k);
@@ -145,7 +145,7 @@ impl ProductScratch {
             }
             let mut names = [0.0f32; ROWS];
             let (mut seen, mut twice) = (0u32, 0u32);
-            // SAFETY: as in `lower_best`; `limits` and `names` have ROWS values.
+            // SAFETY: as in `lower_best`. `limits` and `names` have ROWS values.
             unsafe {
                 let limit = V::load(limits.as_ptr().add(start));
                 let mut label = V::splat(0.0);
@@ -187,12 +187,12 @@ impl ProductScratch {
         self.counts[r] = count as u8;
     }
 
-    /// Lowers every row's best score by those of the first `count` centroids of the buffer.
+    /// Lowers every row's best score by the scores of the first `count` centroids of the buffer.
     #[inline(always)]
     fn lower_best<V: Vector>(&mut self, count: usize) {
         for start in (0..ROWS).step_by(V::LANES) {
-            // SAFETY: `scores` holds ROWS values for each centroid, `best` ROWS values, and LANES divides ROWS. Features of the
-            // instruction set: see `Vector`.
+            // SAFETY: `scores` holds ROWS values for each centroid, `best` holds ROWS values, and LANES divides ROWS. For the
+            // features of the instruction set see `Vector`.
             unsafe {
                 let mut best = V::load(self.best.as_ptr().add(start));
                 for j in 0..count {
@@ -203,7 +203,7 @@ impl ProductScratch {
         }
     }
 
-    /// Takes in the scores of a panel of centroids.
+    /// Processes the scores of a panel of centroids.
     #[inline(always)]
     fn collect<V: Vector>(&mut self, centroids: std::ops::Range<usize>, rows: usize) {
         let per_row = ROWS / V::LANES;
@@ -212,7 +212,7 @@ impl ProductScratch {
         for r in 0..ROWS {
             limits[r] = Expanded::threshold(self.best[r], self.widths[r]);
         }
-        // SAFETY: as in `lower_best`; `limits` has ROWS values.
+        // SAFETY: as in `lower_best`. `limits` has ROWS values.
         unsafe {
             for j in 0..centroids.len() {
                 let mut near = 0u64;
@@ -276,14 +276,14 @@ impl ProductScratch {
     }
 }
 
-/// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]` for 64 rows and a group of centroids; R vectors of rows at a time.
+/// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]` for 64 rows and a group of centroids, with R vectors of rows at a time.
 #[inline(always)]
 fn add_products<V: Vector, const R: usize>(copy: &[f32], centroids: &[f32], scores: &mut [f32]) {
     let features = centroids.len() / GROUP;
     assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS);
     for start in (0..ROWS).step_by(R * V::LANES) {
-        // SAFETY: start + R * LANES <= ROWS because R * LANES divides ROWS; the assertion bounds f and c. Features of the
-        // instruction set: see `Vector`.
+        // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c. For the features of the
+        // instruction set see `Vector`.
         unsafe {
             let mut sums = [[V::splat(0.0); R]; GROUP];
             for f in 0..features {

@@ -1,4 +1,4 @@
-//! The state of seeding: each row's reference distance to the nearest centroid taken, and draw totals by task.
+//! The state of seeding: each row's reference distance to the nearest centroid taken so far, and draw totals per task.
 
 use std::sync::Mutex;
 
@@ -16,11 +16,11 @@ use crate::tile::{Part, Tile};
 
 /// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
 pub struct Seeds {
-    /// Reference distance to the nearest centroid taken; infinite before the first.
+    /// Reference distance to the nearest centroid taken so far. Infinite before the first.
     nearest: Vec<f64>,
     /// Total draw weight of each task.
     totals: Vec<u128>,
-    /// Of the integer distances; none before the first centroid is taken.
+    /// Scale of the integer distances. `None` before the first centroid is taken.
     scale: Option<DistanceScale>,
 }
 
@@ -34,7 +34,7 @@ impl Seeds {
         self.totals.iter().sum()
     }
 
-    /// The task in which the running total first exceeds `target`, and what is left of the target there.
+    /// The task in which the running total first exceeds `target`, and the rest of the target within that task.
     pub fn task_of(&self, mut target: u128) -> (usize, u128) {
         for (index, total) in self.totals.iter().enumerate() {
             match target.checked_sub(*total) {
@@ -53,7 +53,7 @@ impl Seeds {
         }
     }
 
-    /// By how much each candidate would lower the total.
+    /// The amount by which each candidate would lower the total.
     pub fn gains<'t, T: Float>(
         &mut self,
         set: InstructionSet,
@@ -76,7 +76,7 @@ impl Seeds {
         })
     }
 
-    /// Takes a centroid; distances count in this scale from now on.
+    /// Takes a centroid. From now on, distances count in this scale.
     #[expect(clippy::too_many_arguments)]
     pub fn take<'t, T: Float>(
         &mut self,
@@ -104,7 +104,7 @@ impl Seeds {
     }
 }
 
-/// The gains of candidates over one task.
+/// Computes the gains of candidates over one task.
 struct Gains<'p, 'a, T> {
     part: &'p Part<'a, T>,
     prepared: &'p Prepared,
@@ -132,7 +132,7 @@ impl<T: Float> Task for Gains<'_, '_, T> {
             for (candidate, gain) in self.candidates.chunks_exact(d).zip(self.gains.iter_mut()) {
                 distances_to(tile, candidate, &mut s);
                 for (r, (s, near)) in s.iter().zip(nearest).enumerate() {
-                    // Integer distances grow with s, so only rows that come nearer change.
+                    // Integer distances grow with s, so only rows that get nearer change.
                     if s < near {
                         let weight = tile.weights[r];
                         *gain += self.scale.quantise(weight, *near) - self.scale.quantise(weight, *s);
@@ -144,7 +144,7 @@ impl<T: Float> Task for Gains<'_, '_, T> {
     }
 }
 
-/// Lowers the distances of one task; returns its new total.
+/// Lowers the distances of the rows of one task. Returns its new total.
 struct Take<'p, 'a, T> {
     part: &'p Part<'a, T>,
     prepared: &'p Prepared,

@@ -1,31 +1,31 @@
-//! A small vector trait, and the one place where an instruction set is chosen.
+//! A small vector trait. This is also the only place that chooses an instruction set.
 //!
-//! Kernels are written once over [`Vector`]; [`InstructionSet::run`] compiles a [`Task`] for each instruction set by inlining
-//! it into a function that enables the set's features. None of them changes a bit of a result: float32 kernels are filters,
-//! and float64 arithmetic is the contract's, which rounds alike at any width.
+//! Kernels are written once over [`Vector`]. [`InstructionSet::run`] compiles a [`Task`] for each instruction set: it inlines the
+//! task into a function that enables the set's features. The set never changes a bit of a result: float32 kernels are filters,
+//! and float64 arithmetic follows the contract, which rounds the same at any width.
 
 use std::sync::OnceLock;
 
-/// What kernels are compiled for.
+/// The instruction sets that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstructionSet {
     /// 16 lanes; x86-64 with AVX-512 F, BW, DQ, VL.
     Avx512,
     /// 8 lanes; x86-64 with AVX2 and FMA.
     Avx2,
-    /// 8 lanes of whatever the target's baseline has.
+    /// 8 lanes in the target's baseline instructions.
     Portable,
 }
 
 impl InstructionSet {
-    /// The widest that this machine has; detected once.
+    /// The widest set that this machine has. Detected once.
     pub fn detect() -> Self {
         static DETECTED: OnceLock<InstructionSet> = OnceLock::new();
         *DETECTED
             .get_or_init(|| [Self::Avx512, Self::Avx2].into_iter().find(|set| set.is_available()).unwrap_or(Self::Portable))
     }
 
-    /// Whether this machine has it.
+    /// Whether this machine has the set.
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
@@ -41,12 +41,12 @@ impl InstructionSet {
         }
     }
 
-    /// Runs a task compiled for this set, or for the portable one where the machine does not have it.
+    /// Runs a task compiled for this set, or for the portable set if the machine does not have this one.
     #[inline]
     pub fn run<T: Task>(self, task: T) -> T::Output {
         #[cfg(target_arch = "x86_64")]
         {
-            // SAFETY: the features that the two functions enable were found by `is_available`, which std caches.
+            // SAFETY: `is_available` found the features that the two functions enable. std caches the answer.
             unsafe {
                 match self {
                     Self::Avx512 if self.is_available() => return x86::run_avx512(task),
@@ -59,19 +59,19 @@ impl InstructionSet {
     }
 }
 
-/// Something to compile for each instruction set. `run` and all it calls in its hot loops are `#[inline(always)]`.
+/// Code to compile for each instruction set. `run` and everything that its hot loops call are `#[inline(always)]`.
 pub trait Task {
     type Output;
     fn run<V: Vector>(self) -> Self::Output;
 }
 
-/// A vector of float32 lanes. The operations are those that the kernels need and no more.
+/// A vector of float32 lanes. It has only the operations that the kernels need.
 ///
-/// All methods but `splat` are unsafe to call where the instruction set is not available; `load` and `store` need `LANES`
-/// valid values at the pointer, at any alignment.
+/// All methods but `splat` are unsafe to call where the instruction set is not available. `load` and `store` need `LANES` valid
+/// values at the pointer, at any alignment.
 pub trait Vector: Copy {
     const LANES: usize;
-    /// Row vectors and registers: how many row vectors of scores the product kernel keeps.
+    /// Number of row vectors of scores that the product kernel keeps. It depends on the number of registers.
     const ROW_VECTORS: usize;
     /// Whether there are 32 vector registers.
     const MANY_REGISTERS: bool;
@@ -95,25 +95,25 @@ pub trait Vector: Copy {
     /// # Safety
     /// As the trait says.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
-    /// The lesser; `best` where `self` is NaN.
+    /// The smaller value, or `best` where `self` is NaN.
     /// # Safety
     /// As the trait says.
     unsafe fn min_or(self, best: Self) -> Self;
-    /// Lanes where `self` is not above `limit`: NaN counts as not above.
+    /// Lanes where `self` is not above `limit`. NaN counts as not above.
     /// # Safety
     /// As the trait says.
     unsafe fn not_above(self, limit: Self) -> Self::Mask;
-    /// `self` where the mask is set, else `other`. Moves bits, computes nothing.
+    /// `a` where the mask is set, else `b`. Moves bits and computes nothing.
     /// # Safety
     /// As the trait says.
     unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
-    /// One bit a lane.
+    /// One bit per lane.
     /// # Safety
     /// As the trait says.
     unsafe fn bits(mask: Self::Mask) -> u32;
 }
 
-/// Eight lanes of plain Rust, for the compiler to map to the baseline.
+/// Eight lanes of plain Rust. The compiler maps them to the baseline instructions.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub struct Portable([f32; 8]);
@@ -137,7 +137,7 @@ impl Vector for Portable {
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller passes 8 valid values; read_unaligned asks for no alignment.
+        // SAFETY: the caller passes 8 valid values. `read_unaligned` needs no alignment.
         Self(unsafe { p.cast::<[f32; 8]>().read_unaligned() })
     }
     #[inline(always)]
@@ -155,7 +155,7 @@ impl Vector for Portable {
     }
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        // A fused operation in software would be slow; the bounds allow for the second rounding.
+        // A fused operation in software would be slow. The error bounds cover the second rounding.
         Self(std::array::from_fn(|i| {
             if cfg!(target_arch = "aarch64") { self.0[i].mul_add(b.0[i], c.0[i]) } else { self.0[i] * b.0[i] + c.0[i] }
         }))
@@ -186,14 +186,14 @@ mod x86 {
     use super::{Task, Vector};
 
     /// # Safety
-    /// The machine has the features named.
+    /// The machine must have the features named.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,avx2")]
     pub unsafe fn run_avx512<T: Task>(task: T) -> T::Output {
         task.run::<Avx512>()
     }
 
     /// # Safety
-    /// The machine has the features named.
+    /// The machine must have the features named.
     #[target_feature(enable = "avx2,fma")]
     pub unsafe fn run_avx2<T: Task>(task: T) -> T::Output {
         task.run::<Avx2>()
@@ -204,8 +204,8 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub struct Avx2(__m256);
 
-    // SAFETY of every call below: the methods are only reached through `run_avx512` and `run_avx2`, into which they are inlined;
-    // pointers are the caller's to answer for, as the trait says, and the unaligned forms are used.
+    // SAFETY of every call below: the methods are reached only through `run_avx512` and `run_avx2`, which inline them and enable
+    // the features. The caller promises valid pointers, as the trait requires. The unaligned loads and stores are used.
     impl Vector for Avx512 {
         const LANES: usize = 16;
         const ROW_VECTORS: usize = 4;

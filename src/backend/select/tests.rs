@@ -1,4 +1,4 @@
-//! The choice of a place, on devices that are made up.
+//! Tests of the choice of a place, with invented devices.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn the_work_must_pay_for_the_start_and_the_upload() {
     let least = |shape: Shape| (1..1_000_000).find(|&rows| pays(Shape { rows, ..shape }, None)).unwrap();
     let [cpu, gpu] = seconds(Shape { rows: least(LARGE), ..LARGE }, None);
     assert!((cpu / gpu - GPU_MARGIN).abs() < 0.01, "{cpu} {gpu}");
-    // Fewer clusters are less work a value, float64 values are longer to upload.
+    // Fewer clusters mean less work per value. float64 values take longer to upload.
     let two = Shape { clusters: 2, ..LARGE };
     assert!(least(LARGE) < least(two) && least(two) < least(Shape { float64: true, ..two }));
 }
@@ -85,7 +85,7 @@ fn one_morsel_must_have_much_work() {
         assert!(!pays(morsel(job, 100_000, 4, 16), None), "{job:?}");
         assert!(pays(morsel(job, 100_000, 256, 1_000), None), "{job:?}");
     }
-    // A fit goes over its rows again and again; a score is no morsel.
+    // A fit passes over its rows many times. A score is never a morsel.
     assert!(pays(morsel(Job::Fit, 100_000, 16, 64), None) && !pays(morsel(Job::Labels, 100_000, 16, 64), None));
     assert!(pays(morsel(Job::Score, 1_000_000, 16, 64), None) && !pays(morsel(Job::Labels, 1_000_000, 16, 64), None));
     let large = Shape { job: Job::Labels, rows: 10_000_000, ..LARGE };
@@ -144,7 +144,7 @@ fn a_demand_that_cannot_be_met_says_what_there_is() {
 
 #[test]
 fn data_that_do_not_fit_at_once_stream() {
-    // Room for some of the chunks; then for the least; then for not even that.
+    // First there is room for some of the chunks, then for the fewest, then not even for those.
     let shape = Shape { rows: 100_000_000, ..LARGE };
     let there = Ok(vec![device(0, 4 * GB)]);
     for requested in [Device::Auto, Device::Cuda(None), Device::Cuda(Some(0))] {
@@ -155,17 +155,17 @@ fn data_that_do_not_fit_at_once_stream() {
         let limited = choose(requested, shape, Some(GB), &there).unwrap().chunking.unwrap();
         assert_eq!(limited, Chunking::new(shape, GB).unwrap());
         assert!(limited.buffers < chunking.buffers && limited.room == GB);
-        // A limit beyond what is free changes nothing.
+        // A limit above the free memory changes nothing.
         assert_eq!(choose(requested, shape, Some(9 * GB), &there).unwrap(), choice);
         assert_eq!(choose(requested, LARGE, Some(GB), &there).unwrap().chunking, None);
     }
-    // The bus is not worth it where there are few clusters.
+    // With few clusters, sending the rows over the bus does not pay.
     let few = Shape { clusters: 4, ..shape };
     assert!(choose(Device::Auto, few, None, &Ok(vec![device(0, 100 * GB)])).unwrap().place == Place::Cuda(0));
     let choice = choose(Device::Auto, few, None, &there).unwrap();
     assert!(choice.place == Place::Cpu && choice.chunking.is_none());
     assert!(choice.reason.contains("on a GPU, which would not pay: the rows do not fit there and stream"), "{}", choice.reason);
-    // So many rows are more than kernels count, though there is room.
+    // There is room, but kernels cannot count this many rows.
     let many = Shape { rows: 1 << 33, features: 1, clusters: 2, ..LARGE };
     let chunking = choose(Device::Cuda(None), many, None, &Ok(vec![device(0, 300 * GB)])).unwrap().chunking.unwrap();
     assert_eq!(chunking.buffers, chunking.chunks);
@@ -186,7 +186,7 @@ fn data_that_do_not_fit_where_they_must_are_no_memory() {
             assert!(matches!(error, KMeansError::NoMemory { .. }));
             let what = format!("{needed} in chunks on cuda:0 (NVIDIA H200), where {why}");
             assert_eq!(error.to_string(), format!("memory: expected room for {what}, got none"));
-            // Where nothing is demanded, the CPU does it.
+            // If no GPU is demanded, the CPU does the work.
             let choice = choose(Device::Auto, LARGE, limit, &there).unwrap();
             assert_eq!((choice.place, choice.reason), (Place::Cpu, format!("the data do not fit on a GPU: they need {what}")));
         }
@@ -200,10 +200,10 @@ fn memory_counts_features_rows_weights_and_tables() {
     assert_eq!(bytes_needed(Shape { float64: true, weighted: true, ..LARGE }), 1_000_000 * (32 * 8 + 28) + tables);
     assert_eq!(bytes_needed(SMALL), 2_000 * 16 + 2_000 * 18 + 2 * 3 * 80);
     assert_eq!(bytes_needed(Shape { rows: 1, features: 1, clusters: 1, ..LARGE }), 256 + 18 + 80);
-    // Absurd shapes do not wrap.
+    // Absurd shapes do not make the arithmetic wrap.
     let absurd = Shape { rows: u64::MAX, features: usize::MAX, clusters: usize::MAX, ..SMALL };
     assert!(bytes_needed(absurd) > u64::MAX / 2);
-    // Exactly nine tenths of what is free.
+    // Exactly nine tenths of the free memory.
     let needed = bytes_needed(LARGE);
     let enough = needed + needed / 9 + 1;
     assert_eq!(room(LARGE, None, &device(0, enough)), Ok(None));
