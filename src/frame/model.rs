@@ -219,7 +219,7 @@ impl Placed<'_, KMeansModel> {
     }
 }
 
-/// The rows of a frame as structs. A struct is null where `valid` is false or null.
+/// The rows of a frame as structs. A struct is null where `valid` is false.
 pub fn null_where_not(rows: DataFrame, valid: &BooleanChunked) -> Result<StructChunked> {
     let validity = valid.rechunk().downcast_iter().next().map(|valid| valid.values().clone());
     Ok(rows.into_struct(PlSmallStr::EMPTY).with_outer_validity(validity))
