@@ -46,7 +46,7 @@ pub struct BatchFit {
 impl KMeans {
     /// Fits the named columns of record batches, which are taken as one table. `weight` names a column of weights.
     ///
-    /// The columns hold numbers or booleans. Or there is one column, and it holds lists of numbers that all have one width.
+    /// The columns hold numbers or booleans. Or there is one column, and it holds lists of such values, all of one width.
     ///
     /// # Errors
     /// Whatever is wrong with the parameters, the columns or their values: see [`KMeansError`].
