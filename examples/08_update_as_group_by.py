@@ -1,9 +1,9 @@
 """The update step of k-means, written as a group-by aggregation (Lutz et al. 2018, section 3.1).
 
-The mean of a cluster is a sum over the rows with its label, divided by their number. Sums of floats depend on their
-order; sums of integers do not, and that is all there is to the engine's promise of the same bits everywhere: each value
-is rounded once, to a multiple of its column's quantum, and from there on everything is exact. So a query in plain
-Polars, in whatever order its threads come by, gives the engine's centroids to the last bit.
+The mean of a cluster is the sum over the rows with its label, divided by their number. Sums of floats depend on their
+order, but sums of integers do not. This is how the engine gives the same bits everywhere: it rounds each value once, to
+a multiple of its column's quantum, and all sums after that are exact. So a query in plain Polars gives the engine's
+centroids to the last bit, in whatever order its threads work.
 """
 
 from __future__ import annotations
