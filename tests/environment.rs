@@ -52,7 +52,7 @@ impl Data {
         let integers: Vec<i64> = (0..N).map(integer).collect();
         let thirds: Vec<f64> = (0..N).map(|i| (i % 23) as f64 / 3.0).collect();
         let decimals: Vec<i128> = (0..N).map(|i| i128::from(i * i % 977) * 1_000_000_000_000_007_i128 + 1).collect();
-        let decimal = Int128Chunked::from_vec("c".into(), decimals.clone()).into_decimal_unchecked(38, 20).into_column();
+        let decimal = Int128Chunked::from_vec("c".into(), decimals).into_decimal_unchecked(38, 20).into_column();
         let mixed = df!("a" => integers.clone(), "b" => thirds).unwrap();
         let mixed = mixed.hstack(std::slice::from_ref(&decimal)).unwrap();
         let tiny: Vec<f32> = (0..N).map(|i| f32::from_bits((i % 97) as u32 * 1_001)).collect();
@@ -61,12 +61,12 @@ impl Data {
         let lists = lists.unwrap().cast(&DataType::List(Box::new(DataType::Float32))).unwrap();
         // From 0.1 to 0.7. Each has a last digit that float64 rounds.
         let weights: Vec<i128> = (0..N).map(|i| i128::from(i % 7 + 1) * 10_000_000_000_000_000_003 + 1).collect();
-        let weights = Int128Chunked::from_vec("w".into(), weights).into_decimal_unchecked(38, 20).into_column();
         let columns: [(_, ArrayRef); 3] = [
             ("a", Arc::new(Int64Array::from(integers))),
             ("b", Arc::new(Float64Array::from_iter_values((0..N).map(|i| (i % 11) as f64 / 7.0)))),
-            ("c", Arc::new(Decimal128Array::from(decimals).with_precision_and_scale(38, 20).unwrap())),
+            ("c", Arc::new(Decimal128Array::from(weights.clone()).with_precision_and_scale(38, 20).unwrap())),
         ];
+        let weights = Int128Chunked::from_vec("w".into(), weights).into_decimal_unchecked(38, 20).into_column();
         Self {
             starts: mixed.slice(5, 4),
             mixed,

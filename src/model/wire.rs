@@ -9,17 +9,20 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::KMeansModel;
 use crate::error::{KMeansError, Result};
+use crate::memory;
 use crate::parallel::FirstProcess;
 
 /// Every encoded model starts with this: a name, and the version of the format that follows.
 const MAGIC: &[u8] = b"polars-kmeans\x03";
+/// Bytes of the hash.
+const HASH: usize = 16;
 /// The most models that the cache holds.
 const KEPT: usize = 16;
 /// The most bytes that the bodies of the cached models may have together. One larger model is still cached alone.
 const KEPT_BYTES: usize = 256 << 20;
 
 /// A model, the hash of its body and the body's length.
-type Decoded = ([u8; 16], usize, Arc<KMeansModel>);
+type Decoded = ([u8; HASH], usize, Arc<KMeansModel>);
 
 /// The models that were used last. The latest is at the end.
 static DECODED: Mutex<Vec<Decoded>> = Mutex::new(Vec::new());
@@ -30,10 +33,18 @@ impl KMeansModel {
     /// The model as bytes, including wall times.
     ///
     /// # Errors
-    /// [`KMeansError::InvalidModel`] if it cannot be encoded.
+    /// [`KMeansError::InvalidModel`] if it cannot be encoded, [`KMeansError::NoMemory`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let body = postcard::to_allocvec(self).map_err(|error| invalid("a model that can be encoded", error))?;
-        Ok([MAGIC, &xxh3_128(&body).to_le_bytes(), &body].concat())
+        let refused = |error| invalid("a model that can be encoded", error);
+        let length = postcard::experimental::serialized_size(self).map_err(refused)?;
+        let body = MAGIC.len() + HASH;
+        let mut bytes = memory::with_room(body + length, "the bytes of a model")?;
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend([0; HASH]);
+        let mut bytes: Vec<u8> = postcard::to_extend(self, bytes).map_err(refused)?;
+        let hash = xxh3_128(&bytes[body..]).to_le_bytes();
+        bytes[MAGIC.len()..body].copy_from_slice(&hash);
+        Ok(bytes)
     }
 
     /// A model from the bytes of [`KMeansModel::to_bytes`]. A model that was decoded recently comes from the cache.
@@ -42,7 +53,7 @@ impl KMeansModel {
     /// [`KMeansError::InvalidModel`] for anything else.
     pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Self>> {
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
-        let (hash, body) = rest.split_first_chunk::<16>().ok_or_else(|| invalid("a whole model", "its beginning"))?;
+        let (hash, body) = rest.split_first_chunk::<HASH>().ok_or_else(|| invalid("a whole model", "its beginning"))?;
         // Check the hash before the lookup in the cache. The cache finds models by this hash and would accept altered bytes.
         if xxh3_128(body).to_le_bytes() != *hash {
             return Err(invalid("a model whose bytes fit its checksum", "altered bytes"));
