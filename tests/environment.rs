@@ -16,7 +16,7 @@ fn mxcsr() -> u32 {
     unsafe {
         std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut mode, options(nostack));
     }
-    mode & 0xFFC0 // without the flags of what has happened
+    mode & 0xFFC0 // without the exception flags
 }
 
 fn set_mxcsr(mode: u32) {

@@ -126,8 +126,8 @@ fn short_fits_reach_every_kernel_of_the_default() {
 
 #[test]
 fn tiles_are_shared_out_among_the_multiprocessors() {
-    // On a GPU with 132 SMs, each SM gets two to four tiles of 128 rows, of all three widths. No SM may hold more tiles at a
-    // time.
+    // On a GPU with 132 SMs these are at most two to four tiles of 128 rows per SM, of all three widths. No SM may hold more of
+    // them at a time.
     for (n, k) in [(20_000, 130), (40_000, 50), (60_000, 20)] {
         short::<f32>([n, 20, k], false, None);
     }

@@ -32,7 +32,7 @@ pub struct Size {
 
 impl Size {
     /// The size of a model of `k` centroids. The columns must be stored as we write them: one after the other, before byte
-    /// `body`, with little more bytes than their values take.
+    /// `body`, with only a few more bytes than their values take.
     pub fn of(metadata: &ParquetMetaData, k: u64, layout: &FeatureLayout, dtype: &DataType, body: u64) -> Result<Self> {
         let rows = metadata.file_metadata().num_rows();
         let k = usize::try_from(rows).ok().filter(|&rows| rows > 0 && rows as u64 == k);
