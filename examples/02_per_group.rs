@@ -1,4 +1,4 @@
-//! One fit a group: the customers of each shop, clustered on their own.
+//! One fit per group: the customers of each shop are clustered on their own.
 
 use std::error::Error;
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 println!("{shop}: {}", model.centroids()?);
                 model.predict(&group)?
             }
-            // A shop with fewer than two different customers has no two clusters; its rows get nulls.
+            // A shop with fewer than two different customers cannot have two clusters. Its rows get nulls.
             Err(error) if error.is_too_few() => {
                 println!("{shop}: {error}");
                 UInt32Chunked::full_null("label".into(), group.height())
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("{stacked}");
 
-    // Labels are a shop's own: 0 and 1 of Aarhus have nothing to do with 0 and 1 of Bergen.
+    // Labels belong to one shop: 0 and 1 of Aarhus are unrelated to 0 and 1 of Bergen.
     assert_eq!(stacked.height(), customers.height());
     let labels: Vec<Option<u32>> = stacked.column("label")?.u32()?.iter().collect();
     for start in [0, 4] {

@@ -1,6 +1,6 @@
-"""Vectors in one column: 1,797 handwritten digits of 64 pixels each, clustered without a look at what they stand for.
+"""Vectors in one column: 1,797 handwritten digits of 64 pixels each, clustered without knowing the true digits.
 
-A column of embeddings, from whatever made them, is clustered in the same way: as Array, or as List of one width.
+Embeddings from any source are clustered in the same way: in an Array column, or a List column of one width.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ digits = pl.DataFrame(
     schema={"pixels": pl.Array(pl.Float32, 64), "digit": pl.UInt8},
 )
 
-# k-means finds a local optimum: of ten starts, the fit of least inertia is kept.
+# k-means finds a local optimum. Of ten starts, the fit with the least inertia is kept.
 model = pk.KMeans(k=10, n_init=10, seed=1).fit(digits, "pixels")
 assert model.inertia < pk.KMeans(k=10, n_init=1, seed=1).fit(digits, "pixels").inertia
 
-# A centroid is a digit too: it stands in a column of the same name and type, ready to be searched, joined or drawn.
+# A centroid is a digit too. Its column has the same name and type, so it can be searched, joined or drawn.
 assert model.centroids.schema["pixels"] == digits.schema["pixels"] == pl.Array(pl.Float32, 64)
 shades = " .:-=+*#%@"
 first = model.centroids["pixels"][0].to_list()
@@ -29,7 +29,7 @@ print("centroid 0:")
 for row in range(8):
     print("  " + "".join(2 * shades[int(value / 16 * 9)] for value in first[8 * row : 8 * row + 8]))
 
-# Label every digit, and measure its distance to all ten centroids: the label is the nearest of them.
+# Label every digit, and measure its distance to all ten centroids. The label is the nearest of them.
 digits = digits.with_columns(model.predict(), model.transform())
 assert digits.schema["distances"] == pl.Array(pl.Float64, 10)
 assert digits["distances"].arr.arg_min().equals(digits["kmeans"])

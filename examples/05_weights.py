@@ -1,4 +1,4 @@
-"""Weights: rows of a survey that stand for several people each, and one that stands for nobody."""
+"""Weights: most rows of a survey stand for several people each, and one row stands for nobody."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ start = [[20, 30], [40, 10], [70, 5]]
 
 
 def close(a: pl.DataFrame, b: pl.DataFrame) -> bool:
-    """Whether centroids are the same up to rounding."""
+    """Whether the centroids are the same up to rounding."""
     return a.select((pl.col(name) - b[name]).abs().max() < 1e-12 for name in features).row(0) == (True, True)
 
 
-# A weight is a column, or any expression of one.
+# A weight is a column, or any expression that gives one column.
 weighted = pk.KMeans(k=3, init=start, weight="people").fit(survey, features)
 print(weighted.centroids)
 
-# A row of weight 3 counts as the row three times. Sizes alone differ: they are numbers of rows of positive weight.
+# A row of weight 3 counts as three equal rows. Only sizes differ: they count rows of positive weight.
 people = survey.select(pl.col(features).repeat_by("people")).explode(features, empty_as_null=False)
 repeated = pk.KMeans(k=3, init=start).fit(people, features)
 assert people.height == survey["people"].sum() == 21
@@ -44,25 +44,26 @@ assert abs(weighted.inertia - repeated.inertia) < 1e-9
 assert weighted.centroids["size"].to_list() == [3, 3, 3]
 assert repeated.centroids["size"].to_list() == [6, 7, 8]
 
-# The sum of the weights in every cluster is one aggregation away.
+# One aggregation gives the sum of the weights in every cluster.
 labelled = survey.with_columns(weighted.predict())
 assert labelled.group_by("kmeans").agg(pl.col("people").sum()).sort("kmeans")["people"].to_list() == [6, 7, 8]
 
-# The row of weight 0 has a label, that of the nearest centroid, but moves nothing.
+# The row of weight 0 gets the label of its nearest centroid, but it does not move any centroid.
 without = pk.KMeans(k=3, init=start, weight="people").fit(survey.filter(pl.col("people") > 0), features)
 assert without.centroids.equals(weighted.centroids)
 assert without.inertia == weighted.inertia
 assert labelled["kmeans"].null_count() == 0
 
-# Counted like any other row, it would have pulled a centroid towards it.
+# Without weights, the row counts like any other and pulls a centroid towards it.
 unweighted = pk.KMeans(k=3, init=start).fit(survey, features)
 print(unweighted.centroids)
 assert unweighted.centroids["hours_online"].max() > weighted.centroids["hours_online"].max() + 10
 
-# Only proportions matter to the centroids, so weights need not be whole or sum to anything; inertia is in their unit.
+# The centroids depend only on the proportions of the weights. So weights need not be whole numbers, and their sum does
+# not matter. Inertia is in the unit of the weights.
 shares = pk.KMeans(k=3, init=start, weight=pl.col("people") / pl.col("people").sum()).fit(survey, features)
 assert close(shares.centroids, weighted.centroids)
 assert abs(shares.inertia - weighted.inertia / 21) < 1e-9
 
-# In an expression, too.
+# Weights work in an expression too.
 assert survey.select(pk.kmeans(features, k=3, init=start, weight="people")).to_series().equals(labelled["kmeans"])

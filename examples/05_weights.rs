@@ -1,4 +1,4 @@
-//! Weights: rows that stand for several people each, and one that stands for nobody.
+//! Weights: most rows stand for several people each, and one row stands for nobody.
 
 use std::error::Error;
 
@@ -11,12 +11,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let people = [3u32, 2, 4, 1, 5, 2, 0];
     let survey = df!("age" => age, "hours" => hours, "people" => people)?;
 
-    // Starting centroids, row-major, so that all the fits below start from the same place.
+    // Starting centroids, row-major. All fits below start from the same place.
     let kmeans = KMeans::new(3).init(Init::Given(vec![20.0, 30.0, 40.0, 10.0, 70.0, 5.0]));
     let weighted = kmeans.fit_weighted(&survey, ["age", "hours"], "people")?;
     println!("{}", weighted.centroids()?);
 
-    // A row of weight 3 counts as the row three times; the centroids are the same up to rounding.
+    // A row of weight 3 counts as three equal rows. The centroids are the same up to rounding.
     let repeat = |values: [f64; 7]| -> Vec<f64> {
         values.iter().zip(people).flat_map(|(value, times)| vec![*value; times as usize]).collect()
     };
@@ -26,17 +26,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     assert!((weighted.inertia() - repeated.inertia()).abs() < 1e-9);
 
-    // Sizes are numbers of rows of positive weight, whatever the weight.
+    // Sizes count rows of positive weight. The values of the weights do not matter.
     assert_eq!(weighted.sizes(), [2, 2, 2]);
     assert_eq!(repeated.sizes(), [5, 5, 7]);
 
-    // The last row has weight 0: it gets the label of its nearest centroid, but moves nothing.
+    // The last row has weight 0. It gets the label of its nearest centroid, but it does not move any centroid.
     let labels = weighted.predict(&survey)?;
     assert_eq!(labels.null_count(), 0);
     let without = kmeans.fit_weighted(&survey.head(Some(6)), ["age", "hours"], "people")?;
     assert_eq!(without.centroids()?, weighted.centroids()?);
 
-    // Counted like any other row, it has a cluster of its own.
+    // Without weights, the row counts like any other, and gets a cluster of its own.
     let unweighted = kmeans.fit(&survey, ["age", "hours"])?;
     println!("{}", unweighted.centroids()?);
     assert!(unweighted.sizes().contains(&1));

@@ -1,4 +1,4 @@
-"""A saved model is a table: a Parquet file that is read, and used, without polars-kmeans."""
+"""A saved model is a table: a Parquet file that can be read and used without polars-kmeans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ with tempfile.TemporaryDirectory() as folder:
     metadata = json.loads(pl.read_parquet_metadata(path)["polars-kmeans"])
     loaded = pk.KMeansModel.load(path)
 
-# The table is the centroid frame; the metadata are what else there is to know about the fit.
+# The table is the centroid frame. The metadata hold everything else about the fit.
 print(table)
 print({name: metadata[name] for name in ("creator", "n_iter", "inertia")})
 print(metadata["parameters"])
@@ -34,15 +34,16 @@ assert table.equals(model.centroids)
 assert metadata["inertia"] == model.inertia
 assert metadata["parameters"]["n_init"] == 10
 
-# Label new rows with plain Polars: the squared distances to every centroid, then the position of the least.
+# Label new rows with plain Polars: compute the squared distances to every centroid, then take the position of the
+# least.
 distances = [
     pl.sum_horizontal((pl.col(name) - centroid[name]) ** 2 for name in features)
     for centroid in table.iter_rows(named=True)
 ]
 plain = new.select(kmeans=pl.concat_list(distances).list.arg_min())
 
-# The loaded model agrees. (Were a row as good as equally far from two centroids, rounding could decide above; `predict`
-# is exact, and gives a tie to the smaller label.)
+# The loaded model gives the same labels. (If a row were almost equally far from two centroids, rounding could change
+# the label above. `predict` is exact, and gives a tie to the smaller label.)
 labels = new.select(loaded.predict())
 assert labels.equals(plain)
 assert labels.equals(new.select(model.predict()))  # saving loses no bit

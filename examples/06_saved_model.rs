@@ -1,4 +1,4 @@
-//! Save a model and load it: the file is a Parquet table, the same that Python reads and writes.
+//! Save a model and load it. The file is a Parquet table, and Python reads and writes the same files.
 
 use std::error::Error;
 use std::fs::File;
@@ -18,14 +18,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let loaded = KMeansModel::load(&path)?;
     println!("{} bytes: {:?} clusters of {:?}", path.metadata()?.len(), loaded.n_clusters(), loaded.names());
 
-    // What was loaded labels new rows as the fitted model does, and has the same centroids, to the last bit.
+    // The loaded model gives new rows the same labels as the fitted model. Its centroids are the same to the last bit.
     let labels: Vec<Option<u32>> = loaded.predict(&new)?.iter().collect();
     println!("labels of the new rows: {labels:?}");
     assert_eq!(labels, model.predict(&new)?.iter().collect::<Vec<_>>());
     assert_eq!(loaded.centroids()?, model.centroids()?);
     assert_eq!(loaded.settings(), model.settings());
 
-    // Only the wall times of the iterations are not saved, so that equal fits give equal files.
+    // Only the wall times of the iterations are not saved. So equal fits give equal files.
     assert!(model.history_rows()[0].seconds.is_some());
     assert!(loaded.history_rows()[0].seconds.is_none());
     assert_eq!(KMeans::new(3).seed(1).fit(&known, ["x", "y"])?.to_parquet()?, std::fs::read(&path)?);

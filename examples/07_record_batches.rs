@@ -12,7 +12,7 @@ fn batch(station: &[&str], temperature: &[Option<f32>], humidity: &[f32]) -> Res
     let station = Arc::new(StringArray::from(station.to_vec()));
     let temperature = Arc::new(Float32Array::from(temperature.to_vec()));
     let humidity = Arc::new(Float32Array::from(humidity.to_vec()));
-    // (name, array, whether there may be nulls)
+    // (name, array, whether it may hold nulls)
     Ok(RecordBatch::try_from_iter_with_nullable([
         ("station", station as _, false),
         ("temperature", temperature as _, true),
@@ -21,7 +21,7 @@ fn batch(station: &[&str], temperature: &[Option<f32>], humidity: &[f32]) -> Res
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Batches as a reader yields them. They are taken as one table, and their float arrays are read where they are.
+    // Batches as a reader yields them. They are taken as one table, and their float arrays are not copied.
     let batches = [
         batch(&["fjord", "dune", "fjord"], &[Some(4.0), Some(31.0), Some(5.5)], &[80.0, 20.0, 84.0])?,
         batch(&["dune", "fjord"], &[Some(33.5), None], &[15.0, 79.0])?,
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let kmeans = KMeans::new(2).seed(1).null_policy(NullPolicy::Skip);
     let fit = kmeans.fit_batches(&batches, ["temperature", "humidity"], None)?;
 
-    // One array of labels a batch; null where a value was missing.
+    // One array of labels per batch. A label is null where a value was missing.
     for (batch, labels) in batches.iter().zip(&fit.labels) {
         assert_eq!(labels.len(), batch.num_rows());
         println!("{:?}", labels.iter().collect::<Vec<_>>());
@@ -41,14 +41,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(fit.labels[1].iter().collect::<Vec<_>>(), [Some(dune), None]);
     assert_eq!(fit.labels[2].value(0), dune);
 
-    // The centroids are a batch too, or plain numbers: row-major, in float64.
+    // The centroids come as a batch too, or as plain numbers: float64, row-major.
     let centroids = fit.model.centroids_batch()?;
     let schema = centroids.schema();
     println!("{:?}", schema.fields().iter().map(|field| field.name()).collect::<Vec<_>>());
     println!("sizes {:?}, centroids {:?}", fit.model.sizes(), fit.model.centroid_values()?);
     assert_eq!(centroids.num_rows(), 2);
 
-    // A stream of new batches is labelled one by one; how a table is cut into batches changes no bit.
+    // New batches of a stream are labelled one by one. It changes no bit how a table is cut into batches.
     assert_eq!(fit.model.predict_batch(&batches[1])?, fit.labels[1]);
     let whole = arrow::compute::concat_batches(&batches[0].schema(), &batches)?;
     assert_eq!(kmeans.fit_batches(&[whole], ["temperature", "humidity"], None)?.model.centroids_batch()?, centroids);

@@ -1,9 +1,9 @@
-"""The update of k-means, written as what it is: a group-by aggregation (Lutz et al. 2018, section 3.1).
+"""The update step of k-means, written as a group-by aggregation (Lutz et al. 2018, section 3.1).
 
-The mean of a cluster is a sum over the rows with its label, divided by their number. Sums of floats depend on their
-order; sums of integers do not, and that is all there is to the engine's promise of the same bits everywhere: each value
-is rounded once, to a multiple of its column's quantum, and from there on everything is exact. So a query in plain
-Polars, in whatever order its threads come by, gives the engine's centroids to the last bit.
+The mean of a cluster is the sum over the rows with its label, divided by their number. Sums of floats depend on their
+order, but sums of integers do not. This is how the engine gives the same bits everywhere: it rounds each value once, to
+a multiple of its column's quantum, and all sums after that are exact. So a query in plain Polars gives the engine's
+centroids to the last bit, in whatever order its threads work.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import polars_kmeans as pk
 
 
 def quantum_exponent(column: pl.Series) -> int:
-    """A column of float64 is kept to 90 bits below the power of two at or above its largest magnitude."""
+    """The exponent of the quantum: 90 bits below the power of two at or above the column's largest magnitude."""
     fraction, exponent = math.frexp(column.abs().max())
     return (exponent - 1 if fraction == 0.5 else exponent) - 90
 
 
 def quantised(column: str, exponent: int) -> pl.Expr:
-    """Whole multiples of 2^exponent: the 45 bits that count most, and 45 bits of what they leave."""
+    """Whole multiples of 2^exponent in two parts: the upper 45 bits, and the 45 bits below them."""
     value = pl.col(column) * 2.0 ** -(exponent + 45)
     high = value.round()
     low = ((value - high) * 2.0**45).round()
@@ -30,7 +30,7 @@ def quantised(column: str, exponent: int) -> pl.Expr:
 
 
 def update(rows: pl.DataFrame, labels: pl.Series) -> pl.DataFrame:
-    """Means of the clusters, each rounded once."""
+    """The means of the clusters, each rounded once."""
     exponents = {column: quantum_exponent(rows[column]) for column in rows.columns}
     sums = (
         rows.select(quantised(column, exponent) for column, exponent in exponents.items())
@@ -39,7 +39,7 @@ def update(rows: pl.DataFrame, labels: pl.Series) -> pl.DataFrame:
         .agg(pl.all().sum(), pl.len().alias("size"))
         .sort("cluster")
     )
-    # Python divides integers of any size, and rounds the quotient once.
+    # Python divides integers of any size, and rounds the quotient only once.
     means = {
         column: [total / (size << -exponent) for total, size in zip(sums[column], sums["size"], strict=True)]
         for column, exponent in exponents.items()
@@ -53,7 +53,7 @@ turn = pl.int_range(n, eager=True) * 0.618034
 rows = pl.DataFrame({"x": turn.sin() * (1 + turn % 3) + turn % 3, "y": turn.cos() * (1 + turn % 3) - turn % 3})
 start = rows.head(8)
 
-# The engine, one iteration at a time, and the query beside it.
+# Run the engine for one more iteration, and compare it with the query.
 for iteration in range(1, 6):
     before = pk.KMeans(k=8, init=start, max_iter=iteration, tol=0.0).fit(rows, pl.all())
     after = pk.KMeans(k=8, init=start, max_iter=iteration + 1, tol=0.0).fit(rows, pl.all())

@@ -1,4 +1,4 @@
-//! arrow-rs record batches in and out: what the engine does on slices, it does on batches; and models as files.
+//! arrow-rs record batches in and out: batches give the same results as slices. Also models as files.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn batch(columns: impl IntoIterator<Item = (&'static str, ArrayRef)>) -> RecordB
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// The columns as one batch, cut into three that share its buffers.
+/// The columns as one batch, cut into three batches that share its buffers.
 fn batches() -> Vec<RecordBatch> {
     let [x, y] = columns().map(|column| Arc::new(Float32Array::from(column)) as ArrayRef);
     let whole = batch([("x", x), ("y", y)]);
@@ -53,7 +53,7 @@ fn batches_are_their_slices() {
 
 #[test]
 fn arrays_are_viewed_not_copied() {
-    // A fit of many rows and one iteration allocates labels, but no second copy of 32 MB of features.
+    // A fit of many rows and one iteration allocates memory for labels, but not for a second copy of 32 MB of features.
     let n = 4_000_000;
     let x: ArrayRef = Arc::new(Float64Array::from_iter_values((0..n).map(|i| f64::from(i % 1000))));
     let whole = batch([("x", x)]);
@@ -156,7 +156,7 @@ fn a_model_survives_its_file() {
     let file = std::fs::read(&path).unwrap();
     let reader = SerializedFileReader::new(bytes::Bytes::from(file.clone())).unwrap();
     let orders = reader.metadata().file_metadata().column_orders().unwrap();
-    // Older readers know no other order.
+    // Older readers know only this order.
     assert!(orders.iter().all(|order| matches!(order, ColumnOrder::TYPE_DEFINED_ORDER(_))), "{orders:?}");
     for cut in (0..file.len()).step_by(7) {
         let error = KMeansModel::from_parquet(file[..cut].to_vec()).unwrap_err();

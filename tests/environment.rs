@@ -1,4 +1,5 @@
-//! However the caller's thread rounds, and whether it keeps subnormals: the bits are the same, and the caller's setting stays.
+//! The caller's thread may round in any way, and may flush subnormals: the bits are the same. The setting of the thread does
+//! not change.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -11,15 +12,15 @@ use polars_kmeans::{History, Init, KMeans, KMeansModel};
 
 fn mxcsr() -> u32 {
     let mut mode = 0u32;
-    // SAFETY: stores the 4 bytes of the variable.
+    // SAFETY: stores 4 bytes, and the variable has 4 bytes.
     unsafe {
         std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut mode, options(nostack));
     }
-    mode & 0xFFC0 // without the flags of what has happened
+    mode & 0xFFC0 // without the exception flags
 }
 
 fn set_mxcsr(mode: u32) {
-    // SAFETY: loads the 4 bytes of the variable, a valid setting.
+    // SAFETY: loads the 4 bytes of the variable. They hold a valid setting.
     unsafe {
         std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack));
     }
@@ -27,12 +28,12 @@ fn set_mxcsr(mode: u32) {
 
 const DEFAULT: u32 = 0x1F80;
 
-/// Every rounding, with subnormals and without: as inputs and as results.
+/// Every rounding mode, with each way to treat subnormals in inputs and in results.
 fn modes() -> Vec<u32> {
     (0..4).flat_map(|rounding| [0, 0x8040].map(|flush| DEFAULT | rounding << 13 | flush)).collect()
 }
 
-/// Data that must be rounded on arrival, and data that a flush would lose.
+/// Data that must be rounded when they are read, and data that are lost if subnormals are flushed.
 struct Data {
     mixed: DataFrame,
     subnormal: DataFrame,
@@ -58,7 +59,7 @@ impl Data {
         let lists = Series::new("e".into(), tiny.clone())
             .reshape_array(&[ReshapeDimension::new_dimension(N as u64 / 2), ReshapeDimension::new_dimension(2)]);
         let lists = lists.unwrap().cast(&DataType::List(Box::new(DataType::Float32))).unwrap();
-        // From 0.1 to 0.7, each with a last digit that float64 rounds.
+        // From 0.1 to 0.7. Each has a last digit that float64 rounds.
         let weights: Vec<i128> = (0..N).map(|i| i128::from(i % 7 + 1) * 10_000_000_000_000_000_003 + 1).collect();
         let columns: [(_, ArrayRef); 3] = [
             ("a", Arc::new(Int64Array::from(integers))),
@@ -77,7 +78,7 @@ impl Data {
         }
     }
 
-    /// The bits of all that comes out.
+    /// The bits of all results.
     fn results(&self) -> Vec<(&'static str, Vec<u64>)> {
         fn bits(values: impl IntoIterator<Item = f64>) -> Vec<u64> {
             values.into_iter().map(f64::to_bits).collect()

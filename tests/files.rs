@@ -1,4 +1,4 @@
-//! Models as files: what a file may hold, what of it is believed, and what saving does to what is there.
+//! Models as files: what a file may hold, which claims of a file are checked, and what saving does to existing files.
 
 use std::sync::Arc;
 
@@ -38,14 +38,14 @@ fn refusal(bytes: Vec<u8>) -> String {
     }
 }
 
-/// The metadata of a file, by key.
+/// The value of a key in the metadata of a file.
 fn metadata(file: &[u8], key: &str) -> Option<String> {
     let reader = SerializedFileReader::new(bytes::Bytes::from(file.to_vec())).unwrap();
     let pairs = reader.metadata().file_metadata().key_value_metadata().unwrap().clone();
     pairs.into_iter().find(|pair| pair.key == key).and_then(|pair| pair.value)
 }
 
-/// The file with some bytes of it in the place of others, as many.
+/// The file with the first `old` replaced by `new`. Both have the same length.
 fn with(file: &[u8], old: &str, new: &str) -> Vec<u8> {
     assert_eq!(old.len(), new.len());
     let at = file.windows(old.len()).position(|window| window == old.as_bytes()).expect("it is there");
@@ -99,7 +99,7 @@ fn every_flipped_bit_is_noticed_or_does_not_matter() {
 #[test]
 fn what_a_file_asks_for_and_this_version_does_not_know_is_named() {
     let file = small().to_parquet().unwrap();
-    // Values first: they are read in the file of a version that has them, whose checksum fits.
+    // A value is refused before the checksum is compared: in a file of a later version, the checksum would be correct.
     for (old, new, named) in [
         ("\"euclidean\"", "\"cosine\"   ", "metric"),
         ("\"k-means++\"", "\"optimal\"  ", "init"),
@@ -120,13 +120,13 @@ fn what_a_file_asks_for_and_this_version_does_not_know_is_named() {
         let message = refusal(with(&file, old, new));
         assert!(message.contains(named), "{new}: {message}");
     }
-    // Format 1 had no checksum, and knew no more than this version does.
+    // Format 1 had no checksum, and no option that this version does not know.
     let old = std::fs::read("tests/data/model-v1-columns.parquet").unwrap();
     assert!(refusal(with(&old, "\"euclidean\"", "\"cosine\"   ")).contains("\"cosine\""));
     assert!(refusal(with(&old, "\"weighted\"", "\"sharding\"")).contains("unknown field \"sharding\""));
 }
 
-/// Names are in the schema and in every column's path, so that both must be changed for the Parquet reader.
+/// Renames a column. The Parquet reader needs the name changed in the schema and in every column's path.
 fn renamed(file: &[u8], old: &str, new: &str) -> Vec<u8> {
     let length = char::from(old.len() as u8);
     let (schema, path) = (|name| format!("\x18{length}{name}"), |name| format!("\x19\x18{length}{name}"));
@@ -137,7 +137,7 @@ fn renamed(file: &[u8], old: &str, new: &str) -> Vec<u8> {
 fn a_files_names_are_the_files_fault() {
     for file in [small().to_parquet().unwrap(), std::fs::read("tests/data/model-v1-columns.parquet").unwrap()] {
         assert!(refusal(renamed(&file, "y", "x")).contains("\"x\" twice"));
-        // Text with a NUL is no text of ours.
+        // We never write text that holds a NUL.
         refusal(renamed(&file, "y", "\0"));
     }
     let rows = batch([("sizf", float64(&[0.0, 1.0]))]);
@@ -194,7 +194,7 @@ fn centroids_of_any_magnitude() {
     assert!(matches!(error, KMeansError::MagnitudeOutOfRange { .. }), "{error}");
 }
 
-/// What a folder holds.
+/// The names of the files in a folder.
 #[cfg(unix)]
 mod on_disk {
     use std::fs::{self, File, Permissions};
@@ -217,7 +217,7 @@ mod on_disk {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         let path = std::ffi::CString::new(pipe.as_os_str().as_bytes()).unwrap();
-        // SAFETY: a path that ends.
+        // SAFETY: the path ends with a NUL.
         assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
         file_error(KMeansModel::load(&pipe));
         file_error(small().save(&pipe));
@@ -256,14 +256,14 @@ mod on_disk {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
     }
 
-    /// Most bytes of memory that this process has had at a time.
+    /// The most bytes of memory that this process has had at any time.
     fn peak() -> u64 {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
     }
 
-    /// A file of 2 GiB that takes a few kilobytes of the disk.
+    /// A file of 2 GiB that takes a few kilobytes on the disk.
     fn sparse(path: &Path, first: &[u8], hole: u64, last: &[u8]) {
         let mut file = File::create(path).unwrap();
         file.write_all(first).unwrap();
@@ -283,7 +283,8 @@ mod on_disk {
         let (body, footer) = (&model[..end - footer], &model[end - footer..]);
         let whole = u32::try_from(HOLE).unwrap().to_le_bytes();
         let marked = |length: [u8; 4]| [&length[..], b"PAR1"].concat();
-        // A schema, as many pairs, a key and a list of encodings as the hole is long.
+        // The footer claims a part as long as the hole: nothing first, then 2^31 schema elements, 2^31 pairs, and a key of 2^31
+        // bytes.
         let starts: [&[u8]; 4] = [
             &[],
             &[0x15, 2, 0x29, 0xFC, 0x80, 0x80, 0x80, 0x80, 0x08],
@@ -291,7 +292,7 @@ mod on_disk {
             &[0x59, 0x1C, 0x18, 0x80, 0x80, 0x80, 0x80, 0x08],
         ];
         let before = peak();
-        // A hole between the columns and the footer is not read at all.
+        // A hole between the columns and the footer is never read.
         sparse(&path, body, HOLE, footer);
         assert_eq!(KMeansModel::load(&path).unwrap().to_parquet().unwrap(), model);
         for start in starts {

@@ -1,4 +1,4 @@
-//! Polars frames in and out: what the engine does on slices, it does on frames.
+//! Polars frames in and out: frames give the same results as slices.
 
 use polars::prelude::*;
 use polars_kmeans::{FeatureLayout, Features, KMeans, KMeansError, KMeansModel, NullPolicy};
@@ -79,7 +79,7 @@ fn dtypes_become_the_contracts() {
 fn float64_rows_under_a_float32_model_are_not_cast_down() {
     let df = df!("x" => [0.0f32, 1.0]).unwrap();
     let model = KMeans::new(2).fit(&df, ["x"]).unwrap();
-    // Just above and below the midpoint, by less than float32 can tell.
+    // Just above and just below the midpoint. Float32 cannot tell them apart.
     let close = df!("x" => [0.5 - 1e-12, 0.5 + 1e-12]).unwrap();
     let labels: Vec<u32> = model.predict(&close).unwrap().into_no_null_iter().collect();
     let ends: Vec<u32> = model.predict(&df).unwrap().into_no_null_iter().collect();

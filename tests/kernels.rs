@@ -1,5 +1,6 @@
-//! What ptxas says of the kernels for Hopper, which needs no GPU to be true: no register spilt, no stack frame, no `wgmma` that
-//! waits for the one before it. `make kernels` prints the table. Other generations are built, but not held to it.
+//! Checks what ptxas reports about the kernels for Hopper. It needs no GPU. No kernel may spill a register, have a stack frame,
+//! or have a `wgmma` that waits for the one before it. `make kernels` prints the table. Other GPU generations are built but not
+//! checked.
 
 use std::fmt::Write;
 use std::fs;
@@ -7,7 +8,8 @@ use std::path::Path;
 
 const ARCHITECTURE: &str = "sm_90a";
 
-/// Kernels that may spill or have a stack frame, each with the reason. `name*` is every kernel whose name begins so.
+/// Kernels that may spill or have a stack frame, each with the reason. `name*` means every kernel whose name starts with
+/// `name`.
 const ALLOWED: &[(&str, &str)] = &[];
 
 #[derive(Default)]
@@ -26,13 +28,13 @@ impl Kernel {
     }
 }
 
-/// The number before each `what`, as in `0 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads`.
+/// The number before `what`, as in `0 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads`.
 fn number(line: &str, what: &str) -> u32 {
     let part = line.split(',').find(|part| part.contains(what)).unwrap_or_default();
     part.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// ptxas names an entry and the architecture, then each function in it with its stack, then what the entry uses in all.
+/// ptxas prints an entry and the architecture, then each function in it with its stack, then the resources of the entry.
 fn read(module: &str, report: &str) -> Vec<Kernel> {
     let mut kernels: Vec<Kernel> = Vec::new();
     let mut ours = false;
@@ -68,7 +70,7 @@ fn nothing_is_spilt() {
     let mut kernels = Vec::new();
     let mut problems = String::new();
     for module in &modules {
-        // None where the architectures asked for leave the module out, and where the target has no CUDA.
+        // There is no report if the chosen architectures leave the module out, or if the target has no CUDA.
         let Ok(report) = fs::read_to_string(Path::new(env!("OUT_DIR")).join(format!("{module}.report"))) else { continue };
         for line in report.lines().filter(|line| line.contains("are serialized")) {
             writeln!(problems, "{module}: {line}").unwrap();

@@ -1,7 +1,7 @@
-//! Fits and predictions without memory: an error that says so, and a process that goes on.
+//! Fits and predictions without memory must give an error that says so, and the process must go on.
 //!
-//! Every allocation from a certain size on is refused in turn. One that is not asked for with care ends the process, so that
-//! all this happens in child processes.
+//! The tests refuse every allocation above a certain size in turn. If the code does not check for the failure, the process
+//! ends. So the tests run in child processes.
 
 #[path = "common/child.rs"]
 mod child;
@@ -17,13 +17,13 @@ use polars_kmeans::{Column, Features, Float, History, Init, KMeans, KMeansError,
 
 use crate::child::{ONLY, STEP, in_child};
 
-/// Smaller allocations do not grow with rows, features or clusters: the shapes below see to that.
+/// Allocations below this size do not grow with rows, features or clusters. The shapes below are large enough for that.
 const LEAST: usize = 2_048;
 const NEVER: usize = usize::MAX;
 
 /// Refuses one allocation on demand.
 struct Refusing;
-/// Allocations until the one that is refused.
+/// The number of allocations before the one that is refused.
 static LEFT: AtomicUsize = AtomicUsize::new(NEVER);
 static TRACE: AtomicBool = AtomicBool::new(false);
 
@@ -36,22 +36,22 @@ fn refused(size: usize) -> bool {
     refused
 }
 
-// SAFETY: the system's allocator, or a refusal, which every caller has to expect.
+// SAFETY: forwards to the system's allocator, or refuses. Every caller must expect a refusal.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the contract of `alloc`.
         if refused(layout.size()) { std::ptr::null_mut() } else { unsafe { System.alloc(layout) } }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
         if refused(layout.size()) { std::ptr::null_mut() } else { unsafe { System.alloc_zeroed(layout) } }
     }
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the contract of `realloc`.
         if refused(size) { std::ptr::null_mut() } else { unsafe { System.realloc(old, layout, size) } }
     }
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
-        // SAFETY: the caller's; what was allocated came from there.
+        // SAFETY: the caller keeps the contract of `dealloc`. All memory came from the system's allocator.
         unsafe { System.dealloc(old, layout) }
     }
 }
@@ -59,7 +59,7 @@ unsafe impl GlobalAlloc for Refusing {
 #[global_allocator]
 static ALLOCATOR: Refusing = Refusing;
 
-/// Does the work once for every allocation of it, and refuses that one; `least`: so many there are at least.
+/// Runs the work once for each of its allocations, and refuses that allocation. There must be at least `least` allocations.
 fn refuse_each<S, R: PartialEq + Debug>(what: &str, least: usize, set_up: impl Fn() -> S, work: impl Fn(S) -> Result<R>) {
     let only = std::env::var(ONLY).ok();
     if only.as_ref().is_some_and(|only| !only.starts_with(&format!("{what}, "))) {
@@ -86,7 +86,7 @@ fn refuse_each<S, R: PartialEq + Debug>(what: &str, least: usize, set_up: impl F
                 break;
             }
         }
-        // The first hundred, then some of the steps of long loops.
+        // Each of the first 64, then fewer and fewer: the later ones are repeated steps of long loops.
         after += 1 + after / 64;
         assert!(after < 1_000_000, "{step}: there is no end");
     }
@@ -95,7 +95,7 @@ fn refuse_each<S, R: PartialEq + Debug>(what: &str, least: usize, set_up: impl F
 
 // ---- fits ------------------------------------------------------------------------------------------------------------------
 
-/// Rows, features, clusters: many of each in turn.
+/// Rows, features, clusters. One of them is large in each shape.
 const SHAPES: [[usize; 3]; 3] = [[40_000, 2, 3], [3_000, 2, 700], [40, 3_000, 3]];
 
 fn rows<T: Float>(n: usize, d: usize) -> Vec<T> {
@@ -103,12 +103,12 @@ fn rows<T: Float>(n: usize, d: usize) -> Vec<T> {
     (0..n * d).map(|i| T::from_f64(value(i) as f64 + (i / d % 7) as f64 * 1e8)).collect()
 }
 
-/// What a fit gives, as bits.
+/// The result of a fit, as bits.
 type Bits = (Vec<u64>, Vec<u32>, u64);
 
 fn fit<T: Float>(estimator: &KMeans, parts: Vec<Part<'_, T>>) -> Result<Bits> {
     let fitted = estimator.fit_parts(parts, InstructionSet::detect())?;
-    // What the engine gave is not asked for again.
+    // The engine has answered. Allocations of the test itself, from here on, are not refused.
     LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left != NEVER).then_some(NEVER - 1)).ok();
     let centroids = fitted.model.centroids().iter().map(|c| c.to_f64().to_bits()).collect();
     Ok((centroids, fitted.labels, fitted.model.inertia().to_bits()))
@@ -118,13 +118,13 @@ fn fits<T: Float>() {
     for [n, d, k] in SHAPES {
         let mut x: Vec<T> = rows(n, d);
         let weights: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.5).collect();
-        // The same row many times over: empty clusters, which take the farthest rows.
+        // The same row many times: this makes empty clusters, which take the farthest rows.
         let given: Vec<f64> = (0..k).flat_map(|j| x[(j / 3) * d..][..d].iter().map(|v| v.to_f64())).collect();
         let what = |kind: &str| format!("{n} x {d} into {k}, {}, {kind}", T::NAME);
         let estimator = KMeans::new(k).max_iter(2).tol(0.0).threads(2).seed(3);
         let by_rows = Features::from_rows(&x, d).unwrap();
         let part = |weighted: bool| vec![Part::new(by_rows.clone(), weighted.then(|| Column::from_slice(&weights)))];
-        // Every seed is a pass over the rows.
+        // Each seed takes one pass over the rows.
         let plus_plus = KMeans::new(k.min(40)).max_iter(2).tol(0.0).threads(2).seed(3);
         refuse_each(&what("k-means++"), 5, || part(false), |parts| fit(&plus_plus, parts));
         refuse_each(&what("weighted"), 5, || part(true), |parts| fit(&plus_plus, parts));
@@ -142,7 +142,7 @@ fn fits<T: Float>() {
         let skip = random.clone().null_policy(NullPolicy::Skip);
         let part = || vec![Part::new(by_rows.clone(), Some(Column::from_slice(&weights)))];
         refuse_each(&what("skip"), 5, part, |parts| fit(&skip, parts));
-        // What is wrong with the values takes memory to find out.
+        // Finding out what is wrong with the values takes memory too.
         let raise = |parts| match fit(&random, parts) {
             Err(KMeansError::NotFinite { nans, .. }) => Ok(nans),
             Err(error) => Err(error),
@@ -173,7 +173,7 @@ fn predictions<T: Float>() {
         let weights: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.5).collect();
         let weights = Column::from_slice(&weights);
         let what = |job: &str| format!("{n} x {d} into {k}, {}, {job}", T::NAME);
-        // A clone has no tables yet.
+        // A clone does not have its tables yet.
         let new = || model.clone();
         refuse_each(&what("labels"), 3, new, |model: Model<T>| model.predict(&features));
         refuse_each(&what("distances"), 3, new, |model: Model<T>| model.predict_distances(&features));
@@ -215,7 +215,7 @@ fn views_and_labels_without_memory() {
 
 // ---- a limit of the system -------------------------------------------------------------------------------------------------
 
-/// The address space of this process, in bytes, and a limit to it.
+/// The address space of this process in bytes, and a limit on it.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod limit {
     use std::ffi::c_int;
@@ -227,9 +227,9 @@ mod limit {
     const ADDRESS_SPACE: c_int = 9;
     const MMAP_THRESHOLD: c_int = -3;
 
-    /// Has the allocator ask the system for whatever is large, and give it back: what it keeps would hide a limit.
+    /// Makes the allocator take large blocks from the system and give them back. Blocks that it keeps would hide a limit.
     pub fn keep_nothing() {
-        // SAFETY: sets a number of the allocator's.
+        // SAFETY: sets an option of the allocator.
         assert_eq!(unsafe { mallopt(MMAP_THRESHOLD, 128 << 10) }, 1);
     }
 
@@ -238,9 +238,9 @@ mod limit {
         pages.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
     }
 
-    /// Sets the limit, which can be raised again.
+    /// Sets the limit. It can be raised again.
     pub fn set(bytes: u64) {
-        // SAFETY: reads two numbers: the limit, and what it may be raised to.
+        // SAFETY: the call reads two numbers: the limit, and the highest limit that can be set later.
         assert_eq!(unsafe { setrlimit(ADDRESS_SPACE, &[bytes, u64::MAX]) }, 0);
     }
 }
@@ -252,7 +252,7 @@ fn under_a_limit_of_the_system_there_is_an_answer_or_an_error() {
         limit::keep_nothing();
         let small: Vec<f32> = rows(40_000, 4);
         let small = Features::from_rows(&small, 4).unwrap();
-        // The threads are there before the limit is.
+        // This fit starts the threads before the limit is set.
         KMeans::new(8).seed(1).fit_features(&small, None).unwrap();
         for [n, d, k] in [[1_500_000, 1, 3], [10_000, 16, 8_000], [64, 100_000, 3]] {
             let x: Vec<f32> = rows(n, d);
@@ -274,7 +274,7 @@ fn under_a_limit_of_the_system_there_is_an_answer_or_an_error() {
             let mut refused = 0;
             for (job, run) in &jobs {
                 let (mut answered, before) = (0, refused);
-                // A megabyte for what is small, then up to what nothing here needs.
+                // From one megabyte of room for small things, up to more than anything here needs.
                 let expected = if *job == "transform" && n * k > 10_000_000 { None } else { Some(run(fresh()).unwrap()) };
                 for step in 0..12 {
                     eprintln!("{STEP}{n} x {d} into {k}, {job}, limit {step}");

@@ -1,4 +1,5 @@
-//! Every way in gives one hash, and it is the Python package's: slices, frames, record batches, Array and List columns, files.
+//! Every way to pass data gives one hash, and it is the hash of the Python package: slices, frames, record batches, Array and
+//! List columns, files.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 const N: usize = 30_000;
 
-/// Integers mixed by arithmetic: three features, and weights. The same as in tests/python/test_same_bits.py.
+/// Integers mixed by arithmetic: three features, and weights. tests/python/test_same_bits.py makes the same data.
 fn data() -> ([Vec<f64>; 3], Vec<f64>) {
     let feature = |f: u64| {
         let value = |i: u64| {
@@ -27,7 +28,7 @@ fn estimator() -> KMeans {
     KMeans::new(9).seed(5).history(History::Full)
 }
 
-/// Labels, centroid frame, inertia, iterations and history; as in tests/python/test_same_bits.py.
+/// Labels, centroid frame, inertia, iterations and history, as in tests/python/test_same_bits.py.
 fn digest(labels: impl IntoIterator<Item = u32>, model: &KMeansModel) -> String {
     let mut hash = Sha256::new();
     labels.into_iter().for_each(|label| hash.update(label.to_le_bytes()));
@@ -50,7 +51,7 @@ fn all(labels: &UInt32Chunked) -> Vec<u32> {
     labels.into_no_null_iter().collect()
 }
 
-/// The hash of every way, by name.
+/// The hash of every way to pass the data, by name.
 fn ways<T: Float>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, String)> {
     let (columns, weights) = data();
     let slices: [Vec<T>; 3] = columns.clone().map(|column| column.into_iter().map(T::from_f64).collect());
@@ -74,11 +75,11 @@ fn ways<T: Float>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, String
         ways.push((name, digest(all(&fit.labels), &fit.model)));
     }
 
-    // A file: its model labels the rows again.
+    // A file: the model from it labels the rows again.
     let loaded = KMeansModel::from_parquet(fit.model.to_parquet().unwrap()).unwrap();
     ways.push(("file", digest(all(&loaded.predict_columns(&frame).unwrap()), &loaded)));
 
-    // Slices, by columns and by rows: through the engine, which knows no names.
+    // Slices, by columns and by rows. They go straight to the engine, which knows no names.
     let weight_values = Values::from_slice(&weights);
     let weight = weighted.then_some(&weight_values);
     for (name, features) in [
@@ -91,7 +92,7 @@ fn ways<T: Float>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, String
             fit.model.centroid_values().unwrap()
         );
         assert_eq!((fitted.model.sizes(), fitted.model.inertias()), (fit.model.sizes(), fit.model.inertias()));
-        // Every number of the hash is the frame's: the slices' model has no names, and no hash of its own.
+        // Check that the slices' results equal those of the frame. Their model has no names, so it has no hash of its own.
         let (labels, own) = (fitted.labels.clone(), &fitted.model);
         assert_eq!((own.inertia(), own.n_iter()), (fit.model.inertia(), fit.model.n_iter()));
         for (own, framed) in own.history().iter().zip(fit.model.history_rows()) {
@@ -100,7 +101,7 @@ fn ways<T: Float>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, String
         ways.push((name, digest(labels, &fit.model)));
     }
 
-    // Record batches, of columns and of lists, cut anywhere.
+    // Record batches of columns and of lists, cut at any place.
     let to_arrow = |values: Vec<f64>| -> ArrayRef {
         match dtype {
             DataType::Float32 => Arc::new(Float32Array::from_iter_values(values.into_iter().map(|v| v as f32))),

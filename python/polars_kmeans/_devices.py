@@ -1,4 +1,4 @@
-"""What there is to fit on."""
+"""The devices that a fit can use."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def devices() -> pl.DataFrame:
     Returns
     -------
     DataFrame
-        The CPU, then one row a GPU, or one row that says why there is none. Columns: device (as the parameter `device`
+        The CPU, then one row per GPU. If there is no GPU, one row says why. Columns: device (as the parameter `device`
         takes it), name, memory_free and memory_total (UInt64: bytes), compute_capability and driver (String: the CUDA
-        version that the driver supports), usable (Boolean), reason (String). What is not known is null.
+        version that the driver supports), usable (Boolean), reason (String). An unknown value is null.
 
         `CUDA_VISIBLE_DEVICES` hides and renumbers GPUs, as for every program.
 
@@ -60,7 +60,7 @@ def devices() -> pl.DataFrame:
 
 
 def _proc(file: str) -> dict[str, str]:
-    """Read lines of `key: value`; the first of a key."""
+    """Read lines of `key: value`. If a key occurs again, its first value counts."""
     with suppress(OSError):
         lines = (line.partition(":") for line in reversed(Path(file).read_text().splitlines()))
         return {key.strip(): value.strip() for key, _, value in lines}
@@ -72,7 +72,7 @@ def _processor() -> str:
 
 
 def _memory() -> tuple[int | None, int | None]:
-    """Free and total bytes, where the system says."""
+    """Free and total bytes. None for a number that the system does not give."""
     free = _proc("/proc/meminfo").get("MemAvailable", "").removesuffix(" kB")
     total = None
     with suppress(AttributeError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The one place that knows where the library is and how its functions are called."""
+"""Calls the functions of the compiled library. No other module knows where it is and how it is called."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from polars_kmeans._typing import Device, History, Init, IntoFeatures, NullPolic
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
 _LIBRARY = Path(__file__).parent
-# The name of the weights beside the features, unlikely to be a feature's.
+# The name of the weights next to the features. A feature is unlikely to have it.
 _WEIGHT = "__weight__"
 _OWN_COLUMNS = ("cluster", "size", "inertia")
 
 
 @dataclass(frozen=True)
 class Features:
-    """Feature columns as expressions, and whether any of them is more than a column."""
+    """Feature columns as expressions, and whether any of them computes something instead of naming a column."""
 
     exprs: list[pl.Expr]
     computed: bool
 
 
 def text(value: Any) -> str:
-    """Return a text that travels: enum members and NumPy's texts are strings of their own classes."""
+    """Return a plain string. Enum members and NumPy's strings have classes of their own, which cannot be passed on."""
     return str.__str__(value) if isinstance(value, str) else str(value)
 
 
@@ -46,14 +46,14 @@ def _check_name(name: str) -> None:
 
 
 def column(name: str) -> pl.Expr:
-    """Name a column as it is: Polars takes `*`, and what stands between `^` and `$`, for patterns."""
+    """Select the column of exactly this name. Polars takes `*` and texts from `^` to `$` for patterns."""
     name = text(name)
     _check_name(name)
     return cs.by_name(name) if name == "*" or (name.startswith("^") and name.endswith("$")) else pl.col(name)
 
 
 def _named(expr: pl.Expr) -> pl.Expr:
-    """Refuse names with NULs, on which Polars panics: here, or in the query where names are known only there."""
+    """Refuse names with NULs, because Polars panics on them. A name that is not known yet is refused in the query."""
     name = expr.meta.output_name(raise_if_undetermined=False)
     if name is not None:
         _check_name(name)
@@ -76,7 +76,7 @@ def _flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
 
 
 def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Features:
-    """Feature columns: names, expressions, selectors, or lists of them; for a fit (`by_name`) their names differ."""
+    """Feature columns: names, expressions, selectors, or lists of them. A fit (`by_name`) needs different names."""
     items = [text(item) if isinstance(item, str) else item for item in _flat(columns)]
     if not items:
         msg = "features: expected at least one column, got none"
@@ -111,7 +111,7 @@ def _integer(name: str, value: Any) -> int:
 
 
 def _limit(value: Any) -> int | None:
-    """Return a number of bytes as the engine takes it: what is more than any memory is no more than that."""
+    """Return a number of bytes as the engine takes it. A number above 2^63 - 1 becomes 2^63 - 1."""
     if value is None:
         return None
     limit = _integer("device_memory_limit", value)
@@ -134,7 +134,7 @@ def _number(name: str, value: Any) -> float:
 
 @dataclass(frozen=True)
 class Given:
-    """Starting centroids: float64, row-major; their columns' names (none if matched by position) and widths."""
+    """Starting centroids: float64, row-major. Also the columns' names (None if matched by position) and widths."""
 
     values: bytes
     names: list[str] | None
@@ -143,7 +143,7 @@ class Given:
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How a fit is asked for; the engine has all the rules, and is asked at once."""
+    """The options of a fit. The engine has all the rules, so it checks the options at once."""
 
     k: int
     init: Init = "k-means++"
@@ -160,7 +160,7 @@ class FitOptions:
     given: Given | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot travel to the engine, then what the engine refuses."""
+        """Refuse values that cannot be passed to the engine, then values that the engine refuses."""
         for name in ("k", "max_iter", "n_init"):
             value = getattr(self, name)
             if not isinstance(value, str) and not -(2**63) <= _integer(name, value) < 2**63:
@@ -168,7 +168,7 @@ class FitOptions:
                 raise InvalidParameterError(msg)
         _internal.check_options(self.kwargs("label"))
         if not isinstance(self.init, str):
-            # However the host program rounds: centroids have the same bits everywhere.
+            # Convert with the engine's own rounding, so that centroids have the same bits in every host program.
             with _internal.FloatEnvironment():
                 object.__setattr__(self, "given", _given(self.init))
 
@@ -209,7 +209,7 @@ def _given(init: Any) -> Given:
             raise InvalidParameterError(msg)
         for name in frame.columns:
             _check_name(name)
-        # The rest is not handed over: Polars panics on NULs in the names of a struct's fields.
+        # Leave out the other columns: Polars panics on NULs in the names of a struct's fields.
         numbers = pl.DataFrame([series for series in frame if _numbers(series.dtype)])
         return Given(*_internal.encode_centroids(numbers))
     expected = "init: expected a method, a frame, or k rows of numbers"
@@ -246,7 +246,7 @@ def _numbers(dtype: pl.DataType) -> bool:
 
 
 def _is_masked(values: Any) -> bool:
-    """Whether a NumPy array, or any of several, hides values under a mask, which is lost on the way here."""
+    """Whether a NumPy array, or any array in a list, has masked values. Without this check, the mask would be lost."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return False
@@ -255,7 +255,7 @@ def _is_masked(values: Any) -> bool:
 
 
 def weight_expr(weight: str | pl.Expr) -> pl.Expr:
-    """Weights as one expression of one column."""
+    """Weights as one expression that gives one column."""
     if isinstance(weight, str):
         return column(weight).alias(_WEIGHT)
     if not isinstance(weight, pl.Expr):
@@ -268,7 +268,7 @@ def weight_expr(weight: str | pl.Expr) -> pl.Expr:
 
 
 def check_process(*, runs: bool = False) -> None:
-    """Refuse to hang in a child that was forked after queries of ours; `runs`: one is about to run here."""
+    """Refuse to work in a child that was forked after our queries, where it would hang. `runs`: a query runs next."""
     _internal.check_process(runs)
 
 
@@ -288,7 +288,7 @@ def fit(
     if output != "label":
         _internal.check_options(kwargs)
     if function != "fit_model":
-        # One input: Polars then runs the groups of `over` and `agg` in parallel.
+        # Pass one input: Polars then runs the groups of `over` and `agg` in parallel.
         args = [pl.struct(args)]
     return register_plugin_function(
         plugin_path=_LIBRARY,
@@ -303,7 +303,7 @@ def fit(
 
 
 def _device(device: Device) -> str:
-    """Return the name of a device; refuse what is none."""
+    """Return the name of a device. Refuse a text that is not the name of a device."""
     name = text(device)
     _internal.check_device(name)
     return name
@@ -316,7 +316,7 @@ def elementwise(
     device: Device,
     kwargs: dict[str, Any],
 ) -> pl.Expr:
-    """Call a function of rows under a model, morsel by morsel."""
+    """Call a function on rows under a model, one morsel at a time."""
     check_process()
     return register_plugin_function(
         plugin_path=_LIBRARY,
@@ -346,7 +346,7 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, devi
 
 
 def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
-    """Evaluate an expression of one value over a frame; a LazyFrame's query runs once."""
+    """Evaluate an expression with one value over a frame. The query of a LazyFrame runs once."""
     if not isinstance(frame, (pl.DataFrame, pl.LazyFrame)):
         msg = f"frame: expected a DataFrame or a LazyFrame, got {type(frame).__name__}"
         raise InvalidParameterError(msg)

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from polars_kmeans.model import KMeansModel
 
 IntoFeatures: TypeAlias = str | pl.Expr | Iterable[str | pl.Expr]
-"""A column name, an expression or selector, or several."""
+"""One column name, expression or selector, or several of them."""
 
 
 class SupportsArray(Protocol):
-    """What NumPy can read: an array of any library."""
+    """Any array that NumPy can read, of any library."""
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         """Return a NumPy array."""
@@ -24,11 +24,11 @@ class SupportsArray(Protocol):
 
 InitMethod: TypeAlias = Literal["k-means++", "random"]
 Init: TypeAlias = "InitMethod | pl.DataFrame | KMeansModel | SupportsArray | Sequence[Sequence[float]]"
-"""A method, or starting centroids: a frame matched by name, or `k` rows of `d` numbers by position."""
+"""A method, or starting centroids: a frame (columns matched by name), or `k` rows of `d` numbers (by position)."""
 
 NullPolicy: TypeAlias = Literal["raise", "skip"]
 TooFew: TypeAlias = Literal["raise", "null"]
 History: TypeAlias = Literal["light", "full"]
 Output: TypeAlias = Literal["label", "struct"]
 Device: TypeAlias = 'Literal["auto", "cpu", "cuda"] | str'
-"""`"cuda:1"` is the second GPU, in the driver's count."""
+"""`"cuda:1"` is the second GPU, as the driver counts them."""

@@ -1,9 +1,9 @@
-"""What can go wrong, as exceptions.
+"""The exceptions of this package.
 
-Every message says what was expected and what was got. Outside of a query (estimator, model, files, parameters) these
-exceptions are raised as they are. Inside a query Polars raises its own ``ComputeError``, whose text starts with the
-name of one of these; within :func:`typed_errors` it becomes that exception. All of them are ``ComputeError``, so one
-``except`` clause catches both.
+Every message says what was expected and what was got. Outside of a query (estimator, model, files, parameters), these
+exceptions are raised as they are. Inside a query, Polars raises its own ``ComputeError``, whose text starts with the
+name of one of these exceptions. :func:`typed_errors` turns it into that exception. All exceptions here are subclasses
+of ``ComputeError``, so one ``except`` clause catches both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class KMeansError(ComputeError):
-    """Anything that polars-kmeans refuses."""
+    """Base class of every error of polars-kmeans."""
 
 
 class InvalidParameterError(KMeansError, ValueError, TypeError):
@@ -38,22 +38,22 @@ class InvalidParameterError(KMeansError, ValueError, TypeError):
 
 
 class InvalidColumnError(KMeansError, TypeError):
-    """A column that is badly named or of a dtype that cannot be clustered.
+    """A column with a bad name, or with a dtype that cannot be clustered.
 
-    A column that is missing is Polars' own ``ColumnNotFoundError``.
+    A missing column gives Polars' own ``ColumnNotFoundError``.
     """
 
 
 class InvalidDataError(KMeansError, ValueError):
-    """Values that cannot be clustered: nulls, NaNs, infinities, magnitudes or weights out of range, no rows."""
+    """Values that cannot be clustered: nulls, NaNs, infinities, values or weights out of range, or no rows."""
 
 
 class TooFewRowsError(KMeansError, ValueError):
-    """Fewer distinct rows of positive weight than clusters; see `too_few`."""
+    """There are fewer distinct rows of positive weight than clusters; see `too_few`."""
 
 
 class InvalidModelError(KMeansError, ValueError):
-    """What was read is no model: truncated, foreign, or of a newer version."""
+    """The data read are not a model: truncated, of another origin, or of a newer version."""
 
 
 class ModelFileError(KMeansError, OSError):
@@ -61,15 +61,15 @@ class ModelFileError(KMeansError, OSError):
 
 
 class NoMemoryError(KMeansError, MemoryError):
-    """A result that does not fit in memory."""
+    """There is not enough memory for a result."""
 
 
 class DeviceError(KMeansError, RuntimeError):
-    """A GPU that was demanded and cannot be used, or that failed: see :func:`polars_kmeans.devices`."""
+    """A GPU was demanded and cannot be used, or it failed: see :func:`polars_kmeans.devices`."""
 
 
 class ForkedProcessError(KMeansError, RuntimeError):
-    """A child that was forked after queries were run, where Polars would wait for threads that are not there.
+    """The process was forked after its parent had run queries. Polars would wait in it for threads that do not exist.
 
     Start processes with multiprocessing's "spawn" or "forkserver".
     """
@@ -79,7 +79,7 @@ _IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error):
 
 
 def _typed(error: ComputeError) -> KMeansError | None:
-    """Return the exception that a query's error stands for, if it is one of ours."""
+    """Return the exception of this package that the error of a query stands for, or None."""
     found = _IN_QUERY.match(str(error))
     kind = globals().get(found[1]) if found else None
     if found is None or not (isinstance(kind, type) and issubclass(kind, KMeansError)):

@@ -1,4 +1,4 @@
-"""The estimator: parameters first, data later."""
+"""The estimator: it takes the parameters first and the data later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polars_kmeans._typing import Device, History, Init, IntoFeatures, NullPolic
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
-    # Type checkers know this module; plain `KMeans` means the one that always has a model.
+    # Type checkers know this module. For them, plain `KMeans` is the estimator whose fit always returns a model.
     from typing_extensions import TypeVar
 
     _Fitted = TypeVar("_Fitted", bound="KMeansModel | None", default=KMeansModel, covariant=True)
@@ -22,7 +22,11 @@ else:
 
 
 class KMeans(Generic[_Fitted]):
-    """A k-means to be fitted; the parameters are those of :func:`polars_kmeans.kmeans`.
+    """A k-means estimator. It takes the parameters of :func:`polars_kmeans.kmeans`, with the same meaning.
+
+    `tol` is scikit-learn's rule. Outliers raise the variance of the features: with values a million times farther out
+    than the rest, a fit stops after one iteration. Remove such values, or use `tol=0`, which stops when no centroid
+    moves.
 
     Examples
     --------
@@ -106,7 +110,7 @@ class KMeans(Generic[_Fitted]):
         self._weight = weight
 
     def fit(self, frame: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures) -> _Fitted:
-        """Fit the columns of a frame; a LazyFrame's query runs once.
+        """Fit the columns of a frame. The query of a LazyFrame runs once.
 
         Parameters
         ----------
@@ -114,12 +118,12 @@ class KMeans(Generic[_Fitted]):
             The data.
         *columns
             The features: column names, expressions or selectors of numbers or booleans, or one Array or List column of
-            them, every row of one width.
+            such values with rows of one width.
 
         Returns
         -------
         KMeansModel
-            The fitted model; or None with `too_few="null"`, if there are fewer distinct rows than clusters.
+            The fitted model. With `too_few="null"`, None if there are fewer distinct rows than clusters.
 
         Raises
         ------
@@ -130,5 +134,5 @@ class KMeans(Generic[_Fitted]):
         """
         exprs = _plugin.features(columns)
         fit = _plugin.item(frame, _plugin.fit("fit_model", exprs, self._options, self._weight))
-        # The overloads of `__init__` say when there may be none.
+        # The overloads of `__init__` tell type checkers when the result can be None.
         return cast("_Fitted", None if fit["model"] is None else KMeansModel._of_fit(**fit))

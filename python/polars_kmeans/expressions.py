@@ -1,4 +1,4 @@
-"""Expressions: clustering as a column."""
+"""The expressions: clustering in a Polars query."""
 
 from __future__ import annotations
 
@@ -29,26 +29,29 @@ def kmeans(
 ) -> pl.Expr:
     """Cluster rows into `k` clusters by Lloyd's algorithm.
 
-    Labels are exact (the nearest centroid by float64 distances, the smallest index on ties) and the result has the same
-    bits whatever the number of threads, the chunking of the columns, the engine or the device.
+    Labels are exact: each row gets its nearest centroid by float64 distances, and the smallest index on ties. The
+    result has the same bits for every number of threads, chunking of the columns, Polars engine and device.
 
     Parameters
     ----------
     *columns
-        The features: column names, expressions or selectors of numbers or booleans, or one Array or List column of
-        them, every row of one width. A name is taken as it is; patterns are for `pl.col` and selectors.
+        The features: column names, expressions or selectors of numbers or booleans, or one Array or List column of such
+        values with rows of one width. A name stands for the column of exactly that name. For patterns, use `pl.col` or
+        a selector.
     k
         The number of clusters.
     init
-        How starting centroids are found: `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"random"`, or the
-        centroids themselves: a frame or a model (columns matched by name), or an array or `k` rows of numbers.
+        The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007) and `"random"` choose them. Or pass
+        the centroids themselves: a frame or a model (columns matched by name), an array, or `k` rows of numbers.
     n_init
-        Restarts; the one of least inertia wins. `"auto"`: 1, but 10 for random starts.
+        The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
     max_iter
-        At most so many iterations.
+        The most iterations of one restart.
     tol
-        Stop when the squared shift of the centroids is at most this times the mean variance of the features (over rows
-        of positive weight, unweighted, as in scikit-learn).
+        Stop when the squared shift of the centroids is at most `tol` times the mean variance of the features (over rows
+        of positive weight, unweighted). This is scikit-learn's rule. Outliers raise the variance: with values a million
+        times farther out than the rest, a fit stops after one iteration. Remove such values, or use `tol=0`, which
+        stops when no centroid moves.
     tol_labels
         Stop when at most this share of the rows changed cluster.
     seed
@@ -56,37 +59,41 @@ def kmeans(
     weight
         Non-negative row weights: a column or an expression.
     null_policy
-        `"raise"`, or `"skip"`: rows with nulls, NaNs or infinities take no part and get null labels (null structs).
+        `"raise"` or `"skip"`. With `"skip"`, rows with nulls, NaNs or infinities are left out and get null labels (or
+        null structs).
     too_few
-        What to do with fewer distinct rows (of positive weight) than clusters: `"raise"`, or `"null"` for null labels.
+        What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, or `"null"` for null
+        labels.
     history
-        `"light"` or `"full"`; of no consequence in an expression.
+        `"light"` or `"full"`. It changes nothing in the result of an expression.
     device
-        Where it runs; the bits of the result are the same everywhere. `"auto"`: a GPU where one can be used and it is
-        predicted to pay, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or
-        `"cuda:1"`: there, or an error. See :func:`polars_kmeans.devices`. Rows that do not fit on the GPU stream
-        through it in chunks.
+        The device to run on. The result has the same bits on every device. `"auto"`: a GPU if one can be used and is
+        predicted to be faster, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`: this
+        device, or an error. See :func:`polars_kmeans.devices`. Rows that do not fit on the GPU stream through it in
+        chunks.
     device_memory_limit
-        Bytes of the GPU's memory that the fit may take; None: nine tenths of what is free. No matter on the CPU.
+        How many bytes of the GPU's memory the fit may use. None: nine tenths of the free memory. Without effect on the
+        CPU.
     output
         `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
 
     Returns
     -------
     Expr
-        A column named `kmeans`: `UInt32` labels, or `Struct(label, distance, second_distance)`. No rows give no labels.
+        A column named `kmeans`: `UInt32` labels, or `Struct(label, distance, second_distance)`. Without rows it is
+        empty.
 
     Raises
     ------
     InvalidParameterError
         At once, for a parameter outside its domain.
     polars.exceptions.ComputeError
-        When the query runs, for columns or values that cannot be clustered or a device that cannot be used: see
+        When the query runs: for columns or values that cannot be clustered, or a device that cannot be used. See
         :mod:`polars_kmeans.errors`.
 
     Examples
     --------
-    One fit over all rows, or one a group:
+    One fit over all rows, or one fit per group:
 
     >>> import polars as pl
     >>> import polars_kmeans as pk
@@ -120,24 +127,24 @@ def centroids(
     device: Device = "auto",
     device_memory_limit: int | None = None,
 ) -> pl.Expr:
-    """Cluster rows into `k` clusters and return their centroids: an aggregation, one value a group.
+    """Cluster rows into `k` clusters and return their centroids: an aggregation with one value per group.
 
     The parameters are those of :func:`polars_kmeans.kmeans`.
 
     Returns
     -------
     Expr
-        A column named `centroids`: a `List(Struct)` of `k` structs with the fields `cluster` (UInt32), `size` (UInt64:
-        rows of positive weight), `inertia` (Float64), then one a feature in the features' float type, or the one Array
-        (List) column. Null where there are no rows, as other aggregates, and, with `too_few="null"`, where there are
-        fewer distinct rows than clusters.
+        A column named `centroids`: a `List(Struct)` of `k` structs. The fields are `cluster` (UInt32), `size` (UInt64:
+        rows of positive weight), `inertia` (Float64), then one per feature in the features' float type, or the one
+        Array (List) column. Null if there are no rows, as for other aggregations. With `too_few="null"`, also null if
+        there are fewer distinct rows than clusters.
 
     Raises
     ------
     InvalidParameterError
         At once, for a parameter outside its domain.
     polars.exceptions.ComputeError
-        When the query runs, for columns or values that cannot be clustered or a device that cannot be used: see
+        When the query runs: for columns or values that cannot be clustered, or a device that cannot be used. See
         :mod:`polars_kmeans.errors`.
 
     Examples

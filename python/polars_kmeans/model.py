@@ -15,7 +15,7 @@ from polars_kmeans.errors import InvalidParameterError
 
 
 class KMeansModel:
-    """Centroids, and what can be done with them; made by :meth:`polars_kmeans.KMeans.fit` or :meth:`KMeansModel.load`.
+    """A fitted model. Made by :meth:`polars_kmeans.KMeans.fit` or :meth:`KMeansModel.load`.
 
     Examples
     --------
@@ -38,19 +38,19 @@ class KMeansModel:
 
     @classmethod
     def _of_fit(cls, model: bytes, device: str, reason: str) -> KMeansModel:
-        """Make the model of a fit that has just run."""
+        """Make the model of a fit that has just run, with the device and the reason for it."""
         fitted = cls(model)
         fitted._device, fitted._device_reason = device, reason
         return fitted
 
     def __eq__(self, other: object) -> bool:
-        """Whether two models are the same but for wall times."""
+        """Whether two models are equal. Wall times do not count."""
         if not isinstance(other, KMeansModel):
             return NotImplemented
         return _internal.models_equal(self._encoded, other._encoded)
 
     def __reduce__(self) -> tuple[Callable[[bytes], KMeansModel], tuple[bytes]]:
-        """Pickle as the file that :meth:`save` writes, which later versions read."""
+        """Pickle the bytes of the file that :meth:`save` writes. Later versions can read it."""
         return _from_file, (_internal.model_to_file(self._encoded),)
 
     def __repr__(self) -> str:
@@ -58,23 +58,23 @@ class KMeansModel:
 
     @property
     def centroids(self) -> pl.DataFrame:
-        """`k` rows: cluster (UInt32), size (UInt64: rows of positive weight), inertia (Float64), then the features.
+        """A frame of `k` rows: cluster (UInt32), size (UInt64: rows of positive weight), inertia (Float64), features.
 
-        The features are columns of the fit's float type, or the one Array column.
+        The features are one column each, in the fit's float type, or the one Array column.
         """
         return _internal.model_centroids(self._encoded)
 
     @property
     def history(self) -> pl.DataFrame:
-        """One row an iteration: iteration, changed rows, squared shift, inertia (if the history is full), seconds.
+        """One row per iteration: iteration, changed rows, squared shift, inertia (if the history is full), seconds.
 
-        Seconds are null in a model that was loaded: wall times are not saved.
+        Seconds are null in a model that was loaded, since wall times are not saved.
         """
         return _internal.model_history(self._encoded)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of the fit by name, as they are saved; starting centroids are not kept."""
+        """The parameters of the fit by name, as they are saved. Starting centroids are not kept."""
         with _internal.FloatEnvironment():
             parameters: dict[str, Any] = json.loads(_internal.model_parameters(self._encoded))
         return parameters
@@ -101,38 +101,38 @@ class KMeansModel:
 
     @property
     def device(self) -> str | None:
-        """Where it was fitted: `"cpu"`, or a GPU as `"cuda:0"`.
+        """The device that the fit ran on: `"cpu"`, or a GPU such as `"cuda:0"`.
 
-        None in a model that was loaded or unpickled: the bits are the same everywhere, and where they were made is not
-        saved.
+        None in a model that was loaded or unpickled. The device is not saved, since the bits are the same on every
+        device.
         """
         return self._device
 
     @property
     def device_reason(self) -> str | None:
-        """Why it was fitted there, as a sentence; None where :attr:`device` is."""
+        """Why the fit ran on that device, as a sentence. None if :attr:`device` is None."""
         return self._device_reason
 
     def predict(self, *columns: IntoFeatures, output: Output = "label", device: Device = "auto") -> pl.Expr:
-        """Label rows: an elementwise expression, which streams.
+        """Label rows. The expression is elementwise, so it can stream.
 
         Parameters
         ----------
         *columns
-            The features, in the model's order; by default the columns that it was fitted to. A model that was fitted to
-            expressions has no default: columns of their names may hold something else.
+            The features, in the model's order. By default, the columns that the model was fitted to. A model that was
+            fitted to expressions has no default, since columns with their names may hold other values.
         output
             `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
         device
-            Where it runs; the bits are the same everywhere. `"auto"`: a GPU for a morsel whose work pays for the way
-            there many times over (many clusters of many features), where one can be used, else the CPU. `"cpu"`,
-            `"cuda"` (the GPU with the most free memory) or `"cuda:1"`: there, or an error when the query runs.
+            The device to run on. The bits are the same on every device. `"auto"` decides for each morsel: it takes a
+            GPU if one can be used and the morsel is so much work (many clusters of many features) that the transfer
+            costs little beside it, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`:
+            this device, or an error when the query runs.
 
         Returns
         -------
         Expr
-            A column named `kmeans`. Rows with nulls, NaNs or infinities are null: null structs where structs are asked
-            for.
+            A column named `kmeans`. Rows with nulls, NaNs or infinities get a null label (or a null struct).
 
         Raises
         ------
@@ -148,13 +148,13 @@ class KMeansModel:
         return _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("kmeans")
 
     def transform(self, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:
-        """Measure the distance of every row to every centroid: an elementwise expression, which streams.
+        """Measure the distance of every row to every centroid. The expression is elementwise, so it can stream.
 
         Parameters
         ----------
         *columns
-            The features, in the model's order; by default the columns that it was fitted to. A model that was fitted to
-            expressions has no default: columns of their names may hold something else.
+            The features, in the model's order. By default, the columns that the model was fitted to. A model that was
+            fitted to expressions has no default, since columns with their names may hold other values.
         device
             As in :meth:`predict`.
 
@@ -166,7 +166,7 @@ class KMeansModel:
         Raises
         ------
         InvalidParameterError
-            At once, for a device that is none.
+            At once, for a text that is not the name of a device.
 
         Examples
         --------
@@ -188,20 +188,21 @@ class KMeansModel:
         weight: str | pl.Expr | None = None,
         device: Device = "auto",
     ) -> float:
-        """Return minus the inertia of a frame's rows under the model, as in scikit-learn; rows with nulls are left out.
+        """Return minus the inertia of a frame's rows under the model, as in scikit-learn. Rows with nulls are left out.
 
         Parameters
         ----------
         frame
-            The data; a LazyFrame's query runs once.
+            The data. The query of a LazyFrame runs once.
         *columns
-            The features, in the model's order; by default the columns that it was fitted to. A model that was fitted to
-            expressions has no default: columns of their names may hold something else.
+            The features, in the model's order. By default, the columns that the model was fitted to. A model that was
+            fitted to expressions has no default, since columns with their names may hold other values.
         weight
             Non-negative row weights: a column or an expression.
         device
-            Where it runs; the bits are the same everywhere. `"auto"`: a GPU where one can be used, the data fit and it
-            is predicted to pay, else the CPU. `"cpu"`, `"cuda"` or `"cuda:1"`: there, or an error.
+            The device to run on. The bits are the same on every device. `"auto"`: a GPU if one can be used, the data
+            fit on it and it is predicted to be faster, else the CPU. `"cpu"`, `"cuda"` or `"cuda:1"`: this device, or
+            an error.
 
         Raises
         ------
@@ -215,28 +216,29 @@ class KMeansModel:
     def save(self, path: str | PathLike[str]) -> None:
         """Save as a Parquet file: the centroid frame, with the parameters in the file's metadata.
 
-        Any Parquet reader reads it as a table. A file of that name is replaced once the new one is whole; a link is
-        followed.
+        Any Parquet reader reads it as a table. An existing file is replaced only after the new file is complete. Links
+        are followed.
 
         Raises
         ------
         ModelFileError
-            If the file cannot be written. One whose mode lets nobody write it is left alone, for root too.
+            If the file cannot be written. If the mode of an existing file lets nobody write, the file is not replaced,
+            not even by root.
 
         """
         _internal.save_model(self._encoded, path)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> KMeansModel:
-        """Read a model that :meth:`save` wrote, in Python or in Rust: predictions have the same bits.
+        """Read a model that :meth:`save` wrote, in Python or in Rust. Its predictions have the same bits.
 
         Raises
         ------
         ModelFileError
             If the file cannot be read.
         InvalidModelError
-            If it is truncated, altered (it has a checksum), no model, or of a newer version; or asks for what this
-            version does not know, such as another metric.
+            If the file is truncated, altered (it has a checksum), not a model, or of a newer version. Also if it needs
+            something that this version does not know, such as another metric.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-//! Columns of record batches as features: which float type a fit has, and zero-copy views of the arrays.
+//! Columns of record batches as features: the float type of a fit, and zero-copy views of the arrays.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::float::Float;
 use crate::memory;
 use crate::model::{AnyFeatures, FeatureLayout};
 
-/// What errors call lists of arrays and their names.
+/// How error messages call lists of arrays and their names.
 const ARRAYS: &str = "the list of arrays";
 
 /// The feature columns of some batches in one float type.
@@ -25,11 +25,12 @@ pub struct BatchFeatures {
     columns: Vec<Vec<ArrayRef>>,
     float64: bool,
     pub d: usize,
-    /// Whether they are lists that are all null, which could be of any width.
+    /// Whether the only column holds lists that are all null. Their width is then unknown.
     pub width_unknown: bool,
 }
 
-/// Whether a type of numbers becomes float64, as in Polars: integers up to 16 bits, booleans and float16 become float32.
+/// Whether a numeric type becomes float64, by the same rule as for Polars: integers up to 16 bits, booleans and float16 become
+/// float32. `None` if the type is not numeric.
 fn is_float64(dtype: &DataType) -> Option<bool> {
     use DataType::*;
     match dtype {
@@ -51,8 +52,8 @@ fn unsupported(name: &str, dtype: &DataType) -> KMeansError {
     KMeansError::UnsupportedDtype { column: name.into(), got: dtype.to_string() }
 }
 
-/// Casts, and refuses what does not fit rather than making it null. An array of another type is copied, by arrow, which ends the
-/// process where there is no memory for it.
+/// Casts an array. A value that does not fit is an error, not a null. Arrow copies an array of another type, and ends the
+/// process if there is no memory for the copy.
 fn cast(array: &ArrayRef, dtype: &DataType) -> Result<ArrayRef> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     cast_with_options(array, dtype, &options).map_err(frame_error)
@@ -87,8 +88,8 @@ pub fn weights(batches: &[RecordBatch], name: &str) -> Result<Vec<ArrayRef>> {
 }
 
 impl BatchFeatures {
-    /// The named columns of batches that have them in the same types: several of numbers, or one of lists. `float64` asks for
-    /// float64 whatever the columns are.
+    /// Takes the named columns of batches: several columns of numbers, or one column of lists. A column must have the same type
+    /// in all batches. `float64` asks for float64 whatever the types are.
     pub fn new(batches: &[RecordBatch], names: &[String], float64: bool) -> Result<Self> {
         let columns = memory::try_collected(names.iter().map(|name| column(batches, name)), ARRAYS)?;
         let first = columns.first().ok_or(KMeansError::NoFeatures)?;
@@ -121,7 +122,7 @@ impl BatchFeatures {
         Ok(Self { layout, columns, float64: wide, d, width_unknown })
     }
 
-    /// The view.
+    /// A view of the arrays as features.
     pub fn view(&self) -> Result<AnyFeatures<'_>> {
         Ok(if self.float64 {
             AnyFeatures::F64(self.view_as::<Float64Type>()?)
@@ -152,7 +153,7 @@ impl BatchFeatures {
     }
 }
 
-/// The values of every row of a column of lists: all rows that are not null must have as many.
+/// The number of values in every row of a column of lists. All rows that are not null must have the same number.
 fn width(name: &str, arrays: &[ArrayRef]) -> Result<Option<usize>> {
     let mut width = None;
     let mut check = |len: usize| match width {
@@ -182,7 +183,7 @@ fn list_widths<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> impl Iterator
 }
 
 fn to_rows(array: &ArrayRef, dtype: &DataType, d: usize) -> Result<ArrayRef> {
-    // The values first, then the shape.
+    // Cast the values first, then change the shape.
     let item = Arc::new(Field::new("item", dtype.clone(), true));
     let array = &match array.data_type() {
         DataType::List(_) => cast(array, &DataType::List(item))?,
@@ -197,7 +198,7 @@ fn validity(array: &dyn Array) -> Option<Validity<'_>> {
     array.nulls().map(|nulls| Validity::new(nulls.validity(), nulls.offset()))
 }
 
-/// A column's arrays, as they are.
+/// The arrays of a column, without a copy.
 pub fn view<P>(arrays: &[ArrayRef]) -> Result<Column<'_, P::Native>>
 where
     P: ArrowPrimitiveType,

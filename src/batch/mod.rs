@@ -1,4 +1,4 @@
-//! arrow-rs record batches in and out: arrays of float32 or float64, and fixed-size lists of them, are viewed, not copied.
+//! arrow-rs record batches in and out. Arrays of float32 or float64, and fixed-size lists of them, are viewed and not copied.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::model::{AnyModel, FeatureLayout, KMeansModel, Labels, Nullable, Place
 use crate::parallel::FloatEnvironment;
 use crate::params::{Device, KMeans};
 
-/// What errors call names and answers.
+/// How error messages call names and answers.
 const NAMES: &str = "the names of the columns";
 const LABELS: &str = "the labels";
 const DISTANCES: &str = "the distances";
@@ -39,14 +39,14 @@ const DISTANCES: &str = "the distances";
 #[derive(Debug, Clone)]
 pub struct BatchFit {
     pub model: KMeansModel,
-    /// One array a batch; null where `null_policy="skip"` left the row out.
+    /// One array per batch. Null if `null_policy="skip"` left the row out.
     pub labels: Vec<UInt32Array>,
 }
 
 impl KMeans {
-    /// Fits the named columns of record batches, taken as one table; `weight` names a column of weights.
+    /// Fits the named columns of record batches, which are taken as one table. `weight` names a column of weights.
     ///
-    /// The columns hold numbers or booleans, or one column holds lists of them, all of one width.
+    /// The columns hold numbers or booleans. Or there is one column, and it holds lists of such values, all of one width.
     ///
     /// # Errors
     /// Whatever is wrong with the parameters, the columns or their values: see [`KMeansError`].
@@ -71,7 +71,7 @@ impl KMeans {
     }
 }
 
-/// The labels of each batch: views of the engine's own buffer.
+/// The labels of each batch. They are views of the engine's own buffer.
 fn split(labels: Labels, lengths: impl Iterator<Item = usize>) -> Result<Vec<UInt32Array>> {
     let all = if labels.kept_all() { UInt32Array::from(labels.kept) } else { label_array(labels.expand()?) };
     let mut start = 0;
@@ -82,7 +82,7 @@ fn split(labels: Labels, lengths: impl Iterator<Item = usize>) -> Result<Vec<UIn
     memory::collected(lengths.map(&mut next), LABELS)
 }
 
-/// Values and their validity, which are not copied.
+/// An array of values and their validity. Neither is copied.
 fn label_array(labels: Nullable<u32>) -> UInt32Array {
     let n = labels.values.len();
     UInt32Array::new(labels.values.into(), labels.validity.map(|bits| nulls(bits, n)))
@@ -93,8 +93,8 @@ fn nulls(bits: Vec<u8>, n: usize) -> NullBuffer {
 }
 
 impl KMeansModel {
-    /// The label of every row of a batch that has the model's columns; null where a value is null or not finite. On the CPU, as
-    /// what follows.
+    /// The label of every row of a batch that has the model's columns. Null if a value is null or not finite. This method and
+    /// those below run on the CPU.
     ///
     /// # Errors
     /// [`KMeansError::MissingColumn`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::WidthMismatch`].
@@ -102,7 +102,7 @@ impl KMeansModel {
         self.on(Device::Cpu).predict_batch(batch)
     }
 
-    /// The Euclidean distance of every row to every centroid: lists of `k` Float64, null where a value is null or not finite.
+    /// The Euclidean distance of every row to every centroid: lists of `k` Float64, null if a value is null or not finite.
     ///
     /// # Errors
     /// As [`KMeansModel::predict_batch`].
@@ -110,7 +110,7 @@ impl KMeansModel {
         self.on(Device::Cpu).transform_batch(batch)
     }
 
-    /// Minus the inertia of the batches' rows under the model, as in scikit-learn; rows with nulls or values that are not
+    /// Minus the inertia of the batches' rows under the model, as in scikit-learn. Rows with nulls or values that are not
     /// finite are left out.
     ///
     /// # Errors
@@ -119,8 +119,8 @@ impl KMeansModel {
         self.on(Device::Cpu).score_batches(batches, weight)
     }
 
-    /// `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column a feature in the features' type, or
-    /// the one column of lists.
+    /// A table of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
+    /// features' type, or the one column of lists.
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if arrow refuses.
@@ -133,7 +133,7 @@ impl KMeansModel {
             Arc::new(UInt64Array::from(memory::copied(self.sizes(), WHAT)?)),
             Arc::new(Float64Array::from(memory::copied(self.inertias(), WHAT)?)),
         ];
-        // Every `step`th value from the `first` on.
+        // Every `step`th value, beginning with value `first`.
         let values = |first: usize, step: usize| -> Result<ArrayRef> {
             Ok(match self.as_any() {
                 AnyModel::F32(model) => Arc::new(Float32Array::from(memory::collected(
@@ -165,7 +165,7 @@ impl KMeansModel {
         RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).map_err(frame_error)
     }
 
-    /// None where they are lists without a single one that is not null.
+    /// The features of the batches. `None` if the only column holds lists that are all null.
     fn batch_features(&self, batches: &[RecordBatch]) -> Result<Option<BatchFeatures>> {
         let _environment = FloatEnvironment::default_rounding();
         let names = self.columns_to_find()?;
@@ -180,7 +180,7 @@ impl KMeansModel {
     }
 }
 
-/// The errors are those of the model's own methods, and of a device that was demanded and cannot be used.
+/// The errors are those of the model's own methods. A device that was demanded and cannot be used is an error too.
 impl Placed<'_, KMeansModel> {
     /// As [`KMeansModel::predict_batch`].
     pub fn predict_batch(&self, batch: &RecordBatch) -> Result<UInt32Array> {
@@ -197,7 +197,7 @@ impl Placed<'_, KMeansModel> {
             Some(features) => self.transform_any(&features.view()?)?,
             None => memory::filled(batch.num_rows() * self.model.n_clusters(), f64::NAN, DISTANCES)?,
         };
-        // The engine marks rows without an answer by NaN, which no distance of finite rows is.
+        // The engine marks rows without an answer by NaN. Rows with finite values never have a distance of NaN.
         let answers = distances.chunks_exact(self.model.n_clusters()).map(|row| (!row[0].is_nan()).then_some(true));
         let valid = Nullable::new(batch.num_rows(), answers, DISTANCES)?;
         let nulls = valid.validity.map(|bits| nulls(bits, batch.num_rows()));
@@ -214,7 +214,7 @@ impl Placed<'_, KMeansModel> {
     }
 }
 
-/// `width` values a row.
+/// An array of rows with `width` values each.
 fn rows(values: ArrayRef, width: usize, nulls: Option<NullBuffer>) -> Result<FixedSizeListArray> {
     let item = Arc::new(Field::new("item", values.data_type().clone(), values.data_type() == &DataType::Null));
     let width = i32::try_from(width).map_err(|_| KMeansError::Frame(format!("lists of {width} values are too wide")))?;

@@ -1,4 +1,4 @@
-//! Columns as features: which float type a fit has, and zero-copy views of the chunks.
+//! Columns as features: the float type of a fit, and zero-copy views of the chunks.
 
 use polars::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::parallel::FloatEnvironment;
 #[cfg(all(feature = "bench", feature = "cuda"))]
 use crate::tile::Part;
 
-/// An Arrow array's validity: its type is not in Polars' prelude.
+/// The validity bitmap of an Arrow array. It is a macro because the type of the array is not in Polars' prelude.
 macro_rules! validity {
     ($array:expr) => {
         $array.validity().map(|bitmap| {
@@ -23,7 +23,7 @@ macro_rules! validity {
     };
 }
 
-/// What errors call the names of columns and lists of them.
+/// How error messages call the names of columns and lists of them.
 const NAMES: &str = "the names of the columns";
 
 /// Feature columns in one float type.
@@ -32,7 +32,7 @@ pub struct FrameFeatures {
     layout: FeatureLayout,
     d: usize,
     values: Values,
-    /// Whether they are lists that are all null, which could be of any width.
+    /// Whether the only column holds lists that are all null. Their width is then unknown.
     pub(super) width_unknown: bool,
 }
 
@@ -42,15 +42,15 @@ enum Values {
     F64(Pieces<Float64Chunked>),
 }
 
-/// Columns of numbers, or one column of rows and the values in them, chunk by chunk.
+/// The chunks of the features: columns of numbers, or one column of rows with the values in them.
 #[derive(Debug, Clone)]
 enum Pieces<C> {
     Columns(Vec<C>),
     Rows(ArrayChunked, C),
 }
 
-/// Whether a type of numbers becomes float64: integers up to 16 bits, booleans and Float16 become float32, other numbers
-/// float64. None for what is no number.
+/// Whether a numeric type becomes float64. Integers up to 16 bits, booleans and Float16 become float32; other numbers become
+/// float64. `None` if the type is not numeric.
 fn number_is_float64(dtype: &DataType) -> Option<bool> {
     match dtype {
         DataType::Float32 | DataType::Float16 | DataType::Boolean => Some(false),
@@ -61,7 +61,7 @@ fn number_is_float64(dtype: &DataType) -> Option<bool> {
     }
 }
 
-/// The type of the values of an Array or List column.
+/// The element type of an Array or List column.
 fn element(dtype: &DataType) -> Option<&DataType> {
     match dtype {
         DataType::Array(inner, _) | DataType::List(inner) => Some(inner),
@@ -69,8 +69,8 @@ fn element(dtype: &DataType) -> Option<&DataType> {
     }
 }
 
-/// The float type that feature columns of these dtypes have in a fit, Float32 or Float64: any float64 column makes all of them
-/// float64. Several columns of numbers, or one Array or List column of them alone.
+/// The float type that feature columns of these dtypes have in a fit: Float32 or Float64. One float64 column makes all of them
+/// float64. The columns are several columns of numbers, or exactly one Array or List column of numbers.
 ///
 /// # Errors
 /// [`KMeansError::NoFeatures`] or [`KMeansError::UnsupportedDtype`].
@@ -92,8 +92,8 @@ pub fn float_type<'f>(fields: impl ExactSizeIterator<Item = (&'f str, &'f DataTy
 }
 
 impl FrameFeatures {
-    /// Several columns of numbers, or one Array or List column of them; `float64` asks for float64 whatever they are. Columns
-    /// of the right type are not copied.
+    /// Takes several columns of numbers, or one Array or List column of numbers. `float64` asks for float64 whatever the types
+    /// are. Columns that already have the right type are not copied.
     ///
     /// # Errors
     /// [`KMeansError::NoFeatures`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::LengthMismatch`].
@@ -101,7 +101,7 @@ impl FrameFeatures {
         Self::of_width(columns, float64, None)
     }
 
-    /// As [`FrameFeatures::new`], where so many features are expected.
+    /// As [`FrameFeatures::new`], where `expected` is the number of features that a model needs.
     pub(super) fn of_width(columns: &[Column], float64: bool, expected: Option<usize>) -> Result<Self> {
         let dtype = float_type(columns.iter().map(|column| (column.name().as_str(), column.dtype())))?;
         let dtype = if float64 { DataType::Float64 } else { dtype };
@@ -135,7 +135,7 @@ impl FrameFeatures {
         Ok(Self { layout, d, values, width_unknown })
     }
 
-    /// How the features stand in the frame.
+    /// How the features are stored in the frame.
     pub fn layout(&self) -> &FeatureLayout {
         &self.layout
     }
@@ -148,7 +148,7 @@ impl FrameFeatures {
         })
     }
 
-    /// Times uploads of these features alone.
+    /// Times the upload of these features, without a fit.
     #[cfg(all(feature = "bench", feature = "cuda"))]
     pub fn upload_benchmark(&self, ordinal: u32, rounds: usize) -> Result<(u64, Vec<f64>, f64)> {
         match self.view()? {
@@ -163,7 +163,7 @@ where
     P: PolarsNumericType,
     P::Native: Float,
 {
-    /// `downcast` takes a series of dtype `dtype`.
+    /// `downcast` takes a series of type `dtype`.
     fn new(
         columns: &[Column],
         rows: Option<ArrayChunked>,
@@ -190,30 +190,30 @@ where
     }
 }
 
-/// A column's chunks, as they are.
+/// The chunks of a column, without a copy.
 pub(super) fn view<P: PolarsNumericType>(column: &ChunkedArray<P>) -> Result<features::Column<'_, P::Native>> {
     let chunks = column.downcast_iter().map(|array| Chunk::new(array.values().as_slice(), validity!(array)));
     features::Column::of(chunks)
 }
 
-/// An Array or List column as an Array column of this float type, and whether its width is a guess.
+/// Turns an Array or List column into an Array column of this float type. Also returns whether its width is a guess.
 fn rows(column: &Column, dtype: &DataType, expected: Option<usize>) -> Result<(ArrayChunked, bool)> {
     let series = column.as_materialized_series();
     let values = |values: Series| to_float(&values, dtype);
     if let DataType::Array(..) = series.dtype() {
         return Ok((series.array()?.apply_to_inner(&values)?, false));
     }
-    // The values first: straight from lists to arrays, Polars would take decimals for their integers.
+    // Cast the values first. A direct cast from lists to arrays makes Polars read decimals as their unscaled integers.
     let lists = series.list()?.apply_to_inner(&values)?;
     let width = list_width(&lists, expected)?;
     let array = DataType::Array(Box::new(dtype.clone()), width.or(expected).unwrap_or(1));
     Ok((lists.into_series().cast(&array)?.array()?.clone(), width.is_none()))
 }
 
-/// Numbers in this float type, rounded once.
+/// Casts numbers to this float type, with one rounding.
 fn to_float(numbers: &Series, dtype: &DataType) -> PolarsResult<Series> {
     let DataType::Decimal(_, scale) = numbers.dtype() else { return numbers.cast(dtype) };
-    // Polars would round the integer, then the quotient. Float64 holds 15 digits and powers of ten up to 22 exactly.
+    // Polars would round twice: the integer, then the quotient. Float64 holds 15 digits exactly, and powers of ten up to 10^22.
     let (scale, power) = (*scale, 10f64.powi(*scale as i32));
     let float = |integer: i128| match integer.unsigned_abs() {
         0..=999_999_999_999_999 if scale <= 22 => integer as f64 / power,
@@ -223,7 +223,8 @@ fn to_float(numbers: &Series, dtype: &DataType) -> PolarsResult<Series> {
     floats.with_name(numbers.name().clone()).into_series().cast(dtype)
 }
 
-/// The values of every list that is not null, of which all have as many, and as many as expected.
+/// The number of values in every list that is not null. All lists must have the same number, and the expected one if there is
+/// one.
 fn list_width(lists: &ListChunked, expected: Option<usize>) -> Result<Option<usize>> {
     let mut width = None;
     for array in lists.downcast_iter() {
@@ -248,17 +249,17 @@ fn list_width(lists: &ListChunked, expected: Option<usize>) -> Result<Option<usi
     }
 }
 
-/// The rows of a frame: float64, row-major, nulls as NaN.
+/// The rows of a frame as float64, row-major. Nulls are NaN.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowMajor {
     pub values: Vec<f64>,
-    /// The columns that hold numbers.
+    /// The names of the columns that hold numbers.
     pub names: Vec<String>,
-    /// How many values each of them has in a row.
+    /// How many values each of these columns has in a row.
     pub widths: Vec<usize>,
 }
 
-/// The rows of a frame of starting centroids.
+/// Reads the rows of a frame of starting centroids.
 ///
 /// # Errors
 /// [`KMeansError::Frame`] if Polars refuses.
@@ -266,14 +267,14 @@ pub fn row_major(frame: &DataFrame) -> Result<RowMajor> {
     const WHAT: &str = "the starting centroids";
     let _environment = FloatEnvironment::default_rounding();
     let k = frame.height();
-    // `(d, k)`: column by column, each value by value.
+    // The layout is `(d, k)`: one column after the other. A list column gives one entry for each position in its rows.
     let mut columns = Vec::new();
     let (mut names, mut widths) = (Vec::new(), Vec::new());
     for column in frame.columns() {
         let features = match FrameFeatures::new(std::slice::from_ref(column), true) {
             Ok(features) => features,
             Err(error @ KMeansError::NoMemory { .. }) => return Err(error),
-            // A column that holds no rows of numbers is missed only if a feature has its name.
+            // A column that does not hold rows of numbers is skipped. It is only needed if a feature has its name.
             Err(_) => continue,
         };
         let AnyFeatures::F64(view) = features.view()? else { continue };
@@ -299,7 +300,7 @@ pub(super) fn weights(column: &Column) -> Result<Float64Chunked> {
     Ok(to_float(column.as_materialized_series(), &DataType::Float64)?.f64()?.clone())
 }
 
-/// Refuses weights that are no numbers.
+/// Refuses weights that are not numbers.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`].

@@ -1,9 +1,9 @@
-//! Polars frames in and out: columns become [`Features`](crate::Features) without a copy where they are float32 or float64
-//! already, results become a label column and frames.
+//! Polars frames in and out. Columns become [`Features`](crate::Features) without a copy if they are float32 or float64
+//! already. Results become a label column and frames.
 //!
-//! Memory that grows with the rows is asked for by the engine, and columns are made of it as it is. What Polars asks for itself ends
-//! the process where there is none: casts of columns of other types, lists that become arrays, chunks of Array columns that are
-//! joined, masks over structs, a model's bytes as a literal.
+//! The engine allocates all memory that grows with the rows, and columns take it over without a copy. Polars itself allocates
+//! memory in a few cases, and ends the process if there is none: casts of columns of other types, lists that become arrays,
+//! joined chunks of Array columns, masks over structs, and the bytes of a model as a literal.
 
 mod columns;
 mod model;
@@ -31,7 +31,7 @@ impl From<PolarsError> for KMeansError {
 #[derive(Debug, Clone)]
 pub struct FrameFit {
     pub model: KMeansModel,
-    /// `UInt32`, one a row of the frame; null where `null_policy="skip"` left the row out.
+    /// `UInt32`, one per row of the frame. Null if `null_policy="skip"` left the row out.
     pub labels: UInt32Chunked,
 }
 
@@ -68,7 +68,7 @@ impl KMeans {
         self.fit_model(&select(df, columns)?, Some(&select(df, [weight])?[0]))
     }
 
-    /// Fits columns, with a weight a row if given; also returns the labels.
+    /// Fits columns, with one weight per row if `weights` is given. Also returns the labels.
     ///
     /// # Errors
     /// As [`KMeans::fit`].
@@ -77,7 +77,7 @@ impl KMeans {
         Ok(FrameFit { model, labels: label_column(labels)? })
     }
 
-    /// As [`KMeans::fit_columns`] without the labels, which then do not leave a GPU.
+    /// As [`KMeans::fit_columns`], without the labels. They are then not copied from a GPU.
     ///
     /// # Errors
     /// As [`KMeans::fit`].
@@ -108,13 +108,13 @@ fn select(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>) -> R
     memory::try_collected(names.into_iter().map(|name| find(name.as_ref())), "the list of columns")
 }
 
-/// Labels as a column: the engine's own buffer where every row was kept.
+/// Labels as a column. If every row was kept, the column is the engine's own buffer.
 fn label_column(labels: Labels) -> Result<UInt32Chunked> {
     let labels = if labels.kept_all() { Nullable { values: labels.kept, validity: None } } else { labels.expand()? };
     nullable("label", labels)
 }
 
-/// A column of values and their validity, which are not copied.
+/// A column of values and their validity. Neither is copied.
 fn nullable<P: PolarsNumericType>(name: &'static str, column: Nullable<P::Native>) -> Result<ChunkedArray<P>> {
     let n = column.values.len();
     let validity = column.validity.map(|bits| Bitmap::try_new(bits, n)).transpose()?;

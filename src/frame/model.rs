@@ -14,13 +14,13 @@ use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Nullable, Placed
 use crate::parallel::FloatEnvironment;
 use crate::params::Device;
 
-/// What errors call the answers.
+/// How error messages call the answers.
 const LABELS: &str = "the labels";
 const DISTANCES: &str = "the distances";
 
 impl KMeansModel {
-    /// `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column a feature in the features' type, or the one
-    /// Array column: `k` rows.
+    /// A frame of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
+    /// features' type, or the one Array column.
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if Polars refuses the names.
@@ -31,8 +31,8 @@ impl KMeansModel {
         }
     }
 
-    /// `iteration` (UInt32), `changed` (UInt64), `shift`, `inertia` (null unless the history is full) and `seconds` (Float64;
-    /// null in a model that was loaded).
+    /// One row per iteration: `iteration` (UInt32), `changed` (UInt64), `shift`, `inertia` (null unless the history is full)
+    /// and `seconds` (Float64; null in a model that was loaded).
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if Polars refuses.
@@ -47,8 +47,8 @@ impl KMeansModel {
         )?)
     }
 
-    /// The label of every row of a frame that has the model's columns: `UInt32`, null where a value is null or not finite. On the
-    /// CPU, as all that follows.
+    /// The label of every row of a frame that has the model's columns: `UInt32`, null if a value is null or not finite. This
+    /// method and those below run on the CPU.
     ///
     /// # Errors
     /// [`KMeansError::MissingColumn`], or as [`KMeansModel::predict_columns`].
@@ -56,7 +56,7 @@ impl KMeansModel {
         self.on(Device::Cpu).predict(df)
     }
 
-    /// The label of every row, the columns given in the order of the model's features.
+    /// The label of every row. The columns are given in the order of the model's features.
     ///
     /// # Errors
     /// [`KMeansError::WidthMismatch`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::LengthMismatch`].
@@ -64,7 +64,7 @@ impl KMeansModel {
         self.on(Device::Cpu).predict_columns(columns)
     }
 
-    /// `label` (UInt32), `distance` and `second_distance` (Float64; null with one cluster) of every row, as a frame.
+    /// A frame with `label` (UInt32), `distance` and `second_distance` (Float64; null with one cluster) of every row.
     ///
     /// # Errors
     /// As [`KMeansModel::predict_columns`].
@@ -72,7 +72,8 @@ impl KMeansModel {
         self.on(Device::Cpu).predict_distances(columns)
     }
 
-    /// The same as one struct a row, null where [`KMeansModel::predict`] is.
+    /// As [`KMeansModel::predict_distances`], as one struct per row. A struct is null where [`KMeansModel::predict`] gives
+    /// null.
     ///
     /// # Errors
     /// As [`KMeansModel::predict_columns`].
@@ -80,7 +81,7 @@ impl KMeansModel {
         self.on(Device::Cpu).predict_structs(columns)
     }
 
-    /// The Euclidean distance of every row of a frame to every centroid: `Array(Float64, k)`, null where a value is null or not
+    /// The Euclidean distance of every row of a frame to every centroid: `Array(Float64, k)`, null if a value is null or not
     /// finite.
     ///
     /// # Errors
@@ -89,7 +90,7 @@ impl KMeansModel {
         self.on(Device::Cpu).transform(df)
     }
 
-    /// As [`KMeansModel::transform`], the columns given in the order of the model's features.
+    /// As [`KMeansModel::transform`]. The columns are given in the order of the model's features.
     ///
     /// # Errors
     /// As [`KMeansModel::predict_columns`].
@@ -97,7 +98,7 @@ impl KMeansModel {
         self.on(Device::Cpu).transform_columns(columns)
     }
 
-    /// Minus the inertia of a frame's rows under the model, as in scikit-learn; rows with nulls or values that are not finite
+    /// Minus the inertia of a frame's rows under the model, as in scikit-learn. Rows with nulls or values that are not finite
     /// are left out.
     ///
     /// # Errors
@@ -106,7 +107,7 @@ impl KMeansModel {
         self.on(Device::Cpu).score(df)
     }
 
-    /// As [`KMeansModel::score`], the columns given in the order of the model's features, with a weight a row if given.
+    /// As [`KMeansModel::score`]. The columns are given in the order of the model's features. `weights` has one weight per row.
     ///
     /// # Errors
     /// As [`KMeansModel::predict_columns`], and those of the weights.
@@ -114,13 +115,13 @@ impl KMeansModel {
         self.on(Device::Cpu).score_columns(columns, weights)
     }
 
-    /// The model's own columns of a frame.
+    /// The columns of a frame that the model needs.
     fn select(&self, df: &DataFrame) -> Result<Vec<Column>> {
         select(df, self.columns_to_find()?)
     }
 
-    /// The columns in the wider of the model's type and theirs: float64 input is never cast down. None where they are lists
-    /// without a single one that is not null.
+    /// The columns in the wider of the model's type and their own type: float64 input is never cast to float32. `None` if the
+    /// only column holds lists that are all null.
     fn frame_features(&self, columns: &[Column]) -> Result<Option<FrameFeatures>> {
         if columns.is_empty() {
             return Err(KMeansError::NoFeatures);
@@ -131,7 +132,7 @@ impl KMeansModel {
     }
 }
 
-/// The errors are those of the model's own methods, and of a device that was demanded and cannot be used.
+/// The errors are those of the model's own methods. A device that was demanded and cannot be used is an error too.
 impl Placed<'_, KMeansModel> {
     /// As [`KMeansModel::predict`].
     pub fn predict(&self, df: &DataFrame) -> Result<UInt32Chunked> {
@@ -186,9 +187,9 @@ impl Placed<'_, KMeansModel> {
         if distances.is_empty() {
             return Ok(Series::new_empty(name, &dtype));
         }
-        // The engine marks rows without an answer by NaN, which no distance of finite rows is.
+        // The engine marks rows without an answer by NaN. Rows with finite values never have a distance of NaN.
         let n = distances.len() / k;
-        // A null row has null values.
+        // The values in a null row are null too.
         let [rows, values] = [k, 1].map(|width| {
             let answers = distances.iter().step_by(width).map(|first| (!first.is_nan()).then_some(true));
             Nullable::new(distances.len() / width, answers, DISTANCES)
@@ -218,7 +219,7 @@ impl Placed<'_, KMeansModel> {
     }
 }
 
-/// The rows of a frame as structs, null where `valid` is not.
+/// The rows of a frame as structs. A struct is null where `valid` is false.
 pub fn null_where_not(rows: DataFrame, valid: &BooleanChunked) -> Result<StructChunked> {
     let validity = valid.rechunk().downcast_iter().next().map(|valid| valid.values().clone());
     Ok(rows.into_struct(PlSmallStr::EMPTY).with_outer_validity(validity))

@@ -1,20 +1,23 @@
-//! A model as a Parquet file: the centroid frame, and everything else as JSON in the file's metadata.
+//! A model as a Parquet file: the table is the centroid frame, and the file's metadata hold everything else as JSON.
 //!
-//! Any Parquet reader sees a table of `cluster`, `size`, `inertia` and the features. Values are written plain and uncompressed,
-//! so that a reader knows from the file's length how many there can be: a few crafted bytes cannot ask for gigabytes. What the
-//! Parquet reader would believe without a check is checked before it reads: see [`thrift`]; and no more is read than the model
-//! that the footer describes: see [`read`].
+//! Any Parquet reader sees a table with the columns `cluster`, `size`, `inertia` and the features. Values are written plain and
+//! uncompressed. A reader then knows from the length of the file how many values there can be, so a few crafted bytes cannot
+//! make it reserve gigabytes. The Parquet reader trusts parts of a file without a check, so [`thrift`] checks them first.
+//! [`read`] reads no more bytes than the model in the footer needs.
 //! Wall times are not saved: equal fits give equal files.
 //!
 //! # Versions
 //!
-//! Format 2 has a [`mod@checksum`] over all of a model, in the metadata beside the header. Format 1 has none.
+//! Format 2 has a [`mod@checksum`] over the whole model, in the metadata next to the header. Format 1 has none.
 //!
-//! A later version that adds an option (another metric, factors a feature, ways of seeding) needs no third format. It writes the
-//! option only where it is not the default, as one more field of the header or of its parameters, which are under the checksum as
-//! they stand; and takes the default where there is no such field. So it reads every file of format 2, and this version reads its
-//! files as long as they ask for nothing new. What this version does not know it refuses by name, be it a field or a value: a
-//! model that was fitted by angles, say, must not be predicted with by Euclidean distances.
+//! A later version may add an option (another metric, a factor per feature, other ways of seeding). It needs no third format
+//! for that:
+//!
+//! - It writes the option as one more field of the header or of its parameters, and only if the value is not the default. The
+//!   checksum covers this text as it is.
+//! - If the field is missing, it takes the default. So it reads every file of format 2.
+//! - This version reads files of the later version that use nothing new. It refuses an unknown field or value, and names it in
+//!   the error. For instance, a model that was fitted by angles must not predict by Euclidean distances.
 
 mod checksum;
 mod disk;
@@ -35,24 +38,24 @@ use super::{HistoryRow, KMeansModel, Settings};
 use crate::error::{KMeansError, Result};
 use crate::parallel::FloatEnvironment;
 
-/// The version of the file format that is written; older ones are read.
+/// The version of the file format that is written. Older versions can be read.
 pub const FORMAT: u32 = 2;
 /// The first version with a checksum.
 const CHECKED: u32 = 2;
-/// The metadata's keys: of the header and of the checksum.
+/// The key of the header in the metadata. The checksum has its own key.
 const KEY: &str = "polars-kmeans";
 const CHECKSUM: &str = "polars-kmeans-checksum";
-/// What a Parquet file starts and ends with.
+/// A Parquet file starts and ends with these bytes.
 const PARQUET: &[u8] = b"PAR1";
 
-/// What every version's header holds.
+/// The part of the header that every version has.
 #[derive(Deserialize)]
 struct Version {
     format: u32,
     creator: String,
 }
 
-/// The header: all of a model but what the table holds.
+/// The header: everything in a model that is not in the table.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
@@ -77,10 +80,12 @@ struct Row {
 }
 
 impl KMeansModel {
-    /// Writes the model to a file, which is replaced only when the whole model has been written. A link is followed.
+    /// Writes the model to a file. An existing file is replaced only after the whole model has been written. Links are
+    /// followed.
     ///
     /// # Errors
-    /// [`KMeansError::File`] if it cannot be written. A file whose mode lets nobody write it is left alone, for root too.
+    /// [`KMeansError::File`] if it cannot be written. If the mode of an existing file lets nobody write, the file is not
+    /// replaced, not even by root.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let bytes = self.to_parquet()?;
@@ -90,7 +95,7 @@ impl KMeansModel {
     /// Reads a model from a file that [`KMeansModel::save`] wrote.
     ///
     /// # Errors
-    /// [`KMeansError::File`] if it cannot be read, [`KMeansError::InvalidModel`] if it holds no model.
+    /// [`KMeansError::File`] if it cannot be read, [`KMeansError::InvalidModel`] if it does not hold a model.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = disk::open(path).map_err(|error| file_error(path, error))?;
@@ -141,17 +146,17 @@ impl KMeansModel {
     /// A model from the bytes of a file.
     ///
     /// # Errors
-    /// [`KMeansError::InvalidModel`] for anything but a whole model of this version or an older one.
+    /// [`KMeansError::InvalidModel`] if the bytes are not a whole model of this version or an older one.
     pub fn from_parquet(bytes: Vec<u8>) -> Result<Self> {
         read::model(&bytes::Bytes::from(bytes)).map_err(|refusal| refusal.at(Path::new("")))
     }
 }
 
-/// Declares the order of every column's values to be that of its type.
+/// Declares that the values of every column are ordered as their type defines.
 ///
-/// The footer ends with one order a column, then the end of the structure (0), the footer's length and `PAR1`. The Parquet writer
-/// declares IEEE 754's total order for floats, a member that readers built before 2026 do not know, and some of them (Polars
-/// 1.28) then refuse the whole file. Orders say how to read statistics, of which this file has none.
+/// The footer ends with one order per column, the end of the structure (0), the length of the footer, and `PAR1`. The Parquet
+/// writer declares IEEE 754's total order for floats. Readers built before 2026 do not know this order, and some of them
+/// (Polars 1.28) refuse the whole file because of it. An order says how to read statistics, and this file has none.
 fn with_type_order(mut bytes: Vec<u8>) -> Vec<u8> {
     const TYPE_ORDER: [u8; 3] = [0x1C, 0, 0];
     const IEEE_754_TOTAL_ORDER: [u8; 3] = [0x2C, 0, 0];

@@ -1,4 +1,4 @@
-//! A model of either float type over named columns: what every door (frames, record batches, files) hands out.
+//! A model of float32 or float64 over named columns. Frames, record batches and files all use this type.
 
 use std::collections::HashSet;
 
@@ -20,18 +20,18 @@ use crate::params::{Device, KMeans, NullPolicy};
 use crate::prepare::check_centroid_magnitude;
 use crate::tile::Selection;
 
-/// Names of the centroid frame's own columns, which no feature may have.
+/// Names of the columns that every centroid frame has. A feature may not have one of these names.
 pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
 
-/// What errors call names.
+/// How error messages call the names.
 const NAMES: &str = "the names of the columns";
 
-/// How the features stand in a frame.
+/// How the features are stored in a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FeatureLayout {
-    /// One scalar column a feature, with these names.
+    /// One scalar column per feature, with these names.
     Columns(Vec<String>),
-    /// One column of this name, whose every row holds all features.
+    /// One column of this name. Each of its rows holds all features.
     Array(String),
 }
 
@@ -44,7 +44,7 @@ impl FeatureLayout {
         }
     }
 
-    /// One name a feature, as errors use them.
+    /// One name per feature, as error messages use it.
     pub(crate) fn feature_names(&self, d: usize) -> Result<Names> {
         Ok(match self {
             Self::Columns(names) => memory::texts(names, NAMES)?.into(),
@@ -52,7 +52,7 @@ impl FeatureLayout {
         })
     }
 
-    /// The same once more.
+    /// A copy of this layout. It returns an error where there is no memory.
     pub(crate) fn copy(&self) -> Result<Self> {
         Ok(match self {
             Self::Columns(names) => Self::Columns(memory::texts(names, NAMES)?),
@@ -60,7 +60,7 @@ impl FeatureLayout {
         })
     }
 
-    /// Names that a centroid frame can have as columns.
+    /// Checks that the names can be columns of a centroid frame.
     ///
     /// # Errors
     /// [`KMeansError::UnnamedColumn`], [`KMeansError::NulInName`], [`KMeansError::ReservedName`] or
@@ -68,7 +68,7 @@ impl FeatureLayout {
     pub fn check(&self) -> Result<()> {
         let mut seen = HashSet::new();
         let names = self.columns().len();
-        // A table of names and what it is found by, less than full.
+        // The set of names and its hash table. The estimate in bytes assumes a table that is half full.
         seen.try_reserve(names)
             .map_err(|_| memory::no_memory(NAMES, 2 * names as u128 * (1 + size_of::<&String>() as u128)))?;
         for name in self.columns() {
@@ -89,14 +89,14 @@ impl FeatureLayout {
     }
 }
 
-/// A model in the type of the features it was fitted to.
+/// A model in the float type of the features that it was fitted to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum AnyModel {
     F32(Model<f32>),
     F64(Model<f64>),
 }
 
-/// Features in one of the two types.
+/// Features in one of the two float types.
 pub(crate) enum AnyFeatures<'a> {
     F32(Features<'a, f32>),
     F64(Features<'a, f64>),
@@ -107,16 +107,17 @@ pub(crate) enum AnyFeatures<'a> {
 pub struct KMeansModel {
     pub(crate) layout: FeatureLayout,
     pub(crate) model: AnyModel,
-    /// Whether the features were computed by expressions: columns of their names may hold something else.
+    /// Whether the features were computed by expressions. Columns with their names may then hold other values.
     pub(crate) computed: bool,
-    /// A float32 model in float64, for float64 rows.
+    /// The device that the fit ran on, and why. Not saved with the model.
     #[serde(skip)]
     choice: Aside<Choice>,
+    /// A float32 model in float64, for float64 rows.
     #[serde(skip)]
     widened: Derived<Model<f64>>,
 }
 
-/// What is known of a model and is no part of it: not of its bytes, nor of equality.
+/// A fact about a model that is not part of it: it is not saved, and equality ignores it.
 #[derive(Debug, Clone)]
 struct Aside<T>(Option<T>);
 
@@ -132,9 +133,9 @@ impl<T> PartialEq for Aside<T> {
     }
 }
 
-/// The labels of a fit's rows.
+/// The labels of the rows of a fit.
 pub(crate) struct Labels {
-    /// One a kept row.
+    /// One label per kept row.
     pub kept: Vec<u32>,
     pub selection: Vec<(Selection, usize)>,
 }
@@ -145,7 +146,7 @@ impl Labels {
         self.selection.iter().all(|(selection, _)| selection.is_all())
     }
 
-    /// One entry a row: none for rows that were left out.
+    /// One entry per row. It is null for a row that was left out.
     #[cfg(any(feature = "polars", feature = "arrow"))]
     pub fn expand(&self) -> Result<Nullable<u32>> {
         let n = self.selection.iter().map(|(_, n)| n).sum();
@@ -153,7 +154,7 @@ impl Labels {
     }
 }
 
-/// Calls a method of whichever model it is.
+/// Evaluates the expression with the model of either type.
 macro_rules! either {
     ($self:expr, $model:ident => $body:expr) => {
         match &$self.model {
@@ -164,7 +165,7 @@ macro_rules! either {
 }
 
 impl KMeans {
-    /// What is wrong with a column of `n` lists that are all null, and so of no width.
+    /// The error for a column of `n` lists that are all null, so that their width is unknown.
     pub(crate) fn refuse_null_lists(&self, column: &str, n: usize) -> KMeansError {
         let n = n as u64;
         match self.null_policy {
@@ -173,7 +174,7 @@ impl KMeans {
         }
     }
 
-    /// Fits features of either type; labels only if they are wanted.
+    /// Fits features of either type. Computes labels only if `labels` is true.
     pub(crate) fn fit_any(
         &self,
         layout: FeatureLayout,
@@ -206,30 +207,30 @@ impl KMeansModel {
         Self { choice: Aside(Some(choice)), ..self }
     }
 
-    /// The same, its features computed by expressions or not.
+    /// The same model, marked as fitted to computed features or not.
     pub(crate) fn with_computed(self, computed: bool) -> Self {
         Self { computed, ..self }
     }
 
-    /// The names of the columns that it was fitted to: one a feature, or the one Array column.
+    /// The names of the columns that the model was fitted to: one per feature, or the one Array column.
     pub fn names(&self) -> &[String] {
         self.layout.columns()
     }
 
-    /// The same, to look for in a frame.
+    /// The names of the model's columns, to look for in a frame.
     ///
     /// # Errors
-    /// [`KMeansError::ComputedFeatures`] if they are names of expressions that the model was fitted to.
+    /// [`KMeansError::ComputedFeatures`] if the model was fitted to expressions: the names are then those of the expressions.
     pub fn columns_to_find(&self) -> Result<&[String]> {
         if self.computed { Err(KMeansError::ComputedFeatures { names: self.names().to_vec() }) } else { Ok(self.names()) }
     }
 
-    /// Where it was fitted, and why there; none in a model that was read from bytes or a file.
+    /// The device that the fit ran on, and why. `None` in a model that was read from bytes or a file.
     pub fn choice(&self) -> Option<&Choice> {
         self.choice.0.as_ref()
     }
 
-    /// How the features stood in the frame.
+    /// How the features were stored in the frame.
     pub fn layout(&self) -> &FeatureLayout {
         &self.layout
     }
@@ -269,7 +270,7 @@ impl KMeansModel {
         either!(self, model => model.n_iter())
     }
 
-    /// One row an iteration of the winning restart.
+    /// One row per iteration of the winning restart.
     pub fn history_rows(&self) -> &[HistoryRow] {
         either!(self, model => model.history())
     }
@@ -288,17 +289,17 @@ impl KMeansModel {
         either!(self, model => memory::collected(model.centroids().iter().map(|c| c.to_f64()), "the centroids in float64"))
     }
 
-    /// Whether centroids are float32.
+    /// Whether the centroids are float32.
     pub fn is_f32(&self) -> bool {
         matches!(self.model, AnyModel::F32(_))
     }
 
-    /// The model on a device: [`Placed`] has the same predictions, with the same bits.
+    /// The model on a device. [`Placed`] gives the same predictions, with the same bits.
     pub fn on(&self, device: Device) -> Placed<'_, Self> {
         Placed::new(self, device)
     }
 
-    /// Refuses a model that was read from somewhere and does not hold together: whatever is wrong with it is the model's fault.
+    /// Refuses a model from bytes or a file whose parts do not fit together. Every error says that the model is at fault.
     pub(crate) fn check(self) -> Result<Self> {
         let _environment = FloatEnvironment::default_rounding();
         self.layout.check().map_err(|error| KMeansError::InvalidModel {
@@ -338,8 +339,8 @@ impl Placed<'_, KMeansModel> {
         self.in_type(features, |model, x| model.score(x, weights), |model, x| model.score(x, weights))
     }
 
-    /// Runs in the wider of the model's type and the features': float64 input is never cast down. Doors widen float32 columns
-    /// for a float64 model.
+    /// Computes in the wider of the model's type and the features' type: float64 input is never cast to float32. Callers widen
+    /// float32 columns for a float64 model.
     fn in_type<R>(
         &self,
         features: &AnyFeatures<'_>,

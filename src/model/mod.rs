@@ -1,7 +1,7 @@
-//! A fitted model: centroids, and what can be done with them.
+//! A fitted model: its centroids, and the predictions that they allow.
 //!
-//! [`Model`] is the engine's, in one float type; [`KMeansModel`] is what doors hand out: either type, with the names of its
-//! columns.
+//! [`Model`] is the model of the engine, in one float type. [`KMeansModel`] is the model that users of frames, batches and
+//! files get: it has either float type, and the names of its columns.
 
 #[cfg(feature = "arrow")]
 mod file;
@@ -43,15 +43,15 @@ use crate::tile::Selection;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HistoryRow {
-    /// From 1.
+    /// Counted from 1.
     pub iteration: u32,
     /// Rows of positive weight that changed cluster.
     pub changed: u64,
-    /// Sum over the centroids of the squared distance that they moved.
+    /// Sum over the centroids of the squared distance that each moved.
     pub shift: f64,
-    /// Inertia of the assign, before the update; only with [`crate::History::Full`].
+    /// Inertia after the assign step and before the update step. Present only with [`crate::History::Full`].
     pub inertia: Option<f64>,
-    /// Wall time; the one thing that is not reproducible, and so not saved: none in a model that was loaded.
+    /// Wall time. It is the only value that is not reproducible, so it is not saved: `None` in a model that was loaded.
     pub seconds: Option<f64>,
 }
 
@@ -68,16 +68,16 @@ pub struct Model<T> {
     pub(crate) n_iter: u32,
     pub(crate) history: Vec<HistoryRow>,
     pub(crate) settings: Settings,
-    /// What rows are compared with, made at the first prediction.
+    /// The centroids in the form that predictions read. Made at the first prediction.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) table: Derived<Tables<T>>,
 }
 
-/// Something that follows from the rest of a value: made once, when it is first asked for; no part of equality.
+/// A value that is computed from the rest of a structure. It is made once, at the first request. Equality ignores it.
 #[derive(Debug)]
 pub(crate) struct Derived<D> {
     made: OnceLock<D>,
-    /// Held by who makes it: the others wait, and do not make it as well.
+    /// The thread that makes the value holds this lock. Other threads wait for it, so that the value is made once.
     making: Mutex<()>,
 }
 
@@ -119,15 +119,15 @@ impl<D> PartialEq for Derived<D> {
 #[derive(Debug, Clone)]
 pub struct Fitted<T> {
     pub model: Model<T>,
-    /// One label a kept row.
+    /// One label per kept row.
     pub labels: Vec<u32>,
-    /// Where it was fitted, and why there.
+    /// The device that the fit ran on, and why.
     pub choice: Choice,
     pub(crate) selection: Vec<(Selection, usize)>,
 }
 
 impl<T> Fitted<T> {
-    /// One entry a row of the input: `None` for rows that `null_policy="skip"` left out.
+    /// One entry per row of the input: `None` for rows that `null_policy="skip"` left out.
     ///
     /// # Errors
     /// [`KMeansError::NoMemory`](crate::KMeansError).
@@ -141,27 +141,27 @@ impl<T> Fitted<T> {
     }
 }
 
-/// Labels of kept rows as one entry a row: `None` for the others.
+/// Turns the labels of kept rows into one entry per row: `None` for the other rows.
 pub(crate) fn expand(labels: &[u32], selection: &[(Selection, usize)]) -> Result<Vec<Option<u32>>> {
     let mut all = memory::with_room(selection.iter().map(|(_, n)| n).sum(), "the labels")?;
     all.extend(with_gaps(labels, selection));
     Ok(all)
 }
 
-/// The same, one by one.
+/// As [`expand`], as an iterator.
 fn with_gaps<'l>(labels: &'l [u32], selection: &'l [(Selection, usize)]) -> impl Iterator<Item = Option<u32>> + 'l {
     let mut labels = labels.iter().copied();
     let kept = selection.iter().flat_map(|(selection, n)| (0..*n).map(|i| selection.contains(i)));
     kept.map(move |kept| if kept { labels.next() } else { None })
 }
 
-/// What a prediction says of the rows: one entry a row, `None` for rows with nulls or values that are not finite.
+/// The prediction for one row. A row with nulls or values that are not finite has none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prediction {
     pub label: Option<u32>,
-    /// Euclidean distance to the label's centroid.
+    /// Euclidean distance to the centroid of the label.
     pub distance: f64,
-    /// Euclidean distance to the nearest other centroid; `None` with one cluster.
+    /// Euclidean distance to the nearest other centroid. `None` if there is one cluster.
     pub second_distance: Option<f64>,
 }
 
@@ -176,7 +176,7 @@ impl<T: Float> Model<T> {
         self.d
     }
 
-    /// The features' names, in order.
+    /// The names of the features, in order.
     pub fn names(&self) -> &Names {
         &self.names
     }
@@ -206,7 +206,7 @@ impl<T: Float> Model<T> {
         self.n_iter
     }
 
-    /// One row an iteration of the winning restart.
+    /// One row per iteration of the winning restart.
     pub fn history(&self) -> &[HistoryRow] {
         &self.history
     }
@@ -216,21 +216,21 @@ impl<T: Float> Model<T> {
         &self.settings
     }
 
-    /// The model on a device: [`Placed`] has the same predictions, with the same bits.
+    /// The model on a device. [`Placed`] gives the same predictions, with the same bits.
     pub fn on(&self, device: Device) -> Placed<'_, Self> {
         Placed::new(self, device)
     }
 
-    /// The exact label of every row; `None` where a row holds a null or a value that is not finite. On the CPU, as all that
-    /// follows.
+    /// The exact label of every row. `None` if a row holds a null or a value that is not finite. This method and those below
+    /// run on the CPU.
     ///
     /// # Errors
-    /// [`KMeansError::WidthMismatch`](crate::KMeansError) for features of another width.
+    /// [`KMeansError::WidthMismatch`](crate::KMeansError) if the number of features differs from the model's.
     pub fn predict(&self, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
         self.on(Device::Cpu).predict(features)
     }
 
-    /// Label, distance and second distance of every row; `None` as in [`Model::predict`].
+    /// Label, distance and second distance of every row. `None` as in [`Model::predict`].
     ///
     /// # Errors
     /// As [`Model::predict`].
@@ -238,8 +238,8 @@ impl<T: Float> Model<T> {
         self.on(Device::Cpu).predict_distances(features)
     }
 
-    /// The Euclidean distance of every row to every centroid, `(n, k)` row-major; NaN where a row holds a null or a value that
-    /// is not finite.
+    /// The Euclidean distance of every row to every centroid, `(n, k)` row-major. NaN if a row holds a null or a value that is
+    /// not finite.
     ///
     /// # Errors
     /// As [`Model::predict`].
@@ -247,17 +247,17 @@ impl<T: Float> Model<T> {
         self.on(Device::Cpu).transform(features)
     }
 
-    /// Minus the inertia of these rows under the model, as in scikit-learn; rows with nulls or values that are not finite are
+    /// Minus the inertia of these rows under the model, as in scikit-learn. Rows with nulls or values that are not finite are
     /// left out.
     ///
     /// # Errors
-    /// As [`Model::predict`]; and weights of another length, negative ones, none that is positive, and values or weights outside
-    /// the magnitudes of a fit.
+    /// As [`Model::predict`]. Also for weights of another length, negative weights, weights of which none is positive, and
+    /// values or weights outside the range that a fit accepts.
     pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
         self.on(Device::Cpu).score(features, weights)
     }
 
-    /// The same model in float64: what float64 rows are compared with.
+    /// The same model in float64. Float64 rows are compared with it.
     ///
     /// # Errors
     /// [`KMeansError::NoMemory`](crate::KMeansError).
@@ -278,7 +278,7 @@ impl<T: Float> Model<T> {
         })
     }
 
-    /// Near the data: the mean of the centroids, weighted by their sizes.
+    /// A point near the data: the mean of the centroids, weighted by their sizes.
     fn centre(&self) -> Result<Vec<f64>> {
         let total = self.sizes.iter().sum::<u64>().max(1) as f64;
         let mean = |f| {

@@ -1,19 +1,19 @@
-//! Answers with gaps as a column takes them: the values, and a bit a value that says whether it is one.
+//! Answers with nulls in the form of an Arrow column: the values, and a validity bitmap.
 
 use crate::error::Result;
 use crate::memory::{self, Zero};
 
-/// Values, and which of them are none.
+/// Values, and which of them are null.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Nullable<T> {
-    /// 0 where there is none.
+    /// 0 where the value is null.
     pub values: Vec<T>,
-    /// Bit `i % 8` of byte `i / 8` is set where value `i` is one; none where all are.
+    /// Bit `i % 8` of byte `i / 8` is set where value `i` is not null. `None` if no value is null.
     pub validity: Option<Vec<u8>>,
 }
 
 impl<T: Zero> Nullable<T> {
-    /// At most `n` answers; `what` they are, as errors call it.
+    /// Collects at most `n` answers. Error messages call them `what`.
     pub fn new(n: usize, answers: impl Iterator<Item = Option<T>>, what: &'static str) -> Result<Self> {
         let (mut values, mut bits) = (memory::zeroed(n, what)?, memory::zeroed(n.div_ceil(8), what)?);
         let mut there = 0;

@@ -9,11 +9,11 @@ use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::Device;
 use crate::predict::Rows;
 
-/// A model whose predictions run on a device: they have the same bits everywhere. Made by [`Model::on`] and
-/// `KMeansModel::on`, at no cost.
+/// A model whose predictions run on a device. They have the same bits on every device. [`Model::on`] and `KMeansModel::on` make
+/// one at no cost.
 ///
-/// [`Device::Auto`] chooses anew for every call. The rows may be one morsel of many, so that it takes a GPU only for much work at
-/// a time, and then falls back on the CPU where the GPU has no memory left.
+/// [`Device::Auto`] chooses again for every call. A call may hold one morsel of many, so `Auto` takes a GPU only if one call is
+/// much work. If the GPU has no memory left, `Auto` falls back to the CPU.
 ///
 /// ```
 /// use polars_kmeans::{Device, Features, KMeans};
@@ -45,10 +45,10 @@ impl<'m, M> Placed<'m, M> {
 }
 
 impl<T: Float> Placed<'_, Model<T>> {
-    /// Where so many rows would go, and why there.
+    /// The device that this many rows would run on, and why.
     ///
     /// # Errors
-    /// [`KMeansError::DeviceNotAvailable`] or [`KMeansError::NoMemory`] for a GPU that was demanded.
+    /// [`KMeansError::DeviceNotAvailable`] or [`KMeansError::NoMemory`] for a GPU that the caller demanded.
     pub fn choice(&self, job: Job, rows: usize, weighted: bool) -> Result<Choice> {
         let (features, clusters) = (self.model.d, self.model.n_clusters());
         let shape = Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted };
@@ -111,7 +111,7 @@ impl<T: Float> Placed<'_, Model<T>> {
         let _share = PoolShare::enter();
         let place = if device == Device::Cpu { Place::Cpu } else { self.choice(job, features.n_rows(), weighted)?.place };
         match work(Rows { model, features, place }) {
-            // Others may have taken the room since it was asked for.
+            // Other programs may have taken the memory since the choice was made.
             Err(KMeansError::NoMemory { .. }) if device == Device::Auto && place != Place::Cpu => {
                 work(Rows { model, features, place: Place::Cpu })
             }

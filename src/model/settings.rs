@@ -1,10 +1,10 @@
-//! What a model remembers of how it was fitted.
+//! The parameters of a fit, as a model remembers them.
 
 #[cfg(feature = "serde")]
 use crate::error::{KMeansError, Result};
 use crate::params::{History, Init, NullPolicy, Params};
 
-/// The parameters of a fit, as they are saved with its model. Starting centroids that were given are not kept.
+/// The parameters of a fit, as they are saved with its model. Starting centroids that the caller gave are not kept.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Settings {
@@ -58,7 +58,8 @@ impl Settings {
         }
     }
 
-    /// Refuses what this version has no such parameter for: a later version's model may need what this one cannot do.
+    /// Refuses parameter values that this version does not know. A later version's model may need something that this one
+    /// cannot do.
     ///
     /// # Errors
     /// [`KMeansError::InvalidModel`].

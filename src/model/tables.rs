@@ -1,4 +1,4 @@
-//! What rows are compared with, made once for each place where there are predictions, and kept as long as the model.
+//! The centroids in the form that predictions compare rows with. Made once per device, and kept as long as the model.
 
 #[cfg(feature = "cuda")]
 use std::{
@@ -17,7 +17,7 @@ use crate::float::Float;
 #[derive(Debug)]
 pub struct Tables<T> {
     host: Derived<CentroidTable<T>>,
-    /// By the GPU's number.
+    /// Keyed by the number of the GPU.
     #[cfg(feature = "cuda")]
     devices: Mutex<HashMap<u32, Arc<cuda::DeviceTable<T>>>>,
 }
@@ -40,7 +40,7 @@ impl<T: Float> Model<T> {
         })
     }
 
-    /// Made by the first of the threads that ask at the same time; the others wait for it.
+    /// The first of several threads makes the table. The other threads wait for it.
     #[cfg(feature = "cuda")]
     pub(crate) fn device_table(&self, ordinal: u32) -> Result<Arc<cuda::DeviceTable<T>>> {
         let tables = self.table.get(|| Ok(Tables::default()))?;

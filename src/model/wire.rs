@@ -1,7 +1,7 @@
-//! A model as bytes: how it travels to an expression, as one binary literal.
+//! A model as bytes: an expression receives it as one binary literal.
 //!
-//! `magic and version | 16 bytes: xxh3 of the body | body (postcard)`. Every morsel of a prediction gets the bytes; the model
-//! that they make is kept, under the body's hash, so that a morsel pays for no decoding.
+//! The format is `magic and version | 16 bytes: xxh3 of the body | body (postcard)`. Every morsel of a prediction gets these
+//! bytes. Decoded models are cached under the hash of the body, so that a morsel does not decode the model again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,13 +12,13 @@ use crate::error::{KMeansError, Result};
 use crate::memory;
 use crate::parallel::FirstProcess;
 
-/// What every encoded model starts with: a name and the version of what follows.
+/// Every encoded model starts with this: a name, and the version of the format that follows.
 const MAGIC: &[u8] = b"polars-kmeans\x03";
 /// Bytes of the hash.
 const HASH: usize = 16;
-/// Models that are kept.
+/// The most models that the cache holds.
 const KEPT: usize = 16;
-/// Bytes that their bodies may have together, unless there is only one.
+/// The most bytes that the bodies of the cached models may have together. One larger model is still cached alone.
 const KEPT_BYTES: usize = 256 << 20;
 
 /// A model, the hash of its body and the body's length.
@@ -26,11 +26,11 @@ type Decoded = ([u8; HASH], usize, Arc<KMeansModel>);
 
 /// The models that were used last. The latest is at the end.
 static DECODED: Mutex<Vec<Decoded>> = Mutex::new(Vec::new());
-/// The process that keeps them.
+/// The process that owns the cache.
 static OWNER: FirstProcess = FirstProcess::new();
 
 impl KMeansModel {
-    /// The model as bytes, wall times included.
+    /// The model as bytes, including wall times.
     ///
     /// # Errors
     /// [`KMeansError::InvalidModel`] if it cannot be encoded, [`KMeansError::NoMemory`].
@@ -47,18 +47,18 @@ impl KMeansModel {
         Ok(bytes)
     }
 
-    /// A model from [`KMeansModel::to_bytes`]; one that was decoded lately is not decoded again.
+    /// A model from the bytes of [`KMeansModel::to_bytes`]. A model that was decoded recently comes from the cache.
     ///
     /// # Errors
     /// [`KMeansError::InvalidModel`] for anything else.
     pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Self>> {
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
         let (hash, body) = rest.split_first_chunk::<HASH>().ok_or_else(|| invalid("a whole model", "its beginning"))?;
-        // Before the cache is asked, which would take altered bytes for those that had this hash.
+        // Check the hash before the lookup in the cache. The cache finds models by this hash and would accept altered bytes.
         if xxh3_128(body).to_le_bytes() != *hash {
             return Err(invalid("a model whose bytes fit its checksum", "altered bytes"));
         }
-        // A thread of the process that this one was forked from may have held the lock, and be gone.
+        // If this process was forked, a thread of the parent may have held the lock. That thread does not exist here.
         if !OWNER.enter() {
             return Ok(Arc::new(decode(body)?));
         }
@@ -74,7 +74,7 @@ impl KMeansModel {
         }
         let model = Arc::new(decode(body)?);
         let mut decoded = lock();
-        // Another thread may have been first.
+        // Another thread may have decoded the model first.
         if let Some(model) = find(&mut decoded) {
             return Ok(model);
         }

@@ -1,4 +1,4 @@
-//! Times that only benches ask for: an upload's alone, and a fit's without the expression around it.
+//! Timings for benchmarks only: an upload alone, and a fit without the expression around it.
 
 use std::time::Instant;
 
@@ -19,7 +19,8 @@ fn columns(inputs: &[Series]) -> Vec<Column> {
     inputs.iter().map(|series| series.clone().into_column()).collect()
 }
 
-/// Bytes of one upload of the columns, bytes a second of pinned memory, and the seconds of each upload.
+/// Returns the bytes of one upload of the columns, the throughput of pinned memory in bytes per second, and the seconds of each
+/// upload.
 fn benchmark_upload(inputs: &[Series], kwargs: UploadOptions) -> PolarsResult<Series> {
     let features = FrameFeatures::new(&columns(inputs), false)?;
     let (bytes, seconds, pinned) = features.upload_benchmark(kwargs.ordinal, kwargs.rounds)?;
@@ -27,7 +28,7 @@ fn benchmark_upload(inputs: &[Series], kwargs: UploadOptions) -> PolarsResult<Se
     Ok(Float64Chunked::from_iter_values("seconds".into(), values).into_series())
 }
 
-/// Seconds of a fit, from columns to model and labels, and until both are gone: a query's time counts that too.
+/// Returns the seconds of a fit, from columns to model and labels. The time includes freeing both, as the time of a query does.
 fn benchmark_fit(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let columns = columns(inputs);
     let estimator = kwargs.estimator(&columns)?;

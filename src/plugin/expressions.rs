@@ -1,10 +1,10 @@
-//! The expressions: `kmeans`, `centroids`, `fit_model` and `score` see whole columns; `predict` and `transform` a morsel at a
-//! time.
+//! The expressions. `kmeans`, `centroids`, `fit_model` and `score` get whole columns; `predict` and `transform` get one morsel
+//! at a time.
 //!
-//! `kmeans` and `centroids` take one struct of the features and, last, the weights: Polars runs the groups of `over` and `agg`
-//! in parallel for functions of one input, and one after the other for functions of several. The others take the columns as
-//! they are; `predict`, `transform` and `score` end with the model, one binary value. Dtypes are refused when the query's
-//! schema is resolved, before a value crosses.
+//! `kmeans` and `centroids` take one struct that holds the features and, last, the weights. The reason: Polars runs the groups
+//! of `over` and `agg` in parallel for functions of one input, but one after the other for functions of several inputs. The
+//! other expressions take the columns one by one. The last input of `predict`, `transform` and `score` is the model, one binary
+//! value. Wrong dtypes are refused when Polars resolves the schema of the query, before any value is passed.
 
 use std::sync::Arc;
 
@@ -19,32 +19,33 @@ use crate::model::{FeatureLayout, KMeansModel};
 use crate::parallel::FirstProcess;
 use crate::params::Device;
 
-/// What the Python package writes for a NUL in a name: with one, Polars would panic on the way here. These are no characters.
+/// The Python package writes this for a NUL in a name, because Polars panics on a NUL on the way here. U+10FFFE is not a
+/// character.
 pub const NUL: &str = "\u{10FFFE}NUL\u{10FFFE}";
 /// Name of the output column.
 const NAME: &str = "kmeans";
 
-/// Processes that have run queries.
+/// Tracks the process that has run queries.
 static QUERIES: FirstProcess = FirstProcess::new();
 
-/// The process that was the first to run queries, where this one was forked from it.
+/// The parent process that ran queries, if this process was forked from it.
 pub fn forked_from() -> Option<u32> {
     QUERIES.other()
 }
 
-/// Notes that this process runs queries, and so starts threads that do not survive a fork.
+/// Notes that this process runs queries. Queries start threads, and these do not survive a fork.
 pub fn enter() {
     QUERIES.enter();
 }
 
-/// Columns of one length: one of length 1 beside longer ones (a literal, an aggregate) is repeated, as Polars does.
+/// Columns of one length. A column of length 1 (a literal, an aggregate) next to longer ones is repeated, as Polars does.
 fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
     let n = inputs.iter().map(|series| series.len()).find(|&n| n != 1).unwrap_or(1);
     let repeat = |series: &Series| if series.len() == 1 && n != 1 { series.new_from_index(0, n) } else { series.clone() };
     memory::collected(inputs.iter().map(|series| repeat(series).into_column()), "the list of columns")
 }
 
-/// What a fitting call was given.
+/// The inputs of a fitting call.
 struct Call {
     features: Vec<Column>,
     weights: Option<Column>,
@@ -60,18 +61,18 @@ impl Call {
         Ok(Self { features, weights })
     }
 
-    /// The call whose inputs are the fields of one struct.
+    /// The call from inputs that are the fields of one struct.
     fn of_struct(inputs: &[Series], options: &FitOptions) -> Result<Self> {
         let [inputs] = inputs else { return Err(KMeansError::NoFeatures) };
         Self::new(&inputs.struct_()?.fields_as_series(), options)
     }
 
-    /// Model and labels; `None` if there are too few distinct rows and that is to give nulls.
+    /// Fits model and labels. `None` if there are too few distinct rows and the options ask for nulls in that case.
     fn fit(&self, options: &FitOptions) -> Result<Option<FrameFit>> {
         unless_too_few(options, || options.estimator(&self.features)?.fit_columns(&self.features, self.weights.as_ref()))
     }
 
-    /// The same without labels.
+    /// As [`Call::fit`], without labels.
     fn fit_model(&self, options: &FitOptions) -> Result<Option<KMeansModel>> {
         unless_too_few(options, || options.estimator(&self.features)?.fit_model(&self.features, self.weights.as_ref()))
     }
@@ -90,14 +91,14 @@ fn device(name: &str) -> Result<Device> {
     name.parse()
 }
 
-/// The value of a literal of one binary.
+/// The value of a binary literal of one row.
 fn bytes<'a>(literal: &'a BinaryChunked, what: &str) -> Result<&'a [u8]> {
     literal
         .first()
         .ok_or_else(|| KMeansError::InvalidModel { expected: format!("{what} as one binary value"), got: "null".into() })
 }
 
-/// The model that ends the inputs, and the columns before it.
+/// The model, which is the last input, and the columns before it.
 fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
     let Some((literal, rest)) = inputs.split_last() else {
         return Err(KMeansError::InvalidModel { expected: "a model after the features".into(), got: "nothing".into() });
@@ -105,7 +106,7 @@ fn with_model(inputs: &[Series]) -> Result<(Arc<KMeansModel>, Vec<Column>)> {
     Ok((KMeansModel::from_bytes(bytes(literal.binary()?, "a model")?)?, columns(rest)?))
 }
 
-/// The fields of the features: all inputs but the last `others`. Their float type.
+/// The fields of the features (all inputs but the last `others`) and their float type.
 fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)> {
     enter();
     let features = &fields[..fields.len().saturating_sub(others)];
@@ -116,7 +117,7 @@ fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)>
     Ok((features, dtype))
 }
 
-/// The same for a fit, whose features' names must do for a centroid frame, and whose weights must be numbers.
+/// As [`feature_type`], for a fit. The names must be valid in a centroid frame, and weights must be numbers.
 fn fit_fields<'f>(fields: &'f [Field], options: &FitOptions) -> Result<(&'f [Field], DataType)> {
     let (features, dtype) = feature_type(fields, usize::from(options.weighted))?;
     FeatureLayout::Columns(features.iter().map(|field| field.name().to_string()).collect()).check()?;
@@ -128,7 +129,7 @@ fn fit_fields<'f>(fields: &'f [Field], options: &FitOptions) -> Result<(&'f [Fie
     Ok((features, dtype))
 }
 
-/// The fields of the one struct that a call is given.
+/// The fields of the struct that is the only input of a call.
 fn struct_fields(fields: &[Field]) -> Result<&[Field]> {
     match fields {
         [Field { dtype: DataType::Struct(fields), .. }] => Ok(fields),
@@ -159,7 +160,8 @@ fn model_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
     Ok(Field::new(NAME.into(), DataType::Struct(fields.map(|(name, dtype)| Field::new(name.into(), dtype)).into())))
 }
 
-/// A list of structs: the rows of the centroid frame. A List column of features stays one, since its width is not in its dtype.
+/// The field of a list of structs: the rows of the centroid frame. A List column of features stays a List, since its dtype does
+/// not hold its width.
 fn centroids_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
     centroids_field_of(fields, &kwargs)
 }
@@ -198,18 +200,18 @@ fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
     Ok(Field::new("score".into(), DataType::Float64))
 }
 
-/// Labels (or the struct of label and distances) of the rows of a fit.
+/// The labels (or structs of label and distances) of the rows of a fit.
 fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let call = Call::of_struct(inputs, &kwargs)?;
     let n = call.features[0].len();
-    // No rows have no labels. Polars calls with none to learn what a group-by of no groups would give.
+    // An input without rows gives no labels. Polars makes such a call to learn the result of a group-by without groups.
     let fit = if n == 0 { None } else { call.fit(&kwargs)? };
     Ok(match fit {
         None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
         Some(fit) if is_struct(&kwargs.output)? => {
             let mut rows = fit.model.on(device(&kwargs.device)?).predict_distances(&call.features)?;
             if fit.labels.null_count() > 0 {
-                // Rows that were skipped for their weight have features, and still no answer.
+                // A row may have been skipped for its weight. It then has features, but its answer must be null.
                 let kept = fit.labels.is_not_null();
                 let masked = rows.columns().iter().map(|column| {
                     let column = column.as_materialized_series();
@@ -225,12 +227,13 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     })
 }
 
-/// The centroid frame of a fit as one list of structs; null if there are too few distinct rows and that is to give nulls.
+/// The centroid frame of a fit as one list of structs. Null if there are too few distinct rows and the options ask for nulls in
+/// that case.
 fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
     let field = centroids_field_of(&fields, &kwargs)?;
     let call = Call::of_struct(inputs, &kwargs)?;
-    // An aggregate of no rows is null, as Polars' own.
+    // The result is null if there are no rows, as for Polars' own aggregations.
     let model = if call.features[0].is_empty() { None } else { call.fit_model(&kwargs)? };
     let Some(model) = model else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
@@ -240,8 +243,8 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     Ok(if matches!(call.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
 }
 
-/// A fitted model as one binary value, with where it was fitted and why there, which are no part of the model; nulls if there
-/// are too few distinct rows and that is to give nulls.
+/// A fitted model as one binary value, and the device that the fit ran on with the reason. The last two are not part of the
+/// model. All are null if there are too few distinct rows and the options ask for nulls in that case.
 fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let model = Call::new(inputs, &kwargs)?.fit_model(&kwargs)?;
     let choice = model.as_ref().and_then(|model| model.choice().cloned());
@@ -255,7 +258,7 @@ fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     Ok(DataFrame::new(1, columns)?.into_struct(NAME.into()).into_series())
 }
 
-/// Labels (or the struct) of rows under a model: row by row.
+/// The labels (or structs) of rows under a model, row by row.
 fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     let model = model.on(device(&kwargs.device)?);
@@ -266,7 +269,7 @@ fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
     })
 }
 
-/// Distances of rows to every centroid: row by row.
+/// The distances of rows to every centroid, row by row.
 fn transform(inputs: &[Series], kwargs: TransformOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     if model.n_clusters() != kwargs.k {

@@ -1,6 +1,7 @@
-//! The functions that Polars calls in the Python package: expressions, and a few that decode, save and load a model.
+//! The functions that Polars and the Python package call: the expressions, and a few functions that decode, save and load a
+//! model.
 //!
-//! A panic never crosses: the expressions' boundary catches it, and every refusal is an error value.
+//! A panic never reaches Python: the entry points of the expressions catch it. Every refusal is an error value.
 
 #[cfg(all(feature = "bench", feature = "cuda"))]
 mod benchmark;
@@ -25,15 +26,15 @@ use crate::model::KMeansModel;
 use crate::parallel;
 use crate::params::Device;
 
-/// Inside a query, an error is Polars' `ComputeError`; its text starts with the name of the Python exception.
+/// Inside a query, an error is Polars' `ComputeError`. Its text starts with the name of the Python exception.
 impl From<KMeansError> for PolarsError {
     fn from(error: KMeansError) -> Self {
-        // A blank line ends a plugin's text in what Polars makes of it.
+        // Polars cuts a plugin's error text at a blank line.
         Self::ComputeError(format!("{}: {error}", error.kind().name()).replace("\n\n", "\n").into())
     }
 }
 
-/// Outside of a query, an error is an exception of `polars_kmeans.errors`.
+/// Outside a query, an error is an exception of `polars_kmeans.errors`.
 fn raise(py: Python<'_>, error: &KMeansError) -> PyErr {
     let exception = py
         .import("polars_kmeans.errors")
@@ -42,13 +43,13 @@ fn raise(py: Python<'_>, error: &KMeansError) -> PyErr {
     exception.map_or_else(|_| PyRuntimeError::new_err(error.to_string()), PyErr::from_value)
 }
 
-/// So many bytes for Python, as `fill` makes them.
+/// `len` bytes for Python. `fill` writes them.
 fn to_python(py: Python<'_>, len: usize, fill: impl FnOnce(&mut [u8])) -> PyResult<Bound<'_, PyBytes>> {
     let bytes = PyBytes::new_with(py, len, |bytes| {
         fill(bytes);
         Ok(())
     });
-    // Nothing else is refused there.
+    // The only possible error is a lack of memory.
     bytes.map_err(|_| raise(py, &memory::no_memory("bytes for Python", len as u128)))
 }
 
@@ -79,7 +80,7 @@ fn model_facts(py: Python<'_>, model: &[u8]) -> PyResult<(Vec<String>, usize, f6
     Ok((model.names().to_vec(), model.n_clusters(), model.inertia(), model.n_iter()))
 }
 
-/// The columns to look for in a frame; refused where the features were computed by expressions.
+/// The columns to look for in a frame. An error if the features were computed by expressions.
 #[pyfunction]
 fn model_columns(py: Python<'_>, model: &[u8]) -> PyResult<Vec<String>> {
     Ok(decode(py, model)?.columns_to_find().map_err(|error| raise(py, &error))?.to_vec())
@@ -92,7 +93,7 @@ fn model_parameters(py: Python<'_>, model: &[u8]) -> PyResult<String> {
     serde_json::to_string(model.settings()).map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }
 
-/// Whether two encoded models are the same but for wall times: whether their files are.
+/// Whether two encoded models are equal apart from wall times. They are if their files are equal.
 #[pyfunction]
 fn models_equal(py: Python<'_>, one: &[u8], other: &[u8]) -> PyResult<bool> {
     let file = |model: &[u8]| decode(py, model)?.to_parquet().map_err(|error| raise(py, &error));
@@ -128,11 +129,12 @@ fn load_model(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyBytes>> {
     copy_to_python(py, &bytes.map_err(|error| raise(py, &error))?)
 }
 
-/// The arithmetic of the contract for a block of Python, whatever the host program has set: `with FloatEnvironment(): ...`.
+/// A Python context manager: `with FloatEnvironment(): ...`. In the block, floats round by the engine's rules, whatever the
+/// host program has set.
 #[pyclass(unsendable)]
 #[derive(Default)]
 struct FloatEnvironment {
-    /// Of blocks in blocks.
+    /// The environments of the open blocks. Blocks may be nested.
     saved: Vec<parallel::FloatEnvironment>,
 }
 
@@ -153,8 +155,8 @@ impl FloatEnvironment {
     }
 }
 
-/// Refuses to go on in a child that was forked after queries were run: there they would wait for threads that are not there.
-/// `runs`: this process is about to run queries.
+/// Refuses to work in a child process that was forked after queries were run. There, Polars would wait for threads that do not
+/// exist. `runs` says that this process is about to run queries.
 #[pyfunction]
 fn check_process(py: Python<'_>, runs: bool) -> PyResult<()> {
     if let Some(parent) = expressions::forked_from() {
@@ -166,21 +168,21 @@ fn check_process(py: Python<'_>, runs: bool) -> PyResult<()> {
     Ok(())
 }
 
-/// Refuses what is wrong with a fit's options whatever the data.
+/// Refuses options of a fit that are wrong for any data.
 #[pyfunction]
 fn check_options(py: Python<'_>, options: FitOptions) -> PyResult<()> {
     let _environment = parallel::FloatEnvironment::default_rounding();
     options.check().map_err(|error| raise(py, &error))
 }
 
-/// Refuses what is no name of a device.
+/// Refuses a text that is not the name of a device.
 #[pyfunction]
 fn check_device(py: Python<'_>, name: &str) -> PyResult<()> {
     name.parse::<Device>().map(|_| ()).map_err(|error| raise(py, &error))
 }
 
-/// Starting centroids as float64, little-endian, row-major; and the columns that hold numbers: their names and how many values
-/// each has in a row. Nulls become NaN, which the fit refuses.
+/// Encodes starting centroids as float64, little-endian, row-major. Also returns the names of the columns that hold numbers,
+/// and how many values each has in a row. Nulls become NaN, which the fit refuses.
 #[pyfunction]
 fn encode_centroids(py: Python<'_>, frame: PyDataFrame) -> PyResult<(Bound<'_, PyBytes>, Vec<String>, Vec<usize>)> {
     let rows = crate::frame::row_major(&frame.0).map_err(|error| raise(py, &error))?;
@@ -192,10 +194,10 @@ fn encode_centroids(py: Python<'_>, frame: PyDataFrame) -> PyResult<(Bound<'_, P
 }
 
 /// A device as a row of a frame: ordinal, name, free and total memory, compute capability, CUDA version of the driver, whether
-/// it can be used, and why or why not.
+/// it can be used, and the reason for that.
 type DeviceRow = (u32, String, u64, u64, String, String, bool, String);
 
-/// The GPUs, or why there is none.
+/// The GPUs, or the reason why there is none.
 #[pyfunction]
 fn devices(py: Python<'_>) -> (Vec<DeviceRow>, Option<String>) {
     let version = |(major, minor): (u32, u32)| format!("{major}.{minor}");
@@ -211,7 +213,7 @@ fn devices(py: Python<'_>) -> (Vec<DeviceRow>, Option<String>) {
 
 #[pymodule]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // Who limits Polars' threads means ours too.
+    // The limit on Polars' threads holds for our threads too.
     if let Some(threads) = std::env::var("POLARS_MAX_THREADS").ok().and_then(|threads| threads.parse().ok()) {
         parallel::limit_pool(threads);
     }

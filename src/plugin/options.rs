@@ -1,4 +1,4 @@
-//! What travels with a call: keywords, checked here before they reach the engine.
+//! The keywords of a call. They are checked here before they reach the engine.
 
 use polars::prelude::*;
 use pyo3::FromPyObject;
@@ -8,12 +8,12 @@ use crate::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::memory;
 use crate::params::{Device, History, Init, KMeans, NullPolicy, Restarts};
 
-/// How a fit is asked for. Integers that may exceed 63 bits travel as text.
+/// The options of a fit. Integers that may exceed 63 bits are passed as text.
 #[derive(Debug, Clone, Deserialize, FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct FitOptions {
     k: i64,
-    /// A method; none where centroids are given.
+    /// The name of a method. `None` if centroids are given.
     init: Option<String>,
     n_init: Option<i64>,
     max_iter: i64,
@@ -24,21 +24,23 @@ pub struct FitOptions {
     too_few: String,
     history: String,
     pub device: String,
-    /// Bytes.
+    /// In bytes.
     device_memory_limit: Option<u64>,
     pub output: String,
     pub weighted: bool,
-    /// Whether the features are expressions other than plain columns.
+    /// Whether any feature is an expression other than a plain column.
     pub computed: bool,
-    /// Starting centroids: float64, little-endian, row-major. None, too, where options are checked before there are any.
+    /// Starting centroids: float64, little-endian, row-major. Also `None` while the options are checked before the centroids
+    /// exist.
     #[serde(with = "serde_bytes")]
     given: Option<Vec<u8>>,
-    /// Their columns' names where they came as a frame, and how many values each column has in a row.
+    /// The names of the centroids' columns if they came as a frame. The next field holds how many values each column has in a
+    /// row.
     given_names: Option<Vec<String>>,
     given_widths: Vec<usize>,
 }
 
-/// How labels are asked for.
+/// The options of a prediction.
 #[derive(Debug, Clone, Deserialize)]
 pub struct PredictOptions {
     pub output: String,
@@ -69,18 +71,18 @@ pub fn invalid(option: &'static str, expected: &str, got: impl std::fmt::Debug) 
 }
 
 impl FitOptions {
-    /// Everything that can be said before there are data.
+    /// Checks everything that can be checked before there are data.
     ///
     /// # Errors
     /// [`KMeansError::InvalidOption`] or [`KMeansError::NotAvailable`].
     pub fn check(&self) -> Result<()> {
         self.too_few()?;
         is_struct(&self.output)?;
-        // Any width will do: what depends on it is checked when the columns are known.
+        // Any width works here. Checks that depend on the width run when the columns are known.
         self.with_init(Init::default())?.validate(1).map(|_| ())
     }
 
-    /// The fit that is asked for, over these features.
+    /// The estimator with these options, for these features.
     pub fn estimator(&self, features: &[Column]) -> Result<KMeans> {
         let init = match &self.given {
             Some(bytes) => {
@@ -137,7 +139,8 @@ impl FitOptions {
         }
     }
 
-    /// The values, if they are `k` rows: a list column's width is not known here, so that their number alone would not tell.
+    /// The values, if they are `k` rows. The width of a list column is not known here, so the number of values alone does not
+    /// show this.
     fn rows_of(&self, values: Vec<f64>) -> Result<Vec<f64>> {
         let width = self.given_widths.iter().sum::<usize>();
         if width == 0 {
@@ -151,7 +154,8 @@ impl FitOptions {
         Ok(values)
     }
 
-    /// Given centroids with their columns in the order of the features: matched by name where they came as a frame.
+    /// The given centroids with their columns in the order of the features. Columns are matched by name if the centroids came
+    /// as a frame.
     fn in_feature_order(&self, centroids: Vec<f64>, features: &[Column]) -> Result<Vec<f64>> {
         let width: usize = self.given_widths.iter().sum();
         let expected = match features[0].dtype() {
@@ -193,7 +197,7 @@ impl FitOptions {
     }
 }
 
-/// Whether labels are asked for with their distances.
+/// Whether the output is the struct of label and distances.
 pub fn is_struct(output: &str) -> Result<bool> {
     match output {
         "label" => Ok(false),

@@ -1,10 +1,10 @@
-//! Generated cases: every kind of data that has broken a k-means.
+//! Generated cases: every kind of data on which a k-means has failed before.
 
 use std::sync::OnceLock;
 
 use polars_kmeans::{Device, Fitted, Float, KMeans};
 
-/// The GPU, where there is one that can be used; a missing one that was demanded fails.
+/// The GPU, if there is one that can be used. If a GPU was demanded and none can be used, this fails.
 pub fn gpu() -> Option<Device> {
     static USABLE: OnceLock<bool> = OnceLock::new();
     let usable = *USABLE.get_or_init(|| {
@@ -16,19 +16,21 @@ pub fn gpu() -> Option<Device> {
     usable.then_some(Device::Cuda(None))
 }
 
-/// Some of the rows as starting centroids, the first row in the place of one in `repeated`: empty clusters, which take the farthest rows.
+/// Some rows as starting centroids. About one in `repeated` of them is the first row: that makes empty clusters, which take the
+/// farthest rows.
 pub fn some_rows<T: Float>(x: &[T], d: usize, k: usize, repeated: usize, random: &mut Random) -> Vec<f64> {
     let mut chosen = || if random.below(repeated) == 0 { 0 } else { random.below(x.len() / d) };
     let chosen: Vec<usize> = (0..k).map(|_| chosen()).collect();
     chosen.into_iter().flat_map(|i| x[i * d..][..d].iter().map(|v| v.to_f64())).collect()
 }
 
-/// How many rounds of a test: `POLARS_KMEANS_GPU_ROUNDS`, for a checker that runs kernels a hundred times slower, or `all`.
+/// The number of rounds of a test: `POLARS_KMEANS_GPU_ROUNDS` if it is set, else `all`. It is set for a checker that runs
+/// kernels a hundred times slower.
 pub fn rounds(all: usize) -> usize {
     std::env::var("POLARS_KMEANS_GPU_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(all)
 }
 
-/// The estimator on the GPU, where there is one.
+/// The estimator on the GPU, if there is one.
 pub fn on_gpu(estimator: &KMeans) -> Option<KMeans> {
     gpu().map(|device| estimator.clone().device(device))
 }
@@ -45,7 +47,7 @@ pub fn hash<T: Float>(fit: &Fitted<T>) -> u64 {
     words.flat_map(u64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// splitmix64 (Steele, Lea and Flood 2014): a test's own numbers, not the engine's.
+/// splitmix64 (Steele, Lea and Flood 2014). Tests have their own random numbers, not the engine's.
 #[derive(Clone)]
 pub struct Random(pub u64);
 
@@ -60,11 +62,11 @@ impl Random {
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
-    /// From 0 to 1.
+    /// A number from 0 to 1.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
-    /// About normal: the sum of twelve.
+    /// A roughly normal number: the sum of twelve.
     pub fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }
@@ -86,7 +88,7 @@ pub const KINDS: [&str; 13] = [
     "a row far out",
 ];
 
-/// `(n, d)`, row-major.
+/// Rows as `(n, d)`, row-major.
 pub fn rows<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Vec<T> {
     let centres: Vec<f64> = (0..10 * d).map(|_| 200.0 * random.unit() - 100.0).collect();
     let blob = |random: &mut Random, f: usize, b: usize, spread: f64| centres[b * d + f] + spread * random.normal();

@@ -9,7 +9,7 @@ use crate::oracle::{self, Failure, Start, Task};
 
 const SETS: [InstructionSet; 3] = [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable];
 
-/// A size that straddles tiles and vectors more often than chance would.
+/// A random size. Half of the time it is an edge case: just below, at or above the size of a tile or a vector.
 fn size(random: &mut Random, low: usize, high: usize) -> usize {
     let edges = [1, 2, 3, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1024];
     let edge = edges[random.below(edges.len())];
@@ -25,7 +25,7 @@ fn check_labels<T: Float>(kind: &str, case: u64) -> bool {
     check_labels_of::<T>(kind, case, [n, d, k], random)
 }
 
-/// More centroids than the product filter scores at a time.
+/// Checks labels for more centroids than the product filter scores at a time.
 fn check_panels<T: Float>(kind: &str, case: u64) -> bool {
     let random = &mut Random(case);
     let k = [1_019, 1_020, 1_021, 1_300, 2_039, 2_041, 3_100][random.below(7)];
@@ -65,7 +65,7 @@ fn check_labels_of<T: Float>(kind: &str, case: u64, [n, d, k]: [usize; 3], rando
     }
 }
 
-/// 30 cases of each kind; most must have an answer, or nothing was tested.
+/// Checks `rounds` cases of each kind. Most must have an answer, or nothing was tested.
 fn check_all(first: u64, rounds: u64, step: u64, check: fn(&str, u64) -> bool) {
     let cases = (0..rounds).flat_map(|round| KINDS.iter().zip(first + round * step..));
     let answered = cases.filter(|(kind, case)| check(kind, *case)).count();
@@ -85,7 +85,7 @@ fn labels_are_the_oracles_float64() {
 
 #[test]
 fn labels_are_the_oracles_over_panels_of_centroids() {
-    // Each kind with each instruction set once, in either type: the bits cannot differ where every label is the oracle's.
+    // Each kind with each instruction set once, in both types. If every label is the oracle's, the bits cannot differ.
     for kind in ["blobs", "uniform", "offset 1e6", "mixed scales", "tight blobs far apart", "lattice"] {
         for case in 0..3 {
             let answered = [check_panels::<f32>(kind, 300_000 + case), check_panels::<f64>(kind, 300_000 + case)];
@@ -132,8 +132,8 @@ fn check_fit<T: Float>(kind: &str, case: u64) -> bool {
     check_task(&task, &format!("{kind}, case {case}: n {n}, d {d}, k {k}"))
 }
 
-/// A whole fit and its score against the oracle's, bit for bit; on the GPU too, where there is one. Returns whether there was an
-/// answer to compare.
+/// Compares a whole fit and its score with the oracle's, bit for bit. Also on the GPU, if there is one. Returns whether there
+/// was an answer to compare.
 pub fn check_task<T: Float>(task: &Task<T>, what: &str) -> bool {
     let estimator = KMeans::new(task.k)
         .init(match &task.start {

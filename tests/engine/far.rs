@@ -1,4 +1,4 @@
-//! Values, starting centroids and weights far out: inertia, draws and shift stay within 2^-40 of their exact sums.
+//! Values, starting centroids and weights that lie far out. Inertia, draws and shift stay within 2^-40 of their exact sums.
 
 use polars_kmeans::{Column, Features, Init, KMeans, KMeansError, Restarts};
 
@@ -6,7 +6,7 @@ use crate::data::{Random, hash, on_gpu, rows};
 use crate::exactness::check_task;
 use crate::oracle::{Start, Task};
 
-/// What is far out in a generated fit.
+/// What lies far out in a generated fit.
 const FAR: [&str; 5] = ["a starting centroid", "a row", "several rows", "a weight", "all but one row close together"];
 
 fn task(case: u64) -> (Task<f64>, String) {
@@ -51,7 +51,8 @@ fn task(case: u64) -> (Task<f64>, String) {
 
 #[test]
 fn far_fits_are_the_oracles() {
-    // Others are refused by both: a column or weights of too wide a range, too few distinct rows.
+    // Both the engine and the oracle refuse the other cases: too wide a range in a column or in the weights, or too few
+    // distinct rows.
     let (mut answered, mut cases) = (0, 0);
     while answered < 1_000 {
         let (task, what) = task(cases);
@@ -88,7 +89,7 @@ fn a_starting_centroid_far_out() {
 fn a_row_far_out() {
     let x = [280.0, 281.0, 290.0, 291.0, 300.0, 1e20];
     assert!(near(inertia(&x, None, KMeans::new(4).seed(1)), 1.0));
-    // Draws are not near uniform, and restarts do not tie.
+    // The draws must not become nearly uniform, and restarts must not tie.
     let mut wide: Vec<f64> = (0..300).map(|i| f64::from(i % 5) * 1e3 + f64::from(i) * 1e-3).collect();
     wide.push(1e20);
     let best = inertia(&wide, None, KMeans::new(6).n_init(Restarts::Count(5)).tol(0.0));
@@ -125,7 +126,8 @@ fn tiny_distances_do_not_underflow_with_tiny_weights() {
     let x: Vec<f64> = [1.0, 1.0 + f64::EPSILON, 3.0].iter().map(|x| x * 2f64.powi(-450)).collect();
     let weights = [2f64.powi(-64); 3];
     let start = Init::Given(vec![x[0], x[2]]);
-    // Its value would be a subnormal, or 0: only that it is no error and has the GPU's bits is tested.
+    // The inertia would be a subnormal, or 0. So the test only checks that there is no error and that a GPU gives the same
+    // bits.
     inertia(&x, Some(&weights), KMeans::new(2).init(start).tol(0.0));
 }
 

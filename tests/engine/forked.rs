@@ -1,4 +1,4 @@
-//! A child that was forked after a fit has no threads but its own: it works there, and does not wait for the others.
+//! A child that was forked after a fit has only one thread. A fit works there, and does not wait for the other threads.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ fn a_forked_child_works_on_its_own() {
     let x: Vec<f32> = (0..400_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 16) as f32).collect();
     let (labels, model) = fit(&x);
     let predicted = model.predict(&Features::from_rows(&x, 2).unwrap()).unwrap();
-    // SAFETY: the child has a copy of this thread, which holds no lock, and allocates through the C library, which keeps its
-    // allocator usable in a child; it ends without a return.
+    // SAFETY: the child has a copy of this thread, which holds no lock. It allocates through the C library, whose allocator
+    // stays usable in a child. It ends without returning from this function.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let same = std::panic::catch_unwind(|| {
@@ -29,13 +29,13 @@ fn a_forked_child_works_on_its_own() {
                     .fit_features(&Features::from_rows(&x, 2).unwrap(), None)
                     .is_ok()
         });
-        // SAFETY: ends the child at once, without what the parent has registered for its own end.
+        // SAFETY: ends the child at once. It skips the exit handlers that the parent has registered.
         unsafe { libc::_exit(if matches!(same, Ok(true)) { 0 } else { 1 }) }
     }
     assert!(child > 0, "{}", std::io::Error::last_os_error());
     let start = Instant::now();
     let mut status = 0;
-    // SAFETY: waits for the child, without blocking, and ends it if it takes too long.
+    // SAFETY: waits for the child without blocking, and ends it if it takes too long.
     let ended = unsafe {
         loop {
             if libc::waitpid(child, &mut status, libc::WNOHANG) == child {

@@ -1,4 +1,4 @@
-//! The GPU beside the CPU, over shapes that reach every kernel: the same bits.
+//! Compares the GPU with the CPU, over shapes that reach every kernel: the bits are the same.
 
 use polars_kmeans::{
     Chunk, Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, Model, Place, Prediction, Restarts,
@@ -7,8 +7,8 @@ use polars_kmeans::{
 
 use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows, some_rows};
 
-/// Shapes by round: registers of every width, one sweep and groups, one and many portions of centroids, sums in shared memory
-/// and in device memory, every tile of the tiled kernel, labels of one and two bytes.
+/// The shape of a round. Together, the rounds reach registers of every width, one sweep and groups, one and many portions of
+/// centroids, sums in shared memory and in device memory, every tile of the tiled kernel, and labels of one and two bytes.
 fn shape(round: u64, random: &mut Random) -> [usize; 3] {
     let (d, k) = match round % 12 {
         0 => (1 + random.below(4), 1 + random.below(20)),
@@ -53,7 +53,7 @@ fn check<T: Float>(round: u64) -> bool {
         .seed(random.next())
         .history(history);
     let Some(on_gpu) = on_gpu(&estimator) else { return true };
-    // Where the default would take tiles for want of rows.
+    // With so few rows the default would use tiles.
     let on_gpu = if d <= 12 { on_gpu.strategy(Strategy::Registers) } else { on_gpu };
     let by_columns = columns(&x, d);
     let features = match random.below(2) {
@@ -93,7 +93,7 @@ fn many_rows_change_at_once() {
     assert_eq!(brief(&on_gpu), brief(&estimator.clone().device(Device::Cpu)));
 }
 
-/// A fit so short that a checker of memory and of races gets through it, from some of the rows where no other start is given.
+/// A fit that is short enough for a checker of memory errors and races. It starts from some of the rows if `init` is `None`.
 fn short<T: Float>([n, d, k]: [usize; 3], weighted: bool, init: Option<Init>) {
     let random = &mut Random(n as u64 + d as u64);
     let x: Vec<T> = rows(KINDS[0], n, d, random);
@@ -110,14 +110,14 @@ fn short<T: Float>([n, d, k]: [usize; 3], weighted: bool, init: Option<Init>) {
 
 #[test]
 fn short_fits_reach_every_kernel_of_the_default() {
-    // Registers one by one and in groups of 8 and 16; tiles of 32, 64 and 128 centroids, with panels and without; updates of one block
-    // and of many; sums in tables of one chunk and of several.
+    // Registers one by one and in groups of 8 and 16. Tiles of 32, 64 and 128 centroids, with panels and without. Updates of
+    // one block and of many. Sums in tables of one chunk and of several.
     let shapes = [[900, 2, 5], [700, 7, 30], [900, 4, 210], [500, 20, 16], [400, 70, 50], [400, 30, 90], [400, 140, 130]];
     for (round, shape) in shapes.into_iter().enumerate() {
         short::<f32>(shape, round % 2 == 1, None);
         short::<f64>(shape, round % 2 == 0, None);
     }
-    // A draw's block of 1,024 threads takes a checker of races half a second.
+    // A race checker takes half a second for each block of 1,024 threads of a draw.
     for (init, weighted) in [(Init::KMeansPlusPlus, false), (Init::KMeansPlusPlus, true), (Init::Random, true)] {
         short::<f32>(shapes[0], weighted, Some(init.clone()));
         short::<f64>(shapes[0], weighted, Some(init));
@@ -126,7 +126,8 @@ fn short_fits_reach_every_kernel_of_the_default() {
 
 #[test]
 fn tiles_are_shared_out_among_the_multiprocessors() {
-    // Two to four tiles of 128 rows each on a GPU of 132, of all three widths: no more of them than that may be there at a time.
+    // On a GPU with 132 SMs these are at most two to four tiles of 128 rows per SM, of all three widths. No SM may hold more of
+    // them at a time.
     for (n, k) in [(20_000, 130), (40_000, 50), (60_000, 20)] {
         short::<f32>([n, 20, k], false, None);
     }
@@ -134,7 +135,7 @@ fn tiles_are_shared_out_among_the_multiprocessors() {
 
 // ---- predictions -----------------------------------------------------------------------------------------------------------
 
-/// Shapes by round: borders of the tiles of `kernels/predict.cu`, every tile of the filter.
+/// The shape of a round: edges of the tiles of `kernels/predict.cu`, and every tile of the filter.
 fn model_shape(round: u64, random: &mut Random) -> [usize; 2] {
     match round % 10 {
         0 => [1 + random.below(3), 1 + random.below(20)],
@@ -150,7 +151,7 @@ fn model_shape(round: u64, random: &mut Random) -> [usize; 2] {
     }
 }
 
-/// One iteration from some of the rows; none where they are too few.
+/// The model after one iteration from some of the rows. `None` if there are too few distinct rows.
 fn model_of<T: Float>(x: &[T], d: usize, k: usize, random: &mut Random) -> Option<Model<T>> {
     let chosen = (0..k).flat_map(|_| {
         let i = random.below(x.len() / d);
@@ -164,7 +165,7 @@ fn model_of<T: Float>(x: &[T], d: usize, k: usize, random: &mut Random) -> Optio
     }
 }
 
-/// The bits of an answer; one NaN is like another.
+/// The bits of an answer. All NaNs count as the same.
 fn bits(values: impl IntoIterator<Item = f64>) -> Vec<u64> {
     values.into_iter().map(|v| if v.is_nan() { u64::MAX } else { v.to_bits() }).collect()
 }
@@ -184,7 +185,8 @@ fn assert_same<A: PartialEq + std::fmt::Debug>(ours: &[A], theirs: &[A], what: &
     }
 }
 
-/// All answers of a model for these rows, on both. Returns how many rows had one, and whether there was a score.
+/// Compares all answers of a model for these rows on CPU and GPU. Returns how many rows had an answer, and whether there was a
+/// score.
 fn compare<T: Float>(
     model: &Model<T>,
     features: &Features<'_, T>,
@@ -216,7 +218,8 @@ fn check_predictions<T: Float>(round: u64, device: Device) -> (bool, bool) {
     let Some(model) = model_of(&known, d, k, random) else { return (false, false) };
 
     let n = 1 + random.below((WORK / (k * d)).clamp(1, 4_000));
-    // Of the model's kind, with some of the rows that it knows (ties, distances of 0), or of another.
+    // The rows are of the model's kind or of another. Some are rows that the model was fitted to: they give ties and distances
+    // of 0.
     let mut x: Vec<T> = rows(if random.below(4) == 0 { KINDS[random.below(KINDS.len())] } else { kind }, n, d, random);
     for row in x.chunks_exact_mut(d) {
         if random.below(4) == 0 {
@@ -236,7 +239,7 @@ fn check_predictions<T: Float>(round: u64, device: Device) -> (bool, bool) {
             _ => tiny,
         });
     }
-    // Nulls in the first and in the last column, over values of any kind.
+    // Nulls in the first and in the last column. The values under the nulls may be of any kind.
     let bitmap: Vec<u8> = (0..=n).map(|_| if random.below(3) == 0 { random.next() as u8 | 0x3c } else { 0xff }).collect();
     let with_nulls = random.below(2) == 0;
     let by_columns = columns(&x, d);
@@ -284,7 +287,7 @@ fn a_model_on_the_gpu_says_what_it_says_on_the_cpu() {
 fn rows_in_several_batches_are_one_answer() {
     let Some(device) = gpu() else { return };
     let random = &mut Random(77);
-    // More than a batch of 256 MiB of features, then of distances.
+    // More than one batch of 256 MiB: first of features, then of distances.
     for [n, d, k] in [[34_000, 1_000, 2], [12_000, 2, 3_000]] {
         let mut x: Vec<f64> = rows("uniform", n, d, random);
         let model = model_of(&x[..(k + 10) * d], d, k, random).unwrap();
@@ -311,14 +314,14 @@ fn a_place_for_predictions_is_chosen_and_refused_as_for_fits() {
     assert!(refused(nowhere.predict_distances(&features).unwrap_err()));
     assert!(refused(nowhere.transform(&features).unwrap_err()));
     assert!(refused(nowhere.score(&features, None).unwrap_err()));
-    // What is wrong whatever the place comes first.
+    // Errors that do not depend on the device come first.
     let narrow = Features::from_rows(&x, 1).unwrap();
     assert!(matches!(nowhere.predict(&narrow), Err(KMeansError::WidthMismatch { .. })));
     let few = Column::from_slice(&[1.0][..]);
     assert!(matches!(nowhere.score(&features, Some(&few)), Err(KMeansError::LengthMismatch { .. })));
 }
 
-/// Starting centroids far below the least magnitude of data, and means of data that nearly cancel out.
+/// Starting centroids far below the smallest magnitude of the data, and data whose means nearly cancel out.
 #[test]
 fn centroids_of_any_magnitude() {
     for (d, k) in [1, 4, 20, 70].into_iter().flat_map(|d| [1, 2, 40].map(|k| (d, k))) {

@@ -1,4 +1,4 @@
-//! The engine held to an oracle that shares no code with it, on slices, without Polars.
+//! Compares the engine with an oracle that shares no code with it. It works on slices, without Polars.
 
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]

@@ -1,4 +1,4 @@
-//! A GPU without memory: each of its allocations refused in turn.
+//! A GPU without memory: each of the engine's allocations is refused in turn.
 
 use polars_kmeans::backend::chunking::Chunking;
 use polars_kmeans::backend::cuda::refusal;
@@ -8,8 +8,8 @@ use polars_kmeans::{Column, Device, Features, Float, History, Init, Job, KMeans,
 use crate::child::{STEP, in_child};
 use crate::data::{Random, columns, gpu, hash, rows};
 
-/// Does the work again and again and refuses one allocation on the GPU, device memory or pinned memory: each of the first dozens, then
-/// ever fewer, since the steps of a seeding and the iterations allocate the same.
+/// Repeats the work and refuses one allocation on the GPU each time, of device memory or pinned memory. It refuses each of the
+/// first allocations, then fewer and fewer, since the steps of a seeding and the iterations repeat the same allocations.
 fn refuse_each<R: PartialEq>(what: &str, expected: &R, work: impl Fn() -> Result<R>) {
     let numbers = std::iter::successors(Some(0), |after| Some(after + 1 + after / 8));
     for after in numbers {
@@ -22,7 +22,7 @@ fn refuse_each<R: PartialEq>(what: &str, expected: &R, work: impl Fn() -> Result
             Err(KMeansError::NoMemory { bytes: Some(1..), .. }) if reached => {}
             Err(error) => panic!("{what}, allocation {after}: {error}"),
         }
-        // The next one finds all as it was.
+        // The next run must find everything as it was.
         assert!(work().is_ok_and(|result| result == *expected), "{what}: after allocation {after}");
         if !reached {
             println!("{what}: {after} allocations");
@@ -39,7 +39,7 @@ fn fits<T: Float>(device: Device) {
         let views = [Features::from_columns(by_columns.iter().map(|c| &c[..])).unwrap(), Features::from_rows(&x, d).unwrap()];
         let weights: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.5).collect();
         let weights = Column::from_slice(&weights);
-        // One row twice: an empty cluster, which takes the farthest row.
+        // One row twice: this makes an empty cluster, which takes the farthest row.
         let given = (0..k).flat_map(|j| x[j.max(1) * d..][..d].iter().map(|v| v.to_f64())).collect();
         for (init, weighted, view) in [(Init::KMeansPlusPlus, true, 0), (Init::Random, true, 1), (Init::Given(given), false, 1)]
         {
@@ -74,7 +74,7 @@ fn predictions<T: Float>(device: Device) {
     refuse_each("score", &score, || model.clone().on(device).score(&features, None));
 }
 
-/// In a process of its own: the refusal is of whatever comes first.
+/// The refusal hits the next allocation of any thread. So this test runs in a process of its own.
 #[test]
 fn a_device_without_memory_says_so_and_goes_on() {
     let Some(device) = gpu() else { return };

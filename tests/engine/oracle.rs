@@ -1,5 +1,5 @@
-//! A k-means straight from the contract, in big integers: slow, and nothing of it shared with the engine but the reference
-//! distance and the Philox block, which have tests of their own.
+//! A k-means written straight from the contract, in big integers. It is slow. It shares only two things with the engine: the
+//! reference distance and the Philox block. These have tests of their own.
 
 use num_bigint::{BigInt, Sign};
 use polars_kmeans::{Float, reference, rng};
@@ -40,7 +40,7 @@ fn round_ratio<T: Float>(numerator: &BigInt, denominator: &BigInt, exponent: i32
     if numerator.sign() == Sign::NoSign {
         return T::from_f64(0.0);
     }
-    // The binade of the quotient: 2^top <= |q| < 2^(top + 1), found by trying.
+    // The binade of the quotient, found by trying: 2^top <= |q| < 2^(top + 1).
     let scaled = |unit: i32| {
         let (up, down) = two_to(exponent - unit);
         (numerator * up, denominator * down)
@@ -63,7 +63,7 @@ fn round_ratio<T: Float>(numerator: &BigInt, denominator: &BigInt, exponent: i32
     T::from_f64(value)
 }
 
-/// The least p with `m <= 2^p`.
+/// The smallest p with `m <= 2^p`.
 fn exponent_above(m: f64) -> i32 {
     let (mantissa, exponent) = decode(m);
     let bits = mantissa.bits() as i32;
@@ -104,7 +104,7 @@ pub struct Answer<T> {
     pub centroids: Vec<Vec<T>>,
     pub sizes: Vec<u64>,
     pub inertia: f64,
-    /// Of each cluster.
+    /// The inertia of each cluster.
     pub inertias: Vec<f64>,
     /// The inertia without any rounding: the sum of w^ times the reference distances.
     pub true_inertia: Exact,
@@ -143,7 +143,7 @@ impl Exact {
         round_ratio(&self.integer, &BigInt::from(1), self.unit)
     }
 
-    /// Whether a float64 is this within 2^-40, relatively.
+    /// Whether a float64 is within a relative error of 2^-40 of this value.
     pub fn is_near(&self, value: f64) -> bool {
         let (mantissa, exponent) = decode(value);
         let unit = self.unit.min(exponent);
@@ -153,7 +153,7 @@ impl Exact {
     }
 }
 
-/// `a * b` as a float64 would be if its exponent had no limits: 53 bits.
+/// `a * b` rounded to 53 bits, as in a float64 whose exponent has no limits.
 fn product(a: f64, b: f64) -> Exact {
     let ((a, p), (b, q)) = (decode(a), decode(b));
     let exact = Exact::new(a * b, p + q);
@@ -161,7 +161,7 @@ fn product(a: f64, b: f64) -> Exact {
     Exact::new(divide_to_even(&exact.integer, &two_to(drop).0), exact.unit + drop)
 }
 
-/// A weight times a distance in units of `2^unit`: a positive one counts at least one.
+/// A weight times a distance, in units of `2^unit`. A positive product counts as at least one unit.
 fn integer(weight: f64, s: f64, unit: i32) -> BigInt {
     if weight > 0.0 && s > 0.0 {
         let term = product(weight, s);
@@ -172,7 +172,7 @@ fn integer(weight: f64, s: f64, unit: i32) -> BigInt {
     }
 }
 
-/// The sum of weights times distances of `count` rows in integers of `2^unit`, then of smaller units until it is precise.
+/// The sum of weights times distances of `count` rows, in integers of `2^unit`. The unit shrinks until the sum is precise.
 fn precise(terms: &[(f64, f64)], mut unit: i32, count: usize) -> Exact {
     loop {
         let total: BigInt = terms.iter().map(|(w, s)| integer(*w, *s, unit)).sum();
@@ -191,7 +191,7 @@ struct Facts {
     units: Vec<i32>,
     lows: Vec<f64>,
     highs: Vec<f64>,
-    /// Units of integer distances and of the shift; none if S is 0.
+    /// The units of integer distances and of the shift. `None` if S is 0.
     distance_unit: Option<(i32, i32)>,
     variance: f64,
 }
@@ -213,7 +213,7 @@ pub fn fit<T: Float>(task: &Task<T>) -> Result<Answer<T>, Failure> {
     Ok(best.unwrap())
 }
 
-/// Minus the inertia of the rows under these centroids, whose values count in the scale of distances.
+/// Minus the inertia of the rows under these centroids. The values of the centroids count in the scale of distances.
 pub fn score<T: Float>(task: &Task<T>, centroids: &[Vec<T>]) -> Result<f64, Failure> {
     let facts = learn(&Task { start: Start::Given(centroids.to_vec()), ..task.clone() })?;
     Ok(-precise(&facts.nearest(task, centroids), facts.base(), facts.positive()).to_f64())
@@ -265,7 +265,7 @@ fn learn<T: Float>(task: &Task<T>) -> Result<Facts, Failure> {
     }
     let s = reference::distance(&far_highs, &far_lows);
     let largest_weight = weights.iter().copied().fold(0.0, f64::max);
-    // The power of two at or above the product, its mantissas multiplied in float64.
+    // The exponent of the power of two at or above the product. The mantissas are multiplied in float64.
     let unit_for = |w: f64| {
         let (a, b) = (exponent_above(s), exponent_above(w));
         let scaled = |m: f64, e: i32| round_ratio::<f64>(&decode(m).0, &BigInt::from(1), decode(m).1 - e);
@@ -292,13 +292,13 @@ fn learn<T: Float>(task: &Task<T>) -> Result<Facts, Failure> {
 }
 
 impl Facts {
-    /// Each row's weight and reference distance to the nearest of some centroids.
+    /// Each row's weight, and its reference distance to the nearest of these centroids.
     fn nearest<T: Float>(&self, task: &Task<T>, centroids: &[Vec<T>]) -> Vec<(f64, f64)> {
         let nearest = |x: &Vec<T>| centroids.iter().map(|c| reference::distance(x, c)).fold(f64::INFINITY, f64::min);
         task.rows.iter().zip(&self.weights).map(|(x, w)| (*w, nearest(x))).collect()
     }
 
-    /// The unit of the first integers of a sum; any will do where all distances are 0.
+    /// The unit of the first integers of a sum. Any unit will do if all distances are 0.
     fn base(&self) -> i32 {
         self.distance_unit.map_or(0, |units| units.0)
     }
@@ -344,7 +344,7 @@ fn seed<T: Float>(task: &Task<T>, facts: &Facts, restart: u32) -> Result<Vec<Vec
         Start::PlusPlus => {
             let first = pick(&facts.integers, &below(draw(1, 0, 0), &facts.integers.iter().sum()));
             let mut centroids = vec![task.rows[first].clone()];
-            // The potential, by the unit of the one before.
+            // Each potential starts from the unit of the potential before.
             let rows = facts.positive();
             let potential = |centroids: &[Vec<T>], unit: i32| precise(&facts.nearest(task, centroids), unit, rows);
             let mut current = potential(&centroids, facts.base());

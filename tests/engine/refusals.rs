@@ -1,4 +1,4 @@
-//! Bad input gives its own error, which says what was expected and what was got.
+//! Bad input gives its own error. The error says what was expected and what was got.
 
 use polars_kmeans::{
     Chunk, Column, Device, ErrorKind, Features, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
@@ -52,7 +52,7 @@ fn devices_are_named_or_refused() {
     }
 }
 
-/// On a machine without a GPU, and on one with fewer than a hundred.
+/// This holds on a machine without a GPU, and on one with fewer than a hundred GPUs.
 #[test]
 fn a_device_that_is_not_there_is_refused_before_the_data() {
     let error = refused(&KMeans::new(2).device(Device::Cuda(Some(99))), &[1.0, f64::NAN], None);

@@ -1,4 +1,4 @@
-//! One hash of a fit, whatever the threads, the chunks, the layout, the instruction set or the parts.
+//! One hash of a fit for all numbers of threads, chunks, layouts, instruction sets and parts.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use polars_kmeans::{Chunk, Column, Features, Float, History, Init, KMeans, NullP
 
 use crate::data::{Random, columns, hash, on_gpu, rows};
 
-/// The golden cases: name, data, estimator. Changing a hash needs a major version.
+/// A golden case: name, data, estimator. A changed hash needs a new major version.
 struct Case {
     name: &'static str,
     kind: &'static str,
@@ -79,7 +79,7 @@ fn hashes_are_the_golden_ones() {
         let hashes = (fit(&case, &generate::<f32>(&case)), fit(&case, &generate::<f64>(&case)));
         writeln!(found, "{} {:016x} {:016x}", case.name, hashes.0, hashes.1).unwrap();
     }
-    // A test binary that was carried to another machine is told where its files are.
+    // If the test binary was moved to another machine, this variable says where its files are.
     let tests = std::env::var("POLARS_KMEANS_TESTS").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/tests").into());
     let path = format!("{tests}/golden/fits.txt");
     if std::env::var_os("WRITE_GOLDEN").is_some() {
@@ -88,7 +88,7 @@ fn hashes_are_the_golden_ones() {
     assert_eq!(found, std::fs::read_to_string(path).unwrap(), "case, hash of float32, hash of float64");
 }
 
-/// `values` cut at random places.
+/// `values` as a column that is cut at random places.
 fn chunked<'a, T: Copy>(values: &'a [T], random: &mut Random) -> Column<'a, T> {
     let mut cuts: Vec<usize> = (0..random.below(8)).map(|_| random.below(values.len() + 1)).collect();
     cuts.extend([0, values.len()]);
@@ -159,7 +159,8 @@ fn weights_of_one_are_no_weights() {
     }
 }
 
-/// Rows that are left out, by a null, a NaN, an infinity or a bad weight, leave no trace; rows of weight 0 only get labels.
+/// Rows that are left out (for a null, a NaN, an infinity or a bad weight) do not change the result. Rows of weight 0 only get
+/// labels.
 #[test]
 fn skipped_rows_leave_no_trace() {
     for case in cases().iter() {

@@ -1,4 +1,4 @@
-//! Every named strategy: the reference's labels, the bits of the CPU, and an error where a shape is beyond it.
+//! Every named strategy gives the reference's labels and the bits of the CPU. A shape that it does not support gives an error.
 
 use polars_kmeans::{
     Column, Device, Features, Fitted, Float, History, Init, KMeans, KMeansError, Restarts, Strategy, reference,
@@ -9,7 +9,8 @@ use crate::data::{Random, columns, gpu, hash, on_gpu, rounds, rows};
 /// Kind of data, shape (n, d, k), weights.
 type Case = (&'static str, [usize; 3], bool);
 
-/// A checker sees the first few. Ties, empties, tile and table edges, labels of one and two bytes, portions of features, weights of zero.
+/// Under a checker, only the first few run. The cases have ties, empty clusters, tile and table edges, labels of one and two
+/// bytes, portions of features, and weights of zero.
 const CASES: [Case; 24] = [
     ("blobs", [700, 2, 5], false),
     ("uniform", [257, 17, 33], true),
@@ -41,7 +42,7 @@ fn cases() -> impl Iterator<Item = (u64, Case)> {
     (0u64..).zip(CASES).take(rounds(CASES.len()))
 }
 
-/// All strategies; those of the papers alone for such a checker, which sees ours in other tests.
+/// All strategies. Under a checker, only those from papers: other tests run our own under it.
 fn strategies() -> impl Iterator<Item = Strategy> {
     let all = std::env::var_os("POLARS_KMEANS_GPU_ROUNDS").is_none();
     Strategy::ALL.iter().copied().filter(move |strategy| all || !strategy.source().starts_with("ours"))
@@ -67,7 +68,7 @@ fn check<T: Float>(seed: u64, (kind, [n, d, k], weighted): Case) {
     let weights: Option<Vec<f64>> =
         weighted.then(|| (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { 9.0 * random.unit() }).collect());
     let weights = weights.as_ref().map(|w| Column::from_slice(w));
-    // Some of the starting centroids are the same row: empty clusters, which take the farthest rows.
+    // Some starting centroids are the same row. This makes empty clusters, which take the farthest rows.
     let start = |random: &mut Random| -> Vec<f64> {
         let chosen = (0..k).map(|j| if j > 0 && random.below(9) == 0 { 0 } else { random.below(n) });
         chosen.flat_map(|i| x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>()).collect()
@@ -106,7 +107,7 @@ fn every_strategy_gives_the_same_bits_float64() {
     cases().for_each(|(seed, case)| check::<f64>(100 + seed, case));
 }
 
-/// So many rows that tables of a block fill up and are flushed on the way.
+/// There are so many rows that the tables of a block fill up and are flushed before the end.
 #[test]
 fn every_strategy_flushes_full_tables() {
     if gpu().is_none() || std::env::var_os("POLARS_KMEANS_GPU_ROUNDS").is_some() {

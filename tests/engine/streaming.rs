@@ -1,4 +1,4 @@
-//! Rows that pass through the GPU in chunks: the bits of rows that are all there, and of the CPU.
+//! Rows that stream through the GPU in chunks give the same bits as rows that are all on the GPU, and as the CPU.
 
 use polars_kmeans::backend::chunking::Chunking;
 use polars_kmeans::backend::cpu::InstructionSet;
@@ -14,7 +14,8 @@ fn shape<T: Float>(n: usize, d: usize, k: usize, weighted: bool) -> Shape {
     Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted }
 }
 
-/// Limits under which the rows stream, from the least that is enough, each with another number of chunks or of buffers.
+/// Memory limits under which the rows stream, from the smallest that is enough. Each gives another number of chunks or of
+/// buffers.
 fn limits(shape: Shape) -> Vec<Chunking> {
     let least = Chunking::new(shape, 0).expect_err("nothing fits in no memory");
     let resident = bytes_needed(shape);
@@ -32,7 +33,8 @@ fn limits(shape: Shape) -> Vec<Chunking> {
     all
 }
 
-/// Shapes by round: registers and tiles, one and two arrays of labels, labels of one and two bytes, sums with and without tables.
+/// The shape of a round: registers and tiles, one and two arrays of labels, labels of one and two bytes, sums with and without
+/// tables.
 fn shape_of(round: u64, random: &mut Random) -> [usize; 3] {
     let (d, k) = match round % 8 {
         0 => (1 + random.below(4), 1 + random.below(20)),
@@ -47,7 +49,7 @@ fn shape_of(round: u64, random: &mut Random) -> [usize; 3] {
     [k + 1_000 + random.below(if d > 30 { 5_000 } else { 16_000 }), d, k]
 }
 
-/// How many streamed fits were compared.
+/// Returns how many streamed fits were compared.
 fn check<T: Float>(round: u64) -> usize {
     let random = &mut Random(11_000 + round);
     let [n, d, k] = shape_of(round, random);
@@ -91,7 +93,7 @@ fn check<T: Float>(round: u64) -> usize {
     let on_cpu = brief(&estimator).map(|(hash, _)| hash);
     assert_eq!(brief(&on_gpu).map(|(hash, _)| hash), on_cpu);
     let all = limits(shape::<T>(n, d, k, weights.is_some()));
-    // The least, the most, and some between.
+    // The smallest limit, the largest, and some between.
     let some: Vec<_> = all.iter().step_by(1 + all.len() / 4).chain(all.last()).collect();
     for chunking in &some {
         let what =
@@ -235,7 +237,7 @@ fn too_little_memory_says_what_is_needed() {
         let text = "device_memory_limit: expected a positive number of bytes, or none for what is free, got 0";
         assert_eq!(error.to_string(), text);
     }
-    // What is small, and what stays on the CPU, is not asked.
+    // `Auto` keeps a small fit on the CPU, and then the limit does not matter.
     assert_eq!(fit(Device::Auto, 1).unwrap().choice.place, Place::Cpu);
     let Some(device) = gpu() else { return };
     let needed = Chunking::new(shape::<f32>(5_000, 4, 3, false), 0).unwrap_err();

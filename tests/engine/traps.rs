@@ -1,10 +1,10 @@
-//! Counterexamples that broke earlier drafts of the contract, each kept as a test.
+//! Counterexamples that broke earlier drafts of the contract. Each is kept as a test.
 
 use polars_kmeans::{Column, Features, Fitted, Float, Init, KMeans, KMeansError, reference};
 
 use crate::data::{Random, hash, on_gpu};
 
-/// A fit from given centroids, one iteration, its labels checked against the reference distance.
+/// A fit from the given centroids. Its labels are checked against the reference distance, and its bits against the GPU's.
 fn checked<T: Float>(rows: &[T], d: usize, centroids: &[f64], iterations: u32) -> Fitted<T> {
     let estimator = KMeans::new(centroids.len() / d).init(Init::Given(centroids.to_vec())).max_iter(iterations).tol(0.0);
     let features = Features::from_rows(rows, d).unwrap();
@@ -20,7 +20,8 @@ fn checked<T: Float>(rows: &[T], d: usize, centroids: &[f64], iterations: u32) -
     fitted
 }
 
-/// The labels that a model with exactly these centroids gives: each centroid is fitted to copies of itself, far from rounding.
+/// The labels that a model with exactly these centroids gives. Each centroid is fitted to one copy of itself, so it does not
+/// change.
 fn predicted<T: Float>(rows: &[T], d: usize, centroids: &[T]) -> Vec<u32> {
     let k = centroids.len() / d;
     let given = centroids.iter().map(|c| c.to_f64()).collect();
@@ -45,7 +46,7 @@ fn a_third_centroid_of_large_norm() {
     centroids.extend(vec![-near; d]);
     centroids.extend(vec![2.0 * x * (1.0 - 2f32.powi(-13)); d]);
     predicted(&vec![x; d], d, &centroids);
-    // On the CPU the same happens at float32's precision: the midpoint of 0 and a large centroid.
+    // On the CPU the same can happen at the precision of float32: at the midpoint between 0 and a large centroid.
     for step in 0..200 {
         let far = 2.0 * x * (1.0 - step as f32 * 2f32.powi(-23));
         let mut centroids = vec![0.0f32; d];
@@ -112,7 +113,7 @@ fn magnitudes_out_of_range_are_refused() {
     let start = Init::Given(vec![1.0, 1e200]);
     let error = KMeans::new(2).init(start).fit_features(&Features::from_columns([&x[..]]).unwrap(), None).unwrap_err();
     assert!(matches!(error, KMeansError::MagnitudeOutOfRange { .. }), "{error}");
-    // predict takes any finite value.
+    // `predict` takes any finite value.
     let fitted = KMeans::new(2).fit_features(&Features::from_columns([&x[..]]).unwrap(), None).unwrap();
     for x in [1e-320, 1e300, -1e300, f64::MAX] {
         let label = fitted.model.predict(&Features::from_columns([&[x][..]]).unwrap()).unwrap();
@@ -124,7 +125,8 @@ fn magnitudes_out_of_range_are_refused() {
 fn small_values_beside_a_huge_one() {
     let x: Vec<f64> = (0..100).map(|i| if i % 2 == 0 { 1e9 } else { 1e-7 }).collect();
     let fitted = checked(&x, 1, &[1e9, 0.0], 10);
-    // 2^-53 of the largest: for float64 too small to be its own mean, but within half a quantum (2^-61) of it.
+    // The small value is about 2^-53 of the largest. Float64 sums would lose it, but here the mean is within half a quantum
+    // (2^-61).
     assert_eq!(fitted.model.centroids()[0], 1e9);
     assert!((fitted.model.centroids()[1] - 1e-7).abs() <= 2f64.powi(-61));
     let x: Vec<f32> = x.iter().map(|x| *x as f32).collect();
@@ -135,7 +137,7 @@ fn small_values_beside_a_huge_one() {
 #[test]
 fn a_cluster_of_tiny_weight_keeps_its_mean() {
     for value in [7.0, 0.7] {
-        // One such weight in 1,000 is accepted.
+        // One such weight among 1,000 is accepted.
         let mut x = vec![1.0f64, 1.5, value, 1.25];
         x.extend(vec![1.1; 996]);
         let mut weights = vec![1.0; 1_000];
@@ -172,14 +174,14 @@ fn the_callers_rounding_mode_does_not_matter() {
     let expected = fit();
     let mut saved = 0u32;
     let odd = 0xFFC0u32; // flush to zero, denormals are zero, round towards zero
-    // SAFETY: stores and loads MXCSR from the 4 bytes of a variable; every exception stays masked.
+    // SAFETY: stores and loads MXCSR through the 4 bytes of a variable. Every exception stays masked.
     unsafe {
         std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut saved, options(nostack));
         std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const odd, options(nostack));
     }
     let found = fit();
     let mut after = 0u32;
-    // SAFETY: as above.
+    // SAFETY: as above. The setting that it loads is the one that was there before.
     unsafe {
         std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut after, options(nostack));
         std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const saved, options(nostack));
@@ -190,7 +192,8 @@ fn the_callers_rounding_mode_does_not_matter() {
     assert_eq!(found.model.inertia(), expected.model.inertia());
 }
 
-/// A float32 difference of a centroid and the centre overflows; beside such a copy its score would be plus infinity.
+/// In float32, the difference of a centroid and the centre overflows. Next to copies of such a centroid, the score would be
+/// plus infinity.
 #[test]
 fn a_centroid_that_overflows_when_centred() {
     let d = 9;
@@ -204,7 +207,8 @@ fn a_centroid_that_overflows_when_centred() {
     }
 }
 
-/// Rows within rounding of the bisector of two centroids, among others: what a bound that is a little too tight gets wrong.
+/// Checks rows that lie within rounding of the bisector of two centroids, and others. Here a bound that is slightly too small
+/// gives wrong labels.
 fn bisectors<T: Float>(d: usize, spread: f64, random: &mut Random) {
     let k = 12;
     let centre: Vec<f64> = (0..d).map(|_| spread * random.normal()).collect();
@@ -215,7 +219,7 @@ fn bisectors<T: Float>(d: usize, spread: f64, random: &mut Random) {
     for case in 0..400 {
         let (a, b) = (1 + case % (k - 1), 1 + random.below(k - 1));
         let off = random.normal() * 2f64.powi(-(random.below(45) as i32));
-        // Along the bisector the distance to both grows; the scores' errors grow with it.
+        // Further out along the bisector, the distances to both centroids grow, and so do the errors of the scores.
         let along: Vec<f64> = (0..d).map(|_| random.normal() * spread * random.unit()).collect();
         let between: Vec<f64> = (0..d).map(|f| at(b, f) - at(a, f)).collect();
         let square: f64 = between.iter().map(|v| v * v).sum::<f64>().max(1e-300);
@@ -236,7 +240,8 @@ fn rows_on_bisectors() {
     }
 }
 
-/// Far rows between near centroids: the rounding of the reference distance itself decides, and the bound must know.
+/// Rows far from centroids that are close together. The rounding of the reference distance itself decides, and the bound must
+/// include it.
 #[test]
 fn rows_whose_reference_distances_are_rounding() {
     let random = &mut Random(23);

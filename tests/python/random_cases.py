@@ -1,4 +1,4 @@
-"""What test_random_frames.py draws: frames and parameters of every kind, with what they are to the library: numbers."""
+"""Draws frames and parameters of every kind for test_random_frames.py, with the numbers that they mean."""
 
 import math
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ RANGES: dict[Any, tuple[int, int]] = {
         for dtype, bits in ((pl.UInt8, 8), (pl.UInt16, 16), (pl.UInt32, 32), (pl.UInt64, 64), (pl.UInt128, 128))
     },
 }
-# Values that hurt: denormals, the ends of what is accepted, ties made by rounding.
+# Values that have caused errors: denormals, the ends of the accepted range, ties made by rounding.
 TINY = {
     pl.Float16: [6e-8, 6.1e-5],
     pl.Float32: [2.0**-149, 3e-39, 2.0**-126, 1e-30],
@@ -49,14 +49,14 @@ NOT_NUMBERS: list[tuple[str, Any]] = [
 
 @dataclass
 class Case:
-    """A frame, parameters, and what they are to the library: numbers."""
+    """A frame, parameters, and the numbers that the library must read from them."""
 
     frame: pl.DataFrame
     features: list[str]
     options: dict[str, Any]
-    # Families of the refusals that the columns themselves call for.
+    # The families of errors that the columns alone must give.
     refused: set[str] = field(default_factory=set)
-    # One a row: its features as float64, None for null; None for a null row.
+    # One entry per row: its features as float64, with None for null. The entry is None for a null row.
     rows: list[Any] = field(default_factory=list)
     d: int = 0
     wide: bool = False
@@ -83,7 +83,7 @@ class Case:
 
 
 def values(draw: Any, n: int, dtype: Any, *, dirty: bool, extreme: bool) -> list[Any]:
-    """Values of a column: few different ones, as ties and duplicates need; or many."""
+    """Values of a column: a few different ones, to get ties and duplicates, or many."""
     if dtype == pl.Boolean:
         palette: list[Any] = [False, True]
     elif dtype in RANGES:
@@ -128,14 +128,14 @@ def floats(series: pl.Series) -> list[float | None]:
 
 
 def in_chunks(draw: Any, series: pl.Series) -> pl.Series:
-    """Cut a column at random places, also into nothing."""
+    """Cut a column at random places. Some pieces are empty."""
     cuts = sorted(draw(st.lists(st.integers(0, len(series)), max_size=3)))
     pieces = [series.slice(a, b - a) for a, b in zip([0, *cuts], [*cuts, len(series)], strict=True)]
     return pl.concat(pieces, rechunk=False)
 
 
 def starting_centroids(draw: Any, case: Case, k: int) -> Any:
-    """Starting centroids of any form; sometimes of the wrong shape."""
+    """Starting centroids in any form. Sometimes they have the wrong shape."""
     names, d = case.features, case.d
     finite = [case.rows[i] for i in range(len(case.rows)) if case.is_finite(i)]
     places = draw(st.binary(min_size=k, max_size=k))

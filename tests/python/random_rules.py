@@ -1,6 +1,6 @@
-"""What must happen to a drawn case, decided from its values and parameters alone, and the reference distance.
+"""The required outcome of a drawn case, from its values and parameters alone. Also the reference distance.
 
-Distances are float64, in feature order, each step rounded as a fused multiply-add rounds.
+Distances are float64, summed in the order of the features. Each step is rounded as a fused multiply-add is rounded.
 """
 
 import math
@@ -18,7 +18,7 @@ def mul_add(t: float, s: float) -> float:
     if s == 0.0:
         return p
     if 2.0**-480 < abs(t) < 2.0**500 and s < 2.0**1000:
-        # The rest of the product is a float too (Dekker 1971), and fsum rounds the sum of floats once.
+        # The error of the rounded product is a float too (Dekker 1971), and fsum rounds a sum of floats once.
         high = t * 134217729.0
         high -= high - t
         low = t - high
@@ -39,7 +39,7 @@ def squared(x: list[float], c: list[float]) -> float:
 
 
 def weight_hat(w: float, largest: float) -> float:
-    """Return a weight rounded to 53 bits below the power of two at or above the largest; a positive one stays so."""
+    """Round a weight to 53 bits below the power of two at or above the largest. A positive weight stays positive."""
     if w <= 0.0:
         return 0.0
     mantissa, exponent = math.frexp(largest)
@@ -50,7 +50,7 @@ def weight_hat(w: float, largest: float) -> float:
 
 @dataclass
 class Verdict:
-    """What must happen: refusal by one of these families, or nulls, or an answer."""
+    """The required outcome: an error of one of these families, or nulls, or an answer."""
 
     families: set[str]
     nulls: bool
@@ -62,7 +62,7 @@ def verdict(case: Case) -> Verdict:
     k, too_few = options["k"], options["too_few"]
     families = set(case.refused)
     if families:
-        # Faults of the values may be met first.
+        # The library may find an error in the values first.
         families |= {"InvalidParameterError", "InvalidDataError", "TooFewRowsError"}
         return Verdict(families, too_few == "null", False)
     kept = case.kept()
@@ -71,7 +71,7 @@ def verdict(case: Case) -> Verdict:
     w = [1.0] * len(case.rows) if case.weights is None else case.weights
     if any(w[i] < 0.0 for i in kept):
         families.add("InvalidDataError")
-    # A row that is left out by its features alone may have any weight.
+    # A row that is left out because of its features may have any weight.
     largest_weight = max((w[i] for i in kept), default=0.0)
     positive = [i for i in kept if w[i] > 0.0]
     few: set[str] = set()

@@ -1,4 +1,4 @@
-"""Agreement with scikit-learn, in float64, and seeding that is as good."""
+"""Agreement with scikit-learn in float64, and seeding of equal quality."""
 
 import zipfile
 from importlib.util import find_spec
@@ -32,7 +32,7 @@ def frame(x: np.ndarray) -> tuple[pl.DataFrame, list[str]]:
 
 
 def not_its_own_argmin(x: np.ndarray, start: np.ndarray, limit: int) -> bool:
-    """Whether scikit-learn's first label that differs from the exact one is not the nearest of its own centroids."""
+    """Whether some iteration of scikit-learn gives a row a label that is not the nearest of its own centroids."""
     centroids = start
     for _ in range(limit):
         theirs = KMeans(len(start), init=centroids, n_init=1, max_iter=1, tol=0).fit(x)

@@ -1,6 +1,6 @@
-"""What bad input is answered with. The cases make docs/bad-input.md, and hold it to what the package does.
+"""The answers to bad input. The cases make docs/bad-input.md, and check that the package does what it says.
 
-WRITE_GOLDEN=1 writes the document anew.
+WRITE_GOLDEN=1 writes the document again.
 """
 
 import json
@@ -79,7 +79,7 @@ def truncated(path: Path) -> None:
 
 
 def rewritten(**changes: Any) -> Callable[[Path], None]:
-    """Write a model with Polars, with other metadata."""
+    """Write a model with Polars, with different metadata."""
 
     def write(path: Path) -> None:
         fitted().save(path)
@@ -90,14 +90,14 @@ def rewritten(**changes: Any) -> Callable[[Path], None]:
 
 
 def altered(path: Path) -> None:
-    """Write a model with another centroid."""
+    """Write a model with a changed centroid."""
     fitted().save(path)
     content = path.read_bytes()
     path.write_bytes(content.replace(np.float64(5.05).tobytes(), np.float64(5.5).tobytes()))
 
 
 def asking(old: str, new: str) -> Callable[[Path], None]:
-    """Write a model with something else in its metadata, at the same length."""
+    """Write a model with a changed text of the same length in its metadata."""
 
     def write(path: Path) -> None:
         fitted().save(path)
@@ -301,7 +301,7 @@ CASES = [case for section in SECTIONS.values() for case in section]
 
 
 def answer(call: Callable[[], Any]) -> tuple[type[BaseException], str]:
-    """Return the exception that a call raises, and its message without what differs from run to run."""
+    """Return the exception that a call raises, and its message without the parts that change from run to run."""
     try:
         with pk.typed_errors():
             call()

@@ -1,6 +1,6 @@
-"""Choosing a device: on a machine without a GPU, and on one with fewer than a hundred.
+"""Choosing a device. The tests pass on a machine without a GPU, and on one with fewer than a hundred GPUs.
 
-With POLARS_KMEANS_DEMAND_GPU in the environment, tests that need a GPU fail where there is none.
+If POLARS_KMEANS_DEMAND_GPU is set in the environment, tests that need a GPU fail when there is none.
 """
 
 import os
@@ -159,7 +159,7 @@ def test_too_few_rows_are_still_no_model() -> None:
 
 
 def answers(model: pk.KMeansModel, frame: pl.DataFrame, device: str) -> tuple[pl.DataFrame, float]:
-    """Everything that a model says of a frame."""
+    """All results of a model for a frame."""
     exprs = [
         model.predict(device=device),
         model.predict(output="struct", device=device).alias("struct"),
@@ -171,7 +171,7 @@ def answers(model: pk.KMeansModel, frame: pl.DataFrame, device: str) -> tuple[pl
 
 
 def holes(rows: int, features: int, dtype: type[pl.DataType]) -> pl.DataFrame:
-    """Rows some of which have nulls, NaNs or infinities."""
+    """Rows, of which some have nulls, NaNs or infinities."""
     values = {f"x{f}": [float((i * (f + 3) + i * i) % 1009) for i in range(rows)] for f in range(features)}
     for f, hole in enumerate((None, float("nan"), float("inf"))):
         column: list[Any] = values[f"x{f % features}"]

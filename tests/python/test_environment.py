@@ -1,4 +1,4 @@
-"""However a host program rounds, and whether it keeps subnormals, the bits are the same."""
+"""The host program may round in any way, and may flush subnormals: the bits are the same."""
 
 import os
 import platform

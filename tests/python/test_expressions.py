@@ -1,4 +1,4 @@
-"""The expression and the estimator, as a Polars user meets them."""
+"""The expressions and the estimator, as a Polars user calls them."""
 
 import json
 import pickle
@@ -178,7 +178,7 @@ def test_starting_centroids_are_matched_by_name_and_checked(df: pl.DataFrame) ->
 
 
 def test_a_model_of_expressions_asks_for_columns(df: pl.DataFrame, tmp_path: Path) -> None:
-    """Polars names `(x - mean) / std` "x": a model may not take the column x for it."""
+    """Polars names `(x - mean) / std` "x". A model that was fitted to it must not use the column x instead."""
     scaled = [(pl.col(c) - pl.col(c).mean()) / pl.col(c).std() for c in ("x", "y")]
     model = pk.KMeans(k=3).fit(df, scaled)
     labels = df.select(pk.kmeans(*scaled, k=3))

@@ -1,4 +1,4 @@
-"""One fit per group is what separate fits give, bit for bit."""
+"""One fit per group gives the same bits as separate fits."""
 
 import numpy as np
 import polars as pl
@@ -54,7 +54,7 @@ def test_engines(df: pl.DataFrame, engine: str) -> None:
 
 
 def test_centroids_of_rows(df: pl.DataFrame) -> None:
-    """Array columns stay Array, List columns List; the bits are those of the columns."""
+    """Array columns stay Array and List columns stay List. The bits are the same as for separate columns."""
     rows = df.select("g", array=pl.concat_arr("x", "y").cast(pl.Array(pl.Float32, 2)), list=pl.concat_list("x", "y"))
     for name, dtype in {"array": pl.Array(pl.Float32, 2), "list": pl.List(pl.Float64)}.items():
         expr = pk.centroids(name, k=2, seed=1)

@@ -1,8 +1,8 @@
-"""A fit on the CPU keeps to a fraction of the data's memory: no row-major copy of the columns.
+"""A fit on the CPU needs only a fraction of the data's memory: it makes no row-major copy of the columns.
 
-Without memory it says so, and the process goes on.
+If there is not enough memory, the fit gives an error that says so, and the process goes on.
 
-What a driver and its context take is not the fit's; `benches/gpu.py --reports memory` looks at fits on a GPU.
+The memory of the CUDA driver and its context does not count. `benches/gpu.py --reports memory` measures fits on a GPU.
 """
 
 import os
@@ -39,8 +39,8 @@ def test_a_fit_raises_memory_by_at_most_35_percent() -> None:
     assert max(model, expression) <= 0.35
 
 
-# Limits of the address space, from one that is enough for little to one that is enough for all. What does not fit must
-# be an error, after which a small fit works; a process that ends has no last line.
+# Limits of the address space, from one that is enough for little to one that is enough for everything. A fit that does
+# not fit must give an error, and a small fit must work after it. If the process ends early, the last line is missing.
 LIMITED = """
 import resource, sys
 import numpy as np, polars as pl, polars_kmeans as pk
@@ -102,7 +102,7 @@ print("done")
 @pytest.mark.parametrize("shape", [(4_000_000, 2, 3), (20_000, 64, 10_000), (64, 100_000, 3)])
 def test_without_memory_there_is_an_error_and_the_process_goes_on(shape: tuple[int, int, int]) -> None:
     program = LIMITED.replace("SHAPE", repr(shape))
-    # What an allocator keeps, or has reserved, would hide a limit.
+    # Memory that the allocator keeps or has reserved would hide a limit.
     environment = os.environ | {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     print(run.stdout)

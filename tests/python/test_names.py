@@ -1,4 +1,4 @@
-"""Names are taken as they are: `*`, `^...$` and NULs too. Patterns are for `pl.col` and selectors."""
+"""A name stands for the column of exactly that name, even `*`, `^...$` or one with a NUL. `pl.col` takes patterns."""
 
 import pickle
 from pathlib import Path
@@ -10,7 +10,7 @@ from polars.exceptions import ColumnNotFoundError
 
 import polars_kmeans as pk
 
-# A pattern that finds other columns, as a column; the columns that it finds; the pattern for all of them.
+# Some columns have patterns as their names. There are also the columns that these patterns match.
 DF = pl.DataFrame(
     {
         "^b.*$": [0.0, 0.1, 5.0, 5.1, 9.0, 9.3],
@@ -143,7 +143,7 @@ def test_a_nul_beside_the_features_does_not_matter() -> None:
 
 
 def test_selectors_keep_the_names_that_they_find() -> None:
-    """What looks for NULs in a query must not touch any other name, nor what an expression calls its columns."""
+    """The handling of NULs in a query must not change any other name, nor the names that an expression gives."""
     df = pl.DataFrame({"x": [0.0, 1.0, 5.0], "y\\0": [1.0, 2.0, 9.0], "\N{BALLOT BOX}": [1.0, 1.0, 0.0]})
     assert pk.KMeans(2).fit(df, cs.all()).feature_names == df.columns
     assert pk.KMeans(2).fit(df, cs.all().name.suffix("_s")).feature_names == [f"{name}_s" for name in df.columns]

@@ -1,4 +1,4 @@
-"""Children that are forked after queries were run: a typed error, not a wait without an end."""
+"""A child that was forked after queries were run gets a typed error and does not wait forever."""
 
 import os
 import subprocess

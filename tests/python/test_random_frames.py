@@ -1,8 +1,10 @@
-"""Random frames and parameters through the public API: refused as the documentation says, or answered rightly.
+"""Random frames and parameters through the public API: each is refused as documented, or the answer is right.
 
-random_cases.py draws a case, random_rules.py says what must happen to it; here the library is called and held to that.
+random_cases.py draws a case, and random_rules.py computes its required outcome. This module calls the library and
+compares.
 
-By default 300 frames, always the same; RANDOM_FRAMES=10000 takes so many others, and --hypothesis-seed says which.
+By default, it takes 300 frames that are always the same. RANDOM_FRAMES=10000 takes that many other frames, and
+--hypothesis-seed chooses which.
 """
 
 import math
@@ -106,7 +108,7 @@ def check_answer(case: Case, model: pk.KMeansModel, labels: pl.Series) -> None:
         want = [math.sqrt(squared(case.rows[i], centroid)) for centroid in c] if case.is_finite(i) else None
         assert row == want, f"transform, row {i}"
 
-    # Inertia and score: as fixed-point sums, to within a quantum a row.
+    # Inertia and score are fixed-point sums, so they may differ by one quantum per row.
     largest = max(w[i] for i in kept)
     hats = {i: weight_hat(w[i], largest) for i in positive}
     parts = [(got[i], hats[i] * squared(case.rows[i], c[got[i]])) for i in positive]
@@ -151,7 +153,7 @@ def facts(model: pk.KMeansModel | None) -> Any:
 
 
 def check_groups(case: Case, expr: pl.Expr) -> None:
-    """One fit a group, as if the groups were frames of their own."""
+    """One fit per group gives the same as if each group were a frame of its own."""
     frame = case.frame.with_columns(pl.Series("group", [i % case.groups for i in range(case.frame.height)]))
     parts = [frame.filter(group=group) for group in range(min(case.groups, frame.height))]
     alone = [attempt(lambda part=part: part.select(expr).to_series()) for part in parts]
@@ -180,7 +182,7 @@ def test_random_frames(case: Case) -> None:
     frame, options, expected = case.frame, case.options, verdict(case)
     early, expr = attempt(lambda: pk.kmeans(*case.features, **options, output=case.output))
     if early is not None:
-        # Before the query: also by the others, or in theirs.
+        # Refused before the query runs. The other entry points must refuse it too, at once or in their query.
         assert early in expected.families, f"{early} ({expr}) instead of {expected}"
         fit = attempt(lambda: pk.KMeans(**options).fit(frame, case.features))
         for name, what in (attempt(lambda: pk.centroids(*case.features, **options)), fit):
@@ -193,14 +195,14 @@ def test_random_frames(case: Case) -> None:
     listed = attempt(lambda: frame.select(pk.centroids(*case.features, **options)).to_series())
     if case.groups and not case.refused and frame.height:
         check_groups(case, expr)
-    # Of several faults, each of them may meet another one first.
+    # If there are several errors, each entry point may find another one first.
     for who, (name, what) in {"kmeans": (family, labels), "fit": (refused, model), "centroids": listed}.items():
         assert name is None or name in expected.families, f"{who}: {name} ({what}) instead of {expected}"
         if frame.is_empty() and who != "kmeans":
             continue
         assert (name is None) == (family is None), f"kmeans: {family} ({labels}), {who}: {name} ({what})"
     if frame.is_empty() and family is None:
-        # No rows have no labels, whatever a fit of no rows would say.
+        # A frame without rows gives no labels, even where a fit of no rows is refused.
         assert refused is not None or model is None
         assert again[1].equals(labels) and len(labels) == 0 and listed[1].to_list() == [None]
         return
@@ -221,7 +223,7 @@ def test_random_frames(case: Case) -> None:
     assert facts(pk.KMeans(**options).fit(frame.lazy(), case.features)) == facts(model)
     assert facts(pk.KMeans(**options).fit(frame.rechunk(), case.features)) == facts(model), "chunks matter"
 
-    # Rows that are left out leave no trace; nor do rows of weight zero, nor weights of one.
+    # Rows that are left out do not change the model. Neither do rows of weight zero, nor weights that are all one.
     kept = case.kept()
     if len(kept) < frame.height:
         clean = frame[kept]

@@ -35,7 +35,7 @@ def test_null_rows_of_sliced_and_chunked_arrays(engine: str) -> None:
 
 
 def test_decimals_are_rounded_once() -> None:
-    """As Python rounds them, in columns, Arrays and Lists; Polars' own cast rounds twice."""
+    """Decimals are rounded as in Python, in columns, Arrays and Lists. Polars' own cast rounds twice."""
     texts = ["1.23456789012345678901", "-7.00000000000000000001", "0.10000000000000000001", "12345678.9"]
     column = pl.DataFrame({"x": pl.Series([Decimal(text) for text in texts], dtype=pl.Decimal(38, 20))})
     lists = column.select(pl.col("x").implode().over(pl.int_range(pl.len())))
@@ -62,7 +62,7 @@ def test_a_row_without_an_answer_is_a_null_struct(engine: str) -> None:
         assert out.drop_nulls("kmeans").height == 60
         fields = out.unnest("kmeans").select("label", "distance", "second_distance")
         assert fields.null_count().row(0) == (40, 40, 40)
-    # One cluster has no second distance; its rows have an answer all the same.
+    # With one cluster there is no second distance. The rows still have an answer.
     one = df.select(pk.KMeans(1, null_policy="skip").fit(df, "x").predict(output="struct"))["kmeans"]
     assert one.null_count() == 40 and one.struct.field("second_distance").null_count() == 100
     all_null = df.select(pl.lit(None, pl.Float64).alias("x")).select(model.predict(output="struct"))["kmeans"]
@@ -109,7 +109,7 @@ def test_starting_centroids_of_lists_have_their_shape() -> None:
     for bad in ([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [[1.0] * 6], [[1.0]] * 6):
         with pytest.raises(pk.InvalidParameterError, match="starting centroids"):
             pk.KMeans(2, init=bad).fit(df, "e")
-    # What is not asked for may be anything.
+    # Columns that the fit does not ask for may hold anything.
     extra = pl.DataFrame({"x": [1.0, 2.0], "ragged": [[1.0, 2.0], [1.0]], "s": ["a", "b"]})
     assert pk.KMeans(2, init=extra).fit(pl.DataFrame({"x": [0.0, 1.0, 5.0]}), "x").n_clusters == 2
 

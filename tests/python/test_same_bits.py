@@ -1,4 +1,4 @@
-"""One hash of a fit, whatever the engine, the chunks or the threads."""
+"""One hash of a fit for all Polars engines, chunks and numbers of threads."""
 
 import hashlib
 import itertools
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "python.txt"
 
 
 def data(dtype: pl.DataType) -> pl.DataFrame:
-    """Integers mixed by arithmetic that no library version changes."""
+    """Integers mixed by arithmetic that is the same in every library version."""
     i = np.arange(30_000, dtype=np.uint64)
     columns = {}
     for f, name in enumerate(["x", "y", "z"]):
@@ -85,7 +85,7 @@ def test_engines_and_chunks(dtype: type[pl.DataType], weight: str | None) -> Non
 
 @pytest.mark.parametrize(("dtype", "weight"), CASES)
 def test_ways_in(dtype: type[pl.DataType], weight: str | None, tmp_path: Path) -> None:
-    """Array and List columns, groups, and a model from a file; tests/ways.rs does the same in Rust."""
+    """Array and List columns, groups, and a model from a file. tests/ways.rs checks the same hash in Rust."""
     df = data(dtype())
     expected = one(df, weight)
     options = {"k": 9, "seed": 5, "weight": weight}

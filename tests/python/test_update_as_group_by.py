@@ -1,4 +1,4 @@
-"""The update step as a plain Polars group-by over quantised columns gives the engine's centroids, bit for bit."""
+"""The update step as a Polars group-by over quantised columns gives the engine's centroids, bit for bit."""
 
 import math
 from fractions import Fraction
@@ -11,7 +11,7 @@ import polars_kmeans as pk
 
 
 def quantised(column: pl.Series) -> tuple[pl.Series, int]:
-    """Whole multiples of 2^exponent, and the exponent: the contract's quanta, in Polars' own arithmetic."""
+    """The contract's quanta, in Polars' own arithmetic: whole multiples of 2^exponent, and the exponent."""
     two_limbs = column.dtype == pl.Float64
     bits = 90 if two_limbs else 50
     fraction, exponent = math.frexp(column.abs().max())  # type: ignore[arg-type]
@@ -25,7 +25,7 @@ def quantised(column: pl.Series) -> tuple[pl.Series, int]:
 
 
 def nearest(quotient: Fraction, dtype: type) -> float:
-    """The quotient, rounded once, ties to even."""
+    """The quotient, rounded once to nearest, ties to even."""
     guess = dtype(float(quotient))
     near = [guess, np.nextafter(guess, dtype(-np.inf)), np.nextafter(guess, dtype(np.inf))]
     distance = min(abs(Fraction(float(v)) - quotient) for v in near)

@@ -1,11 +1,12 @@
-//! What a file's checksum is of: all that the file says, and nothing of how Parquet writes it down.
+//! The checksum of a file. It covers all that the file says about the model, but not how Parquet encodes it.
 //!
-//! The hash (xxh3, 128 bits, as 32 hexadecimal digits) goes over, integers as 8 bytes, little-endian:
+//! The hash is xxh3 with 128 bits, written as 32 hexadecimal digits. Its input is the following list. Integers are 8 bytes,
+//! little-endian.
 //!
 //! ```text
-//! bytes of the header, the header as it stands in the metadata
-//! 0 for columns of numbers or 1 for one of lists; bytes of a centroid's number, 4 or 8; k; d
-//! columns of features; of each: bytes of its name, its name
+//! length of the header in bytes, the header as it stands in the metadata
+//! 0 if the features are columns of numbers, 1 if they are one column of lists; bytes per centroid value, 4 or 8; k; d
+//! number of feature columns; for each: length of its name in bytes, its name
 //! sizes; bits of the clusters' inertias; bits of the centroids, row by row: 4 or 8 bytes each
 //! ```
 
@@ -13,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::super::{AnyModel, FeatureLayout, KMeansModel, Model};
 
-/// The checksum of a model whose header is this text.
+/// The checksum of a model with this header text.
 pub fn checksum(header: &str, model: &KMeansModel) -> String {
     let mut hash = Hash(Xxh3::new());
     hash.text(header);

@@ -1,4 +1,4 @@
-//! A model's file on the disk: opened only if it is a file, replaced only as a whole.
+//! The file of a model on the disk. Only regular files are opened, and a file is only replaced as a whole.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom, Write};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::read::Input;
 
-/// Links that are followed until one of them must be going round in circles.
+/// The most links that are followed. A longer chain is taken for a cycle.
 const MAX_LINKS: usize = 40;
 
 impl Input for File {
@@ -31,10 +31,10 @@ impl Input for File {
     }
 }
 
-/// Opens a regular file. A pipe would wait for its other end.
+/// Opens a regular file. Opening a pipe could wait forever for its other end.
 pub fn open(path: &Path) -> Result<File> {
     check_kind(&std::fs::metadata(path)?)?;
-    // What is there now may be something else.
+    // The path may lead to something else by now. So the opened file is checked again.
     let file = without_waiting().read(true).open(path)?;
     check_kind(&file.metadata()?)?;
     Ok(file)
@@ -56,9 +56,9 @@ fn check_kind(metadata: &Metadata) -> Result<()> {
     }
 }
 
-/// Puts a whole new file in the place of an old one, whose permissions it keeps; links are followed, to where there is nothing yet
-/// too. A file that may not be written is left alone: one whose mode lets nobody write it, whoever asks, and one that this process
-/// cannot open for writing.
+/// Replaces a file by a new one with these bytes, or creates it. The new file keeps the permissions of the old one. Links are
+/// followed, also a link to a path where nothing exists yet. Two kinds of file are left alone: a file whose mode lets nobody
+/// write (root cannot replace it either), and a file that this process cannot open for writing.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let path = &target(path)?;
     let old = match std::fs::metadata(path) {
@@ -76,7 +76,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
-    // As for any new file, the process's mask decides who may read it.
+    // The umask of the process decides who may read the file, as for any new file.
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.prefix(".polars-kmeans-").tempfile_in(folder)?;
     if let Some(old) = old {
@@ -87,7 +87,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Where a path leads, be there something or not.
+/// The path at the end of a chain of links, whether it exists or not.
 fn target(path: &Path) -> Result<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_LINKS {
@@ -99,7 +99,7 @@ fn target(path: &Path) -> Result<PathBuf> {
         if !is_link {
             return Ok(path);
         }
-        // A link's path begins where the link is.
+        // The target of a link is relative to the folder of the link.
         let to = std::fs::read_link(&path)?;
         path.pop();
         path.push(to);

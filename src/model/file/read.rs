@@ -1,12 +1,12 @@
-//! Reading a model: the footer first, then what it describes, and no more memory than that is worth.
+//! Reads a model. The footer comes first, then the parts that it describes. Memory use is limited to what was checked before.
 //!
 //! ```text
-//! the ends            a Parquet file, whole
-//! the footer          read only as far as it is sound; then the Parquet reader's
-//! header, columns     what model there should be: k centroids of d features, and so how many bytes they take
-//! clusters            their numbers, looked at in passing: whoever claims k of them has written k numbers
-//! the columns         read, and looked at: plain pages of so many values; then the Parquet reader's
-//! the checksum        of all that was read
+//! the ends            check that the file is a whole Parquet file
+//! the footer          read as far as it is sound; then the Parquet reader decodes it
+//! header, columns     give k centroids of d features, and so the number of bytes of the columns
+//! clusters            checked without keeping them: a file that claims k clusters must hold k numbers
+//! the columns         read, and checked for plain pages with the right number of values; then the Parquet reader decodes them
+//! the checksum        compared with that of the model
 //! ```
 
 use std::io::Read;
@@ -31,12 +31,12 @@ use crate::error::{KMeansError, Result};
 use crate::memory;
 use crate::parallel::FloatEnvironment;
 
-/// Where a file's bytes come from.
+/// A source of a file's bytes.
 pub trait Input {
     fn len(&self) -> std::io::Result<u64>;
-    /// The bytes from `start` on.
+    /// The bytes from `start` to the end.
     fn reader(&self, start: u64) -> std::io::Result<impl Read>;
-    /// So many bytes.
+    /// `len` bytes from `start` on.
     fn bytes(&self, start: u64, len: usize) -> std::io::Result<Bytes>;
 }
 
@@ -56,7 +56,7 @@ impl Input for Bytes {
     }
 }
 
-/// Why there is no model: the file cannot be read, or what it holds is none.
+/// Why there is no model: the file cannot be read, or its content is not a model.
 pub enum Refusal {
     File(std::io::Error),
     Model(KMeansError),
@@ -75,13 +75,13 @@ impl From<KMeansError> for Refusal {
 }
 
 impl Refusal {
-    /// The error, of a file of this name.
+    /// The error for a file at this path.
     pub fn at(self, path: &Path) -> KMeansError {
         match self {
             Self::Model(error) => error,
             Self::File(error) => match error.kind() {
                 std::io::ErrorKind::OutOfMemory => KMeansError::NoMemory { what: "the model of a file".into(), bytes: None },
-                // The file was shortened meanwhile.
+                // The file became shorter while it was read.
                 std::io::ErrorKind::UnexpectedEof => invalid("a whole Parquet file", "one that breaks off"),
                 _ => file_error(path, error),
             },
@@ -90,21 +90,21 @@ impl Refusal {
 }
 
 fn damaged(error: &dyn std::fmt::Display) -> KMeansError {
-    // What a message quotes may be as long as the file.
+    // The message may quote text as long as the file, so it is cut.
     invalid("a readable Parquet file", error.to_string().chars().take(300).collect::<String>())
 }
 
-/// The model of a file.
+/// Reads the model of a file.
 ///
 /// # Errors
-/// Anything but a whole model of this version or an older one.
+/// If the file is not a whole model of this version or an older one.
 pub fn model(input: &impl Input) -> std::result::Result<KMeansModel, Refusal> {
     let _environment = FloatEnvironment::default_rounding();
     let (len, mark) = (input.len()?, PARQUET.len());
     if len < mark as u64 || input.bytes(0, mark)? != PARQUET {
         return Err(invalid("a Parquet file", "something else").into());
     }
-    // A mark, the footer, its length, a mark.
+    // The file ends with its footer, the footer's length, and the mark. The file also starts with the mark.
     let end = 4 + mark;
     let Some(body) = len.checked_sub(end as u64).filter(|&body| body >= mark as u64) else {
         return Err(invalid("a whole Parquet file", "one that breaks off").into());
@@ -117,16 +117,16 @@ pub fn model(input: &impl Input) -> std::result::Result<KMeansModel, Refusal> {
     let unsound = || invalid("sound Parquet metadata", "damaged ones");
     let body = body.checked_sub(footer as u64).filter(|&body| body >= mark as u64).ok_or_else(unsound)?;
     let footer = thrift::sound_footer(input.reader(body)?, footer)?.ok_or_else(unsound)?;
-    // The Parquet reader is not ours: should a crafted file make it panic, that is one more file that is no model.
+    // The Parquet reader is not our code. If a crafted file makes it panic, the file is refused as one that holds no model.
     catch_unwind(AssertUnwindSafe(|| of_footer(input, body, &footer)))
         .unwrap_or_else(|_| Err(invalid("a readable Parquet file", "one that the Parquet reader gave up on").into()))
 }
 
-/// The model of a footer, of which the columns end before byte `body`.
+/// Reads the model that a footer describes. The columns end before byte `body`.
 fn of_footer(input: &impl Input, body: u64, footer: &[u8]) -> std::result::Result<KMeansModel, Refusal> {
     let metadata = Arc::new(ParquetMetaDataReader::decode_metadata(footer).map_err(|error| damaged(&error))?);
     let (text, sum, header) = header(&metadata)?;
-    // Not the Arrow schema that the writer adds: Parquet's own says all but how long lists are.
+    // Skip the Arrow schema that the writer adds. Parquet's own schema holds all but the length of the lists.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
     let arrow = ArrowReaderMetadata::try_new(metadata.clone(), options).map_err(|error| damaged(&error))?;
     let (layout, dtype) = features(arrow.schema().fields())?;
@@ -160,7 +160,7 @@ fn of_footer(input: &impl Input, body: u64, footer: &[u8]) -> std::result::Resul
     }
 }
 
-/// The columns' bytes, at their places in the file: they come right after its mark.
+/// The bytes of the columns. They are found by their offsets in the file, where they start right after the mark.
 struct Columns(Bytes);
 
 impl Columns {
@@ -194,7 +194,7 @@ impl ChunkReader for Columns {
     }
 }
 
-/// The header's text, the checksum if there is one, and the header: of this version or an older one.
+/// The text of the header, the checksum if there is one, and the parsed header. The format is this version's or an older one.
 fn header(metadata: &ParquetMetaData) -> Result<(&str, Option<&str>, Header)> {
     let pairs = metadata.file_metadata().key_value_metadata().map_or(&[][..], |pairs| pairs);
     let find = |key| pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref());
@@ -209,7 +209,7 @@ fn header(metadata: &ParquetMetaData) -> Result<(&str, Option<&str>, Header)> {
     }
     let header: Header = serde_json::from_str(json).map_err(|error| {
         let error = error.to_string().replace('`', "\"");
-        // What is expected instead is every field there is.
+        // Drop the list of expected fields: it names every field there is.
         let error = error.split_once(", expected one of").map_or(&error[..], |(error, _)| error);
         invalid("a header that this version knows", format!("one written by {creator}: {}", short(error.into())))
     })?;
@@ -217,7 +217,7 @@ fn header(metadata: &ParquetMetaData) -> Result<(&str, Option<&str>, Header)> {
     Ok((json, find(CHECKSUM), header))
 }
 
-/// The columns after cluster, size and inertia: how they stand, and their type.
+/// The layout and the float type of the columns after cluster, size and inertia.
 fn features(fields: &Fields) -> Result<(FeatureLayout, DataType)> {
     let own = [("cluster", DataType::UInt32), ("size", DataType::UInt64), ("inertia", DataType::Float64)];
     let got = || fields.iter().map(|field| format!("{} {}", field.name(), field.data_type())).collect::<Vec<_>>().join(", ");
@@ -239,7 +239,7 @@ fn features(fields: &Fields) -> Result<(FeatureLayout, DataType)> {
     Ok((layout, dtype.clone()))
 }
 
-/// The schema, with lists as lists of `d` values.
+/// The schema with every list type as a list of exactly `d` values.
 fn with_width(schema: &Schema, d: usize) -> Result<Schema> {
     let width = i32::try_from(d).map_err(|_| invalid("lists of at most 2^31 - 1 values", d))?;
     let mut fields = SchemaBuilder::new();

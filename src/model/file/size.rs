@@ -1,4 +1,4 @@
-//! What a footer says of the columns, held against what they are before the Parquet reader sees them.
+//! Checks the sizes that a footer gives against the columns themselves, before the Parquet reader sees them.
 
 use arrow::datatypes::DataType;
 use parquet::basic::Compression;
@@ -11,28 +11,28 @@ use super::thrift::{self, Page};
 use super::{PARQUET, invalid};
 use crate::error::{KMeansError, Result};
 
-/// Bytes of the clusters' numbers that are looked at at a time.
+/// Bytes of cluster numbers that are read at a time.
 const STEP: usize = 1 << 16;
-/// Bytes that a page's header has at most.
+/// The most bytes that the header of a page may have.
 const PAGE_HEADER: usize = 128;
 
 fn not_plain() -> KMeansError {
     invalid("plain, uncompressed columns", "others: save the model with polars-kmeans")
 }
 
-/// What a footer says of the columns.
+/// The sizes that a footer gives.
 pub struct Size {
     pub k: usize,
     pub d: usize,
-    /// Values of a row of the last column: more than one in a column of lists.
+    /// Values per row of the last column. A column of lists has more than one.
     width: usize,
     /// Bytes of all columns.
     pub bytes: usize,
 }
 
 impl Size {
-    /// The size of a model of `k` centroids whose columns stand one after the other, as we write them, before byte `body`, and take
-    /// about as many bytes as their values.
+    /// The size of a model of `k` centroids. The columns must be stored as we write them: one after the other, before byte
+    /// `body`, with only a few more bytes than their values take.
     pub fn of(metadata: &ParquetMetaData, k: u64, layout: &FeatureLayout, dtype: &DataType, body: u64) -> Result<Self> {
         let rows = metadata.file_metadata().num_rows();
         let k = usize::try_from(rows).ok().filter(|&rows| rows > 0 && rows as u64 == k);
@@ -59,7 +59,7 @@ impl Size {
                 let value = [4, 8, 8].get(i).copied().unwrap_or(number);
                 let values = group_rows.checked_mul(if i == last { width } else { 1 });
                 let least = values.and_then(|values| values.checked_mul(value)).ok_or_else(not_plain)? as u64;
-                // Besides the values there are pages' headers, and two bits for each value of a list.
+                // A column also holds the headers of its pages, and two bits for each value of a list.
                 let most = least.saturating_add(least / 4).saturating_add(256);
                 let (start, bytes) = place(column).filter(|_| plain).ok_or_else(not_plain)?;
                 let after = start.checked_add(bytes).filter(|&after| after <= body);
@@ -73,7 +73,7 @@ impl Size {
         Ok(Self { k, d, width, bytes })
     }
 
-    /// Refuses columns with other pages than plain ones, or other numbers of values.
+    /// Refuses columns with pages that are not plain, or with another number of values.
     pub fn check_pages(&self, metadata: &ParquetMetaData, columns: &impl ChunkReader) -> Result<()> {
         let last = metadata.file_metadata().schema_descr().num_columns() - 1;
         for group in metadata.row_groups() {
@@ -92,12 +92,12 @@ impl Size {
     }
 }
 
-/// Where a column's pages begin, and their bytes.
+/// The offset of a column's pages, and their length in bytes.
 fn place(column: &ColumnChunkMetaData) -> Option<(u64, u64)> {
     Some((u64::try_from(column.data_page_offset()).ok()?, u64::try_from(column.compressed_size()).ok()?))
 }
 
-/// Refuses clusters that are not numbered from 0 to `k - 1`, at no price in memory.
+/// Refuses clusters that are not numbered from 0 to `k - 1`. It needs only a small, constant amount of memory.
 pub fn check_clusters(input: &impl Input, metadata: &ParquetMetaData, k: usize) -> std::result::Result<(), Refusal> {
     let mut next = 0u32;
     for group in metadata.row_groups() {

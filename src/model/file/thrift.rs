@@ -1,41 +1,41 @@
-//! What a Parquet file says about itself, checked before the Parquet reader believes it.
+//! Checks the metadata of a Parquet file before the Parquet reader trusts them.
 //!
-//! The reader makes room for as many children or dictionary values as a file claims to have, follows a schema as deep as it
-//! goes, and counts through lists of things that take no bytes. So metadata are walked first, byte by byte, and handed on if
-//! they are the structs below, with the types that the format gives their fields (the reader takes those for granted, so both
-//! read the same); and of the pages only plain ones are.
+//! The reader has three weak points. It reserves memory for as many children or dictionary values as a file claims to have. It
+//! follows a schema to any depth. It loops over lists whose entries take no bytes. So this module walks the metadata first,
+//! byte by byte. It passes them on only if they consist of the structs below and their fields have the types of the format. The
+//! reader assumes these types, so both read the same content. Of the pages, only plain ones are accepted.
 //!
-//! Metadata are in Thrift's compact protocol: a struct is a list of fields, each with a byte of its number (as the difference
-//! to the last one's) and its type; a zero ends it.
+//! Metadata are in Thrift's compact protocol. A struct is a list of fields. Each field starts with one byte: the difference
+//! between its number and that of the field before, and its type. A zero byte ends the struct.
 //!
-//! A file may have holes, which read as zeros and take no room on the disk. None of what is walked can be one: text holds no NUL,
-//! an entry of a list of structs has a field, and lists of anything else are short. So a walk ends where a hole begins, and what
-//! was read until then was written by someone.
+//! A sparse file may have holes, which read as zeros and take no room on the disk. Nothing that the walk accepts can lie in a
+//! hole: text holds no NUL, each entry of a list of structs has a field, and all other lists are short. So the walk stops where
+//! a hole begins, and everything that was read before is real content on the disk.
 
 use std::io::Read;
 
 use Shape::{Bool, Byte, Int, Kept, List, Raw, Struct, Text, Zero};
 
-/// What may stand somewhere.
+/// What may stand at a place in the metadata.
 enum Shape {
-    /// In a field's type.
+    /// The value is in the type of its field.
     Bool,
     Byte,
     Int,
-    /// An integer that is wanted.
+    /// An integer that the walk keeps.
     Kept,
     /// The integer 0.
     Zero,
     /// Bytes without a zero.
     Text,
-    /// A few bytes.
+    /// A few bytes of any kind.
     Raw,
     List(&'static Shape),
-    /// Fields by their numbers, any of which may be missing.
+    /// Fields by their numbers. Any of them may be missing.
     Struct(&'static [(u8, Shape)]),
 }
 
-/// Bytes of [`Raw`], and entries of a list that is not one of structs: the parts of a column's path, its encodings.
+/// The most bytes of a [`Raw`], and the most entries of a list that holds no structs (such as a column's path or encodings).
 const SHORT: usize = 64;
 
 const EMPTY: Shape = Struct(&[]);
@@ -56,7 +56,7 @@ const LOGICAL_TYPE: Shape = Struct(&[
     (14, EMPTY),
     (15, EMPTY),
 ]);
-/// Kept: the number of children.
+/// The walk keeps the number of children.
 const SCHEMA_ELEMENT: Shape =
     Struct(&[(1, Int), (2, Int), (3, Int), (4, Text), (5, Kept), (6, Int), (7, Int), (8, Int), (9, Int), (10, LOGICAL_TYPE)]);
 const KEY_VALUE: Shape = Struct(&[(1, Text), (2, Text)]);
@@ -95,20 +95,21 @@ const FILE: Shape = Struct(&[
     (6, Text),
     (7, List(&COLUMN_ORDER)),
 ]);
-/// A data page of plain values. Kept: its bytes and its values.
+/// A data page of plain values. The walk keeps its number of bytes and its number of values.
 const PAGE: Shape =
     Struct(&[(1, Zero), (2, Int), (3, Kept), (4, Int), (5, Struct(&[(1, Kept), (2, Zero), (3, Int), (4, Int)]))]);
 
-/// The type of a struct.
+/// Thrift's code for the type of a struct.
 const STRUCT: u8 = 12;
-/// Groups in a schema, and so at most how deep it is. A model has 3: the root, a list column, and the group of its entries.
+/// The most groups in a schema. This limits its depth too. A model has 3 groups: the root, a list column, and the group of its
+/// entries.
 const MAX_GROUPS: usize = 32;
 /// Bytes that are read at a time.
 const STEP: usize = 1 << 16;
 
-/// Where bytes come from.
+/// A source of bytes.
 trait Source {
-    /// The next bytes, of which there are so many: at most [`STEP`].
+    /// The next `len` bytes: at most [`STEP`]. `None` if there are fewer.
     fn take(&mut self, len: usize) -> Option<&[u8]>;
 }
 
@@ -120,19 +121,19 @@ impl Source for &[u8] {
     }
 }
 
-/// A footer that is read as far as it was found to be sound.
+/// A footer. It is read only as far as the walk has found it sound.
 struct Footer<R> {
     source: R,
-    /// Bytes of the footer that were not read yet.
+    /// Bytes of the footer that have not been read yet.
     unread: usize,
     read: Vec<u8>,
-    /// Bytes of `read` that were taken.
+    /// Bytes of `read` that the walk has taken.
     taken: usize,
     error: Option<std::io::Error>,
 }
 
 impl<R: Read> Footer<R> {
-    /// Reads on until so many bytes can be taken.
+    /// Reads on until `len` bytes can be taken.
     fn fill(&mut self, len: usize) -> Option<()> {
         while self.read.len() - self.taken < len {
             let (start, more) = (self.read.len(), self.unread.min(STEP));
@@ -159,14 +160,14 @@ impl<R: Read> Source for Footer<R> {
     }
 }
 
-/// The walk.
+/// The walk over metadata.
 struct Walk<S> {
     source: S,
     kept: Vec<usize>,
 }
 
 impl<S: Source> Walk<S> {
-    /// Goes past a value of Thrift type `kind`; none if it has not this shape.
+    /// Skips a value of Thrift type `kind`. `None` if the value does not have this shape.
     fn pass(&mut self, shape: &Shape, kind: u8) -> Option<()> {
         match (shape, kind) {
             (Bool, 1 | 2) => {}
@@ -210,7 +211,7 @@ impl<S: Source> Walk<S> {
         Some(())
     }
 
-    /// Goes past the fields of a struct; gives their number.
+    /// Skips the fields of a struct, and returns how many there were.
     fn fields(&mut self, fields: &[(u8, Shape)]) -> Option<usize> {
         let (mut number, mut count) = (0u8, 0);
         loop {
@@ -229,7 +230,7 @@ impl<S: Source> Walk<S> {
         self.source.take(1).map(|byte| byte[0])
     }
 
-    /// Seven bits a byte, the lowest first.
+    /// Reads an integer of seven bits per byte, the lowest bits first.
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -243,11 +244,11 @@ impl<S: Source> Walk<S> {
     }
 }
 
-/// A footer of so many bytes, if the Parquet reader can read it in room and time in proportion to its length. It takes no more
-/// memory than was found to be sound.
+/// Reads a footer of `len` bytes. Returns it only if the Parquet reader can decode it in memory and time proportional to its
+/// length. Reads ahead of the checked part by at most one step, so memory use stays small for a bad footer.
 ///
 /// # Errors
-/// Those of reading it.
+/// The errors of reading the source.
 pub fn sound_footer(source: impl Read, len: usize) -> std::io::Result<Option<Vec<u8>>> {
     let footer = Footer { source, unread: len, read: Vec::new(), taken: 0, error: None };
     let mut walk = Walk { source: footer, kept: Vec::new() };
@@ -261,16 +262,16 @@ pub fn sound_footer(source: impl Read, len: usize) -> std::io::Result<Option<Vec
     Ok((sound && bounded && footer.taken == len).then_some(footer.read))
 }
 
-/// The header of a data page of plain values at the start of these bytes.
+/// The header of a data page of plain values.
 pub struct Page {
-    /// Bytes of the header, and of what follows it.
+    /// Bytes of the header. The next field counts the bytes that follow the header.
     pub header: usize,
     pub bytes: usize,
     pub values: usize,
 }
 
 impl Page {
-    /// None for another page.
+    /// Reads the header at the start of these bytes. `None` for any other kind of page.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let mut walk = Walk { source: bytes, kept: Vec::new() };
         walk.pass(&PAGE, STRUCT)?;
@@ -279,7 +280,7 @@ impl Page {
     }
 }
 
-/// The number of values in a column's pages; none unless all of them are data pages of plain values.
+/// The number of values in the pages of a column. `None` unless all pages are data pages of plain values.
 pub fn plain_values(mut pages: &[u8]) -> Option<usize> {
     let mut total = 0usize;
     while !pages.is_empty() {
@@ -300,7 +301,7 @@ mod tests {
         read.is_some()
     }
 
-    /// A footer of nothing but the metadata's first fields: the version and a schema of so many elements.
+    /// A footer that holds only the first fields of the metadata: the version and a schema of `elements` elements.
     fn file(elements: usize, schema: &[u8], rest: &[u8]) -> Vec<u8> {
         let head = [0x15, 2, 0x19, 0xFC, elements as u8 | 128, (elements >> 7) as u8 | 128, (elements >> 14) as u8];
         [&head, schema, rest, &[0]].concat()
@@ -317,7 +318,7 @@ mod tests {
     #[test]
     fn metadata_in_proportion() {
         assert!(is_sound(&file(2, &[&group(&[2])[..], &LEAF].concat(), &[])));
-        // 2^31 - 1 children, of which one is there.
+        // 2^31 - 1 children, but only one is there.
         assert!(!is_sound(&file(2, &[&group(&[0xFE, 0xFF, 0xFF, 0xFF, 0x0F])[..], &LEAF].concat(), &[])));
         // A list of 2^31 - 1 booleans in a field that the format does not have.
         assert!(!is_sound(&file(2, &[&group(&[2])[..], &LEAF].concat(), &[0x79, 0xF1, 0xFF, 0xFF, 0xFF, 0xFF, 7])));
@@ -344,9 +345,9 @@ mod tests {
         let key = |key: &[u8]| [&[0x39, 0x1C, 0x18, key.len() as u8][..], key, &[0]].concat();
         let starts: [&[u8]; 6] = [
             &[],
-            // A key of 2^31 bytes, after a field that is a list of one pair.
+            // A key of 2^31 bytes. It follows a field that is a list of one pair.
             &[0x59, 0x1C, 0x18, 0x80, 0x80, 0x80, 0x80, 0x08],
-            // 2^31 elements of a schema, row groups, pairs and orders of columns.
+            // 2^31 schema elements, row groups, pairs and column orders.
             &[0x29, 0xFC, 0x80, 0x80, 0x80, 0x80, 0x08],
             &[0x49, 0xFC, 0x80, 0x80, 0x80, 0x80, 0x08],
             &[0x59, 0xFC, 0x80, 0x80, 0x80, 0x80, 0x08],
@@ -357,7 +358,7 @@ mod tests {
             assert!(sound_footer(start.chain(&mut hole), 1 << 31).unwrap().is_none());
             assert!(hole.0 <= 2 * STEP, "{} bytes were read", hole.0);
         }
-        // In a column: 2^31 encodings, parts of a path.
+        // In a column: 2^31 encodings, or 2^31 parts of a path.
         for list in [&[0x29, 0xF5][..], &[0x39, 0xF8]] {
             let start = [&[0x49, 0x1C, 0x19, 0x1C, 0x3C][..], list, &[0x80, 0x80, 0x80, 0x80, 0x08]].concat();
             let mut hole = Hole(0);
