@@ -111,4 +111,5 @@ def test_without_memory_there_is_an_error_and_the_process_goes_on(shape: tuple[i
     assert last == "done"
     outcomes = dict(line.rsplit(" ", 1) for line in lines)
     assert all(outcome.endswith(".") for outcome in outcomes.values()), outcomes
-    assert sum("m" in outcome or "q" in outcome for outcome in outcomes.values()) >= 3, outcomes
+    # How many jobs are refused depends on what threads and the allocator have reserved.
+    assert sum("m" in outcome or "q" in outcome for outcome in outcomes.values()) >= 2, outcomes
