@@ -189,13 +189,15 @@ impl Placed<'_, KMeansModel> {
         }
         // The engine marks rows without an answer by NaN. Rows with finite values never have a distance of NaN.
         let n = distances.len() / k;
-        // The values in a null row are null too.
-        let [rows, values] = [k, 1].map(|width| {
+        let validity = |width: usize| {
             let answers = distances.iter().step_by(width).map(|first| (!first.is_nan()).then_some(true));
-            Nullable::new(distances.len() / width, answers, DISTANCES)
-        });
+            Nullable::new(distances.len() / width, answers, DISTANCES).map(|answers| answers.validity)
+        };
+        let rows = validity(k)?;
+        // The values in a null row are null too.
+        let values = if rows.is_some() { validity(1)? } else { None };
         let bitmap = |bits: Option<Vec<u8>>, n| bits.map(|bits| Bitmap::try_new(bits, n)).transpose();
-        let (rows, values) = (bitmap(rows?.validity, n)?, bitmap(values?.validity, n * k)?);
+        let (rows, values) = (bitmap(rows, n)?, bitmap(values, n * k)?);
         let values = PrimitiveArray::try_new(ArrowDataType::Float64, distances.into(), values)?;
         let shape = FixedSizeListArray::default_datatype(ArrowDataType::Float64, k);
         let array = FixedSizeListArray::try_new(shape, n, values.boxed(), rows)?;
