@@ -46,17 +46,6 @@ pub enum Scales<'s> {
     Each(&'s [DistanceScale]),
 }
 
-impl Scales<'_> {
-    /// The scale of cluster `j`.
-    #[inline(always)]
-    pub fn of(&self, j: usize) -> DistanceScale {
-        match self {
-            Self::Same(scale) => *scale,
-            Self::Each(scales) => scales[j],
-        }
-    }
-}
-
 /// A row far from its centroid.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Far {
