@@ -17,7 +17,7 @@ use std::time::Instant;
 use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::backend::select::{self, Choice, Job, Place, Shape};
+use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
 use crate::backend::{Iteration, Parts, Progress, Scales, Session, Stop};
 use crate::distances::{DistanceSum, ExactSum};
 use crate::error::Result;
@@ -83,7 +83,8 @@ pub(crate) fn fit<T: Float>(
         float64: !T::IS_F32,
         weighted: parts[0].weights.is_some(),
     };
-    let choice = select::place(params.device, shape, params.device_memory_limit)?;
+    let request = Request { device: params.device, strategy: params.strategy, limit: params.device_memory_limit };
+    let choice = select::place(request, shape)?;
     match choice.place {
         Place::Cpu => {
             let prepared = prepare(&mut parts, &params)?;
@@ -97,14 +98,11 @@ pub(crate) fn fit<T: Float>(
         }
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {
-            let gpu = cuda::Gpu::get(ordinal)?;
-            cuda::check::<T>(&params, &gpu, d, shape.weighted, choice.chunking.is_some())?;
-            let queue = gpu.queue()?;
-            let queue = choice.chunking.map_or(queue.clone(), |chunking| queue.within(chunking.room));
+            let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
             let prepared = prepare_by(&mut passes, &params)?;
             let chunks = passes.into_chunks();
-            let session = Box::new(cuda::CudaSession::new(chunks, &prepared, &params)?.with_host_rows(&parts)?);
+            let session = Box::new(cuda::CudaSession::new(chunks, &parts, &prepared, &params, choice.strategy)?);
             fitted(session, &params, &prepared, Origin::of(&parts)?, choice)
         }
         #[cfg(not(feature = "cuda"))]

@@ -1,7 +1,7 @@
 //! The named strategies of a fit on a GPU: the systems of the source papers, and our own. All give the same bits.
 //!
-//! A name changes which kernels run and what crosses the bus, but never a bit of the result. `src/backend/cuda/systems.rs` says
-//! what each strategy consists of. `src/backend/cuda/chooser.rs` chooses the one that [`Strategy::Default`] takes.
+//! A name changes which kernels run and what crosses the bus, but never a bit of the result. `src/backend/cuda/papers/systems.rs`
+//! says what the papers' systems consist of. `src/backend/cuda/step/choice.rs` chooses the one that [`Strategy::Default`] takes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,82 +9,96 @@ use std::str::FromStr;
 use crate::error::{KMeansError, Result};
 
 macro_rules! strategies {
-    ($($(#[$doc:meta])* $variant:ident $name:literal $source:literal,)*) => {
+    (
+        ours { $($(#[$doc:meta])* $variant:ident $name:literal $source:literal,)* }
+        papers { $($(#[$paper_doc:meta])* $paper:ident $paper_name:literal $paper_source:literal,)* }
+    ) => {
         /// How a fit on a GPU finds labels and sums.
         ///
-        /// The papers' systems differ in speed and in the shapes that they support. If a system does not support a shape, the
-        /// error names the limit. On the CPU there is only one way.
+        /// The papers' systems are there with the feature `papers`. They differ in speed and in the shapes that they support. If
+        /// a system does not support a shape, the error names the limit. On the CPU there is only one way.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
         #[non_exhaustive]
         pub enum Strategy {
             $($(#[$doc])* $variant,)*
+            $($(#[$paper_doc])* #[cfg(feature = "papers")] $paper,)*
         }
 
         impl Strategy {
             /// All strategies.
-            pub const ALL: &[Self] = &[$(Self::$variant),*];
+            pub const ALL: &[Self] = &[$(Self::$variant,)* $(#[cfg(feature = "papers")] Self::$paper,)*];
 
             /// Its name, as it is parsed and printed.
             pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),* }
+                match self {
+                    $(Self::$variant => $name,)*
+                    $(#[cfg(feature = "papers")] Self::$paper => $paper_name,)*
+                }
             }
 
             /// Its source.
             pub fn source(self) -> &'static str {
-                match self { $(Self::$variant => $source),* }
+                match self {
+                    $(Self::$variant => $source,)*
+                    $(#[cfg(feature = "papers")] Self::$paper => $paper_source,)*
+                }
             }
         }
     };
 }
 
 strategies! {
-    /// The strategy that was measured to be fastest for the shape.
-    #[default]
-    Default "default" "ours",
-    /// Keeps rows in registers. One pass finds labels and the sums of rows that changed. At most 12 features.
-    Registers "registers" "ours; labels as Li et al. 2010, algorithm 3, one pass as Lutz et al. 2018, section 4",
-    /// [`Strategy::Registers`] with centroids one by one.
-    RegistersSingle "registers-single" "ours: a variant of registers",
-    /// [`Strategy::Registers`] with centroids in groups of 8.
-    RegistersGroups8 "registers-groups8" "ours: a variant of registers",
-    /// [`Strategy::Registers`] with centroids in groups of 16.
-    RegistersGroups16 "registers-groups16" "ours: a variant of registers",
-    /// Computes the product in tiles of shared memory, then the sums of rows that changed. Any number of features.
-    Tiled "tiled" "ours; labels as Li et al. 2010, algorithm 4",
-    /// [`Strategy::Tiled`] with 32 centroids per tile.
-    Tiled32 "tiled-32" "ours: a variant of tiled",
-    /// [`Strategy::Tiled`] with 64 centroids per tile.
-    Tiled64 "tiled-64" "ours: a variant of tiled",
-    /// [`Strategy::Tiled`] with 128 centroids per tile.
-    Tiled128 "tiled-128" "ours: a variant of tiled",
-    /// [`Strategy::Tiled128`] with partial sums of 128 features.
-    Tiled128Panels "tiled-128-panels" "ours: a variant of tiled",
-    /// Loads centroids into shared memory in portions. The labels go to the CPU, which adds up and divides.
-    Zechner "zechner" "Zechner & Granitzer 2009; the same split: Rodinia 2009",
-    /// Keeps rows in registers or tiles. Sums of groups are reduced round by round. The CPU divides.
-    Li "li" "Li, Zhao, Chu & Liu 2010, algorithms 3, 4 and 6",
-    /// Finds labels, then sums by cluster merge. Private histograms count the rows.
-    LutzMerge "lutz-merge" "Lutz et al. 2018, section 3.1: cluster merge",
-    /// Finds labels, then sums by partitioned features. Private histograms count the rows.
-    LutzFeatures "lutz-features" "Lutz et al. 2018, section 3.1: partitioned features",
-    /// [`Strategy::LutzFeatures`] with rows counted in one histogram for the whole device.
-    LutzMassAtomic "lutz-mass-atomic" "Lutz et al. 2018, section 3.2: global atomic",
-    /// [`Strategy::LutzFeatures`] with rows counted in one histogram per block, in device memory.
-    LutzMassGlobal "lutz-mass-global" "Lutz et al. 2018, section 3.2: partitioned global",
-    /// [`Strategy::LutzFeatures`] with rows counted in one histogram per block, in shared memory.
-    LutzMassLocal "lutz-mass-local" "Lutz et al. 2018, section 3.2: partitioned local",
-    /// One pass: finds labels, then sums by partitioned features while the rows are still in shared memory.
-    LutzFused "lutz-fused" "Lutz et al. 2018, section 4",
-    /// One pass: reads centroids through the caches, adds with shared and then global atomics. The CPU divides.
-    LuigiV1 "luigi-v1" "Luigi 2025, V1",
-    /// [`Strategy::LuigiV1`] in two kernels.
-    LuigiV2 "luigi-v2" "Luigi 2025, V2",
-    /// [`Strategy::LuigiV1`] with all centroids in shared memory.
-    LuigiV3 "luigi-v3" "Luigi 2025, V3",
-    /// [`Strategy::LuigiV3`] with the division on the GPU.
-    LuigiV4 "luigi-v4" "Luigi 2025, V4",
-    /// Loads several centroids at a time into shared memory. One thread per cluster adds what changed.
-    Kmcuda "kmcuda" "kmcuda 2016, Lloyd",
+    ours {
+        /// The strategy that was measured to be fastest for the shape.
+        #[default]
+        Default "default" "ours",
+        /// Keeps rows in registers. One pass finds labels and the sums of rows that changed. At most 12 features.
+        Registers "registers" "ours; labels as Li et al. 2010, algorithm 3, one pass as Lutz et al. 2018, section 4",
+        /// [`Strategy::Registers`] with centroids one by one.
+        RegistersSingle "registers-single" "ours: a variant of registers",
+        /// [`Strategy::Registers`] with centroids in groups of 8.
+        RegistersGroups8 "registers-groups8" "ours: a variant of registers",
+        /// [`Strategy::Registers`] with centroids in groups of 16.
+        RegistersGroups16 "registers-groups16" "ours: a variant of registers",
+        /// Computes the product in tiles of shared memory, then the sums of rows that changed. Any number of features.
+        Tiled "tiled" "ours; labels as Li et al. 2010, algorithm 4",
+        /// [`Strategy::Tiled`] with 32 centroids per tile.
+        Tiled32 "tiled-32" "ours: a variant of tiled",
+        /// [`Strategy::Tiled`] with 64 centroids per tile.
+        Tiled64 "tiled-64" "ours: a variant of tiled",
+        /// [`Strategy::Tiled`] with 128 centroids per tile.
+        Tiled128 "tiled-128" "ours: a variant of tiled",
+        /// [`Strategy::Tiled128`] with partial sums of 128 features.
+        Tiled128Panels "tiled-128-panels" "ours: a variant of tiled",
+    }
+    papers {
+        /// Loads centroids into shared memory in portions. The labels go to the CPU, which adds up and divides.
+        Zechner "zechner" "Zechner & Granitzer 2009; the same split: Rodinia 2009",
+        /// Keeps rows in registers or tiles. Sums of groups are reduced round by round. The CPU divides.
+        Li "li" "Li, Zhao, Chu & Liu 2010, algorithms 3, 4 and 6",
+        /// Finds labels, then sums by cluster merge. Private histograms count the rows.
+        LutzMerge "lutz-merge" "Lutz et al. 2018, section 3.1: cluster merge",
+        /// Finds labels, then sums by partitioned features. Private histograms count the rows.
+        LutzFeatures "lutz-features" "Lutz et al. 2018, section 3.1: partitioned features",
+        /// [`Strategy::LutzFeatures`] with rows counted in one histogram for the whole device.
+        LutzMassAtomic "lutz-mass-atomic" "Lutz et al. 2018, section 3.2: global atomic",
+        /// [`Strategy::LutzFeatures`] with rows counted in one histogram per block, in device memory.
+        LutzMassGlobal "lutz-mass-global" "Lutz et al. 2018, section 3.2: partitioned global",
+        /// [`Strategy::LutzFeatures`] with rows counted in one histogram per block, in shared memory.
+        LutzMassLocal "lutz-mass-local" "Lutz et al. 2018, section 3.2: partitioned local",
+        /// One pass: finds labels, then sums by partitioned features while the rows are still in shared memory.
+        LutzFused "lutz-fused" "Lutz et al. 2018, section 4",
+        /// One pass: reads centroids through the caches, adds with shared and then global atomics. The CPU divides.
+        LuigiV1 "luigi-v1" "Luigi 2025, V1",
+        /// [`Strategy::LuigiV1`] in two kernels.
+        LuigiV2 "luigi-v2" "Luigi 2025, V2",
+        /// [`Strategy::LuigiV1`] with all centroids in shared memory.
+        LuigiV3 "luigi-v3" "Luigi 2025, V3",
+        /// [`Strategy::LuigiV3`] with the division on the GPU.
+        LuigiV4 "luigi-v4" "Luigi 2025, V4",
+        /// Loads several centroids at a time into shared memory. One thread per cluster adds what changed.
+        Kmcuda "kmcuda" "kmcuda 2016, Lloyd",
+    }
 }
 
 impl FromStr for Strategy {
@@ -117,6 +131,6 @@ mod tests {
             assert!(!strategy.source().is_empty());
         }
         let error = "fastest".parse::<Strategy>().unwrap_err().to_string();
-        assert!(error.contains("\"lutz-fused\"") && error.contains("\"fastest\""), "{error}");
+        assert!(error.contains("\"tiled-128\"") && error.contains("\"fastest\""), "{error}");
     }
 }

@@ -21,7 +21,7 @@ mod options;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use polars_kmeans::backend::cuda::{CANDIDATES, STAGES, UploadPlan, upload_benchmark};
+use polars_kmeans::backend::cuda::{STAGES, UploadPlan, measured, upload_benchmark};
 use polars_kmeans::model::Fitted;
 use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
@@ -160,15 +160,16 @@ fn choose<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
         let fits = repeated(&estimator.clone().strategy(strategy), &features, ENOUGH / 3.0);
         fits.map_or(f64::NAN, |fits| 1e3 * later(&each(&fastest(&fits).1)))
     };
-    let times = CANDIDATES.map(time);
+    let candidates = measured();
+    let times: Vec<f64> = candidates.iter().copied().map(time).collect();
     let best = (0..times.len()).min_by(|&i, &j| f64::total_cmp(&times[i], &times[j])).unwrap_or(0);
     let taken = time(Strategy::Default);
     // Four digits, or nothing for a strategy that does not support the shape.
     let digits = |time: f64| format!("{:.*}", (3 - time.log10().floor() as i32).max(0) as usize, time);
-    let row = times.map(|time| if time.is_nan() { String::new() } else { digits(time) }).join(",");
-    println!("{n},{d},{k},{},{row}", T::NAME);
+    let row: Vec<_> = times.iter().map(|&time| if time.is_nan() { String::new() } else { digits(time) }).collect();
+    println!("{n},{d},{k},{},{}", T::NAME, row.join(","));
     let loss = 100.0 * (taken / times[best] - 1.0);
-    eprintln!("{n} x {d}, k = {k}: best {} {:.1}, default {taken:.1}: {loss:+.1} %", CANDIDATES[best], times[best]);
+    eprintln!("{n} x {d}, k = {k}: best {} {:.1}, default {taken:.1}: {loss:+.1} %", candidates[best], times[best]);
 }
 
 /// Prints one object per strategy for `benches/papers.py`: the fastest of some fits.

@@ -1,5 +1,4 @@
-//! Streaming: rows that do not fit on a GPU pass through it in chunks. This file decides how large the chunks are and computes
-//! how much GPU memory the fit then takes.
+//! Streaming: rows that do not fit on a GPU pass through it in chunks. This file decides how large the chunks are.
 //!
 //! ```text
 //! always there   one label per row, the tables of the clusters, totals of the draws
@@ -13,9 +12,6 @@ use std::fmt;
 
 use super::select::{Shape, counted};
 
-/// Up to this many dimensions, the pass that finds the labels also updates the sums and overwrites the labels in place. With more
-/// dimensions, there are two arrays: the labels before and after.
-pub const LABELS_IN_PLACE: usize = 12;
 /// The rows of a chunk are a multiple of this number, because the kernels work on whole blocks of rows.
 pub const LEAST_ROWS: u64 = 1_024;
 /// Most rows that kernels can count in 32 bits, rounded down to whole tiles.
@@ -31,10 +27,6 @@ const SHARE_OF_ROOM: u64 = 32;
 /// The number of chunks that should fit at a time, and the fewest that let one travel while the GPU works on another.
 const ENOUGH_BUFFERS: u64 = 4;
 const FEWEST_BUFFERS: u64 = 2;
-/// An allocation is rounded up to this many bytes. `ALLOCATIONS` is the number of small allocations.
-pub const ALLOCATION: u64 = 512;
-const ALLOCATIONS: u64 = 64;
-
 /// How rows pass through a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunking {
@@ -58,8 +50,9 @@ impl fmt::Display for Chunking {
 }
 
 impl Chunking {
-    /// The chunking for a fit in `room` bytes of a GPU. The error is the number of bytes that are needed.
-    pub fn new(shape: Shape, room: u64) -> Result<Self, u64> {
+    /// The chunking for a fit in `room` bytes of a GPU. `bytes_of`: what the fit takes with chunks of so many rows, of which so many
+    /// are there at a time. The error is the number of bytes that are needed.
+    pub fn new(shape: Shape, room: u64, bytes_of: impl Fn(u64, u64) -> u64) -> Result<Self, u64> {
         let row = row_bytes(shape);
         let all = shape.rows.div_ceil(LEAST_ROWS).max(1).saturating_mul(LEAST_ROWS);
         let bytes = (room / SHARE_OF_ROOM).clamp(*CHUNK_BYTES.start(), *CHUNK_BYTES.end());
@@ -72,9 +65,10 @@ impl Chunking {
             for rows in (0..=longest).rev().chain(longest + 1..=limit).map(|halves| (LEAST_ROWS << halves).min(all)) {
                 let chunks = shape.rows.div_ceil(rows).max(1);
                 let buffers = enough.min(chunks);
-                let taken = bytes_needed(shape, rows, buffers);
+                let taken = bytes_of(rows, buffers);
                 if taken <= room && taken < u64::MAX {
-                    let more = (room - taken) / buffer_bytes(row, rows);
+                    // Each further buffer takes the same.
+                    let more = (room - taken) / bytes_of(rows, buffers + 1).saturating_sub(taken).max(1);
                     return Ok(Self { rows, chunks, buffers: buffers.saturating_add(more).min(chunks), room });
                 }
                 needed = needed.min(taken);
@@ -94,9 +88,12 @@ pub fn range_rows(chunk: u64) -> u64 {
     chunk.div_ceil(RANGES).next_multiple_of(RANGE_ROWS)
 }
 
+/// The fewest bytes for these pieces.
+const LEAST_PIECE: u64 = 512;
+
 /// Bytes of device memory for the pieces of row-major blocks that are on their way. It is a share of a chunk.
 pub fn piece_bytes(chunk: u64) -> u64 {
-    (chunk / 8).max(ALLOCATION)
+    (chunk / 8).max(LEAST_PIECE)
 }
 
 /// Bytes of a row in a chunk.
@@ -105,75 +102,38 @@ pub fn row_bytes(shape: Shape) -> u64 {
     (shape.features as u64).saturating_mul(values).saturating_add(weight).max(1)
 }
 
-/// Bytes of a chunk's buffer: one allocation for the rows and one for their weights.
-fn buffer_bytes(row: u64, rows: u64) -> u64 {
-    row.saturating_mul(rows).saturating_add(2 * ALLOCATION)
-}
-
-/// Bytes that a fit takes with chunks of `rows` rows and with `buffers` buffers. This is never less than the sum of its
-/// allocations.
-fn bytes_needed(shape: Shape, rows: u64, buffers: u64) -> u64 {
-    let Shape { features, clusters, float64, weighted, .. } = shape;
-    let [d, k, n] = [features as u128, clusters as u128, u128::from(shape.rows)];
-    let [chunk, chunks] = [u128::from(rows), u128::from(shape.rows.div_ceil(rows))];
-    let value = if float64 { 8 } else { 4 };
-    let columns = d + u128::from(weighted);
-
-    let label = if clusters <= 0xff {
-        1
-    } else if clusters <= 0xffff {
-        2
-    } else {
-        4
-    };
-    let arrays = if features <= LABELS_IN_PLACE { 1 } else { 2 };
-    let labels = n.next_multiple_of(u128::from(LEAST_ROWS)) * label * arrays;
-
-    // Pending sums (two limbs of two words each) and canonical sums; centroids in three layouts, and seeds; copies for the
-    // filter.
-    let copies = if features <= LABELS_IN_PLACE { 16 } else { d };
-    let cells = k.saturating_mul(columns.saturating_mul(32 + 16)).saturating_add(k.saturating_mul(d).saturating_mul(4 * value));
-    let filter = k.next_multiple_of(128).saturating_mul(copies.saturating_mul(4) + 4);
-    let trials = 3 + u128::from(u64::BITS - (clusters as u64).leading_zeros());
-    let tables = cells.saturating_add(filter).saturating_add(k * 176).saturating_add(d.saturating_mul(256 + 16 * trials));
-
-    // Totals of the ranges: the current total and one per candidate. The search for far rows has one candidate per block of rows.
-    let ranges = chunks.saturating_mul(chunk.div_ceil(u128::from(range_rows(rows))));
-    let draws = ranges.saturating_mul(16 * (trials + 2));
-    let far = 16 * chunk.div_ceil(256).min(1_024);
-
-    // Contested rows (with few dimensions there is no list of them) and distances. Preparation also keeps what it learns about
-    // each 4,096 rows of a column and of the weights.
-    let doubt = if features <= LABELS_IN_PLACE { 0 } else { 8 };
-    let scratch = chunk.saturating_mul(doubt + 8).saturating_add((chunk / 4_096 + 1).saturating_mul(48 * d + 32));
-    let pieces = u128::from(piece_bytes(rows.saturating_mul(row_bytes(shape))));
-    let chunk_buffers = u128::from(buffer_bytes(row_bytes(shape), rows)).saturating_mul(u128::from(buffers));
-
-    let small = u128::from(ALLOCATION * ALLOCATIONS);
-    let all = [labels, tables, draws, far, scratch, pieces, chunk_buffers, small];
-    u64::try_from(all.into_iter().fold(0, u128::saturating_add)).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::select::Job;
     use super::*;
+
+    /// A label a row, and 64 KiB for tables.
+    fn bytes_of(shape: Shape) -> impl Fn(u64, u64) -> u64 {
+        move |rows, buffers| {
+            let chunks = rows.saturating_mul(row_bytes(shape)).saturating_mul(buffers.saturating_add(1));
+            chunks.saturating_add(shape.rows).saturating_add(64 << 10)
+        }
+    }
+
+    fn chunks_in(shape: Shape, room: u64) -> Result<Chunking, u64> {
+        Chunking::new(shape, room, bytes_of(shape))
+    }
 
     const SHAPE: Shape = Shape { job: Job::Fit, rows: 1 << 30, features: 4, clusters: 64, float64: false, weighted: false };
 
     #[test]
     fn a_large_fit_streams_in_chunks_of_64_mib() {
         // A one-byte label for each of 2^30 rows, and 64 MiB for each buffer.
-        let chunking = Chunking::new(SHAPE, 2 << 30).unwrap();
-        assert_eq!((chunking.rows, chunking.chunks, chunking.buffers), (1 << 22, 256, 15));
-        let text = "the rows do not fit there and stream through it in 256 chunks of 4,194,304, of which it holds 15 at a time";
+        let chunking = chunks_in(SHAPE, 2 << 30).unwrap();
+        assert_eq!((chunking.rows, chunking.chunks, chunking.buffers), (1 << 22, 256, 14));
+        let text = "the rows do not fit there and stream through it in 256 chunks of 4,194,304, of which it holds 14 at a time";
         assert_eq!(chunking.to_string(), text);
-        assert!((chunking.travelling() - 241.0 / 256.0).abs() < 1e-12);
+        assert!((chunking.travelling() - 242.0 / 256.0).abs() < 1e-12);
         // With more room, chunks are longer and there are more of them.
-        let chunking = Chunking::new(SHAPE, 10 << 30).unwrap();
-        assert_eq!((chunking.rows, chunking.chunks, chunking.buffers), (16 << 20, 64, 35));
+        let chunking = chunks_in(SHAPE, 10 << 30).unwrap();
+        assert_eq!((chunking.rows, chunking.chunks, chunking.buffers), (16 << 20, 64, 34));
         // Room for all chunks: no chunk is sent twice.
-        let chunking = Chunking::new(SHAPE, 100 << 30).unwrap();
+        let chunking = chunks_in(SHAPE, 100 << 30).unwrap();
         assert_eq!((chunking.chunks, chunking.buffers, chunking.travelling()), (32, 32, 0.0));
     }
 
@@ -187,13 +147,13 @@ mod tests {
             Shape { rows: 1 << 36, clusters: 70_000, ..SHAPE },
         ];
         for shape in shapes {
-            let needed = Chunking::new(shape, 0).unwrap_err();
-            assert!(Chunking::new(shape, needed - 1).is_err(), "{shape}");
-            let chunking = Chunking::new(shape, needed).unwrap();
+            let needed = chunks_in(shape, 0).unwrap_err();
+            assert!(chunks_in(shape, needed - 1).is_err(), "{shape}");
+            let chunking = chunks_in(shape, needed).unwrap();
             assert_eq!(chunking.buffers, FEWEST_BUFFERS.min(chunking.chunks), "{shape}");
         }
         let absurd = Shape { rows: u64::MAX, features: usize::MAX, clusters: usize::MAX, ..SHAPE };
-        assert_eq!(Chunking::new(absurd, u64::MAX - 1), Err(u64::MAX));
+        assert_eq!(chunks_in(absurd, u64::MAX - 1), Err(u64::MAX));
     }
 
     #[test]
@@ -203,12 +163,12 @@ mod tests {
             Shape { rows: 100_000, features: 100, clusters: 300, ..SHAPE },
             Shape { rows: 3_000_000, weighted: true, ..SHAPE },
         ] {
-            let least = Chunking::new(shape, 0).unwrap_err();
+            let least = chunks_in(shape, 0).unwrap_err();
             let mut share = 1.0;
             for step in 0..400 {
-                let room = least + least / 16 * step;
-                let Chunking { rows, chunks, buffers, .. } = Chunking::new(shape, room).unwrap();
-                assert!(bytes_needed(shape, rows, buffers) <= room, "{shape} in {room}");
+                let room = least + least / 8 * step;
+                let Chunking { rows, chunks, buffers, .. } = chunks_in(shape, room).unwrap();
+                assert!(bytes_of(shape)(rows, buffers) <= room, "{shape} in {room}");
                 assert!(rows % LEAST_ROWS == 0 && (chunks - 1) * rows < shape.rows && shape.rows <= chunks * rows);
                 assert!(buffers == chunks || buffers >= FEWEST_BUFFERS);
                 let travelling = Chunking { rows, chunks, buffers, room }.travelling();

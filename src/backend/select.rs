@@ -4,9 +4,12 @@
 
 use std::fmt;
 
-use super::chunking::{Chunking, MOST_ROWS, row_bytes};
+#[cfg(feature = "cuda")]
+use super::chunking::MOST_ROWS;
+use super::chunking::{Chunking, row_bytes};
 use crate::error::{KMeansError, Result};
 use crate::params::Device;
+use crate::strategy::Strategy;
 
 /// The oldest CUDA version that a driver may have. The kernels are compiled by the compiler of this version.
 pub const OLDEST_DRIVER: (u32, u32) = (13, 0);
@@ -46,6 +49,10 @@ pub struct DeviceInfo {
     /// Bytes that are free now.
     pub memory_free: u64,
     pub memory_total: u64,
+    /// Streaming multiprocessors (SMs).
+    pub multiprocessors: u32,
+    /// The most bytes of shared memory that a block may have.
+    pub shared_per_block: u32,
     /// Major and minor.
     pub compute_capability: (u32, u32),
     /// The CUDA version that the driver supports: major and minor.
@@ -166,22 +173,40 @@ pub struct Choice {
     pub reason: String,
     /// How the rows pass through the GPU in chunks, if they do not fit on it.
     pub chunking: Option<Chunking>,
+    /// The kernel with which a fit on a GPU labels rows. [`Strategy::Default`] on the CPU and for jobs of a model.
+    pub strategy: Strategy,
+    /// The bytes of the GPU's memory that the job may take.
+    pub room: u64,
+}
+
+/// Where the caller wants a job to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    pub device: Device,
+    /// The kernels of a fit on a GPU.
+    pub strategy: Strategy,
+    /// The bytes of a GPU's memory that the job may take. The free memory limits it too.
+    pub limit: Option<u64>,
+}
+
+impl From<Device> for Request {
+    fn from(device: Device) -> Self {
+        Self { device, strategy: Strategy::Default, limit: None }
+    }
 }
 
 /// Chooses among the devices of this machine. It asks for the devices only if the answer depends on them: there may be thousands
 /// of small fits and morsels per second, and these must not pay for the question.
 ///
-/// `limit` is the number of bytes of a GPU's memory that a fit may take. The free memory limits it too.
-///
 /// # Errors
 /// As [`choose`].
-pub fn place(requested: Device, shape: Shape, limit: Option<u64>) -> Result<Choice> {
-    let matter = match requested {
+pub fn place(request: Request, shape: Shape) -> Result<Choice> {
+    let matter = match request.device {
         Device::Cpu => false,
         Device::Auto => pays(shape, None),
         Device::Cuda(_) => true,
     };
-    choose(requested, shape, limit, &if matter { super::devices() } else { Ok(Vec::new()) })
+    choose(request, shape, &if matter { super::devices() } else { Ok(Vec::new()) })
 }
 
 /// Chooses among these devices.
@@ -189,10 +214,13 @@ pub fn place(requested: Device, shape: Shape, limit: Option<u64>) -> Result<Choi
 /// # Errors
 /// [`KMeansError::DeviceNotAvailable`] if the request demands a GPU that does not exist or cannot be used.
 /// [`KMeansError::NoMemory`] if the data do not fit on the demanded GPU; for a fit, if they do not fit even in chunks.
-/// [`Device::Auto`] and [`Device::Cpu`] never give an error.
-pub fn choose(requested: Device, shape: Shape, limit: Option<u64>, devices: &Devices) -> Result<Choice> {
+/// [`KMeansError::InvalidOption`] if the strategy cannot do the shape.
+/// [`Device::Auto`] and [`Device::Cpu`] never give an error for the default strategy.
+pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choice> {
+    let requested = request.device;
     let asked = format!("device=\"{requested}\" was asked for");
-    let cpu = |reason| Ok(Choice { place: Place::Cpu, reason, chunking: None });
+    let cpu =
+        |reason| Ok(Choice { place: Place::Cpu, reason, chunking: None, strategy: Strategy::Default, room: u64::MAX });
     let not_available = |reason| KMeansError::DeviceNotAvailable { requested: requested.to_string(), reason };
     match requested {
         Device::Cpu => cpu(asked),
@@ -208,19 +236,18 @@ pub fn choose(requested: Device, shape: Shape, limit: Option<u64>, devices: &Dev
                 Err(why) => return cpu(format!("no GPU can be used: {why}")),
                 Ok(device) => device,
             };
-            match room(shape, limit, device) {
+            match Plan::new(shape, request, device)? {
                 Err(why) => cpu(format!("the data do not fit on a GPU: they need {why}")),
-                Ok(Some(chunking)) if !pays(shape, Some(chunking)) => {
+                Ok(Plan { chunking: Some(chunking), .. }) if !pays(shape, Some(chunking)) => {
                     cpu(predicted(Some(chunking), "a GPU, which would not pay: ") + &chunking.to_string())
                 }
-                Ok(chunking) => on(device, chunking, predicted(chunking, &device.to_string())),
+                Ok(plan) => Ok(plan.on(device, predicted(plan.chunking, &device.to_string()))),
             }
         }
         Device::Cuda(None) => {
             let device = roomiest(devices).map_err(not_available)?;
-            let chunking =
-                room(shape, limit, device).map_err(|what| KMeansError::NoMemory { what: what.into(), bytes: None })?;
-            on(device, chunking, format!("{asked}, and {device} has the most free memory of those that can be used"))
+            let reason = format!("{asked}, and {device} has the most free memory of those that can be used");
+            demanded(shape, request, device, reason)
         }
         Device::Cuda(Some(ordinal)) => {
             let devices = known(devices).map_err(not_available)?;
@@ -231,16 +258,17 @@ pub fn choose(requested: Device, shape: Shape, limit: Option<u64>, devices: &Dev
             if !device.usable {
                 return Err(not_available(format!("{device}: {}", device.reason)));
             }
-            let chunking =
-                room(shape, limit, device).map_err(|what| KMeansError::NoMemory { what: what.into(), bytes: None })?;
-            on(device, chunking, asked)
+            demanded(shape, request, device, asked)
         }
     }
 }
 
-fn on(device: &DeviceInfo, chunking: Option<Chunking>, reason: String) -> Result<Choice> {
-    let reason = chunking.map_or(reason.clone(), |chunking| format!("{reason}; {chunking}"));
-    Ok(Choice { place: Place::Cuda(device.ordinal), reason, chunking })
+/// The choice of a device that was demanded.
+fn demanded(shape: Shape, request: Request, device: &DeviceInfo, reason: String) -> Result<Choice> {
+    match Plan::new(shape, request, device)? {
+        Ok(plan) => Ok(plan.on(device, reason)),
+        Err(what) => Err(KMeansError::NoMemory { what: what.into(), bytes: None }),
+    }
 }
 
 /// The devices (at least one), or the reason why there is none.
@@ -262,53 +290,76 @@ fn roomiest(devices: &Devices) -> std::result::Result<&DeviceInfo, String> {
     })
 }
 
-/// Bytes that a job takes on a GPU: features, labels, row lists, weights and tables of the clusters.
-pub fn bytes_needed(shape: Shape) -> u64 {
-    let Shape { rows, features, clusters, float64, weighted, .. } = shape;
-    let (features, clusters) = (features as u64, clusters as u64);
-    let size = if float64 { 8 } else { 4 };
-    if shape.in_batches() {
-        // Rows are padded to whole blocks of 1,024. The tables hold the centroids twice, and their copies for the filter.
-        let padding = 1_024u64.saturating_mul(features).saturating_mul(size);
-        let tables = clusters.saturating_mul(features).saturating_mul(2 * size + 4);
-        return shape.batch().saturating_mul(shape.row()).saturating_add(padding).saturating_add(tables);
-    }
-    // Per row: the labels before and after, 8 bytes for a distance, and 8 bytes for an entry of a list.
-    let label = match clusters {
-        0..=0xff => 1,
-        0x100..=0xffff => 2,
-        _ => 4,
-    };
-    let row = 2 * label + 8 + 8 + if weighted { 8 } else { 0 };
-    // Rows are padded to whole blocks of 256.
-    let block = rows.saturating_mul(features).saturating_mul(size).saturating_add(255) & !255;
-    // Sums in two limbs of 16 bytes and as integers of 16 bytes, centroids in three layouts, and their copies for the filter.
-    let tables = clusters.saturating_mul(features).saturating_mul(80);
-    block.saturating_add(rows.saturating_mul(row)).saturating_add(tables)
+/// How a job runs on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Plan {
+    chunking: Option<Chunking>,
+    strategy: Strategy,
+    /// The predicted time of an iteration, if the kernel was not named by the caller.
+    microseconds: Option<f64>,
+    room: u64,
 }
 
-/// How the rows pass through a GPU if they do not all fit on it. The error says how much memory is needed, on which device, and
-/// how much there is.
-fn room(shape: Shape, limit: Option<u64>, device: &DeviceInfo) -> std::result::Result<Option<Chunking>, String> {
-    // A tenth is left for the context, fragmentation and other programs.
-    let free = device.memory_free - device.memory_free / 10;
-    let room = limit.map_or(free, |limit| limit.min(free));
-    let (streams, needed) = (shape.job == Job::Fit, bytes_needed(shape));
-    if needed <= room && (!streams || shape.rows <= MOST_ROWS) {
-        return Ok(None);
+impl Plan {
+    /// The plan for a job. If the rows do not all fit, those of a fit pass through the GPU in chunks. The inner error says how
+    /// much memory is needed, on which device, and how much there is.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] if the strategy cannot do the shape.
+    #[cfg(feature = "cuda")]
+    fn new(shape: Shape, request: Request, device: &DeviceInfo) -> Result<std::result::Result<Self, String>> {
+        use super::cuda::memory;
+        // A tenth is left for the context, fragmentation and other programs.
+        let free = device.memory_free - device.memory_free / 10;
+        let room = request.limit.map_or(free, |limit| limit.min(free));
+        let gpu = device.into();
+        let here = Self { chunking: None, strategy: Strategy::Default, microseconds: None, room };
+        let needed = if shape.job == Job::Fit {
+            let fit = memory::fit(shape, request.strategy, gpu)?;
+            if fit.bytes <= room && shape.rows <= MOST_ROWS {
+                return Ok(Ok(Self { strategy: fit.strategy, microseconds: fit.microseconds, ..here }));
+            }
+            match memory::in_chunks(shape, request.strategy, gpu, room)? {
+                Ok(streamed) => {
+                    let chunking = Some(streamed.0);
+                    return Ok(Ok(Self { chunking, strategy: streamed.1.strategy, microseconds: streamed.1.microseconds, ..here }));
+                }
+                Err(needed) => format!("{} in chunks", bytes(needed)),
+            }
+        } else {
+            match memory::of_model(shape, gpu) {
+                needed if needed <= room => return Ok(Ok(here)),
+                needed => bytes(needed),
+            }
+        };
+        Ok(Err(match request.limit.filter(|&limit| limit < free) {
+            Some(limit) => format!("{needed} on {device}, where device_memory_limit allows {}", bytes(limit)),
+            None => {
+                let (free, total) = (bytes(device.memory_free), bytes(device.memory_total));
+                format!("{needed} on {device}, where {free} of {total} are free and a tenth of that stays so")
+            }
+        }))
     }
-    let needed = match streams.then(|| Chunking::new(shape, room)) {
-        Some(Ok(chunking)) => return Ok(Some(chunking)),
-        Some(Err(needed)) => format!("{} in chunks", bytes(needed)),
-        None => bytes(needed),
-    };
-    Err(match limit.filter(|&limit| limit < free) {
-        Some(limit) => format!("{needed} on {device}, where device_memory_limit allows {}", bytes(limit)),
-        None => {
-            let (free, total) = (bytes(device.memory_free), bytes(device.memory_total));
-            format!("{needed} on {device}, where {free} of {total} are free and a tenth of that stays so")
+
+    #[cfg(not(feature = "cuda"))]
+    fn new(_: Shape, _: Request, _: &DeviceInfo) -> Result<std::result::Result<Self, String>> {
+        unreachable!("without the feature there is no device")
+    }
+
+    /// The choice of a device with this plan.
+    fn on(self, device: &DeviceInfo, mut reason: String) -> Choice {
+        if let Some(chunking) = self.chunking {
+            reason += &format!("; {chunking}");
         }
-    })
+        if self.strategy != Strategy::Default {
+            let why = self.microseconds.map_or("as asked".into(), |time| {
+                format!("which is predicted to be the fastest, with {} an iteration", duration(time * 1e-6))
+            });
+            reason += &format!("; its kernel is {}, {why}", self.strategy);
+        }
+        let Self { chunking, strategy, room, .. } = self;
+        Choice { place: Place::Cuda(device.ordinal), reason, chunking, strategy, room }
+    }
 }
 
 /// Predicted seconds: on the CPU, and on a GPU.
@@ -356,5 +407,5 @@ fn duration(seconds: f64) -> String {
     in_units(seconds, &[(3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 mod tests;

@@ -52,7 +52,7 @@ impl<T: Float> Placed<'_, Model<T>> {
     pub fn choice(&self, job: Job, rows: usize, weighted: bool) -> Result<Choice> {
         let (features, clusters) = (self.model.d, self.model.n_clusters());
         let shape = Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted };
-        select::place(self.device, shape, None)
+        select::place(self.device.into(), shape)
     }
 
     /// As [`Model::predict`].

@@ -202,7 +202,7 @@ type DeviceRow = (u32, String, u64, u64, String, String, bool, String);
 fn devices(py: Python<'_>) -> (Vec<DeviceRow>, Option<String>) {
     let version = |(major, minor): (u32, u32)| format!("{major}.{minor}");
     let row = |device: DeviceInfo| {
-        let DeviceInfo { ordinal, name, memory_free, memory_total, compute_capability, driver, usable, reason } = device;
+        let DeviceInfo { ordinal, name, memory_free, memory_total, compute_capability, driver, usable, reason, .. } = device;
         (ordinal, name, memory_free, memory_total, version(compute_capability), version(driver), usable, reason)
     };
     match py.detach(crate::devices) {

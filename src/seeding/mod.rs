@@ -1,6 +1,6 @@
 //! Starting centroids: one file per method.
 
-mod plus_plus;
+pub mod plus_plus;
 mod random;
 
 use crate::backend::Session;

@@ -19,12 +19,17 @@ use crate::memory;
 use crate::params::Params;
 use crate::rng::{Stream, below, draw_u64};
 
+/// The number of candidates of a step.
+pub fn trials(k: usize) -> u32 {
+    2 + (k as f64).ln().floor() as u32
+}
+
 /// The starting centroids of a restart; `base` is the scale of the first distances.
 pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, base: DistanceScale, restart: u32) -> Result<Vec<T>> {
     let target = |total: u128, step: usize, trial: u32| {
         below(draw_u64(params.seed, Stream::PlusPlus, restart, step as u32, trial), total)
     };
-    let trials = 2 + (params.k as f64).ln().floor() as u32;
+    let trials = trials(params.k);
     let rows = session.positive_rows();
     let total = session.start_draws()?;
     let mut centroids = session.row(session.draw(target(total, 0, 0))?)?;

@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+#[cfg(feature = "cuda")]
+use polars_kmeans::backend::select::DeviceInfo;
 use polars_kmeans::{Device, Fitted, Float, KMeans};
 
 /// The GPU, if there is one that can be used. If a GPU was demanded and none can be used, this fails.
@@ -14,6 +16,24 @@ pub fn gpu() -> Option<Device> {
         usable
     });
     usable.then_some(Device::Cuda(None))
+}
+
+/// The GPU of these tests as the driver describes it, or an invented one.
+#[cfg(feature = "cuda")]
+pub fn gpu_info() -> DeviceInfo {
+    let usable = polars_kmeans::devices().ok().and_then(|all| all.into_iter().find(|device| device.usable));
+    usable.unwrap_or_else(|| DeviceInfo {
+        ordinal: 0,
+        name: "none".into(),
+        memory_free: 0,
+        memory_total: 0,
+        multiprocessors: 132,
+        shared_per_block: 227 << 10,
+        compute_capability: (9, 0),
+        driver: (13, 0),
+        usable: true,
+        reason: String::new(),
+    })
 }
 
 /// Some rows as starting centroids. About one in `repeated` of them is the first row: that makes empty clusters, which take the

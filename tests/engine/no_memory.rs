@@ -1,12 +1,12 @@
 //! A GPU without memory: each of the engine's allocations is refused in turn.
 
-use polars_kmeans::backend::chunking::Chunking;
+use polars_kmeans::backend::cuda::memory;
 use polars_kmeans::backend::cuda::refusal;
 use polars_kmeans::backend::select::Shape;
 use polars_kmeans::{Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, Result};
 
 use crate::child::{STEP, in_child};
-use crate::data::{Random, columns, gpu, hash, rows};
+use crate::data::{gpu_info, Random, columns, gpu, hash, rows};
 
 /// Repeats the work and refuses one allocation on the GPU each time, of device memory or pinned memory. It refuses each of the
 /// first allocations, then fewer and fewer, since the steps of a seeding and the iterations repeat the same allocations.
@@ -49,7 +49,7 @@ fn fits<T: Float>(device: Device) {
             let estimator = if view == 1 { estimator.history(History::Full) } else { estimator };
             let expected = hash(&estimator.clone().device(Device::Cpu).fit_features(features, weights).unwrap());
             let shape = Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted };
-            let least = Chunking::new(shape, 0).unwrap_err();
+            let least = memory::chunking(shape, &gpu_info(), 0).unwrap_err();
             for limit in [None, Some(least)] {
                 let estimator = estimator.clone().device(device).device_memory_limit(limit);
                 let what = format!("{n} x {d} into {k}, {}, {limit:?}, view {view}", T::NAME);

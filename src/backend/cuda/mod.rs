@@ -2,34 +2,33 @@
 //! only draws the targets and chooses among the candidates.
 
 mod arguments;
-mod chooser;
-mod chunks;
 mod device;
-mod draws;
-mod plan;
+pub mod memory;
+#[cfg(feature = "papers")]
+mod papers;
+mod passes;
 pub mod predict;
-mod prepare;
-mod probe;
+mod reduce;
 mod rows;
-mod seeds;
 mod session;
-mod stream;
-mod systems;
-mod upload;
+mod shape;
+mod state;
+mod step;
+mod update;
 
-#[doc(hidden)]
-pub use chooser::CANDIDATES;
+pub use device::probe::devices;
 #[doc(hidden)]
 pub use device::refusal;
 pub use device::{Gpu, Plain};
+#[cfg(all(feature = "bench", feature = "papers"))]
+pub use papers::STAGES;
+pub use passes::prepare::DevicePasses;
 pub use predict::DeviceTable;
-pub use prepare::DevicePasses;
-pub use probe::devices;
 #[cfg(feature = "bench")]
-pub use session::STAGES;
-pub use session::{CudaSession, check};
-#[cfg(feature = "bench")]
-pub use upload::{UploadPlan, upload_benchmark};
+pub use rows::upload::{UploadPlan, upload_benchmark};
+pub use session::CudaSession;
+#[doc(hidden)]
+pub use step::choice::measured;
 
 /// The compiled kernels: the name of each file in `kernels/`, and its fat binary.
 mod kernels {

@@ -3,286 +3,136 @@
 //! ```text
 //! start(centroids): copies of the centroids for the filter, and the bound
 //! per iteration, without the host:
-//!   assign    labels that the filter is sure of; with few dimensions all labels and the sums  kernels/assign_*.cu
-//!   settle    many dimensions: the other labels, by reference distances to two or all         kernels/settle.cu
-//!   deltas    many dimensions: the sums                                                       kernels/deltas.cu
-//!   update    exact means, shift, whether to stop, copies for the next assign                 kernels/update.cu
+//!   step      labels, and the moves of rows to the pending sums; chunk by chunk     step/
+//!   reduce    the sums of all devices become one                                    reduce.rs
+//!   update    exact means, shift, whether to stop, copies for the next step         update.rs
 //! ```
 //! The host queues iterations in batches. If the device has decided to stop, the kernels of later iterations return at once.
-//! The host waits once for each batch. It takes over only if a cluster is empty. If the rows stream through the device, assign
-//! to deltas run chunk by chunk. The host sends the chunks then, and waits once for each iteration.
+//! The host waits once for each batch. It takes over only if a cluster is empty, or if the step wants the host to update. If the
+//! rows stream through the device, the host sends the chunks and waits once for each iteration.
 
 mod far;
-mod host;
-mod inertia;
 mod labels;
-mod new;
-mod system;
 
-#[cfg(feature = "bench")]
-pub use self::host::STAGES;
-pub use self::system::{check, launch_rows};
+pub use self::labels::download;
 
-use self::inertia::PendingInertia;
-use self::system::Running;
-use super::arguments::{
-    Assign, Bound, BoundTerms, CONTROL_OF_CHUNK, Contested, Control, Deltas, DistanceArgument, Factors, LabelsArgument, Part,
-    Record, STOP_EMPTY, Settle, SumsArgument, Update,
-};
-use super::chunks::{Chunk, Chunks};
-use super::device::{Buffer, Plain, Queue};
-use super::draws::{self, Draws, SeedLabels};
-use super::plan::{Launch, Plan, Strategy, settle_values};
+use super::arguments::{Record, STOP_EMPTY};
+use super::device::Plain;
+use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
+use super::passes::draws::{self, Draws, SeedLabels};
+use super::reduce::{Alone, Reduce};
+use super::rows::chunks::Chunks;
+use super::shape::FitShape;
+use super::state::{Labels, State};
+use super::step::choice::choose;
+use super::step::{Fit, Step};
+use super::update::Update;
 use crate::backend::{Assigned, Far, Iteration, Progress, Scales, Session, Stop};
 use crate::distances::DistanceScale;
 use crate::error::Result;
-use crate::fixed::power_of_two;
+use crate::fixed::Limbs;
 use crate::float::Float;
 use crate::memory;
+use crate::params::{Init, Params};
 use crate::partial::Partial;
 use crate::prepare::Prepared;
+use crate::strategy::Strategy;
+use crate::tile::Part;
 
 /// Iterations of the first batch, and of the longest batch.
 const FIRST_BATCH: u32 = 8;
-const LONGEST_BATCH: u32 = 32;
-/// Pending sums are folded after this many rows. Their two words could hold twice as many values.
-const MOST_PENDING: usize = 1 << 31;
+pub const LONGEST_BATCH: u32 = 32;
 
 /// The rows of one fit on one GPU, and the state of the fit.
 pub struct CudaSession<'a, T> {
     rows: Chunks<'a, T>,
     prepared: &'a Prepared,
-    plan: Plan,
-    k: usize,
-    d: usize,
-    queue: Queue,
-    /// The arrays of labels: one if the assign changes labels in place, otherwise two. `labels[current]` are the current
-    /// labels. The other array holds the labels before them.
-    labels: Vec<Buffer<u8>>,
-    current: usize,
-    columns: usize,
-    limbs: usize,
-    pending: Buffer<u64>,
-    pending_rows: Buffer<i64>,
-    sums: Buffer<i128>,
-    cluster_rows: Buffer<i64>,
-    one_limb: Buffer<u8>,
-    factors: Buffer<Factors>,
-    mean_exponents: Buffer<i32>,
-    lows: Buffer<T>,
-    highs: Buffer<T>,
-    shift: Buffer<T>,
-    scale: T,
-    terms: BoundTerms,
-    centroids: Buffer<T>,
-    previous: Buffer<T>,
-    column_centroids: Buffer<T>,
-    copies: Buffer<f32>,
-    half_squares: Buffer<f32>,
-    bound: Buffer<Bound>,
-    control: Buffer<Control>,
-    records: Buffer<Record>,
-    parts: Buffer<Part>,
-    /// The squared distance that each centroid moved.
-    distances: Buffer<f64>,
-    contested: Buffer<Contested>,
+    state: State<T>,
+    step: Box<dyn Step<T> + 'a>,
+    reduce: Box<dyn Reduce<T>>,
+    update: Update<T>,
+    inertia: InertiaPass,
     seeds: Option<Draws<T>>,
     /// The copy of the sums on the host, if it is up to date.
     partial: Option<Partial>,
-    /// The extra state of a system from the papers.
-    running: Option<Running<'a, T>>,
 }
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
-    /// The parameter for the labels from row `first` on.
-    fn labels_argument(&self, which: usize, first: usize) -> LabelsArgument {
-        let bytes = self.plan.label_bytes;
-        LabelsArgument { at: self.labels[which % self.labels.len()].at_index(first * bytes), bytes: bytes as i32 }
+    /// A session for rows whose weights are rounded already. `parts`: the same rows in host memory. `strategy`: the kernel that
+    /// was chosen for the fit.
+    pub fn new(
+        rows: Chunks<'a, T>,
+        parts: &'a [Part<'a, T>],
+        prepared: &'a Prepared,
+        params: &Params,
+        strategy: Strategy,
+    ) -> Result<Self> {
+        let queue = rows.queue().clone();
+        let shape = shape_of(&rows, prepared, params.k);
+        let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
+        let needs = chosen.candidate.needs(&shape, queue.gpu.size());
+        let update = Update::new(&queue, &shape, prepared.shifts, LONGEST_BATCH as usize)?;
+        let state = State::new(&queue, &shape, &needs, prepared, largest_offset(prepared, params), update.control())?;
+        let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, prepared })?;
+        let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k)?;
+        Ok(Self { rows, prepared, state, step, reduce: Box::new(Alone), update, inertia, seeds: None, partial: None })
     }
 
-    fn sums_argument(&self) -> SumsArgument {
-        SumsArgument {
-            pending: self.pending.at(),
-            pending_rows: self.pending_rows.at(),
-            sums: self.sums.at(),
-            rows: self.cluster_rows.at(),
-            one_limb: self.one_limb.at(),
-            k: self.k as i32,
-            d: self.d as i32,
-            columns: self.columns as i32,
-            mass_column: if self.columns > self.d { self.d as i32 } else { -1 },
-            limbs: self.limbs as i32,
-            unused: 0,
-        }
-    }
-
-    fn mass_to_integer(&self) -> f64 {
-        self.prepared.weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent))
-    }
-
-    fn update_argument(&self, stop: Stop, iterations: u32, first_iteration: u32) -> Update<T> {
-        let (half_squares, strides, half_stride) = match self.plan.strategy {
-            Strategy::Registers { dimensions, .. } => {
-                (self.copies.at_index(dimensions), (self.plan.copy_width, 1), self.plan.copy_width)
-            }
-            Strategy::Tiled(_) => (self.half_squares.at(), (1, self.plan.k_padded), 1),
-            Strategy::Rows(_) => (self.half_squares.at(), (self.plan.copy_width, 1), 1),
-        };
-        Update {
-            sums: self.sums_argument(),
-            mean_exponents: self.mean_exponents.at(),
-            lows: self.lows.at(),
-            highs: self.highs.at(),
-            centroids: self.centroids.at(),
-            previous: self.previous.at(),
-            columns: self.column_centroids.at(),
-            shift: self.shift.at(),
-            scale: self.scale,
-            copies: self.copies.at(),
-            half_squares,
-            copy_stride_j: strides.0 as u64,
-            copy_stride_f: strides.1 as u64,
-            half_stride: half_stride as u64,
-            terms: self.terms,
-            bound: self.bound.at(),
-            control: self.control.at(),
-            records: self.records.at(),
-            parts: self.parts.at(),
-            distances: self.distances.at(),
-            shifts: DistanceArgument::from(&self.prepared.shifts),
-            largest_changed: stop.changed,
-            largest_shift: stop.shift,
-            iterations,
-            first_iteration,
-            team: self.plan.team,
-            unused: 0,
-        }
-    }
-
-    /// Launches a kernel of the plan.
-    fn run<A: Copy>(&self, launch: Launch, arguments: &A) -> Result<()> {
-        // SAFETY: every struct of `arguments.rs` has the layout of the parameter of its kernel. All addresses belong to buffers
-        // of this session and of this queue. The sizes are those that the kernels index: (k, columns, limbs), (k, d), the
-        // stride or n.
-        unsafe { self.queue.launch(launch.kernel, launch.blocks, launch.threads, launch.shared, arguments) }
-    }
-
-    /// Like `run`, for kernels that wait for the kernel before them.
-    fn run_behind<A: Copy>(&self, launch: Launch, arguments: &A) -> Result<()> {
-        // SAFETY: as in `run`. The kernels of the loop begin with the wait.
-        unsafe { self.queue.launch_behind(launch.kernel, launch.blocks, launch.threads, launch.shared, arguments) }
-    }
-
-    /// Sets the centroids, and computes everything that the next assign reads.
+    /// Sets the centroids, and computes everything that the next step reads.
     fn start(&mut self, centroids: &[T]) -> Result<()> {
-        self.centroids.write(0, centroids)?;
-        self.run(self.plan.start, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
+        self.state.centroids.now.write(0, centroids)?;
+        self.update.start(&self.state)
     }
 
-    /// Launches one assign. Its sums stay pending. If `inertia` is given, it also adds the inertia under the new labels.
-    /// Afterwards `labels[current]` are the new labels.
-    fn launch_assign(&mut self, mut inertia: Option<&mut PendingInertia>) -> Result<()> {
-        if !self.running.as_ref().is_some_and(Running::adds_on_host) {
-            self.partial = None;
-        }
+    /// Queues one step over all rows. Its sums stay pending. If `inertia` is given, it also adds the inertia under the new
+    /// labels. Afterwards the new labels are the current ones.
+    fn launch_step(&mut self, mut inertia: Option<&mut Inertia>) -> Result<()> {
+        self.partial = None;
+        let Self { rows, state, step, update, inertia: pass, .. } = self;
         let mut pending = 0;
-        self.rows.visit(|chunk| {
+        rows.visit(|chunk| {
             if pending > MOST_PENDING.saturating_sub(chunk.rows.n) {
-                self.fold()?;
+                update.fold(state)?;
                 pending = 0;
             }
             pending += chunk.rows.n;
-            if let Chunks::Streamed(_) = &self.rows {
+            if !chunk.after_kernel {
                 // Clear the counters of the chunk before.
-                self.control_of_chunk()?;
+                update.clear_counters_of_chunk()?;
             }
-            self.assign_chunk(chunk)?;
-            inertia.as_mut().map_or(Ok(()), |inertia| self.add_inertia(chunk, self.current + 1, inertia))
+            step.launch(chunk, state)?;
+            let Some(inertia) = inertia.as_mut() else { return Ok(()) };
+            let [_, after] = state.labels.before_and_after(chunk.first);
+            // SAFETY: the step has labelled the rows of the chunk. The centroids are those of the state.
+            unsafe { pass.add(&state.queue, chunk.rows.argument(), after, state.centroids.now.at(), inertia) }
         })?;
-        self.current = (self.current + 1) % self.labels.len();
+        self.reduce.sum(&self.state)?;
+        self.state.labels.advance();
         Ok(())
     }
 
-    fn assign_chunk(&self, chunk: &Chunk<'_, T>) -> Result<()> {
-        let [before, after] = [self.current, self.current + 1].map(|which| self.labels_argument(which, chunk.first));
-        let (rows, sums) = (chunk.rows.argument(), self.sums_argument());
-        let mass_to_integer = self.mass_to_integer();
-        let assign = Assign {
-            rows,
-            labels: before,
-            next: after,
-            shift: self.shift.at(),
-            scale: self.scale,
-            copies: self.copies.at(),
-            half_squares: self.half_squares.at(),
-            bound: self.bound.at(),
-            contested: self.contested.at(),
-            control: self.control.at(),
-            k: self.k as i32,
-            k_padded: self.plan.k_padded as i32,
-            sums,
-            factors: self.factors.at(),
-            mass_to_integer,
-            table_copies: self.plan.assign_copies as i32,
-            portion: i32::from(self.plan.fits),
-            columns: self.column_centroids.at(),
-            run: self.plan.run,
-            even: self.plan.even,
-        };
-        if let Some(running) = &self.running {
-            return self.launch_system(running, assign);
-        }
-        // If rows stay on the device, this launch follows a kernel. If they stream, it follows copies.
-        match self.rows {
-            Chunks::Resident(_) => self.run_behind(self.plan.assign, &assign)?,
-            Chunks::Streamed(_) => self.run(self.plan.assign, &assign)?,
-        }
-        let Some([settle, deltas]) = self.plan.rest else { return Ok(()) };
-        let arguments = Settle {
-            rows,
-            next: after,
-            columns: self.column_centroids.at(),
-            centroids: self.centroids.at(),
-            contested: self.contested.at(),
-            control: self.control.at(),
-            k: self.k as i32,
-            values: settle_values(self.d, self.k) as i32,
-        };
-        self.run_behind(settle, &arguments)?;
-        if let Some(pairs) = self.plan.pairs {
-            self.run_behind(pairs, &arguments)?;
-        }
-        let arguments = Deltas {
-            rows,
-            labels: before,
-            next: after,
-            sums,
-            factors: self.factors.at(),
-            mass_to_integer,
-            control: self.control.at(),
-            table_copies: self.plan.deltas_copies as i32,
-            chunk: self.plan.deltas_chunk as i32,
-            chunks: self.columns.div_ceil(self.plan.deltas_chunk) as i32,
-            few: self.plan.deltas_few as i32,
-        };
-        self.run_behind(deltas, &arguments)
+    /// The host's copies of sums and labels are out of date, and so is what the step has carried.
+    fn forget(&mut self) {
+        self.partial = None;
+        self.step.forget();
     }
+}
 
-    /// Sets the counters of a chunk's kernels to zero.
-    fn control_of_chunk(&self) -> Result<()> {
-        self.control.fill_bytes(CONTROL_OF_CHUNK, 0)
-    }
+/// The shape of a fit.
+fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usize) -> FitShape {
+    let weighted = prepared.weights.is_some();
+    let two = weighted || prepared.scales.iter().any(|scale| scale.limbs == Limbs::Two);
+    let limbs = 1 + usize::from(two);
+    FitShape { rows: rows.n(), chunk: rows.longest(), d: rows.d(), k, weighted, float64: !T::IS_F32, limbs }
+}
 
-    /// Adds the pending sums to the canonical sums.
-    fn fold(&self) -> Result<()> {
-        self.run(self.plan.fold, &self.update_argument(Stop { changed: 0.0, shift: 0.0 }, 0, 0))
-    }
-
-    fn control(&self) -> Result<Control> {
-        let mut control = [Control::default()];
-        self.control.read(0, &mut control)?;
-        Ok(control[0])
-    }
+/// The largest distance of a row or a starting centroid from the centre, in any feature.
+fn largest_offset(prepared: &Prepared, params: &Params) -> f64 {
+    let d = prepared.centre.len();
+    let starting = if let Init::Given(centroids) = &params.init { &centroids[..] } else { &[] };
+    let offset = |f: usize, x: f64| (x - prepared.centre[f]).abs();
+    let largest = (0..d).fold(0.0f64, |m, f| m.max(offset(f, prepared.lows[f])).max(offset(f, prepared.highs[f])));
+    starting.iter().enumerate().fold(largest, |m, (i, &x)| m.max(offset(i % d, x)))
 }
 
 impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
@@ -299,7 +149,7 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn start_draws(&mut self) -> Result<u128> {
-        let seeds = Draws::start(&self.rows, self.prepared, self.k)?;
+        let seeds = Draws::start(&self.rows, self.prepared, self.state.shape.k)?;
         Ok(self.seeds.insert(seeds).total())
     }
 
@@ -309,22 +159,22 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
 
     fn draw(&self, target: u128) -> Result<u64> {
         let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
-        seeds.draw(&self.rows, &seed_labels(&self.labels, &self.plan), target)
+        seeds.draw(&self.rows, &seed_labels(&self.state.labels), target)
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.gains(&self.rows, &seed_labels(&self.labels, &self.plan), candidates)
+        seeds.gains(&self.rows, &seed_labels(&self.state.labels), candidates)
     }
 
     fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
         let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.trials(&self.rows, &seed_labels(&self.labels, &self.plan), targets)
+        seeds.trials(&self.rows, &seed_labels(&self.state.labels), targets)
     }
 
     fn take_seed(&mut self, centroid: &[T], scale: DistanceScale) -> Result<u128> {
         let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.take(&self.rows, &seed_labels(&self.labels, &self.plan), centroid, scale)
+        seeds.take(&self.rows, &seed_labels(&self.state.labels), centroid, scale)
     }
 
     fn end_draws(&mut self) {
@@ -332,26 +182,27 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn reset(&mut self) -> Result<()> {
-        self.current = 0;
-        self.forget_host();
-        self.labels.iter_mut().try_for_each(|labels| labels.fill(0xff))?;
-        self.pending.fill(0)?;
-        self.pending_rows.fill(0)?;
-        self.sums.fill(0)?;
-        self.cluster_rows.fill(0)
+        self.forget();
+        self.state.clear()
     }
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
-        let base = Scales::Same(self.prepared.distances);
-        let mut inertia = if want_inertia { Some(PendingInertia::new(&self.queue, self.k, base)?) } else { None };
+        let (queue, k, base) = (&self.state.queue, self.state.shape.k, Scales::Same(self.prepared.distances));
+        let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
         self.start(centroids)?;
-        self.launch_assign(inertia.as_mut())?;
-        let changed = self.gather()?;
-        Ok(Assigned { changed, inertia: inertia.map(PendingInertia::total).transpose()? })
+        self.launch_step(inertia.as_mut())?;
+        let changed = if let Some(sums) = self.step.host_sums(&mut self.state)? {
+            self.partial = Some(sums.partial);
+            sums.changed
+        } else {
+            self.update.fold(&self.state)?;
+            self.update.read_control()?.changed
+        };
+        Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()? })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32) -> Result<Progress> {
-        if self.running.as_ref().is_some_and(Running::host_means) {
+        if self.step.host_means() {
             return Ok(Progress { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) });
         }
         self.start(centroids)?;
@@ -361,16 +212,14 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
         loop {
             let first = progress.done.len() as u32;
             let size = batch.min(limit - first);
-            let update = self.update_argument(stop, limit, first);
-            let current = self.current;
             for _ in 0..size {
-                self.launch_assign(None)?;
-                self.run_behind(self.plan.update, &update)?;
+                self.launch_step(None)?;
+                self.update.launch(&self.state, stop, limit, first)?;
             }
-            let control = self.control()?;
+            let control = self.update.read_control()?;
             let done = control.iteration - first;
-            let mut records = memory::filled(done as usize, Record::default(), "the history")?;
-            self.records.read(0, &mut records)?;
+            let mut records = memory::filled(done as usize, Record::ZERO, "the history")?;
+            self.update.read_records(&mut records)?;
             memory::reserve(&mut progress.done, records.len(), "the history")?;
             progress.done.extend(records.iter().map(|record| Iteration {
                 changed: record.changed,
@@ -378,16 +227,16 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
                 moved: record.moved != 0,
                 seconds: record.nanoseconds as f64 * 1e-9,
             }));
-            // The number of assigns that really ran. After the stop, kernels did nothing.
-            let assigns = done + u32::from(control.stop == STOP_EMPTY);
-            self.current = (current + assigns as usize) % self.labels.len();
+            // Steps that were queued after the stop did nothing. Go back to the labels of the last one that ran.
+            let steps = done + u32::from(control.stop == STOP_EMPTY);
+            self.state.labels.go_back(size - steps);
             if control.stop != 0 || progress.done.len() as u32 == limit {
                 if control.stop == STOP_EMPTY {
                     // The clusters that are not empty have already moved. Go back to the centroids that the rows were assigned
                     // to.
-                    std::mem::swap(&mut self.centroids, &mut self.previous);
+                    self.update.undo(&mut self.state);
                 }
-                self.centroids.read(0, centroids)?;
+                self.state.centroids.now.read(0, centroids)?;
                 if control.stop == STOP_EMPTY {
                     progress.assigned = Some(Assigned { changed: control.changed, inertia: None });
                 }
@@ -399,12 +248,14 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
 
     fn partial(&mut self) -> Result<&Partial> {
         if self.partial.is_none() {
-            let sums = self.sums.to_vec()?;
-            let mut partial = Partial::new(self.k, self.d)?;
-            partial.rows = self.cluster_rows.to_vec()?;
-            for (j, row) in sums.chunks_exact(self.columns).enumerate() {
-                partial.sums[j * self.d..][..self.d].copy_from_slice(&row[..self.d]);
-                partial.mass[j] = if self.columns > self.d { row[self.d] } else { i128::from(partial.rows[j]) };
+            let FitShape { d, k, weighted, .. } = self.state.shape;
+            let columns = self.state.shape.columns();
+            let sums = self.state.sums.canonical.to_vec()?;
+            let mut partial = Partial::new(k, d)?;
+            partial.rows = self.state.sums.rows.to_vec()?;
+            for (j, row) in sums.chunks_exact(columns).enumerate() {
+                partial.sums[j * d..][..d].copy_from_slice(&row[..d]);
+                partial.mass[j] = if weighted { row[d] } else { i128::from(partial.rows[j]) };
             }
             // All clusters count as changed. Computing a mean again gives the same mean.
             partial.dirty.fill(true);
@@ -415,7 +266,8 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn sizes(&mut self) -> Result<Vec<u64>> {
-        memory::collected(self.cluster_rows.to_vec()?.into_iter().map(|rows| rows as u64), "the sizes of the clusters")
+        let rows = self.state.sums.rows.to_vec()?;
+        memory::collected(rows.into_iter().map(|rows| rows as u64), "the sizes of the clusters")
     }
 
     fn clear_dirty(&mut self) {}
@@ -425,18 +277,22 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 
     fn relocate(&mut self, row: u64, to: u32) -> Result<()> {
-        self.forget_host();
+        self.forget();
         self.move_row(row, to)
     }
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
-        let mut inertia = PendingInertia::new(&self.queue, self.k, scales)?;
-        self.rows.visit(|chunk| self.add_inertia(chunk, self.current, &mut inertia))?;
+        let State { queue, shape, labels, centroids, .. } = &self.state;
+        let mut inertia = Inertia::new(queue, shape.k, scales)?;
+        // SAFETY: every row has a label, and the centroids are those of the state.
+        self.rows.visit(|chunk| unsafe {
+            self.inertia.add(queue, chunk.rows.argument(), labels.now(chunk.first), centroids.now.at(), &mut inertia)
+        })?;
         inertia.total()
     }
 
     fn labels(&self) -> Result<Vec<u32>> {
-        self.labels_of(self.current)
+        download(self.state.labels.array(), self.rows.n(), self.state.labels.bytes)
     }
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
@@ -444,13 +300,6 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     }
 }
 
-impl<T: Float + Plain> CudaSession<'_, T> {
-    /// Downloads one of the arrays of labels and widens it to 32 bits. All ones stay all ones.
-    fn labels_of(&self, which: usize) -> Result<Vec<u32>> {
-        labels::download(&self.labels[which], self.rows.n(), self.plan.label_bytes)
-    }
-}
-
-fn seed_labels<'s>(labels: &'s [Buffer<u8>], plan: &Plan) -> SeedLabels<'s> {
-    SeedLabels { labels: &labels[0], bytes: plan.label_bytes }
+fn seed_labels(labels: &Labels) -> SeedLabels<'_> {
+    SeedLabels { labels: labels.scratch(), bytes: labels.bytes }
 }

@@ -1,6 +1,7 @@
 //! Tests of the choice of a place, with invented devices.
 
 use super::*;
+use crate::backend::cuda::memory;
 
 const GB: u64 = 1_000_000_000;
 const LARGE: Shape = Shape { job: Job::Fit, rows: 1_000_000, features: 32, clusters: 256, float64: false, weighted: false };
@@ -13,6 +14,8 @@ fn device(ordinal: u32, free: u64) -> DeviceInfo {
         name: "NVIDIA H200".into(),
         memory_free: free,
         memory_total: 150 * GB,
+        multiprocessors: 132,
+        shared_per_block: 227 << 10,
         compute_capability: (9, 0),
         driver: (13, 0),
         usable,
@@ -25,13 +28,44 @@ fn old(ordinal: u32) -> DeviceInfo {
     DeviceInfo { name: "GTX 1080".into(), usable, reason, ..device(ordinal, 200 * GB) }
 }
 
+fn within(device: Device, limit: Option<u64>) -> Request {
+    Request { limit, ..device.into() }
+}
+
+/// Where a job runs, and why. The sentence about the kernel is left out.
 fn chosen(requested: Device, shape: Shape, devices: &Devices) -> (Place, String) {
-    let choice = choose(requested, shape, None, devices).unwrap();
-    (choice.place, choice.reason)
+    let choice = choose(requested.into(), shape, devices).unwrap();
+    let (why, kernel) = choice.reason.split_once("; its kernel is ").unwrap_or((&choice.reason, ""));
+    assert_eq!(kernel.is_empty(), choice.place == Place::Cpu || shape.job != Job::Fit, "{}", choice.reason);
+    (choice.place, why.into())
 }
 
 fn refused(requested: Device, shape: Shape, devices: &Devices) -> String {
-    choose(requested, shape, None, devices).unwrap_err().to_string()
+    choose(requested.into(), shape, devices).unwrap_err().to_string()
+}
+
+/// The bytes that a job takes.
+fn needed(shape: Shape) -> u64 {
+    match shape.job {
+        Job::Fit => memory::resident_bytes(shape, &device(0, GB)),
+        _ => memory::of_model(shape, (&device(0, GB)).into()),
+    }
+}
+
+fn in_chunks(shape: Shape, room: u64) -> std::result::Result<Chunking, u64> {
+    memory::chunking(shape, &device(0, GB), room)
+}
+
+#[test]
+fn the_kernel_is_named() {
+    let choice = |strategy| choose(Request { strategy, ..Device::Cuda(None).into() }, LARGE, &Ok(vec![device(0, 100 * GB)]));
+    let default = choice(Strategy::Default).unwrap();
+    let why = format!("; its kernel is {}, which is predicted to be the fastest, with ", default.strategy);
+    assert!(default.reason.contains(&why) && default.reason.ends_with(" an iteration"), "{}", default.reason);
+    let named = choice(Strategy::Tiled32).unwrap();
+    assert!(named.reason.ends_with("; its kernel is tiled-32, as asked") && named.strategy == Strategy::Tiled32);
+    let error = choice(Strategy::RegistersSingle).unwrap_err().to_string();
+    assert!(error.contains("at most 12 features for \"registers-single\", got 32"), "{error}");
 }
 
 #[test]
@@ -64,7 +98,7 @@ fn auto_falls_back_and_says_why() {
     let score = Shape { job: Job::Score, ..LARGE };
     let (place, why) = chosen(Device::Auto, score, &Ok(vec![device(0, GB / 100), device(1, GB / 70)]));
     assert_eq!(place, Place::Cpu);
-    let full = "the data do not fit on a GPU: they need 149 MB on cuda:1 (NVIDIA H200), where 14 MB of 150 GB are free";
+    let full = "the data do not fit on a GPU: they need 140 MB on cuda:1 (NVIDIA H200), where 14 MB of 150 GB are free";
     assert_eq!(why, format!("{full} and a tenth of that stays so"));
 }
 
@@ -104,10 +138,10 @@ fn predictions_take_bounded_memory() {
     assert_eq!(shape(Job::Distances, 1 << 30, 2, 1 << 31).batch(), 1);
     assert_eq!(shape(Job::Labels, 0, 2, 2).batch(), 0);
     for job in [Job::Labels, Job::Nearest, Job::Distances] {
-        assert!(bytes_needed(shape(job, 1 << 40, 32, 256)) < 300 << 20, "{job:?}");
-        assert!(bytes_needed(shape(job, u64::MAX, usize::MAX, usize::MAX)) > u64::MAX / 2);
+        assert!(needed(shape(job, 1 << 40, 32, 256)) < 300 << 20, "{job:?}");
+        assert!(needed(shape(job, u64::MAX, usize::MAX, usize::MAX)) > u64::MAX / 2);
     }
-    assert!(bytes_needed(shape(Job::Score, 1 << 30, 32, 256)) > 100 * GB);
+    assert!(needed(shape(Job::Score, 1 << 30, 32, 256)) > 100 * GB);
 }
 
 #[test]
@@ -148,33 +182,33 @@ fn data_that_do_not_fit_at_once_stream() {
     let shape = Shape { rows: 100_000_000, ..LARGE };
     let there = Ok(vec![device(0, 4 * GB)]);
     for requested in [Device::Auto, Device::Cuda(None), Device::Cuda(Some(0))] {
-        let choice = choose(requested, shape, None, &there).unwrap();
+        let choice = choose(requested.into(), shape, &there).unwrap();
         let chunking = choice.chunking.unwrap();
-        assert_eq!((choice.place, chunking), (Place::Cuda(0), Chunking::new(shape, 4 * GB - 4 * GB / 10).unwrap()));
-        assert!(choice.reason.ends_with(&format!("; {chunking}")), "{}", choice.reason);
-        let limited = choose(requested, shape, Some(GB), &there).unwrap().chunking.unwrap();
-        assert_eq!(limited, Chunking::new(shape, GB).unwrap());
+        assert_eq!((choice.place, chunking), (Place::Cuda(0), in_chunks(shape, 4 * GB - 4 * GB / 10).unwrap()));
+        assert!(choice.reason.contains(&format!("; {chunking}; its kernel is ")), "{}", choice.reason);
+        let limited = choose(within(requested, Some(GB)), shape, &there).unwrap().chunking.unwrap();
+        assert_eq!(limited, in_chunks(shape, GB).unwrap());
         assert!(limited.buffers < chunking.buffers && limited.room == GB);
         // A limit above the free memory changes nothing.
-        assert_eq!(choose(requested, shape, Some(9 * GB), &there).unwrap(), choice);
-        assert_eq!(choose(requested, LARGE, Some(GB), &there).unwrap().chunking, None);
+        assert_eq!(choose(within(requested, Some(9 * GB)), shape, &there).unwrap(), choice);
+        assert_eq!(choose(within(requested, Some(GB)), LARGE, &there).unwrap().chunking, None);
     }
     // With few clusters, sending the rows over the bus does not pay.
     let few = Shape { clusters: 4, ..shape };
-    assert!(choose(Device::Auto, few, None, &Ok(vec![device(0, 100 * GB)])).unwrap().place == Place::Cuda(0));
-    let choice = choose(Device::Auto, few, None, &there).unwrap();
+    assert!(choose(Device::Auto.into(), few, &Ok(vec![device(0, 100 * GB)])).unwrap().place == Place::Cuda(0));
+    let choice = choose(Device::Auto.into(), few, &there).unwrap();
     assert!(choice.place == Place::Cpu && choice.chunking.is_none());
     assert!(choice.reason.contains("on a GPU, which would not pay: the rows do not fit there and stream"), "{}", choice.reason);
     // There is room, but kernels cannot count this many rows.
     let many = Shape { rows: 1 << 33, features: 1, clusters: 2, ..LARGE };
-    let chunking = choose(Device::Cuda(None), many, None, &Ok(vec![device(0, 300 * GB)])).unwrap().chunking.unwrap();
+    let chunking = choose(Device::Cuda(None).into(), many, &Ok(vec![device(0, 300 * GB)])).unwrap().chunking.unwrap();
     assert_eq!(chunking.buffers, chunking.chunks);
 }
 
 #[test]
 fn data_that_do_not_fit_where_they_must_are_no_memory() {
     let there = Ok(vec![device(0, GB / 500)]);
-    let needed = bytes(Chunking::new(LARGE, 0).unwrap_err());
+    let needed = bytes(in_chunks(LARGE, 0).unwrap_err());
     for requested in [Device::Cuda(None), Device::Cuda(Some(0))] {
         for (limit, why) in [
             (None, "2.0 MB of 150 GB are free and a tenth of that stays so"),
@@ -182,12 +216,12 @@ fn data_that_do_not_fit_where_they_must_are_no_memory() {
             (Some(1_500_000), "device_memory_limit allows 1.5 MB"),
         ] {
             let there = if limit == Some(1_500_000) { Ok(vec![device(0, GB)]) } else { there.clone() };
-            let error = choose(requested, LARGE, limit, &there).unwrap_err();
+            let error = choose(within(requested, limit), LARGE, &there).unwrap_err();
             assert!(matches!(error, KMeansError::NoMemory { .. }));
             let what = format!("{needed} in chunks on cuda:0 (NVIDIA H200), where {why}");
             assert_eq!(error.to_string(), format!("memory: expected room for {what}, got none"));
             // If no GPU is demanded, the CPU does the work.
-            let choice = choose(Device::Auto, LARGE, limit, &there).unwrap();
+            let choice = choose(within(Device::Auto, limit), LARGE, &there).unwrap();
             assert_eq!((choice.place, choice.reason), (Place::Cpu, format!("the data do not fit on a GPU: they need {what}")));
         }
     }
@@ -195,19 +229,23 @@ fn data_that_do_not_fit_where_they_must_are_no_memory() {
 
 #[test]
 fn memory_counts_features_rows_weights_and_tables() {
-    let tables = 32 * 256 * 80;
-    assert_eq!(bytes_needed(LARGE), 1_000_000 * (32 * 4 + 20) + tables);
-    assert_eq!(bytes_needed(Shape { float64: true, weighted: true, ..LARGE }), 1_000_000 * (32 * 8 + 28) + tables);
-    assert_eq!(bytes_needed(SMALL), 2_000 * 16 + 2_000 * 18 + 2 * 3 * 80);
-    assert_eq!(bytes_needed(Shape { rows: 1, features: 1, clusters: 1, ..LARGE }), 256 + 18 + 80);
+    // A row: its values, the labels before and after, its place in the list of rows in doubt, its distance while seeds are drawn.
+    let of_rows = |shape: Shape| (needed(shape) - needed(Shape { rows: 1_024, ..shape })) / (shape.rows - 1_024);
+    let whole = Shape { rows: 1_024_000, clusters: 200, ..LARGE };
+    assert_eq!(of_rows(whole), 32 * 4 + 1 + 1 + 8 + 8);
+    assert_eq!(of_rows(Shape { float64: true, weighted: true, ..whole }), 32 * 8 + 8 + 1 + 1 + 8 + 8);
+    assert_eq!(of_rows(Shape { clusters: 300, ..whole }), 32 * 4 + 2 + 2 + 8 + 8);
+    // In registers a label is overwritten, and there is no list.
+    assert_eq!(of_rows(Shape { features: 4, clusters: 8, rows: 10_240_000, ..LARGE }), 4 * 4 + 1 + 8);
     // Absurd shapes do not make the arithmetic wrap.
     let absurd = Shape { rows: u64::MAX, features: usize::MAX, clusters: usize::MAX, ..SMALL };
-    assert!(bytes_needed(absurd) > u64::MAX / 2);
+    assert!(needed(absurd) > u64::MAX / 2);
     // Exactly nine tenths of the free memory.
-    let needed = bytes_needed(LARGE);
+    let needed = needed(LARGE);
     let enough = needed + needed / 9 + 1;
-    assert_eq!(room(LARGE, None, &device(0, enough)), Ok(None));
-    assert!(room(LARGE, None, &device(0, enough - 2)).unwrap().is_some());
+    let chunking = |free| choose(Device::Cuda(None).into(), LARGE, &Ok(vec![device(0, free)])).unwrap().chunking;
+    assert_eq!(chunking(enough), None);
+    assert!(chunking(enough - 2).is_some());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Downloads labels in pieces. All threads widen them.
 
 use crate::backend::cuda::device::Buffer;
-use crate::backend::cuda::draws::widen;
+use crate::backend::cuda::passes::draws::widen;
 use crate::error::Result;
 use crate::memory;
 use crate::parallel::{for_each_task, workers_for};

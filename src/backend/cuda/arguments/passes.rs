@@ -1,0 +1,166 @@
+//! The parameters of the kernels of single passes over the rows.
+
+use super::*;
+
+arguments! {
+    /// For the inertia of each cluster.
+    InertiaArgument as "Inertia<float>" {
+        rows: RowsArgument,
+        labels: LabelsArgument,
+        centroids: u64,
+        scale: DistanceArgument,
+        scales: u64,
+        pending: u64,
+        k: i32,
+        table_copies: i32,
+    }
+
+    /// For distances of rows whose cluster may give up rows.
+    MaskedArgument as "Masked<float>" {
+        rows: RowsArgument,
+        labels: LabelsArgument,
+        centroids: u64,
+        donors: u64,
+        out: u64,
+    }
+
+    /// A row far from its centroid.
+    FarRow as "Candidate" {
+        distance: f64,
+        row: u64,
+    }
+
+    /// For the search for the farthest row.
+    FarthestArgument as "Farthest" {
+        distances: u64,
+        out: u64,
+        after: FarRow,
+        n: u32,
+        unused: u32,
+    }
+
+    /// For the move of one row to another cluster.
+    RelocateArgument as "Relocate<float>" {
+        rows: RowsArgument,
+        labels: LabelsArgument,
+        sums: SumsArgument,
+        factors: u64,
+        mass_to_integer: f64,
+        row: u64,
+        to: u32,
+        unused: u32,
+    }
+
+    /// For weights that are rounded.
+    RoundWeightsArgument as "RoundWeights" {
+        w: u64,
+        n: u64,
+        quantum: f64,
+    }
+
+    /// For the extents of the columns.
+    SurveyArgument as "Survey<float>" {
+        rows: RowsArgument,
+        extents: u64,
+        chunk: u64,
+    }
+
+    /// What is known about one chunk of a column.
+    ChunkExtent as "Extent" {
+        low: f64,
+        high: f64,
+        smallest: f64,
+        sum: f64,
+        largest: f64,
+        not_finite: u64,
+    }
+
+    /// For the survey of the weights.
+    WeightSurveyArgument as "WeightSurvey" {
+        w: u64,
+        facts: u64,
+        n: u64,
+        chunk: u64,
+    }
+
+    /// What is known about one chunk of the weights.
+    WeightFacts as "WeightFacts" {
+        largest: f64,
+        smallest: f64,
+        positive: u64,
+        other_than_one: u32,
+        negative: u32,
+        not_finite: u32,
+        unused: u32,
+    }
+
+    /// For the counts of values below thresholds.
+    CountSmallArgument as "CountSmall<float>" {
+        rows: RowsArgument,
+        largest: u64,
+        counts: u64,
+        chunk: u64,
+    }
+
+    /// The middle of a column, and the quanta of its moments.
+    MomentsArgument as "Moments" {
+        middle: f64,
+        first: Factors,
+        second: Factors,
+    }
+
+    /// For the variances of the columns.
+    VarianceArgument as "Variance<float>" {
+        rows: RowsArgument,
+        moments: u64,
+        sums: u64,
+        chunk: u64,
+    }
+
+    /// For the distances to the two nearest centroids.
+    NearestArgument as "Nearest<float>" {
+        rows: RowsArgument,
+        centroid_columns: u64,
+        labels: u64,
+        distances: u64,
+        seconds: u64,
+        k: i32,
+        unused: i32,
+    }
+
+    /// For the distances to all centroids.
+    DistancesArgument as "Distances<float>" {
+        rows: RowsArgument,
+        centroid_columns: u64,
+        out: u64,
+        k: i32,
+        unused: i32,
+    }
+
+    /// For rows that have no answer.
+    BlankArgument as "Blank<float>" {
+        rows: RowsArgument,
+        labels: u64,
+        distances: u64,
+        k: i32,
+        unused: i32,
+    }
+
+    /// For rows that become columns.
+    TransposeArgument as "Transpose<float>" {
+        rows_in: u64,
+        columns_out: u64,
+        stride: u64,
+        rows: u32,
+        width: u32,
+        log_width: u32,
+        tiles_across: u32,
+    }
+}
+
+plain! {
+    FarRow { f64, u64 }
+    ChunkExtent { f64, f64, f64, f64, f64, u64 }
+    WeightFacts { f64, f64, u64, u32, u32, u32, u32 }
+    MomentsArgument { f64, Factors, Factors }
+}

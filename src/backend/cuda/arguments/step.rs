@@ -1,0 +1,136 @@
+//! The parameters of the kernels of an iteration: `kernels/step/` and `kernels/update.cu`.
+
+use super::*;
+use crate::certify::ExpandedTerms;
+
+arguments! {
+    /// For kernels that label rows.
+    AssignArgument<T> as "Assign" {
+        rows: RowsArgument,
+        labels: LabelsArgument,
+        next: LabelsArgument,
+        minus_centre: u64,
+        scale: T,
+        copies: u64,
+        half_squares: u64,
+        bound: u64,
+        contested: u64,
+        control: u64,
+        k: i32,
+        k_padded: i32,
+        sums: SumsArgument,
+        factors: u64,
+        mass_to_integer: f64,
+        table_copies: i32,
+        centroids_in_shared: i32,
+        centroid_columns: u64,
+        run: u32,
+        even: u32,
+    }
+
+    /// For the kernels that label rows in doubt.
+    SettleArgument as "Settle<float>" {
+        rows: RowsArgument,
+        next: LabelsArgument,
+        centroid_columns: u64,
+        centroids: u64,
+        contested: u64,
+        control: u64,
+        k: i32,
+        values: i32,
+    }
+
+    /// For the kernel that moves the sums of changed rows.
+    DeltasArgument as "Deltas<float>" {
+        rows: RowsArgument,
+        labels: LabelsArgument,
+        next: LabelsArgument,
+        sums: SumsArgument,
+        factors: u64,
+        mass_to_integer: f64,
+        control: u64,
+        table_copies: i32,
+        chunk: i32,
+        chunks: i32,
+        few: i32,
+    }
+
+    /// The terms of the bound that do not depend on the centroids.
+    BoundTerms as "BoundTerms" {
+        unit: f64,
+        half: f64,
+        reference: f64,
+        underflow: f64,
+        norm_factor: f64,
+        norm_offset: f64,
+        panel: i32,
+        unused: i32,
+    }
+
+    /// For the update, and for what prepares a filter.
+    UpdateArgument<T> as "Update" {
+        sums: SumsArgument,
+        mean_exponents: u64,
+        lows: u64,
+        highs: u64,
+        centroids: u64,
+        previous: u64,
+        centroid_columns: u64,
+        minus_centre: u64,
+        scale: T,
+        copies: u64,
+        half_squares: u64,
+        copy_stride_j: u64,
+        copy_stride_f: u64,
+        half_stride: u64,
+        terms: BoundTerms,
+        bound: u64,
+        control: u64,
+        records: u64,
+        block_moves: u64,
+        distances: u64,
+        shifts: DistanceArgument,
+        largest_changed: f64,
+        largest_shift: f64,
+        iterations: u32,
+        first_iteration: u32,
+        team: u32,
+        unused: u32,
+    }
+
+    /// One iteration in the history.
+    Record as "Record" {
+        changed: u64,
+        shift: f64,
+        nanoseconds: u64,
+        moved: u32,
+        contested: u32,
+    }
+
+    /// What one block of the update has found.
+    BlockMoves as "BlockMoves" {
+        shift: [u64; 2],
+        largest_half_square: u64,
+        largest_weighted: u64,
+        moved: u32,
+        empty: u32,
+        not_finite: u32,
+        terms: u32,
+    }
+}
+
+plain! {
+    Record { u64, f64, u64, u32, u32 }
+    BlockMoves { [u64; 2], u64, u64, u32, u32, u32, u32 }
+}
+
+impl From<ExpandedTerms> for BoundTerms {
+    fn from(terms: ExpandedTerms) -> Self {
+        let ExpandedTerms { unit, half, reference, underflow, norm_factor, norm_offset, chains } = terms;
+        Self { unit, half, reference, underflow, norm_factor, norm_offset, panel: chains.panel() as i32, unused: 0 }
+    }
+}
+
+impl Record {
+    pub const ZERO: Self = Self { changed: 0, shift: 0.0, nanoseconds: 0, moved: 0, contested: 0 };
+}

@@ -1,0 +1,110 @@
+//! Device memory that belongs to a queue.
+
+use std::marker::PhantomData;
+
+use cudarc::driver::{result, sys};
+
+use super::queue::Queue;
+use super::{Plain, failed};
+use crate::error::Result;
+use crate::memory;
+
+/// Device memory that belongs to a queue. When it is dropped, it is freed in the order of the queue.
+pub struct Buffer<T> {
+    address: sys::CUdeviceptr,
+    len: usize,
+    /// What the memory is for. Errors use this text.
+    what: &'static str,
+    queue: Queue,
+    kind: PhantomData<T>,
+}
+// SAFETY: this is an address on the device, and every call that uses it binds the context first.
+unsafe impl<T: Plain> Send for Buffer<T> {}
+// SAFETY: as above, and the host changes nothing through a shared reference.
+unsafe impl<T: Plain> Sync for Buffer<T> {}
+
+impl<T: Plain> Buffer<T> {
+    /// `address`: an allocation of `len` values, made on the stream of the queue.
+    pub(super) fn new(address: sys::CUdeviceptr, len: usize, what: &'static str, queue: Queue) -> Self {
+        Self { address, len, what, queue, kind: PhantomData }
+    }
+
+    /// The number of values that the buffer holds.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address on the device. Kernels take it as a parameter.
+    pub fn at(&self) -> u64 {
+        self.address
+    }
+
+    /// The address of value `i`.
+    pub fn at_index(&self, i: usize) -> u64 {
+        assert!(i <= self.len);
+        self.address + (i * size_of::<T>()) as u64
+    }
+
+    /// Sets every byte to `byte`.
+    pub fn fill(&mut self, byte: u8) -> Result<()> {
+        self.queue.bind()?;
+        // SAFETY: the range is the whole buffer.
+        unsafe { result::memset_d8_async(self.address, byte, self.len * size_of::<T>(), self.queue.stream.cu_stream()) }
+            .map_err(failed("clearing memory"))
+    }
+
+    /// Sets the bytes of a range to `byte`.
+    pub fn fill_bytes(&self, bytes: std::ops::Range<usize>, byte: u8) -> Result<()> {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.len * size_of::<T>(), "{bytes:?} of {} values", self.len);
+        self.queue.bind()?;
+        let at = self.address + bytes.start as u64;
+        // SAFETY: the range is within the buffer (asserted).
+        unsafe { result::memset_d8_async(at, byte, bytes.len(), self.queue.stream.cu_stream()) }
+            .map_err(failed("clearing memory"))
+    }
+
+    /// Copies host values to the device, from value `first` on. If `values` is in pageable memory, CUDA has read it when this
+    /// returns.
+    pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
+        assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
+        if values.is_empty() {
+            return Ok(());
+        }
+        self.queue.bind()?;
+        // SAFETY: the range is within the buffer (asserted). CUDA copies pageable memory to its own staging memory before the
+        // call returns.
+        unsafe { result::memcpy_htod_async(self.at_index(first), values, self.queue.stream.cu_stream()) }
+            .map_err(failed("an upload"))
+    }
+
+    /// Waits for the queue and copies `out.len()` values from `first` on.
+    pub fn read(&self, first: usize, out: &mut [T]) -> Result<()> {
+        assert!(first + out.len() <= self.len, "{} values at {first} of {}", out.len(), self.len);
+        if !out.is_empty() {
+            self.queue.bind()?;
+            // SAFETY: the range is within the buffer (asserted), and `out` lives until the wait below.
+            unsafe { result::memcpy_dtoh_async(out, self.at_index(first), self.queue.stream.cu_stream()) }
+                .map_err(failed("a download"))?;
+        }
+        self.queue.wait()
+    }
+
+    /// Waits for the queue and copies all values.
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        // SAFETY: any bytes are a valid value (`Plain`).
+        let mut out = unsafe { memory::zero_bytes(self.len, self.what) }?;
+        self.read(0, &mut out)?;
+        Ok(out)
+    }
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        self.queue.give_room_back(self.len.max(1) * size_of::<T>());
+        // An error here means that the context no longer exists, and neither does its memory.
+        if self.queue.gpu.context.bind_to_thread().is_ok() {
+            // SAFETY: `alloc` allocated it on this stream. It is freed once, after all earlier work of the queue.
+            let _ = unsafe { result::free_async(self.address, self.queue.stream.cu_stream()) };
+        }
+    }
+}

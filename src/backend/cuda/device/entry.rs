@@ -1,0 +1,124 @@
+//! Typed launches: a kernel's handle knows the struct that the kernel takes. A launch with another struct does not compile.
+
+use std::marker::PhantomData;
+
+use super::gpu::{Function, Gpu};
+use crate::error::Result;
+use crate::float::Float;
+
+/// The single parameter of a kernel. It has the layout of a struct in `kernels/` (`arguments/`).
+///
+/// # Safety
+/// The type is `repr(C)`, and its fields have the sizes and offsets of the struct that the kernel declares.
+pub unsafe trait Argument: Copy {}
+
+/// The name of a kernel. Its type says which argument the kernel takes. `arguments/entries.rs` lists all of them.
+pub struct Entry<A> {
+    /// The file that holds the kernel, without folder and extension.
+    pub module: &'static str,
+    /// The name without the feature type and the variant.
+    pub stem: &'static str,
+    /// Whether the kernel is compiled once for each feature type.
+    pub typed: bool,
+    argument: PhantomData<fn(A)>,
+}
+
+impl<A> Clone for Entry<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for Entry<A> {}
+
+impl<A: Argument> Entry<A> {
+    /// A kernel that is compiled for float32 and for float64.
+    pub const fn new(module: &'static str, stem: &'static str) -> Self {
+        Self { module, stem, typed: true, argument: PhantomData }
+    }
+
+    /// A kernel that does not know the feature type.
+    pub const fn untyped(module: &'static str, stem: &'static str) -> Self {
+        Self { typed: false, ..Self::new(module, stem) }
+    }
+
+    /// Loads the kernel for feature type `T`. `variant` is the end of its name, such as `_d4`; most kernels have none.
+    pub fn load<T: Float>(&self, gpu: &Gpu, variant: &str) -> Result<Kernel<A>> {
+        let of_type = match (self.typed, T::IS_F32) {
+            (false, _) => "",
+            (true, true) => "_f32",
+            (true, false) => "_f64",
+        };
+        let function = gpu.function(self.module, &format!("{}{of_type}{variant}", self.stem))?;
+        Ok(Kernel { function, argument: PhantomData })
+    }
+}
+
+/// A kernel that was loaded, and its argument as a type.
+pub struct Kernel<A> {
+    pub(super) function: Function,
+    argument: PhantomData<fn(A)>,
+}
+
+impl<A> Clone for Kernel<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for Kernel<A> {}
+
+/// The threads and the bytes of dynamic shared memory of one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    pub threads: u32,
+    pub shared: usize,
+}
+
+impl Block {
+    /// A block without dynamic shared memory.
+    pub const fn of(threads: u32) -> Self {
+        Self { threads, shared: 0 }
+    }
+}
+
+/// A kernel with its number of blocks, and the threads and shared memory of each block.
+pub struct Launch<A> {
+    pub kernel: Kernel<A>,
+    pub blocks: u32,
+    pub threads: u32,
+    pub shared: u32,
+}
+
+impl<A> Clone for Launch<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for Launch<A> {}
+
+impl<A> Launch<A> {
+    /// This many blocks.
+    pub fn exactly(kernel: Kernel<A>, block: Block, blocks: u32) -> Self {
+        Self { kernel, blocks, threads: block.threads, shared: block.shared as u32 }
+    }
+
+    /// As many blocks as run at once on the device, but at most `most`.
+    pub fn resident(gpu: &Gpu, kernel: Kernel<A>, block: Block, most: usize) -> Result<Self> {
+        if block.shared > 0 {
+            gpu.prefer_shared_memory(kernel.function)?;
+        }
+        let resident = gpu.resident_blocks(kernel.function, block.threads, block.shared as u32)?;
+        let most = u32::try_from(most.max(1)).unwrap_or(u32::MAX);
+        Ok(Self::exactly(kernel, block, resident.min(most)))
+    }
+
+    /// Pads shared memory so that the blocks are spread evenly over the SMs: see [`Gpu::evenly`].
+    pub fn spread(self, gpu: &Gpu) -> Result<Self> {
+        let shared = gpu.evenly(self.kernel.function, self.threads, self.blocks, self.shared)?;
+        Ok(Self { shared, ..self })
+    }
+
+    /// The same launch, but with this many blocks.
+    pub fn with_blocks(self, blocks: usize) -> Self {
+        Self { blocks: u32::try_from(blocks).unwrap_or(u32::MAX), ..self }
+    }
+}

@@ -1,0 +1,204 @@
+//! One GPU: its primary context, its loaded kernels, and how many of their blocks run at once.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUfunction_attribute as FunctionAttribute};
+use cudarc::driver::{CudaContext, DriverError, result};
+
+use super::failed;
+use super::queue::Queue;
+use crate::backend::cuda::kernels::KERNELS;
+use crate::backend::cuda::shape::GpuSize;
+use crate::error::{KMeansError, Result};
+
+/// One GPU with its kernels.
+pub struct Gpu {
+    pub context: Arc<CudaContext>,
+    pub ordinal: u32,
+    /// Streaming multiprocessors.
+    pub processors: u32,
+    /// The most bytes of shared memory that a block may ask for.
+    pub shared_per_block: u32,
+    functions: Mutex<HashMap<String, Function>>,
+    modules: Mutex<HashMap<&'static str, Module>>,
+}
+
+/// A loaded module. Modules stay loaded until the process ends.
+struct Module(sys::CUmodule);
+// SAFETY: a module handle may be used from any thread.
+unsafe impl Send for Module {}
+
+/// A kernel that was loaded. [`Kernel`](super::Kernel) also knows its argument.
+#[derive(Clone, Copy)]
+pub struct Function {
+    pub(super) handle: sys::CUfunction,
+    /// Whether the kernel contains the instruction that waits for the kernel before it. Machine code for generations before 9.0
+    /// does not. Nor does the PTX that later generations compile.
+    pub(super) waits: bool,
+    /// Bytes of static shared memory of a block. The shared memory that a launch asks for comes on top.
+    fixed: u32,
+}
+// SAFETY: a function handle may be used from any thread, and its module is never unloaded.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+/// Makes the driver keep some of the memory that fits free. Then small fits need not map memory again each time.
+fn keep_some_memory(context: &CudaContext) -> std::result::Result<(), DriverError> {
+    const KEPT: u64 = 64 << 20;
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    let mut threshold = 0u64;
+    // SAFETY: the device belongs to the context. The attribute is a 64-bit integer, and `threshold` has 64 bits.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device())?;
+        sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut threshold).cast()).result()?;
+        if threshold < KEPT {
+            threshold = KEPT;
+            sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast()).result()?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of shared memory that the driver reserves in each block.
+const RESERVED: u32 = 1 << 10;
+
+/// The shared memory that a launch must ask for, so that one SM has room for exactly `blocks` blocks. `most`: the bytes that
+/// one block may have. `fixed`: its static shared memory.
+fn for_no_more_than(blocks: u32, most: u32, fixed: u32) -> u32 {
+    let too_much = (most + RESERVED) / (blocks + 1) + 1;
+    too_much.saturating_sub(RESERVED + fixed).next_multiple_of(128).min(most.saturating_sub(fixed))
+}
+
+impl Gpu {
+    /// The GPU with this ordinal. The whole process shares one object for each GPU.
+    pub fn get(ordinal: u32) -> Result<Arc<Self>> {
+        static GPUS: OnceLock<Mutex<HashMap<u32, Arc<Gpu>>>> = OnceLock::new();
+        let mut gpus = GPUS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gpu) = gpus.get(&ordinal) {
+            return Ok(gpu.clone());
+        }
+        let gpu = Arc::new(Self::open(ordinal)?);
+        gpus.insert(ordinal, gpu.clone());
+        Ok(gpu)
+    }
+
+    fn open(ordinal: u32) -> Result<Self> {
+        const WHAT: &str = "opening the GPU";
+        super::probe::start().map_err(|reason| KMeansError::Device { what: WHAT.into(), reason })?;
+        let failed = failed(WHAT);
+        let context = CudaContext::new(ordinal as usize).map_err(&failed)?;
+        let attribute = |a| context.attribute(a).map(|v| v as u32).map_err(&failed);
+        let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared_per_block = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        keep_some_memory(&context).map_err(&failed)?;
+        Ok(Self { context, ordinal, processors, shared_per_block, functions: Mutex::default(), modules: Mutex::default() })
+    }
+
+    /// The kernel `name` of `kernels/{module}.cu`.
+    pub fn function(&self, module: &'static str, name: &str) -> Result<Function> {
+        if let Some(kernel) = self.functions.lock().unwrap_or_else(PoisonError::into_inner).get(name) {
+            return Ok(*kernel);
+        }
+        self.context.bind_to_thread().map_err(failed("binding the GPU"))?;
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = match modules.get(module) {
+            Some(module) => module.0,
+            None => {
+                let missing = || KMeansError::Device {
+                    what: format!("loading the kernels {module:?}"),
+                    reason: "this build does not hold them".into(),
+                };
+                let (_, image) = KERNELS.iter().find(|(known, _)| *known == module).ok_or_else(missing)?;
+                // SAFETY: the image is a whole fatbin, as the compiler wrote it.
+                let handle =
+                    unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(failed("loading the kernels"))?;
+                modules.insert(module, Module(handle));
+                handle
+            }
+        };
+        let c_name = CString::new(name).expect("a kernel's name has no zero byte");
+        // SAFETY: the module is loaded and is never unloaded.
+        let function = unsafe { result::module::get_function(handle, c_name) }.map_err(failed(name))?;
+        // Our kernels may use all shared memory of the device. Each launch says how much it takes.
+        // SAFETY: the function belongs to a loaded module.
+        let (waits, fixed) = unsafe {
+            let most = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let fixed =
+                result::function::get_function_attribute(function, FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+                    .map_err(failed(name))?;
+            result::function::set_function_attribute(function, most, self.shared_per_block as i32 - fixed)
+                .map_err(failed(name))?;
+            let virtual_architecture = FunctionAttribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+            let architecture =
+                result::function::get_function_attribute(function, virtual_architecture).map_err(failed(name))?;
+            (architecture >= 90, fixed as u32)
+        };
+        let kernel = Function { handle: function, waits, fixed };
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), kernel);
+        Ok(kernel)
+    }
+
+    pub fn kernel(&self, module: &'static str, name: &str) -> Result<Function> {
+        self.function(module, name)
+    }
+
+    /// What the choice of kernels depends on.
+    pub fn size(&self) -> GpuSize {
+        GpuSize { processors: self.processors as usize, shared: self.shared_per_block as usize }
+    }
+
+    /// Asks the SMs that run a kernel for the largest possible share of shared memory. With the default setting, fewer blocks
+    /// than possible may run at once.
+    pub fn prefer_shared_memory(&self, kernel: Function) -> Result<()> {
+        let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: the function belongs to a loaded module.
+        unsafe { result::function::set_function_attribute(kernel.handle, attribute, 100) }
+            .map_err(failed("setting up a kernel"))
+    }
+
+    /// The number of blocks of a kernel that run at once on the whole device.
+    pub fn resident_blocks(&self, kernel: Function, threads: u32, shared: u32) -> Result<u32> {
+        // SAFETY: the function belongs to a loaded module.
+        let blocks =
+            unsafe { result::occupancy::max_active_block_per_multiprocessor(kernel.handle, threads as i32, shared as usize) }
+                .map_err(failed("launching a kernel"))?;
+        Ok((blocks as u32).max(1) * self.processors)
+    }
+
+    /// The shared memory to ask for, at least `shared`. It pads shared memory so that at most ceil(blocks / SMs) blocks fit on
+    /// one SM. Otherwise an SM that finishes the kernel before early takes several blocks, and other SMs get none.
+    pub fn evenly(&self, kernel: Function, threads: u32, blocks: u32, shared: u32) -> Result<u32> {
+        let share = blocks.div_ceil(self.processors);
+        if share * self.processors >= self.resident_blocks(kernel, threads, shared)? {
+            return Ok(shared);
+        }
+        Ok(for_no_more_than(share, self.shared_per_block, kernel.fixed).max(shared))
+    }
+
+    /// A new queue, with a stream of its own.
+    pub fn queue(self: &Arc<Self>) -> Result<Queue> {
+        // SAFETY: a buffer is only used on the stream that it was allocated on (see `Buffer`), or after a wait for that stream.
+        // So nothing needs the event tracking of the library.
+        unsafe { self.context.disable_event_tracking() };
+        let stream = self.context.new_stream().map_err(failed("making a stream"))?;
+        Ok(Queue::new(stream, self.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_multiprocessor_has_room_for_its_share() {
+        for (total, fixed) in [(228 << 10, 2_000), (164 << 10, 17_000), (100 << 10, 0)] {
+            for share in 1..=6 {
+                let block = for_no_more_than(share, total - RESERVED, fixed) + fixed + RESERVED;
+                assert!(share * block <= total && (share + 1) * block > total, "{share} blocks of {block} in {total}");
+            }
+        }
+    }
+}

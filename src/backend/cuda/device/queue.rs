@@ -1,0 +1,175 @@
+//! A queue of work on one GPU, and the memory that it may take.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cudarc::driver::sys;
+use cudarc::driver::{CudaStream, result};
+
+use super::gpu::{Function, Gpu};
+use super::{Argument, Buffer, Launch, Plain, allocated, failed, refusal};
+use crate::error::Result;
+use crate::memory;
+
+/// A queue of work on one GPU. The work runs in order.
+#[derive(Clone)]
+pub struct Queue {
+    pub stream: Arc<CudaStream>,
+    pub gpu: Arc<Gpu>,
+    /// The limit of the memory that this queue may take, if there is one.
+    room: Option<Arc<Room>>,
+}
+
+/// The number of bytes of device memory that a queue may still take.
+struct Room {
+    left: AtomicU64,
+}
+
+impl Queue {
+    pub(super) fn new(stream: Arc<CudaStream>, gpu: Arc<Gpu>) -> Self {
+        Self { stream, gpu, room: None }
+    }
+
+    /// The same queue with a limit: all its buffers together may take at most `bytes` at a time.
+    pub fn within(self, bytes: u64) -> Self {
+        Self { room: Some(Arc::new(Room { left: AtomicU64::new(bytes) })), ..self }
+    }
+
+    /// Reserves room for an allocation. It is an error if there is not enough.
+    fn take_room(&self, bytes: usize, what: &str) -> Result<()> {
+        let Some(room) = &self.room else { return Ok(()) };
+        let taken = room.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(allocated(bytes)));
+        taken
+            .map(|_| ())
+            .map_err(|left| memory::no_memory(format!("{what} on the GPU, where {left} bytes more are allowed"), bytes as u128))
+    }
+
+    pub(super) fn give_room_back(&self, bytes: usize) {
+        if let Some(room) = &self.room {
+            room.left.fetch_add(allocated(bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the context of the GPU current on the calling thread. This is needed because fits move between threads.
+    pub(super) fn bind(&self) -> Result<()> {
+        self.gpu.context.bind_to_thread().map_err(failed("binding the GPU"))
+    }
+
+    /// Memory for `len` values with undefined content. `what` says what it is for, and errors use it.
+    pub fn alloc<T: Plain>(&self, len: usize, what: &'static str) -> Result<Buffer<T>> {
+        self.bind()?;
+        let all = len.max(1) as u128 * size_of::<T>() as u128;
+        let missing = || memory::no_memory(format!("{what} on the GPU"), all);
+        let bytes = usize::try_from(all).map_err(|_| missing())?;
+        if refusal::now() {
+            return Err(missing());
+        }
+        self.take_room(bytes, what)?;
+        // SAFETY: the memory is written before it is read: by a copy, by `fill`, or by a kernel that has it as output.
+        let address = unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }
+            .inspect_err(|_| self.give_room_back(bytes))
+            .map_err(|error| match error.0 {
+                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => missing(),
+                _ => failed(what)(error),
+            })?;
+        Ok(Buffer::new(address, len, what, self.clone()))
+    }
+
+    /// Memory for `len` values whose bytes are all zero.
+    pub fn zeros<T: Plain>(&self, len: usize, what: &'static str) -> Result<Buffer<T>> {
+        let mut buffer = self.alloc(len, what)?;
+        buffer.fill(0)?;
+        Ok(buffer)
+    }
+
+    /// A copy of `values` on the device.
+    pub fn upload<T: Plain>(&self, values: &[T], what: &'static str) -> Result<Buffer<T>> {
+        let mut buffer = self.alloc(values.len(), what)?;
+        buffer.write(0, values)?;
+        Ok(buffer)
+    }
+
+    /// Waits until all work in the queue is done.
+    pub fn wait(&self) -> Result<()> {
+        self.stream.synchronize().map_err(failed("a kernel"))
+    }
+
+    /// Launches a kernel.
+    ///
+    /// # Safety
+    /// Every address in the argument belongs to a live buffer of this queue, or to one that the queue has waited for. Each buffer
+    /// is large enough for what the kernel reads and writes there.
+    pub unsafe fn run<A: Argument>(&self, launch: &Launch<A>, argument: &A) -> Result<()> {
+        let Launch { kernel, blocks, threads, shared } = *launch;
+        // SAFETY: the kernel takes an `A`. The caller promises the rest.
+        unsafe { self.launch(kernel.function, blocks, threads, shared, argument) }
+    }
+
+    /// Like [`Queue::run`], but the GPU may prepare the kernel while the kernel before it in the queue still runs.
+    ///
+    /// # Safety
+    /// The same as for `run`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/`).
+    pub unsafe fn run_behind<A: Argument>(&self, launch: &Launch<A>, argument: &A) -> Result<()> {
+        let Launch { kernel, blocks, threads, shared } = *launch;
+        // SAFETY: as in `run`. The caller promises that the kernel waits.
+        unsafe { self.launch_behind(kernel.function, blocks, threads, shared, argument) }
+    }
+
+    /// Launches a kernel with the single parameter `args`.
+    ///
+    /// # Safety
+    /// `A` has the same layout as the parameter of the kernel. Every address in it belongs to a live buffer of this queue. Each
+    /// buffer is large enough for what the kernel reads and writes there.
+    pub unsafe fn launch<A: Copy>(&self, kernel: Function, blocks: u32, threads: u32, shared: u32, args: &A) -> Result<()> {
+        self.bind()?;
+        let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
+        let (grid, block) = ((blocks.max(1), 1, 1), (threads, 1, 1));
+        // SAFETY: the caller promises it. CUDA copies the parameter before the call returns.
+        unsafe { result::launch_kernel(kernel.handle, grid, block, shared, self.stream.cu_stream(), &mut parameters) }
+            .map_err(failed("launching a kernel"))
+    }
+}
+
+impl Queue {
+    /// Like [`Queue::launch`], but the GPU may prepare the kernel while the kernel before it in the queue still runs.
+    ///
+    /// # Safety
+    /// The same as for `launch`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/common.cuh`).
+    pub unsafe fn launch_behind<A: Copy>(
+        &self,
+        kernel: Function,
+        blocks: u32,
+        threads: u32,
+        shared: u32,
+        args: &A,
+    ) -> Result<()> {
+        if !kernel.waits {
+            // SAFETY: the caller promises it.
+            return unsafe { self.launch(kernel, blocks, threads, shared, args) };
+        }
+        self.bind()?;
+        let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: blocks.max(1),
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared,
+            hStream: self.stream.cu_stream(),
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        // SAFETY: the caller promises it. CUDA copies the configuration and the parameter before the call returns.
+        unsafe { sys::cuLaunchKernelEx(&raw const config, kernel.handle, parameters.as_mut_ptr(), std::ptr::null_mut()) }
+            .result()
+            .map_err(failed("launching a kernel"))
+    }
+}

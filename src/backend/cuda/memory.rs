@@ -1,0 +1,168 @@
+//! The memory that a job takes on a GPU. It is the sum of the lists (`device/list.rs`) from which the job allocates. By it a device
+//! is chosen, a limit is kept, and chunks are cut.
+//!
+//! ```text
+//! a fit         rows + the larger of    what the passes before the fit need
+//!                                       the session + what its largest pass needs: draws, far rows, inertia
+//! rows          all rows, or the buffers of the chunks that fit at a time, and pieces of row-major rows on their way
+//! predictions   the model's table + one batch of rows + its answers
+//! ```
+
+use super::device::{Plain, sum};
+use super::passes::distances::{FarSearch, Inertia};
+use super::passes::prepare::preparation_bytes;
+use super::passes::seeds::DeviceSeeds;
+use super::predict::DeviceTable;
+use super::rows::DeviceRows;
+use super::rows::stream::seeds::StreamedSeeds;
+use super::session::LONGEST_BATCH;
+use super::shape::{FitShape, GpuSize};
+use super::state::State;
+use super::step::Needs;
+use super::step::choice::{Chosen, choose};
+use super::update::Update;
+use crate::backend::chunking::{Chunking, piece_bytes, row_bytes};
+use crate::backend::select::{DeviceInfo, Job, Shape};
+use crate::error::{KMeansError, Result};
+use crate::float::Float;
+use crate::strategy::Strategy;
+
+impl From<&DeviceInfo> for GpuSize {
+    fn from(device: &DeviceInfo) -> Self {
+        Self { processors: device.multiprocessors as usize, shared: device.shared_per_block as usize }
+    }
+}
+
+/// The bytes of a fit with default kernels whose rows are all on the GPU. For tests.
+#[doc(hidden)]
+pub fn resident_bytes(shape: Shape, device: &DeviceInfo) -> u64 {
+    fit(shape, Strategy::Default, device.into()).map_or(u64::MAX, |plan| plan.bytes)
+}
+
+/// The chunks of a fit with default kernels in `room` bytes of a GPU, or the bytes that are needed. For tests.
+#[doc(hidden)]
+pub fn chunking(shape: Shape, device: &DeviceInfo, room: u64) -> std::result::Result<Chunking, u64> {
+    in_chunks(shape, Strategy::Default, device.into(), room).unwrap_or(Err(u64::MAX)).map(|(chunking, _)| chunking)
+}
+
+/// How a fit runs on a GPU if all its rows are there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::backend) struct Planned {
+    pub bytes: u64,
+    /// The kernel that was chosen.
+    pub strategy: Strategy,
+    /// Its predicted time for an iteration, if it was not named by the caller.
+    pub microseconds: Option<f64>,
+    /// Whether the kernel can work chunk by chunk.
+    streams: bool,
+}
+
+/// The shape of a fit. `chunk`: the rows of a chunk, or all rows.
+fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
+    FitShape {
+        rows: usize::try_from(shape.rows).unwrap_or(usize::MAX),
+        chunk: usize::try_from(chunk).unwrap_or(usize::MAX),
+        d: shape.features,
+        k: shape.clusters,
+        weighted: shape.weighted,
+        float64: shape.float64,
+        limbs: if shape.weighted || shape.float64 { 2 } else { 1 },
+    }
+}
+
+/// The plan of a fit whose rows are all on the GPU.
+///
+/// # Errors
+/// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape.
+pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize) -> Result<Planned> {
+    if shape.float64 { planned::<f64>(shape, strategy, gpu) } else { planned::<f32>(shape, strategy, gpu) }
+}
+
+fn planned<T: Float + Plain>(shape: Shape, strategy: Strategy, gpu: GpuSize) -> Result<Planned> {
+    let fit = fit_shape(shape, shape.rows);
+    let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted);
+    plan_of::<T>(&fit, strategy, gpu, rows, DeviceSeeds::<T>::bytes)
+}
+
+/// The plan of a fit. `rows`: the bytes of the rows. `draws`: the bytes that seeding needs.
+fn plan_of<T: Float + Plain>(
+    fit: &FitShape,
+    strategy: Strategy,
+    gpu: GpuSize,
+    rows: u64,
+    draws: impl Fn(&FitShape) -> u64,
+) -> Result<Planned> {
+    let Chosen { candidate, microseconds } = choose::<T>(strategy, fit, gpu)?;
+    // Whether a float32 column needs two limbs depends on the data. There must be enough memory for both.
+    let fit = FitShape { limbs: 2, ..*fit };
+    let bytes = fit_bytes::<T>(&fit, &candidate.needs(&fit, gpu), rows, draws(&fit));
+    Ok(Planned { bytes, strategy: candidate.strategy(), microseconds, streams: candidate.streams() })
+}
+
+/// The bytes of a fit. `rows`: those of the rows. `draws`: those that seeding needs.
+fn fit_bytes<T: Float + Plain>(fit: &FitShape, needs: &Needs, rows: u64, draws: u64) -> u64 {
+    let session =
+        sum([State::<T>::bytes(fit, needs), Update::<T>::bytes(fit, LONGEST_BATCH as usize), needs.bytes]);
+    let passes = draws.max(FarSearch::bytes(fit)).max(Inertia::bytes(fit.k));
+    sum([rows, preparation_bytes(fit.chunk, fit.d).max(sum([session, passes]))])
+}
+
+/// How the rows of a fit pass through a GPU in chunks within `room` bytes, and the plan for such a chunk. The inner error is the
+/// number of bytes that are needed.
+///
+/// # Errors
+/// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape, or not in chunks.
+pub(in crate::backend) fn in_chunks(
+    shape: Shape,
+    strategy: Strategy,
+    gpu: GpuSize,
+    room: u64,
+) -> Result<std::result::Result<(Chunking, Planned), u64>> {
+    if !fit(shape, strategy, gpu)?.streams {
+        return Err(KMeansError::InvalidOption {
+            option: "strategy",
+            expected: format!("rows that fit on the GPU for \"{strategy}\": \"default\" streams them"),
+            got: "rows that do not, or a limit that they exceed".into(),
+        });
+    }
+    let plan = |chunk: u64, buffers: u64| {
+        if shape.float64 {
+            planned_in_chunks::<f64>(shape, strategy, gpu, chunk, buffers)
+        } else {
+            planned_in_chunks::<f32>(shape, strategy, gpu, chunk, buffers)
+        }
+    };
+    // Whether a strategy can do a shape does not depend on the rows.
+    let bytes = |chunk: u64, buffers: u64| plan(chunk, buffers).map_or(u64::MAX, |plan| plan.bytes);
+    Ok(match Chunking::new(shape, room, bytes) {
+        Ok(chunking) => Ok((chunking, plan(chunking.rows, chunking.buffers)?)),
+        Err(needed) => Err(needed),
+    })
+}
+
+/// The plan of a fit with chunks of `chunk` rows, of which `buffers` are on the GPU at a time.
+fn planned_in_chunks<T: Float + Plain>(
+    shape: Shape,
+    strategy: Strategy,
+    gpu: GpuSize,
+    chunk: u64,
+    buffers: u64,
+) -> Result<Planned> {
+    let fit = fit_shape(shape, chunk);
+    let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted).saturating_mul(buffers);
+    let pieces = piece_bytes(chunk.saturating_mul(row_bytes(shape)));
+    plan_of::<T>(&fit, strategy, gpu, sum([rows, pieces]), StreamedSeeds::<T>::bytes)
+}
+
+/// The bytes of a job of a fitted model.
+pub(in crate::backend) fn of_model(shape: Shape, gpu: GpuSize) -> u64 {
+    if shape.float64 { bytes_of_model::<f64>(shape, gpu) } else { bytes_of_model::<f32>(shape, gpu) }
+}
+
+fn bytes_of_model<T: Float + Plain>(shape: Shape, gpu: GpuSize) -> u64 {
+    let n = usize::try_from(if shape.job == Job::Score { shape.rows } else { shape.batch() }).unwrap_or(usize::MAX);
+    let (d, k) = (shape.features, shape.clusters);
+    let answers = DeviceTable::<T>::answer_bytes(shape.job, n, k);
+    let before = if shape.job == Job::Score { preparation_bytes(n, d) } else { 0 };
+    sum([DeviceTable::<T>::bytes(d, k, gpu), DeviceRows::<T>::bytes(n, d, shape.weighted), answers.max(before)])
+}

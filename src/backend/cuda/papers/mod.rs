@@ -1,0 +1,23 @@
+//! The systems of the source papers, each as a step of a fit. They give the same bits as all other steps.
+//!
+//! `systems.rs` says what each system consists of, `sizes.rs` how large its tables are, `passes.rs` how it adds up, and `step.rs`
+//! puts the parts together. Two systems or more let the CPU divide, and one lets it add up too (`host.rs`).
+
+mod host;
+mod passes;
+mod sizes;
+mod step;
+mod systems;
+
+#[cfg(feature = "bench")]
+pub use self::host::STAGES;
+use self::systems::System;
+use super::device::Plain;
+use super::step::Candidate;
+use crate::float::Float;
+use crate::strategy::Strategy;
+
+/// All systems.
+pub fn candidates<T: Float + Plain>() -> impl Iterator<Item = Box<dyn Candidate<T>>> {
+    Strategy::ALL.iter().filter_map(|&strategy| System::of(strategy)).map(|system| Box::new(system) as Box<dyn Candidate<T>>)
+}

@@ -1,0 +1,190 @@
+//! The passes with which a system adds up features and counts rows, and their tables in device memory.
+
+use super::sizes::{self, Features, MOST_SCRATCH, Sizes, Tables};
+use super::systems::{FeatureSums, Mass, System};
+use crate::backend::cuda::arguments::{self, SystemSumsArgument};
+use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
+use crate::backend::cuda::shape::GpuSize;
+use crate::error::Result;
+use crate::float::Float;
+
+/// In each round, this number times the number of SMs divides the number of groups (Li et al. 2010, algorithm 6: M).
+const GROUPS_A_PROCESSOR: usize = 8;
+/// Rows and clusters of a block of `sum_adjust` (`kernels/papers/sum_atomics.cu`).
+const ADJUST_ROWS: usize = 1_024;
+const ADJUST_CLUSTERS: usize = 256;
+/// The most threads that one SM runs at once.
+const THREADS_A_PROCESSOR: usize = 2_048;
+
+/// A pass before its kernel is loaded.
+#[derive(Clone, Copy)]
+struct Spec {
+    entry: Entry<SystemSumsArgument>,
+    /// The end of the kernel's name.
+    variant: &'static str,
+    block: Block,
+    /// At most this many blocks, in multiples of `unit`.
+    most: usize,
+    unit: usize,
+    settings: Settings,
+}
+
+/// The other parameters of a pass.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    /// The place of its tables in the scratch memory. None if it has no tables in device memory.
+    pub scratch: Option<usize>,
+    pub scratch_next: usize,
+    pub tables: u32,
+    pub tables_next: u32,
+    pub chunk: u32,
+    pub points: u32,
+    pub from_pairs: bool,
+}
+
+const PLAIN: Settings =
+    Settings { scratch: None, scratch_next: 0, tables: 0, tables_next: 0, chunk: 1, points: 1, from_pairs: false };
+
+/// A launch of a kernel that adds up, and its other parameters.
+pub struct Pass {
+    pub launch: Launch<SystemSumsArgument>,
+    pub settings: Settings,
+}
+
+/// All passes of a system, and the number of 8-byte values that they need in device memory. Both depend only on the shape and on
+/// the size of the GPU.
+struct Plan {
+    specs: Vec<Spec>,
+    values: usize,
+    gpu: GpuSize,
+}
+
+/// The number of 8-byte values that the passes of a system need in device memory.
+pub fn scratch_values(system: System, n: usize, sizes: &Sizes, gpu: GpuSize) -> usize {
+    Plan::new(system, n, sizes, gpu).values
+}
+
+/// The passes of a system for `n` rows.
+pub fn passes<T: Float>(system: System, n: usize, sizes: &Sizes, gpu: &Gpu) -> Result<Vec<Pass>> {
+    let plan = Plan::new(system, n, sizes, gpu.size());
+    let pass = |spec: Spec| {
+        let launch = Launch::resident(gpu, spec.entry.load::<T>(gpu, spec.variant)?, spec.block, spec.most)?;
+        let blocks = (launch.blocks as usize / spec.unit * spec.unit).max(spec.unit);
+        Ok(Pass { launch: launch.with_blocks(blocks), settings: spec.settings })
+    };
+    plan.specs.into_iter().map(pass).collect()
+}
+
+impl Plan {
+    fn new(system: System, n: usize, sizes: &Sizes, gpu: GpuSize) -> Self {
+        let mut plan = Self { specs: Vec::new(), values: 0, gpu };
+        plan.sum_features(system.sums, n, sizes);
+        plan.count_rows(system.mass, n, sizes);
+        plan
+    }
+
+    /// Adds a pass without tables in device memory.
+    fn add(&mut self, entry: Entry<SystemSumsArgument>, block: Block, most: usize) {
+        self.specs.push(Spec { entry, variant: "", block, most, unit: 1, settings: PLAIN });
+    }
+
+    /// Adds a pass. Its tables are in shared memory if they fit. Otherwise each block has a table in device memory. These tables
+    /// stay within `MOST_SCRATCH`, but there is always room for `unit` of them.
+    fn add_tabled(
+        &mut self,
+        entry: Entry<SystemSumsArgument>,
+        tables: Tables,
+        most: usize,
+        unit: usize,
+        settings: Settings,
+        sizes: &Sizes,
+    ) {
+        let Tables { threads, shared, bytes } = tables;
+        if tables.fits(sizes) {
+            self.specs.push(Spec { entry, variant: "", block: Block { threads, shared }, most, unit, settings });
+            return;
+        }
+        let room = MOST_SCRATCH / bytes.max(1) / unit * unit;
+        let at_once = self.gpu.processors * (THREADS_A_PROCESSOR / threads as usize);
+        let most = most.min(room).min(at_once).max(unit);
+        self.values = self.values.max(most * bytes / 8);
+        let settings = Settings { scratch: Some(0), ..settings };
+        self.specs.push(Spec { entry, variant: "_device", block: Block::of(threads), most, unit, settings });
+    }
+
+    fn sum_features(&mut self, sums: FeatureSums, n: usize, sizes: &Sizes) {
+        match sums {
+            FeatureSums::InPass | FeatureSums::Host => {}
+            FeatureSums::Merge => {
+                let tables = sizes::merge(sizes);
+                self.add_tabled(arguments::sum_merge(), tables, n.div_ceil(tables.threads as usize), 1, PLAIN, sizes);
+            }
+            FeatureSums::Features => {
+                let Features { tables, points, chunk } = sizes::features(sizes);
+                let chunks = sizes.columns.div_ceil(chunk);
+                let settings = Settings { points, chunk: chunk as u32, ..PLAIN };
+                self.add_tabled(arguments::sum_features(), tables, n.div_ceil(512) * chunks, chunks, settings, sizes);
+            }
+            FeatureSums::Groups => self.sum_groups(n, sizes),
+            FeatureSums::Atomics => {
+                let block = Block { threads: 256, shared: sizes::block_sums(sizes) };
+                self.add(arguments::sum_shared(), block, n.div_ceil(256));
+            }
+            FeatureSums::Adjust => {
+                let across = sizes.k.div_ceil(ADJUST_CLUSTERS);
+                let most = n.div_ceil(ADJUST_ROWS) * across;
+                let (entry, block) = (arguments::sum_adjust(), Block::of(256));
+                self.specs.push(Spec { entry, variant: "", block, most, unit: across, settings: PLAIN });
+            }
+        }
+    }
+
+    /// Sums of groups, reduced round by round.
+    fn sum_groups(&mut self, n: usize, sizes: &Sizes) {
+        let (unit, entries) = (self.gpu.processors * GROUPS_A_PROCESSOR, sizes::entries(sizes));
+        let spec = |entry, most, settings| Spec { entry, variant: "", block: Block::of(256), most, unit: 1, settings };
+        let mut tables = n.div_ceil(unit).clamp(1, (MOST_SCRATCH / 8 / entries).max(1));
+        let first = Settings { scratch: Some(0), tables: tables as u32, ..PLAIN };
+        self.specs.push(spec(arguments::sum_groups_first(), tables.div_ceil(256) * (sizes.columns + 1), first));
+        // The rounds alternate between two places.
+        let other = entries * tables;
+        self.values = self.values.max(other);
+        let (mut from, mut from_pairs) = (0, false);
+        while tables > unit {
+            let next = tables.div_ceil(unit);
+            let settings = Settings {
+                scratch: Some(from),
+                scratch_next: other - from,
+                tables: tables as u32,
+                tables_next: next as u32,
+                from_pairs,
+                ..PLAIN
+            };
+            self.specs.push(spec(arguments::sum_groups_next(), (entries * next).div_ceil(256), settings));
+            self.values = self.values.max(other + entries * next * 2);
+            (from, tables, from_pairs) = (other - from, next, true);
+        }
+        let settings = Settings { scratch: Some(from), tables: tables as u32, from_pairs, ..PLAIN };
+        self.specs.push(spec(arguments::sum_groups_last(), entries.div_ceil(8), settings));
+    }
+
+    fn count_rows(&mut self, mass: Mass, n: usize, sizes: &Sizes) {
+        let rows = n.div_ceil(256);
+        match mass {
+            Mass::WithFeatures => {}
+            Mass::Atomic => self.add(arguments::mass_atomic(), Block::of(256), rows),
+            Mass::Global => {
+                let room = MOST_SCRATCH / (sizes.k * 4);
+                let most = rows.min(room).min(self.gpu.processors * (THREADS_A_PROCESSOR / 256)).max(1);
+                self.values = self.values.max((most * sizes.k).div_ceil(2));
+                let (entry, settings) = (arguments::mass_global(), Settings { scratch: Some(0), ..PLAIN });
+                self.specs.push(Spec { entry, variant: "", block: Block::of(256), most, unit: 1, settings });
+            }
+            Mass::Local => self.add(arguments::mass_local(), Block { threads: 256, shared: sizes.k * 4 }, rows),
+            Mass::Private => {
+                let Tables { threads, shared, .. } = sizes::private(sizes);
+                self.add(arguments::mass_private(), Block { threads, shared }, n.div_ceil(threads as usize));
+            }
+        }
+    }
+}

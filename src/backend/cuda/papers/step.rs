@@ -1,0 +1,215 @@
+//! A system of the papers as a step: its kernels, its tables in device memory, and the work of the CPU.
+//!
+//! ```text
+//! clear_sums   if the system adds up all rows again           kernels/papers/mass.cu
+//! labels       certain ones; with sums in a single pass       kernels/papers/assign_*.cu, or step/tiled.rs
+//! settle       the others                                     kernels/step/settle.cu
+//! passes       sums, counts                                   kernels/papers/sum_*.cu, kernels/papers/mass.cu
+//! ```
+
+use super::host::{HostRows, Stages};
+use super::passes::{Pass, passes, scratch_values};
+use super::sizes::Sizes;
+use super::systems::{Family, FeatureSums, Labels, RowKernel, System};
+use crate::backend::cuda::arguments::{self, AssignArgument, SystemAssignArgument, SystemSumsArgument};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, bytes_of};
+use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::session::download;
+use crate::backend::cuda::shape::{FitShape, GpuSize};
+use crate::backend::cuda::state::State;
+use crate::backend::cuda::step::choice::tiled_for;
+use crate::backend::cuda::step::tiled::{Doubt, Settle, TiledLabels};
+use crate::backend::cuda::step::{Candidate, Fit, HostSums, LabelArrays, Needs, Step, Supported};
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::strategy::Strategy;
+
+impl<T: Float + Plain> Candidate<T> for System {
+    fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
+        self.check(&Sizes::new(shape, gpu))
+    }
+
+    fn streams(&self) -> bool {
+        false
+    }
+
+    fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
+        let sizes = Sizes::new(shape, gpu);
+        let filter = if self.tiled(shape.d) {
+            tiled_for::<T>(shape, gpu).filter(shape.d, shape.k, gpu)
+        } else {
+            self.row_kernel(&sizes).filter()
+        };
+        let scratch = bytes_of::<i64>(scratch_values(*self, shape.chunk, &sizes, gpu));
+        let bytes = Doubt::bytes(shape.chunk).saturating_add(scratch);
+        Needs { filter, label_arrays: LabelArrays::BeforeAndAfter, bytes }
+    }
+
+    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
+        Ok(Box::new(SystemStep::new(*self, fit)?))
+    }
+}
+
+/// How the labels are found.
+enum Labelling<T> {
+    Tiled(TiledLabels<T>),
+    /// A kernel that goes through the centroids one by one. `settle`: for the rows in doubt, unless the kernel settles them.
+    Rows { kernel: RowKernel, launch: Launch<SystemAssignArgument<T>>, settle: Option<Settle> },
+}
+
+impl<T: Float + Plain> Labelling<T> {
+    fn new(system: System, fit: &Fit<'_, '_, T>) -> Result<Self> {
+        let FitShape { chunk, d, k, .. } = fit.shape;
+        let (gpu, size) = (&fit.queue.gpu, fit.queue.gpu.size());
+        if system.tiled(d) {
+            return Ok(Self::Tiled(TiledLabels::new(tiled_for::<T>(&fit.shape, size), [chunk, d, k], fit.queue)?));
+        }
+        let kernel = system.row_kernel(&Sizes::new(&fit.shape, size));
+        let entry = match kernel.family {
+            Family::Portions => arguments::assign_portions(),
+            Family::Table => arguments::assign_table(),
+            Family::Fused => arguments::assign_fused(),
+        };
+        let block = Block { threads: kernel.threads, shared: kernel.shared };
+        let loaded = entry.load::<T>(gpu, &kernel.variant())?;
+        let launch = Launch::resident(gpu, loaded, block, chunk.div_ceil(kernel.threads as usize))?;
+        let in_pass = matches!(system.labels, Labels::Fused | Labels::Rows { sums: true, .. });
+        let settle = if in_pass { None } else { Some(Settle::new::<T>([chunk, d, k], fit.queue)?) };
+        Ok(Self::Rows { kernel, launch, settle })
+    }
+
+    fn launch(&self, chunk: &Chunk<'_, T>, state: &State<T>, assign: &AssignArgument<T>) -> Result<()> {
+        let (queue, centroids) = (&state.queue, state.centroids.now.at());
+        match self {
+            // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk.
+            Self::Tiled(labels) => unsafe { labels.launch(queue, chunk.after_kernel, assign, centroids) },
+            Self::Rows { kernel, launch, settle } => {
+                let argument = SystemAssignArgument {
+                    assign: *assign,
+                    width: kernel.width as i32,
+                    features: kernel.features as i32,
+                    across: kernel.across as i32,
+                    points: kernel.points as i32,
+                    slots: kernel.slots as i32,
+                    unused: 0,
+                };
+                // SAFETY: as above. The tables in shared memory have the sizes of `RowKernel`.
+                unsafe {
+                    queue.run(launch, &argument)?;
+                    settle.as_ref().map_or(Ok(()), |settle| settle.launch(queue, assign, centroids))
+                }
+            }
+        }
+    }
+}
+
+/// A system that was set up for one fit.
+struct SystemStep<'a, T> {
+    system: System,
+    labels: Labelling<T>,
+    doubt: Doubt,
+    clear: Option<Launch<SystemSumsArgument>>,
+    passes: Vec<Pass>,
+    /// The tables in device memory, as integers of 8 bytes.
+    scratch: Buffer<i64>,
+    host: Option<HostRows<'a, T>>,
+    /// Whether the host's copy of the labels of the iteration before is out of date.
+    stale: bool,
+}
+
+impl<'a, T: Float + Plain> SystemStep<'a, T> {
+    fn new(system: System, fit: &Fit<'a, '_, T>) -> Result<Self> {
+        let gpu = &*fit.queue.gpu;
+        let (n, sizes) = (fit.shape.chunk, Sizes::new(&fit.shape, gpu.size()));
+        let clear = if system.adds_all() {
+            let kernel = arguments::clear_sums().load::<T>(gpu, "")?;
+            Some(Launch::resident(gpu, kernel, Block::of(256), (sizes.k * sizes.columns).div_ceil(256))?)
+        } else {
+            None
+        };
+        let adds_on_host = system.sums == FeatureSums::Host;
+        Ok(Self {
+            system,
+            labels: Labelling::new(system, fit)?,
+            doubt: Doubt::allocate(fit.queue, n)?,
+            clear,
+            passes: passes::<T>(system, n, &sizes, gpu)?,
+            scratch: fit.queue.alloc(scratch_values(system, n, &sizes, gpu.size()), "the tables of sums")?,
+            host: if adds_on_host { Some(HostRows::new(fit.parts, fit.prepared)?) } else { None },
+            stale: true,
+        })
+    }
+
+    fn sums_argument(&self, assign: &AssignArgument<T>, pass: Option<&Pass>) -> SystemSumsArgument {
+        let settings = pass.map(|pass| pass.settings);
+        SystemSumsArgument {
+            rows: assign.rows,
+            labels: assign.labels,
+            next: assign.next,
+            sums: assign.sums,
+            factors: assign.factors,
+            mass_to_integer: assign.mass_to_integer,
+            control: assign.control,
+            scratch: settings.and_then(|s| s.scratch).map_or(0, |at| self.scratch.at_index(at)),
+            scratch_next: settings.map_or(0, |s| self.scratch.at_index(s.scratch_next)),
+            tables: settings.map_or(0, |s| s.tables),
+            tables_next: settings.map_or(0, |s| s.tables_next),
+            chunk: settings.map_or(1, |s| s.chunk),
+            points: settings.map_or(1, |s| s.points),
+            from_pairs: settings.map_or(0, |s| u32::from(s.from_pairs)),
+            unused: 0,
+        }
+    }
+}
+
+impl<T: Float + Plain> Step<T> for SystemStep<'_, T> {
+    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        let assign = state.assign_argument(chunk, self.doubt.at());
+        if let Some(clear) = &self.clear {
+            // SAFETY: the addresses are those of the state's buffers.
+            unsafe { state.queue.run(clear, &self.sums_argument(&assign, None))? };
+        }
+        self.labels.launch(chunk, state, &assign)?;
+        for pass in &self.passes {
+            // SAFETY: as above. The tables have the sizes of `Settings`, within the scratch memory.
+            unsafe { state.queue.run(&pass.launch, &self.sums_argument(&assign, Some(pass)))? };
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.stale = true;
+    }
+
+    fn host_means(&self) -> bool {
+        self.system.host_means
+    }
+
+    fn host_sums(&mut self, state: &mut State<T>) -> Result<Option<HostSums>> {
+        let Some(host) = &mut self.host else { return Ok(None) };
+        let FitShape { rows: n, k, weighted, .. } = state.shape;
+        if std::mem::take(&mut self.stale) {
+            host.remember(download(state.labels.array_before(), n, state.labels.bytes)?);
+        }
+        let mut stages = Stages::begin();
+        state.queue.wait()?;
+        stages.end(0);
+        let labels = download(state.labels.array(), n, state.labels.bytes)?;
+        stages.end(1);
+        let (partial, changed) = host.add(labels, k)?;
+        stages.end(2);
+        let mut sums = memory::with_room(k * state.shape.columns(), "the sums of the clusters")?;
+        for j in 0..k {
+            sums.extend_from_slice(partial.sums_of(j));
+            sums.extend(weighted.then_some(partial.mass[j]));
+        }
+        state.sums.canonical.write(0, &sums)?;
+        state.sums.rows.write(0, &partial.rows)?;
+        Ok(Some(HostSums { partial, changed }))
+    }
+}

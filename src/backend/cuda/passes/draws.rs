@@ -1,0 +1,125 @@
+//! Seeding for both cases: all rows are on the device (`seeds.rs`), or they stream through it (`stream/seeds.rs`).
+
+use std::ops::Range;
+
+use crate::backend::cuda::arguments::LabelsArgument;
+use crate::backend::cuda::rows::chunks::Chunks;
+use crate::backend::cuda::device::{Buffer, Plain};
+use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
+use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::partial::UNASSIGNED;
+use crate::prepare::Prepared;
+
+/// Draw weights of the rows.
+pub enum Draws<T> {
+    Resident(DeviceSeeds<T>),
+    Streamed(StreamedSeeds<T>),
+}
+
+/// The labels of a fit. Seeding may write its own numbers there, because the loop clears the labels when it starts.
+pub struct SeedLabels<'s> {
+    pub labels: &'s Buffer<u8>,
+    /// Bytes of a label.
+    pub bytes: usize,
+}
+
+impl SeedLabels<'_> {
+    /// The labels of a chunk as a kernel parameter. `first`: the first row of the chunk.
+    pub fn from(&self, first: usize) -> LabelsArgument {
+        LabelsArgument { at: self.labels.at_index(first * self.bytes), bytes: self.bytes as i32 }
+    }
+
+    /// Downloads the labels of a range of rows.
+    pub fn read(&self, rows: Range<usize>) -> Result<Vec<u32>> {
+        const WHAT: &str = "the labels of some rows";
+        let mut narrow = memory::zeroed(rows.len() * self.bytes, WHAT)?;
+        self.labels.read(rows.start * self.bytes, &mut narrow)?;
+        memory::collected(narrow.chunks_exact(self.bytes).map(widen), WHAT)
+    }
+}
+
+/// Widens a label of 1, 2 or 4 bytes. All ones stay all ones.
+pub fn widen(bytes: &[u8]) -> u32 {
+    match *bytes {
+        [u8::MAX] | [u8::MAX, u8::MAX] => UNASSIGNED,
+        [a] => u32::from(a),
+        [a, b] => u32::from(u16::from_le_bytes([a, b])),
+        _ => u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+    }
+}
+
+/// Matches the draws and the rows at the same time. Both are always of the same kind.
+macro_rules! on_rows {
+    ($draws:expr, $chunks:expr, |$seeds:ident, $rows:ident| $resident:expr, $streamed:expr) => {
+        match ($draws, $chunks) {
+            (Draws::Resident($seeds), Chunks::Resident($rows)) => $resident,
+            (Draws::Streamed($seeds), Chunks::Streamed($rows)) => $streamed,
+            _ => unreachable!("draws are of these rows"),
+        }
+    };
+}
+
+impl<T: Float + Plain> Draws<T> {
+    /// Sets the draw weight of every row to its `w^`. Up to `k` centroids may be taken.
+    pub fn start(chunks: &Chunks<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
+        Ok(match chunks {
+            Chunks::Resident(rows) => Self::Resident(DeviceSeeds::start(rows, prepared.weights)?),
+            Chunks::Streamed(stream) => Self::Streamed(StreamedSeeds::start(stream, prepared, k)?),
+        })
+    }
+
+    /// The total of all draw weights.
+    pub fn total(&self) -> u128 {
+        match self {
+            Self::Resident(seeds) => seeds.total(),
+            Self::Streamed(seeds) => seeds.total(),
+        }
+    }
+
+    /// The first row whose running total of draw weights, in row order, exceeds `target`.
+    pub fn draw(&self, chunks: &Chunks<'_, T>, labels: &SeedLabels<'_>, target: u128) -> Result<u64> {
+        on_rows!(self, chunks, |seeds, rows| seeds.draw(rows, target), seeds.draw(rows, labels, target))
+    }
+
+    /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
+    pub fn gains(&mut self, chunks: &Chunks<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<u128>> {
+        on_rows!(self, chunks, |seeds, rows| seeds.gains(rows, candidates), seeds.gains(rows, labels, candidates))
+    }
+
+    /// For each target, the values of the row that it draws as a candidate, and the gain of this row.
+    pub fn trials(&mut self, chunks: &Chunks<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
+        on_rows!(self, chunks, |seeds, rows| seeds.trials(rows, targets), seeds.trials(rows, labels, targets))
+    }
+
+    /// Takes a centroid, or takes the last one again with another scale. From now on distances are counted in this scale.
+    /// Returns the total.
+    pub fn take(
+        &mut self,
+        chunks: &Chunks<'_, T>,
+        labels: &SeedLabels<'_>,
+        centroid: &[T],
+        scale: DistanceScale,
+    ) -> Result<u128> {
+        on_rows!(self, chunks, |seeds, rows| seeds.take(rows, centroid, scale), seeds.take(rows, labels, centroid, scale))
+    }
+}
+
+/// The values of a row.
+pub fn row<T: Float + Plain>(chunks: &Chunks<'_, T>, row: u64) -> Result<Vec<T>> {
+    match chunks {
+        Chunks::Resident(rows) => seeds::row(rows, row),
+        Chunks::Streamed(stream) => Ok(stream.gather(row as usize..row as usize + 1)?.0),
+    }
+}
+
+/// The `rank`th row of positive weight.
+pub fn positive_row<T: Float + Plain>(chunks: &Chunks<'_, T>, rank: u64) -> Result<u64> {
+    match chunks {
+        Chunks::Resident(rows) => seeds::positive_row(rows, rank),
+        Chunks::Streamed(stream) => stream.positive_row(rank),
+    }
+}

@@ -1,0 +1,224 @@
+//! The centroids of one model on one GPU, and the kernels that compare rows with them.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::backend::Scales;
+use crate::backend::cuda::arguments::{
+    self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, SumsArgument,
+};
+use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::passes::distances::{Inertia, InertiaPass};
+use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::shape::GpuSize;
+use crate::backend::cuda::state::Centroids;
+use crate::backend::cuda::step::filter::{Filter, Preparation};
+use crate::backend::cuda::step::tiled::{Doubt, Tiled, TiledLabels};
+use crate::backend::select::{Job, Shape};
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+
+/// Threads of a block of the kernels in `kernels/passes/predict.cu`. This is also the number of rows of their tiles.
+const ROWS: u32 = 128;
+/// Centroids of a tile of these kernels.
+const WIDTH: usize = 16;
+
+/// The centroids of one model on one GPU. They do not change after the upload, so all queues may read them.
+pub struct DeviceTable<T> {
+    pub k: usize,
+    pub d: usize,
+    centroids: Centroids<T>,
+    filter: Filter<T>,
+    /// The kernel that the filter was made for.
+    tiled: Tiled,
+    queue: Queue,
+}
+
+impl<T> fmt::Debug for DeviceTable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceTable {{ k: {}, d: {}, ordinal: {} }}", self.k, self.d, self.queue.gpu.ordinal)
+    }
+}
+
+buffers! {
+    /// The labels of a batch of rows, and the counters of the kernels that find them.
+    struct LabelBuffers = "the answers for a batch of rows" (n: usize) {
+        labels: u32 [n],
+        control: Control [1],
+    }
+}
+
+buffers! {
+    /// The labels of a batch of rows, and the distances to the two nearest centroids.
+    pub struct NearestBuffers = "the answers for a batch of rows" (n: usize) {
+        labels: u32 [n],
+        distances: f64 [n],
+        seconds: f64 [n],
+    }
+}
+
+buffers! {
+    /// The distances of a batch of rows to all centroids.
+    pub struct DistanceBuffers = "the answers for a batch of rows" (n: usize, k: usize) {
+        distances: f64 [product([n, k])],
+    }
+}
+
+impl<T: Float + Plain> DeviceTable<T> {
+    /// The bytes that a table takes on the device, also while it is made.
+    pub fn bytes(d: usize, k: usize, gpu: GpuSize) -> u64 {
+        let filter = Filter::<T>::bytes(d, &Tiled::for_model(d, k, gpu).filter(d, k, gpu));
+        sum([Centroids::<T>::bytes(d, k), filter, Preparation::<T>::bytes(d, k)])
+    }
+
+    /// The bytes that the answers for `n` rows take on the device.
+    pub fn answer_bytes(job: Job, n: usize, k: usize) -> u64 {
+        let labels = || LabelBuffers::bytes(n).saturating_add(Doubt::bytes(n));
+        match job {
+            Job::Fit | Job::Labels => labels(),
+            Job::Score => labels().saturating_add(Inertia::bytes(k)),
+            Job::Nearest => NearestBuffers::bytes(n),
+            Job::Distances => DistanceBuffers::bytes(n, k),
+        }
+    }
+
+    /// Uploads the centroids. `centroids`: `(k, d)`, row-major. `centre`: a point near the data.
+    pub fn new(ordinal: u32, centroids: &[T], d: usize, centre: &[f64]) -> Result<Self> {
+        let queue = Gpu::get(ordinal)?.queue()?;
+        let k = centroids.len() / d;
+        let offsets = centroids.chunks_exact(d).flat_map(|row| row.iter().zip(centre).map(|(c, m)| (c.to_f64() - m).abs()));
+        let largest = offsets.fold(0.0f64, f64::max);
+        let tiled = Tiled::for_model(d, k, queue.gpu.size());
+        let filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), centre, largest)?;
+        let mut table = Self { k, d, centroids: Centroids::allocate(&queue, d, k)?, filter, tiled, queue };
+        table.centroids.now.write(0, centroids)?;
+        Preparation::new(&table.queue, d, k)?.start(&table.queue, &table.filter, &table.centroids, d, k)?;
+        table.queue.wait()?;
+        Ok(table)
+    }
+
+    /// A new queue for one call, so that several calls can run at the same time.
+    pub fn queue(&self) -> Result<Queue> {
+        self.queue.gpu.queue()
+    }
+
+    /// The ranges of rows of the batches, in order.
+    pub fn batches(&self, job: Job, n: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
+        let (features, clusters) = (self.d, self.k);
+        let shape = Shape { job, rows: n as u64, features, clusters, float64: !T::IS_F32, weighted: false };
+        let rows = shape.batch().max(1) as usize;
+        (0..n).step_by(rows).map(move |start| start..(start + rows).min(n))
+    }
+
+    /// Launches a kernel of `kernels/passes/predict.cu` with as many blocks as the device runs at once, but at most `most`.
+    ///
+    /// # Safety
+    /// The same as for [`Queue::run`].
+    unsafe fn run<A: Argument>(&self, queue: &Queue, entry: Entry<A>, most: usize, argument: &A) -> Result<()> {
+        let kernel = entry.load::<T>(&queue.gpu, "")?;
+        let launch = Launch::resident(&queue.gpu, kernel, Block::of(ROWS), most)?;
+        // SAFETY: the caller promises it.
+        unsafe { queue.run(&launch, argument) }
+    }
+
+    /// The exact labels of all finite rows. Other rows get any label.
+    pub fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<Buffer<u32>> {
+        let LabelBuffers { mut labels, mut control } = LabelBuffers::allocate(queue, rows.n)?;
+        labels.fill(0)?;
+        control.fill(0)?;
+        let doubt = Doubt::allocate(queue, rows.n)?;
+        let place = LabelsArgument { at: labels.at(), bytes: 4 };
+        let argument = AssignArgument {
+            rows: rows.argument(),
+            labels: place,
+            next: place,
+            minus_centre: self.filter.minus_centre(),
+            scale: self.filter.scale(),
+            copies: self.filter.copies(),
+            half_squares: self.filter.half_squares(),
+            bound: self.filter.bound(),
+            contested: doubt.at(),
+            control: control.at(),
+            k: self.k as i32,
+            k_padded: self.filter.spec().k_padded as i32,
+            sums: SumsArgument::none(self.k, self.d),
+            factors: 0,
+            mass_to_integer: 1.0,
+            table_copies: 0,
+            centroids_in_shared: 0,
+            centroid_columns: self.centroids.columns.at(),
+            run: 1,
+            even: 0,
+        };
+        let kernels = TiledLabels::new(self.tiled, [rows.n, self.d, self.k], queue)?;
+        // SAFETY: the filter was made for this kernel, and its copies are complete. Each row has a label and a place in the list.
+        // These kernels do not touch sums.
+        unsafe { kernels.launch(queue, false, &argument, self.centroids.now.at())? };
+        Ok(labels)
+    }
+
+    /// Writes the labels, and the distances to the nearest and to the second nearest centroid.
+    pub fn nearest(&self, queue: &Queue, rows: &DeviceRows<T>, out: &NearestBuffers) -> Result<()> {
+        let argument = NearestArgument {
+            rows: rows.argument(),
+            centroid_columns: self.centroids.columns.at(),
+            labels: out.labels.at(),
+            distances: out.distances.at(),
+            seconds: out.seconds.at(),
+            k: self.k as i32,
+            unused: 0,
+        };
+        // SAFETY: the outputs have one entry for each row. Rows may be read up to the stride, which is a multiple of the tile.
+        unsafe { self.run(queue, arguments::nearest(), rows.n.div_ceil(ROWS as usize), &argument) }
+    }
+
+    /// Writes the distances to all centroids: `(n, k)`.
+    pub fn distances(&self, queue: &Queue, rows: &DeviceRows<T>, out: &DistanceBuffers) -> Result<()> {
+        let argument = DistancesArgument {
+            rows: rows.argument(),
+            centroid_columns: self.centroids.columns.at(),
+            out: out.distances.at(),
+            k: self.k as i32,
+            unused: 0,
+        };
+        let tiles = rows.n.div_ceil(ROWS as usize).saturating_mul(self.k.div_ceil(WIDTH));
+        // SAFETY: the output has k entries for each row. Rows may be read up to the stride, which is a multiple of the tile.
+        unsafe { self.run(queue, arguments::distances(), tiles, &argument) }
+    }
+
+    /// Removes the answers for rows that are not finite: their labels, or their `k` distances.
+    pub fn blank(
+        &self,
+        queue: &Queue,
+        rows: &DeviceRows<T>,
+        labels: Option<&Buffer<u32>>,
+        distances: Option<&Buffer<f64>>,
+    ) -> Result<()> {
+        let argument = BlankArgument {
+            rows: rows.argument(),
+            labels: labels.map_or(0, Buffer::at),
+            distances: distances.map_or(0, Buffer::at),
+            k: self.k as i32,
+            unused: 0,
+        };
+        // SAFETY: each row has a label or k distances.
+        unsafe { self.run(queue, arguments::blank(), rows.n.div_ceil(ROWS as usize), &argument) }
+    }
+
+    /// The sum over all rows of the integer distance to the centroid of the row's label.
+    pub fn total_distance(
+        &self,
+        queue: &Queue,
+        rows: &DeviceRows<T>,
+        labels: &Buffer<u32>,
+        scale: DistanceScale,
+    ) -> Result<u128> {
+        let mut inertia = Inertia::new(queue, self.k, Scales::Same(scale))?;
+        let pass = InertiaPass::new::<T>(queue, rows.n, self.k)?;
+        let labels = LabelsArgument { at: labels.at(), bytes: 4 };
+        // SAFETY: each row has a label below k. The table has k centroids.
+        unsafe { pass.add(queue, rows.argument(), labels, self.centroids.now.at(), &mut inertia)? };
+        Ok(inertia.total()?.into_iter().sum())
+    }
+}

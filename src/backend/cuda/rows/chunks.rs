@@ -1,0 +1,119 @@
+//! The rows of a fit as its passes see them: chunk by chunk. Either all rows are on the device, or they stream through it.
+
+use crate::backend::cuda::device::{Argument, Launch, Plain, Queue};
+use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::stream::Stream;
+use crate::backend::chunking::Chunking;
+use crate::backend::cuda::shape::ROW_ALIGNMENT;
+use crate::error::{KMeansError, Result};
+use crate::float::Float;
+use crate::tile::{Part, WeightScale};
+
+/// The kept rows of a fit.
+pub enum Chunks<'a, T> {
+    /// All rows are on the device, as one chunk.
+    Resident(DeviceRows<T>),
+    Streamed(Stream<'a, T>),
+}
+
+/// A chunk whose rows are on the device now.
+pub struct Chunk<'c, T> {
+    /// The number of the first row of the chunk.
+    pub first: usize,
+    pub rows: &'c DeviceRows<T>,
+    /// Whether the queue's last work is a kernel. If the rows stream, it may be a copy.
+    pub after_kernel: bool,
+}
+
+impl<T> Chunk<'_, T> {
+    /// Launches the first kernel that works on the chunk. If it follows a kernel, the GPU may prepare it while that one runs.
+    ///
+    /// # Safety
+    /// The same as for [`Queue::run_behind`].
+    pub unsafe fn run_first<A: Argument>(&self, queue: &Queue, launch: &Launch<A>, argument: &A) -> Result<()> {
+        // SAFETY: the caller promises it.
+        unsafe { if self.after_kernel { queue.run_behind(launch, argument) } else { queue.run(launch, argument) } }
+    }
+}
+
+impl<'a, T: Float + Plain> Chunks<'a, T> {
+    /// Sends the kept rows to the device, or prepares to stream them.
+    pub fn new(queue: &Queue, parts: &[Part<'a, T>], chunking: Option<Chunking>) -> Result<Self> {
+        match chunking {
+            Some(chunking) => Ok(Self::Streamed(Stream::new(queue, parts, chunking)?)),
+            None => Ok(Self::Resident(crate::backend::cuda::rows::upload::upload(queue, parts)?)),
+        }
+    }
+
+    /// Calls `work` for every chunk, in any order. Work that it puts into the queue can use the chunk on the device.
+    pub fn visit(&self, mut work: impl FnMut(&Chunk<'_, T>) -> Result<()>) -> Result<()> {
+        match self {
+            Self::Resident(rows) => work(&Chunk { first: 0, rows, after_kernel: true }),
+            Self::Streamed(stream) => stream.visit(work),
+        }
+    }
+
+    pub fn queue(&self) -> &Queue {
+        match self {
+            Self::Resident(rows) => &rows.queue,
+            Self::Streamed(stream) => stream.queue(),
+        }
+    }
+
+    /// The number of rows.
+    pub fn n(&self) -> usize {
+        match self {
+            Self::Resident(rows) => rows.n,
+            Self::Streamed(stream) => stream.n(),
+        }
+    }
+
+    /// The number of rows with the padding that labels need.
+    pub fn padded(&self) -> usize {
+        match self {
+            Self::Resident(rows) => rows.stride,
+            Self::Streamed(stream) => stream.n().next_multiple_of(ROW_ALIGNMENT),
+        }
+    }
+
+    /// The number of rows of the longest chunk.
+    pub fn longest(&self) -> usize {
+        match self {
+            Self::Resident(rows) => rows.n,
+            Self::Streamed(stream) => stream.chunk_rows(),
+        }
+    }
+
+    pub fn d(&self) -> usize {
+        match self {
+            Self::Resident(rows) => rows.d,
+            Self::Streamed(stream) => stream.d(),
+        }
+    }
+
+    pub fn weighted(&self) -> bool {
+        match self {
+            Self::Resident(rows) => rows.weights.is_some(),
+            Self::Streamed(stream) => stream.weighted(),
+        }
+    }
+
+    /// Rounds the weights: from now on they are `w^`.
+    pub fn round_weights(&mut self, scale: WeightScale) -> Result<()> {
+        match self {
+            Self::Resident(rows) => rows.round_weights(scale),
+            Self::Streamed(stream) => {
+                stream.round_weights(scale);
+                Ok(())
+            }
+        }
+    }
+
+    /// The rows, if all of them are on the device.
+    pub fn into_resident(self) -> Result<DeviceRows<T>> {
+        match self {
+            Self::Resident(rows) => Ok(rows),
+            Self::Streamed(_) => Err(KMeansError::NoMemory { what: "all rows at once on the GPU".into(), bytes: None }),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are.
+
+pub mod chunks;
+pub mod stream;
+pub mod upload;
+
+use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product};
+use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
+use crate::error::Result;
+use crate::fixed::power_of_two;
+use crate::float::Float;
+use crate::memory;
+use crate::tile::WeightScale;
+
+/// The name of the zeros between columns in errors.
+const PADDING: &str = "the padding of the rows";
+
+/// The kept rows on the device. Columns are zero from row `n` up to the stride.
+pub struct DeviceRows<T> {
+    pub queue: Queue,
+    /// `(d, stride)`.
+    pub x: Buffer<T>,
+    pub stride: usize,
+    pub n: usize,
+    pub d: usize,
+    /// `(stride)`: the weights. They are `w^` once they were rounded. They are zero from row `n` on.
+    pub weights: Option<Buffer<f64>>,
+}
+
+/// Threads of a block of `round_weights`.
+const THREADS: u32 = 256;
+
+/// The addresses of columns and weights, for the code that sends rows there.
+#[derive(Clone, Copy)]
+pub struct RowsPlace {
+    pub x: u64,
+    /// 0 if there are no weights.
+    pub weights: u64,
+    pub stride: usize,
+}
+
+impl<T: Float + Plain> DeviceRows<T> {
+    /// The stride of the columns for `n` rows. It is a multiple of [`ROW_ALIGNMENT`]. So every column is aligned, and kernels may
+    /// read whole tiles.
+    fn stride(n: usize) -> usize {
+        padded(n.max(1), ROW_ALIGNMENT)
+    }
+
+    /// The bytes that `n` rows take on the device.
+    pub fn bytes(n: usize, d: usize, weighted: bool) -> u64 {
+        let weights = if weighted { bytes_of::<f64>(Self::stride(n)) } else { 0 };
+        bytes_of::<T>(product([Self::stride(n), d])).saturating_add(weights)
+    }
+
+    /// Memory for `n` rows of `d` features. Only the padding is written.
+    pub fn new(queue: &Queue, n: usize, d: usize, weighted: bool) -> Result<Self> {
+        let stride = Self::stride(n);
+        let mut x = queue.alloc(product([stride, d]), "the rows")?;
+        let mut weights = if weighted { Some(queue.alloc(stride, "the weights")?) } else { None };
+        // The padding is shorter than `ROW_ALIGNMENT`, unless there are no rows.
+        let (zeros, no_weights) = (memory::zeroed(stride - n, PADDING)?, memory::zeroed(stride - n, PADDING)?);
+        for f in 0..d {
+            x.write(f * stride + n, &zeros)?;
+        }
+        if let Some(weights) = &mut weights {
+            weights.write(n, &no_weights)?;
+        }
+        Ok(Self { queue: queue.clone(), x, stride, n, d, weights })
+    }
+
+    pub fn place(&self) -> RowsPlace {
+        RowsPlace { x: self.x.at(), weights: self.weights.as_ref().map_or(0, Buffer::at), stride: self.stride }
+    }
+
+    /// Sets the padding to zero, because other rows may have been there.
+    pub fn clear_padding(&self) -> Result<()> {
+        if self.n == self.stride {
+            return Ok(());
+        }
+        let bytes = |column: usize, size: usize| (column * self.stride + self.n) * size..(column + 1) * self.stride * size;
+        (0..self.d).try_for_each(|f| self.x.fill_bytes(bytes(f, size_of::<T>()), 0))?;
+        self.weights.as_ref().map_or(Ok(()), |weights| weights.fill_bytes(bytes(0, size_of::<f64>()), 0))
+    }
+
+    /// Rounds the weights to `w^`. Doing it again changes nothing.
+    pub fn round_weights(&self, scale: WeightScale) -> Result<()> {
+        let Some(w) = &self.weights else { return Ok(()) };
+        let argument = RoundWeightsArgument { w: w.at(), n: self.n as u64, quantum: power_of_two(scale.exponent - 53) };
+        let kernel = arguments::round_weights().load::<T>(&self.queue.gpu, "")?;
+        let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize) as u32;
+        // SAFETY: the kernel reads and writes the first n weights, each by one thread.
+        unsafe { self.queue.run(&Launch::exactly(kernel, Block::of(THREADS), blocks), &argument) }
+    }
+
+    /// The rows as a kernel parameter.
+    pub fn argument(&self) -> RowsArgument {
+        RowsArgument {
+            x: self.x.at(),
+            w: self.weights.as_ref().map_or(0, Buffer::at),
+            stride: self.stride as u64,
+            n: self.n as u32,
+            d: self.d as i32,
+        }
+    }
+}

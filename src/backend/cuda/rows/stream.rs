@@ -1,0 +1,235 @@
+//! Rows that stream through the device: chunk by chunk, in every pass. Only chunks are exchanged. Everything else works as if
+//! all rows were on the device.
+//!
+//! ```text
+//! a pass:  visits = the chunks, in ascending or descending order, in turn   stream/order.rs
+//!   lanes (upload/), each with its own thread:
+//!     fill a slot of pinned memory with the next task, of any chunk
+//!     wait until the buffer's chunk was visited: on the host until its kernels are queued, on the stream until they are done
+//!     send the slot, record that it arrived
+//!   the calling thread, for each visit:
+//!     wait on the host until all tasks of the chunk are sent, on the stream until they have arrived
+//!     queue the kernels of the pass; record that they are done
+//! ```
+//! No thread waits for a whole chunk. The tasks of several chunks are under way while kernels work on one chunk. A lane stops
+//! only if no buffer is free. Source: Lutz et al. 2018, section 5 (chunks go through the device, and partial sums stay there),
+//! and Li et al. 2010, algorithm 7. Departures: (1) As many chunks as possible stay on the device. Passes alternate between
+//! both directions, so each pass begins with the chunks that are there. (2) Several threads fill pinned memory, because one
+//! thread fills it more slowly than the bus empties it.
+
+pub mod order;
+pub mod seeds;
+pub mod sweep;
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::CudaEvent;
+
+use self::order::{VISITS, held_after, visits};
+use self::sweep::Sweep;
+use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::device::{Plain, Queue, failed};
+use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::upload::{Carrier, Source, Staging, UploadPlan};
+use crate::backend::chunking::{Chunking, piece_bytes};
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::tile::{Part, WeightScale};
+
+/// The fewest bytes of a piece that make another lane worth its cost.
+const LEAST_PIECE: usize = 64 << 10;
+
+/// The kept rows of a fit in host memory, and buffers on the device for some of their chunks.
+pub struct Stream<'a, T> {
+    queue: Queue,
+    sources: Vec<Source<'a, T>>,
+    n: usize,
+    d: usize,
+    weighted: bool,
+    chunk_rows: usize,
+    staging: Arc<Staging>,
+    /// For each of several consecutive ranges: its rows, and how many of them have a positive weight.
+    positive: Vec<(usize, u64)>,
+    /// One for each buffer.
+    events: Vec<Events>,
+    /// Only one pass at a time may use the buffers.
+    ring: Mutex<Ring<T>>,
+}
+
+/// The events that say when a buffer may be read and when it may be written.
+pub struct Events {
+    /// One for each lane: its last copy into the buffer has arrived.
+    pub arrived: Vec<CudaEvent>,
+    /// The last kernels that read the buffer are done.
+    pub done: CudaEvent,
+}
+
+/// The buffers and what they hold.
+struct Ring<T> {
+    buffers: Vec<Held<T>>,
+    /// Whether the next pass visits the chunks in ascending order.
+    upwards: bool,
+    weights: Option<WeightScale>,
+}
+
+struct Held<T> {
+    rows: DeviceRows<T>,
+    chunk: Option<usize>,
+    /// Whether the weights in this buffer are `w^` already.
+    rounded: bool,
+}
+
+impl<'a, T: Float + Plain> Stream<'a, T> {
+    /// A stream of the kept rows of all parts, in order. Nothing is sent yet.
+    pub fn new(queue: &Queue, parts: &[Part<'a, T>], chunking: Chunking) -> Result<Self> {
+        let d = parts.first().map_or(0, |part| part.features.n_features());
+        let weighted = parts.iter().any(|part| part.weights.is_some());
+        let sources = Source::all(parts)?;
+        let (n, chunk_rows) = (Source::count(&sources), chunking.rows as usize);
+        let staging = Staging::of(&queue.gpu);
+        let count = (chunking.buffers as usize).min(n.div_ceil(chunk_rows)).max(1);
+        let event = || queue.gpu.context.new_event(None).map_err(failed("making an event"));
+        let (mut buffers, mut events) = (memory::with_room(count, VISITS)?, memory::with_room(count, VISITS)?);
+        for _ in 0..count {
+            buffers.push(Held { rows: DeviceRows::new(queue, chunk_rows, d, weighted)?, chunk: None, rounded: false });
+            let arrived = (0..staging.plan.lanes.max(1)).map(|_| event()).collect::<Result<_>>()?;
+            let done = event()?;
+            // Work after this point of the queue may use the buffer.
+            done.record(&queue.stream).map_err(failed("making a buffer"))?;
+            events.push(Events { arrived, done });
+        }
+        let ring = Mutex::new(Ring { buffers, upwards: true, weights: None });
+        Ok(Self { queue: queue.clone(), sources, n, d, weighted, chunk_rows, staging, positive: Vec::new(), events, ring })
+    }
+
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+    pub fn n(&self) -> usize {
+        self.n
+    }
+    pub fn d(&self) -> usize {
+        self.d
+    }
+    pub fn weighted(&self) -> bool {
+        self.weighted
+    }
+    pub fn chunk_rows(&self) -> usize {
+        self.chunk_rows
+    }
+    /// The number of chunks.
+    pub fn chunks(&self) -> usize {
+        self.n.div_ceil(self.chunk_rows)
+    }
+
+    /// The rows of a chunk.
+    pub fn rows_of(&self, chunk: usize) -> Range<usize> {
+        let first = chunk * self.chunk_rows;
+        first..(first + self.chunk_rows).min(self.n)
+    }
+
+    /// From now on, weights are rounded to `w^` after each chunk arrives.
+    pub fn round_weights(&mut self, scale: WeightScale) {
+        let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
+        ring.weights = Some(scale);
+        ring.buffers.iter_mut().for_each(|held| held.rounded = false);
+    }
+
+    /// Stores, for consecutive ranges, their rows and how many of them have a positive weight.
+    pub fn set_positive(&mut self, ranges: Vec<(usize, u64)>) {
+        self.positive = ranges;
+    }
+
+    /// Calls `work` for every chunk. Work that it puts into the queue can use the chunk on the device.
+    pub fn visit(&self, mut work: impl FnMut(&Chunk<'_, T>) -> Result<()>) -> Result<()> {
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ring { buffers, upwards, weights } = &mut *ring;
+        // The contents are marked unknown here. So they are also unknown if this pass fails.
+        let held = memory::collected(buffers.iter_mut().map(|held| held.chunk.take()), VISITS)?;
+        let visits = visits(&held, self.chunks(), *upwards)?;
+        let sent = visits.iter().filter(|visit| visit.load.is_some());
+        let plan = self.plan(sent.map(|visit| self.rows_of(visit.chunk).len()).sum());
+        let carrier = Carrier::new(&self.queue.gpu, &self.sources, plan.slot, self.weighted)?;
+        let places = memory::collected(buffers.iter().map(|held| held.rows.place()), VISITS)?;
+        let sweep = Sweep::new(&carrier, &self.events, places, &visits, |chunk| self.rows_of(chunk))?;
+        sweep.run(&self.queue, &self.staging, plan.lanes, |visit| {
+            let (rows, held) = (self.rows_of(visit.chunk), &mut buffers[visit.buffer]);
+            held.rows.n = rows.len();
+            if visit.load.is_some() {
+                held.rounded = false;
+                held.rows.clear_padding()?;
+            }
+            if let Some(scale) = weights.filter(|_| !held.rounded) {
+                held.rows.round_weights(scale)?;
+                held.rounded = true;
+            }
+            work(&Chunk { first: rows.start, rows: &held.rows, after_kernel: false })
+        })?;
+        for (held, chunk) in buffers.iter_mut().zip(held_after(&held, &visits)?) {
+            held.chunk = chunk;
+        }
+        *upwards = !*upwards;
+        Ok(())
+    }
+
+    /// The lanes and slots to send `rows` rows with. Row-major rows also need device memory on their way, which limits both.
+    fn plan(&self, rows: usize) -> UploadPlan {
+        let row = self.d * size_of::<T>() + if self.weighted { size_of::<f64>() } else { 0 };
+        let plan = self.staging.plan.for_bytes(rows * row);
+        if !self.sources.iter().any(Source::in_blocks) {
+            return plan;
+        }
+        let bytes = piece_bytes((self.chunk_rows * row) as u64) as usize;
+        let lanes = plan.lanes.min(bytes / LEAST_PIECE).max(1);
+        UploadPlan { lanes, slot: plan.slot.min(bytes / lanes) }
+    }
+
+    /// Kept rows `rows` from host memory: their values, row-major, and their original weights.
+    pub fn gather(&self, rows: Range<usize>) -> Result<(Vec<T>, Vec<f64>)> {
+        const WHAT: &str = "a range of rows";
+        let mut values = memory::zeroed(rows.len() * self.d, WHAT)?;
+        let mut weights = memory::filled(rows.len(), 1.0, WHAT)?;
+        let mut column = memory::with_room(rows.len(), WHAT)?;
+        for source in &self.sources {
+            let (own, at) = source.overlap(&rows);
+            if own.is_empty() {
+                continue;
+            }
+            let out = &mut values[at * self.d..][..own.len() * self.d];
+            if self.weighted {
+                source.fill_weights(&own, &mut weights[at..][..own.len()]);
+            }
+            if source.in_blocks() {
+                source.fill_rows(&own, &(0..self.d), out);
+                continue;
+            }
+            column.resize(own.len(), T::default());
+            for f in 0..self.d {
+                source.fill_columns(&own, &(f * own.len()..(f + 1) * own.len()), &mut column);
+                out.iter_mut().skip(f).step_by(self.d).zip(&column).for_each(|(out, value)| *out = *value);
+            }
+        }
+        Ok((values, weights))
+    }
+
+    /// The `rank`th row of positive weight.
+    pub fn positive_row(&self, mut rank: u64) -> Result<u64> {
+        if !self.weighted {
+            return Ok(rank);
+        }
+        let mut first = 0;
+        for &(len, positive) in &self.positive {
+            if rank < positive {
+                let (_, weights) = self.gather(first..first + len)?;
+                let mut rows = (first as u64..).zip(weights).filter(|(_, weight)| *weight > 0.0);
+                if let Some((row, _)) = rows.nth(rank as usize) {
+                    return Ok(row);
+                }
+            }
+            (rank, first) = (rank - positive, first + len);
+        }
+        unreachable!("the rank is below the number of rows of positive weight")
+    }
+}

@@ -1,0 +1,352 @@
+//! Seeding from rows that stream through the device. The host has the totals of the draw weights of ranges of rows. The device
+//! has one label for each row (`kernels/stream.cu`). Rows are drawn from host memory: the totals say which range has the row,
+//! and then the host looks through this range once.
+
+use super::Stream;
+use crate::backend::chunking::range_rows;
+use crate::backend::cuda::arguments::{DistanceArgument, LabelsArgument};
+use crate::backend::cuda::device::{Buffer, Plain, bytes_of, product, sum};
+use crate::backend::cuda::passes::draws::SeedLabels;
+use crate::backend::cuda::arguments::RowsArgument;
+use crate::backend::cuda::shape::FitShape;
+use crate::seeding::plus_plus::trials;
+use crate::backend::cuda::passes::seeds::weight_totals;
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::parallel::{for_each_task, workers_for};
+use crate::prepare::Prepared;
+use crate::reference;
+use crate::tile::WeightScale;
+
+/// Threads of a block of `potentials`, the numbers of candidates that it is compiled for, and the largest of them.
+const THREADS: u32 = 128;
+const CANDIDATES: [usize; 3] = [0, 4, 8];
+const MOST_AT_ONCE: usize = 8;
+
+/// Draw weights of the rows. They are `w^` before the first centroid is taken, and integer distances afterwards.
+pub struct StreamedSeeds<T> {
+    weights: Option<WeightScale>,
+    /// The scale of the integer distances, once a centroid was taken.
+    scale: DistanceScale,
+    n: usize,
+    d: usize,
+    ranges: Ranges,
+    /// The centroids taken so far, row-major: on the host (`taken`) and on the device (`seeds`).
+    taken: Vec<T>,
+    seeds: Buffer<T>,
+    /// How many of these the labels take into account: all, or all but the last.
+    known: usize,
+    /// The total draw weight of each range. Empty while all rows weigh the same.
+    totals: Vec<u128>,
+    /// The candidates of the last trials, and the totals of the ranges under each candidate.
+    trial: Option<(Vec<T>, Vec<Vec<u128>>)>,
+}
+
+/// The ranges of all chunks. No range lies in two chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ranges {
+    rows: usize,
+    n: usize,
+    chunk: usize,
+    /// The ranges of every chunk except the last, which may have fewer.
+    per_chunk: usize,
+}
+
+impl Ranges {
+    fn new(n: usize, chunk: usize) -> Self {
+        let rows = range_rows(chunk as u64) as usize;
+        Self { rows, n, chunk, per_chunk: chunk.div_ceil(rows) }
+    }
+
+    /// The number of ranges before a chunk. `first`: the first row of the chunk.
+    fn before(&self, first: usize) -> usize {
+        first / self.chunk * self.per_chunk
+    }
+
+    fn count(&self) -> usize {
+        let last = (self.n - 1) / self.chunk * self.chunk;
+        self.before(last) + (self.n - last).div_ceil(self.rows)
+    }
+
+    fn range(&self, index: usize) -> std::ops::Range<usize> {
+        let chunk = index / self.per_chunk * self.chunk;
+        let first = chunk + index % self.per_chunk * self.rows;
+        first..(first + self.rows).min(chunk + self.chunk).min(self.n)
+    }
+}
+
+/// `Potentials` of `kernels/stream.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PotentialsArgument {
+    rows: RowsArgument,
+    labels: LabelsArgument,
+    seeds: u64,
+    points: u64,
+    totals: u64,
+    stride: u64,
+    scale: DistanceArgument,
+    range: u64,
+    ranges: u32,
+    split: u32,
+    known: u32,
+    take: u32,
+    m: u32,
+    base: u32,
+}
+
+/// The names of the seeds, and of the totals of ranges, in errors.
+const SEEDS: &str = "the seeds";
+const TOTALS: &str = "the totals of the draws";
+
+/// The range of rows that a target falls in, and the rest of the target within this range.
+struct Drawn<T> {
+    first: usize,
+    target: u128,
+    values: Vec<T>,
+    weights: Vec<f64>,
+    /// For each row, the number of its nearest seed.
+    labels: Vec<u32>,
+}
+
+impl<T: Float + Plain> StreamedSeeds<T> {
+    /// The bytes that seeding takes on the device.
+    pub fn bytes(shape: &FitShape) -> u64 {
+        let FitShape { rows, chunk, d, k, .. } = *shape;
+        let (ranges, m) = (Ranges::new(rows.max(1), chunk).count(), trials(k) as usize);
+        let totals = bytes_of::<u128>(product([1usize.saturating_add(m), ranges]));
+        let groups = m.div_ceil(MOST_AT_ONCE).max(1) as u64;
+        let points = bytes_of::<f64>(product([d, MOST_AT_ONCE])).saturating_mul(groups);
+        sum([bytes_of::<T>(product([k, d])), totals, points])
+    }
+
+    /// Sets the draw weight of every row to its `w^`. Up to `k` centroids may be taken.
+    pub fn start(stream: &Stream<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
+        let (n, d, queue) = (stream.n(), stream.d(), stream.queue());
+        let ranges = Ranges::new(n, stream.chunk_rows());
+        let mut seeds = Self {
+            weights: prepared.weights,
+            scale: DistanceScale::NONE,
+            n,
+            d,
+            ranges,
+            taken: memory::with_room(k.saturating_mul(d), SEEDS)?,
+            seeds: queue.alloc(k * d, SEEDS)?,
+            known: 0,
+            totals: Vec::new(),
+            trial: None,
+        };
+        if let Some(scale) = prepared.weights {
+            let totals: Buffer<u128> = queue.zeros(ranges.count(), TOTALS)?;
+            stream.visit(|chunk| weight_totals(chunk.rows, scale, ranges.rows, totals.at_index(ranges.before(chunk.first))))?;
+            seeds.totals = totals.to_vec()?;
+        }
+        Ok(seeds)
+    }
+
+    /// The total of all draw weights.
+    pub fn total(&self) -> u128 {
+        if self.totals.is_empty() { self.n as u128 } else { self.totals.iter().sum() }
+    }
+
+    /// The first row whose running total of draw weights, in row order, exceeds `target`.
+    pub fn draw(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, target: u128) -> Result<u64> {
+        Ok(self.rows(stream, labels, &[target])?[0].0)
+    }
+
+    /// For each candidate, by how much it would lower the total. `candidates`: `(m, d)`, row-major.
+    pub fn gains(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<u128>> {
+        let totals = self.pass(stream, labels, candidates)?;
+        let sums: Vec<u128> = memory::collected(totals.iter().map(|totals| totals.iter().sum()), TOTALS)?;
+        let mut totals = totals.into_iter();
+        self.totals = totals.next().unwrap_or_default();
+        self.trial = Some((memory::copied(candidates, SEEDS)?, memory::collected(totals, TOTALS)?));
+        memory::collected(sums[1..].iter().map(|sum| sums[0] - sum), TOTALS)
+    }
+
+    /// For each target, the row that is drawn as a candidate, and its gain.
+    pub fn trials(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
+        let candidates = self.rows(stream, labels, targets)?.into_iter().flat_map(|(_, values)| values);
+        let candidates = memory::collected(candidates, SEEDS)?;
+        let gains = self.gains(stream, labels, &candidates)?;
+        Ok((candidates, gains))
+    }
+
+    /// Takes a centroid. The draw weights become integer distances, in this scale, to the nearest centroid taken so far.
+    /// Returns their total. The centroid that was taken last may be taken again.
+    ///
+    /// If the centroid is one of the candidates of the last trials, and their scale is the same, this needs no pass. The next
+    /// pass will take the centroid.
+    pub fn take(
+        &mut self,
+        stream: &Stream<'_, T>,
+        labels: &SeedLabels<'_>,
+        centroid: &[T],
+        scale: DistanceScale,
+    ) -> Result<u128> {
+        assert_eq!(centroid.len(), self.d);
+        let bits = |x: &T| x.to_f64().to_bits();
+        let same = |other: &[T]| other.iter().map(bits).eq(centroid.iter().map(bits));
+        let trial = self.trial.take().filter(|_| self.scale == scale);
+        self.scale = scale;
+        if self.taken.chunks_exact(self.d).next_back().is_some_and(same) {
+            self.totals = self.pass(stream, labels, &[])?.swap_remove(0);
+            return Ok(self.total());
+        }
+        let tried = trial.and_then(|(candidates, mut totals)| {
+            let tried = candidates.chunks_exact(self.d).position(same)?;
+            Some(totals.swap_remove(tried))
+        });
+        if self.known * self.d < self.taken.len() {
+            self.pass(stream, labels, &[])?;
+        }
+        let place = self.taken.len();
+        self.seeds.write(place, centroid)?;
+        memory::extend(&mut self.taken, centroid, SEEDS)?;
+        self.totals = match tried {
+            Some(totals) => totals,
+            None => self.pass(stream, labels, &[])?.swap_remove(0),
+        };
+        Ok(self.total())
+    }
+
+    /// Makes one pass. Afterwards the labels take all seeds into account. Returns the totals of all ranges, and then those
+    /// under each candidate.
+    fn pass(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, candidates: &[T]) -> Result<Vec<Vec<u128>>> {
+        let (queue, d, m, all) = (stream.queue(), self.d, candidates.len() / self.d, self.ranges.count());
+        let totals: Buffer<u128> = queue.zeros((1 + m) * all, TOTALS)?;
+        // Groups of candidates. Each group has a kernel that is compiled for at least as many candidates.
+        let mut groups = Vec::new();
+        for first in (0..m.max(1)).step_by(MOST_AT_ONCE) {
+            let here = (m - first).min(MOST_AT_ONCE);
+            let width = CANDIDATES.into_iter().find(|&width| width >= here).unwrap_or(MOST_AT_ONCE);
+            let mut points = memory::zeroed::<f64>(d * width, SEEDS)?;
+            for (j, candidate) in candidates[first * d..][..here * d].chunks_exact(d).enumerate() {
+                points.iter_mut().skip(j).step_by(width.max(1)).zip(candidate).for_each(|(to, x)| *to = x.to_f64());
+            }
+            let kernel =
+                queue.gpu.kernel("stream", &format!("potentials_{}_{width}", if T::IS_F32 { "f32" } else { "f64" }))?;
+            let resident = queue.gpu.resident_blocks(kernel, THREADS, 0)?;
+            memory::push(&mut groups, (first, here, queue.upload(&points, SEEDS)?, kernel, resident), SEEDS)?;
+        }
+        let known = (self.taken.len() / d) as u32;
+        stream.visit(|chunk| {
+            let count = chunk.rows.n.div_ceil(self.ranges.rows);
+            for (first, here, points, kernel, resident) in &groups {
+                // Only the first group takes the last seed. For the other groups it is taken already.
+                let before = if *first == 0 { self.known as u32 } else { known };
+                let split = (*resident).div_ceil(count as u32).min(self.ranges.rows.div_ceil(THREADS as usize) as u32);
+                let argument = PotentialsArgument {
+                    rows: chunk.rows.argument(),
+                    labels: labels.from(chunk.first),
+                    seeds: self.seeds.at(),
+                    points: points.at(),
+                    totals: totals.at_index(first * all + self.ranges.before(chunk.first)),
+                    stride: all as u64,
+                    scale: (&self.scale).into(),
+                    range: self.ranges.rows as u64,
+                    ranges: count as u32,
+                    split,
+                    known: before,
+                    take: known - before,
+                    m: *here as u32,
+                    base: u32::from(*first == 0),
+                };
+                let blocks = (count as u32 * split).min(*resident);
+                // SAFETY: the argument mirrors `Potentials`. Each row has a label. Each range has a total for each candidate.
+                // The seeds buffer has room for all seeds that are taken. There are as many points as the kernel is compiled
+                // for.
+                unsafe { queue.launch(*kernel, blocks, THREADS, 0, &argument)? };
+            }
+            Ok(())
+        })?;
+        self.known = known as usize;
+        memory::try_collected(totals.to_vec()?.chunks_exact(all).map(|totals| memory::copied(totals, TOTALS)), TOTALS)
+    }
+
+    /// The rows that the targets draw: their numbers and their values.
+    fn rows(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<Vec<(u64, Vec<T>)>> {
+        let drawn = targets.iter().map(|&target| self.range_of(stream, labels, target));
+        let drawn = memory::try_collected(drawn, SEEDS)?;
+        let room = drawn.iter().map(|_| Ok((0, memory::with_room(self.d, SEEDS)?)));
+        let mut found = memory::try_collected(room, SEEDS)?;
+        let mut workers = vec![(); workers_for(0, drawn.len())];
+        for_each_task(&mut workers, drawn.iter().zip(&mut found), |(), (drawn, (row, values)): (_, &mut (u64, Vec<T>))| {
+            let place = self.place_of(drawn);
+            *row = (drawn.first + place) as u64;
+            // There is room for the values of one row.
+            values.extend_from_slice(&drawn.values[place * self.d..][..self.d]);
+        });
+        Ok(found)
+    }
+
+    /// The range in which the running total first exceeds the target, with its rows.
+    fn range_of(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, mut target: u128) -> Result<Drawn<T>> {
+        let mut rows = target as usize..target as usize + 1;
+        if self.totals.is_empty() {
+            target = 0;
+        } else {
+            let mut index = 0;
+            while target >= self.totals[index] {
+                target -= self.totals[index];
+                index += 1;
+            }
+            rows = self.ranges.range(index);
+        }
+        let (values, mut weights) = stream.gather(rows.clone())?;
+        weights.iter_mut().for_each(|w| *w = self.weights.map_or(1.0, |scale| scale.round(*w)));
+        let labels = if self.known > 0 { labels.read(rows.clone())? } else { Vec::new() };
+        Ok(Drawn { first: rows.start, target, values, weights, labels })
+    }
+
+    /// The first of these rows whose running total exceeds the rest of the target.
+    fn place_of(&self, drawn: &Drawn<T>) -> usize {
+        let mut left = drawn.target;
+        for (place, (x, &w)) in drawn.values.chunks_exact(self.d).zip(&drawn.weights).enumerate() {
+            let weight = if self.taken.is_empty() {
+                self.weights.map_or(1, |scale| scale.integer(w) as u128)
+            } else {
+                // The nearest seed is the one that the label names, or a seed that the labels do not take into account yet.
+                let own = drawn.labels.get(place).map(|&label| label as usize);
+                let seeds = own.into_iter().chain(self.known..self.taken.len() / self.d);
+                let near = seeds.map(|seed| reference::distance(x, &self.taken[seed * self.d..][..self.d]));
+                self.scale.quantise(w, near.fold(f64::INFINITY, f64::min))
+            };
+            match left.checked_sub(weight) {
+                Some(rest) => left = rest,
+                None => return place,
+            }
+        }
+        unreachable!("the target is below the range's total")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_all_rows_in_order() {
+        for (n, chunk) in [(1, 1_024), (1_024, 1_024), (1_025, 1_024), (100_000, 4_096), (1_000_000, 65_536 * 3)] {
+            let ranges = Ranges::new(n, chunk);
+            let mut next = 0;
+            for index in 0..ranges.count() {
+                let range = ranges.range(index);
+                assert!(range.start == next && !range.is_empty() && range.len() <= ranges.rows);
+                assert_eq!(range.start / chunk, (range.end - 1) / chunk);
+                if range.start.is_multiple_of(chunk) {
+                    assert_eq!(ranges.before(range.start), index);
+                }
+                next = range.end;
+            }
+            assert_eq!(next, n);
+        }
+    }
+
+    #[test]
+    fn arguments_have_the_sizes_of_the_kernels() {
+        assert_eq!(size_of::<PotentialsArgument>(), 32 + 16 + 8 * 4 + 32 + 8 + 4 * 6);
+    }
+}

@@ -1,0 +1,176 @@
+//! Uploads columns to the device. The host does not transpose or concatenate anything, and the amount of pinned memory is
+//! bounded.
+//!
+//! ```text
+//! cut each part into tasks of at most one slot: runs of its columns, of its weights, or whole rows of its blocks
+//! a few threads, each with a lane: a stream and two slots of pinned memory
+//!     while there are tasks:
+//!         take the other slot of the lane, once its copy has arrived     the copy of the first slot is still under way
+//!         fill it with the kept rows of the task, chunk by chunk
+//!         columns: copy it to its place in the column-major matrix
+//!         blocks:  copy it to a piece of device memory, and turn rows into columns there (kernels/layout.cu)
+//! wait for all lanes
+//! ```
+//! One thread fills pinned memory at a fifth of the speed at which the bus empties it. So several threads fill it at once. Each
+//! sends its own slots, and none waits for another. Pinning is slow, so lanes are kept until the process ends. The host memory
+//! for uploads is two slots of [`UploadPlan::slot`] bytes for each lane, however many fits there are. Lanes have their own
+//! threads, because a fit that waits for lanes may itself be a task of the thread pool.
+
+#[cfg(feature = "bench")]
+mod benchmark;
+mod carrier;
+mod kept;
+mod lanes;
+mod pinned;
+mod tasks;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cudarc::driver::CudaEvent;
+
+#[cfg(feature = "bench")]
+pub use self::benchmark::upload_benchmark;
+pub use self::carrier::Carrier;
+pub use self::lanes::{BorrowedLane, Lane, Staging, UploadPlan};
+pub use self::tasks::{Source, Task};
+use crate::backend::cuda::device::{Plain, Queue, failed};
+use crate::backend::cuda::rows::DeviceRows;
+use crate::error::Result;
+use crate::float::Float;
+use crate::tile::Part;
+
+/// Uploads the kept rows of all parts, in order, and their weights as they are. If only some parts have weights, the rows of
+/// the others get weight 1.
+///
+/// When it returns, everything has arrived.
+pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<DeviceRows<T>> {
+    upload_by(queue, parts, &Staging::of(&queue.gpu))
+}
+
+fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &Staging) -> Result<DeviceRows<T>> {
+    let d = parts.first().map_or(0, |part| part.features.n_features());
+    let weighted = parts.iter().any(|part| part.weights.is_some());
+    let sources = Source::all(parts)?;
+    let n = Source::count(&sources);
+    let rows = DeviceRows::new(queue, n, d, weighted)?;
+    let plan = staging.plan.for_bytes(n * (d * size_of::<T>() + if weighted { size_of::<f64>() } else { 0 }));
+    let carrier = Carrier::new(&queue.gpu, &sources, plan.slot, weighted)?;
+    let tasks = carrier.tasks(0..n)?;
+    if tasks.is_empty() {
+        return Ok(rows);
+    }
+    // Work after this point of the queue may write to the matrix.
+    let ready = queue.stream.record_event(None).map_err(failed("the upload"))?;
+    let lanes = plan.lanes.min(tasks.len());
+    let work = Work { carrier, tasks: &tasks, next: AtomicUsize::new(0), rows: &rows, ready };
+
+    let mine = staging.take(&queue.gpu)?;
+    std::thread::scope(|scope| {
+        // If there is no further lane or thread, the other threads do its work.
+        let help = || staging.try_take(&queue.gpu).map_or(Ok(()), |lane| work.run(lane));
+        let spawn = |_| std::thread::Builder::new().name("upload".into()).spawn_scoped(scope, help).ok();
+        let helpers: Vec<_> = (1..lanes).map_while(spawn).collect();
+        let done = work.run(mine);
+        helpers.into_iter().map(join).fold(done, Result::and)
+    })?;
+    Ok(rows)
+}
+
+/// Waits for a thread and returns its result. If it panicked, this thread panics too.
+pub fn join<R>(helper: std::thread::ScopedJoinHandle<'_, R>) -> R {
+    helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The state of one upload. Its threads share it.
+struct Work<'u, 'a, T> {
+    carrier: Carrier<'u, 'a, T>,
+    tasks: &'u [Task],
+    /// The next task that a lane can take.
+    next: AtomicUsize,
+    rows: &'u DeviceRows<T>,
+    ready: CudaEvent,
+}
+
+impl<T: Float + Plain> Work<'_, '_, T> {
+    /// Takes tasks until there are none. Returns when everything that it sent has arrived.
+    fn run(&self, mut borrowed: BorrowedLane<'_>) -> Result<()> {
+        let done = self.run_tasks(borrowed.lane());
+        if done.is_err() {
+            // After an error the remaining tasks are not needed.
+            self.next.store(self.tasks.len(), Ordering::Relaxed);
+        }
+        // The wait reports the errors of the copies themselves.
+        done.and(borrowed.lane().queue.wait())
+    }
+
+    fn run_tasks(&self, lane: &mut Lane) -> Result<()> {
+        lane.queue.stream.wait(&self.ready).map_err(failed("the upload"))?;
+        let mut piece = None;
+        while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            // SAFETY: every column of the matrix has room for all kept rows. No two tasks write to the same place. `upload_by`
+            // keeps the matrix until it has waited for this lane. The lane has waited until the matrix was made.
+            unsafe { self.carrier.send(lane, &mut piece, task, self.rows.place(), |_| Ok(())) }?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kept::tests::selection;
+    use super::*;
+    use crate::backend::cuda::device::Gpu;
+    use crate::features::{Chunk, Column, Features};
+
+    fn chunked<T: Copy>(values: &[T], step: usize) -> Column<'_, T> {
+        Column::new(values.chunks(step).map(|values| Chunk::new(values, None).unwrap()))
+    }
+
+    fn value<T: Float>(i: usize, f: usize) -> T {
+        T::from_f64((i * 64 + f) as f64)
+    }
+
+    /// Uploads columns of chunks and blocks, with and without selections and weights, through slots of several sizes.
+    fn what_arrives<T: Float + Plain>() {
+        let Some(device) = crate::devices().ok().and_then(|all| all.into_iter().find(|device| device.usable)) else { return };
+        let queue = Gpu::get(device.ordinal).unwrap().queue().unwrap();
+        for (n, d) in [(1, 1), (100, 3), (5000, 2), (3000, 33), (700, 70)] {
+            let columns: Vec<Vec<T>> = (0..d).map(|f| (0..n).map(|i| value(i, f)).collect()).collect();
+            let rows: Vec<T> = (0..n).flat_map(|i| (0..d).map(move |f| value(i, f))).collect();
+            let weights: Vec<f64> = (0..n).map(|i| 0.5 * i as f64).collect();
+            let column_view = Features::new(columns.iter().map(|c| chunked(c, 129)).collect()).unwrap();
+            let block_view = Features::from_blocks(rows.chunks(97 * d).map(|rows| (rows, None, None)), d).unwrap();
+            let mut parts =
+                [column_view.clone(), block_view.clone(), column_view, block_view].map(|view| Part::new(view, None));
+            parts[2].selection = selection(n, 1);
+            parts[3].selection = selection(n, 2);
+            parts[3].weights = Some(chunked(&weights, 53));
+            for (from, to) in [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)] {
+                let parts = &parts[from..to];
+                for slot in [64, 4096, 1 << 20] {
+                    let there = upload_by(&queue, parts, &Staging::new(UploadPlan { lanes: 3, slot })).unwrap();
+                    let kept = |part: &Part<'_, T>| (0..n).filter(|&i| part.selection.contains(i)).collect::<Vec<_>>();
+                    let mut x = vec![T::default(); there.stride * d];
+                    let mut w = vec![0.0; there.stride];
+                    let mut at = 0;
+                    for part in parts {
+                        for i in kept(part) {
+                            (0..d).for_each(|f| x[f * there.stride + at] = value(i, f));
+                            w[at] = if part.weights.is_some() { weights[i] } else { 1.0 };
+                            at += 1;
+                        }
+                    }
+                    assert_eq!(there.n, at);
+                    assert!(there.x.to_vec().unwrap() == x, "{n} x {d}, parts {from}..{to}, slots of {slot}");
+                    assert_eq!(there.weights.map(|w| w.to_vec().unwrap()), (to == 4).then_some(w));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_arrives_are_the_kept_rows() {
+        what_arrives::<f32>();
+        what_arrives::<f64>();
+    }
+}

@@ -1,0 +1,233 @@
+//! How rows are cut into tasks, and where each task goes.
+
+use std::ops::Range;
+
+use crate::backend::cuda::device::Plain;
+use super::kept::{Kept, cut};
+use super::pinned::Strips;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::tile::Part;
+
+/// The name of the tasks in errors.
+pub const TASKS: &str = "the list of uploads";
+
+/// A part, and the place of its kept rows among all kept rows.
+pub struct Source<'a, T> {
+    part: Part<'a, T>,
+    kept: Kept,
+    /// The number of its first kept row, counted over all parts.
+    first: usize,
+}
+
+/// A piece of work that fills one slot once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    pub source: usize,
+    /// The kept rows of the source that this task belongs to. Their columns are counted as one sequence of values.
+    pub rows: Range<usize>,
+    /// The row on the device for the first of these rows.
+    pub to: usize,
+    pub what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// A range of the values of all columns of the rows, one column after the other.
+    Columns(Range<usize>),
+    /// Kept rows of blocks, and a range of their features. The range has all features, unless a single row is larger than a
+    /// slot.
+    Rows(Range<usize>, Range<usize>),
+    /// The weights of a range of kept rows.
+    Weights(Range<usize>),
+}
+
+impl<'a, T: Float + Plain> Source<'a, T> {
+    /// The sources of all parts. Kept rows are numbered over all parts.
+    pub fn all(parts: &[Part<'a, T>]) -> Result<Vec<Self>> {
+        let mut first = 0;
+        let source = |part: &Part<'a, T>| {
+            let kept = Kept::new(&part.selection, part.features.n_rows())?;
+            let source = Self { part: part.clone(), kept, first };
+            first += source.kept.count;
+            Ok(source)
+        };
+        memory::try_collected(parts.iter().map(source), TASKS)
+    }
+
+    /// The number of kept rows of all sources.
+    pub fn count(sources: &[Self]) -> usize {
+        sources.last().map_or(0, |last| last.first + last.kept.count)
+    }
+
+    /// The kept rows of this source that are in `all`, which is counted over all parts. Also returns the place in `all` of the
+    /// first of them.
+    pub fn overlap(&self, all: &Range<usize>) -> (Range<usize>, usize) {
+        let (start, end) = (all.start.max(self.first), all.end.min(self.first + self.kept.count).max(self.first));
+        (start.min(end) - self.first..end - self.first, start.min(end).saturating_sub(all.start))
+    }
+
+    /// Whether the rows are in row-major blocks.
+    pub fn in_blocks(&self) -> bool {
+        self.part.features.columns().is_none()
+    }
+
+    /// Adds to `all` the tasks that send kept rows `rows` to the device rows from `to` on.
+    pub fn tasks(
+        &self,
+        all: &mut Vec<Task>,
+        source: usize,
+        rows: &Range<usize>,
+        to: usize,
+        slot: usize,
+        weighted: bool,
+    ) -> Result<()> {
+        let (n, d, values) = (rows.len(), self.part.features.n_features(), (slot / size_of::<T>()).max(1));
+        let within = |range: Range<usize>| rows.start + range.start..rows.start + range.end;
+        let mut add = |what| memory::push(all, Task { source, rows: rows.clone(), to, what }, TASKS);
+        if self.in_blocks() {
+            for piece in cut(n, values / d).map(within) {
+                cut(d, values).try_for_each(|features| add(What::Rows(piece.clone(), features)))?;
+            }
+        } else {
+            cut(n * d, values).map(What::Columns).try_for_each(&mut add)?;
+        }
+        if weighted {
+            cut(n, slot / size_of::<f64>()).map(within).map(What::Weights).try_for_each(&mut add)?;
+        }
+        Ok(())
+    }
+
+    /// Writes values `range` to `out`. The values are those of all columns of kept rows `rows`, one column after the other.
+    pub fn fill_columns(&self, rows: &Range<usize>, range: &Range<usize>, out: &mut [T]) {
+        let Some(columns) = self.part.features.columns() else { return };
+        let (n, mut out) = (rows.len(), out);
+        let mut at = range.start;
+        while at < range.end {
+            let (column, row) = (&columns[at / n], at % n);
+            let len = (n - row).min(range.end - at);
+            let (piece, rest) = out.split_at_mut(len);
+            let row = rows.start + row;
+            self.kept.gather(row..row + len, 1, |rows| column.slices(rows), piece);
+            (at, out) = (at + len, rest);
+        }
+    }
+
+    /// Writes the features `features` of kept rows `rows` of blocks to `out`, row-major.
+    pub fn fill_rows(&self, rows: &Range<usize>, features: &Range<usize>, out: &mut [T]) {
+        let view = &self.part.features;
+        if features.len() == view.n_features() {
+            return self.kept.gather(rows.clone(), features.len(), |rows| view.row_slices(rows), out);
+        }
+        for (kept, out) in rows.clone().zip(out.chunks_exact_mut(features.len())) {
+            let row = self.kept.row(kept);
+            for (_, values) in view.row_slices(row..row + 1) {
+                out.copy_from_slice(&values[features.clone()]);
+            }
+        }
+    }
+
+    pub fn fill_weights(&self, rows: &Range<usize>, out: &mut [f64]) {
+        match &self.part.weights {
+            Some(weights) => self.kept.gather(rows.clone(), 1, |rows| weights.slices(rows), out),
+            None => out.fill(1.0),
+        }
+    }
+}
+
+/// The strips on the device for values `range` of columns with `n` rows each. `to` gives the address of a value. There are up
+/// to three strips: the end of one column, whole columns, and the start of another column. Columns are `stride` values apart on
+/// the device.
+pub fn strips<T>(range: &Range<usize>, n: usize, stride: usize, to: impl Fn(usize) -> u64) -> Vec<Strips> {
+    let size = size_of::<T>();
+    let mut all = Vec::with_capacity(3);
+    let mut at = range.start;
+    while at < range.end {
+        let (column, row) = (at / n, at % n);
+        let left = range.end - at;
+        let (width, count) = if row == 0 && left >= n { (n, left / n) } else { ((n - row).min(left), 1) };
+        let from = (at - range.start) * size;
+        all.push(Strips { from, width: width * size, count, to: to(column * stride + row), pitch: stride * size });
+        at += width * count;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::Features;
+
+    fn tasks(source: &Source<'_, f32>, index: usize, rows: &Range<usize>, to: usize, slot: usize, weighted: bool) -> Vec<Task> {
+        let mut all = Vec::new();
+        source.tasks(&mut all, index, rows, to, slot, weighted).unwrap();
+        all
+    }
+
+    #[test]
+    fn tasks_and_strips_cover_a_part_once() {
+        let (n, d, stride, first) = (10, 7, 32, 5);
+        let columns = vec![vec![0.0f32; n]; d];
+        let part = Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
+        let source = &Source::all(&[part]).unwrap()[0];
+        for slot in [4, 12, 40, 44, 100, 4096] {
+            let mut matrix = vec![None; stride * d];
+            for task in tasks(source, 0, &(0..n), first, slot, false) {
+                let What::Columns(range) = task.what else { panic!("columns alone") };
+                assert!(range.len() * 4 <= slot);
+                for strips in strips::<f32>(&range, n, stride, |value| 4 * (first + value) as u64) {
+                    for i in 0..strips.count {
+                        for value in 0..strips.width / 4 {
+                            let at = strips.to as usize / 4 + i * strips.pitch / 4 + value;
+                            assert_eq!(matrix[at], None);
+                            matrix[at] = Some(range.start + strips.from / 4 + i * strips.width / 4 + value);
+                        }
+                    }
+                }
+            }
+            for (at, value) in matrix.into_iter().enumerate() {
+                let (f, row) = (at / stride, at % stride);
+                assert_eq!(value, (first..first + n).contains(&row).then(|| f * n + row - first));
+            }
+        }
+        let rows = vec![0.0f32; 6];
+        let part = Part::new(Features::from_rows(&rows, 3).unwrap(), None);
+        let source = &Source::all(&[part]).unwrap()[0];
+        let whats = |slot| tasks(source, 0, &(0..2), first, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
+        assert_eq!(whats(24), [What::Rows(0..2, 0..3), What::Weights(0..2)]);
+        assert_eq!(
+            whats(8),
+            [
+                What::Rows(0..1, 0..2),
+                What::Rows(0..1, 2..3),
+                What::Rows(1..2, 0..2),
+                What::Rows(1..2, 2..3),
+                What::Weights(0..1),
+                What::Weights(1..2)
+            ]
+        );
+    }
+
+    #[test]
+    fn some_of_the_rows_are_tasks_of_their_own() {
+        let columns = [(0..10).map(|i| i as f32).collect::<Vec<_>>(), (0..10).map(|i| 100.0 + i as f32).collect()];
+        let part = || Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);
+        let sources = Source::all(&[part(), part()]).unwrap();
+        assert_eq!(Source::count(&sources), 20);
+        let overlaps = |rows: Range<usize>| sources.iter().map(|source| source.overlap(&rows)).collect::<Vec<_>>();
+        assert_eq!(overlaps(3..14), [(3..10, 0), (0..4, 7)]);
+        assert_eq!(overlaps(12..14)[1], (2..4, 0));
+        assert!(overlaps(12..14)[0].0.is_empty() && overlaps(0..10)[1].0.is_empty());
+        let mut out = [0.0; 5];
+        sources[1].fill_columns(&(2..6), &(1..6), &mut out);
+        assert_eq!(out, [3.0, 4.0, 5.0, 102.0, 103.0]);
+        let some = tasks(&sources[1], 1, &(2..6), 7, 5 * 4, false);
+        let what = |range| Task { source: 1, rows: 2..6, to: 7, what: What::Columns(range) };
+        assert_eq!(some, [what(0..5), what(5..8)]);
+        let rows: Vec<f32> = (0..20).map(|i| i as f32).collect();
+        let blocks = Source::all(&[Part::new(Features::from_rows(&rows, 2).unwrap(), None)]).unwrap();
+        let whats = |slot| tasks(&blocks[0], 0, &(3..6), 0, slot, true).into_iter().map(|task| task.what).collect::<Vec<_>>();
+        assert_eq!(whats(16), [What::Rows(3..5, 0..2), What::Rows(5..6, 0..2), What::Weights(3..5), What::Weights(5..6)]);
+    }
+}

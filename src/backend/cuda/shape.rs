@@ -1,0 +1,64 @@
+//! What the kernels of a fit are made for: its shape, and the size of the GPU. Both are known before anything is uploaded.
+
+/// Labels and rows are padded to a multiple of this number of rows, because kernels work on whole blocks of rows.
+pub const ROW_ALIGNMENT: usize = 1_024;
+
+/// Rounds up to a multiple. If the result does not fit, the largest multiple: no device has so much memory.
+pub fn padded(n: usize, to: usize) -> usize {
+    n.div_ceil(to).saturating_mul(to)
+}
+
+/// The shape of a fit on one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FitShape {
+    /// All rows of the fit.
+    pub rows: usize,
+    /// The rows that a kernel works on at a time: all rows, or those of the longest chunk.
+    pub chunk: usize,
+    pub d: usize,
+    pub k: usize,
+    pub weighted: bool,
+    pub float64: bool,
+    /// Limbs of a sum: 1 or 2.
+    pub limbs: usize,
+}
+
+impl FitShape {
+    /// Columns of the sums: the features, and the mass if there are weights.
+    pub fn columns(&self) -> usize {
+        self.d.saturating_add(usize::from(self.weighted))
+    }
+
+    /// Bytes of a label.
+    pub fn label_bytes(&self) -> usize {
+        match self.k {
+            0..=0xff => 1,
+            0x100..=0xffff => 2,
+            _ => 4,
+        }
+    }
+
+    /// Bytes of a value.
+    pub fn value_bytes(&self) -> usize {
+        if self.float64 { 8 } else { 4 }
+    }
+
+    /// The number of sums that are added up.
+    pub fn cells(&self) -> usize {
+        self.k.saturating_mul(self.columns()).saturating_mul(self.limbs)
+    }
+
+    /// The number of labels in an array.
+    pub fn padded_rows(&self) -> usize {
+        padded(self.rows.max(1), ROW_ALIGNMENT)
+    }
+}
+
+/// The size of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GpuSize {
+    /// Multiprocessors (SMs).
+    pub processors: usize,
+    /// The most bytes of shared memory that a block may have.
+    pub shared: usize,
+}

@@ -1,0 +1,134 @@
+//! Chooses the strategy of a fit on a GPU if the caller names none. The choice depends only on the shape and on one table of
+//! measurements.
+//!
+//! ```text
+//! time of a candidate = time(n) + (rows beyond the largest n measured one by one) * rate
+//! rate                = time of one row, measured with very many rows
+//! time(n)             = between the measured times of the next smaller and the next larger n:
+//!                       2,000 rows, and 1 to 8 rounds (a round is one tile of 128 rows for each SM)
+//!                       registers: on the straight line between the two times
+//!                       tiles, which come in whole rounds: halfway between that line and the larger of the two times
+//! between shapes      = straight lines of ln time over ln k, and then over ln d
+//! ```
+//! A candidate is asked for the time of the work that it really does ([`Work::filled`](super::Work::filled)). The measured
+//! candidates are all that were fastest for some measured shape. Of the papers' systems, `luigi-v4` and `lutz-fused` came closest: for 4 clusters of up to
+//! 12 features they took 1.3 to 3.2 times and 1.4 to 3.5 times as long as the best. So they are never chosen by default. (For 10,000
+//! rows of 2 features in 8 clusters, launches take most of the time. There `luigi-v4` is 5 % faster.) The choice ignores
+//! weights, because fits with weights were not measured.
+
+mod table;
+
+use self::table::{PROCESSORS, Table};
+#[cfg(feature = "papers")]
+use super::tiled::Tiled;
+use super::{Candidate, candidates};
+use crate::backend::cuda::device::Plain;
+use crate::backend::cuda::shape::{FitShape, GpuSize};
+use crate::error::Result;
+use crate::float::Float;
+use crate::strategy::Strategy;
+
+/// The candidate that a fit takes.
+pub struct Chosen<T> {
+    pub candidate: Box<dyn Candidate<T>>,
+    /// The predicted time of an iteration, in microseconds. None if the candidate was named or has not been measured.
+    pub microseconds: Option<f64>,
+}
+
+/// The candidate that a name stands for: the fastest of all, or the fastest of a family. Any other name stands for itself.
+///
+/// # Errors
+/// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if no candidate of this name can do the shape.
+pub fn choose<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: GpuSize) -> Result<Chosen<T>> {
+    let (mut best, mut refusal): (Option<(f64, Box<dyn Candidate<T>>)>, _) = (None, None);
+    for candidate in candidates::<T>() {
+        let named = candidate.strategy() == strategy;
+        if !named && strategy != Strategy::Default && candidate.family() != Some(strategy) {
+            continue;
+        }
+        if let Err(why) = candidate.supports(shape, gpu) {
+            refusal.get_or_insert(why);
+            continue;
+        }
+        if named {
+            return Ok(Chosen { candidate, microseconds: None });
+        }
+        let time = time(candidate.as_ref(), shape, gpu);
+        if time.is_finite() && best.as_ref().is_none_or(|(least, _)| time < *least) {
+            best = Some((time, candidate));
+        }
+    }
+    match (best, refusal) {
+        (Some((time, candidate)), _) => Ok(Chosen { candidate, microseconds: Some(time) }),
+        (None, Some(refusal)) => Err(refusal.of(strategy)),
+        (None, None) => unreachable!("tiles can do any shape, and every other name has a candidate"),
+    }
+}
+
+/// The fastest variant of tiles.
+#[cfg(feature = "papers")]
+pub fn tiled_for<T: Float + Plain>(shape: &FitShape, gpu: GpuSize) -> Tiled {
+    let of = |variant: &Tiled| (time::<T>(variant, shape, gpu), *variant);
+    let able = Tiled::ALL.iter().filter(|variant| Candidate::<T>::supports(*variant, shape, gpu).is_ok()).map(of);
+    able.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(Tiled::WIDTH_128, |(_, variant)| variant)
+}
+
+/// The strategies that the default chooses from, in the order of the table.
+pub fn measured() -> Vec<Strategy> {
+    let names = Table::get().columns();
+    names.iter().filter_map(|name| Strategy::ALL.iter().copied().find(|strategy| strategy.name() == *name)).collect()
+}
+
+/// The predicted time of an iteration, in microseconds, on the GPU that was measured. If this GPU has more or fewer SMs, `n` is
+/// scaled so that each SM has the same amount of work. The time is infinite if the candidate was not measured.
+fn time<T>(candidate: &dyn Candidate<T>, shape: &FitShape, gpu: GpuSize) -> f64 {
+    let table = Table::get();
+    let Some((column, work)) = table.column(candidate.strategy()).zip(candidate.work()) else { return f64::INFINITY };
+    let FitShape { chunk, d, k, float64, .. } = *shape;
+    let n = chunk.saturating_mul(PROCESSORS) / gpu.processors.max(1);
+    let rate = |float64| table.rate(column, work, float64, d, k);
+    // Small numbers of rows were measured with float32 only. The time beyond the rate hardly depends on the type.
+    let (few, rows) = table.of_few(column, work, n, d, k);
+    let of_type = if float64 { rows as f64 * (rate(true) - rate(false)) } else { 0.0 };
+    few + of_type + (n.saturating_sub(rows)) as f64 * rate(float64)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn shape(n: usize, d: usize, k: usize) -> FitShape {
+        FitShape { rows: n, chunk: n, d, k, weighted: false, float64: false, limbs: 1 }
+    }
+
+    pub const H200: GpuSize = GpuSize { processors: PROCESSORS, shared: 227 << 10 };
+
+    fn chosen(strategy: Strategy, n: usize, d: usize, k: usize) -> Strategy {
+        choose::<f32>(strategy, &shape(n, d, k), H200).unwrap().candidate.strategy()
+    }
+
+    #[test]
+    fn choices_fit_their_shapes() {
+        for n in [1, 1_000, 100_000, 100_000_000] {
+            for d in [1, 5, 12, 13, 20, 1_000, 100_000] {
+                for k in [1, 2, 7, 33, 200, 5_000, 1_000_000] {
+                    for shared in [99 << 10, 227 << 10] {
+                        let (shape, gpu) = (shape(n, d, k), GpuSize { shared, ..H200 });
+                        let default = choose::<f32>(Strategy::Default, &shape, gpu).unwrap();
+                        assert!(default.microseconds.is_some());
+                        assert!(d <= 12 || default.candidate.family() == Some(Strategy::Tiled));
+                        assert!(shared > 100 << 10 || default.candidate.strategy() != Strategy::Tiled128Panels);
+                        assert_eq!(choose::<f32>(Strategy::Registers, &shape, gpu).is_err(), d > 12, "{d} {k}");
+                    }
+                }
+            }
+        }
+        assert_eq!(chosen(Strategy::Default, 10_000_000, 4, 16), Strategy::RegistersSingle);
+        assert_eq!(chosen(Strategy::Default, 10_000, 2, 1_000), Strategy::Tiled128);
+        assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::RegistersGroups16);
+        assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::Tiled128Panels);
+        assert_eq!(chosen(Strategy::Tiled32, 1, 1, 1), Strategy::Tiled32);
+        let error = choose::<f32>(Strategy::Registers, &shape(1, 13, 1), H200).err().unwrap().to_string();
+        assert!(error.contains("at most 12 features for \"registers\", got 13"), "{error}");
+    }
+}

@@ -1,0 +1,293 @@
+//! The filter: centred and scaled float32 copies of the centroids, and the bound on the error of scores from these copies.
+//!
+//! A fit and the predictions of a model use the same filter. The host says where the centre is and how large the values are.
+//! `kernels/update.cu` makes the copies and the bound: after every update in a fit, and once for a model ([`Preparation`]). The
+//! bound is that of [`ExpandedTerms`].
+
+use crate::backend::cuda::arguments::{
+    self, BlockMoves, Bound, BoundTerms, Control, DistanceArgument, SumsArgument, UpdateArgument,
+};
+use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, buffers, product};
+use crate::backend::cuda::state::Centroids;
+use crate::certify::{Chains, ExpandedTerms};
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::fixed::{frexp, power_of_two};
+use crate::float::Float;
+use crate::memory;
+
+/// The name of the copies in errors.
+const COPIES: &str = "copies of the centroids";
+
+/// How a kernel reads the copies, and how it adds up a score.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilterSpec {
+    /// Clusters with the padding that the kernel needs.
+    pub k_padded: usize,
+    pub layout: Layout,
+    pub chains: Chains,
+}
+
+/// Where the copies are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// One centroid after another: `width` floats each. The half square is the value number `half`.
+    WithHalfSquares { width: usize, half: usize },
+    /// One centroid after another: `width` floats each. The half squares are in an array of their own.
+    ByCentroid { width: usize },
+    /// One feature after another: `(d, k padded)`. The half squares are in an array of their own.
+    ByFeature,
+}
+
+impl FilterSpec {
+    /// The number of floats of all copies.
+    fn copies(&self, d: usize) -> usize {
+        let width = match self.layout {
+            Layout::WithHalfSquares { width, .. } | Layout::ByCentroid { width } => width,
+            Layout::ByFeature => d,
+        };
+        product([width, self.k_padded])
+    }
+
+    /// The number of half squares in an array of their own.
+    fn half_squares(&self) -> usize {
+        match self.layout {
+            Layout::WithHalfSquares { .. } => 0,
+            Layout::ByCentroid { .. } | Layout::ByFeature => self.k_padded,
+        }
+    }
+}
+
+buffers! {
+    /// The filter's memory.
+    struct FilterBuffers<T> = "copies of the centroids" (d: usize, spec: &FilterSpec) {
+        /// `(d)`: the centre, negated and scaled.
+        minus_centre: T [d],
+        /// The centred and scaled centroids, negated.
+        copies: f32 [spec.copies(d)],
+        /// Half of each copy's squared norm. The padding is infinite, so it is never nearest.
+        half_squares: f32 [spec.half_squares()],
+        bound: Bound [1],
+    }
+}
+
+/// The filter of a fit or of a model.
+pub struct Filter<T> {
+    spec: FilterSpec,
+    /// A power of two.
+    scale: T,
+    terms: BoundTerms,
+    buffers: FilterBuffers<T>,
+}
+
+impl<T: Float + Plain> Filter<T> {
+    /// The bytes that a filter takes on the device.
+    pub fn bytes(d: usize, spec: &FilterSpec) -> u64 {
+        FilterBuffers::<T>::bytes(d, spec)
+    }
+
+    /// A filter without copies yet. `centre`: a point near the data. `largest`: the largest distance from it in any feature, of
+    /// rows or centroids. Only speed depends on both.
+    pub fn new(queue: &Queue, spec: FilterSpec, centre: &[f64], largest: f64) -> Result<Self> {
+        let d = centre.len();
+        let mut buffers = FilterBuffers::<T>::allocate(queue, d, &spec)?;
+        // Within these limits, neither the scale nor the copies' squares leave the range.
+        let most = if T::IS_F32 { 126 } else { 1_022 };
+        let exponent = if largest > 0.0 && largest.is_finite() { (-frexp(largest).1).clamp(-most, most) } else { 0 };
+        let scale = power_of_two(exponent);
+        let minus_centre: Vec<T> = memory::collected(centre.iter().map(|&m| T::from_f64(-(m * scale))), COPIES)?;
+        buffers.minus_centre.write(0, &minus_centre)?;
+        buffers.copies.fill(0)?;
+        match spec.layout {
+            Layout::WithHalfSquares { width, half } => {
+                let mut copies = memory::zeroed::<f32>(spec.copies(d), COPIES)?;
+                copies.iter_mut().skip(half).step_by(width).for_each(|half| *half = f32::INFINITY);
+                buffers.copies.write(0, &copies)?;
+            }
+            Layout::ByCentroid { .. } | Layout::ByFeature => {
+                buffers.half_squares.write(0, &memory::filled(spec.half_squares(), f32::INFINITY, COPIES)?)?;
+            }
+        }
+        let terms = ExpandedTerms::new(d, spec.chains, exponent).into();
+        Ok(Self { spec, scale: T::from_f64(scale), terms, buffers })
+    }
+
+    pub fn spec(&self) -> &FilterSpec {
+        &self.spec
+    }
+
+    pub fn scale(&self) -> T {
+        self.scale
+    }
+
+    pub fn minus_centre(&self) -> u64 {
+        self.buffers.minus_centre.at()
+    }
+
+    pub fn copies(&self) -> u64 {
+        self.buffers.copies.at()
+    }
+
+    pub fn half_squares(&self) -> u64 {
+        match self.spec.layout {
+            Layout::WithHalfSquares { half, .. } => self.buffers.copies.at_index(half),
+            Layout::ByCentroid { .. } | Layout::ByFeature => self.buffers.half_squares.at(),
+        }
+    }
+
+    pub fn bound(&self) -> u64 {
+        self.buffers.bound.at()
+    }
+
+    /// The strides of the copies from one centroid and from one feature to the next, and of the half squares.
+    fn strides(&self) -> [u64; 3] {
+        match self.spec.layout {
+            Layout::WithHalfSquares { width, .. } => [width, 1, width],
+            Layout::ByCentroid { width } => [width, 1, 1],
+            Layout::ByFeature => [1, self.spec.k_padded, 1],
+        }
+        .map(|stride| stride as u64)
+    }
+}
+
+/// Limits of `kernels/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks up to
+/// which blocks stay small (see [`Teams::new`]).
+const MOST_THREADS: u32 = 512;
+const LARGEST_TEAM: u32 = 256;
+const MANY_BLOCKS: usize = 256;
+
+/// How the kernels of `kernels/update.cu` share the clusters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Teams {
+    /// Threads of one cluster.
+    pub team: u32,
+    pub threads: u32,
+    /// Blocks for all clusters. Fewer may run at once.
+    pub blocks: usize,
+}
+
+impl Teams {
+    /// Each feature has a thread. If one block is enough for all clusters, there is one block. Otherwise blocks are small, so
+    /// that no two share an SM. But if that gave too many blocks, blocks are larger.
+    pub fn new(d: usize, k: usize) -> Self {
+        let team = u32::try_from(d.min(LARGEST_TEAM as usize).next_power_of_two()).unwrap_or(LARGEST_TEAM).clamp(32, LARGEST_TEAM);
+        let all = k.saturating_mul(team as usize);
+        let threads = if all <= MOST_THREADS as usize {
+            (all as u32).max(64)
+        } else {
+            team.max(if all <= MANY_BLOCKS * 128 { 128 } else { 256 })
+        };
+        Self { team, threads, blocks: k.div_ceil((threads / team) as usize) }
+    }
+}
+
+buffers! {
+    /// The memory of [`Preparation`].
+    struct PreparationBuffers = "the state of the loop" (teams: &Teams) {
+        control: Control [1],
+        /// What each block has found.
+        block_moves: BlockMoves [teams.blocks],
+    }
+}
+
+/// Makes everything that the next step reads from the centroids: copies, bound, centroids by column.
+pub struct Preparation<T> {
+    pub teams: Teams,
+    start: Launch<UpdateArgument<T>>,
+    buffers: PreparationBuffers,
+}
+
+impl<T: Float + Plain> Preparation<T> {
+    pub fn bytes(d: usize, k: usize) -> u64 {
+        PreparationBuffers::bytes(&Teams::new(d, k))
+    }
+
+    pub fn new(queue: &Queue, d: usize, k: usize) -> Result<Self> {
+        let teams = Teams::new(d, k);
+        let start = teams.launch(&queue.gpu, arguments::update_start::<T>().load::<T>(&queue.gpu, "")?)?;
+        let mut buffers = PreparationBuffers::allocate(queue, &teams)?;
+        buffers.control.fill(0)?;
+        Ok(Self { teams, start, buffers })
+    }
+
+    /// The counters that the kernels of an iteration share.
+    pub fn control(&self) -> &Buffer<Control> {
+        &self.buffers.control
+    }
+
+    /// The part of the argument that `start` needs. `sums`: their addresses may be 0.
+    pub fn argument(&self, filter: &Filter<T>, centroids: &Centroids<T>, sums: SumsArgument) -> UpdateArgument<T> {
+        let [copy_stride_j, copy_stride_f, half_stride] = filter.strides();
+        UpdateArgument {
+            sums,
+            mean_exponents: 0,
+            lows: 0,
+            highs: 0,
+            centroids: centroids.now.at(),
+            previous: 0,
+            centroid_columns: centroids.columns.at(),
+            minus_centre: filter.minus_centre(),
+            scale: filter.scale(),
+            copies: filter.copies(),
+            half_squares: filter.half_squares(),
+            copy_stride_j,
+            copy_stride_f,
+            half_stride,
+            terms: filter.terms,
+            bound: filter.bound(),
+            control: self.control().at(),
+            records: 0,
+            block_moves: self.buffers.block_moves.at(),
+            distances: centroids.drift.at(),
+            shifts: DistanceArgument::from(&DistanceScale::NONE),
+            largest_changed: 0.0,
+            largest_shift: 0.0,
+            iterations: 0,
+            first_iteration: 0,
+            team: self.teams.team,
+            unused: 0,
+        }
+    }
+
+    /// Prepares the next step for the current centroids.
+    pub fn start(&self, queue: &Queue, filter: &Filter<T>, centroids: &Centroids<T>, d: usize, k: usize) -> Result<()> {
+        let argument = self.argument(filter, centroids, SumsArgument::none(k, d));
+        // SAFETY: the buffers of the filter and of the centroids are live. They have room for k clusters of d features, and each
+        // block has a place for its result. `start` reads no sums.
+        unsafe { queue.run(&self.start, &argument) }
+    }
+}
+
+impl Teams {
+    /// A launch with one team for each cluster.
+    pub fn launch<A>(&self, gpu: &Gpu, kernel: crate::backend::cuda::device::Kernel<A>) -> Result<Launch<A>> {
+        Launch::resident(gpu, kernel, Block::of(self.threads), self.blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_team_has_a_cluster() {
+        let teams = |d, k| {
+            let Teams { team, threads, blocks } = Teams::new(d, k);
+            (team, threads, blocks)
+        };
+        assert_eq!(teams(2, 1), (32, 64, 1));
+        assert_eq!(teams(20, 16), (32, 512, 1));
+        assert_eq!(teams(20, 17), (32, 128, 5));
+        assert_eq!(teams(34, 32), (64, 128, 16));
+        assert_eq!(teams(30, 2_000), (32, 256, 250));
+        assert_eq!(teams(4_000, 100), (256, 256, 100));
+    }
+
+    #[test]
+    fn copies_have_their_places() {
+        let spec = FilterSpec { k_padded: 8, layout: Layout::WithHalfSquares { width: 4, half: 3 }, chains: Chains::FromHalf };
+        assert_eq!((spec.copies(3), spec.half_squares()), (32, 0));
+        let spec = FilterSpec { layout: Layout::ByFeature, ..spec };
+        assert_eq!((spec.copies(3), spec.half_squares()), (24, 8));
+    }
+}

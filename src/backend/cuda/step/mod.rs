@@ -1,0 +1,206 @@
+//! The step of an iteration: it labels the rows of a chunk and adds the moves of rows to the pending sums.
+//!
+//! ```text
+//! an iteration:   step (chunk by chunk)   reduce (over the devices of a fit)   update (exact means, copies for the next step)
+//! ```
+//! A [`Candidate`] is one way to do the step. It says in one place which shapes it supports, what memory it needs, how it wants
+//! the copies of the centroids, how long it is expected to take, and how it is launched. [`candidates`] lists all of them. To add
+//! a kernel, write its file and add it to the list.
+
+pub mod choice;
+pub mod deltas;
+pub mod filter;
+pub mod registers;
+pub mod tiled;
+
+use self::filter::FilterSpec;
+use self::registers::Registers;
+use self::tiled::Tiled;
+use super::device::{Plain, Queue};
+use super::rows::chunks::Chunk;
+use super::shape::{FitShape, GpuSize};
+use super::state::State;
+use crate::error::{KMeansError, Result};
+use crate::float::Float;
+use crate::partial::Partial;
+use crate::prepare::Prepared;
+use crate::strategy::Strategy;
+use crate::tile::Part;
+
+/// Threads of a block in most kernels.
+pub const THREADS: u32 = 256;
+/// Limits for the tables of a block in shared memory: bytes for several copies of each cell, and bytes if only one copy fits.
+pub const TABLE_BYTES: usize = 24 << 10;
+pub const MOST_TABLE_BYTES: usize = 64 << 10;
+
+/// One way to do the step.
+pub trait Candidate<T>: Sync {
+    /// Its name.
+    fn strategy(&self) -> Strategy;
+
+    /// The name that stands for the fastest of it and its variants, if there is one.
+    fn family(&self) -> Option<Strategy> {
+        None
+    }
+
+    /// Whether it can do a shape on a GPU. The error says which limit the shape exceeds.
+    fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported;
+
+    /// Whether it can work chunk by chunk.
+    fn streams(&self) -> bool {
+        true
+    }
+
+    /// What it needs from the session. The step allocates exactly [`Needs::bytes`] for itself.
+    fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs;
+
+    /// The step for a fit.
+    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>>;
+
+    /// How its measured times carry over to other shapes. None: it is never chosen by default.
+    fn work(&self) -> Option<&dyn Work> {
+        None
+    }
+}
+
+/// A step that was made for one fit. It may keep state from iteration to iteration, such as bounds.
+pub trait Step<T>: Send {
+    /// Labels the rows of a chunk by the current centroids, and adds the moves of rows to the pending sums. The old labels are
+    /// in `state.labels`. How far each centroid has moved is in `state.centroids.drift`.
+    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()>;
+
+    /// Labels were changed behind its back: what it has carried is void.
+    fn forget(&mut self) {}
+
+    /// Called after the last chunk of an assign, if the host does the update. A step that adds up on the host returns the sums.
+    fn host_sums(&mut self, _state: &mut State<T>) -> Result<Option<HostSums>> {
+        Ok(None)
+    }
+
+    /// Whether the host computes the means in each iteration.
+    fn host_means(&self) -> bool {
+        false
+    }
+}
+
+/// The sums that a step has added up on the host.
+pub struct HostSums {
+    pub partial: Partial,
+    /// Rows of positive weight whose label changed.
+    pub changed: u64,
+}
+
+/// What a step is made from.
+pub struct Fit<'a, 's, T> {
+    pub shape: FitShape,
+    pub queue: &'s Queue,
+    /// The rows in host memory.
+    pub parts: &'a [Part<'a, T>],
+    pub prepared: &'a Prepared,
+}
+
+/// What a step needs from its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// How it reads the copies of the centroids.
+    pub filter: FilterSpec,
+    pub label_arrays: LabelArrays,
+    /// Bytes of device memory that the step itself allocates.
+    pub bytes: u64,
+}
+
+/// How a step writes labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LabelArrays {
+    /// One array: a new label overwrites the old one.
+    InPlace,
+    /// Two arrays: the labels before and after.
+    BeforeAndAfter,
+}
+
+impl LabelArrays {
+    pub fn count(self) -> usize {
+        match self {
+            Self::InPlace => 1,
+            Self::BeforeAndAfter => 2,
+        }
+    }
+}
+
+/// Whether a candidate can do a shape, or why not.
+pub type Supported = std::result::Result<(), Refusal>;
+
+/// Why a candidate cannot do a shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The limit, such as "at most 12 features".
+    pub limit: String,
+    /// What would help, or nothing.
+    pub hint: &'static str,
+    pub got: String,
+}
+
+impl Refusal {
+    /// The error for a caller who asked for this strategy.
+    pub fn of(self, strategy: Strategy) -> KMeansError {
+        let Self { limit, hint, got } = self;
+        KMeansError::InvalidOption { option: "strategy", expected: format!("{limit} for \"{strategy}\"{hint}"), got }
+    }
+}
+
+/// How measured times carry over to other shapes (`choice/table.rs`).
+pub trait Work {
+    /// The features and clusters that it really works on. Kernels round both up.
+    fn filled(&self, d: usize, k: usize) -> (usize, usize);
+
+    /// Whether tiles come in whole rounds. Then all clusters that fill the same tiles take the same time.
+    fn in_rounds(&self) -> bool;
+
+    /// Shapes whose centroids are in the same memory are compared first.
+    fn centroids_in_shared(&self, _d: usize, _k: usize) -> bool {
+        false
+    }
+}
+
+/// All candidates. The first ones are ours; the others are the systems of the papers.
+pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
+    let mut all: Vec<Box<dyn Candidate<T>>> = Vec::new();
+    all.extend(Registers::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
+    all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
+    #[cfg(feature = "papers")]
+    all.extend(super::papers::candidates());
+    all
+}
+
+/// The number of copies of each cell that fit in `bytes`: a power of two, at most 32. If not even one copy fits, the result is
+/// 1 if one copy fits in `most`, and else 0.
+pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
+    match bytes / cells.saturating_mul(8).max(1) {
+        0 if cells.saturating_mul(8) <= most => 1,
+        0 => 0,
+        fit => 1 << fit.min(32).ilog2(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_powers_of_two_that_fit() {
+        assert_eq!(copies(16, 24 << 10, 64 << 10), 32);
+        assert_eq!(copies(256, 24 << 10, 64 << 10), 8);
+        assert_eq!(copies(2_000, 24 << 10, 64 << 10), 1);
+        assert_eq!(copies(8_000, 24 << 10, 64 << 10), 1);
+        assert_eq!(copies(8_200, 24 << 10, 64 << 10), 0);
+    }
+
+    #[test]
+    fn every_named_kernel_has_one_candidate() {
+        let families = [Strategy::Default, Strategy::Registers, Strategy::Tiled];
+        for &strategy in Strategy::ALL {
+            let count = candidates::<f32>().iter().filter(|candidate| candidate.strategy() == strategy).count();
+            assert_eq!(count, usize::from(!families.contains(&strategy)), "{strategy}");
+        }
+    }
+}

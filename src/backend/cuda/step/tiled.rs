@@ -1,0 +1,284 @@
+//! Labels in tiles of shared memory, then the labels of the rows in doubt, then the sums of the rows that changed:
+//! `kernels/step/assign_tiled.cu`, `settle.cu` and `deltas.cu`. For any number of features.
+
+use super::deltas::Deltas;
+use super::filter::{FilterSpec, Layout};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS, Work};
+use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
+use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of};
+use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
+use crate::backend::cuda::state::State;
+use crate::certify::Chains;
+use crate::error::Result;
+use crate::float::Float;
+use crate::strategy::Strategy;
+
+/// Limits of the variants with panels. They need this much shared memory for each block, so that as many blocks run at once as
+/// they are compiled for. They allow at most this many clusters, because they store cluster numbers in 16 bits.
+const PANELS_FROM: usize = 224 << 10;
+const MOST_WITH_PANELS: usize = 1 << 16;
+/// Rows of a tile.
+const TILE_ROWS: usize = 128;
+/// Clusters are padded to a multiple of this.
+const PADDING: usize = 128;
+/// Threads of a block of `settle_pairs` (`kernels/step/settle.cu`).
+const PAIRS_THREADS: u32 = 128;
+/// The largest result of [`settle_values`]: at least one value of each of 128 rows.
+const SETTLE_VALUES: usize = 8_192;
+
+/// A variant of the kernel. Its panels depend on the shape and on the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tiled {
+    strategy: Strategy,
+    /// Centroids of a tile.
+    width: usize,
+    /// Whether it may, or must, add up its products in panels.
+    panels: Panels,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Panels {
+    Never,
+    IfPossible,
+    Always,
+}
+
+impl Tiled {
+    pub const WIDTH_32: Self = Self { strategy: Strategy::Tiled32, width: 32, panels: Panels::Never };
+    pub const WIDTH_64: Self = Self { strategy: Strategy::Tiled64, width: 64, panels: Panels::IfPossible };
+    pub const WIDTH_128: Self = Self { strategy: Strategy::Tiled128, width: 128, panels: Panels::Never };
+    pub const PANELS_128: Self = Self { strategy: Strategy::Tiled128Panels, width: 128, panels: Panels::Always };
+
+    pub const ALL: [Self; 4] = [Self::WIDTH_32, Self::WIDTH_64, Self::WIDTH_128, Self::PANELS_128];
+
+    /// The variant that leaves the fewest rows in doubt, for a model's predictions.
+    pub fn for_model(d: usize, k: usize, gpu: GpuSize) -> Self {
+        match k {
+            0..=32 => Self::WIDTH_32,
+            33..=64 => Self::WIDTH_64,
+            _ if gpu.shared >= PANELS_FROM && k <= MOST_WITH_PANELS && d > 128 => Self::PANELS_128,
+            _ => Self::WIDTH_128,
+        }
+    }
+
+    /// The features of a partial sum. 0: no partial sums.
+    fn panel(self, d: usize, k: usize, shared: usize) -> usize {
+        let possible = shared >= PANELS_FROM && k <= MOST_WITH_PANELS;
+        match self.panels {
+            Panels::Always => self.width,
+            Panels::IfPossible if possible && d > self.width => self.width,
+            Panels::Never | Panels::IfPossible => 0,
+        }
+    }
+
+    /// How the copies of the centroids are laid out for it.
+    pub fn filter(self, d: usize, k: usize, gpu: GpuSize) -> FilterSpec {
+        let panel = self.panel(d, k, gpu.shared);
+        let chains = if panel > 0 { Chains::Panels(panel) } else { Chains::One };
+        FilterSpec { k_padded: padded(k, PADDING), layout: Layout::ByFeature, chains }
+    }
+}
+
+impl<T: Float + Plain> Candidate<T> for Tiled {
+    fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    fn family(&self) -> Option<Strategy> {
+        Some(Strategy::Tiled)
+    }
+
+    fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
+        let refused = |limit: String, got: usize| Err(Refusal { limit, hint: "", got: got.to_string() });
+        if self.panels == Panels::Always && gpu.shared < PANELS_FROM {
+            return refused(format!("{PANELS_FROM} bytes of shared memory a block"), gpu.shared);
+        }
+        if self.panels == Panels::Always && shape.k > MOST_WITH_PANELS {
+            return refused(format!("at most {MOST_WITH_PANELS} clusters"), shape.k);
+        }
+        Ok(())
+    }
+
+    fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
+        let filter = self.filter(shape.d, shape.k, gpu);
+        Needs { filter, label_arrays: LabelArrays::BeforeAndAfter, bytes: Doubt::bytes(shape.chunk) }
+    }
+
+    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
+        let FitShape { chunk, d, k, .. } = fit.shape;
+        Ok(Box::new(TiledStep {
+            labels: TiledLabels::new(*self, [chunk, d, k], fit.queue)?,
+            doubt: Doubt::allocate(fit.queue, chunk)?,
+            deltas: Deltas::new::<T>(&fit.shape, fit.queue)?,
+        }))
+    }
+
+    fn work(&self) -> Option<&dyn Work> {
+        Some(self)
+    }
+}
+
+impl Work for Tiled {
+    fn filled(&self, d: usize, k: usize) -> (usize, usize) {
+        (d, k.next_multiple_of(self.width))
+    }
+
+    fn in_rounds(&self) -> bool {
+        true
+    }
+}
+
+/// Float64 values that `kernels/step/settle.cu` keeps in shared memory: 16 rows for each group of threads in a block, if they
+/// fit.
+fn settle_values(d: usize, k: usize) -> usize {
+    let groups = match k {
+        0..=32 => 8,
+        33..=64 => 4,
+        65..=128 => 2,
+        _ => 1,
+    };
+    16usize.saturating_mul(groups).saturating_mul(d).min(SETTLE_VALUES)
+}
+
+/// The launch that labels all rows in doubt by reference distances to all centroids in reach.
+pub struct Settle {
+    launch: Launch<SettleArgument>,
+    values: usize,
+}
+
+impl Settle {
+    /// `n`: the most rows of a chunk.
+    pub fn new<T: Float + Plain>([n, d, k]: [usize; 3], queue: &Queue) -> Result<Self> {
+        let values = settle_values(d, k);
+        let kernel = arguments::settle().load::<T>(&queue.gpu, "")?;
+        Ok(Self { launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?, values })
+    }
+
+    /// Labels the rows that an assign with the same argument has left in doubt. `centroids`: `(k, d)`.
+    ///
+    /// # Safety
+    /// The assign was launched before in the same queue, and its addresses are still live. `centroids` has k x d values.
+    pub unsafe fn launch<T>(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64) -> Result<()> {
+        // SAFETY: the caller promises the addresses. The shared memory has room for the values. The kernel begins with the wait.
+        unsafe { queue.run_behind(&self.launch, &self.argument(assign, centroids)) }
+    }
+
+    fn argument<T>(&self, assign: &AssignArgument<T>, centroids: u64) -> SettleArgument {
+        SettleArgument {
+            rows: assign.rows,
+            next: assign.next,
+            centroid_columns: assign.centroid_columns,
+            centroids,
+            contested: assign.contested,
+            control: assign.control,
+            k: assign.k,
+            values: self.values as i32,
+        }
+    }
+}
+
+/// The launches that label rows exactly: what the filter is sure of, then the rows in doubt. A fit's step and the predictions of
+/// a model share them.
+pub struct TiledLabels<T> {
+    assign: Launch<AssignArgument<T>>,
+    settle: Settle,
+    /// For rows in doubt that have only two centroids in reach. Only variants with panels list them separately.
+    pairs: Option<Launch<SettleArgument>>,
+}
+
+impl<T: Float + Plain> TiledLabels<T> {
+    /// `n`: the most rows of a chunk.
+    pub fn new(variant: Tiled, [n, d, k]: [usize; 3], queue: &Queue) -> Result<Self> {
+        let gpu: &Gpu = &queue.gpu;
+        let with_panels = variant.panel(d, k, gpu.size().shared) > 0;
+        let name = format!("_k{}{}", variant.width, if with_panels { "_panels" } else { "" });
+        let threads = 2 * variant.width as u32;
+        // 64 floats for each thread, and one float for each row and each warp across the tile.
+        let shared = if with_panels { 256 * threads as usize + variant.width / 32 * 512 } else { 0 };
+        let kernel = arguments::assign_tiled::<T>().load::<T>(gpu, &name)?;
+        let assign = Launch::resident(gpu, kernel, Block { threads, shared }, n.div_ceil(TILE_ROWS))?.spread(gpu)?;
+        let pairs = if with_panels {
+            let kernel = arguments::settle_pairs().load::<T>(gpu, "")?;
+            Some(Launch::resident(gpu, kernel, Block::of(PAIRS_THREADS), n)?)
+        } else {
+            None
+        };
+        Ok(Self { assign, settle: Settle::new::<T>([n, d, k], queue)?, pairs })
+    }
+
+    /// Labels the rows of the argument. `first`: how the first kernel is launched. `centroids`: `(k, d)`.
+    ///
+    /// # Safety
+    /// All addresses of the argument are live, with the sizes that the kernels index: rows up to the stride, copies of k padded
+    /// centroids by feature, (d, k) centroids, a label and a place in the list of contested rows for each row. `centroids` has
+    /// k x d values.
+    pub unsafe fn launch(&self, queue: &Queue, after_kernel: bool, argument: &AssignArgument<T>, centroids: u64) -> Result<()> {
+        // SAFETY: the caller promises the addresses. All kernels here begin with the wait.
+        unsafe {
+            if after_kernel {
+                queue.run_behind(&self.assign, argument)?;
+            } else {
+                queue.run(&self.assign, argument)?;
+            }
+            self.settle.launch(queue, argument, centroids)?;
+            self.pairs.map_or(Ok(()), |pairs| queue.run_behind(&pairs, &self.settle.argument(argument, centroids)))
+        }
+    }
+}
+
+/// The list of rows in doubt.
+pub struct Doubt {
+    contested: Buffer<Contested>,
+}
+
+impl Doubt {
+    /// `n`: the most rows of a chunk.
+    pub fn bytes(n: usize) -> u64 {
+        bytes_of::<Contested>(n)
+    }
+
+    pub fn allocate(queue: &Queue, n: usize) -> Result<Self> {
+        Ok(Self { contested: queue.alloc(n, "the rows in doubt")? })
+    }
+
+    pub fn at(&self) -> u64 {
+        self.contested.at()
+    }
+}
+
+/// The step of one fit.
+struct TiledStep<T> {
+    labels: TiledLabels<T>,
+    doubt: Doubt,
+    deltas: Deltas,
+}
+
+impl<T: Float + Plain> Step<T> for TiledStep<T> {
+    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        let argument = state.assign_argument(chunk, self.doubt.at());
+        // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk.
+        unsafe { self.labels.launch(&state.queue, chunk.after_kernel, &argument, state.centroids.now.at())? };
+        self.deltas.launch(chunk, state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::tests::shape;
+    use super::*;
+
+    #[test]
+    fn panels_where_they_fit() {
+        let gpu = |shared: usize| GpuSize { processors: 132, shared };
+        let panel = |variant: Tiled, d, k| variant.panel(d, k, 227 << 10);
+        assert_eq!(panel(Tiled::WIDTH_64, 17, 5_000), 0);
+        assert_eq!(panel(Tiled::WIDTH_64, 65, 5_000), 64);
+        assert_eq!(panel(Tiled::PANELS_128, 408, 5_000), 128);
+        assert_eq!(Tiled::for_model(408, 5_000, gpu(227 << 10)), Tiled::PANELS_128);
+        assert_eq!(Tiled::for_model(408, 5_000, gpu(99 << 10)), Tiled::WIDTH_128);
+        let supports = |k, shared| Candidate::<f32>::supports(&Tiled::PANELS_128, &shape(1_000, 408, k), gpu(shared));
+        assert!(supports(5_000, 227 << 10).is_ok());
+        assert!(supports(5_000, 99 << 10).is_err() && supports(70_000, 227 << 10).is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! The update on the device: exact means, shift, whether to stop, and what the next step reads (`kernels/update.cu`).
+
+use super::arguments::{self, Control, DistanceArgument, Record, UpdateArgument};
+use super::device::{Block, Buffer, Launch, Plain, Queue, buffers, product};
+use super::shape::FitShape;
+use super::state::State;
+use super::step::filter::Preparation;
+use super::step::THREADS;
+use crate::backend::Stop;
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+
+buffers! {
+    /// The memory of an update.
+    struct UpdateBuffers<T> = "the state of the loop" (shape: &FitShape, batch: usize) {
+        /// One for each iteration of a batch.
+        records: Record [batch],
+        /// `(k, d)`: the centroids before the last update.
+        before: T [product([shape.k, shape.d])],
+    }
+}
+
+/// The launches of the update of one fit.
+pub struct Update<T> {
+    update: Launch<UpdateArgument<T>>,
+    fold: Launch<UpdateArgument<T>>,
+    preparation: Preparation<T>,
+    buffers: UpdateBuffers<T>,
+    shifts: DistanceScale,
+}
+
+impl<T: Float + Plain> Update<T> {
+    /// The bytes that the update takes on the device. `batch`: the most iterations of a batch.
+    pub fn bytes(shape: &FitShape, batch: usize) -> u64 {
+        Preparation::<T>::bytes(shape.d, shape.k).saturating_add(UpdateBuffers::<T>::bytes(shape, batch))
+    }
+
+    /// `shifts`: the scale of the shift.
+    pub fn new(queue: &Queue, shape: &FitShape, shifts: DistanceScale, batch: usize) -> Result<Self> {
+        let gpu = &queue.gpu;
+        let preparation = Preparation::new(queue, shape.d, shape.k)?;
+        let update = preparation.teams.launch(gpu, arguments::update::<T>().load::<T>(gpu, "")?)?;
+        let cells = shape.k.saturating_mul(shape.columns());
+        let fold = arguments::update_fold::<T>().load::<T>(gpu, "")?;
+        let fold = Launch::resident(gpu, fold, Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
+        Ok(Self { update, fold, preparation, buffers: UpdateBuffers::allocate(queue, shape, batch)?, shifts })
+    }
+
+    /// What the kernels of an iteration tell each other.
+    pub fn control(&self) -> &Buffer<Control> {
+        self.preparation.control()
+    }
+
+    /// Downloads it.
+    pub fn read_control(&self) -> Result<Control> {
+        let mut control = [Control::ZERO];
+        self.control().read(0, &mut control)?;
+        Ok(control[0])
+    }
+
+    /// Downloads the records of the first iterations of the last batch.
+    pub fn read_records(&self, out: &mut [Record]) -> Result<()> {
+        self.buffers.records.read(0, out)
+    }
+
+    /// Sets the counters of the kernels of a chunk to zero.
+    pub fn clear_counters_of_chunk(&self) -> Result<()> {
+        self.control().fill_bytes(arguments::CONTROL_OF_CHUNK, 0)
+    }
+
+    /// Prepares the next step for the centroids that were written.
+    pub fn start(&self, state: &State<T>) -> Result<()> {
+        let State { queue, filter, centroids, shape, .. } = state;
+        self.preparation.start(queue, filter, centroids, shape.d, shape.k)
+    }
+
+    /// Queues the update of one iteration. `limit`: the most iterations of the whole fit. `first`: the number of the first
+    /// iteration of the batch.
+    pub fn launch(&self, state: &State<T>, stop: Stop, limit: u32, first: u32) -> Result<()> {
+        let argument = UpdateArgument {
+            records: self.buffers.records.at(),
+            shifts: DistanceArgument::from(&self.shifts),
+            largest_changed: stop.changed,
+            largest_shift: stop.shift,
+            iterations: limit,
+            first_iteration: first,
+            ..self.argument(state)
+        };
+        // SAFETY: the addresses are those of the state's and of this object's buffers, which have room for (k, columns, limbs)
+        // sums, (k, d) centroids and one record for each iteration of the batch. The kernel begins with the wait.
+        unsafe { state.queue.run_behind(&self.update, &argument) }
+    }
+
+    /// Undoes the last update of the centroids.
+    pub fn undo(&mut self, state: &mut State<T>) {
+        std::mem::swap(&mut self.buffers.before, &mut state.centroids.now);
+    }
+
+    /// Adds the pending sums to the canonical sums.
+    pub fn fold(&self, state: &State<T>) -> Result<()> {
+        // SAFETY: as in `launch`. This kernel touches only sums.
+        unsafe { state.queue.run(&self.fold, &self.argument(state)) }
+    }
+
+    fn argument(&self, state: &State<T>) -> UpdateArgument<T> {
+        UpdateArgument {
+            mean_exponents: state.columns.mean_exponents.at(),
+            lows: state.columns.lows.at(),
+            highs: state.columns.highs.at(),
+            previous: self.buffers.before.at(),
+            ..self.preparation.argument(&state.filter, &state.centroids, state.sums.argument(&state.shape))
+        }
+    }
+}
