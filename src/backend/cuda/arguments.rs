@@ -1,4 +1,4 @@
-//! The parameters of the kernels. Each struct has the same fields in the same order as in `kernels/common.cuh` or in the file
+//! The parameters of the kernels. Each struct has the same fields in the same order as in `kernels/common` or in the file
 //! of its kernel.
 
 use super::device::Plain;

@@ -147,7 +147,7 @@ impl Gpu {
         Ok(Self { context, ordinal, processors, shared_per_block, functions: Mutex::default(), modules: Mutex::default() })
     }
 
-    /// The kernel `name` of `kernels/{module}.cu`.
+    /// The kernel `name` of a module, which is a file `{module}.cu` in `kernels/`.
     pub fn kernel(&self, module: &'static str, name: &str) -> Result<Kernel> {
         if let Some(kernel) = self.functions.lock().unwrap_or_else(PoisonError::into_inner).get(name) {
             return Ok(*kernel);
@@ -346,7 +346,7 @@ impl Queue {
     /// Like [`Queue::launch`], but the GPU may prepare the kernel while the kernel before it in the queue still runs.
     ///
     /// # Safety
-    /// The same as for `launch`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/common.cuh`).
+    /// The same as for `launch`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/common/launch.cuh`).
     pub unsafe fn launch_behind<A: Copy>(
         &self,
         kernel: Kernel,

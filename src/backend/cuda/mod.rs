@@ -31,7 +31,7 @@ pub use session::{CudaSession, check};
 #[cfg(feature = "bench")]
 pub use upload::{UploadPlan, upload_benchmark};
 
-/// The compiled kernels: the name of each file in `kernels/`, and its fat binary.
+/// The compiled kernels: the name of each module in `kernels/`, and its fat binary.
 mod kernels {
     include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 }

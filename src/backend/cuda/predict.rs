@@ -4,9 +4,9 @@
 //! once a model:  the centroids and the filter's copies of them go to the device, and stay there
 //! per batch of rows, of bounded size:
 //!   upload
-//!   labels       what the filter is sure of, then the others              kernels/assign_tiled.cu, kernels/settle.cu
-//!   distances    to the two nearest centroids, or to all                  kernels/predict.cu
-//!   blank        no answer for a row with a value that is not finite      kernels/predict.cu
+//!   labels       what the filter is sure of, then the others              kernels/step/assign_tiled.cu, kernels/step/settle.cu
+//!   distances    to the two nearest centroids, or to all                  kernels/passes/predict.cu
+//!   blank        no answer for a row with a value that is not finite      kernels/passes/predict.cu
 //!   download; rows with nulls have no answer either: the host sees to that, because the device does not know nulls
 //! ```
 //! The scale of the inertia depends on the extents of all rows. So `inertia` has all rows on the device at once, as a fit does.
@@ -41,7 +41,7 @@ const ANSWERS: &str = "the answers for a batch of rows";
 const INERTIA: &str = "the inertia of the clusters";
 /// The label of a row that has no cluster.
 const UNASSIGNED: u32 = u32::MAX;
-/// Threads of a block of the kernels in `kernels/predict.cu`. This is also the number of rows of their tiles.
+/// Threads of a block of the kernels in `kernels/passes/predict.cu`. This is also the number of rows of their tiles.
 const ROWS: u32 = 128;
 /// Centroids of a tile of these kernels.
 const WIDTH: usize = 16;
@@ -76,7 +76,7 @@ struct Filter<T> {
     bound: Buffer<Bound>,
 }
 
-// ---- the arguments, as `kernels/predict.cu` declares them ------------------------------------------------------------------
+// ---- the arguments, as `kernels/passes/predict.cu` declares them ------------------------------------------------------------------
 
 /// `Nearest`.
 #[repr(C)]

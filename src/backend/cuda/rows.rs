@@ -25,7 +25,7 @@ pub struct DeviceRows<T> {
     pub weights: Option<Buffer<f64>>,
 }
 
-/// `struct Rows` of `kernels/common.cuh`.
+/// `struct Rows` of `kernels/common/labels.cuh`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct RowsArgument {
@@ -43,7 +43,7 @@ impl RowsArgument {
     }
 }
 
-/// `RoundWeights` of `kernels/prepare.cu`.
+/// `RoundWeights` of `kernels/passes/prepare.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct RoundWeightsArgument {

@@ -3,10 +3,10 @@
 //! ```text
 //! start(centroids): copies of the centroids for the filter, and the bound
 //! per iteration, without the host:
-//!   assign    labels that the filter is sure of; with few dimensions all labels and the sums  kernels/assign_*.cu
-//!   settle    many dimensions: the other labels, by reference distances to two or all         kernels/settle.cu
-//!   deltas    many dimensions: the sums                                                       kernels/deltas.cu
-//!   update    exact means, shift, whether to stop, copies for the next assign                 kernels/update.cu
+//!   assign    labels that the filter is sure of; with few dimensions all labels and the sums  kernels/step/assign_*.cu
+//!   settle    many dimensions: the other labels, by reference distances to two or all         kernels/step/settle.cu
+//!   deltas    many dimensions: the sums                                                       kernels/step/deltas.cu
+//!   update    exact means, shift, whether to stop, copies for the next assign                 kernels/passes/update.cu
 //! ```
 //! The host queues iterations in batches. If the device has decided to stop, the kernels of later iterations return at once.
 //! The host waits once for each batch. It takes over only if a cluster is empty. If the rows stream through the device, assign

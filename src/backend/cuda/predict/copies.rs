@@ -12,7 +12,7 @@ use crate::prepare::unit_exponent;
 /// The filter's centroids are padded to a multiple of this.
 pub const PADDING: usize = 128;
 
-/// What `kernels/assign_tiled.cu` reads. The bound is that of [`ExpandedTerms`].
+/// What `kernels/step/assign_tiled.cu` reads. The bound is that of [`ExpandedTerms`].
 pub struct Copies<T> {
     /// `(d)`: the centre, negated and scaled.
     pub shift: Vec<T>,
@@ -68,7 +68,7 @@ impl<T: Float> Copies<T> {
 mod tests {
     use super::*;
 
-    /// Does what `kernels/assign_tiled.cu` does with one row. Returns the label if the bound certifies it.
+    /// Does what `kernels/step/assign_tiled.cu` does with one row. Returns the label if the bound certifies it.
     fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize, chains: Chains) -> Option<u32> {
         let k_padded = copies.half_squares.len();
         let copy = |(x, shift): (&T, &T)| x.to_f64().mul_add(copies.scale.to_f64(), shift.to_f64()) as f32;

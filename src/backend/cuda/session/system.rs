@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! per iteration:
-//!   clear_sums   if the system adds up all rows again           kernels/mass.cu
-//!   labels       certain ones; with sums in a single pass       kernels/assign_{portions,table,fused,tiled}.cu
-//!   settle       the others                                     kernels/settle.cu
-//!   passes       sums, counts                                   kernels/sum_*.cu, kernels/mass.cu
+//!   clear_sums   if the system adds up all rows again           kernels/papers/mass.cu
+//!   labels       certain ones; with sums in a single pass       kernels/papers/assign_*.cu, or kernels/step/assign_tiled.cu
+//!   settle       the others                                     kernels/step/settle.cu
+//!   passes       sums, counts                                   kernels/papers/sum_*.cu, kernels/papers/mass.cu
 //!   update, or fold and the update on the CPU (`host_means`)
 //! ```
 
@@ -24,7 +24,7 @@ use crate::tile::Part;
 
 /// In each round, this number times the number of SMs divides the number of groups (Li et al. 2010, algorithm 6: M).
 const GROUPS_A_PROCESSOR: usize = 8;
-/// Rows and clusters of a block of `sum_adjust` (`kernels/sum_atomics.cu`).
+/// Rows and clusters of a block of `sum_adjust` (`kernels/papers/sum_atomics.cu`).
 const ADJUST_ROWS: usize = 1_024;
 const ADJUST_CLUSTERS: usize = 256;
 

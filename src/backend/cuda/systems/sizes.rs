@@ -4,7 +4,7 @@
 pub const FIT_BYTES: usize = 100 << 10;
 /// The most bytes of tables in device memory.
 pub const MOST_SCRATCH: usize = 1 << 30;
-/// Bytes of static shared memory of `kernels/sum_features.cu`: the labels of a tile.
+/// Bytes of static shared memory of `kernels/papers/sum_features.cu`: the labels of a tile.
 const TILE_LABELS: usize = 2 << 10;
 /// The most rows that the threads of one column take at a time. Each thread has four loads in flight, so this is a quarter of a
 /// tile.
@@ -53,7 +53,7 @@ pub fn cells(shape: &Shape) -> usize {
     shape.k.saturating_mul(shape.columns).saturating_mul(shape.limbs)
 }
 
-/// The number of sums and counts in the table of one group (`kernels/sum_groups.cu`).
+/// The number of sums and counts in the table of one group (`kernels/papers/sum_groups.cu`).
 pub fn entries(shape: &Shape) -> usize {
     cells(shape).saturating_add(shape.k)
 }
@@ -68,7 +68,7 @@ pub fn block_sums(shape: &Shape) -> usize {
     cells(shape).saturating_mul(8).saturating_add(shape.k.saturating_mul(4))
 }
 
-/// Settings of `kernels/sum_features.cu`: the tables, the rows that a block takes at a time (`points`), and the columns of a
+/// Settings of `kernels/papers/sum_features.cu`: the tables, the rows that a block takes at a time (`points`), and the columns of a
 /// block (`chunk`).
 #[derive(Debug, Clone, Copy)]
 pub struct Features {
@@ -88,17 +88,17 @@ pub fn features(shape: &Shape) -> Features {
     Features { tables, points, chunk: (tables.threads / points) as usize }
 }
 
-/// The tables of `kernels/sum_merge.cu`.
+/// The tables of `kernels/papers/sum_merge.cu`.
 pub fn merge(shape: &Shape) -> Tables {
     Tables::of(|threads| cells(shape).saturating_mul(threads * 8))
 }
 
-/// The tables of `mass_private` in `kernels/mass.cu`.
+/// The tables of `mass_private` in `kernels/papers/mass.cu`.
 pub fn private(shape: &Shape) -> Tables {
     Tables::of(|threads| shape.k.saturating_mul(threads * 4))
 }
 
-/// Settings of `kernels/assign_fused.cu`: the tables with the tile, the rows that a block takes at a time, and the number of
+/// Settings of `kernels/papers/assign_fused.cu`: the tables with the tile, the rows that a block takes at a time, and the number of
 /// slots. A slot is a set of sums that only one thread adds to.
 pub fn fused(shape: &Shape) -> (Tables, u32, usize) {
     let split = |threads: usize| match shape.columns.next_power_of_two() {

@@ -20,7 +20,7 @@ pub struct Carrier<'u, 'a, T> {
     transpose: Option<Kernel>,
 }
 
-/// `struct Transpose` of `kernels/layout.cu`.
+/// `struct Transpose` of `kernels/passes/layout.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct TransposeArgument {

@@ -210,7 +210,7 @@ __device__ __forceinline__ void assign_tiled(const Assign<T>& a, TiledShared<T, 
     float4 square = {0.0f, 0.0f, 0.0f, 0.0f};
     auto turn = [&](u32 step, Q& stage) {
         const int first = (int)step * STEP + warp;
-        const T* centre = a.shift + first;
+        const T* centre = a.minus_centre + first;
         float4 part = {0.0f, 0.0f, 0.0f, 0.0f};
         auto turn_feature = [&](int i) {
             const int at = tid + i * THREADS;
