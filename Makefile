@@ -87,7 +87,7 @@ test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the ex
 
 .PHONY: kernels
 kernels: $(VENV)/ready ## Compile the kernels for Hopper and show what ptxas reports of each
-	cargo test --no-default-features --features cuda --test kernels -- --nocapture
+	cargo test --no-default-features --features papers --test kernels -- --nocapture
 
 .PHONY: test-python
 test-python: build ## Check the types and test the Python package

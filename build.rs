@@ -1,18 +1,28 @@
-//! Compiles the CUDA kernels if feature `cuda` is on: each `kernels/*.cu` becomes one fat binary, which the library embeds.
+//! Compiles the CUDA kernels if feature `cuda` is on: each `kernels/FOLDER/NAME.cu` becomes one fat binary, which the library embeds.
 //!
 //! ```text
-//! find nvcc 13.0            NVCC, the wheels of the Python environment, CUDA_HOME, PATH
-//! for each kernels/NAME.cu
-//!     key = hash(its source, the headers that it includes, flags, nvcc's version)
+//! read src/backend/cuda/arguments    the layouts of the kernels' argument structs
+//! OUT_DIR/layouts.rs                 assertions of these layouts, for the Rust side
+//! find nvcc 13.0                     NVCC, the wheels of the Python environment, CUDA_HOME, PATH
+//! for each kernels/FOLDER/NAME.cu    those in kernels/papers only with feature `papers`
+//!     OUT_DIR/NAME.cu                includes it, and asserts the layouts of its structs
+//!     key = hash(these assertions, its source, the headers that it includes, flags, nvcc's version)
 //!     if target/kernels/NAME-key.fatbin is missing:  nvcc -fatbin, and ptxas's report beside it
 //!     copy both to OUT_DIR/NAME.fatbin, OUT_DIR/NAME.report
-//! OUT_DIR/kernels.rs        KERNELS: (name, bytes) of all of them
+//! OUT_DIR/kernels.rs                 KERNELS: (name, bytes) of all of them
 //! ```
 //! Each profile and feature set has its own OUT_DIR, but all share the cache. So `make test` compiles a kernel once, not six
 //! times. The build needs no GPU, driver or CUDA toolkit.
 
+#[path = "build/layouts.rs"]
+mod layouts;
+#[path = "build/nvcc.rs"]
+mod nvcc;
+
+use layouts::Layouts;
+use nvcc::{Nvcc, need_host_compiler, nvcc_of_target};
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
@@ -38,17 +48,22 @@ const FLAGS: &[&str] = &[
     "-Werror=all-warnings",
 ];
 
-const WHEELS: &str = "nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 \
-                      nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85";
+/// The Rust side's declarations of the kernels' arguments: this folder, or the file of this name.
+const ARGUMENTS: &str = "src/backend/cuda/arguments";
 
 type Result<T> = std::result::Result<T, String>;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build");
     if env::var_os("CARGO_FEATURE_CUDA").is_none() {
         return;
     }
     println!("cargo::rerun-if-changed=kernels");
+    // Cargo runs this program every time if one of these is missing.
+    for path in [ARGUMENTS.into(), format!("{ARGUMENTS}.rs")].iter().filter(|path| Path::new(path).exists()) {
+        println!("cargo::rerun-if-changed={path}");
+    }
     // CUDA_HOME, PATH and the like are left out on purpose: a build stays valid when another shell finds another copy of nvcc.
     for name in ["NVCC", "POLARS_KMEANS_CUDA_ARCHS", "POLARS_KMEANS_CUDA_FLAGS", "POLARS_KMEANS_KERNEL_CACHE"] {
         println!("cargo::rerun-if-env-changed={name}");
@@ -64,9 +79,20 @@ fn main() {
 fn build() -> Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     // The test of the reports reads all files there, so files of removed modules must go.
-    for file in ["fatbin", "report"].iter().map(|kind| files(&out, kind)).collect::<Result<Vec<_>>>()?.concat() {
-        fs::remove_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    for kind in ["fatbin", "report"] {
+        for file in files(&out, kind)? {
+            fs::remove_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
     }
+    let sources = files(Path::new("kernels"), "cu")?;
+    let mut texts = files(Path::new("kernels"), "cuh")?;
+    texts.extend_from_slice(&sources);
+    let texts = texts.into_iter().map(|file| Ok((file.clone(), read(&file)?))).collect::<Result<BTreeMap<_, _>>>()?;
+    let mut declarations = files(Path::new(ARGUMENTS), "rs")?;
+    declarations.extend(Some(PathBuf::from(format!("{ARGUMENTS}.rs"))).filter(|file| file.exists()));
+    let layouts = Layouts::read(&declarations)?;
+    write(&out.join("layouts.rs"), &layouts.rust_assertions(&texts)?)?;
+
     let Some(nvcc) = nvcc_of_target()? else { return write_table(&out, &[]) };
     let wanted = env::var("POLARS_KMEANS_CUDA_ARCHS").ok().filter(|wanted| wanted != "all");
     let architectures = wanted.as_deref().unwrap_or(ARCHITECTURES);
@@ -74,12 +100,18 @@ fn build() -> Result<()> {
     let cache = cache_directory(&out);
     fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
 
-    let mut modules = Vec::new();
-    for file in files(Path::new("kernels"), "cu")? {
-        modules.extend(Module::read(&file, &architectures, &nvcc)?);
+    let papers = env::var_os("CARGO_FEATURE_PAPERS").is_some();
+    let mut modules: Vec<Module> = Vec::new();
+    for file in sources.iter().filter(|file| papers || !file.starts_with("kernels/papers")) {
+        let Some(module) = Module::read(file, &texts, &layouts, &architectures, &nvcc)? else { continue };
+        if let Some(other) = modules.iter().find(|other| other.name == module.name) {
+            return Err(format!("{} and {} have the same name", other.source.display(), file.display()));
+        }
+        write(&out.join(format!("{}.cu", module.name)), &module.text)?;
+        modules.push(module);
     }
     modules.sort_by(|a, b| a.name.cmp(&b.name));
-    compile(&modules, &nvcc, &cache)?;
+    compile(&modules, &nvcc, &cache, &out)?;
     for module in &modules {
         for kind in ["fatbin", "report"] {
             copy(&module.cached(&cache, kind), &out.join(format!("{}.{kind}", module.name)))?;
@@ -110,9 +142,12 @@ impl Architecture {
     }
 }
 
-/// One `kernels/NAME.cu`.
+/// One `kernels/FOLDER/NAME.cu`.
 struct Module {
     name: String,
+    source: PathBuf,
+    /// What nvcc compiles: the source, then the assertions.
+    text: String,
     arguments: Vec<String>,
     key: u64,
     /// Bytes of its own source. The longest sources are compiled first.
@@ -121,12 +156,18 @@ struct Module {
 
 impl Module {
     /// None if the file is for none of the architectures. A line `// Architectures: 90a` in the file limits it to these.
-    fn read(file: &Path, architectures: &[Architecture], nvcc: &Nvcc) -> Result<Option<Self>> {
+    fn read(
+        file: &Path,
+        texts: &Texts,
+        layouts: &Layouts,
+        architectures: &[Architecture],
+        nvcc: &Nvcc,
+    ) -> Result<Option<Self>> {
         let name = file.file_stem().and_then(OsStr::to_str).unwrap_or_default().to_owned();
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_') {
             return Err(format!("{}: a module's name is lower case letters, digits and underscores", file.display()));
         }
-        let sources = with_headers(file)?;
+        let sources = with_headers(file, texts)?;
         let own = &sources[file];
         let only = own.lines().find_map(|line| line.strip_prefix("// Architectures:"));
         let wanted = |one: &&Architecture| only.is_none_or(|only| only.split(',').any(|name| name.trim() == one.name));
@@ -142,21 +183,26 @@ impl Module {
         if arguments.len() == without_code {
             return Ok(None);
         }
-        arguments.extend(["-fatbin".into(), format!("kernels/{name}.cu")]);
+        arguments.extend(["-fatbin".into(), format!("{name}.cu")]);
+        let path = file.to_string_lossy().replace('\\', "/");
+        let text = format!("#include \"{path}\"\n#include <cstddef>\n{}", layouts.cuda_assertions(&sources)?);
         let mut hasher = DefaultHasher::new();
-        (&nvcc.version, &arguments, &sources).hash(&mut hasher);
-        Ok(Some(Self { length: own.len(), name, arguments, key: hasher.finish() }))
+        (&nvcc.version, &arguments, &text, &sources).hash(&mut hasher);
+        Ok(Some(Self { length: own.len(), name, source: file.into(), text, arguments, key: hasher.finish() }))
     }
 
     fn cached(&self, cache: &Path, kind: &str) -> PathBuf {
         cache.join(format!("{}-{:016x}.{kind}", self.name, self.key))
     }
 
-    fn compile(&self, nvcc: &Nvcc, cache: &Path, threads: usize) -> Result<()> {
+    fn compile(&self, nvcc: &Nvcc, cache: &Path, out: &Path, threads: usize) -> Result<()> {
         let unfinished = self.cached(cache, &format!("{}.tmp", std::process::id()));
-        // Paths are relative to the crate's root, so the bytes do not depend on the crate's folder.
+        let root = env::current_dir().map_err(|error| error.to_string())?;
+        // nvcc runs where the file lies, so the bytes do not depend on that folder.
         let output = Command::new(&nvcc.path)
+            .current_dir(out)
             .args(&self.arguments)
+            .args([OsStr::new("-I"), root.as_os_str()])
             .args(["--threads".into(), threads.to_string()])
             .args([OsStr::new("-o"), unfinished.as_os_str()])
             .output()
@@ -167,47 +213,80 @@ impl Module {
             // To keep the message short, ptxas's figures of the kernels that did compile are left out.
             let dull = |line: &&str| !line.starts_with("ptxas info") && !line.starts_with("    ") || line.contains("error");
             let lines: Vec<&str> = report.lines().filter(dull).collect();
-            return Err(format!("kernels/{}.cu: {} failed\n{}", self.name, nvcc.path.display(), lines.join("\n")));
+            return Err(format!("{}: {} failed\n{}", self.source.display(), nvcc.path.display(), lines.join("\n")));
         }
         // The binary is renamed into place last. So if it is there, the report is there too, and both are complete.
         let report_file = self.cached(cache, "report");
-        fs::write(&report_file, report).map_err(|error| format!("{}: {error}", report_file.display()))?;
+        write(&report_file, &report)?;
         fs::rename(&unfinished, self.cached(cache, "fatbin")).map_err(|error| format!("{}: {error}", unfinished.display()))
     }
 }
 
-/// A source and all headers of this project that it includes, with their text. `#include <...>` belongs to nvcc, whose version
-/// is in the key.
-fn with_headers(file: &Path) -> Result<BTreeMap<PathBuf, String>> {
+/// Sources and headers with their texts.
+type Texts = BTreeMap<PathBuf, String>;
+
+/// A source and all headers of this project that it includes, by their paths relative to the file that includes them.
+/// `#include <...>` belongs to nvcc, whose version is in the key.
+fn with_headers(file: &Path, all: &Texts) -> Result<Texts> {
     let mut texts = BTreeMap::new();
     let mut queue = VecDeque::from([file.to_owned()]);
     while let Some(file) = queue.pop_front() {
         if texts.contains_key(&file) {
             continue;
         }
-        let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let text = all.get(&file).ok_or_else(|| format!("{}: no such file", file.display()))?;
         for line in text.lines() {
             let include = line.trim_start().strip_prefix('#').and_then(|line| line.trim_start().strip_prefix("include"));
             if let Some(name) =
                 include.and_then(|rest| rest.trim_start().strip_prefix('"')).and_then(|rest| rest.split('"').next())
             {
-                queue.push_back(file.with_file_name(name));
+                queue.push_back(beside(&file, name));
             }
         }
-        texts.insert(file, text);
+        texts.insert(file, text.clone());
     }
     Ok(texts)
 }
 
+/// The path of `name` relative to the folder of `file`, without `..`.
+fn beside(file: &Path, name: &str) -> PathBuf {
+    let mut path = file.parent().unwrap_or(Path::new("")).to_owned();
+    for part in Path::new(name) {
+        if part == ".." {
+            path.pop();
+        } else {
+            path.push(part);
+        }
+    }
+    path
+}
+
+/// The files with this extension in a folder and in the folders in it, sorted. None if there is no such folder.
 fn files(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let Ok(entries) = fs::read_dir(directory) else { return Ok(Vec::new()) };
-    let paths =
-        entries.map(|entry| entry.map(|entry| entry.path()).map_err(|error| format!("{}: {error}", directory.display())));
-    Ok(paths.collect::<Result<Vec<_>>>()?.into_iter().filter(|path| path.extension() == Some(extension.as_ref())).collect())
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| format!("{}: {error}", directory.display()))?.path();
+        if path.is_dir() {
+            found.extend(files(&path, extension)?);
+        } else if path.extension() == Some(extension.as_ref()) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn read(file: &Path) -> Result<String> {
+    fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// Compiles what is not in the cache, with as many processes at once as cargo has jobs.
-fn compile(modules: &[Module], nvcc: &Nvcc, cache: &Path) -> Result<()> {
+fn compile(modules: &[Module], nvcc: &Nvcc, cache: &Path, out: &Path) -> Result<()> {
     let mut missing: Vec<&Module> = modules.iter().filter(|module| !module.cached(cache, "fatbin").exists()).collect();
     if missing.is_empty() {
         return Ok(());
@@ -224,7 +303,7 @@ fn compile(modules: &[Module], nvcc: &Nvcc, cache: &Path) -> Result<()> {
             scope.spawn(|| {
                 loop {
                     let Some(module) = queue.lock().unwrap().pop() else { break };
-                    if let Err(error) = module.compile(nvcc, cache, jobs.div_ceil(workers)) {
+                    if let Err(error) = module.compile(nvcc, cache, out, jobs.div_ceil(workers)) {
                         errors.lock().unwrap().push(error);
                     }
                 }
@@ -262,133 +341,5 @@ fn write_table(out: &Path, modules: &[Module]) -> Result<()> {
         rows += &format!("    (\"{name}\", &K_{upper}.0),\n");
     }
     text += &format!("/// Each module's name and fat binary, by name.\npub static KERNELS: &[(&str, &[u8])] = &[\n{rows}];\n");
-    fs::write(out.join("kernels.rs"), text).map_err(|error| format!("kernels.rs: {error}"))
-}
-
-// ------------------------------------------------------------------------------------------------------------------- nvcc
-
-struct Nvcc {
-    path: PathBuf,
-    /// As `nvcc --version` prints it: `13.0.88`.
-    version: String,
-    release: (u32, u32),
-    ptx: bool,
-}
-
-/// None where the build succeeds without kernels: on systems without CUDA, on docs.rs (it has no nvcc), and on Windows if no
-/// nvcc is found (no wheel brings one there).
-fn nvcc_of_target() -> Result<Option<Nvcc>> {
-    let system = env::var("CARGO_CFG_TARGET_OS").unwrap_or_default();
-    let processor = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
-    let known = match system.as_str() {
-        "linux" => ["x86_64", "aarch64"].contains(&processor.as_str()),
-        "windows" => processor == "x86_64",
-        _ => false,
-    };
-    if !known || env::var_os("DOCS_RS").is_some() {
-        return Ok(None);
-    }
-    match find_nvcc() {
-        Err(message) if system == "windows" => {
-            println!("cargo::warning=built without CUDA kernels. {}", message.replace('\n', " "));
-            Ok(None)
-        }
-        found => found.map(Some),
-    }
-}
-
-/// The first nvcc 13.0 of all places. Any other 13 is good for machine code, which every driver of CUDA 13 runs. But a driver
-/// of 13.0 cannot read the PTX that it writes.
-fn find_nvcc() -> Result<Nvcc> {
-    let mut newer = None;
-    let mut found = Vec::new();
-    for path in places() {
-        let Some(nvcc) = path.is_file().then(|| ask_version(&path)).flatten() else { continue };
-        match nvcc.release {
-            (13, 0) => return Ok(nvcc),
-            (13, _) if newer.is_none() => newer = Some(nvcc),
-            _ => found.push(format!("{} is {}", path.display(), nvcc.version)),
-        }
-    }
-    if let Some(nvcc) = newer {
-        println!(
-            "cargo::warning={} is {}: the kernels are built without PTX, for the architectures named alone. With nvcc 13.0 they \
-             would run on later GPUs too: pip install {WHEELS}",
-            nvcc.path.display(),
-            nvcc.version
-        );
-        return Ok(nvcc);
-    }
-    let found = if found.is_empty() { "no nvcc".into() } else { found.join(", ") };
-    let nvcc = env::var_os("NVCC").map_or(String::new(), |path| format!(" where NVCC={} says", path.display()));
-    Err(format!(
-        "Feature `cuda` compiles its kernels with nvcc 13.0; found{nvcc}: {found}.\n\
-         Get it, without a CUDA toolkit or a GPU: pip install {WHEELS}\n\
-         It is looked for at $NVCC, in the Python environment (VIRTUAL_ENV, .venv, PYTHONPATH, PYO3_PYTHON, python3), in CUDA_HOME \
-         and CUDA_PATH, and on the PATH. Without feature `cuda` none is needed."
-    ))
-}
-
-fn ask_version(path: &Path) -> Option<Nvcc> {
-    let output = Command::new(path).arg("--version").output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let version = text.split(", V").nth(1)?.split_whitespace().next()?.to_owned();
-    let mut numbers = version.split('.').map(|number| number.parse().ok());
-    let release = (numbers.next()??, numbers.next()??);
-    Some(Nvcc { path: path.into(), version, release, ptx: release == (13, 0) })
-}
-
-/// Where nvcc may be, best place first. Most of these do not exist.
-fn places() -> Vec<PathBuf> {
-    let name = format!("nvcc{}", env::consts::EXE_SUFFIX);
-    if let Some(nvcc) = env::var_os("NVCC") {
-        return vec![nvcc.into()];
-    }
-    let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let list = |name: &str| env::var_os(name).map_or(Vec::new(), |value| env::split_paths(&value).collect());
-    let path = list("PATH");
-
-    // pip builds in an environment of its own. Only PATH and PYTHONPATH lead to it.
-    let environments =
-        variable("VIRTUAL_ENV").into_iter().chain(path.iter().filter_map(|bin| bin.parent().map(Path::to_owned)));
-    let mut sites: Vec<PathBuf> = environments.chain([".venv".into()]).flat_map(|root| site_packages(&root)).collect();
-    sites.extend(list("PYTHONPATH"));
-    let pythons = [env::var_os("PYO3_PYTHON"), env::var_os("PYTHON_SYS_EXECUTABLE"), Some("python3".into())];
-    sites.extend(pythons.into_iter().flatten().flat_map(module_path));
-
-    let mut places: Vec<PathBuf> = sites.iter().map(|site| site.join("nvidia/cu13/bin").join(&name)).collect();
-    places.extend(["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|root| Some(variable(root)?.join("bin").join(&name))));
-    places.extend(path.iter().map(|bin| bin.join(&name)));
-    // A relative path to a program would be searched on the PATH, so paths are made absolute.
-    places.into_iter().filter_map(|place| std::path::absolute(place).ok()).collect()
-}
-
-/// The directories of a Python environment that hold packages, by their names on Unix (with Debian's) and on Windows.
-fn site_packages(root: &Path) -> Vec<PathBuf> {
-    let mut sites = vec![root.join("Lib/site-packages")];
-    for lib in ["lib", "lib64", "local/lib"] {
-        for entry in fs::read_dir(root.join(lib)).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with("python3") {
-                sites.extend(["site-packages", "dist-packages"].map(|name| entry.path().join(name)));
-            }
-        }
-    }
-    sites
-}
-
-fn module_path(python: OsString) -> Vec<PathBuf> {
-    let output = Command::new(python).args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();
-    let text = output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned());
-    text.lines().filter(|line| !line.is_empty()).map(PathBuf::from).collect()
-}
-
-/// nvcc needs the system's C++ compiler, and its message is unclear if there is none.
-fn need_host_compiler() -> Result<()> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    if cfg!(windows) || env::var_os("NVCC_CCBIN").is_some() || env::split_paths(&path).any(|bin| bin.join("g++").is_file()) {
-        return Ok(());
-    }
-    Err("nvcc reads the kernels by a host C++ compiler: found no g++ on the PATH.\n\
-         Install it (Debian, Ubuntu: apt install g++), or name another in NVCC_CCBIN."
-        .into())
+    write(&out.join("kernels.rs"), &text)
 }

@@ -136,7 +136,7 @@ pub enum Chains {
 }
 
 impl Chains {
-    /// The panel size in the form that `weight_of` in `kernels/common.cuh` expects.
+    /// The panel size in the form that `weight_of` in `kernels/common/filter.cuh` expects.
     pub fn panel(self) -> usize {
         match self {
             Self::FromHalf => 0,
@@ -146,7 +146,7 @@ impl Chains {
     }
 
     /// The weight of feature `f` in the weighted sums of squares. It is at least the number of roundings of its product plus 5:
-    /// see [`ExpandedTerms`]. 16 features share one weight. `weight_of` in `kernels/common.cuh` computes the same.
+    /// see [`ExpandedTerms`]. 16 features share one weight. `weight_of` in `kernels/common/filter.cuh` computes the same.
     pub fn weight(self, f: usize, d: usize) -> usize {
         let (group, panel) = (f & !15, self.panel());
         match self {
@@ -212,7 +212,7 @@ impl ExpandedTerms {
 
     /// Returns `(slope, offset)`. A score that is not above `best + slope * square + offset` is in reach. `largest_half_square`
     /// is half the largest sum of squares of a centroid. `largest_weighted` is the largest weighted sum of squares of a centroid.
-    /// `make_bound` in `kernels/update.cu` computes the same. An infinite offset rules nothing out.
+    /// `make_bound` in `kernels/passes/update.cu` computes the same. An infinite offset rules nothing out.
     pub fn bound(&self, largest_half_square: f64, largest_weighted: f64) -> (f32, f32) {
         const SLACK: f64 = 1.001;
         let (square, weighted) = (2.0 * largest_half_square * SLACK, largest_weighted * SLACK);

@@ -135,7 +135,7 @@ fn tiles_are_shared_out_among_the_multiprocessors() {
 
 // ---- predictions -----------------------------------------------------------------------------------------------------------
 
-/// The shape of a round: edges of the tiles of `kernels/predict.cu`, and every tile of the filter.
+/// The shape of a round: edges of the tiles of `kernels/passes/predict.cu`, and every tile of the filter.
 fn model_shape(round: u64, random: &mut Random) -> [usize; 2] {
     match round % 10 {
         0 => [1 + random.below(3), 1 + random.below(20)],

@@ -30,7 +30,7 @@ pub use session::CudaSession;
 #[doc(hidden)]
 pub use step::choice::measured;
 
-/// The compiled kernels: the name of each file in `kernels/`, and its fat binary.
+/// The compiled kernels: the name of each module in `kernels/`, and its fat binary.
 mod kernels {
     include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 }

@@ -14,7 +14,7 @@ pub const THREADS: u32 = 256;
 /// Numbers of dimensions that `assign_registers` is compiled for. Any other number uses the next larger variant. The extra
 /// dimensions are zeros.
 pub const REGISTER_DIMENSIONS: [usize; 7] = [1, 2, 3, 4, 6, 8, 12];
-/// The rows of a warp's tile (`kernels/assign_registers.cu`), the most tiles in a run, and the runs that each warp should have.
+/// The rows of a warp's tile (`kernels/step/assign_registers.cu`), the most tiles in a run, and the runs that each warp should have.
 const REGISTER_TILE: usize = 128;
 const LONGEST_RUN: usize = 16;
 const RUNS: usize = 6;
@@ -25,21 +25,21 @@ const FEW_CLUSTERS: usize = 8;
 const CENTROID_BYTES: usize = 48 << 10;
 pub const TABLE_BYTES: usize = 24 << 10;
 pub const MOST_TABLE_BYTES: usize = 64 << 10;
-/// Limits of the variants of `kernels/assign_tiled.cu` with panels. They need this much shared memory for each block, so that
+/// Limits of the variants of `kernels/step/assign_tiled.cu` with panels. They need this much shared memory for each block, so that
 /// as many blocks run at once as they are compiled for. They allow at most this many clusters, because they store cluster
 /// numbers in 16 bits.
 pub const PANELS_FROM: usize = 224 << 10;
 pub const MOST_WITH_PANELS: usize = 1 << 16;
-/// Threads of a block of `settle_pairs` (`kernels/settle.cu`).
+/// Threads of a block of `settle_pairs` (`kernels/step/settle.cu`).
 pub const SETTLE_PAIRS_THREADS: u32 = 128;
 /// The largest result of [`settle_values`]: at least one value of each of 128 rows.
 const SETTLE_VALUES: usize = 8_192;
-/// Limits of `kernels/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks up to
+/// Limits of `kernels/passes/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks up to
 /// which blocks stay small (see `update_shape`).
 const UPDATE_THREADS: u32 = 512;
 const LARGEST_TEAM: u32 = 256;
 const MANY_BLOCKS: usize = 256;
-/// Constants of `kernels/deltas.cu`: threads of a block, bytes of labels that a warp compares at a time, and the shared memory
+/// Constants of `kernels/step/deltas.cu`: threads of a block, bytes of labels that a warp compares at a time, and the shared memory
 /// besides the table.
 const DELTAS_THREADS: u32 = 512;
 const DELTAS_TILE_BYTES: usize = 512;
@@ -58,7 +58,7 @@ const LARGEST_TABLE_BYTES: usize = 184 << 10;
 /// How an assign finds the labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
-    /// `kernels/assign_registers.cu`: the number of dimensions that it is compiled for, and the centroids of a group (0: no
+    /// `kernels/step/assign_registers.cu`: the number of dimensions that it is compiled for, and the centroids of a group (0: no
     /// groups, one centroid at a time).
     Registers {
         dimensions: usize,
@@ -69,7 +69,7 @@ pub enum Strategy {
     Rows(RowKernel),
 }
 
-/// A variant of `kernels/assign_tiled.cu`: the centroids of a tile, and the features of a partial sum (0: no partial sums).
+/// A variant of `kernels/step/assign_tiled.cu`: the centroids of a tile, and the features of a partial sum (0: no partial sums).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiled {
     width: usize,
@@ -185,7 +185,7 @@ fn shares(tiles: usize, warps: usize, few: bool) -> (u32, u32) {
     (run as u32, (even.max(1) * warps * run) as u32)
 }
 
-/// Float64 values that `kernels/settle.cu` keeps in shared memory: 16 rows for each group of threads in a block, if they fit.
+/// Float64 values that `kernels/step/settle.cu` keeps in shared memory: 16 rows for each group of threads in a block, if they fit.
 pub fn settle_values(d: usize, k: usize) -> usize {
     let groups = match k {
         0..=32 => 8,

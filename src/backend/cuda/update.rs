@@ -1,4 +1,4 @@
-//! The update on the device: exact means, shift, whether to stop, and what the next step reads (`kernels/update.cu`).
+//! The update on the device: exact means, shift, whether to stop, and what the next step reads (`kernels/passes/update.cu`).
 
 use super::arguments::{self, Control, DistanceArgument, Record, UpdateArgument};
 use super::device::{Block, Buffer, Launch, Plain, Queue, buffers, product};

@@ -47,7 +47,7 @@ use plain;
 
 arguments! {
     /// The rows that a kernel works on.
-    RowsArgument as "Rows<float>" {
+    RowsArgument as "Rows" {
         x: u64,
         w: u64,
         stride: u64,
@@ -179,4 +179,11 @@ pub fn has_one_limb(scale: &ColumnScale) -> bool {
 impl Control {
     pub const ZERO: Self =
         Self { changed: 0, started: 0, stop: 0, iteration: 0, ticket: 0, contested: 0, pairs: 0, next_run: 0 };
+}
+
+/// The same layouts as in the kernels.
+mod layouts {
+    use super::*;
+
+    include!(concat!(env!("OUT_DIR"), "/layouts.rs"));
 }

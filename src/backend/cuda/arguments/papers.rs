@@ -15,7 +15,7 @@ arguments! {
     }
 
     /// For kernels that add up features or count rows.
-    SystemSumsArgument as "SystemSums<float>" {
+    SystemSumsArgument as "SystemSums" {
         rows: RowsArgument,
         labels: LabelsArgument,
         next: LabelsArgument,

@@ -4,7 +4,7 @@ use super::*;
 
 arguments! {
     /// For the inertia of each cluster.
-    InertiaArgument as "Inertia<float>" {
+    InertiaArgument as "Inertia" {
         rows: RowsArgument,
         labels: LabelsArgument,
         centroids: u64,
@@ -16,7 +16,7 @@ arguments! {
     }
 
     /// For distances of rows whose cluster may give up rows.
-    MaskedArgument as "Masked<float>" {
+    MaskedArgument as "Masked" {
         rows: RowsArgument,
         labels: LabelsArgument,
         centroids: u64,
@@ -40,7 +40,7 @@ arguments! {
     }
 
     /// For the move of one row to another cluster.
-    RelocateArgument as "Relocate<float>" {
+    RelocateArgument as "Relocate" {
         rows: RowsArgument,
         labels: LabelsArgument,
         sums: SumsArgument,
@@ -59,7 +59,7 @@ arguments! {
     }
 
     /// For the extents of the columns.
-    SurveyArgument as "Survey<float>" {
+    SurveyArgument as "Survey" {
         rows: RowsArgument,
         extents: u64,
         chunk: u64,
@@ -95,7 +95,7 @@ arguments! {
     }
 
     /// For the counts of values below thresholds.
-    CountSmallArgument as "CountSmall<float>" {
+    CountSmallArgument as "CountSmall" {
         rows: RowsArgument,
         largest: u64,
         counts: u64,
@@ -110,7 +110,7 @@ arguments! {
     }
 
     /// For the variances of the columns.
-    VarianceArgument as "Variance<float>" {
+    VarianceArgument as "Variance" {
         rows: RowsArgument,
         moments: u64,
         sums: u64,
@@ -118,7 +118,7 @@ arguments! {
     }
 
     /// For the distances to the two nearest centroids.
-    NearestArgument as "Nearest<float>" {
+    NearestArgument as "Nearest" {
         rows: RowsArgument,
         centroid_columns: u64,
         labels: u64,
@@ -129,7 +129,7 @@ arguments! {
     }
 
     /// For the distances to all centroids.
-    DistancesArgument as "Distances<float>" {
+    DistancesArgument as "Distances" {
         rows: RowsArgument,
         centroid_columns: u64,
         out: u64,
@@ -138,7 +138,7 @@ arguments! {
     }
 
     /// For rows that have no answer.
-    BlankArgument as "Blank<float>" {
+    BlankArgument as "Blank" {
         rows: RowsArgument,
         labels: u64,
         distances: u64,
@@ -147,7 +147,7 @@ arguments! {
     }
 
     /// For rows that become columns.
-    TransposeArgument as "Transpose<float>" {
+    TransposeArgument as "Transpose" {
         rows_in: u64,
         columns_out: u64,
         stride: u64,

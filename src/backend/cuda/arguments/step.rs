@@ -1,4 +1,4 @@
-//! The parameters of the kernels of an iteration: `kernels/step/` and `kernels/update.cu`.
+//! The parameters of the kernels of an iteration: `kernels/step/` and `kernels/passes/update.cu`.
 
 use super::*;
 use crate::certify::ExpandedTerms;
@@ -29,7 +29,7 @@ arguments! {
     }
 
     /// For the kernels that label rows in doubt.
-    SettleArgument as "Settle<float>" {
+    SettleArgument as "Settle" {
         rows: RowsArgument,
         next: LabelsArgument,
         centroid_columns: u64,
@@ -41,7 +41,7 @@ arguments! {
     }
 
     /// For the kernel that moves the sums of changed rows.
-    DeltasArgument as "Deltas<float>" {
+    DeltasArgument as "Deltas" {
         rows: RowsArgument,
         labels: LabelsArgument,
         next: LabelsArgument,

@@ -135,7 +135,7 @@ impl Queue {
     /// Like [`Queue::launch`], but the GPU may prepare the kernel while the kernel before it in the queue still runs.
     ///
     /// # Safety
-    /// The same as for `launch`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/common.cuh`).
+    /// The same as for `launch`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/common/launch.cuh`).
     pub unsafe fn launch_behind<A: Copy>(
         &self,
         kernel: Function,

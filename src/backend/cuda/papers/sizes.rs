@@ -6,7 +6,7 @@ use crate::backend::cuda::shape::{FitShape, GpuSize};
 pub const FIT_BYTES: usize = 100 << 10;
 /// The most bytes of tables in device memory.
 pub const MOST_SCRATCH: usize = 1 << 30;
-/// Bytes of static shared memory of `kernels/sum_features.cu`: the labels of a tile.
+/// Bytes of static shared memory of `kernels/papers/sum_features.cu`: the labels of a tile.
 const TILE_LABELS: usize = 2 << 10;
 /// The most rows that the threads of one column take at a time. Each thread has four loads in flight, so this is a quarter of a
 /// tile.
@@ -62,7 +62,7 @@ pub fn cells(sizes: &Sizes) -> usize {
     sizes.k.saturating_mul(sizes.columns).saturating_mul(sizes.limbs)
 }
 
-/// The number of sums and counts in the table of one group (`kernels/sum_groups.cu`).
+/// The number of sums and counts in the table of one group (`kernels/papers/sum_groups.cu`).
 pub fn entries(sizes: &Sizes) -> usize {
     cells(sizes).saturating_add(sizes.k)
 }
@@ -77,7 +77,7 @@ pub fn block_sums(sizes: &Sizes) -> usize {
     cells(sizes).saturating_mul(8).saturating_add(sizes.k.saturating_mul(4))
 }
 
-/// Settings of `kernels/sum_features.cu`: the tables, the rows that a block takes at a time (`points`), and the columns of a
+/// Settings of `kernels/papers/sum_features.cu`: the tables, the rows that a block takes at a time (`points`), and the columns of a
 /// block (`chunk`).
 #[derive(Debug, Clone, Copy)]
 pub struct Features {
@@ -97,17 +97,17 @@ pub fn features(sizes: &Sizes) -> Features {
     Features { tables, points, chunk: (tables.threads / points) as usize }
 }
 
-/// The tables of `kernels/sum_merge.cu`.
+/// The tables of `kernels/papers/sum_merge.cu`.
 pub fn merge(sizes: &Sizes) -> Tables {
     Tables::of(|threads| cells(sizes).saturating_mul(threads * 8))
 }
 
-/// The tables of `mass_private` in `kernels/mass.cu`.
+/// The tables of `mass_private` in `kernels/papers/mass.cu`.
 pub fn private(sizes: &Sizes) -> Tables {
     Tables::of(|threads| sizes.k.saturating_mul(threads * 4))
 }
 
-/// Settings of `kernels/assign_fused.cu`: the tables with the tile, the rows that a block takes at a time, and the number of
+/// Settings of `kernels/papers/assign_fused.cu`: the tables with the tile, the rows that a block takes at a time, and the number of
 /// slots. A slot is a set of sums that only one thread adds to.
 pub fn fused(sizes: &Sizes) -> (Tables, u32, usize) {
     let split = |threads: usize| match sizes.columns.next_power_of_two() {

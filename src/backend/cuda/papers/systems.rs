@@ -28,16 +28,16 @@ use crate::strategy::Strategy;
 /// How a system finds labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Labels {
-    /// `kernels/assign_portions.cu`: a portion is up to 128 features of one centroid.
+    /// `kernels/papers/assign_portions.cu`: a portion is up to 128 features of one centroid.
     PortionsOfOne,
-    /// `kernels/assign_portions.cu`: a portion has several centroids.
+    /// `kernels/papers/assign_portions.cu`: a portion has several centroids.
     Portions,
-    /// `kernels/assign_table.cu`, or `kernels/assign_tiled.cu` for more than 16 features.
+    /// `kernels/papers/assign_table.cu`, or `kernels/step/assign_tiled.cu` for more than 16 features.
     RowsOrTiles,
-    /// `kernels/assign_table.cu`. Centroids are in shared memory (`shared`) or are read from device memory. If `sums`, the same
+    /// `kernels/papers/assign_table.cu`. Centroids are in shared memory (`shared`) or are read from device memory. If `sums`, the same
     /// pass adds up the sums.
     Rows { shared: bool, sums: bool },
-    /// `kernels/assign_fused.cu`: one pass for labels and sums.
+    /// `kernels/papers/assign_fused.cu`: one pass for labels and sums.
     Fused,
 }
 
@@ -46,21 +46,21 @@ pub enum Labels {
 pub enum FeatureSums {
     /// In the pass that finds the labels.
     InPass,
-    /// `kernels/sum_merge.cu`.
+    /// `kernels/papers/sum_merge.cu`.
     Merge,
-    /// `kernels/sum_features.cu`.
+    /// `kernels/papers/sum_features.cu`.
     Features,
-    /// `kernels/sum_groups.cu`.
+    /// `kernels/papers/sum_groups.cu`.
     Groups,
-    /// `sum_shared` of `kernels/sum_atomics.cu`.
+    /// `sum_shared` of `kernels/papers/sum_atomics.cu`.
     Atomics,
-    /// `sum_adjust` of `kernels/sum_atomics.cu`.
+    /// `sum_adjust` of `kernels/papers/sum_atomics.cu`.
     Adjust,
     /// On the CPU.
     Host,
 }
 
-/// How a system counts the rows of each cluster (`kernels/mass.cu`).
+/// How a system counts the rows of each cluster (`kernels/papers/mass.cu`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mass {
     /// The kernel that adds up features also counts rows.
@@ -112,7 +112,7 @@ impl System {
         !matches!(self.sums, FeatureSums::Adjust | FeatureSums::Host)
     }
 
-    /// Whether labels come from `kernels/assign_tiled.cu`.
+    /// Whether labels come from `kernels/step/assign_tiled.cu`.
     pub fn tiled(self, d: usize) -> bool {
         self.labels == Labels::RowsOrTiles && d > MOST_REGISTERS
     }
@@ -227,7 +227,7 @@ impl System {
     }
 }
 
-/// The most features of a row that are kept in registers (`kernels/assign_table.cu`).
+/// The most features of a row that are kept in registers (`kernels/papers/assign_table.cu`).
 const MOST_REGISTERS: usize = 16;
 /// Threads of a block, and the most features of a portion (Zechner & Granitzer 2009, section V-C).
 const ZECHNER_THREADS: u32 = 128;

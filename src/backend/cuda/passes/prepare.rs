@@ -1,4 +1,4 @@
-//! The passes of [`crate::prepare`] over rows on the device: `kernels/prepare.cu`.
+//! The passes of [`crate::prepare`] over rows on the device: `kernels/passes/prepare.cu`.
 //!
 //! The device sees values but no validity, and it keeps no bad rows. If there are nulls, the host first selects the good rows
 //! and sends only these. If a value is not finite, the host selects the finite rows and sends the rows again. If an error names

@@ -1,5 +1,5 @@
 //! The state of seeding on the device: for each row the reference distance to the nearest centroid taken so far, and totals of
-//! the draw weights for ranges of rows (`kernels/seed.cu`). Only totals, gains and drawn rows come to the host.
+//! the draw weights for ranges of rows (`kernels/passes/seed.cu`). Only totals, gains and drawn rows come to the host.
 
 use crate::backend::cuda::arguments::DistanceArgument;
 use crate::backend::cuda::device::{Buffer, Plain, Queue, bytes_of, product, sum};
@@ -55,7 +55,7 @@ impl Ranges {
     }
 }
 
-// ---- arguments, as `kernels/seed.cu` declares them -----------------------------------------------------------------------
+// ---- arguments, as `kernels/passes/seed.cu` declares them -----------------------------------------------------------------------
 
 /// What a row weighs in a draw: `DRAW_*` of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

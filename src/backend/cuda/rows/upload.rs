@@ -8,7 +8,7 @@
 //!         take the other slot of the lane, once its copy has arrived     the copy of the first slot is still under way
 //!         fill it with the kept rows of the task, chunk by chunk
 //!         columns: copy it to its place in the column-major matrix
-//!         blocks:  copy it to a piece of device memory, and turn rows into columns there (kernels/layout.cu)
+//!         blocks:  copy it to a piece of device memory, and turn rows into columns there (kernels/passes/layout.cu)
 //! wait for all lanes
 //! ```
 //! One thread fills pinned memory at a fifth of the speed at which the bus empties it. So several threads fill it at once. Each

@@ -1,7 +1,7 @@
 //! The filter: centred and scaled float32 copies of the centroids, and the bound on the error of scores from these copies.
 //!
 //! A fit and the predictions of a model use the same filter. The host says where the centre is and how large the values are.
-//! `kernels/update.cu` makes the copies and the bound: after every update in a fit, and once for a model ([`Preparation`]). The
+//! `kernels/passes/update.cu` makes the copies and the bound: after every update in a fit, and once for a model ([`Preparation`]). The
 //! bound is that of [`ExpandedTerms`].
 
 use crate::backend::cuda::arguments::{
@@ -150,13 +150,13 @@ impl<T: Float + Plain> Filter<T> {
     }
 }
 
-/// Limits of `kernels/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks up to
+/// Limits of `kernels/passes/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks up to
 /// which blocks stay small (see [`Teams::new`]).
 const MOST_THREADS: u32 = 512;
 const LARGEST_TEAM: u32 = 256;
 const MANY_BLOCKS: usize = 256;
 
-/// How the kernels of `kernels/update.cu` share the clusters.
+/// How the kernels of `kernels/passes/update.cu` share the clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Teams {
     /// Threads of one cluster.

@@ -1,5 +1,5 @@
 //! Seeding from rows that stream through the device. The host has the totals of the draw weights of ranges of rows. The device
-//! has one label for each row (`kernels/stream.cu`). Rows are drawn from host memory: the totals say which range has the row,
+//! has one label for each row (`kernels/passes/stream.cu`). Rows are drawn from host memory: the totals say which range has the row,
 //! and then the host looks through this range once.
 
 use super::Stream;
@@ -77,7 +77,7 @@ impl Ranges {
     }
 }
 
-/// `Potentials` of `kernels/stream.cu`.
+/// `Potentials` of `kernels/passes/stream.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct PotentialsArgument {

@@ -1,6 +1,6 @@
 // stream: k-means++ over rows that stream through the device. Each step takes one pass. A row needs no memory except its label.
 //
-// Source:    Arthur and Vassilvitskii 2007, as in kernels/seed.cu. Ours: (1) A row keeps the number of its nearest centroid, in the place
+// Source:    Arthur and Vassilvitskii 2007, as in kernels/passes/seed.cu. Ours: (1) A row keeps the number of its nearest centroid, in the place
 //            of its label. It does not keep the distance, because one reference distance gives it again. (2) One pass takes the chosen
 //            centroid and also tries the candidates for the next one. (3) Each range of rows has a total under each candidate. When a
 //            candidate is chosen, the next draw uses its totals and needs no pass.
@@ -8,7 +8,7 @@
 // Tile:      one row a thread, with all candidates. A range of rows is split over several blocks, so that all of the device works.
 // Memory:    reads every value and every label once. Writes few labels.
 // Precision: reference distances, then integers.
-#include "common.cuh"
+#include "../common/sums.cuh"
 
 #define THREADS 128
 

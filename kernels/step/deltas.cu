@@ -10,7 +10,7 @@
 //            loads coalesce. The data of a row stay in registers.
 // Memory:    labels before and after, once for each chunk of columns, and the values of rows that changed.
 // Precision: integers. A cell of the table takes at most 4,096 values before it is emptied. A counter a cluster counts them.
-#include "common.cuh"
+#include "../common/sums.cuh"
 
 #define THREADS 512
 #define WARPS (THREADS / 32)

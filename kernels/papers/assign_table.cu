@@ -9,7 +9,7 @@
 // Tile:      256 rows, one a thread, and a persistent grid. Wider rows (suffix _any) are read again for every four centroids.
 // Memory:    shared: in _shared the centroids (k x width floats and k half squares); in _sums the cells of the block (8 bytes each)
 //            and a counter a cluster. These limit k.
-// Precision: a float32 product filter (d roundings). Rows in doubt go to kernels/settle.cu. In _sums the warp settles them at once.
+// Precision: a float32 product filter (d roundings). Rows in doubt go to kernels/step/settle.cu. In _sums the warp settles them at once.
 //
 // Departures: blocks are persistent and take tile after tile. So they fill the table once, and flush the cells only every 4,096 rows.
 #include "systems.cuh"
@@ -18,7 +18,7 @@
 
 template <typename T, int D, bool SHARED, bool SUMS> __device__ __forceinline__ void assign_table(const SystemAssign<T>& system) {
     extern __shared__ __align__(16) float shared[];
-    const Assign<T>& a = system.a;
+    const Assign<T>& a = system.assign;
     if (a.control->stop) return;
     const Sums& s = a.sums;
     const int tid = threadIdx.x, d = a.rows.d;
@@ -46,7 +46,7 @@ template <typename T, int D, bool SHARED, bool SUMS> __device__ __forceinline__ 
         Near near;
         near.start();
         const float square = sweep_row<D>(copies, halves, a.k, d, system.width, near, [&](int f) {
-            return centred_copy(a.rows.x[(u64)f * a.rows.stride + row], __ldg(&a.shift[f]), a.scale);
+            return centred_copy(a.rows.x[(u64)f * a.rows.stride + row], __ldg(&a.minus_centre[f]), a.scale);
         });
         const bool doubt = inside && near.doubt(bound, square);
         if constexpr (!SUMS) {

@@ -15,7 +15,7 @@
 //            column by column from the second-level cache. settle_pairs: single values of x, each of which costs 32 bytes or more of
 //            memory traffic.
 // Precision: float64, exactly as the contract defines it. The label is the smallest j of least distance.
-#include "common.cuh"
+#include "../common/filter.cuh"
 
 #define THREADS 256
 #define MOST_ROWS 16
@@ -23,7 +23,7 @@
 template <typename T> struct Settle {
     Rows<T> rows;
     Labels next; // where the labels go
-    const T* columns; // (d, k): the centroids, column-major
+    const T* centroid_columns; // (d, k): the centroids, column-major
     const T* centroids; // (k, d): the same, row-major
     const Contested* contested;
     Control* control;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
                     __syncthreads();
                 }
                 if (j < k) {
-                    const T* c = a.columns + (u64)done * k + j;
+                    const T* c = a.centroid_columns + (u64)done * k + j;
                     const double* values = from;
                     auto add = [&](double centroid) {
 #pragma unroll

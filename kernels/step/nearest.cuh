@@ -1,6 +1,7 @@
-// The scores of kernels/assign_registers.cu. They give the nearest centroid of each row of a tile and say whether other centroids are in
+// The scores of kernels/step/assign_registers.cu. They give the nearest centroid of each row of a tile and say whether other centroids are in
 // reach. If so, the row is in doubt, and `settle` finds its exact label.
 #pragma once
+#include "../common/filter.cuh"
 #include "arriving.cuh"
 
 // A centroid in shared memory: D values and the half square, padded to a multiple of 16 bytes.
@@ -219,14 +220,14 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
 // The exact label of a row in doubt. All lanes of a warp work on it. The label is the smallest j of least reference distance among the
 // centroids in reach. These contain the nearest centroid and all that tie with it. There are `gap` floats between groups.
 template <typename T, int D, int GROUP>
-__device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&shift)[D], const float* centroids, int gap, u32 row, float limit,
+__device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&minus_centre)[D], const float* centroids, int gap, u32 row, float limit,
                                       int lane) {
     const int W = Centroid<D>::width;
     float x[D][ROWS]; // only the first row is used
 #pragma unroll
     for (int f = 0; f < D; f++) {
         const bool there = D <= 4 || f < a.rows.d;
-        x[f][0] = there ? centred_copy(a.rows.x[(u64)f * a.rows.stride + row], shift[f], a.scale) : 0.0f;
+        x[f][0] = there ? centred_copy(a.rows.x[(u64)f * a.rows.stride + row], minus_centre[f], a.scale) : 0.0f;
     }
     const float* from = centroids + lane * W + (GROUP ? lane / (GROUP ? GROUP : 1) * gap : 0);
     Closest closest;
@@ -247,7 +248,7 @@ __device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&shift)[D], c
         for (; in_reach; in_reach &= in_reach - 1) {
             const u32 j = first + 32 * (__ffs(in_reach) - 1);
             const T* x = a.rows.x + row;
-            const T* c = a.columns + j;
+            const T* c = a.centroid_columns + j;
             double s = 0.0;
 #pragma unroll 1
             for (int f = 0; f < a.rows.d; f++) {

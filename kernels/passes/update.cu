@@ -9,7 +9,7 @@
 //            needs them, because it does the update instead.
 // Memory:    (k, d) tables only.
 // Precision: 128-bit integers. A mean is rounded once. The copies and the bound may be anything that certify.rs proves.
-#include "common.cuh"
+#include "../common/filter.cuh"
 
 #define MOST_THREADS 512
 #define MOST_WARPS (MOST_THREADS / 32)
@@ -17,8 +17,8 @@
 #define STEPS 8
 
 // The combined results of some clusters.
-struct Part {
-    u64 low, high; // the sum of their shifts
+struct BlockMoves {
+    u64 shift[2]; // the sum of their shifts, the low word first
     u64 largest_half_square, largest_weighted; // of their copies, as the bits of doubles
     u32 moved; // whether any centroid moved
     u32 empty; // whether a cluster has no rows
@@ -43,9 +43,9 @@ template <typename T> struct Update {
     const T* highs;
     T* centroids; // (k, d)
     T* previous; // (k, d): the centroids before
-    T* columns; // (d, k)
+    T* centroid_columns; // (d, k)
     // copies for the next assign
-    const T* shift; // (d)
+    const T* minus_centre; // (d)
     T scale;
     float* copies;
     float* half_squares;
@@ -55,7 +55,7 @@ template <typename T> struct Update {
     Bound* bound;
     Control* control;
     Record* records; // one for each iteration of the batch
-    Part* parts; // one for each block
+    BlockMoves* block_moves; // one for each block
     double* distances; // (k): how far each cluster moved, squared
     // the loop
     DistanceScale shifts;
@@ -168,7 +168,7 @@ struct Team {
 struct Shared {
     double moves[2][MOST_THREADS];
     double2 squares[2][MOST_WARPS]; // sums of the squares of the copies, plain and weighted
-    Part parts[MOST_WARPS];
+    BlockMoves parts[MOST_WARPS];
     u32 last;
 };
 
@@ -176,7 +176,7 @@ struct Shared {
 // the results for copies and rows. The first thread of its last warp has the shift. `stop` is checked after the first loads are issued;
 // if it is set, nothing is done.
 template <bool START, typename T>
-__device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& shared, const Team& team, int j, u32 stop, int& turn, Part& part) {
+__device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& shared, const Team& team, int j, u32 stop, int& turn, BlockMoves& part) {
     const Sums& s = a.sums;
     const int d = s.d, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     i64 rows = 0;
@@ -194,10 +194,10 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
         const u64 at = (u64)j * d + f;
         double move = 0.0;
         bool differs = false;
-        T before = 0, after = 0, shift = 0;
+        T before = 0, after = 0, minus_centre = 0;
         i128 sum = 0;
         if (f < d) {
-            before = after = a.centroids[at], shift = a.shift[f];
+            before = after = a.centroids[at], minus_centre = a.minus_centre[f];
             if (!START) {
                 const T low = a.lows[f], high = a.highs[f];
                 const int exponent = a.mean_exponents[f];
@@ -219,10 +219,10 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
                 a.previous[at] = before;
                 a.centroids[at] = after;
             }
-            a.columns[(u64)f * s.k + j] = after;
-            const float copy = centred_copy(after, shift, a.scale);
+            a.centroid_columns[(u64)f * s.k + j] = after;
+            const float copy = centred_copy(after, minus_centre, a.scale);
             a.copies[j * a.copy_stride_j + f * a.copy_stride_f] = -copy;
-            double t = __fma_rn((double)after, (double)a.scale, (double)shift);
+            double t = __fma_rn((double)after, (double)a.scale, (double)minus_centre);
             t = fabsf(copy) < infinity_f() ? __dmul_rn(t, t) : infinity();
             square = __dadd_rn(square, t);
             weighted = __fma_rn(t, (double)weight_of(f & ~15, d, a.terms.panel), weighted);
@@ -265,19 +265,19 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
     }
     if (!START && team.member == team.width - 32) a.distances[j] = distance;
     if (!START && moved && team.member == team.width - 32) {
-        const u128 all = ((u128)part.low | (u128)part.high << 64) + (u128)join(quantise_distance(a.shifts, 1.0, distance));
-        part.low = (u64)all, part.high = (u64)(all >> 64);
+        const u128 all = ((u128)part.shift[0] | (u128)part.shift[1] << 64) + (u128)join(quantise_distance(a.shifts, 1.0, distance));
+        part.shift[0] = (u64)all, part.shift[1] = (u64)(all >> 64);
         part.moved = 1;
         part.terms += distance > 0.0;
     }
 }
 
 // Combines `count` parts. Lane 0 gets the result. All lanes of the warp must call this.
-__device__ __forceinline__ Part together(const Part* parts, u32 count, int lane) {
-    Part all = {};
+__device__ __forceinline__ BlockMoves together(const BlockMoves* parts, u32 count, int lane) {
+    BlockMoves all = {};
     auto add = [&](u64 low, u64 high, u64 largest, u64 weighted, u32 flags, u32 terms) {
-        all.low += low;
-        all.high += high + (all.low < low ? 1 : 0);
+        all.shift[0] += low;
+        all.shift[1] += high + (all.shift[0] < low ? 1 : 0);
         all.largest_half_square = max(all.largest_half_square, largest);
         all.largest_weighted = max(all.largest_weighted, weighted);
         all.moved |= flags & 1, all.empty |= flags >> 1 & 1, all.not_finite |= flags >> 2 & 1;
@@ -286,8 +286,8 @@ __device__ __forceinline__ Part together(const Part* parts, u32 count, int lane)
 #pragma unroll 1
     for (u32 i = lane; i < count; i += 32) {
         // Volatile: if the parts are in device memory, other blocks wrote them.
-        const volatile Part* p = parts + i;
-        const u64 low = p->low, high = p->high, largest = p->largest_half_square, weighted = p->largest_weighted;
+        const volatile BlockMoves* p = parts + i;
+        const u64 low = p->shift[0], high = p->shift[1], largest = p->largest_half_square, weighted = p->largest_weighted;
         const u32 moved = p->moved, empty = p->empty, not_finite = p->not_finite, terms = p->terms;
         add(low, high, largest, weighted, moved | empty << 1 | not_finite << 2, terms);
     }
@@ -295,7 +295,7 @@ __device__ __forceinline__ Part together(const Part* parts, u32 count, int lane)
     for (int o = 16; o; o >>= 1) {
         if (o >= count) continue;
         const u32 flags = all.moved | all.empty << 1 | all.not_finite << 2;
-        add(__shfl_down_sync(FULL_WARP, all.low, o), __shfl_down_sync(FULL_WARP, all.high, o),
+        add(__shfl_down_sync(FULL_WARP, all.shift[0], o), __shfl_down_sync(FULL_WARP, all.shift[1], o),
             __shfl_down_sync(FULL_WARP, all.largest_half_square, o), __shfl_down_sync(FULL_WARP, all.largest_weighted, o),
             __shfl_down_sync(FULL_WARP, flags, o), __shfl_down_sync(FULL_WARP, all.terms, o));
     }
@@ -303,7 +303,7 @@ __device__ __forceinline__ Part together(const Part* parts, u32 count, int lane)
 }
 
 // Makes the bound, in one thread: `ExpandedTerms::bound` of src/certify.rs.
-template <typename T> __device__ __forceinline__ void make_bound(const Update<T>& a, const Part& all) {
+template <typename T> __device__ __forceinline__ void make_bound(const Update<T>& a, const BlockMoves& all) {
     const double slack = 1.001, u = 1.0 / 16777216.0;
     const double square = 2.0 * __longlong_as_double((i64)all.largest_half_square) * slack;
     const double weighted = __longlong_as_double((i64)all.largest_weighted) * slack;
@@ -318,9 +318,9 @@ template <typename T> __device__ __forceinline__ void make_bound(const Update<T>
 }
 
 // The shift, by one warp, whose lane 0 knows `all`: summed again with finer quanta until it is precise (src/distances.rs).
-template <typename T> __device__ __forceinline__ double precise_shift(const Update<T>& a, const Part& all, int lane) {
+template <typename T> __device__ __forceinline__ double precise_shift(const Update<T>& a, const BlockMoves& all, int lane) {
     const u32 terms = __shfl_sync(FULL_WARP, all.terms, 0);
-    u64 low = __shfl_sync(FULL_WARP, all.low, 0), high = __shfl_sync(FULL_WARP, all.high, 0);
+    u64 low = __shfl_sync(FULL_WARP, all.shift[0], 0), high = __shfl_sync(FULL_WARP, all.shift[1], 0);
     DistanceScale scale = a.shifts;
     while (!is_precise(scale, (u128)low | (u128)high << 64, terms)) {
         u128 sum = 0;
@@ -336,7 +336,7 @@ template <typename T> __device__ __forceinline__ double precise_shift(const Upda
 
 // Ends the iteration, in one thread. `before` is the control when the kernel began.
 template <typename T>
-__device__ __forceinline__ void finish(const Update<T>& a, const Control& before, const Part& all, double shift) {
+__device__ __forceinline__ void finish(const Update<T>& a, const Control& before, const BlockMoves& all, double shift) {
     Control* c = a.control;
     if (all.empty) {
         c->stop = 2;
@@ -362,30 +362,30 @@ template <bool START, typename T> __device__ __forceinline__ void update(const U
     const u32 stop = START ? 0 : before.stop;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, teams = blockDim.x / a.team;
     const Team team = {a.team, tid / a.team, tid & (a.team - 1)};
-    Part part = {};
+    BlockMoves part = {};
     int turn = 0;
 #pragma unroll 1
     for (int j = blockIdx.x * teams + team.number; j < a.sums.k; j += gridDim.x * teams)
         update_cluster<START>(a, shared, team, j, stop, turn, part);
     if (stop) return;
     // In a team of one warp one thread has all results. In others two threads have a half each.
-    Part& mine = shared.parts[team.number];
+    BlockMoves& mine = shared.parts[team.number];
     if (team.member == 0) mine.largest_half_square = part.largest_half_square, mine.largest_weighted = part.largest_weighted, mine.empty = part.empty, mine.not_finite = part.not_finite;
-    if (team.member == team.width - 32) mine.low = part.low, mine.high = part.high, mine.moved = part.moved, mine.terms = part.terms;
+    if (team.member == team.width - 32) mine.shift[0] = part.shift[0], mine.shift[1] = part.shift[1], mine.moved = part.moved, mine.terms = part.terms;
     __syncthreads();
     // Two warps do the rest: one makes the bound, and the other ends the iteration.
     if (warp > 1) return;
-    Part all = together(shared.parts, teams, lane);
+    BlockMoves all = together(shared.parts, teams, lane);
     if (gridDim.x > 1) {
         if (tid == 0) {
-            a.parts[blockIdx.x] = all;
+            a.block_moves[blockIdx.x] = all;
             __threadfence();
             shared.last = atomicInc(&a.control->ticket, gridDim.x - 1) == gridDim.x - 1;
         }
         asm volatile("barrier.sync 1, 64;" ::: "memory");
         if (!shared.last) return;
         __threadfence();
-        all = together(a.parts, gridDim.x, lane);
+        all = together(a.block_moves, gridDim.x, lane);
     }
     if (lane == 0 && warp == 1) make_bound(a, all);
     if (warp != 0) return;

@@ -7,7 +7,7 @@
 // Memory:    each pass reads its columns once, with four loads of 16 bytes a thread in flight.
 // Precision: extrema and counts are exact. Moments are integers of two limbs. The sums of `survey` only steer the centring. Their
 //            terms are added in an order that depends on the shape alone.
-#include "common.cuh"
+#include "../common/sums.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / 32)

@@ -14,7 +14,7 @@
 
 template <typename T, int D> __device__ __forceinline__ void assign_fused(const SystemAssign<T>& system) {
     extern __shared__ __align__(16) i64 cells[];
-    const Assign<T>& a = system.a;
+    const Assign<T>& a = system.assign;
     if (a.control->stop) return;
     const Sums& s = a.sums;
     const u32 tid = threadIdx.x, threads = blockDim.x, slots = system.slots, points = system.points;
@@ -38,7 +38,7 @@ template <typename T, int D> __device__ __forceinline__ void assign_fused(const 
         Near near;
         near.start();
         const float square = sweep_row<D>(a.copies, a.half_squares, a.k, d, system.width, near, [&](int f) {
-            return centred_copy(mine[f * (threads + 1)], __ldg(&a.shift[f]), a.scale);
+            return centred_copy(mine[f * (threads + 1)], __ldg(&a.minus_centre[f]), a.scale);
         });
         u32 label = near.index;
         settle_at_once(a, place - (tid & 31), inside && near.doubt(bound, square), label);

@@ -1,7 +1,7 @@
-// The next tile of rows for kernels/assign_registers.cu. Asynchronous copies bring its values to shared memory, where each thread has
+// The next tile of rows for kernels/step/assign_registers.cu. Asynchronous copies bring its values to shared memory, where each thread has
 // its own places. Its labels come along, packed as in device memory.
 #pragma once
-#include "common.cuh"
+#include "../common/labels.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / 32)

@@ -197,7 +197,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     // Shared memory: the arriving tile, the centroids (if they fit), the words of the table, the row counts of the clusters.
     typedef Arriving<T, D> Next;
     const Next next = {(float4*)shared, shared + Next::bytes(0)};
-    const bool fit = a.portion != 0;
+    const bool fit = a.centroids_in_shared != 0;
     float* centroids = (float*)(shared + Next::bytes(a.labels.bytes));
     const u32 centroid_words = fit ? a.k_padded * W + (GROUP ? a.k_padded / (GROUP ? GROUP : 1) * 4 : 0) : 0;
     const Table table = {(u32*)(centroids + centroid_words), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
@@ -229,9 +229,9 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     }
     // Up to four features there is a kernel for each number of features.
     const bool exact = D <= 4;
-    T shift[D];
+    T minus_centre[D];
 #pragma unroll
-    for (int f = 0; f < D; f++) shift[f] = exact || f < d ? a.shift[f] : (T)0;
+    for (int f = 0; f < D; f++) minus_centre[f] = exact || f < d ? a.minus_centre[f] : (T)0;
     // In a first assign each lane adds its own rows, unless the sums are in device memory or there are weights.
     const bool by_lanes = a.table_copies && !a.rows.w;
     __syncthreads();
@@ -274,7 +274,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
             if (exact || f < d) next.take(f, raw);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                x[f][r] = centred_copy(raw[r], shift[f], a.scale);
+                x[f][r] = centred_copy(raw[r], minus_centre[f], a.scale);
                 square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
             }
         }
@@ -296,7 +296,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
             for (u32 rows = __shfl_sync(FULL_WARP, doubt, source); rows; rows &= rows - 1) {
                 const int r = __ffs(rows) - 1;
                 const float limit = __shfl_sync(FULL_WARP, pick(found.limit, r), source);
-                const u32 label = settle<T, D, GROUP>(a, shift, fit ? centroids : a.copies, fit ? 4 : 0,
+                const u32 label = settle<T, D, GROUP>(a, minus_centre, fit ? centroids : a.copies, fit ? 4 : 0,
                                                       row - lane * ROWS + source * ROWS + r, limit, lane);
 #pragma unroll
                 for (int i = 0; i < ROWS; i++) found.label[i] = lane == source && i == r ? label : found.label[i];

@@ -2,7 +2,7 @@
 //
 // Source:    Lutz et al. 2018, section 3.1, partitioned features. A thread has one feature of every points-th row, and its own k sums.
 //            So nothing is atomic. A block shares the label of a row. If there are more features than threads, blocks share the features.
-// Used when: strategies `lutz-features` and `lutz-mass-*`, after a pass for labels. kernels/mass.cu counts the rows.
+// Used when: strategies `lutz-features` and `lutz-mass-*`, after a pass for labels. kernels/papers/mass.cu counts the rows.
 // Tile:      512 rows. A block of 32 to 256 threads has a chunk of columns and takes `points` rows at a time (8 to 128). These rows are
 //            neighbours in memory, because the matrix is column-major. A thread has four loads in flight.
 // Memory:    shared: (k, limbs, threads) sums of 8 bytes. If the sums of 32 threads do not fit, they are in device memory, one table a

@@ -2,7 +2,7 @@
 //
 // Source:    Lutz et al. 2018, section 3.1, cluster merge. Every thread has its own table of all sums, and adds whole rows to it without
 //            atomics. In the end a reduction merges the tables.
-// Used when: strategy `lutz-merge`, after a pass for labels. kernels/mass.cu counts the rows.
+// Used when: strategy `lutz-merge`, after a pass for labels. kernels/papers/mass.cu counts the rows.
 // Tile:      neighbouring threads take neighbouring rows. A thread takes one row of each stride of the grid.
 // Memory:    shared: (k, columns, limbs, threads) sums of 8 bytes, for 32 to 256 threads a block. If the tables of 32 threads do not fit,
 //            they are in device memory, for as many threads as fit there (suffix _device). This weakness of the paper is kept.

@@ -1,7 +1,7 @@
 // layout: turns row-major rows into columns. An Array column is uploaded as it is, and becomes the matrix that all other kernels read.
 //
-//     in  is (rows, width), row-major: a piece of the rows, as in host memory
-//     out is (width, stride), column-major: out[f * stride + r] = in[r * width + f]
+//     rows_in     is (rows, width), row-major: a piece of the rows, as in host memory
+//     columns_out is (width, stride), column-major: columns_out[f * stride + r] = rows_in[r * width + f]
 //
 // A block takes a tile of 1,024 values through shared memory. So it reads neighbouring values of rows, and writes neighbouring rows of
 // a column. The tile is 32 x 32, but never wider than the rows: a tile of 4 features has 256 rows, so all lanes have work. Each column
@@ -12,14 +12,14 @@
 // Memory:    shared: 4 or 8 KiB, and the padding.
 // Precision: values are moved, and nothing is computed.
 
-#include "common.cuh"
+#include "../common/types.cuh"
 
 #define TILE_LOG 10
 #define TILE_THREADS 256
 
 template <typename T> struct Transpose {
-    const T* in;
-    T* out;
+    const T* rows_in;
+    T* columns_out;
     u64 stride;
     u32 rows, width;
     u32 log_width; // of the tile, at most 5
@@ -36,14 +36,14 @@ template <typename T> __device__ __forceinline__ void transpose(const Transpose<
     for (u32 e = threadIdx.x; e < 1 << TILE_LOG; e += TILE_THREADS) {
         u32 column = e & (wide - 1), row = e >> log_width;
         if (first_column + column < a.width && first_row + row < a.rows)
-            tile[column * (high + 1) + row] = a.in[(u64)(first_row + row) * a.width + first_column + column];
+            tile[column * (high + 1) + row] = a.rows_in[(u64)(first_row + row) * a.width + first_column + column];
     }
     __syncthreads();
 #pragma unroll
     for (u32 e = threadIdx.x; e < 1 << TILE_LOG; e += TILE_THREADS) {
         u32 column = e >> log_rows, row = e & (high - 1);
         if (first_column + column < a.width && first_row + row < a.rows)
-            a.out[(first_column + column) * a.stride + first_row + row] = tile[column * (high + 1) + row];
+            a.columns_out[(first_column + column) * a.stride + first_row + row] = tile[column * (high + 1) + row];
     }
 }
 

@@ -10,14 +10,14 @@
 //            all their features, or one centroid with some of them.
 // Memory:    each thread reads its row again for every centroid. These reads are coalesced and hit the caches if the values are still
 //            there. They are what limits these systems. Centroids are read once for each tile of rows.
-// Precision: a float32 product filter (d roundings). Rows in doubt go to kernels/settle.cu.
+// Precision: a float32 product filter (d roundings). Rows in doubt go to kernels/step/settle.cu.
 //
 // Departures: (1) Zechner's kernel adds squared differences and certifies nothing. (2) A row is centred and scaled as it is read.
 #include "systems.cuh"
 
 template <typename T> __device__ __forceinline__ void assign_portions(const SystemAssign<T>& s) {
     extern __shared__ __align__(16) float portion[]; // (across, features), then across half squares
-    const Assign<T>& a = s.a;
+    const Assign<T>& a = s.assign;
     if (a.control->stop) return;
     const int d = a.rows.d, tid = threadIdx.x, threads = blockDim.x;
     const u32 tiles = (a.rows.n + threads - 1) / threads;
@@ -30,7 +30,7 @@ template <typename T> __device__ __forceinline__ void assign_portions(const Syst
         Near near;
         near.start();
         float square = 0.0f, h = 0.0f; // h is carried over the portions of one centroid
-        auto value = [&](int f) { return centred_copy(x[(u64)f * a.rows.stride], __ldg(&a.shift[f]), a.scale); };
+        auto value = [&](int f) { return centred_copy(x[(u64)f * a.rows.stride], __ldg(&a.minus_centre[f]), a.scale); };
 #pragma unroll 4
         for (int f = 0; f < d; f++) {
             const float v = value(f);

@@ -13,7 +13,7 @@
 //            passes its results through shared memory (17 KB), so that 16 results of a row are written together.
 // Precision: reference distances in float64 and IEEE square roots, exactly as the contract defines them. A distance that overflows is
 //            infinite. If all are infinite, the label is 0.
-#include "common.cuh"
+#include "../common/labels.cuh"
 
 #define THREADS 128
 // Centroids of a tile, and how many of their features are in shared memory at a time.
@@ -26,7 +26,7 @@ typedef double2 Portion[STEP][WIDTH / 2];
 // The reference distances of row `row` to centroids `first` to `first` + WIDTH - 1. Distances from centroid k on mean nothing. The row may
 // be one of the padding. All threads of the block must call this.
 template <typename T>
-__device__ __forceinline__ void chains(const Rows<T>& rows, u64 row, const T* columns, int k, int first, Portion& portion, double (&s)[WIDTH]) {
+__device__ __forceinline__ void chains(const Rows<T>& rows, u64 row, const T* centroid_columns, int k, int first, Portion& portion, double (&s)[WIDTH]) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) s[i] = 0.0;
     for (int begin = 0; begin < rows.d; begin += STEP) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ void chains(const Rows<T>& rows, u64 row, const T* co
         __syncthreads(); // all threads are done with the portion before
         for (int i = threadIdx.x; i < count * WIDTH; i += THREADS) {
             const int f = i / WIDTH, j = first + i % WIDTH;
-            ((double*)portion)[i] = j < k ? (double)columns[(u64)(begin + f) * k + j] : 0.0;
+            ((double*)portion)[i] = j < k ? (double)centroid_columns[(u64)(begin + f) * k + j] : 0.0;
         }
         __syncthreads();
         const T* x = rows.x + (u64)begin * rows.stride + row;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void chains(const Rows<T>& rows, u64 row, const T* co
 
 template <typename T> struct Nearest {
     Rows<T> rows;
-    const T* columns; // (d, k): the centroids, column-major
+    const T* centroid_columns; // (d, k): the centroids, column-major
     u32* labels; // (n)
     double* distances; // (n), or null: then neither this nor `seconds` is wanted
     double* seconds; // (n): to the second nearest centroid; infinite with one cluster
@@ -71,7 +71,7 @@ template <typename T> __device__ __forceinline__ void nearest(const Nearest<T>& 
 #pragma unroll 1
         for (int first = 0; first < a.k; first += WIDTH) {
             double s[WIDTH];
-            chains(a.rows, row, a.columns, a.k, first, portion, s);
+            chains(a.rows, row, a.centroid_columns, a.k, first, portion, s);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) {
                 if (first + i < a.k) {
@@ -92,7 +92,7 @@ template <typename T> __device__ __forceinline__ void nearest(const Nearest<T>& 
 
 template <typename T> struct Distances {
     Rows<T> rows;
-    const T* columns; // (d, k): the centroids, column-major
+    const T* centroid_columns; // (d, k): the centroids, column-major
     double* out; // (n, k)
     int k;
     int unused;
@@ -108,7 +108,7 @@ template <typename T> __device__ __forceinline__ void distances(const Distances<
         const int first = (int)(tile % across) * WIDTH;
         double s[WIDTH];
         // `chains` has barriers, so all threads have read the results of the tile before.
-        chains(a.rows, start + threadIdx.x, a.columns, a.k, first, portion, s);
+        chains(a.rows, start + threadIdx.x, a.centroid_columns, a.k, first, portion, s);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) results[threadIdx.x][i] = s[i];
         __syncthreads();

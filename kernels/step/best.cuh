@@ -1,6 +1,6 @@
-// The two or three least scores of a row and the centroids that have them, for kernels/assign_tiled.cu.
+// The two or three least scores of a row and the centroids that have them, for kernels/step/assign_tiled.cu.
 #pragma once
-#include "common.cuh"
+#include "../common/launch.cuh"
 
 // The two least scores, and the centroid of the least. PAIRS: the three least scores, and the centroids of the two least, in 16 bits of
 // `index` each.

@@ -7,7 +7,7 @@
 //            candidates at once.
 // Memory:    `seed_take` reads x, and reads and writes `nearest`. `seed_gains` reads both, once for up to 12 candidates.
 // Precision: reference distances, then integers. So a draw does not depend on the order in which the totals were added up.
-#include "common.cuh"
+#include "../common/sums.cuh"
 
 // ---- wide integers ---------------------------------------------------------------------------------------------------
 

@@ -4,14 +4,14 @@
 // Every system has the labels and the sums of the engine. The papers add up squared differences. Here a score is a float32 product
 // filter on centred, scaled copies, which `Bound` certifies. The papers add floats. Here a contribution is an integer.
 #pragma once
-#include "common.cuh"
+#include "../common/filter.cuh"
 
 // An int64 is sure to hold the sum of so many rows, with one limb or two.
 #define CELL_ROWS 4096
 
 // Arguments of the kernels that label rows, alone or with sums.
 template <typename T> struct SystemAssign {
-    Assign<T> a; // copies: (k padded, width), zero from d on; half_squares: (k padded), infinite from k on
+    Assign<T> assign; // copies: (k padded, width), zero from d on; half_squares: (k padded), infinite from k on
     int width; // floats of a copy
     int features; // of a portion (assign_portions)
     int across; // centroids of a portion (assign_portions)
@@ -74,7 +74,7 @@ struct Halves {
 
 // ---- labels --------------------------------------------------------------------------------------------------------------------
 
-// Lists a row in doubt. kernels/settle.cu will compare it with all centroids. Whole warps must call this.
+// Lists a row in doubt. kernels/step/settle.cu will compare it with all centroids. Whole warps must call this.
 template <typename T> __device__ __forceinline__ void contest(const Assign<T>& a, u64 row, bool doubt) {
     const u32 mask = __ballot_sync(FULL_WARP, doubt), lane = threadIdx.x & 31;
     if (mask == 0) return;
@@ -92,7 +92,7 @@ template <typename T> __device__ __forceinline__ void settle_at_once(const Assig
     if (lane == 0 && lanes) atomicAdd(&a.control->contested, (u32)__popc(lanes));
     for (; lanes; lanes &= lanes - 1) {
         const int source = __ffs((int)lanes) - 1;
-        const u32 exact = nearest_by_warp(a.rows, first + source, a.columns, a.k, lane);
+        const u32 exact = nearest_by_warp(a.rows, first + source, a.centroid_columns, a.k, lane);
         if (lane == source) label = exact;
     }
 }

@@ -4,7 +4,7 @@
 // Tile:      one row a thread. Inertia: the sums of the clusters are in a table in shared memory, as in `assign_registers`.
 // Memory:    reads every value once.
 // Precision: reference distances, then integers.
-#include "common.cuh"
+#include "../common/sums.cuh"
 
 #define THREADS 256
 

@@ -1,0 +1,58 @@
+// The float32 filter: copies of rows and centroids, the bound that certifies its scores, the rows that it cannot decide, and the
+// arguments of the kernels that run it.
+#pragma once
+#include "sums.cuh"
+
+// How far above the best score another score may be and still be in reach: src/certify.rs, `ExpandedTerms`. It needs only the weighted
+// square of the norm of the row's copy, not the norm. If no centroid may be ruled out, the offset is infinite.
+struct Bound {
+    float slope, offset;
+};
+
+// Scores that are not greater than this are in reach. If the copy's square is infinite or NaN, so is this, and no score is greater.
+__device__ __forceinline__ float reach(const Bound& b, float square, float best) { return __fadd_rn(best, __fmaf_rn(square, b.slope, b.offset)); }
+
+// The weight of features `group` to `group` + 15 in that square: `weight` of src/certify.rs. It counts the roundings of their products
+// before |c|^2 / 2 is added, and five more. The products form one chain of d, or chains of `panel` whose sums are added up. With `panel` 0
+// every weight is 1.
+__device__ __forceinline__ int weight_of(int group, int d, int panel) {
+    const u32 g = group, p = panel; // unsigned, so division by a constant panel is a shift
+    return panel == 0 ? 1 : min(d - group, (int)(p - g % p)) + (int)((u32)d / p + ((u32)d % p != 0) - g / p) + 6;
+}
+
+// A value's copy for the filter: x * scale + minus_centre, where minus_centre is -(centre * scale) and scale is a power of two. It has one rounding in
+// the type of x, that of the difference, and then one to float32.
+__device__ __forceinline__ float centred_copy(float x, float minus_centre, float scale) { return __fmaf_rn(x, scale, minus_centre); }
+__device__ __forceinline__ float centred_copy(double x, double minus_centre, double scale) {
+    return __double2float_rn(__fma_rn(x, scale, minus_centre));
+}
+
+// A row that a filter could not decide. Such rows share an array of n. From its front come rows with two centroids in reach: the one that
+// `next` holds, and `second`. From its back come all others.
+struct Contested {
+    u32 row, second;
+};
+
+// Arguments of the assign kernels.
+template <typename T> struct Assign {
+    Rows<T> rows;
+    Labels labels; // the labels before. assign_registers writes the new ones in place
+    Labels next; // assign_tiled writes the new labels here
+    const T* minus_centre; // (d): -(centre * scale)
+    T scale; // a power of two
+    const float* copies; // minus the centred, scaled centroids, laid out for the kernel
+    const float* half_squares; // (k padded): |c|^2 / 2, infinite from k on
+    const Bound* bound;
+    Contested* contested; // rows that the filter could not decide
+    Control* control;
+    int k, k_padded;
+    // The other fields are for kernels that also move contributions.
+    Sums sums;
+    const Factors* factors; // (d)
+    double mass_to_integer;
+    int table_copies; // copies of each cell in shared memory; 0: add directly to device memory
+    int centroids_in_shared; // whether they fit there
+    const T* centroid_columns; // (d, k): the centroids, column-major
+    u32 run; // tiles that a warp takes at a time, a power of two
+    u32 even; // up to this tile, in whole rounds, every warp takes equally many
+};

@@ -1,0 +1,84 @@
+// The rows of a fit and their labels: how labels are stored, and the reference distances that decide them.
+#pragma once
+#include "launch.cuh"
+
+// The rows of a fit. x is (d, stride), column-major, and zero from row n to the stride. The stride is a multiple of 1,024.
+// w holds the weights w^, or is null if there are none.
+template <typename T> struct Rows {
+    const T* x;
+    const double* w;
+    u64 stride;
+    u32 n;
+    int d;
+};
+
+// Labels, as narrow as k allows: `bytes` is 1, 2 or 4. A label of all ones means that the row has none yet.
+struct Labels {
+    void* at;
+    int bytes;
+};
+
+#define UNASSIGNED 0xffffffffu
+
+__device__ __forceinline__ u32 widen(u32 label, int bytes) {
+    return bytes == 1 ? (label == 0xffu ? UNASSIGNED : label) : bytes == 2 ? (label == 0xffffu ? UNASSIGNED : label) : label;
+}
+__device__ __forceinline__ u32 load_label(Labels labels, u64 row) {
+    if (labels.bytes == 1) return widen(((const u8*)labels.at)[row], 1);
+    if (labels.bytes == 2) return widen(((const u16*)labels.at)[row], 2);
+    return ((const u32*)labels.at)[row];
+}
+__device__ __forceinline__ void store_label(Labels labels, u64 row, u32 label) {
+    if (labels.bytes == 1) ((u8*)labels.at)[row] = (u8)label;
+    else if (labels.bytes == 2) ((u16*)labels.at)[row] = (u16)label;
+    else ((u32*)labels.at)[row] = label;
+}
+
+// ---- the exact label -----------------------------------------------------------------------------------------------------------
+
+// The reference distance of row `row` to the centroid whose value f is c[f * step].
+template <typename T, typename C>
+__device__ __forceinline__ double reference_distance(const Rows<T>& rows, u64 row, const C* c, u64 step) {
+    double s = 0.0;
+    for (int f = 0; f < rows.d; f++) {
+        double t = __dadd_rn((double)rows.x[(u64)f * rows.stride + row], -(double)c[(u64)f * step]);
+        s = __fma_rn(t, t, s);
+    }
+    return s;
+}
+
+// The centroid of least distance that a lane has seen, then that of all lanes of a warp. On ties the smallest j.
+struct Closest {
+    double least = infinity();
+    u32 label = 0;
+
+    // A lane must call this in ascending order of j.
+    __device__ __forceinline__ void compare(u32 j, double s) {
+        if (s < least) least = s, label = j;
+    }
+    // A lane that found nothing has label 0 and distance infinity. Every finite distance beats it, and if all are infinite the label is 0.
+    // Distances are not negative, so their bits have the same order as they have.
+    __device__ __forceinline__ u32 of_warp() const {
+        const u64 bits = (u64)__double_as_longlong(least);
+        const u32 high = __reduce_min_sync(FULL_WARP, (u32)(bits >> 32));
+        const bool in = (u32)(bits >> 32) == high;
+        const u32 low = __reduce_min_sync(FULL_WARP, in ? (u32)bits : 0xffffffffu);
+        return __reduce_min_sync(FULL_WARP, in && (u32)bits == low ? label : 0xffffffffu);
+    }
+};
+
+// The exact label of a row: the smallest j of least distance. All lanes of a warp work on it, each on every 32nd centroid.
+template <typename T> __device__ __forceinline__ u32 nearest_by_warp(const Rows<T>& rows, u64 row, const T* centroid_columns, int k, int lane) {
+    Closest closest;
+#pragma unroll 1
+    for (int j = lane; j < k; j += 32) {
+        double s = 0.0;
+#pragma unroll 1
+        for (int f = 0; f < rows.d; f++) {
+            double t = __dadd_rn((double)rows.x[(u64)f * rows.stride + row], -(double)centroid_columns[(u64)f * k + j]);
+            s = __fma_rn(t, t, s);
+        }
+        closest.compare(j, s);
+    }
+    return closest.of_warp();
+}
