@@ -7,14 +7,26 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 
-/// The purpose of a draw: the first word of the counter.
+/// The purpose of a draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
 pub enum Stream {
     /// `init="random"`.
-    Random = 0,
+    Random,
     /// `init="k-means++"`.
-    PlusPlus = 1,
+    PlusPlus,
+    /// One round of k-means||, at most 255.
+    Parallel { round: u32 },
+}
+
+impl Stream {
+    /// The first word of the counter.
+    pub const fn word(self) -> u32 {
+        match self {
+            Self::Random => 0,
+            Self::PlusPlus => 1,
+            Self::Parallel { round } => 2 + 256 * round,
+        }
+    }
 }
 
 /// The Philox4x32-10 block of a counter and a key.
@@ -30,7 +42,7 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// The 64-bit number of draw `(stream, restart, step, trial)` for a seed.
 pub fn draw_u64(seed: u64, stream: Stream, restart: u32, step: u32, trial: u32) -> u64 {
-    let words = philox([stream as u32, restart, step, trial], [seed as u32, (seed >> 32) as u32]);
+    let words = philox([stream.word(), restart, step, trial], [seed as u32, (seed >> 32) as u32]);
     u64::from(words[0]) | u64::from(words[1]) << 32
 }
 

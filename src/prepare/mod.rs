@@ -55,6 +55,13 @@ pub struct Prepared {
     pub weights: Option<WeightScale>,
 }
 
+impl Prepared {
+    /// The largest magnitude of the rows of positive weight.
+    pub fn extent(&self) -> f64 {
+        self.lows.iter().chain(&self.highs).fold(0.0, |m, v| m.max(v.abs()))
+    }
+}
+
 /// Surveys the parts, sets their selections, and fixes every scale of the fit.
 ///
 /// # Errors

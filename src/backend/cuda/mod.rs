@@ -11,6 +11,7 @@ pub mod predict;
 mod prepare;
 mod probe;
 mod rows;
+mod samples;
 mod seeds;
 mod session;
 mod stream;

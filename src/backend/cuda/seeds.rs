@@ -4,6 +4,8 @@
 use super::arguments::DistanceArgument;
 use super::device::{Buffer, Plain, Queue};
 use super::rows::{DeviceRows, RowsArgument};
+use super::samples::{FoundArgument, SampleArgument, found_rows};
+use crate::backend::{Sample, Sampled};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::fixed::power_of_two;
@@ -101,6 +103,25 @@ struct SearchArgument {
     values: u64,
 }
 
+/// `Bernoulli`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct BernoulliArgument {
+    draws: DrawsArgument,
+    sample: SampleArgument,
+    found: FoundArgument,
+}
+
+/// `Gather`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GatherArgument {
+    rows: RowsArgument,
+    wanted: u64,
+    values: u64,
+    count: u64,
+}
+
 /// `Row`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -116,13 +137,15 @@ struct RowArgument {
 struct TakeArgument {
     rows: RowsArgument,
     nearest: u64,
-    centroid: u64,
+    centroids: u64,
     totals: u64,
     total: u64,
     scale: DistanceArgument,
     range: u64,
     ranges: u32,
     first: i32,
+    m: u32,
+    unused: u32,
 }
 
 /// `Gains`.
@@ -136,6 +159,18 @@ struct GainsArgument {
     scale: DistanceArgument,
     m: i32,
     unused: i32,
+}
+
+/// `Masses`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MassesArgument {
+    rows: RowsArgument,
+    candidates: u64,
+    masses: u64,
+    weight_to_integer: f64,
+    m: u32,
+    unused: u32,
 }
 
 /// The names of the totals of ranges, and of the drawn rows, in errors.
@@ -228,32 +263,54 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         Ok(gains)
     }
 
-    /// Takes a centroid. The draw weights become integer distances, in this scale, to the nearest centroid taken so far.
-    /// Returns their total.
-    pub fn take(&mut self, rows: &DeviceRows<T>, centroid: &[T], scale: DistanceScale) -> Result<u128> {
-        assert_eq!(centroid.len(), rows.d);
+    /// Takes centroids (`(m, d)`, row-major). The draw weights become integer distances, in this scale, to the nearest centroid
+    /// taken so far. Returns their total.
+    pub fn take(&mut self, rows: &DeviceRows<T>, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+        assert!(centroids.len().is_multiple_of(rows.d) && (self.taken || !centroids.is_empty()));
         self.scale = (&scale).into();
-        let queue = &rows.queue;
-        let (centroid, total) = (queue.upload(centroid, "a centroid")?, queue.zeros::<u128>(1, TOTALS)?);
-        let kernel = queue.gpu.kernel("seed", if T::IS_F32 { "seed_take_f32" } else { "seed_take_f64" })?;
+        let (queue, m) = (&rows.queue, centroids.len() / rows.d);
+        if m == 0 {
+            self.total = totals(queue, self.draws(rows), &self.totals)?;
+            return Ok(self.total);
+        }
+        let (centroids, total) = (queue.upload(centroids, "the centroids taken")?, queue.zeros::<u128>(1, TOTALS)?);
+        let (many, suffix) = (if m > 1 { "many_" } else { "" }, if T::IS_F32 { "f32" } else { "f64" });
+        let kernel = queue.gpu.kernel("seed", &format!("seed_take_{many}{suffix}"))?;
         let blocks = self.ranges.count.min(queue.gpu.resident_blocks(kernel, THREADS, 0)? as usize) as u32;
         let argument = TakeArgument {
             rows: rows.argument(),
             nearest: self.nearest.at(),
-            centroid: centroid.at(),
+            centroids: centroids.at(),
             totals: self.totals.at(),
             total: total.at(),
             scale: self.scale,
             range: self.ranges.rows as u64,
             ranges: self.ranges.count as u32,
             first: i32::from(!self.taken),
+            m: m as u32,
+            unused: 0,
         };
-        // SAFETY: the argument mirrors `Take`. The kernel reads one centroid. `nearest` is as long as the stride. Each range
-        // has a total.
+        // SAFETY: the argument mirrors `Take`. The kernel reads m centroids. `nearest` is as long as the stride. Each range has a
+        // total.
         unsafe { queue.launch(kernel, blocks, THREADS, 0, &argument)? };
         self.taken = true;
         self.total = total.to_vec()?[0];
         Ok(self.total)
+    }
+
+    /// The rows of a sample in which every row decides alone.
+    pub fn sample(&self, rows: &DeviceRows<T>, sample: &Sample) -> Result<Sampled<T>> {
+        assert!(self.taken, "a sample is by the distances to centroids taken before");
+        let (queue, draws) = (&rows.queue, self.draws(rows));
+        let kernel = queue.gpu.kernel("seed", "seed_sample")?;
+        let blocks = rows.n.div_ceil(256).min(queue.gpu.resident_blocks(kernel, 256, 0)? as usize) as u32;
+        let found = found_rows(queue, sample, rows.n, |found| {
+            let argument = BernoulliArgument { draws, sample: sample.into(), found };
+            // SAFETY: the argument mirrors `Bernoulli`. The kernel reads n distances and weights. It writes no more row numbers
+            // than there is room for.
+            unsafe { queue.launch(kernel, blocks, 256, 0, &argument) }
+        })?;
+        Ok(Sampled { values: gather(rows, &found)?, rows: found })
     }
 }
 
@@ -275,6 +332,52 @@ pub fn row<T: Float + Plain>(rows: &DeviceRows<T>, row: u64) -> Result<Vec<T>> {
     // SAFETY: the argument mirrors `Row`. The kernel writes d values. The row exists (asserted).
     unsafe { rows.queue.launch(kernel, 1, 256, 0, &argument)? };
     values.to_vec()
+}
+
+/// The values of these rows: `(m, d)`.
+fn gather<T: Float + Plain>(rows: &DeviceRows<T>, wanted: &[u64]) -> Result<Vec<T>> {
+    assert!(wanted.iter().all(|&row| row < rows.n as u64));
+    let (queue, count) = (&rows.queue, wanted.len());
+    let (wanted, values) = (queue.upload(wanted, CANDIDATES)?, queue.alloc(count * rows.d, CANDIDATES)?);
+    let argument = GatherArgument { rows: rows.argument(), wanted: wanted.at(), values: values.at(), count: count as u64 };
+    let kernel = queue.gpu.kernel("seed", if T::IS_F32 { "seed_gather_f32" } else { "seed_gather_f64" })?;
+    let blocks = count.min(queue.gpu.resident_blocks(kernel, 256, 0)? as usize) as u32;
+    // SAFETY: the argument mirrors `Gather`. The kernel writes d values for each of `count` rows. The rows exist (asserted).
+    unsafe { queue.launch(kernel, blocks, 256, 0, &argument)? };
+    values.to_vec()
+}
+
+/// The number of rows of positive weight.
+pub fn positive_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<u64> {
+    if rows.weights.is_none() {
+        return Ok(rows.n as u64);
+    }
+    let ranges = Ranges::new(rows.n);
+    totals(&rows.queue, draws(rows, ranges, Draw::Positive), &rows.queue.alloc(ranges.count, TOTALS)?).map(|total| total as u64)
+}
+
+/// Adds the weight of each row to the mass of its nearest candidate. `candidates`: `(m, d)`, row-major.
+pub fn add_masses<T: Float + Plain>(
+    rows: &DeviceRows<T>,
+    weights: Option<WeightScale>,
+    candidates: &Buffer<T>,
+    masses: &Buffer<u128>,
+) -> Result<()> {
+    assert_eq!(candidates.len(), masses.len() * rows.d);
+    let queue = &rows.queue;
+    let kernel = queue.gpu.kernel("seed", if T::IS_F32 { "seed_masses_f32" } else { "seed_masses_f64" })?;
+    let blocks = rows.n.div_ceil(TILE).min(queue.gpu.resident_blocks(kernel, THREADS, 0)? as usize) as u32;
+    let argument = MassesArgument {
+        rows: rows.argument(),
+        candidates: candidates.at(),
+        masses: masses.at(),
+        weight_to_integer: weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent)),
+        m: masses.len() as u32,
+        unused: 0,
+    };
+    // SAFETY: the argument mirrors `Masses`. The kernel reads m candidates and adds to m masses. It reads only rows below the
+    // stride.
+    unsafe { queue.launch(kernel, blocks, THREADS, 0, &argument) }
 }
 
 /// The `rank`th row of positive weight.
@@ -380,6 +483,7 @@ mod tests {
     #[test]
     fn arguments_have_the_sizes_of_the_kernels() {
         assert_eq!((size_of::<DrawsArgument>(), size_of::<TotalsArgument>(), size_of::<SearchArgument>()), (80, 96, 144));
-        assert_eq!((size_of::<RowArgument>(), size_of::<TakeArgument>(), size_of::<GainsArgument>()), (48, 112, 96));
+        assert_eq!((size_of::<RowArgument>(), size_of::<TakeArgument>(), size_of::<GainsArgument>()), (48, 120, 96));
+        assert_eq!((size_of::<BernoulliArgument>(), size_of::<GatherArgument>(), size_of::<MassesArgument>()), (152, 56, 64));
     }
 }

@@ -12,6 +12,7 @@
 //! The host waits once for each batch. It takes over only if a cluster is empty. If the rows stream through the device, assign
 //! to deltas run chunk by chunk. The host sends the chunks then, and waits once for each iteration.
 
+mod draws;
 mod far;
 mod host;
 mod inertia;
@@ -31,16 +32,16 @@ use super::arguments::{
 };
 use super::chunks::{Chunk, Chunks};
 use super::device::{Buffer, Plain, Queue};
-use super::draws::{self, Draws, SeedLabels};
+use super::draws::DeviceDraws;
 use super::plan::{Launch, Plan, Strategy, settle_values};
-use crate::backend::{Assigned, Far, Iteration, Progress, Scales, Session, Stop};
-use crate::distances::DistanceScale;
+use crate::backend::{Advanced, Assigned, Far, Iterate, Iteration, Scales, Stop};
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::memory;
 use crate::partial::Partial;
 use crate::prepare::Prepared;
+use crate::progress::Watch;
 
 /// Iterations of the first batch, and of the longest batch.
 const FIRST_BATCH: u32 = 8;
@@ -51,6 +52,8 @@ const MOST_PENDING: usize = 1 << 31;
 /// The rows of one fit on one GPU, and the state of the fit.
 pub struct CudaSession<'a, T> {
     rows: Chunks<'a, T>,
+    /// Number of these rows that have a positive weight.
+    positive: u64,
     prepared: &'a Prepared,
     plan: Plan,
     k: usize,
@@ -86,7 +89,7 @@ pub struct CudaSession<'a, T> {
     /// The squared distance that each centroid moved.
     distances: Buffer<f64>,
     contested: Buffer<Contested>,
-    seeds: Option<Draws<T>>,
+    draws: Option<DeviceDraws<T>>,
     /// The copy of the sums on the host, if it is up to date.
     partial: Option<Partial>,
     /// The extra state of a system from the papers.
@@ -285,52 +288,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     }
 }
 
-impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
-    fn rows(&self) -> u64 {
-        self.rows.n() as u64
-    }
-
-    fn positive_rows(&self) -> u64 {
-        self.prepared.n_positive
-    }
-
-    fn row(&self, row: u64) -> Result<Vec<T>> {
-        draws::row(&self.rows, row)
-    }
-
-    fn start_draws(&mut self) -> Result<u128> {
-        let seeds = Draws::start(&self.rows, self.prepared, self.k)?;
-        Ok(self.seeds.insert(seeds).total())
-    }
-
-    fn positive_row(&self, rank: u64) -> Result<u64> {
-        draws::positive_row(&self.rows, rank)
-    }
-
-    fn draw(&self, target: u128) -> Result<u64> {
-        let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
-        seeds.draw(&self.rows, &seed_labels(&self.labels, &self.plan), target)
-    }
-
-    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.gains(&self.rows, &seed_labels(&self.labels, &self.plan), candidates)
-    }
-
-    fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.trials(&self.rows, &seed_labels(&self.labels, &self.plan), targets)
-    }
-
-    fn take_seed(&mut self, centroid: &[T], scale: DistanceScale) -> Result<u128> {
-        let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.take(&self.rows, &seed_labels(&self.labels, &self.plan), centroid, scale)
-    }
-
-    fn end_draws(&mut self) {
-        self.seeds = None;
-    }
-
+impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
     fn reset(&mut self) -> Result<()> {
         self.current = 0;
         self.forget_host();
@@ -350,16 +308,16 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
         Ok(Assigned { changed, inertia: inertia.map(PendingInertia::total).transpose()? })
     }
 
-    fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32) -> Result<Progress> {
+    fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
         if self.running.as_ref().is_some_and(Running::host_means) {
-            return Ok(Progress { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) });
+            return Ok(Advanced { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) });
         }
         self.start(centroids)?;
-        let mut progress = Progress::default();
+        let mut advanced = Advanced::default();
         let resident = matches!(self.rows, Chunks::Resident(_));
         let mut batch = if resident { FIRST_BATCH } else { 1 };
         loop {
-            let first = progress.done.len() as u32;
+            let first = advanced.done.len() as u32;
             let size = batch.min(limit - first);
             let update = self.update_argument(stop, limit, first);
             let current = self.current;
@@ -371,17 +329,18 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
             let done = control.iteration - first;
             let mut records = memory::filled(done as usize, Record::default(), "the history")?;
             self.records.read(0, &mut records)?;
-            memory::reserve(&mut progress.done, records.len(), "the history")?;
-            progress.done.extend(records.iter().map(|record| Iteration {
+            memory::reserve(&mut advanced.done, records.len(), "the history")?;
+            advanced.done.extend(records.iter().map(|record| Iteration {
                 changed: record.changed,
                 shift: record.shift,
                 moved: record.moved != 0,
                 seconds: record.nanoseconds as f64 * 1e-9,
             }));
+            records.iter().try_for_each(|record| watch.show(record.changed, record.shift))?;
             // The number of assigns that really ran. After the stop, kernels did nothing.
             let assigns = done + u32::from(control.stop == STOP_EMPTY);
             self.current = (current + assigns as usize) % self.labels.len();
-            if control.stop != 0 || progress.done.len() as u32 == limit {
+            if control.stop != 0 || advanced.done.len() as u32 == limit {
                 if control.stop == STOP_EMPTY {
                     // The clusters that are not empty have already moved. Go back to the centroids that the rows were assigned
                     // to.
@@ -389,9 +348,9 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
                 }
                 self.centroids.read(0, centroids)?;
                 if control.stop == STOP_EMPTY {
-                    progress.assigned = Some(Assigned { changed: control.changed, inertia: None });
+                    advanced.assigned = Some(Assigned { changed: control.changed, inertia: None });
                 }
-                return Ok(progress);
+                return Ok(advanced);
             }
             batch = if resident { (batch * 2).min(LONGEST_BATCH) } else { 1 };
         }
@@ -449,8 +408,4 @@ impl<T: Float + Plain> CudaSession<'_, T> {
     fn labels_of(&self, which: usize) -> Result<Vec<u32>> {
         labels::download(&self.labels[which], self.rows.n(), self.plan.label_bytes)
     }
-}
-
-fn seed_labels<'s>(labels: &'s [Buffer<u8>], plan: &Plan) -> SeedLabels<'s> {
-    SeedLabels { labels: &labels[0], bytes: plan.label_bytes }
 }

@@ -214,6 +214,11 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         Ok((values, weights))
     }
 
+    /// The number of rows of positive weight.
+    pub fn positive_rows(&self) -> u64 {
+        if self.weighted { self.positive.iter().map(|(_, positive)| positive).sum() } else { self.n as u64 }
+    }
+
     /// The `rank`th row of positive weight.
     pub fn positive_row(&self, mut rank: u64) -> Result<u64> {
         if !self.weighted {

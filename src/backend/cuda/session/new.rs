@@ -1,10 +1,11 @@
 //! What a session allocates and uploads before its first iteration.
 
 use super::{CudaSession, LONGEST_BATCH, system};
-use crate::backend::Session;
+use crate::backend::Iterate;
 use crate::backend::cuda::arguments::{Factors, has_one_limb};
 use crate::backend::cuda::chunks::Chunks;
 use crate::backend::cuda::device::Plain;
+use crate::backend::cuda::draws;
 use crate::backend::cuda::plan::{Plan, Strategy};
 use crate::certify::ExpandedTerms;
 use crate::error::Result;
@@ -96,7 +97,8 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             parts: queue.alloc(plan.update.blocks.max(plan.start.blocks) as usize, LOOP)?,
             distances: queue.alloc(k, LOOP)?,
             contested: queue.alloc(if plan.rest.is_some() || running.is_some() { n } else { 0 }, "the rows in doubt")?,
-            seeds: None,
+            positive: draws::positive_rows(&rows)?,
+            draws: None,
             partial: None,
             running,
             rows,
