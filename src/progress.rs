@@ -46,6 +46,7 @@ impl PartialEq for Observer {
 /// Shows the iterations of one restart to the observer, if there is one.
 ///
 /// The loop shows an iteration when it is done. A session that queues several iterations shows them when the batch is done.
+#[derive(Default)]
 pub struct Watch<'o> {
     observer: Option<&'o Observer>,
     restart: u32,

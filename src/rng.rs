@@ -68,6 +68,16 @@ mod tests {
     }
 
     #[test]
+    fn streams_never_meet() {
+        let rounds = (0..=255).map(|round| Stream::Parallel { round }.word());
+        let mut words: Vec<u32> = rounds.chain([Stream::Random.word(), Stream::PlusPlus.word()]).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), 258);
+        assert_eq!(Stream::Parallel { round: 3 }.word(), 770);
+    }
+
+    #[test]
     fn below_is_below() {
         assert_eq!(below(u64::MAX, 1), 0);
         assert_eq!(below(1 << 63, 1 << 100), 1 << 99);

@@ -30,7 +30,7 @@ pub enum Scales<'s> {
 pub struct Far {
     /// Reference distance to the centroid that gave the row its label.
     pub distance: f64,
-    /// Number of the kept row, counted over the whole fit.
+    /// Number of the kept row, counted from the session's first row.
     pub row: u64,
     /// Its label.
     pub cluster: u32,

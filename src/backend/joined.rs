@@ -274,3 +274,76 @@ impl<T: Float> Iterate<T> for Joined<'_, T> {
         Ok(all)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::backend::cpu::{CpuSession, InstructionSet};
+    use crate::error::KMeansError;
+    use crate::features::Features;
+    use crate::params::KMeans;
+    use crate::prepare::prepare;
+    use crate::tile::Part;
+
+    const ROWS: usize = 900;
+
+    /// Calls `work` with three sessions on the CPU that work one after the other, or at the same time.
+    fn with_joined<R>(at_once: bool, work: impl FnOnce(&mut Joined<'_, f64>) -> R) -> R {
+        let x: Vec<f64> = (0..2 * ROWS).map(|i| ((i * i) % 997) as f64).collect();
+        let features = Features::from_rows(&x, 2).unwrap();
+        let mut parts: Vec<_> =
+            [0, 1, 400, ROWS].windows(2).map(|cut| Part::new(features.slice(cut[0]..cut[1]).unwrap(), None)).collect();
+        let estimator = KMeans::new(7);
+        let prepared = prepare(&mut parts, &estimator.validate(2).unwrap()).unwrap();
+        let session = |part| -> Box<dyn Session<f64> + '_> {
+            Box::new(CpuSession::new(part, &prepared, 7, 1, InstructionSet::detect()).unwrap())
+        };
+        let mut joined = Joined::new(parts.into_iter().map(session).collect(), &prepared).unwrap();
+        assert!(!joined.on_device());
+        joined.at_once = at_once;
+        work(&mut joined)
+    }
+
+    #[test]
+    fn sessions_at_the_same_time_give_the_bits_of_one_after_the_other() {
+        let all = |joined: &mut Joined<'_, f64>| {
+            let scale = joined.prepared.distances;
+            joined.start_draws().unwrap();
+            let total = joined.take_seeds(&[1.0, 2.0, 3.0, 4.0], scale).unwrap();
+            let sample = Sample { seed: 5, restart: 0, round: 1, total, expected: 50, first: 0 };
+            let seeding = (total, joined.sample(&sample).unwrap(), joined.masses(&[5.0, 6.0, 500.0, 600.0]).unwrap());
+            // Most of these centroids are far from all rows: their clusters are empty and take the farthest rows.
+            let mut centroids: Vec<f64> = (0..14).map(|i| f64::from(i) * 300.0).collect();
+            let stop = Stop { changed: 0.0, shift: 0.0 };
+            let done = joined.advance(&mut centroids, stop, 20, &mut Watch::default()).unwrap().done;
+            let iterations: Vec<_> = done.iter().map(|done| (done.changed, done.shift, done.moved)).collect();
+            assert!(iterations.len() > 3);
+            (seeding, iterations, centroids, joined.labels().unwrap(), joined.inertia(Scales::Same(scale)).unwrap())
+        };
+        assert_eq!(with_joined(true, all), with_joined(false, all));
+    }
+
+    #[test]
+    fn at_once_means_at_the_same_time() {
+        let barrier = Barrier::new(3);
+        let starts = with_joined(true, |joined| {
+            joined.each(|_, start| {
+                barrier.wait();
+                Ok(start)
+            })
+        });
+        assert_eq!(starts.unwrap(), [0, 1, 400]);
+    }
+
+    #[test]
+    fn the_first_error_in_row_order_is_returned() {
+        for at_once in [false, true] {
+            let result = with_joined(at_once, |joined| {
+                joined.each(|_, start| if start == 0 { Ok(()) } else { Err(KMeansError::TooManyRows { got: start }) })
+            });
+            assert_eq!(result, Err(KMeansError::TooManyRows { got: 1 }));
+        }
+    }
+}

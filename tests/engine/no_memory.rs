@@ -3,7 +3,7 @@
 use polars_kmeans::backend::chunking::Chunking;
 use polars_kmeans::backend::cuda::refusal;
 use polars_kmeans::backend::select::Shape;
-use polars_kmeans::{Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, Result};
+use polars_kmeans::{Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, Result};
 
 use crate::child::{STEP, in_child};
 use crate::data::{Random, columns, gpu, hash, rows};
@@ -32,7 +32,7 @@ fn refuse_each<R: PartialEq>(what: &str, expected: &R, work: impl Fn() -> Result
     }
 }
 
-fn fits<T: Float>(device: Device) {
+fn fits<T: Engine>(device: Device) {
     for [n, d, k] in [[6_000, 3, 5], [5_000, 24, 20]] {
         let x: Vec<T> = rows("blobs", n, d, &mut Random(n as u64));
         let by_columns = columns(&x, d);
@@ -59,7 +59,7 @@ fn fits<T: Float>(device: Device) {
     }
 }
 
-fn predictions<T: Float>(device: Device) {
+fn predictions<T: Engine>(device: Device) {
     let [n, d, k] = [3_000, 20, 40];
     let x: Vec<T> = rows("blobs", n, d, &mut Random(5));
     let features = Features::from_rows(&x, d).unwrap();
