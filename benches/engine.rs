@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use polars_kmeans::backend::Session;
+use polars_kmeans::backend::Iterate;
 use polars_kmeans::backend::cpu::{CpuSession, InstructionSet};
 use polars_kmeans::prepare::prepare;
 use polars_kmeans::tile::Part;

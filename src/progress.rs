@@ -20,9 +20,11 @@ pub struct Progress {
     pub shift: f64,
 }
 
+type Call = dyn Fn(&Progress) -> ControlFlow<()> + Send + Sync;
+
 /// The function that a fit calls after each iteration.
 #[derive(Clone)]
-pub(crate) struct Observer(Arc<dyn Fn(&Progress) -> ControlFlow<()> + Send + Sync>);
+pub(crate) struct Observer(Arc<Call>);
 
 impl Observer {
     pub fn new(call: impl Fn(&Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {

@@ -393,6 +393,7 @@ mod tests {
 
     #[test]
     fn arguments_have_the_sizes_of_the_kernels() {
-        assert_eq!(size_of::<PotentialsArgument>(), 32 + 16 + 8 * 4 + 32 + 8 + 4 * 6);
+        assert_eq!(size_of::<PotentialsArgument>(), 32 + 32 + 8 * 3 + 32 + 8 + 4 * 6);
+        assert_eq!(size_of::<StreamSampleArgument>(), 32 + 32 + 32 + 48 + 24 + 8);
     }
 }
