@@ -6,11 +6,11 @@
 
 use std::time::Instant;
 
-use polars_kmeans::backend::Session;
+use polars_kmeans::backend::Iterate;
 use polars_kmeans::backend::cpu::{CpuSession, InstructionSet};
 use polars_kmeans::prepare::prepare;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Features, Float, Init, KMeans};
+use polars_kmeans::{Engine, Features, Init, KMeans};
 
 /// Name, rows, features, clusters, iterations.
 const SHAPES: [(&str, usize, usize, usize, u32); 6] = [
@@ -48,7 +48,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 /// Many small fits from k-means++ starts, one after the other on the calling thread, as in a group-by.
-fn groups<T: Float>() {
+fn groups<T: Engine>() {
     const GROUPS: usize = 10_000;
     let (rows, d, k) = (200, 4, 3);
     let columns: Vec<Vec<T>> =

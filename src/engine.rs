@@ -1,24 +1,32 @@
 //! Compiles the engine once per feature type, in this crate and with this crate's settings.
 //!
-//! Fits and predictions are generic over [`Float`](crate::Float). If their entry points were generic too, every crate that calls
-//! one would compile the kernels again, and its debug builds would not optimise them.
+//! Fits and predictions are generic over [`Float`]. If their entry points were generic too, every crate that calls one would
+//! compile the kernels again, and its debug builds would not optimise them.
 
 use crate::backend::cpu::InstructionSet;
 use crate::error::Result;
 use crate::features::Column;
 use crate::fit;
+use crate::float::Float;
 use crate::model::{Fitted, Prediction};
 use crate::params::KMeans;
 use crate::predict::{self, Rows};
 use crate::tile::Part;
 
-/// The operations of the engine for one feature type.
-pub trait Engine: Sized {
+/// The feature types that the engine is compiled for: `f32` and `f64`. Fits and predictions take any of them.
+///
+/// The trait is sealed, because [`Float`] is.
+pub trait Engine: Float {
     /// `labels` says whether the caller wants labels in addition to the model.
+    #[doc(hidden)]
     fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, labels: bool) -> Result<Fitted<Self>>;
+    #[doc(hidden)]
     fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>>;
+    #[doc(hidden)]
     fn nearest(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<Prediction>>>;
+    #[doc(hidden)]
     fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
+    #[doc(hidden)]
     fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
 }
 

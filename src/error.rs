@@ -34,6 +34,8 @@ pub enum ErrorKind {
     NoMemory,
     /// The caller demanded a GPU, and it cannot be used or it failed.
     Device,
+    /// The caller stopped the fit.
+    Cancelled,
     /// The process was forked from a process that had already run queries.
     Forked,
     /// Any error of the data frame library.
@@ -52,6 +54,7 @@ impl ErrorKind {
             Self::File => "ModelFileError",
             Self::NoMemory => "NoMemoryError",
             Self::Device => "DeviceError",
+            Self::Cancelled => "CancelledError",
             Self::Forked => "ForkedProcessError",
             Self::Frame => "KMeansError",
         }
@@ -164,6 +167,9 @@ pub enum KMeansError {
     /// The caller demanded a device that cannot be used.
     #[error("device={requested:?} cannot be used: {reason} (device=\"auto\" takes the CPU where no GPU can be used)")]
     DeviceNotAvailable { requested: String, reason: String },
+    /// The caller stopped the fit after this iteration.
+    #[error("the fit was cancelled after iteration {iteration}")]
+    Cancelled { iteration: u32 },
     /// A device failed during `what`, e.g. `"the upload"`.
     #[error("CUDA: {what} failed: {reason} (device=\"cpu\" does without)")]
     Device { what: String, reason: String },
@@ -223,6 +229,7 @@ impl KMeansError {
             Self::File { .. } => ErrorKind::File,
             Self::NoMemory { .. } => ErrorKind::NoMemory,
             Self::DeviceNotAvailable { .. } | Self::Device { .. } => ErrorKind::Device,
+            Self::Cancelled { .. } => ErrorKind::Cancelled,
             Self::Forked { .. } => ErrorKind::Forked,
             Self::Frame(_) => ErrorKind::Frame,
         }

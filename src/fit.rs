@@ -18,8 +18,9 @@ use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
-use crate::backend::{Iteration, Parts, Progress, Scales, Session, Stop};
+use crate::backend::{Advanced, Iterate, Iteration, Joined, Scales, Session, Stop};
 use crate::distances::{DistanceSum, ExactSum};
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
@@ -31,6 +32,7 @@ use crate::params::{History, KMeans, Params};
 #[cfg(feature = "cuda")]
 use crate::prepare::prepare_by;
 use crate::prepare::{Prepared, prepare};
+use crate::progress::Watch;
 use crate::tile::{Part, Selection};
 use crate::{seeding, update};
 
@@ -41,14 +43,14 @@ impl KMeans {
     ///
     /// # Errors
     /// Any error in the parameters or the values: see [`crate::KMeansError`].
-    pub fn fit_features<T: Float>(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<Fitted<T>> {
+    pub fn fit_features<T: Engine>(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<Fitted<T>> {
         self.fit_parts(vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect())
     }
 
     /// As [`KMeans::fit_features`], with labels only if they are wanted: downloading labels from a GPU can cost several
     /// iterations.
     #[cfg(feature = "serde")]
-    pub(crate) fn fit_with<T: Float>(
+    pub(crate) fn fit_with<T: Engine>(
         &self,
         features: &Features<'_, T>,
         weights: Option<&Column<'_, f64>>,
@@ -59,7 +61,7 @@ impl KMeans {
 
     /// Fits the rows of several parts, in order, with one session per part. The bits are the same as with one session.
     #[doc(hidden)]
-    pub fn fit_parts<T: Float>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
+    pub fn fit_parts<T: Engine>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
         T::fit(self, parts, set, true)
     }
 }
@@ -93,7 +95,7 @@ pub(crate) fn fit<T: Float>(
             for part in parts {
                 sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)?));
             }
-            let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)?) };
+            let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, &prepared)?) };
             fitted(session, &params, &prepared, rows, choice)
         }
         #[cfg(feature = "cuda")]
@@ -167,7 +169,7 @@ fn best_of_restarts<'a, T: Float>(
     let mut best: Option<(ExactSum, Run<T>, Option<Vec<u32>>)> = None;
     for restart in 0..params.restarts {
         let start = seeding::seed(session.as_mut(), params, prepared, restart)?;
-        let run = lloyd(session.as_mut(), start, params, prepared)?;
+        let run = lloyd(session.as_mut(), start, params, prepared, Watch::new(params.observer, restart))?;
         let inertia: ExactSum = run.inertia.iter().collect();
         if best.as_ref().is_none_or(|(least, ..)| inertia < *least) {
             // The last restart's labels stay in the session.
@@ -187,47 +189,42 @@ fn best_of_restarts<'a, T: Float>(
 
 /// Lloyd's loop from given centroids (`(k, d)`, row-major).
 fn lloyd<T: Float>(
-    session: &mut dyn Session<T>,
+    session: &mut dyn Iterate<T>,
     mut centroids: Vec<T>,
     params: &Params,
     prepared: &Prepared,
+    mut watch: Watch<'_>,
 ) -> Result<Run<T>> {
     let full = params.history == History::Full;
     let stop = Stop { changed: params.tol_labels * prepared.n_positive as f64, shift: params.tol * prepared.variance };
-    let mut history = Vec::new();
+    let mut history: Vec<HistoryRow> = Vec::new();
     // The inertia of each cluster under the current labels and centroids, if it is known.
     let mut inertia = None;
     let mut moved = false;
     session.reset()?;
     loop {
         let start = Instant::now();
-        let iteration = history.len() as u32 + 1;
-        let left = params.max_iter + 1 - iteration;
-        let progress = if full {
-            Progress { done: Vec::new(), assigned: Some(session.assign(&centroids, true)?) }
+        let left = params.max_iter - history.len() as u32;
+        let Advanced { done, assigned } = if full {
+            Advanced { done: Vec::new(), assigned: Some(session.assign(&centroids, true)?) }
         } else {
-            session.advance(&mut centroids, stop, left)?
+            session.advance(&mut centroids, stop, left, &mut watch)?
         };
-        let mut before = 0.0;
-        for (iteration, done) in (iteration..).zip(progress.done) {
-            let Iteration { changed, shift, seconds, .. } = done;
-            before += seconds;
-            memory::push(
-                &mut history,
-                HistoryRow { iteration, changed, shift, inertia: None, seconds: Some(seconds) },
-                "the history",
-            )?;
-            moved = done.moved;
+        for iteration in &done {
+            record(&mut history, iteration, None)?;
+            moved = iteration.moved;
         }
-        if let Some(assigned) = progress.assigned {
+        if let Some(assigned) = assigned {
             let clusters = assigned.inertia.map(|totals| precise_inertia(session, totals, prepared)).transpose()?;
             let updated = update::update(session, &mut centroids, prepared)?;
             let total = clusters.as_ref().map(|clusters| clusters.iter().collect::<ExactSum>().to_f64());
-            let (iteration, changed, shift) = (history.len() as u32 + 1, assigned.changed, updated.shift);
-            let seconds = Some((start.elapsed().as_secs_f64() - before).max(0.0));
-            memory::push(&mut history, HistoryRow { iteration, changed, shift, inertia: total, seconds }, "the history")?;
+            let before: f64 = done.iter().map(|iteration| iteration.seconds).sum();
+            let seconds = (start.elapsed().as_secs_f64() - before).max(0.0);
+            let (changed, shift) = (assigned.changed, updated.shift);
             moved = updated.moved;
+            record(&mut history, &Iteration { changed, shift, moved, seconds }, total)?;
             inertia = clusters.filter(|_| !moved);
+            watch.show(changed, shift)?;
         }
         let last = &history[history.len() - 1];
         if stop.after(last.changed, last.shift) || last.iteration == params.max_iter {
@@ -247,8 +244,14 @@ fn lloyd<T: Float>(
     Ok(Run { centroids, sizes, inertia, history })
 }
 
+/// Appends an iteration to the history.
+fn record(history: &mut Vec<HistoryRow>, done: &Iteration, inertia: Option<f64>) -> Result<()> {
+    let (iteration, &Iteration { changed, shift, seconds, .. }) = (history.len() as u32 + 1, done);
+    memory::push(history, HistoryRow { iteration, changed, shift, inertia, seconds: Some(seconds) }, "the history")
+}
+
 /// The inertia of each cluster under the session's labels, from its total in the base scale.
-fn precise_inertia<T: Float>(session: &mut dyn Session<T>, totals: Vec<u128>, prepared: &Prepared) -> Result<Vec<DistanceSum>> {
+fn precise_inertia<T: Float>(session: &mut dyn Iterate<T>, totals: Vec<u128>, prepared: &Prepared) -> Result<Vec<DistanceSum>> {
     let sizes = session.sizes()?;
     let sums = totals.into_iter().map(|total| DistanceSum { total, scale: prepared.distances });
     let sums = memory::collected(sums, "the inertia of the clusters")?;

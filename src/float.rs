@@ -1,10 +1,7 @@
 //! The two feature types, float32 and float64, behind one small sealed trait.
 
 mod sealed {
-    #[cfg(not(feature = "cuda"))]
-    pub trait Sealed: crate::engine::Engine + crate::memory::Zero {}
-    #[cfg(feature = "cuda")]
-    pub trait Sealed: crate::engine::Engine + crate::memory::Zero + crate::backend::cuda::Plain {}
+    pub trait Sealed: crate::memory::Zero {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
 }

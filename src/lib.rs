@@ -47,6 +47,7 @@ pub mod partial;
 mod plugin;
 mod predict;
 pub mod prepare;
+pub mod progress;
 pub mod reference;
 pub mod rng;
 mod seeding;
@@ -58,6 +59,7 @@ pub use backend::devices;
 pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place};
 #[cfg(feature = "arrow")]
 pub use batch::BatchFit;
+pub use engine::Engine;
 pub use error::{ErrorKind, KMeansError, Result};
 pub use features::{Chunk, Column, Features, Validity};
 pub use float::Float;
@@ -68,6 +70,7 @@ pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Prediction, Settings};
 pub use names::Names;
 pub use params::{Device, History, Init, KMeans, NullPolicy, Restarts};
+pub use progress::Progress;
 pub use strategy::Strategy;
 
 /// The README's Rust examples run as tests.

@@ -3,9 +3,11 @@
 //! All defaults are in [`KMeans::new`]. The names mean the same as in scikit-learn.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use crate::error::{KMeansError, Result};
+use crate::progress::{Observer, Progress};
 use crate::strategy::Strategy;
 
 /// How to find starting centroids.
@@ -155,6 +157,7 @@ pub struct KMeans {
     pub(crate) device: Device,
     pub(crate) strategy: Strategy,
     pub(crate) device_memory_limit: Option<u64>,
+    pub(crate) observer: Option<Observer>,
 }
 
 impl KMeans {
@@ -174,6 +177,7 @@ impl KMeans {
             device: Device::default(),
             strategy: Strategy::default(),
             device_memory_limit: None,
+            observer: None,
         }
     }
 
@@ -229,6 +233,25 @@ impl KMeans {
     /// the GPU in chunks, again in every iteration. Never changes a bit of the result.
     pub fn device_memory_limit(self, bytes: Option<u64>) -> Self {
         Self { device_memory_limit: bytes, ..self }
+    }
+    /// Calls `observer` after each iteration. If it returns [`ControlFlow::Break`], the fit ends with
+    /// [`KMeansError::Cancelled`]. A GPU does several iterations in one batch, so the calls for a batch come together.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use polars_kmeans::{Features, KMeans, KMeansError};
+    ///
+    /// let x: Vec<f64> = (0..1_000).map(|i| f64::from(i * i % 997)).collect();
+    /// let features = Features::from_rows(&x, 1)?;
+    /// let stopped = KMeans::new(20).on_iteration(|progress| {
+    ///     println!("iteration {}: {} rows changed", progress.iteration, progress.changed);
+    ///     if progress.iteration < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    /// });
+    /// assert_eq!(stopped.fit_features(&features, None).err(), Some(KMeansError::Cancelled { iteration: 3 }));
+    /// # Ok::<(), KMeansError>(())
+    /// ```
+    pub fn on_iteration(self, observer: impl Fn(&Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+        Self { observer: Some(Observer::new(observer)), ..self }
     }
 
     /// Checks the parameters against the width of the data.
@@ -291,6 +314,7 @@ impl KMeans {
             device,
             strategy: self.strategy,
             device_memory_limit: self.device_memory_limit,
+            observer: self.observer.as_ref(),
             labels: true,
         })
     }
@@ -318,6 +342,8 @@ pub struct Params<'e> {
     pub strategy: Strategy,
     /// Number of bytes, positive.
     pub device_memory_limit: Option<u64>,
+    /// What sees each iteration.
+    pub(crate) observer: Option<&'e Observer>,
     /// Whether the caller wants the labels of the rows: downloading labels from a GPU can cost several iterations.
     pub labels: bool,
 }

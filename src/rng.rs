@@ -7,14 +7,26 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 
-/// The purpose of a draw: the first word of the counter.
+/// The purpose of a draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
 pub enum Stream {
     /// `init="random"`.
-    Random = 0,
+    Random,
     /// `init="k-means++"`.
-    PlusPlus = 1,
+    PlusPlus,
+    /// One round of k-means||, at most 255.
+    Parallel { round: u32 },
+}
+
+impl Stream {
+    /// The first word of the counter.
+    pub const fn word(self) -> u32 {
+        match self {
+            Self::Random => 0,
+            Self::PlusPlus => 1,
+            Self::Parallel { round } => 2 + 256 * round,
+        }
+    }
 }
 
 /// The Philox4x32-10 block of a counter and a key.
@@ -30,7 +42,7 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// The 64-bit number of draw `(stream, restart, step, trial)` for a seed.
 pub fn draw_u64(seed: u64, stream: Stream, restart: u32, step: u32, trial: u32) -> u64 {
-    let words = philox([stream as u32, restart, step, trial], [seed as u32, (seed >> 32) as u32]);
+    let words = philox([stream.word(), restart, step, trial], [seed as u32, (seed >> 32) as u32]);
     u64::from(words[0]) | u64::from(words[1]) << 32
 }
 
@@ -53,6 +65,16 @@ mod tests {
             philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn streams_never_meet() {
+        let rounds = (0..=255).map(|round| Stream::Parallel { round }.word());
+        let mut words: Vec<u32> = rounds.chain([Stream::Random.word(), Stream::PlusPlus.word()]).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), 258);
+        assert_eq!(Stream::Parallel { round: 3 }.word(), 770);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The update step: moves rows into empty clusters, computes exact means, and measures how far the centroids moved.
 
-use crate::backend::Session;
+use crate::backend::Iterate;
 use crate::error::{KMeansError, Result};
 use crate::fixed::round_quotient;
 use crate::float::Float;
@@ -19,7 +19,7 @@ pub struct Updated {
 }
 
 /// Replaces `centroids` by the means of their rows.
-pub fn update<T: Float>(session: &mut dyn Session<T>, centroids: &mut [T], prepared: &Prepared) -> Result<Updated> {
+pub fn update<T: Float>(session: &mut dyn Iterate<T>, centroids: &mut [T], prepared: &Prepared) -> Result<Updated> {
     let relocated = relocate_into_empty(session)?;
     let partial = session.partial()?;
     let d = partial.d;
@@ -57,7 +57,7 @@ fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T
 
 /// Gives one row to every empty cluster, in index order. The row is the one farthest from the centroid that gave it its label,
 /// among the rows whose cluster keeps at least one other row. Returns whether there was an empty cluster.
-fn relocate_into_empty<T: Float>(session: &mut dyn Session<T>) -> Result<bool> {
+fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>) -> Result<bool> {
     let without_rows = (0u32..).zip(&session.partial()?.rows).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
     let mut empty = memory::collected(without_rows, "the empty clusters")?;
     if empty.is_empty() {

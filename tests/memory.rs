@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Column, Features, Float, History, Init, KMeans, KMeansError, Model, NullPolicy, Result};
+use polars_kmeans::{Column, Engine, Features, History, Init, KMeans, KMeansError, Model, NullPolicy, Result};
 
 use crate::child::{ONLY, STEP, in_child};
 
@@ -98,7 +98,7 @@ fn refuse_each<S, R: PartialEq + Debug>(what: &str, least: usize, set_up: impl F
 /// Rows, features, clusters. One of them is large in each shape.
 const SHAPES: [[usize; 3]; 3] = [[40_000, 2, 3], [3_000, 2, 700], [40, 3_000, 3]];
 
-fn rows<T: Float>(n: usize, d: usize) -> Vec<T> {
+fn rows<T: Engine>(n: usize, d: usize) -> Vec<T> {
     let value = |i: usize| (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
     (0..n * d).map(|i| T::from_f64(value(i) as f64 + (i / d % 7) as f64 * 1e8)).collect()
 }
@@ -106,7 +106,7 @@ fn rows<T: Float>(n: usize, d: usize) -> Vec<T> {
 /// The result of a fit, as bits.
 type Bits = (Vec<u64>, Vec<u32>, u64);
 
-fn fit<T: Float>(estimator: &KMeans, parts: Vec<Part<'_, T>>) -> Result<Bits> {
+fn fit<T: Engine>(estimator: &KMeans, parts: Vec<Part<'_, T>>) -> Result<Bits> {
     let fitted = estimator.fit_parts(parts, InstructionSet::detect())?;
     // The engine has answered. Allocations of the test itself, from here on, are not refused.
     LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left != NEVER).then_some(NEVER - 1)).ok();
@@ -114,7 +114,7 @@ fn fit<T: Float>(estimator: &KMeans, parts: Vec<Part<'_, T>>) -> Result<Bits> {
     Ok((centroids, fitted.labels, fitted.model.inertia().to_bits()))
 }
 
-fn fits<T: Float>() {
+fn fits<T: Engine>() {
     for [n, d, k] in SHAPES {
         let mut x: Vec<T> = rows(n, d);
         let weights: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.5).collect();
@@ -164,7 +164,7 @@ fn float64_fits_without_memory() {
 
 // ---- predictions -----------------------------------------------------------------------------------------------------------
 
-fn predictions<T: Float>() {
+fn predictions<T: Engine>() {
     for [n, d, k] in SHAPES {
         let x: Vec<T> = rows(n, d);
         let features = Features::from_rows(&x, d).unwrap();

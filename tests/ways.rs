@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch};
 use arrow::datatypes::{DataType as ArrowType, Field};
 use polars::prelude::*;
-use polars_kmeans::{Column as Values, Features, Float, History, KMeans, KMeansModel};
+use polars_kmeans::{Column as Values, Engine, Features, History, KMeans, KMeansModel};
 use sha2::{Digest, Sha256};
 
 const N: usize = 30_000;
@@ -52,7 +52,7 @@ fn all(labels: &UInt32Chunked) -> Vec<u32> {
 }
 
 /// The hash of every way to pass the data, by name.
-fn ways<T: Float>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, String)> {
+fn ways<T: Engine>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, String)> {
     let (columns, weights) = data();
     let slices: [Vec<T>; 3] = columns.clone().map(|column| column.into_iter().map(T::from_f64).collect());
     let rows: Vec<T> = (0..N).flat_map(|i| slices.iter().map(|column| column[i]).collect::<Vec<_>>()).collect();

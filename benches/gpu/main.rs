@@ -25,7 +25,7 @@ use polars_kmeans::backend::cuda::{STAGES, UploadPlan, measured, upload_benchmar
 use polars_kmeans::model::Fitted;
 use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Chunk, Column, Device, Features, Float, Init, KMeans, KMeansError, Strategy};
+use polars_kmeans::{Chunk, Column, Device, Engine, Features, Init, KMeans, KMeansError, Strategy};
 
 use self::data::{blobs, scrambled};
 use self::options::{Options, Shape};
@@ -48,7 +48,7 @@ fn report_upload(name: &str, (bytes, seconds, ceiling): &(u64, Vec<f64>, f64)) {
     );
 }
 
-fn uploads<T: Float>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
+fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
     let time = |parts: &[Part<'_, T>], plan| upload_benchmark(0, parts, plan, 6).expect("a GPU");
     let chunked = |chunks: usize| {
         let step = shape.n.div_ceil(chunks);
@@ -82,7 +82,7 @@ fn uploads<T: Float>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
 }
 
 /// A fit on the GPU, from given rows or from rows that k-means++ draws.
-fn estimator<T: Float>(columns: &[Vec<T>], Shape { n, k, iterations, .. }: Shape, plus_plus: bool) -> KMeans {
+fn estimator<T: Engine>(columns: &[Vec<T>], Shape { n, k, iterations, .. }: Shape, plus_plus: bool) -> KMeans {
     let start = || (0..k).flat_map(|j| columns.iter().map(move |c| c[j * (n / k)].to_f64())).collect();
     let init = if plus_plus { Init::KMeansPlusPlus } else { Init::Given(start()) };
     KMeans::new(k).init(init).max_iter(iterations).tol(0.0).device(Device::Cuda(None))
@@ -93,7 +93,7 @@ const ENOUGH: f64 = 0.03;
 
 /// Repeats a fit until `least` seconds are over, so that an idle GPU has time to raise its clock. There are at least two fits,
 /// unless one takes long. Returns the wall seconds and the result of each fit.
-fn repeated<T: Float>(
+fn repeated<T: Engine>(
     estimator: &KMeans,
     features: &Features<'_, T>,
     least: f64,
@@ -109,7 +109,7 @@ fn repeated<T: Float>(
 }
 
 /// Milliseconds of each iteration.
-fn each<T: Float>(fitted: &Fitted<T>) -> Vec<f64> {
+fn each<T: Engine>(fitted: &Fitted<T>) -> Vec<f64> {
     fitted.model.history().iter().map(|row| 1e3 * row.seconds.unwrap_or(f64::NAN)).collect()
 }
 
@@ -120,13 +120,13 @@ fn later(ms: &[f64]) -> f64 {
 }
 
 /// The fit whose iterations took the least time.
-fn fastest<T: Float>(fits: &[(f64, Fitted<T>)]) -> &(f64, Fitted<T>) {
+fn fastest<T: Engine>(fits: &[(f64, Fitted<T>)]) -> &(f64, Fitted<T>) {
     let total = |fit: &(f64, Fitted<T>)| each(&fit.1).iter().sum::<f64>();
     fits.iter().min_by(|a, b| total(a).total_cmp(&total(b))).expect("a fit at least")
 }
 
 /// Milliseconds per iteration (the mean and the median) of the fastest of some fits, and a digest of the result.
-fn iteration<T: Float>(estimator: &KMeans, features: &Features<'_, T>) -> Result<(f64, f64, u64), KMeansError> {
+fn iteration<T: Engine>(estimator: &KMeans, features: &Features<'_, T>) -> Result<(f64, f64, u64), KMeansError> {
     let fits = repeated(estimator, features, ENOUGH)?;
     let fitted = &fastest(&fits).1;
     let words = fitted.labels.iter().map(|label| u64::from(*label)).chain([fitted.model.inertia().to_bits()]);
@@ -136,7 +136,7 @@ fn iteration<T: Float>(estimator: &KMeans, features: &Features<'_, T>) -> Result
 }
 
 /// Prints one line per strategy.
-fn strategies<T: Float>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strategy]) {
+fn strategies<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strategy]) {
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let mut digest = None;
     for &strategy in names {
@@ -152,7 +152,7 @@ fn strategies<T: Float>(columns: &[Vec<T>], estimator: &KMeans, names: &[Strateg
 
 /// Prints a row of the chooser's table: the microseconds per iteration of every strategy that the default may take. Prints to
 /// stderr how much the default loses compared with the best strategy.
-fn choose<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
+fn choose<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     let Shape { n, d, k, .. } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let time = |strategy| {
@@ -173,7 +173,7 @@ fn choose<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
 }
 
 /// Prints one object per strategy for `benches/papers.py`: the fastest of some fits.
-fn json<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &[String]) {
+fn json<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &[String]) {
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let Shape { n, d, k, iterations } = shape;
     for name in names {
@@ -210,7 +210,7 @@ fn json<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: &
     }
 }
 
-fn fits<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
+fn fits<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     let Shape { n, d, .. } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let (mut whole, mut last) = (Vec::new(), None);
@@ -251,7 +251,7 @@ fn memory(name: &str) -> f64 {
 
 /// Runs a fit whose rows stream through `limit` bytes of the device. Prints what each iteration sends, compared with the ceiling
 /// for pinned memory, and the host memory that the fit takes in addition to the labels that it returns.
-fn streamed<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, limit: u64) {
+fn streamed<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, limit: u64) {
     let Shape { n, d, .. } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let some = [Part::new(features.slice(0..n.min(1 << 24)).expect("memory for a view"), None)];
@@ -289,7 +289,7 @@ fn streamed<T: Float>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, limi
     println!("  GB/s of each iteration: {}", each.join(" "));
 }
 
-fn run<T: Float>(name: &str, shape: Shape, options: &Options) {
+fn run<T: Engine>(name: &str, shape: Shape, options: &Options) {
     let Shape { n, d, k, .. } = shape;
     let columns = blobs::<T>(n, d);
     let estimator = estimator(&columns, shape, options.flag("--plus-plus")).tol_labels(options.tol_labels);

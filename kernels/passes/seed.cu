@@ -1,24 +1,16 @@
 // seed: draws rows for seeding. For k-means++ it keeps each row's distance to the nearest centroid taken so far, and draws by it.
 //
 // Source:    Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007 (src/seeding/plus_plus.rs).
+//            Bahmani et al., "Scalable k-means++", PVLDB 2012: samples in which every row decides alone, and masses of candidates.
 // Used when: init="k-means++". `seed_totals`, `seed_search` and `seed_row` also for init="random" and for single rows.
 // Tile:      about 4,096 ranges of at least 256 rows, each with the total of its draw weights. One block makes a draw: it finds the
 //            range in the totals, and then the row in the range. In `seed_take` and `seed_gains` a thread has two rows and all
 //            candidates at once.
 // Memory:    `seed_take` reads x, and reads and writes `nearest`. `seed_gains` reads both, once for up to 12 candidates.
 // Precision: reference distances, then integers. So a draw does not depend on the order in which the totals were added up.
-#include "../common/sums.cuh"
+#include "draws.cuh"
 
-// ---- wide integers ---------------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ u128 wide(u64 high, u64 low) { return (u128)high << 64 | low; }
-
-__device__ __forceinline__ u128 warp_sum_wide(u128 v) {
-#pragma unroll
-    for (int o = 16; o; o >>= 1)
-        v += wide(__shfl_xor_sync(FULL_WARP, (u64)(v >> 64), o), __shfl_xor_sync(FULL_WARP, (u64)v, o));
-    return v;
-}
+// ---- sums of a block -------------------------------------------------------------------------------------------------
 
 // The sum over the block, in thread 0. `shared` has room for one value a warp. It may be used again at once.
 template <int WARPS> __device__ __forceinline__ u128 block_sum_wide(u128 v, u128* shared) {
@@ -167,6 +159,30 @@ template <typename T> struct Row {
     u64 row;
 };
 
+// ---- samples ---------------------------------------------------------------------------------------------------------
+
+struct Bernoulli {
+    Draws draws;
+    Sample sample;
+    FoundRows found;
+};
+
+extern "C" __global__ void __launch_bounds__(256) seed_sample(const __grid_constant__ Bernoulli a) {
+    for (u64 row = global_thread(); row < a.draws.n; row += all_threads())
+        if (is_drawn(a.sample, row, draw_weight(a.draws, row))) add_found(a.found, row);
+}
+
+template <typename T> struct Gather {
+    Rows<T> rows;
+    const u64* wanted; // (count): numbers of rows
+    T* values; // (count, d)
+    u64 count;
+};
+
+template <typename T> __device__ __forceinline__ void seed_gather(const Gather<T>& a) {
+    for (u64 i = blockIdx.x; i < a.count; i += gridDim.x) copy_row(a.rows, a.wanted[i], a.values + i * a.rows.d);
+}
+
 // ---- distances to candidates -----------------------------------------------------------------------------------------
 
 #define THREADS 128
@@ -238,45 +254,75 @@ template <typename T, int M> __device__ __forceinline__ void load_all_points(con
     __syncthreads();
 }
 
+#define GROUP 8 // points at a time, if there are many
+
+// Calls visit(j, s0, s1) for each of m points, in ascending order of j, with the reference distances of a thread's two rows. All threads
+// of the block must call this.
+template <typename T, typename Visit>
+__device__ __forceinline__ void visit_distances(const Rows<T>& rows, u64 row, const T* points, u32 m, double* shared, const Visit& visit) {
+#pragma unroll 1
+    for (u32 first = 0; first < m; first += GROUP) {
+        const T* group = points + (u64)first * rows.d;
+        const int here = m - first < GROUP ? m - first : GROUP;
+        double s[2][GROUP];
+        __syncthreads();
+        load_all_points<T, GROUP>(rows, group, here, shared);
+        distances<T, GROUP>(rows, row, group, here, shared, s);
+#pragma unroll
+        for (int j = 0; j < GROUP; j++)
+            if (j < here) visit(first + j, s[0][j], s[1][j]);
+    }
+}
+
 // A thread's two values of a column of doubles, which is as long as the stride. Ones if there is no column.
 __device__ __forceinline__ double2 two_or_one(const double* column, u64 row) {
     return column ? load_two(column + row) : make_double2(1.0, 1.0);
 }
 
-// ---- taking a centroid -----------------------------------------------------------------------------------------------
+// ---- taking centroids ------------------------------------------------------------------------------------------------
 
 template <typename T> struct Take {
     Rows<T> rows;
     double* nearest; // (stride)
-    const T* centroid; // (d)
+    const T* centroids; // (m, d)
     u128* totals; // (ranges)
     u64* total; // 128 bits, the low word first; must be 0 before
     DistanceScale scale;
     u64 range; // rows of a range: a multiple of the tile, and at most 2^24, so that a thread has at most 131,072 of them
     u32 ranges;
-    int first; // whether this is the first centroid. Then `nearest` holds nothing yet
+    int first; // whether these are the first centroids. Then `nearest` holds nothing yet
+    u32 m;
+    u32 unused;
 };
 
-template <typename T> __device__ __forceinline__ void seed_take(const Take<T>& a) {
-    __shared__ __align__(16) double point[POINT_VALUES];
+// MANY: there may be more than one centroid.
+template <typename T, bool MANY> __device__ __forceinline__ void seed_take(const Take<T>& a) {
+    __shared__ __align__(16) double points[POINT_VALUES];
     __shared__ u128 shared[THREADS / 32];
-    load_all_points<T, 1>(a.rows, a.centroid, 1, point);
+    if constexpr (!MANY) load_all_points<T, 1>(a.rows, a.centroids, 1, points);
     u128 mine = 0;
     for (u32 r = blockIdx.x; r < a.ranges; r += gridDim.x) {
         const u64 begin = r * a.range, end = begin + a.range < a.rows.n ? begin + a.range : a.rows.n;
         Pair sum = {0, 0};
         for (u64 tile = begin; tile < end; tile += TILE) {
             const u64 row = tile + 2 * threadIdx.x;
-            double s[2][1];
             double2 near = make_double2(infinity(), infinity()), w = make_double2(0.0, 0.0);
             if (row < end) {
                 if (!a.first) near = load_two(a.nearest + row);
                 w = two_or_one(a.rows.w, row);
             }
-            distances<T, 1>(a.rows, row, a.centroid, 1, point, s);
+            const auto lower = [&](u32, double s0, double s1) {
+                near.x = s0 < near.x ? s0 : near.x;
+                near.y = s1 < near.y ? s1 : near.y;
+            };
+            if constexpr (MANY) {
+                visit_distances<T>(a.rows, row, a.centroids, a.m, points, lower);
+            } else {
+                double s[2][1];
+                distances<T, 1>(a.rows, row, a.centroids, 1, points, s);
+                lower(0, s[0][0], s[1][0]);
+            }
             if (row < end) {
-                near.x = s[0][0] < near.x ? s[0][0] : near.x;
-                near.y = s[1][0] < near.y ? s[1][0] : near.y;
                 *reinterpret_cast<double2*>(a.nearest + row) = near;
                 const Pair p = quantise_distance(a.scale, w.x, near.x);
                 sum.hi += p.hi, sum.lo += p.lo;
@@ -357,6 +403,38 @@ template <typename T, int M> __device__ __forceinline__ void seed_gains(const Ga
     }
 }
 
+// ---- the masses of candidates ----------------------------------------------------------------------------------------
+
+template <typename T> struct Masses {
+    Rows<T> rows;
+    const T* candidates; // (m, d)
+    u64* masses; // (m): 128 bits each, the low word first. The kernel adds to them
+    double weight_to_integer;
+    u32 m;
+    u32 unused;
+};
+
+// Adds the weight of each row to the mass of its nearest candidate. The smaller candidate wins ties.
+template <typename T> __device__ __forceinline__ void seed_masses(const Masses<T>& a) {
+    __shared__ __align__(16) double points[POINT_VALUES];
+    for (u64 tile = (u64)blockIdx.x * TILE; tile < a.rows.n; tile += (u64)gridDim.x * TILE) {
+        const u64 row = tile + 2 * threadIdx.x;
+        double least[2] = {infinity(), infinity()};
+        u32 nearest[2] = {0, 0};
+        visit_distances<T>(a.rows, row, a.candidates, a.m, points, [&](u32 j, double s0, double s1) {
+            if (s0 < least[0]) least[0] = s0, nearest[0] = j;
+            if (s1 < least[1]) least[1] = s1, nearest[1] = j;
+        });
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            if (row + r < a.rows.n) {
+                const u64 weight = a.rows.w ? (u64)__dmul_rn(a.rows.w[row + r], a.weight_to_integer) : 1;
+                u64* mass = a.masses + 2 * (u64)nearest[r];
+                if (weight) add_wide(mass, mass + 1, weight);
+            }
+    }
+}
+
 // ---- entry points ----------------------------------------------------------------------------------------------------
 
 #define GAINS(T, SUFFIX, M)                                                                                                       \
@@ -370,8 +448,17 @@ template <typename T, int M> __device__ __forceinline__ void seed_gains(const Ga
     extern "C" __global__ void __launch_bounds__(256) seed_row_##SUFFIX(const __grid_constant__ Row<T> a) {                       \
         copy_row(a.rows, a.row, a.values);                                                                                        \
     }                                                                                                                             \
+    extern "C" __global__ void __launch_bounds__(256) seed_gather_##SUFFIX(const __grid_constant__ Gather<T> a) {                 \
+        seed_gather(a);                                                                                                           \
+    }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS, 8) seed_take_##SUFFIX(const __grid_constant__ Take<T> a) {              \
-        seed_take(a);                                                                                                             \
+        seed_take<T, false>(a);                                                                                                   \
+    }                                                                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS) seed_take_many_##SUFFIX(const __grid_constant__ Take<T> a) {            \
+        seed_take<T, true>(a);                                                                                                    \
+    }                                                                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS) seed_masses_##SUFFIX(const __grid_constant__ Masses<T> a) {             \
+        seed_masses(a);                                                                                                           \
     }                                                                                                                             \
     GAINS(T, SUFFIX, 2)                                                                                                           \
     GAINS(T, SUFFIX, 4)                                                                                                           \

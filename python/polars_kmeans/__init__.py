@@ -3,6 +3,7 @@
 from polars_kmeans._devices import devices
 from polars_kmeans._internal import __version__
 from polars_kmeans.errors import (
+    CancelledError,
     DeviceError,
     ForkedProcessError,
     InvalidColumnError,
@@ -20,6 +21,7 @@ from polars_kmeans.expressions import centroids, kmeans
 from polars_kmeans.model import KMeansModel
 
 __all__ = [
+    "CancelledError",
     "DeviceError",
     "ForkedProcessError",
     "InvalidColumnError",

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from polars.exceptions import ComputeError
 
 __all__ = [
+    "CancelledError",
     "DeviceError",
     "ForkedProcessError",
     "InvalidColumnError",
@@ -66,6 +67,10 @@ class NoMemoryError(KMeansError, MemoryError):
 
 class DeviceError(KMeansError, RuntimeError):
     """A GPU was demanded and cannot be used, or it failed: see :func:`polars_kmeans.devices`."""
+
+
+class CancelledError(KMeansError, RuntimeError):
+    """The caller stopped the fit between two iterations."""
 
 
 class ForkedProcessError(KMeansError, RuntimeError):

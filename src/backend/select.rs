@@ -219,8 +219,7 @@ pub fn place(request: Request, shape: Shape) -> Result<Choice> {
 pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choice> {
     let requested = request.device;
     let asked = format!("device=\"{requested}\" was asked for");
-    let cpu =
-        |reason| Ok(Choice { place: Place::Cpu, reason, chunking: None, strategy: Strategy::Default, room: u64::MAX });
+    let cpu = |reason| Ok(Choice { place: Place::Cpu, reason, chunking: None, strategy: Strategy::Default, room: u64::MAX });
     let not_available = |reason| KMeansError::DeviceNotAvailable { requested: requested.to_string(), reason };
     match requested {
         Device::Cpu => cpu(asked),
@@ -322,7 +321,12 @@ impl Plan {
             match memory::in_chunks(shape, request.strategy, gpu, room)? {
                 Ok(streamed) => {
                     let chunking = Some(streamed.0);
-                    return Ok(Ok(Self { chunking, strategy: streamed.1.strategy, microseconds: streamed.1.microseconds, ..here }));
+                    return Ok(Ok(Self {
+                        chunking,
+                        strategy: streamed.1.strategy,
+                        microseconds: streamed.1.microseconds,
+                        ..here
+                    }));
                 }
                 Err(needed) => format!("{} in chunks", bytes(needed)),
             }

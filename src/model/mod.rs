@@ -30,6 +30,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use self::tables::Tables;
 use crate::backend::select::Choice;
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
@@ -215,7 +216,9 @@ impl<T: Float> Model<T> {
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
+}
 
+impl<T: Engine> Model<T> {
     /// The model on a device. [`Placed`] gives the same predictions, with the same bits.
     pub fn on(&self, device: Device) -> Placed<'_, Self> {
         Placed::new(self, device)
@@ -256,7 +259,9 @@ impl<T: Float> Model<T> {
     pub fn score(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
         self.on(Device::Cpu).score(features, weights)
     }
+}
 
+impl<T: Float> Model<T> {
     /// The same model in float64. Float64 rows are compared with it.
     ///
     /// # Errors

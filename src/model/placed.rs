@@ -2,9 +2,9 @@
 
 use super::{Model, Prediction};
 use crate::backend::select::{self, Choice, Job, Place, Shape};
+use crate::engine::Engine;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
-use crate::float::Float;
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::Device;
 use crate::predict::Rows;
@@ -44,7 +44,7 @@ impl<'m, M> Placed<'m, M> {
     }
 }
 
-impl<T: Float> Placed<'_, Model<T>> {
+impl<T: Engine> Placed<'_, Model<T>> {
     /// The device that this many rows would run on, and why.
     ///
     /// # Errors

@@ -55,6 +55,13 @@ pub struct Prepared {
     pub weights: Option<WeightScale>,
 }
 
+impl Prepared {
+    /// The largest magnitude of the rows of positive weight.
+    pub fn extent(&self) -> f64 {
+        self.lows.iter().chain(&self.highs).fold(0.0, |m, v| m.max(v.abs()))
+    }
+}
+
 /// Surveys the parts, sets their selections, and fixes every scale of the fit.
 ///
 /// # Errors
@@ -64,7 +71,7 @@ pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<P
 }
 
 /// As [`prepare`], with passes over rows that may be anywhere.
-pub(crate) fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Prepared> {
+pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Prepared> {
     let parts = passes.parts();
     let d = parts[0].features.n_features();
     let total: u64 = parts.iter().map(|part| part.features.n_rows() as u64).sum();

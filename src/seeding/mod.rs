@@ -3,7 +3,7 @@
 pub mod plus_plus;
 mod random;
 
-use crate::backend::Session;
+use crate::backend::Draws;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -17,7 +17,7 @@ const CENTROIDS: &str = "the starting centroids";
 ///
 /// # Errors
 /// [`crate::KMeansError::TooFewDistinct`] when a method runs out of distinct rows.
-pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
     match &params.init {
         Init::Given(centroids) => memory::collected(centroids.iter().map(|&c| T::from_f64(c)), CENTROIDS),
         Init::Random => random::seed(session, params, restart),

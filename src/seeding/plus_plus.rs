@@ -11,7 +11,7 @@
 //! take the candidate with the least potential
 //! ```
 
-use crate::backend::Session;
+use crate::backend::Draws;
 use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
@@ -25,7 +25,7 @@ pub fn trials(k: usize) -> u32 {
 }
 
 /// The starting centroids of a restart; `base` is the scale of the first distances.
-pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, base: DistanceScale, restart: u32) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, base: DistanceScale, restart: u32) -> Result<Vec<T>> {
     let target = |total: u128, step: usize, trial: u32| {
         below(draw_u64(params.seed, Stream::PlusPlus, restart, step as u32, trial), total)
     };
@@ -38,22 +38,21 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, base: Dista
     }
     let d = centroids.len();
     memory::reserve(&mut centroids, d.saturating_mul(params.k - 1), super::CENTROIDS)?;
-    let total = session.take_seed(&centroids, base)?;
-    let mut potential = DistanceSum { total, scale: base }.precise(rows, |finer| session.take_seed(&centroids, finer))?;
+    let total = session.take_seeds(&centroids, base)?;
+    let mut potential = DistanceSum { total, scale: base }.precise(rows, |finer| session.take_seeds(&[], finer))?;
     for step in 1..params.k {
         if potential.total == 0 {
             return Err(KMeansError::TooFewDistinct { k: params.k, rows });
         }
         let targets: Vec<u128> = (0..trials).map(|trial| target(potential.total, step, trial)).collect();
         let (candidates, gains) = session.trials(&targets)?;
-        let last = &centroids[(step - 1) * d..];
         let mut best: Option<(DistanceSum, &[T])> = None;
         for (candidate, gain) in candidates.chunks_exact(d).zip(gains) {
             let left = DistanceSum { total: potential.total - gain, scale: potential.scale };
             // In the finer scale, a distance beyond the range is clamped to it, both before and after. So the difference is
             // exact.
             let left = left.precise(rows, |finer| {
-                let before = session.take_seed(last, finer)?;
+                let before = session.take_seeds(&[], finer)?;
                 Ok(before - session.gains(candidate)?[0])
             })?;
             if best.as_ref().is_none_or(|(least, _)| left.exact() < least.exact()) {
@@ -65,7 +64,7 @@ pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, base: Dista
         potential = left;
         // The last centroid needs no distances. It only matters that there was a candidate to take.
         if step + 1 < params.k {
-            potential.total = session.take_seed(chosen, left.scale)?;
+            potential.total = session.take_seeds(chosen, left.scale)?;
         }
     }
     Ok(centroids)

@@ -1,13 +1,13 @@
 //! `init="random"`: k different rows of positive weight, each equally likely (Forgy 1965).
 
-use crate::backend::Session;
+use crate::backend::Draws;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::params::Params;
 use crate::rng::{Stream, below, draw_u64};
 
-pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
     let n = session.positive_rows();
     let mut drawn: Vec<u64> = memory::with_room(params.k, super::CENTROIDS)?;
     let mut centroids = Vec::new();

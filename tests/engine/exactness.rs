@@ -2,7 +2,7 @@
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Column, Features, Float, History, Init, KMeans, KMeansError, Restarts, reference};
+use polars_kmeans::{Column, Engine, Features, History, Init, KMeans, KMeansError, Restarts, reference};
 
 use crate::data::{KINDS, Random, columns, hash, on_gpu, rows};
 use crate::oracle::{self, Failure, Start, Task};
@@ -17,7 +17,7 @@ fn size(random: &mut Random, low: usize, high: usize) -> usize {
 }
 
 /// Returns whether there were labels to check.
-fn check_labels<T: Float>(kind: &str, case: u64) -> bool {
+fn check_labels<T: Engine>(kind: &str, case: u64) -> bool {
     let random = &mut Random(case);
     let d = size(random, 1, if case.is_multiple_of(4) { 300 } else { 20 });
     let k = size(random, 1, 200);
@@ -26,14 +26,14 @@ fn check_labels<T: Float>(kind: &str, case: u64) -> bool {
 }
 
 /// Checks labels for more centroids than the product filter scores at a time.
-fn check_panels<T: Float>(kind: &str, case: u64) -> bool {
+fn check_panels<T: Engine>(kind: &str, case: u64) -> bool {
     let random = &mut Random(case);
     let k = [1_019, 1_020, 1_021, 1_300, 2_039, 2_041, 3_100][random.below(7)];
     let d = [9, 16, 20, 65][random.below(4)];
     check_labels_of::<T>(kind, case, [k + random.below(700), d, k], random)
 }
 
-fn check_labels_of<T: Float>(kind: &str, case: u64, [n, d, k]: [usize; 3], random: &mut Random) -> bool {
+fn check_labels_of<T: Engine>(kind: &str, case: u64, [n, d, k]: [usize; 3], random: &mut Random) -> bool {
     let x: Vec<T> = rows(kind, n, d, random);
     let chosen: Vec<f64> = (0..k)
         .flat_map(|_| {
@@ -95,7 +95,7 @@ fn labels_are_the_oracles_over_panels_of_centroids() {
 }
 
 /// Returns whether there was an answer to compare.
-fn check_fit<T: Float>(kind: &str, case: u64) -> bool {
+fn check_fit<T: Engine>(kind: &str, case: u64) -> bool {
     let random = &mut Random(case);
     let (n, d) = (size(random, 1, 150), size(random, 1, 10));
     let k = size(random, 1, 12);
@@ -134,7 +134,7 @@ fn check_fit<T: Float>(kind: &str, case: u64) -> bool {
 
 /// Compares a whole fit and its score with the oracle's, bit for bit. Also on the GPU, if there is one. Returns whether there
 /// was an answer to compare.
-pub fn check_task<T: Float>(task: &Task<T>, what: &str) -> bool {
+pub fn check_task<T: Engine>(task: &Task<T>, what: &str) -> bool {
     let estimator = KMeans::new(task.k)
         .init(match &task.start {
             Start::Given(centroids) => Init::Given(centroids.iter().flatten().map(|c| c.to_f64()).collect()),

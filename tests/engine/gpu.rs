@@ -1,7 +1,7 @@
 //! Compares the GPU with the CPU, over shapes that reach every kernel: the bits are the same.
 
 use polars_kmeans::{
-    Chunk, Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, Model, Place, Prediction, Restarts,
+    Chunk, Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, Model, Place, Prediction, Restarts,
     Strategy, Validity, reference,
 };
 
@@ -29,7 +29,7 @@ fn shape(round: u64, random: &mut Random) -> [usize; 3] {
 }
 
 /// Returns whether there was a fit to compare.
-fn check<T: Float>(round: u64) -> bool {
+fn check<T: Engine>(round: u64) -> bool {
     let random = &mut Random(7_000 + round);
     let [n, d, k] = shape(round, random);
     let kind = KINDS[random.below(KINDS.len())];
@@ -94,7 +94,7 @@ fn many_rows_change_at_once() {
 }
 
 /// A fit that is short enough for a checker of memory errors and races. It starts from some of the rows if `init` is `None`.
-fn short<T: Float>([n, d, k]: [usize; 3], weighted: bool, init: Option<Init>) {
+fn short<T: Engine>([n, d, k]: [usize; 3], weighted: bool, init: Option<Init>) {
     let random = &mut Random(n as u64 + d as u64);
     let x: Vec<T> = rows(KINDS[0], n, d, random);
     let weights: Vec<f64> = (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect();
@@ -152,7 +152,7 @@ fn model_shape(round: u64, random: &mut Random) -> [usize; 2] {
 }
 
 /// The model after one iteration from some of the rows. `None` if there are too few distinct rows.
-fn model_of<T: Float>(x: &[T], d: usize, k: usize, random: &mut Random) -> Option<Model<T>> {
+fn model_of<T: Engine>(x: &[T], d: usize, k: usize, random: &mut Random) -> Option<Model<T>> {
     let chosen = (0..k).flat_map(|_| {
         let i = random.below(x.len() / d);
         x[i * d..][..d].iter().map(|v| v.to_f64()).collect::<Vec<_>>()
@@ -187,7 +187,7 @@ fn assert_same<A: PartialEq + std::fmt::Debug>(ours: &[A], theirs: &[A], what: &
 
 /// Compares all answers of a model for these rows on CPU and GPU. Returns how many rows had an answer, and whether there was a
 /// score.
-fn compare<T: Float>(
+fn compare<T: Engine>(
     model: &Model<T>,
     features: &Features<'_, T>,
     weights: Option<&Column<'_, f64>>,
@@ -209,7 +209,7 @@ fn compare<T: Float>(
 }
 
 /// Returns whether there was a model, and whether it had a score.
-fn check_predictions<T: Float>(round: u64, device: Device) -> (bool, bool) {
+fn check_predictions<T: Engine>(round: u64, device: Device) -> (bool, bool) {
     const WORK: usize = 40_000_000;
     let random = &mut Random(9_000 + round);
     let [d, k] = model_shape(round, random);

@@ -4,16 +4,20 @@
 #[path = "../common/child.rs"]
 mod child;
 mod data;
+mod draws;
 mod exactness;
 mod far;
 #[cfg(unix)]
 mod forked;
 mod gpu;
+mod joined;
 #[cfg(feature = "cuda")]
 mod no_memory;
 mod oracle;
+mod progress;
 mod refusals;
 mod same_bits;
+mod sessions;
 mod strategies;
 mod streaming;
 mod traps;

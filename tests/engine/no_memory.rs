@@ -3,10 +3,10 @@
 use polars_kmeans::backend::cuda::memory;
 use polars_kmeans::backend::cuda::refusal;
 use polars_kmeans::backend::select::Shape;
-use polars_kmeans::{Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, Result};
+use polars_kmeans::{Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, Result};
 
 use crate::child::{STEP, in_child};
-use crate::data::{gpu_info, Random, columns, gpu, hash, rows};
+use crate::data::{Random, columns, gpu, gpu_info, hash, rows};
 
 /// Repeats the work and refuses one allocation on the GPU each time, of device memory or pinned memory. It refuses each of the
 /// first allocations, then fewer and fewer, since the steps of a seeding and the iterations repeat the same allocations.
@@ -32,7 +32,7 @@ fn refuse_each<R: PartialEq>(what: &str, expected: &R, work: impl Fn() -> Result
     }
 }
 
-fn fits<T: Float>(device: Device) {
+fn fits<T: Engine>(device: Device) {
     for [n, d, k] in [[6_000, 3, 5], [5_000, 24, 20]] {
         let x: Vec<T> = rows("blobs", n, d, &mut Random(n as u64));
         let by_columns = columns(&x, d);
@@ -59,7 +59,7 @@ fn fits<T: Float>(device: Device) {
     }
 }
 
-fn predictions<T: Float>(device: Device) {
+fn predictions<T: Engine>(device: Device) {
     let [n, d, k] = [3_000, 20, 40];
     let x: Vec<T> = rows("blobs", n, d, &mut Random(5));
     let features = Features::from_rows(&x, d).unwrap();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Chunk, Column, Features, Float, History, Init, KMeans, NullPolicy, Restarts, Validity};
+use polars_kmeans::{Chunk, Column, Engine, Features, History, Init, KMeans, NullPolicy, Restarts, Validity};
 
 use crate::data::{Random, columns, hash, on_gpu, rows};
 
@@ -46,7 +46,7 @@ struct Data<T> {
     weights: Option<Vec<f64>>,
 }
 
-fn generate<T: Float>(case: &Case) -> Data<T> {
+fn generate<T: Engine>(case: &Case) -> Data<T> {
     let random = &mut Random(case.name.len() as u64 + case.shape.0 as u64);
     let (n, d) = case.shape;
     let rows = rows(case.kind, n, d, random);
@@ -56,7 +56,7 @@ fn generate<T: Float>(case: &Case) -> Data<T> {
     }
 }
 
-fn fit<T: Float>(case: &Case, data: &Data<T>) -> u64 {
+fn fit<T: Engine>(case: &Case, data: &Data<T>) -> u64 {
     let weights = data.weights.as_ref().map(|w| Column::from_slice(w));
     hash(&case.estimator.fit_features(&Features::from_rows(&data.rows, case.shape.1).unwrap(), weights.as_ref()).unwrap())
 }
@@ -96,7 +96,7 @@ fn chunked<'a, T: Copy>(values: &'a [T], random: &mut Random) -> Column<'a, T> {
     Column::new(cuts.windows(2).map(|w| Chunk::new(&values[w[0]..w[1]], None).unwrap()))
 }
 
-fn every_way<T: Float>(case: &Case) {
+fn every_way<T: Engine>(case: &Case) {
     let data = generate::<T>(case);
     let d = case.shape.1;
     let expected = fit(case, &data);

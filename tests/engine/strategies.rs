@@ -1,7 +1,7 @@
 //! Every named strategy gives the reference's labels and the bits of the CPU. A shape that it does not support gives an error.
 
 use polars_kmeans::{
-    Column, Device, Features, Fitted, Float, History, Init, KMeans, KMeansError, Restarts, Strategy, reference,
+    Column, Device, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Restarts, Strategy, reference,
 };
 
 use crate::data::{Random, columns, gpu, hash, on_gpu, rounds, rows};
@@ -56,13 +56,13 @@ fn limited(strategy: Strategy, [_, d, k]: [usize; 3]) -> bool {
         || [Strategy::LutzMerge, Strategy::LutzFeatures].contains(&strategy) && k > 1_500
 }
 
-fn assert_exact<T: Float>(fit: &Fitted<T>, x: &[T], d: usize, what: &str) {
+fn assert_exact<T: Engine>(fit: &Fitted<T>, x: &[T], d: usize, what: &str) {
     for (i, (x, label)) in x.chunks_exact(d).zip(&fit.labels).enumerate() {
         assert_eq!(*label, reference::nearest(x, fit.model.centroids()).label, "{what}: row {i}");
     }
 }
 
-fn check<T: Float>(seed: u64, (kind, [n, d, k], weighted): Case) {
+fn check<T: Engine>(seed: u64, (kind, [n, d, k], weighted): Case) {
     let random = &mut Random(40_000 + seed);
     let x: Vec<T> = rows(kind, n, d, random);
     let weights: Option<Vec<f64>> =

@@ -6,12 +6,12 @@ use polars_kmeans::backend::cuda::memory;
 use polars_kmeans::backend::select::Shape;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
-    Chunk, Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
+    Chunk, Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
 };
 
 use crate::data::{KINDS, Random, columns, gpu, gpu_info, hash, on_gpu, rounds, rows, some_rows};
 
-fn shape<T: Float>(n: usize, d: usize, k: usize, weighted: bool) -> Shape {
+fn shape<T: Engine>(n: usize, d: usize, k: usize, weighted: bool) -> Shape {
     Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted }
 }
 
@@ -52,7 +52,7 @@ fn shape_of(round: u64, random: &mut Random) -> [usize; 3] {
 }
 
 /// Returns how many streamed fits were compared.
-fn check<T: Float>(round: u64) -> usize {
+fn check<T: Engine>(round: u64) -> usize {
     let random = &mut Random(11_000 + round);
     let [n, d, k] = shape_of(round, random);
     let kind = KINDS[random.below(KINDS.len())];

@@ -1,11 +1,11 @@
 //! Counterexamples that broke earlier drafts of the contract. Each is kept as a test.
 
-use polars_kmeans::{Column, Features, Fitted, Float, Init, KMeans, KMeansError, reference};
+use polars_kmeans::{Column, Engine, Features, Fitted, Init, KMeans, KMeansError, reference};
 
 use crate::data::{Random, hash, on_gpu};
 
 /// A fit from the given centroids. Its labels are checked against the reference distance, and its bits against the GPU's.
-fn checked<T: Float>(rows: &[T], d: usize, centroids: &[f64], iterations: u32) -> Fitted<T> {
+fn checked<T: Engine>(rows: &[T], d: usize, centroids: &[f64], iterations: u32) -> Fitted<T> {
     let estimator = KMeans::new(centroids.len() / d).init(Init::Given(centroids.to_vec())).max_iter(iterations).tol(0.0);
     let features = Features::from_rows(rows, d).unwrap();
     let fitted = estimator.fit_features(&features, None).unwrap();
@@ -22,7 +22,7 @@ fn checked<T: Float>(rows: &[T], d: usize, centroids: &[f64], iterations: u32) -
 
 /// The labels that a model with exactly these centroids gives. Each centroid is fitted to one copy of itself, so it does not
 /// change.
-fn predicted<T: Float>(rows: &[T], d: usize, centroids: &[T]) -> Vec<u32> {
+fn predicted<T: Engine>(rows: &[T], d: usize, centroids: &[T]) -> Vec<u32> {
     let k = centroids.len() / d;
     let given = centroids.iter().map(|c| c.to_f64()).collect();
     let features = Features::from_rows(centroids, d).unwrap();
@@ -209,7 +209,7 @@ fn a_centroid_that_overflows_when_centred() {
 
 /// Checks rows that lie within rounding of the bisector of two centroids, and others. Here a bound that is slightly too small
 /// gives wrong labels.
-fn bisectors<T: Float>(d: usize, spread: f64, random: &mut Random) {
+fn bisectors<T: Engine>(d: usize, spread: f64, random: &mut Random) {
     let k = 12;
     let centre: Vec<f64> = (0..d).map(|_| spread * random.normal()).collect();
     let centroids: Vec<T> =

@@ -10,9 +10,11 @@
 //! Results do not depend on which worker does a task: labels go to their own places, and everything else is an integer sum.
 
 mod assign;
+mod candidates;
 mod centroids;
 mod difference;
 mod distances;
+mod draws;
 mod product;
 mod seeds;
 mod simd;
@@ -26,8 +28,7 @@ pub use simd::{InstructionSet, Task, Vector};
 
 use self::distances::own_distances;
 use self::seeds::Seeds;
-use super::{Assigned, Far, Scales, Session};
-use crate::distances::DistanceScale;
+use super::{Assigned, Far, Iterate, Scales};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -305,90 +306,7 @@ fn contribution<'a, T: Float>(tile: &'a Tile<T>, r: usize, prepared: &Prepared) 
     (row, prepared.weights.map_or(1, |scale| scale.integer(weight)))
 }
 
-impl<T: Float> Session<T> for CpuSession<'_, T> {
-    fn rows(&self) -> u64 {
-        self.labels.len() as u64
-    }
-
-    fn positive_rows(&self) -> u64 {
-        self.tasks.iter().map(|task| task.positive as u64).sum()
-    }
-
-    fn row(&self, row: u64) -> Result<Vec<T>> {
-        Ok(self.load_row(row as usize)?.x)
-    }
-
-    fn start_draws(&mut self) -> Result<u128> {
-        let weights = self.prepared.weights;
-        let mut totals = memory::zeroed::<u128>(self.tasks.len(), "the list of tasks")?;
-        for (task, total) in self.tasks.iter().zip(&mut totals) {
-            match weights {
-                None => *total = task.kept as u128,
-                Some(scale) => self.visit_task(task.physical.clone(), |tile, _| {
-                    *total += tile.weights[..tile.rows].iter().map(|w| scale.integer(*w) as u128).sum::<u128>();
-                })?,
-            }
-        }
-        let seeds = Seeds::new(totals, self.labels.len())?;
-        Ok(self.seeds.insert(seeds).total())
-    }
-
-    fn positive_row(&self, mut rank: u64) -> Result<u64> {
-        for task in &self.tasks {
-            if rank >= task.positive as u64 {
-                rank -= task.positive as u64;
-                continue;
-            }
-            let mut found = None;
-            self.visit_task(task.physical.clone(), |tile, at| {
-                for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
-                    if rank == 0 && found.is_none() {
-                        found = Some(task.first + at + r);
-                    }
-                    rank = rank.wrapping_sub(1);
-                }
-            })?;
-            return Ok(found.unwrap_or(task.first) as u64);
-        }
-        unreachable!("the rank is below the number of rows of positive weight")
-    }
-
-    fn draw(&self, target: u128) -> Result<u64> {
-        let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
-        let (index, mut rest) = seeds.task_of(target);
-        let task = &self.tasks[index];
-        let mut found = None;
-        self.visit_task(task.physical.clone(), |tile, at| {
-            for r in 0..tile.rows {
-                let weight = seeds.weight(task.first + at + r, tile.weights[r], self.prepared);
-                if found.is_none() {
-                    match rest.checked_sub(weight) {
-                        Some(left) => rest = left,
-                        None => found = Some(task.first + at + r),
-                    }
-                }
-            }
-        })?;
-        Ok(found.unwrap_or(task.first) as u64)
-    }
-
-    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
-        let Some(seeds) = seeds else { unreachable!("draws were started") };
-        Ok(seeds.gains(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), candidates))
-    }
-
-    fn take_seed(&mut self, centroid: &[T], scale: DistanceScale) -> Result<u128> {
-        let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
-        let Some(seeds) = seeds else { unreachable!("draws were started") };
-        seeds.take(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), centroid, scale);
-        Ok(seeds.total())
-    }
-
-    fn end_draws(&mut self) {
-        self.seeds = None;
-    }
-
+impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     fn reset(&mut self) -> Result<()> {
         self.labels.fill(UNASSIGNED);
         self.partial.reset();
@@ -396,8 +314,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
     }
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
-        let extent = self.prepared.lows.iter().chain(&self.prepared.highs).fold(0.0f64, |m, v| m.max(v.abs()));
-        self.table = Some(CentroidTable::new(centroids, self.d, &self.prepared.centre, extent)?);
+        self.table = Some(CentroidTable::new(centroids, self.d, &self.prepared.centre, self.prepared.extent())?);
         if want_inertia {
             self.make_room_for_inertia()?;
         }

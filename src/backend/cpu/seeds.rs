@@ -46,6 +46,7 @@ impl Seeds {
     }
 
     /// The draw weight of a row of weight `w^`.
+    #[inline(always)]
     pub fn weight(&self, row: usize, weight: f64, prepared: &Prepared) -> u128 {
         match self.scale {
             Some(scale) => scale.quantise(weight, self.nearest[row]),
@@ -76,7 +77,7 @@ impl Seeds {
         })
     }
 
-    /// Takes a centroid. From now on, distances count in this scale.
+    /// Takes centroids (`(m, d)`, row-major). From now on, distances count in this scale.
     #[expect(clippy::too_many_arguments)]
     pub fn take<'t, T: Float>(
         &mut self,
@@ -85,7 +86,7 @@ impl Seeds {
         prepared: &Prepared,
         tasks: &[TaskRows],
         tiles: impl Iterator<Item = &'t mut Tile<T>>,
-        centroid: &[T],
+        centroids: &[T],
         scale: DistanceScale,
     ) {
         self.scale = Some(scale);
@@ -98,7 +99,7 @@ impl Seeds {
         });
         let mut tiles: Vec<_> = tiles.collect();
         for_each_task(&mut tiles, work, |tile, (task, total, nearest)| {
-            let sum = set.run(Take { part, prepared, tile, task, nearest, scale, centroid });
+            let sum = set.run(Take { part, prepared, tile, task, nearest, scale, centroids });
             **total.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = sum;
         });
     }
@@ -152,7 +153,7 @@ struct Take<'p, 'a, T> {
     task: &'p TaskRows,
     nearest: &'p mut [f64],
     scale: DistanceScale,
-    centroid: &'p [T],
+    centroids: &'p [T],
 }
 
 impl<T: Float> Task for Take<'_, '_, T> {
@@ -160,15 +161,21 @@ impl<T: Float> Task for Take<'_, '_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(self) -> u128 {
+        let d = self.part.features.n_features();
         let mut s = [0.0; MAX_TILE_ROWS];
         let (mut at, mut total) = (0, 0);
         for start in self.task.physical.clone().step_by(self.tile.stride) {
             self.tile.load(self.part, self.prepared.weights, rows_of_tile(self.tile, self.task, start));
             let tile = &*self.tile;
-            distances_to(tile, self.centroid, &mut s);
-            for (r, (s, near)) in s.iter().zip(&mut self.nearest[at..at + tile.rows]).enumerate() {
-                *near = if *s < *near { *s } else { *near };
-                total += self.scale.quantise(tile.weights[r], *near);
+            let nearest = &mut self.nearest[at..at + tile.rows];
+            for centroid in self.centroids.chunks_exact(d) {
+                distances_to(tile, centroid, &mut s);
+                for (s, near) in s.iter().zip(nearest.iter_mut()) {
+                    *near = if *s < *near { *s } else { *near };
+                }
+            }
+            for (near, weight) in nearest.iter().zip(&tile.weights) {
+                total += self.scale.quantise(*weight, *near);
             }
             at += tile.rows;
         }
@@ -178,6 +185,6 @@ impl<T: Float> Task for Take<'_, '_, T> {
 
 /// The rows of a task's tile that begins with row `start`.
 #[inline(always)]
-fn rows_of_tile<T>(tile: &Tile<T>, task: &TaskRows, start: usize) -> std::ops::Range<usize> {
+pub fn rows_of_tile<T>(tile: &Tile<T>, task: &TaskRows, start: usize) -> std::ops::Range<usize> {
     start..(start + tile.stride).min(task.physical.end)
 }

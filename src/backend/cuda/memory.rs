@@ -101,8 +101,7 @@ fn plan_of<T: Float + Plain>(
 
 /// The bytes of a fit. `rows`: those of the rows. `draws`: those that seeding needs.
 fn fit_bytes<T: Float + Plain>(fit: &FitShape, needs: &Needs, rows: u64, draws: u64) -> u64 {
-    let session =
-        sum([State::<T>::bytes(fit, needs), Update::<T>::bytes(fit, LONGEST_BATCH as usize), needs.bytes]);
+    let session = sum([State::<T>::bytes(fit, needs), Update::<T>::bytes(fit, LONGEST_BATCH as usize), needs.bytes]);
     let passes = draws.max(FarSearch::bytes(fit)).max(Inertia::bytes(fit.k));
     sum([rows, preparation_bytes(fit.chunk, fit.d).max(sum([session, passes]))])
 }

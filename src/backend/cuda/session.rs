@@ -11,6 +11,7 @@
 //! The host waits once for each batch. It takes over only if a cluster is empty, or if the step wants the host to update. If the
 //! rows stream through the device, the host sends the chunks and waits once for each iteration.
 
+mod draws;
 mod far;
 mod labels;
 
@@ -19,16 +20,15 @@ pub use self::labels::download;
 use super::arguments::{Record, STOP_EMPTY};
 use super::device::Plain;
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
-use super::passes::draws::{self, Draws, SeedLabels};
+use super::passes::draws::{DeviceDraws, positive_rows};
 use super::reduce::{Alone, Reduce};
 use super::rows::chunks::Chunks;
 use super::shape::FitShape;
-use super::state::{Labels, State};
+use super::state::State;
 use super::step::choice::choose;
 use super::step::{Fit, Step};
 use super::update::Update;
-use crate::backend::{Assigned, Far, Iteration, Progress, Scales, Session, Stop};
-use crate::distances::DistanceScale;
+use crate::backend::{Advanced, Assigned, Far, Iterate, Iteration, Scales, Stop};
 use crate::error::Result;
 use crate::fixed::Limbs;
 use crate::float::Float;
@@ -36,6 +36,7 @@ use crate::memory;
 use crate::params::{Init, Params};
 use crate::partial::Partial;
 use crate::prepare::Prepared;
+use crate::progress::Watch;
 use crate::strategy::Strategy;
 use crate::tile::Part;
 
@@ -46,13 +47,15 @@ pub const LONGEST_BATCH: u32 = 32;
 /// The rows of one fit on one GPU, and the state of the fit.
 pub struct CudaSession<'a, T> {
     rows: Chunks<'a, T>,
+    /// Number of these rows that have a positive weight.
+    positive: u64,
     prepared: &'a Prepared,
     state: State<T>,
     step: Box<dyn Step<T> + 'a>,
     reduce: Box<dyn Reduce<T>>,
     update: Update<T>,
     inertia: InertiaPass,
-    seeds: Option<Draws<T>>,
+    draws: Option<DeviceDraws<T>>,
     /// The copy of the sums on the host, if it is up to date.
     partial: Option<Partial>,
 }
@@ -75,7 +78,9 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let state = State::new(&queue, &shape, &needs, prepared, largest_offset(prepared, params), update.control())?;
         let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, prepared })?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k)?;
-        Ok(Self { rows, prepared, state, step, reduce: Box::new(Alone), update, inertia, seeds: None, partial: None })
+        let positive = positive_rows(&rows)?;
+        let reduce = Box::new(Alone);
+        Ok(Self { rows, positive, prepared, state, step, reduce, update, inertia, draws: None, partial: None })
     }
 
     /// Sets the centroids, and computes everything that the next step reads.
@@ -135,52 +140,7 @@ fn largest_offset(prepared: &Prepared, params: &Params) -> f64 {
     starting.iter().enumerate().fold(largest, |m, (i, &x)| m.max(offset(i % d, x)))
 }
 
-impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
-    fn rows(&self) -> u64 {
-        self.rows.n() as u64
-    }
-
-    fn positive_rows(&self) -> u64 {
-        self.prepared.n_positive
-    }
-
-    fn row(&self, row: u64) -> Result<Vec<T>> {
-        draws::row(&self.rows, row)
-    }
-
-    fn start_draws(&mut self) -> Result<u128> {
-        let seeds = Draws::start(&self.rows, self.prepared, self.state.shape.k)?;
-        Ok(self.seeds.insert(seeds).total())
-    }
-
-    fn positive_row(&self, rank: u64) -> Result<u64> {
-        draws::positive_row(&self.rows, rank)
-    }
-
-    fn draw(&self, target: u128) -> Result<u64> {
-        let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
-        seeds.draw(&self.rows, &seed_labels(&self.state.labels), target)
-    }
-
-    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.gains(&self.rows, &seed_labels(&self.state.labels), candidates)
-    }
-
-    fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
-        let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.trials(&self.rows, &seed_labels(&self.state.labels), targets)
-    }
-
-    fn take_seed(&mut self, centroid: &[T], scale: DistanceScale) -> Result<u128> {
-        let Some(seeds) = &mut self.seeds else { unreachable!("draws were started") };
-        seeds.take(&self.rows, &seed_labels(&self.state.labels), centroid, scale)
-    }
-
-    fn end_draws(&mut self) {
-        self.seeds = None;
-    }
-
+impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
     fn reset(&mut self) -> Result<()> {
         self.forget();
         self.state.clear()
@@ -201,16 +161,16 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
         Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()? })
     }
 
-    fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32) -> Result<Progress> {
+    fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
         if self.step.host_means() {
-            return Ok(Progress { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) });
+            return Ok(Advanced { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) });
         }
         self.start(centroids)?;
-        let mut progress = Progress::default();
+        let mut advanced = Advanced::default();
         let resident = matches!(self.rows, Chunks::Resident(_));
         let mut batch = if resident { FIRST_BATCH } else { 1 };
         loop {
-            let first = progress.done.len() as u32;
+            let first = advanced.done.len() as u32;
             let size = batch.min(limit - first);
             for _ in 0..size {
                 self.launch_step(None)?;
@@ -220,17 +180,18 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
             let done = control.iteration - first;
             let mut records = memory::filled(done as usize, Record::ZERO, "the history")?;
             self.update.read_records(&mut records)?;
-            memory::reserve(&mut progress.done, records.len(), "the history")?;
-            progress.done.extend(records.iter().map(|record| Iteration {
+            memory::reserve(&mut advanced.done, records.len(), "the history")?;
+            advanced.done.extend(records.iter().map(|record| Iteration {
                 changed: record.changed,
                 shift: record.shift,
                 moved: record.moved != 0,
                 seconds: record.nanoseconds as f64 * 1e-9,
             }));
+            records.iter().try_for_each(|record| watch.show(record.changed, record.shift))?;
             // Steps that were queued after the stop did nothing. Go back to the labels of the last one that ran.
             let steps = done + u32::from(control.stop == STOP_EMPTY);
             self.state.labels.go_back(size - steps);
-            if control.stop != 0 || progress.done.len() as u32 == limit {
+            if control.stop != 0 || advanced.done.len() as u32 == limit {
                 if control.stop == STOP_EMPTY {
                     // The clusters that are not empty have already moved. Go back to the centroids that the rows were assigned
                     // to.
@@ -238,9 +199,9 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
                 }
                 self.state.centroids.now.read(0, centroids)?;
                 if control.stop == STOP_EMPTY {
-                    progress.assigned = Some(Assigned { changed: control.changed, inertia: None });
+                    advanced.assigned = Some(Assigned { changed: control.changed, inertia: None });
                 }
-                return Ok(progress);
+                return Ok(advanced);
             }
             batch = if resident { (batch * 2).min(LONGEST_BATCH) } else { 1 };
         }
@@ -298,8 +259,4 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
         self.labels()
     }
-}
-
-fn seed_labels(labels: &Labels) -> SeedLabels<'_> {
-    SeedLabels { labels: labels.scratch(), bytes: labels.bytes }
 }

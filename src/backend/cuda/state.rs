@@ -1,8 +1,6 @@
 //! The state of a fit on the device: labels, sums, centroids, and what steps and updates read besides them.
 
-use super::arguments::{
-    AssignArgument, Control, Factors, LabelsArgument, SumsArgument, has_one_limb,
-};
+use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, SumsArgument, has_one_limb};
 use super::device::{Buffer, Plain, Queue, buffers, bytes_of, product};
 use super::rows::chunks::Chunk;
 use super::shape::FitShape;

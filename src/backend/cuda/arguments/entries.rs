@@ -41,6 +41,17 @@ entries! {
     round_weights(RoundWeightsArgument) = untyped "prepare" "round_weights";
     count_small(CountSmallArgument) = new "prepare" "count_small";
     variance(VarianceArgument) = new "prepare" "variance";
+    seed_totals(TotalsArgument) = untyped "seed" "seed_totals";
+    seed_search(SearchArgument) = new "seed" "seed_search";
+    seed_row(RowArgument) = new "seed" "seed_row";
+    seed_take(TakeArgument) = new "seed" "seed_take";
+    seed_take_many(TakeArgument) = new "seed" "seed_take_many";
+    seed_gains(GainsArgument) = new "seed" "seed_gains";
+    seed_sample(BernoulliArgument) = untyped "seed" "seed_sample";
+    seed_gather(GatherArgument) = new "seed" "seed_gather";
+    seed_masses(MassesArgument) = new "seed" "seed_masses";
+    potentials(PotentialsArgument) = new "stream" "potentials";
+    stream_sample(StreamSampleArgument) = new "stream" "stream_sample";
     rows_to_columns(TransposeArgument) = new "layout" "rows_to_columns";
     nearest(NearestArgument) = new "predict" "nearest";
     distances(DistancesArgument) = new "predict" "distances";

@@ -8,12 +8,14 @@ mod entries;
 #[cfg(feature = "papers")]
 mod papers;
 mod passes;
+mod seeding;
 mod step;
 
 pub use self::entries::*;
 #[cfg(feature = "papers")]
 pub use self::papers::*;
 pub use self::passes::*;
+pub use self::seeding::*;
 pub use self::step::*;
 use super::device::{Buffer, Plain};
 use crate::distances::DistanceScale;

@@ -41,6 +41,12 @@ impl<A: Argument> Entry<A> {
         Self { typed: false, ..Self::new(module, stem) }
     }
 
+    /// Loads a kernel that does not know the feature type.
+    pub fn load_untyped(&self, gpu: &Gpu) -> Result<Kernel<A>> {
+        assert!(!self.typed);
+        self.load::<f32>(gpu, "")
+    }
+
     /// Loads the kernel for feature type `T`. `variant` is the end of its name, such as `_d4`; most kernels have none.
     pub fn load<T: Float>(&self, gpu: &Gpu, variant: &str) -> Result<Kernel<A>> {
         let of_type = match (self.typed, T::IS_F32) {

@@ -141,10 +141,6 @@ impl Gpu {
         Ok(kernel)
     }
 
-    pub fn kernel(&self, module: &'static str, name: &str) -> Result<Function> {
-        self.function(module, name)
-    }
-
     /// What the choice of kernels depends on.
     pub fn size(&self) -> GpuSize {
         GpuSize { processors: self.processors as usize, shared: self.shared_per_block as usize }

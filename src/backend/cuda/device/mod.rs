@@ -20,6 +20,7 @@ pub(in crate::backend::cuda) use self::list::buffers;
 pub use self::list::{bytes_of, product, sum};
 pub use self::queue::Queue;
 use crate::error::KMeansError;
+use crate::float::Float;
 
 /// Plain data that kernels read and write. Any bit pattern of the right size is a valid value.
 ///
@@ -32,7 +33,9 @@ macro_rules! plain {
         unsafe impl Plain for $t {}
     )* };
 }
-plain!(u8, u16, u32, u64, i32, i64, f32, f64, u128, i128);
+plain!(u8, u16, u32, u64, i32, i64, u128, i128);
+// SAFETY: `Float` is sealed: the type is f32 or f64, and every bit pattern is a valid value.
+unsafe impl<T: Float> Plain for T {}
 
 /// The error for a CUDA call that failed. `what` says what the call was for.
 pub fn failed(what: &str) -> impl Fn(DriverError) -> KMeansError + '_ {

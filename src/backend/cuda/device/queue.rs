@@ -121,7 +121,7 @@ impl Queue {
     /// # Safety
     /// `A` has the same layout as the parameter of the kernel. Every address in it belongs to a live buffer of this queue. Each
     /// buffer is large enough for what the kernel reads and writes there.
-    pub unsafe fn launch<A: Copy>(&self, kernel: Function, blocks: u32, threads: u32, shared: u32, args: &A) -> Result<()> {
+    unsafe fn launch<A: Copy>(&self, kernel: Function, blocks: u32, threads: u32, shared: u32, args: &A) -> Result<()> {
         self.bind()?;
         let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
         let (grid, block) = ((blocks.max(1), 1, 1), (threads, 1, 1));
@@ -136,14 +136,7 @@ impl Queue {
     ///
     /// # Safety
     /// The same as for `launch`. Also, the kernel must begin with `wait_for_kernel_before` (`kernels/common/launch.cuh`).
-    pub unsafe fn launch_behind<A: Copy>(
-        &self,
-        kernel: Function,
-        blocks: u32,
-        threads: u32,
-        shared: u32,
-        args: &A,
-    ) -> Result<()> {
+    unsafe fn launch_behind<A: Copy>(&self, kernel: Function, blocks: u32, threads: u32, shared: u32, args: &A) -> Result<()> {
         if !kernel.waits {
             // SAFETY: the caller promises it.
             return unsafe { self.launch(kernel, blocks, threads, shared, args) };

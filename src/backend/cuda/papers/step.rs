@@ -59,7 +59,11 @@ impl<T: Float + Plain> Candidate<T> for System {
 enum Labelling<T> {
     Tiled(TiledLabels<T>),
     /// A kernel that goes through the centroids one by one. `settle`: for the rows in doubt, unless the kernel settles them.
-    Rows { kernel: RowKernel, launch: Launch<SystemAssignArgument<T>>, settle: Option<Settle> },
+    Rows {
+        kernel: RowKernel,
+        launch: Launch<SystemAssignArgument<T>>,
+        settle: Option<Settle>,
+    },
 }
 
 impl<T: Float + Plain> Labelling<T> {

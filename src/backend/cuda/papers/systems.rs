@@ -20,8 +20,8 @@
 //! like Zechner.
 
 use super::sizes::{FIT_BYTES, Features, MOST_SCRATCH, Sizes, block_sums, cells, entries, features, fused, table};
-use crate::backend::cuda::step::{Refusal, Supported};
 use crate::backend::cuda::step::filter::{FilterSpec, Layout};
+use crate::backend::cuda::step::{Refusal, Supported};
 use crate::certify::Chains;
 use crate::strategy::Strategy;
 

@@ -3,19 +3,21 @@
 use std::ops::Range;
 
 use crate::backend::cuda::arguments::LabelsArgument;
-use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::device::{Buffer, Plain};
 use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
+use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
+use crate::backend::{Sample, Sampled};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::partial::UNASSIGNED;
 use crate::prepare::Prepared;
+use crate::tile::WeightScale;
 
 /// Draw weights of the rows.
-pub enum Draws<T> {
+pub enum DeviceDraws<T> {
     Resident(DeviceSeeds<T>),
     Streamed(StreamedSeeds<T>),
 }
@@ -28,6 +30,11 @@ pub struct SeedLabels<'s> {
 }
 
 impl SeedLabels<'_> {
+    /// How many numbers seeding can write there. All ones is none of them.
+    pub fn numbers(&self) -> usize {
+        (1 << (8 * self.bytes)) - 1
+    }
+
     /// The labels of a chunk as a kernel parameter. `first`: the first row of the chunk.
     pub fn from(&self, first: usize) -> LabelsArgument {
         LabelsArgument { at: self.labels.at_index(first * self.bytes), bytes: self.bytes as i32 }
@@ -56,14 +63,14 @@ pub fn widen(bytes: &[u8]) -> u32 {
 macro_rules! on_rows {
     ($draws:expr, $chunks:expr, |$seeds:ident, $rows:ident| $resident:expr, $streamed:expr) => {
         match ($draws, $chunks) {
-            (Draws::Resident($seeds), Chunks::Resident($rows)) => $resident,
-            (Draws::Streamed($seeds), Chunks::Streamed($rows)) => $streamed,
+            (DeviceDraws::Resident($seeds), Chunks::Resident($rows)) => $resident,
+            (DeviceDraws::Streamed($seeds), Chunks::Streamed($rows)) => $streamed,
             _ => unreachable!("draws are of these rows"),
         }
     };
 }
 
-impl<T: Float + Plain> Draws<T> {
+impl<T: Float + Plain> DeviceDraws<T> {
     /// Sets the draw weight of every row to its `w^`. Up to `k` centroids may be taken.
     pub fn start(chunks: &Chunks<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
         Ok(match chunks {
@@ -95,16 +102,20 @@ impl<T: Float + Plain> Draws<T> {
         on_rows!(self, chunks, |seeds, rows| seeds.trials(rows, targets), seeds.trials(rows, labels, targets))
     }
 
-    /// Takes a centroid, or takes the last one again with another scale. From now on distances are counted in this scale.
-    /// Returns the total.
+    /// Takes centroids (`(m, d)`, row-major). From now on distances are counted in this scale. Returns the total.
     pub fn take(
         &mut self,
         chunks: &Chunks<'_, T>,
         labels: &SeedLabels<'_>,
-        centroid: &[T],
+        centroids: &[T],
         scale: DistanceScale,
     ) -> Result<u128> {
-        on_rows!(self, chunks, |seeds, rows| seeds.take(rows, centroid, scale), seeds.take(rows, labels, centroid, scale))
+        on_rows!(self, chunks, |seeds, rows| seeds.take(rows, centroids, scale), seeds.take(rows, labels, centroids, scale))
+    }
+
+    /// The rows of a sample in which every row decides alone.
+    pub fn sample(&mut self, chunks: &Chunks<'_, T>, labels: &SeedLabels<'_>, sample: &Sample) -> Result<Sampled<T>> {
+        on_rows!(self, chunks, |seeds, rows| seeds.sample(rows, sample), seeds.sample(rows, labels, sample))
     }
 }
 
@@ -122,4 +133,22 @@ pub fn positive_row<T: Float + Plain>(chunks: &Chunks<'_, T>, rank: u64) -> Resu
         Chunks::Resident(rows) => seeds::positive_row(rows, rank),
         Chunks::Streamed(stream) => stream.positive_row(rank),
     }
+}
+
+/// The number of rows of positive weight.
+pub fn positive_rows<T: Float + Plain>(chunks: &Chunks<'_, T>) -> Result<u64> {
+    match chunks {
+        Chunks::Resident(rows) => seeds::positive_rows(rows),
+        Chunks::Streamed(stream) => Ok(stream.positive_rows()),
+    }
+}
+
+/// For each candidate (`(m, d)`, row-major), the total weight of the rows that are nearest to it.
+pub fn masses<T: Float + Plain>(chunks: &Chunks<'_, T>, weights: Option<WeightScale>, candidates: &[T]) -> Result<Vec<u128>> {
+    const WHAT: &str = "the masses of the candidates";
+    let queue = chunks.queue();
+    let masses = queue.zeros::<u128>(candidates.len() / chunks.d(), WHAT)?;
+    let candidates = queue.upload(candidates, WHAT)?;
+    chunks.visit(|chunk| seeds::add_masses(chunk.rows, weights, &candidates, &masses))?;
+    masses.to_vec()
 }

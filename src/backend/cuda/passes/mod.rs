@@ -3,4 +3,5 @@
 pub mod distances;
 pub mod draws;
 pub mod prepare;
+pub mod samples;
 pub mod seeds;

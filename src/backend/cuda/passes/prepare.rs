@@ -4,13 +4,13 @@
 //! and sends only these. If a value is not finite, the host selects the finite rows and sends the rows again. If an error names
 //! single values, the host always looks for them.
 
+use crate::backend::chunking::{Chunking, MOST_ROWS};
 use crate::backend::cuda::arguments::{
     self, ChunkExtent, CountSmallArgument, Factors, MomentsArgument, SurveyArgument, VarianceArgument, WeightFacts,
     WeightSurveyArgument,
 };
-use crate::backend::cuda::rows::chunks::{Chunk, Chunks};
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Launch, Plain, Queue, bytes_of, product, sum};
-use crate::backend::chunking::{Chunking, MOST_ROWS};
+use crate::backend::cuda::rows::chunks::{Chunk, Chunks};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;

@@ -1,16 +1,20 @@
 //! The state of seeding on the device: for each row the reference distance to the nearest centroid taken so far, and totals of
 //! the draw weights for ranges of rows (`kernels/passes/seed.cu`). Only totals, gains and drawn rows come to the host.
 
-use crate::backend::cuda::arguments::DistanceArgument;
-use crate::backend::cuda::device::{Buffer, Plain, Queue, bytes_of, product, sum};
-use crate::backend::cuda::shape::FitShape;
-use crate::backend::cuda::arguments::RowsArgument;
+use crate::backend::cuda::arguments::{
+    self, BernoulliArgument, DistanceArgument, DrawsArgument, GainsArgument, GatherArgument, MassesArgument, RowArgument,
+    SearchArgument, TakeArgument, TotalsArgument,
+};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::rows::DeviceRows;
-use crate::seeding::plus_plus::trials;
+use crate::backend::cuda::shape::FitShape;
+use crate::backend::{Sample, Sampled};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::seeding::plus_plus::trials;
 use crate::tile::WeightScale;
 
 /// The most ranges that a draw searches. One block searches all of them.
@@ -67,78 +71,6 @@ enum Draw {
     Distance = 2,
     /// 1 if the weight is positive.
     Positive = 3,
-}
-
-/// `Draws`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct DrawsArgument {
-    w: u64,
-    nearest: u64,
-    scale: DistanceArgument,
-    weight_to_integer: f64,
-    n: u64,
-    range: u64,
-    ranges: u32,
-    kind: i32,
-}
-
-/// `Totals`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TotalsArgument {
-    draws: DrawsArgument,
-    totals: u64,
-    total: u64,
-}
-
-/// `Search`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct SearchArgument {
-    rows: RowsArgument,
-    draws: DrawsArgument,
-    totals: u64,
-    targets: u64,
-    found: u64,
-    values: u64,
-}
-
-/// `Row`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RowArgument {
-    rows: RowsArgument,
-    values: u64,
-    row: u64,
-}
-
-/// `Take`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TakeArgument {
-    rows: RowsArgument,
-    nearest: u64,
-    centroid: u64,
-    totals: u64,
-    total: u64,
-    scale: DistanceArgument,
-    range: u64,
-    ranges: u32,
-    first: i32,
-}
-
-/// `Gains`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct GainsArgument {
-    rows: RowsArgument,
-    nearest: u64,
-    candidates: u64,
-    gains: u64,
-    scale: DistanceArgument,
-    m: i32,
-    unused: i32,
 }
 
 /// The names of the totals of ranges, and of the drawn rows, in errors.
@@ -224,9 +156,9 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let gains = queue.zeros(m, CANDIDATES)?;
         for first in (0..m).step_by(MOST_AT_ONCE) {
             let here = (m - first).min(MOST_AT_ONCE);
-            let suffix = if T::IS_F32 { "f32" } else { "f64" };
-            let kernel = queue.gpu.kernel("seed", &format!("seed_gains_{suffix}_{}", here.next_multiple_of(2)))?;
-            let blocks = gains_blocks(rows.n, queue.gpu.resident_blocks(kernel, THREADS, 0)?);
+            let kernel = arguments::seed_gains().load::<T>(&queue.gpu, &format!("_{}", here.next_multiple_of(2)))?;
+            let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), usize::MAX)?;
+            let launch = launch.with_blocks(gains_blocks(rows.n, launch.blocks) as usize);
             let argument = GainsArgument {
                 rows: rows.argument(),
                 nearest: self.nearest.at(),
@@ -236,39 +168,61 @@ impl<T: Float + Plain> DeviceSeeds<T> {
                 m: here as i32,
                 unused: 0,
             };
-            // SAFETY: the argument mirrors `Gains`. The kernel reads `here` candidates and adds to as many gains. `nearest` is
+            // SAFETY: the kernel reads `here` candidates and adds to as many gains. `nearest` is
             // as long as the stride. The kernel is compiled for at least `here` candidates.
-            unsafe { queue.launch(kernel, blocks, THREADS, 0, &argument)? };
+            unsafe { queue.run(&launch, &argument)? };
         }
         Ok(gains)
     }
 
-    /// Takes a centroid. The draw weights become integer distances, in this scale, to the nearest centroid taken so far.
-    /// Returns their total.
-    pub fn take(&mut self, rows: &DeviceRows<T>, centroid: &[T], scale: DistanceScale) -> Result<u128> {
-        assert_eq!(centroid.len(), rows.d);
+    /// Takes centroids (`(m, d)`, row-major). The draw weights become integer distances, in this scale, to the nearest centroid
+    /// taken so far. Returns their total.
+    pub fn take(&mut self, rows: &DeviceRows<T>, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+        assert!(centroids.len().is_multiple_of(rows.d) && (self.taken || !centroids.is_empty()));
         self.scale = (&scale).into();
-        let queue = &rows.queue;
-        let (centroid, total) = (queue.upload(centroid, "a centroid")?, queue.zeros::<u128>(1, TOTALS)?);
-        let kernel = queue.gpu.kernel("seed", if T::IS_F32 { "seed_take_f32" } else { "seed_take_f64" })?;
-        let blocks = self.ranges.count.min(queue.gpu.resident_blocks(kernel, THREADS, 0)? as usize) as u32;
+        let (queue, m) = (&rows.queue, centroids.len() / rows.d);
+        if m == 0 {
+            self.total = totals(queue, self.draws(rows), &self.totals)?;
+            return Ok(self.total);
+        }
+        let (centroids, total) = (queue.upload(centroids, "the centroids taken")?, queue.zeros::<u128>(1, TOTALS)?);
+        let entry = if m > 1 { arguments::seed_take_many() } else { arguments::seed_take() };
+        let kernel = entry.load::<T>(&queue.gpu, "")?;
+        let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), self.ranges.count)?;
         let argument = TakeArgument {
             rows: rows.argument(),
             nearest: self.nearest.at(),
-            centroid: centroid.at(),
+            centroids: centroids.at(),
             totals: self.totals.at(),
             total: total.at(),
             scale: self.scale,
             range: self.ranges.rows as u64,
             ranges: self.ranges.count as u32,
             first: i32::from(!self.taken),
+            m: m as u32,
+            unused: 0,
         };
-        // SAFETY: the argument mirrors `Take`. The kernel reads one centroid. `nearest` is as long as the stride. Each range
-        // has a total.
-        unsafe { queue.launch(kernel, blocks, THREADS, 0, &argument)? };
+        // SAFETY: the kernel reads m centroids. `nearest` is as long as the stride. Each range has a
+        // total.
+        unsafe { queue.run(&launch, &argument)? };
         self.taken = true;
         self.total = total.to_vec()?[0];
         Ok(self.total)
+    }
+
+    /// The rows of a sample in which every row decides alone.
+    pub fn sample(&self, rows: &DeviceRows<T>, sample: &Sample) -> Result<Sampled<T>> {
+        assert!(self.taken, "a sample is by the distances to centroids taken before");
+        let (queue, draws) = (&rows.queue, self.draws(rows));
+        let kernel = arguments::seed_sample().load_untyped(&queue.gpu)?;
+        let launch = Launch::resident(&queue.gpu, kernel, Block::of(256), rows.n.div_ceil(256))?;
+        let found = found_rows(queue, sample, rows.n, |found| {
+            let argument = BernoulliArgument { draws, sample: sample.into(), found };
+            // SAFETY: the kernel reads n distances and weights. It writes no more row numbers
+            // than there is room for.
+            unsafe { queue.run(&launch, &argument) }
+        })?;
+        Ok(Sampled { values: gather(rows, &found)?, rows: found })
     }
 }
 
@@ -286,10 +240,56 @@ pub fn row<T: Float + Plain>(rows: &DeviceRows<T>, row: u64) -> Result<Vec<T>> {
     assert!(row < rows.n as u64, "row {row} of {}", rows.n);
     let values = rows.queue.alloc(rows.d, "a row")?;
     let argument = RowArgument { rows: rows.argument(), values: values.at(), row };
-    let kernel = rows.queue.gpu.kernel("seed", if T::IS_F32 { "seed_row_f32" } else { "seed_row_f64" })?;
-    // SAFETY: the argument mirrors `Row`. The kernel writes d values. The row exists (asserted).
-    unsafe { rows.queue.launch(kernel, 1, 256, 0, &argument)? };
+    let kernel = arguments::seed_row().load::<T>(&rows.queue.gpu, "")?;
+    // SAFETY: the kernel writes d values. The row exists (asserted).
+    unsafe { rows.queue.run(&Launch::exactly(kernel, Block::of(256), 1), &argument)? };
     values.to_vec()
+}
+
+/// The values of these rows: `(m, d)`.
+fn gather<T: Float + Plain>(rows: &DeviceRows<T>, wanted: &[u64]) -> Result<Vec<T>> {
+    assert!(wanted.iter().all(|&row| row < rows.n as u64));
+    let (queue, count) = (&rows.queue, wanted.len());
+    let (wanted, values) = (queue.upload(wanted, CANDIDATES)?, queue.alloc(count * rows.d, CANDIDATES)?);
+    let argument = GatherArgument { rows: rows.argument(), wanted: wanted.at(), values: values.at(), count: count as u64 };
+    let kernel = arguments::seed_gather().load::<T>(&queue.gpu, "")?;
+    let launch = Launch::resident(&queue.gpu, kernel, Block::of(256), count)?;
+    // SAFETY: the kernel writes d values for each of `count` rows. The rows exist (asserted).
+    unsafe { queue.run(&launch, &argument)? };
+    values.to_vec()
+}
+
+/// The number of rows of positive weight.
+pub fn positive_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<u64> {
+    if rows.weights.is_none() {
+        return Ok(rows.n as u64);
+    }
+    let ranges = Ranges::new(rows.n);
+    totals(&rows.queue, draws(rows, ranges, Draw::Positive), &rows.queue.alloc(ranges.count, TOTALS)?).map(|total| total as u64)
+}
+
+/// Adds the weight of each row to the mass of its nearest candidate. `candidates`: `(m, d)`, row-major.
+pub fn add_masses<T: Float + Plain>(
+    rows: &DeviceRows<T>,
+    weights: Option<WeightScale>,
+    candidates: &Buffer<T>,
+    masses: &Buffer<u128>,
+) -> Result<()> {
+    assert_eq!(candidates.len(), masses.len() * rows.d);
+    let queue = &rows.queue;
+    let kernel = arguments::seed_masses().load::<T>(&queue.gpu, "")?;
+    let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), rows.n.div_ceil(TILE))?;
+    let argument = MassesArgument {
+        rows: rows.argument(),
+        candidates: candidates.at(),
+        masses: masses.at(),
+        weight_to_integer: weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent)),
+        m: masses.len() as u32,
+        unused: 0,
+    };
+    // SAFETY: the kernel reads m candidates and adds to m masses. It reads only rows below the
+    // stride.
+    unsafe { queue.run(&launch, &argument) }
 }
 
 /// The `rank`th row of positive weight.
@@ -321,9 +321,9 @@ fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>) -> Result<
     assert!(totals.len() >= draws.ranges as usize);
     let total = queue.zeros::<u128>(1, TOTALS)?;
     let argument = TotalsArgument { draws, totals: totals.at(), total: total.at() };
-    let kernel = queue.gpu.kernel("seed", "seed_totals")?;
-    // SAFETY: the argument mirrors `Totals`. The kernel writes one total for each range, and there is room for them (asserted).
-    unsafe { queue.launch(kernel, draws.ranges, 256, 0, &argument)? };
+    let kernel = arguments::seed_totals().load_untyped(&queue.gpu)?;
+    // SAFETY: the kernel writes one total for each range, and there is room for them (asserted).
+    unsafe { queue.run(&Launch::exactly(kernel, Block::of(256), draws.ranges), &argument)? };
     Ok(total.to_vec()?[0])
 }
 
@@ -334,9 +334,9 @@ pub fn weight_totals<T: Float + Plain>(rows: &DeviceRows<T>, scale: WeightScale,
     let weight_to_integer = power_of_two(53 - scale.exponent);
     let draws = DrawsArgument { weight_to_integer, ..draws(rows, ranges, Draw::Weight) };
     let total = rows.queue.zeros::<u128>(1, TOTALS)?;
-    let kernel = rows.queue.gpu.kernel("seed", "seed_totals")?;
-    // SAFETY: the argument mirrors `Totals`. The kernel writes one total for each range. The caller promises room for them.
-    unsafe { rows.queue.launch(kernel, draws.ranges, 256, 0, &TotalsArgument { draws, totals, total: total.at() }) }
+    let launch = Launch::exactly(arguments::seed_totals().load_untyped(&rows.queue.gpu)?, Block::of(256), draws.ranges);
+    // SAFETY: the kernel writes one total for each range. The caller promises room for them.
+    unsafe { rows.queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() }) }
 }
 
 /// The drawn rows, on the device.
@@ -364,10 +364,10 @@ fn search<T: Float + Plain>(
         found: found.rows.at(),
         values: found.values.at(),
     };
-    let kernel = queue.gpu.kernel("seed", if T::IS_F32 { "seed_search_f32" } else { "seed_search_f64" })?;
-    // SAFETY: the argument mirrors `Search`. Each block reads one target, and writes one row number and the d values of this
+    let kernel = arguments::seed_search().load::<T>(&queue.gpu, "")?;
+    // SAFETY: each block reads one target, and writes one row number and the d values of this
     // row. Targets are below the total, so the rows exist.
-    unsafe { queue.launch(kernel, m as u32, SEARCHERS, 0, &argument)? };
+    unsafe { queue.run(&Launch::exactly(kernel, Block::of(SEARCHERS), m as u32), &argument)? };
     Ok(found)
 }
 
@@ -390,11 +390,5 @@ mod tests {
             assert_eq!(gains_blocks(n, resident), blocks);
             assert!(n.div_ceil(TILE).div_ceil(blocks as usize) <= MAX_TILES);
         }
-    }
-
-    #[test]
-    fn arguments_have_the_sizes_of_the_kernels() {
-        assert_eq!((size_of::<DrawsArgument>(), size_of::<TotalsArgument>(), size_of::<SearchArgument>()), (80, 96, 144));
-        assert_eq!((size_of::<RowArgument>(), size_of::<TakeArgument>(), size_of::<GainsArgument>()), (48, 112, 96));
     }
 }

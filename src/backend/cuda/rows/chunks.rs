@@ -1,9 +1,9 @@
 //! The rows of a fit as its passes see them: chunk by chunk. Either all rows are on the device, or they stream through it.
 
+use crate::backend::chunking::Chunking;
 use crate::backend::cuda::device::{Argument, Launch, Plain, Queue};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::stream::Stream;
-use crate::backend::chunking::Chunking;
 use crate::backend::cuda::shape::ROW_ALIGNMENT;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;

@@ -28,11 +28,11 @@ use cudarc::driver::CudaEvent;
 
 use self::order::{VISITS, held_after, visits};
 use self::sweep::Sweep;
-use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::chunking::{Chunking, piece_bytes};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::rows::upload::{Carrier, Source, Staging, UploadPlan};
-use crate::backend::chunking::{Chunking, piece_bytes};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -212,6 +212,11 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
             }
         }
         Ok((values, weights))
+    }
+
+    /// The number of rows of positive weight.
+    pub fn positive_rows(&self) -> u64 {
+        if self.weighted { self.positive.iter().map(|(_, positive)| positive).sum() } else { self.n as u64 }
     }
 
     /// The `rank`th row of positive weight.

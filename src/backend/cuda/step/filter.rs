@@ -170,7 +170,8 @@ impl Teams {
     /// Each feature has a thread. If one block is enough for all clusters, there is one block. Otherwise blocks are small, so
     /// that no two share an SM. But if that gave too many blocks, blocks are larger.
     pub fn new(d: usize, k: usize) -> Self {
-        let team = u32::try_from(d.min(LARGEST_TEAM as usize).next_power_of_two()).unwrap_or(LARGEST_TEAM).clamp(32, LARGEST_TEAM);
+        let team =
+            u32::try_from(d.min(LARGEST_TEAM as usize).next_power_of_two()).unwrap_or(LARGEST_TEAM).clamp(32, LARGEST_TEAM);
         let all = k.saturating_mul(team as usize);
         let threads = if all <= MOST_THREADS as usize {
             (all as u32).max(64)

@@ -4,13 +4,13 @@
 
 use super::Stream;
 use crate::backend::chunking::range_rows;
-use crate::backend::cuda::arguments::{DistanceArgument, LabelsArgument};
-use crate::backend::cuda::device::{Buffer, Plain, bytes_of, product, sum};
+use crate::backend::cuda::arguments::{self, PotentialsArgument, SeedsArgument, StreamSampleArgument};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, bytes_of, product, sum};
 use crate::backend::cuda::passes::draws::SeedLabels;
-use crate::backend::cuda::arguments::RowsArgument;
-use crate::backend::cuda::shape::FitShape;
-use crate::seeding::plus_plus::trials;
+use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::passes::seeds::weight_totals;
+use crate::backend::cuda::shape::FitShape;
+use crate::backend::{Sample, Sampled};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
@@ -18,6 +18,7 @@ use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
 use crate::prepare::Prepared;
 use crate::reference;
+use crate::seeding::plus_plus::trials;
 use crate::tile::WeightScale;
 
 /// Threads of a block of `potentials`, the numbers of candidates that it is compiled for, and the largest of them.
@@ -36,7 +37,7 @@ pub struct StreamedSeeds<T> {
     /// The centroids taken so far, row-major: on the host (`taken`) and on the device (`seeds`).
     taken: Vec<T>,
     seeds: Buffer<T>,
-    /// How many of these the labels take into account: all, or all but the last.
+    /// How many of these the labels take into account: the first ones.
     known: usize,
     /// The total draw weight of each range. Empty while all rows weigh the same.
     totals: Vec<u128>,
@@ -77,26 +78,6 @@ impl Ranges {
     }
 }
 
-/// `Potentials` of `kernels/passes/stream.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PotentialsArgument {
-    rows: RowsArgument,
-    labels: LabelsArgument,
-    seeds: u64,
-    points: u64,
-    totals: u64,
-    stride: u64,
-    scale: DistanceArgument,
-    range: u64,
-    ranges: u32,
-    split: u32,
-    known: u32,
-    take: u32,
-    m: u32,
-    base: u32,
-}
-
 /// The names of the seeds, and of the totals of ranges, in errors.
 const SEEDS: &str = "the seeds";
 const TOTALS: &str = "the totals of the draws";
@@ -107,8 +88,10 @@ struct Drawn<T> {
     target: u128,
     values: Vec<T>,
     weights: Vec<f64>,
-    /// For each row, the number of its nearest seed.
+    /// For each row, the number of its nearest seed. Empty as long as the labels take no seed into account.
     labels: Vec<u32>,
+    /// How many numbers there are. Seeds whose indices differ by a multiple of it share a number.
+    numbers: usize,
 }
 
 impl<T: Float + Plain> StreamedSeeds<T> {
@@ -122,7 +105,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         sum([bytes_of::<T>(product([k, d])), totals, points])
     }
 
-    /// Sets the draw weight of every row to its `w^`. Up to `k` centroids may be taken.
+    /// Sets the draw weight of every row to its `w^`. There is room for `k` centroids, and it grows if more are taken.
     pub fn start(stream: &Stream<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
         let (n, d, queue) = (stream.n(), stream.d(), stream.queue());
         let ranges = Ranges::new(n, stream.chunk_rows());
@@ -174,42 +157,76 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         Ok((candidates, gains))
     }
 
-    /// Takes a centroid. The draw weights become integer distances, in this scale, to the nearest centroid taken so far.
-    /// Returns their total. The centroid that was taken last may be taken again.
+    /// Takes centroids (`(m, d)`, row-major). The draw weights become integer distances, in this scale, to the nearest centroid
+    /// taken so far. Returns their total.
     ///
-    /// If the centroid is one of the candidates of the last trials, and their scale is the same, this needs no pass. The next
-    /// pass will take the centroid.
+    /// If there is one centroid, it is one of the candidates of the last trials, and their scale is the same, this needs no
+    /// pass. The next pass will take the centroid.
     pub fn take(
         &mut self,
         stream: &Stream<'_, T>,
         labels: &SeedLabels<'_>,
-        centroid: &[T],
+        centroids: &[T],
         scale: DistanceScale,
     ) -> Result<u128> {
-        assert_eq!(centroid.len(), self.d);
-        let bits = |x: &T| x.to_f64().to_bits();
-        let same = |other: &[T]| other.iter().map(bits).eq(centroid.iter().map(bits));
-        let trial = self.trial.take().filter(|_| self.scale == scale);
+        assert!(centroids.len().is_multiple_of(self.d));
+        let trial = self.trial.take().filter(|_| self.scale == scale && centroids.len() == self.d);
         self.scale = scale;
-        if self.taken.chunks_exact(self.d).next_back().is_some_and(same) {
-            self.totals = self.pass(stream, labels, &[])?.swap_remove(0);
-            return Ok(self.total());
-        }
         let tried = trial.and_then(|(candidates, mut totals)| {
-            let tried = candidates.chunks_exact(self.d).position(same)?;
-            Some(totals.swap_remove(tried))
+            let bits = |x: &T| x.to_f64().to_bits();
+            let same = |candidate: &[T]| candidate.iter().map(bits).eq(centroids.iter().map(bits));
+            Some(totals.swap_remove(candidates.chunks_exact(self.d).position(same)?))
         });
-        if self.known * self.d < self.taken.len() {
-            self.pass(stream, labels, &[])?;
-        }
         let place = self.taken.len();
-        self.seeds.write(place, centroid)?;
-        memory::extend(&mut self.taken, centroid, SEEDS)?;
+        memory::extend(&mut self.taken, centroids, SEEDS)?;
+        if self.taken.len() > self.seeds.len() {
+            self.seeds = stream.queue().upload(&self.taken, SEEDS)?;
+        } else {
+            self.seeds.write(place, centroids)?;
+        }
         self.totals = match tried {
             Some(totals) => totals,
             None => self.pass(stream, labels, &[])?.swap_remove(0),
         };
         Ok(self.total())
+    }
+
+    /// The rows of a sample in which every row decides alone.
+    pub fn sample(&mut self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, sample: &Sample) -> Result<Sampled<T>> {
+        assert!(!self.taken.is_empty(), "a sample is by the distances to centroids taken before");
+        if self.known * self.d < self.taken.len() {
+            self.pass(stream, labels, &[])?;
+        }
+        let queue = stream.queue();
+        let kernel = arguments::stream_sample().load::<T>(&queue.gpu, "")?;
+        let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), usize::MAX)?;
+        let rows = found_rows(queue, sample, self.n, |found| {
+            stream.visit(|chunk| {
+                let argument = StreamSampleArgument {
+                    rows: chunk.rows.argument(),
+                    seeds: self.seeds_argument(labels, chunk.first, self.known),
+                    scale: (&self.scale).into(),
+                    sample: sample.into(),
+                    found,
+                    first: chunk.first as u64,
+                };
+                let blocks = chunk.rows.n.div_ceil(THREADS as usize).min(launch.blocks as usize);
+                // SAFETY: each row has a label, which names seeds that are taken. The
+                // kernel writes no more row numbers than there is room for.
+                unsafe { queue.run(&launch.with_blocks(blocks), &argument) }
+            })
+        })?;
+        let mut values = memory::with_room(rows.len().saturating_mul(self.d), SEEDS)?;
+        for &row in &rows {
+            values.extend(stream.gather(row as usize..row as usize + 1)?.0);
+        }
+        Ok(Sampled { rows, values })
+    }
+
+    /// The seeds as a kernel parameter. The labels take the first `known` of them into account.
+    fn seeds_argument(&self, labels: &SeedLabels<'_>, first: usize, known: usize) -> SeedsArgument {
+        let numbers = labels.numbers() as u32;
+        SeedsArgument { labels: labels.from(first), seeds: self.seeds.at(), numbers, known: known as u32 }
     }
 
     /// Makes one pass. Afterwards the labels take all seeds into account. Returns the totals of all ranges, and then those
@@ -226,22 +243,21 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             for (j, candidate) in candidates[first * d..][..here * d].chunks_exact(d).enumerate() {
                 points.iter_mut().skip(j).step_by(width.max(1)).zip(candidate).for_each(|(to, x)| *to = x.to_f64());
             }
-            let kernel =
-                queue.gpu.kernel("stream", &format!("potentials_{}_{width}", if T::IS_F32 { "f32" } else { "f64" }))?;
-            let resident = queue.gpu.resident_blocks(kernel, THREADS, 0)?;
-            memory::push(&mut groups, (first, here, queue.upload(&points, SEEDS)?, kernel, resident), SEEDS)?;
+            let kernel = arguments::potentials().load::<T>(&queue.gpu, &format!("_{width}"))?;
+            let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), usize::MAX)?;
+            memory::push(&mut groups, (first, here, queue.upload(&points, SEEDS)?, launch), SEEDS)?;
         }
-        let known = (self.taken.len() / d) as u32;
+        let known = self.taken.len() / d;
         stream.visit(|chunk| {
             let count = chunk.rows.n.div_ceil(self.ranges.rows);
-            for (first, here, points, kernel, resident) in &groups {
-                // Only the first group takes the last seed. For the other groups it is taken already.
-                let before = if *first == 0 { self.known as u32 } else { known };
-                let split = (*resident).div_ceil(count as u32).min(self.ranges.rows.div_ceil(THREADS as usize) as u32);
+            for (first, here, points, launch) in &groups {
+                let resident = launch.blocks;
+                // Only the first group takes the last seeds. For the other groups they are taken already.
+                let before = if *first == 0 { self.known } else { known };
+                let split = resident.div_ceil(count as u32).min(self.ranges.rows.div_ceil(THREADS as usize) as u32);
                 let argument = PotentialsArgument {
                     rows: chunk.rows.argument(),
-                    labels: labels.from(chunk.first),
-                    seeds: self.seeds.at(),
+                    seeds: self.seeds_argument(labels, chunk.first, before),
                     points: points.at(),
                     totals: totals.at_index(first * all + self.ranges.before(chunk.first)),
                     stride: all as u64,
@@ -249,20 +265,20 @@ impl<T: Float + Plain> StreamedSeeds<T> {
                     range: self.ranges.rows as u64,
                     ranges: count as u32,
                     split,
-                    known: before,
-                    take: known - before,
+                    take: (known - before) as u32,
                     m: *here as u32,
                     base: u32::from(*first == 0),
+                    unused: 0,
                 };
-                let blocks = (count as u32 * split).min(*resident);
-                // SAFETY: the argument mirrors `Potentials`. Each row has a label. Each range has a total for each candidate.
+                let blocks = (count as u32 * split).min(resident);
+                // SAFETY: each row has a label. Each range has a total for each candidate.
                 // The seeds buffer has room for all seeds that are taken. There are as many points as the kernel is compiled
                 // for.
-                unsafe { queue.launch(*kernel, blocks, THREADS, 0, &argument)? };
+                unsafe { queue.run(&launch.with_blocks(blocks as usize), &argument)? };
             }
             Ok(())
         })?;
-        self.known = known as usize;
+        self.known = known;
         memory::try_collected(totals.to_vec()?.chunks_exact(all).map(|totals| memory::copied(totals, TOTALS)), TOTALS)
     }
 
@@ -297,8 +313,8 @@ impl<T: Float + Plain> StreamedSeeds<T> {
         }
         let (values, mut weights) = stream.gather(rows.clone())?;
         weights.iter_mut().for_each(|w| *w = self.weights.map_or(1.0, |scale| scale.round(*w)));
-        let labels = if self.known > 0 { labels.read(rows.clone())? } else { Vec::new() };
-        Ok(Drawn { first: rows.start, target, values, weights, labels })
+        let (numbers, labels) = (labels.numbers(), if self.known > 0 { labels.read(rows.clone())? } else { Vec::new() });
+        Ok(Drawn { first: rows.start, target, values, weights, labels, numbers })
     }
 
     /// The first of these rows whose running total exceeds the rest of the target.
@@ -308,9 +324,9 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             let weight = if self.taken.is_empty() {
                 self.weights.map_or(1, |scale| scale.integer(w) as u128)
             } else {
-                // The nearest seed is the one that the label names, or a seed that the labels do not take into account yet.
-                let own = drawn.labels.get(place).map(|&label| label as usize);
-                let seeds = own.into_iter().chain(self.known..self.taken.len() / self.d);
+                // The nearest seed has the number that the label holds, or the labels do not take it into account yet.
+                let own = drawn.labels.get(place).map_or(self.known, |&label| label as usize);
+                let seeds = (own..self.known).step_by(drawn.numbers).chain(self.known..self.taken.len() / self.d);
                 let near = seeds.map(|seed| reference::distance(x, &self.taken[seed * self.d..][..self.d]));
                 self.scale.quantise(w, near.fold(f64::INFINITY, f64::min))
             };
@@ -343,10 +359,5 @@ mod tests {
             }
             assert_eq!(next, n);
         }
-    }
-
-    #[test]
-    fn arguments_have_the_sizes_of_the_kernels() {
-        assert_eq!(size_of::<PotentialsArgument>(), 32 + 16 + 8 * 4 + 32 + 8 + 4 * 6);
     }
 }

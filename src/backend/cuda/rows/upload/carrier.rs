@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use crate::backend::cuda::arguments::{self, TransposeArgument};
-use crate::backend::cuda::device::{Block, Buffer, Gpu, Kernel, Launch, Plain, Queue};
-use crate::backend::cuda::rows::RowsPlace;
 use super::lanes::Lane;
 use super::pinned::Strips;
 use super::tasks::{Source, Task, What, strips};
+use crate::backend::cuda::arguments::{self, TransposeArgument};
+use crate::backend::cuda::device::{Block, Buffer, Gpu, Kernel, Launch, Plain, Queue};
+use crate::backend::cuda::rows::RowsPlace;
 use crate::error::Result;
 use crate::float::Float;
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
-use crate::backend::cuda::device::{Gpu, Queue};
 use super::pinned::Pinned;
+use crate::backend::cuda::device::{Gpu, Queue};
 use crate::error::Result;
 
 /// The number of lanes of an upload, and the size of their slots.

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::backend::cuda::device::Plain;
 use super::kept::{Kept, cut};
 use super::pinned::Strips;
+use crate::backend::cuda::device::Plain;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;

@@ -1,0 +1,113 @@
+//! What k-means|| asks about many rows at once: samples in which every row decides alone, and the masses of candidates.
+
+use super::seeds::{Seeds, rows_of_tile};
+use super::simd::{Task, Vector};
+use super::{Assigner, CentroidTable, CpuSession, TaskRows};
+use crate::backend::Sample;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::parallel::for_each_task;
+use crate::prepare::Prepared;
+use crate::tile::{Part, Tile};
+
+/// The numbers of the rows of a sample, in ascending order.
+pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Result<Vec<u64>> {
+    const WHAT: &str = "the rows drawn";
+    let CpuSession { part, prepared, set, tasks, workers, seeds, labels, .. } = session;
+    let Some(seeds) = seeds else { unreachable!("draws were started") };
+    let mut drawn = memory::zeroed::<bool>(labels.len(), WHAT)?;
+    let mut rest = drawn.as_mut_slice();
+    let work = tasks.iter().map(|task| {
+        let (drawn, tail) = std::mem::take(&mut rest).split_at_mut(task.kept);
+        rest = tail;
+        (task, drawn)
+    });
+    for_each_task(workers, work, |worker, (task, drawn)| {
+        set.run(Decide { part, prepared, seeds, sample, tile: &mut worker.tile, task, drawn });
+    });
+    memory::collected((0..).zip(&drawn).filter(|(_, drawn)| **drawn).map(|(row, _)| row), WHAT)
+}
+
+/// For each candidate, the total weight of the rows that are nearest to it.
+pub fn masses<T: Float>(session: &mut CpuSession<'_, T>, candidates: &[T]) -> Result<Vec<u128>> {
+    const WHAT: &str = "the masses of the candidates";
+    let m = candidates.len() / session.d;
+    let table = CentroidTable::new(candidates, session.d, &session.prepared.centre, session.prepared.extent())?;
+    let CpuSession { part, prepared, set, tasks, workers, d, .. } = session;
+    let workers = workers.iter_mut().map(|worker| {
+        let assigner = Assigner::new::<T>(*d, m, worker.tile.stride)?;
+        Ok((&mut worker.tile, assigner, memory::zeroed::<u128>(m, WHAT)?))
+    });
+    let mut workers = memory::try_collected(workers, "the threads' buffers")?;
+    for_each_task(&mut workers, tasks.iter(), |(tile, assigner, masses), task| {
+        set.run(Weigh { part, prepared, table: &table, tile, assigner, masses, task });
+    });
+    let mut all = memory::zeroed::<u128>(m, WHAT)?;
+    for (_, _, masses) in workers {
+        all.iter_mut().zip(masses).for_each(|(all, mass)| *all += mass);
+    }
+    Ok(all)
+}
+
+/// Every row of one task decides whether it is in the sample.
+struct Decide<'p, 'a, T> {
+    part: &'p Part<'a, T>,
+    prepared: &'p Prepared,
+    seeds: &'p Seeds,
+    sample: &'p Sample,
+    tile: &'p mut Tile<T>,
+    task: &'p TaskRows,
+    drawn: &'p mut [bool],
+}
+
+impl<T: Float> Task for Decide<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let first = self.task.first;
+        if self.prepared.weights.is_none() {
+            for (r, drawn) in self.drawn.iter_mut().enumerate() {
+                *drawn = self.sample.has((first + r) as u64, self.seeds.weight(first + r, 1.0, self.prepared));
+            }
+            return;
+        }
+        let mut at = 0;
+        for start in self.task.physical.clone().step_by(self.tile.stride) {
+            self.tile.load(self.part, self.prepared.weights, rows_of_tile(self.tile, self.task, start));
+            for r in 0..self.tile.rows {
+                let row = first + at + r;
+                let weight = self.seeds.weight(row, self.tile.weights[r], self.prepared);
+                self.drawn[at + r] = self.sample.has(row as u64, weight);
+            }
+            at += self.tile.rows;
+        }
+    }
+}
+
+/// Adds the weight of each row of one task to the mass of its nearest candidate.
+struct Weigh<'p, 'a, T> {
+    part: &'p Part<'a, T>,
+    prepared: &'p Prepared,
+    table: &'p CentroidTable<T>,
+    tile: &'p mut Tile<T>,
+    assigner: &'p mut Assigner,
+    masses: &'p mut [u128],
+    task: &'p TaskRows,
+}
+
+impl<T: Float> Task for Weigh<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        for start in self.task.physical.clone().step_by(self.tile.stride) {
+            self.tile.load(self.part, self.prepared.weights, rows_of_tile(self.tile, self.task, start));
+            let labels = self.assigner.assign::<V, T>(self.tile, self.table);
+            for (label, weight) in labels.iter().zip(&self.tile.weights) {
+                self.masses[*label as usize] += self.prepared.weights.map_or(1, |scale| scale.integer(*weight) as u128);
+            }
+        }
+    }
+}

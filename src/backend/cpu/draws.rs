@@ -1,0 +1,109 @@
+//! The rows of a fit on the CPU, as seeding sees them.
+
+use super::seeds::Seeds;
+use super::{CpuSession, candidates};
+use crate::backend::{Draws, KeptRows, Sample, Sampled};
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+
+impl<T: Float> KeptRows for CpuSession<'_, T> {
+    fn rows(&self) -> u64 {
+        self.labels.len() as u64
+    }
+
+    fn positive_rows(&self) -> u64 {
+        self.tasks.iter().map(|task| task.positive as u64).sum()
+    }
+}
+
+impl<T: Float> Draws<T> for CpuSession<'_, T> {
+    fn row(&self, row: u64) -> Result<Vec<T>> {
+        Ok(self.load_row(row as usize)?.x)
+    }
+
+    fn positive_row(&self, mut rank: u64) -> Result<u64> {
+        for task in &self.tasks {
+            if rank >= task.positive as u64 {
+                rank -= task.positive as u64;
+                continue;
+            }
+            let mut found = None;
+            self.visit_task(task.physical.clone(), |tile, at| {
+                for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
+                    if rank == 0 && found.is_none() {
+                        found = Some(task.first + at + r);
+                    }
+                    rank = rank.wrapping_sub(1);
+                }
+            })?;
+            return Ok(found.unwrap_or(task.first) as u64);
+        }
+        unreachable!("the rank is below the number of rows of positive weight")
+    }
+
+    fn start_draws(&mut self) -> Result<u128> {
+        let weights = self.prepared.weights;
+        let mut totals = memory::zeroed::<u128>(self.tasks.len(), "the list of tasks")?;
+        for (task, total) in self.tasks.iter().zip(&mut totals) {
+            match weights {
+                None => *total = task.kept as u128,
+                Some(scale) => self.visit_task(task.physical.clone(), |tile, _| {
+                    *total += tile.weights[..tile.rows].iter().map(|w| scale.integer(*w) as u128).sum::<u128>();
+                })?,
+            }
+        }
+        let seeds = Seeds::new(totals, self.labels.len())?;
+        Ok(self.seeds.insert(seeds).total())
+    }
+
+    fn draw(&self, target: u128) -> Result<u64> {
+        let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
+        let (index, mut rest) = seeds.task_of(target);
+        let task = &self.tasks[index];
+        let mut found = None;
+        self.visit_task(task.physical.clone(), |tile, at| {
+            for r in 0..tile.rows {
+                let weight = seeds.weight(task.first + at + r, tile.weights[r], self.prepared);
+                if found.is_none() {
+                    match rest.checked_sub(weight) {
+                        Some(left) => rest = left,
+                        None => found = Some(task.first + at + r),
+                    }
+                }
+            }
+        })?;
+        Ok(found.unwrap_or(task.first) as u64)
+    }
+
+    fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+        let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
+        let Some(seeds) = seeds else { unreachable!("draws were started") };
+        seeds.take(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), centroids, scale);
+        Ok(seeds.total())
+    }
+
+    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
+        let Some(seeds) = seeds else { unreachable!("draws were started") };
+        Ok(seeds.gains(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), candidates))
+    }
+
+    fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
+        let rows = candidates::sample(self, sample)?;
+        let mut values = memory::with_room(rows.len().saturating_mul(self.d), "the rows drawn")?;
+        for &row in &rows {
+            values.extend(self.row(row)?);
+        }
+        Ok(Sampled { rows, values })
+    }
+
+    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        candidates::masses(self, candidates)
+    }
+
+    fn end_draws(&mut self) {
+        self.seeds = None;
+    }
+}

@@ -1,0 +1,87 @@
+//! The rows of a fit on a GPU, as seeding sees them.
+
+use super::CudaSession;
+use crate::backend::cuda::device::Plain;
+use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels};
+use crate::backend::{Draws, KeptRows, Sample, Sampled};
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+
+impl<T: Float + Plain> KeptRows for CudaSession<'_, T> {
+    fn rows(&self) -> u64 {
+        self.rows.n() as u64
+    }
+
+    fn positive_rows(&self) -> u64 {
+        self.positive
+    }
+
+    fn on_device(&self) -> bool {
+        true
+    }
+}
+
+impl<T: Float + Plain> CudaSession<'_, T> {
+    /// The array of labels, where seeding may write its own numbers.
+    fn seed_labels(&self) -> SeedLabels<'_> {
+        let labels = &self.state.labels;
+        SeedLabels { labels: labels.scratch(), bytes: labels.bytes }
+    }
+
+    fn draws(&self) -> &DeviceDraws<T> {
+        let Some(draws) = &self.draws else { unreachable!("draws were started") };
+        draws
+    }
+
+    /// Calls `work` with the draws, while nobody else has them.
+    fn with_draws<R>(&mut self, work: impl FnOnce(&Self, &mut DeviceDraws<T>) -> R) -> R {
+        let Some(mut draws) = self.draws.take() else { unreachable!("draws were started") };
+        let result = work(self, &mut draws);
+        self.draws = Some(draws);
+        result
+    }
+}
+
+impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
+    fn row(&self, row: u64) -> Result<Vec<T>> {
+        draws::row(&self.rows, row)
+    }
+
+    fn positive_row(&self, rank: u64) -> Result<u64> {
+        draws::positive_row(&self.rows, rank)
+    }
+
+    fn start_draws(&mut self) -> Result<u128> {
+        let draws = DeviceDraws::start(&self.rows, self.prepared, self.state.shape.k)?;
+        Ok(self.draws.insert(draws).total())
+    }
+
+    fn draw(&self, target: u128) -> Result<u64> {
+        self.draws().draw(&self.rows, &self.seed_labels(), target)
+    }
+
+    fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+        self.with_draws(|session, draws| draws.take(&session.rows, &session.seed_labels(), centroids, scale))
+    }
+
+    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        self.with_draws(|session, draws| draws.gains(&session.rows, &session.seed_labels(), candidates))
+    }
+
+    fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
+        self.with_draws(|session, draws| draws.trials(&session.rows, &session.seed_labels(), targets))
+    }
+
+    fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
+        self.with_draws(|session, draws| draws.sample(&session.rows, &session.seed_labels(), sample))
+    }
+
+    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        draws::masses(&self.rows, self.prepared.weights, candidates)
+    }
+
+    fn end_draws(&mut self) {
+        self.draws = None;
+    }
+}

@@ -1,0 +1,82 @@
+//! What seeding calls: draws of rows, and distances to the centroids taken so far.
+
+use super::KeptRows;
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::rng::{Stream, below, draw_u64};
+
+/// The rows of a fit as seeding sees them. Every row has a draw weight, an integer.
+///
+/// Rows are counted from the session's first row.
+pub trait Draws<T: Float>: KeptRows {
+    /// The values of a row.
+    fn row(&self, row: u64) -> Result<Vec<T>>;
+    /// The row of positive weight with this rank.
+    fn positive_row(&self, rank: u64) -> Result<u64>;
+    /// Sets every row's draw weight to its `w^`. Returns the total.
+    fn start_draws(&mut self) -> Result<u128>;
+    /// The first row whose running total of draw weights, in row order, exceeds `target`.
+    fn draw(&self, target: u128) -> Result<u64>;
+    /// Takes centroids (`(m, d)`, row-major). Draw weights become integer distances to the nearest centroid taken so far, in this
+    /// scale. Returns the total. Without centroids, only the scale changes.
+    fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128>;
+    /// For each candidate (`(m, d)`, row-major), the amount by which it would lower the total. It is measured in the scale of the
+    /// last [`Draws::take_seeds`].
+    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
+    /// For each target, the row that it draws (see [`Draws::draw`]) as a candidate, and the candidate's gain.
+    fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
+        let mut rows = Vec::new();
+        for &target in targets {
+            memory::extend(&mut rows, &self.row(self.draw(target)?)?, "the rows drawn")?;
+        }
+        let gains = self.gains(&rows)?;
+        Ok((rows, gains))
+    }
+    /// The rows of a sample for which every row decides alone. At least one centroid must be taken.
+    fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>>;
+    /// For each candidate (`(m, d)`, row-major), the total of the integers of `w^` of the rows that are nearest to it. The
+    /// smaller candidate wins ties.
+    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
+    /// Frees the memory that only seeding needs.
+    fn end_draws(&mut self);
+}
+
+/// A sample for which every row decides alone, as k-means|| asks for it (Bahmani et al. 2012).
+///
+/// The row with number i in the whole fit and with draw weight D is in the sample if `floor(u * total / 2^64) < expected * D`. The
+/// 64-bit number u has the counter `(2 + 256 round, restart, i mod 2^32, i div 2^32)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    pub seed: u64,
+    pub restart: u32,
+    /// At most 255.
+    pub round: u32,
+    /// The total draw weight of all rows of the fit.
+    pub total: u128,
+    /// At most 2^33. No more rows than this are drawn on average.
+    pub expected: u64,
+    /// The number of the session's first row in the whole fit.
+    pub first: u64,
+}
+
+impl Sample {
+    /// Whether a row is in the sample. `row` is counted from the session's first row, `weight` is the row's draw weight.
+    #[inline(always)]
+    pub fn has(&self, row: u64, weight: u128) -> bool {
+        let row = self.first + row;
+        let stream = Stream::Parallel { round: self.round };
+        let u = draw_u64(self.seed, stream, self.restart, row as u32, (row >> 32) as u32);
+        // A draw weight is at most 2^90, so the product is at most 2^123.
+        below(u, self.total) < u128::from(self.expected) * weight
+    }
+}
+
+/// The rows of a sample, in ascending order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled<T> {
+    pub rows: Vec<u64>,
+    /// Their values: `(rows, d)`.
+    pub values: Vec<T>,
+}

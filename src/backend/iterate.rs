@@ -1,0 +1,112 @@
+//! What the loop calls: assign, the sums, empty clusters, inertia and labels.
+
+use super::KeptRows;
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::partial::Partial;
+use crate::progress::Watch;
+
+/// What an assign pass found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assigned {
+    /// Rows of positive weight whose label changed.
+    pub changed: u64,
+    /// The integer inertia of each cluster in the base scale, if the caller asked for it.
+    pub inertia: Option<Vec<u128>>,
+}
+
+/// The scales that turn the distances of each cluster into integers.
+#[derive(Debug, Clone, Copy)]
+pub enum Scales<'s> {
+    Same(DistanceScale),
+    /// One scale per cluster.
+    Each(&'s [DistanceScale]),
+}
+
+/// A row far from its centroid.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Far {
+    /// Reference distance to the centroid that gave the row its label.
+    pub distance: f64,
+    /// Number of the kept row, counted from the session's first row.
+    pub row: u64,
+    /// Its label.
+    pub cluster: u32,
+}
+
+impl Far {
+    /// The farther row comes first. Of rows equally far, the one with the smaller number comes first.
+    pub fn order(&self, other: &Self) -> std::cmp::Ordering {
+        other.distance.total_cmp(&self.distance).then(self.row.cmp(&other.row))
+    }
+}
+
+/// When to stop before the limit of iterations.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stop {
+    /// Stop if at most this many rows changed.
+    pub changed: f64,
+    /// Stop if the shift is at most this.
+    pub shift: f64,
+}
+
+impl Stop {
+    /// Whether an iteration was the last.
+    pub fn after(&self, changed: u64, shift: f64) -> bool {
+        changed as f64 <= self.changed || shift <= self.shift
+    }
+}
+
+/// A whole iteration: an assign and an update.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Iteration {
+    pub changed: u64,
+    pub shift: f64,
+    /// Whether a centroid moved.
+    pub moved: bool,
+    pub seconds: f64,
+}
+
+/// What a session did in [`Iterate::advance`].
+#[derive(Debug, Default)]
+pub struct Advanced {
+    /// Whole iterations that it did.
+    pub done: Vec<Iteration>,
+    /// The assign of one more iteration. The caller must do its update.
+    pub assigned: Option<Assigned>,
+}
+
+/// The rows of a fit as the loop sees them: with labels, and with the sums of each cluster.
+pub trait Iterate<T: Float>: KeptRows {
+    /// Forgets all labels and sums.
+    fn reset(&mut self) -> Result<()>;
+    /// Labels every row by these centroids (`(k, d)`, row-major). Moves the contributions of rows whose label changed.
+    fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned>;
+    /// Continues the loop for at most `limit` iterations, and stops where `stop` says so. The session does as many whole
+    /// iterations as it can by itself, and shows each of them to `watch`; `centroids` are then those after the last one. If it
+    /// cannot continue, it does one more assign.
+    fn advance(&mut self, centroids: &mut [T], _stop: Stop, _limit: u32, _watch: &mut Watch<'_>) -> Result<Advanced> {
+        Ok(Advanced { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) })
+    }
+    /// The sums of all rows under their labels.
+    fn partial(&mut self) -> Result<&Partial>;
+    /// Rows of positive weight in each cluster.
+    fn sizes(&mut self) -> Result<Vec<u64>> {
+        memory::collected(self.partial()?.rows.iter().map(|&rows| rows as u64), "the sizes of the clusters")
+    }
+    /// Marks the sums as read.
+    fn clear_dirty(&mut self);
+    /// The `count` rows of positive weight that are farthest from the centroids that gave them their labels, in [`Far::order`].
+    /// Only clusters that `donors` allows count.
+    fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>>;
+    /// Moves a row and its contribution to another cluster.
+    fn relocate(&mut self, row: u64, to: u32) -> Result<()>;
+    /// The integer inertia of each cluster under the current labels and the last centroids.
+    fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>>;
+    /// The labels in row order.
+    fn labels(&self) -> Result<Vec<u32>>;
+    /// The labels of a session that is finished.
+    fn into_labels(self: Box<Self>) -> Result<Vec<u32>>;
+}

@@ -1,0 +1,349 @@
+//! Combines sessions over consecutive ranges of rows into one. This merges chunks, devices and machines.
+//!
+//! ```text
+//! advance:  assign of every session, on devices at the same time
+//!           sums = the sums of all sessions, added as integers
+//!           update of these sums, once; stop?                                              src/update.rs
+//! ```
+//! Integer sums have the same bits in any order, so the result has the bits of one session over all rows. A session needs from
+//! the others only their sums. Here the host adds them. Sums that are still pending on a device are modular 64-bit words, so
+//! devices could also add up the words of all of them, and then each could do the same update.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use super::{Advanced, Assigned, Draws, Far, Iterate, Iteration, KeptRows, Sample, Sampled, Scales, Session, Stop};
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::parallel::FloatEnvironment;
+use crate::partial::Partial;
+use crate::prepare::Prepared;
+use crate::progress::Watch;
+use crate::update;
+
+/// What errors call the list of sessions, and the labels.
+const SESSIONS: &str = "the list of sessions";
+const LABELS: &str = "the labels";
+
+/// Several sessions as one. Row numbers run through all of them.
+pub struct Joined<'a, T> {
+    sessions: Vec<Box<dyn Session<T> + 'a>>,
+    /// First row of each session.
+    starts: Vec<u64>,
+    prepared: &'a Prepared,
+    /// The sums of all sessions, as of the last assign or relocation.
+    merged: Partial,
+    /// Draw totals of each session.
+    totals: Vec<u128>,
+    /// Whether the sessions work at the same time.
+    at_once: bool,
+}
+
+impl<'a, T: Float> Joined<'a, T> {
+    /// Combines these sessions, at least one, in row order. `prepared` was computed from the rows of all of them.
+    pub fn new(mut sessions: Vec<Box<dyn Session<T> + 'a>>, prepared: &'a Prepared) -> Result<Self> {
+        let starts = sessions.iter().scan(0, |next, session| {
+            let start = *next;
+            *next += session.rows();
+            Some(start)
+        });
+        let starts = memory::collected(starts, SESSIONS)?;
+        let first = sessions[0].partial()?;
+        let merged = Partial::new(first.rows.len(), first.d)?;
+        let totals = memory::zeroed(sessions.len(), SESSIONS)?;
+        // A session on the CPU takes all threads for each of its passes.
+        let at_once = sessions.iter().all(|session| session.on_device());
+        Ok(Self { sessions, starts, prepared, merged, totals, at_once })
+    }
+
+    /// The session that has a row.
+    fn session_of(&self, row: u64) -> usize {
+        self.starts.partition_point(|&start| start <= row) - 1
+    }
+
+    /// Calls `work` with every session and with its first row. Returns the results in row order, or the first error.
+    fn each<R: Send>(&mut self, work: impl Fn(&mut (dyn Session<T> + 'a), u64) -> Result<R> + Sync) -> Result<Vec<R>> {
+        let count = self.sessions.len();
+        let sessions = self.sessions.iter_mut().zip(&self.starts);
+        if !self.at_once || count == 1 {
+            return memory::try_collected(sessions.map(|(session, &start)| work(session.as_mut(), start)), SESSIONS);
+        }
+        let mut results = memory::with_room(count, SESSIONS)?;
+        results.resize_with(count, || None);
+        let tasks = Mutex::new(sessions.zip(&mut results));
+        let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work_through = || {
+            let _environment = FloatEnvironment::default_rounding();
+            while let Some(((session, &start), result)) = next() {
+                *result = Some(work(session.as_mut(), start));
+            }
+        };
+        thread::scope(|scope| {
+            // Where the system has no thread left, the others do more.
+            let helpers = (1..count).map_while(|_| thread::Builder::new().spawn_scoped(scope, work_through).ok());
+            helpers.for_each(drop);
+            work_through();
+        });
+        memory::try_collected(results.into_iter().flatten(), SESSIONS)
+    }
+
+    /// Adds up the sums of all sessions.
+    fn merge(&mut self) -> Result<()> {
+        self.merged.clear_sums();
+        for session in &mut self.sessions {
+            self.merged.merge(session.partial()?);
+        }
+        Ok(())
+    }
+
+    /// Keeps the draw totals of the sessions. Returns the total of all.
+    fn set_totals(&mut self, totals: Vec<u128>) -> u128 {
+        self.totals = totals;
+        self.totals.iter().sum()
+    }
+}
+
+/// Adds up lists of equal length, of which there is at least one.
+fn added(lists: Vec<Vec<u128>>) -> Vec<u128> {
+    let mut lists = lists.into_iter();
+    let first = lists.next().unwrap_or_default();
+    lists.fold(first, |mut all, list| {
+        all.iter_mut().zip(list).for_each(|(a, b)| *a += b);
+        all
+    })
+}
+
+impl<T: Float> KeptRows for Joined<'_, T> {
+    fn rows(&self) -> u64 {
+        self.sessions.iter().map(|session| session.rows()).sum()
+    }
+
+    fn positive_rows(&self) -> u64 {
+        self.sessions.iter().map(|session| session.positive_rows()).sum()
+    }
+
+    fn on_device(&self) -> bool {
+        self.at_once
+    }
+}
+
+impl<T: Float> Draws<T> for Joined<'_, T> {
+    fn row(&self, row: u64) -> Result<Vec<T>> {
+        let session = self.session_of(row);
+        self.sessions[session].row(row - self.starts[session])
+    }
+
+    fn positive_row(&self, mut rank: u64) -> Result<u64> {
+        for (session, start) in self.sessions.iter().zip(&self.starts) {
+            if rank < session.positive_rows() {
+                return Ok(start + session.positive_row(rank)?);
+            }
+            rank -= session.positive_rows();
+        }
+        unreachable!("the rank is below the number of rows of positive weight")
+    }
+
+    fn start_draws(&mut self) -> Result<u128> {
+        let totals = self.each(|session, _| session.start_draws())?;
+        Ok(self.set_totals(totals))
+    }
+
+    fn draw(&self, mut target: u128) -> Result<u64> {
+        for ((session, start), total) in self.sessions.iter().zip(&self.starts).zip(&self.totals) {
+            if target < *total {
+                return Ok(start + session.draw(target)?);
+            }
+            target -= total;
+        }
+        unreachable!("the target is below the total")
+    }
+
+    fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+        let totals = self.each(|session, _| session.take_seeds(centroids, scale))?;
+        Ok(self.set_totals(totals))
+    }
+
+    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        Ok(added(self.each(|session, _| session.gains(candidates))?))
+    }
+
+    fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
+        let samples = self.each(|session, start| {
+            let mut sampled = session.sample(&Sample { first: sample.first + start, ..*sample })?;
+            sampled.rows.iter_mut().for_each(|row| *row += start);
+            Ok(sampled)
+        })?;
+        let mut all = Sampled { rows: Vec::new(), values: Vec::new() };
+        for sampled in samples {
+            memory::extend(&mut all.rows, &sampled.rows, "the rows drawn")?;
+            memory::extend(&mut all.values, &sampled.values, "the rows drawn")?;
+        }
+        Ok(all)
+    }
+
+    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        Ok(added(self.each(|session, _| session.masses(candidates))?))
+    }
+
+    fn end_draws(&mut self) {
+        self.sessions.iter_mut().for_each(|session| session.end_draws());
+    }
+}
+
+impl<T: Float> Iterate<T> for Joined<'_, T> {
+    fn reset(&mut self) -> Result<()> {
+        self.merged.reset();
+        self.each(|session, _| session.reset()).map(drop)
+    }
+
+    fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
+        let assigned = self.each(|session, _| {
+            let assigned = session.assign(centroids, want_inertia)?;
+            // Sums come from a device here, so that all devices send them at the same time.
+            session.partial()?;
+            Ok(assigned)
+        })?;
+        self.merge()?;
+        let changed = assigned.iter().map(|assigned| assigned.changed).sum();
+        let inertia = memory::collected(assigned.into_iter().filter_map(|assigned| assigned.inertia), SESSIONS)?;
+        Ok(Assigned { changed, inertia: want_inertia.then(|| added(inertia)) })
+    }
+
+    fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
+        let (mut done, prepared) = (Vec::new(), self.prepared);
+        loop {
+            let start = Instant::now();
+            let changed = self.assign(centroids, false)?.changed;
+            let update::Updated { shift, moved } = update::update(self, centroids, prepared)?;
+            let seconds = start.elapsed().as_secs_f64();
+            memory::push(&mut done, Iteration { changed, shift, moved, seconds }, "the history")?;
+            watch.show(changed, shift)?;
+            if stop.after(changed, shift) || done.len() as u32 == limit {
+                return Ok(Advanced { done, assigned: None });
+            }
+        }
+    }
+
+    fn partial(&mut self) -> Result<&Partial> {
+        Ok(&self.merged)
+    }
+
+    fn clear_dirty(&mut self) {
+        self.sessions.iter_mut().for_each(|session| session.clear_dirty());
+        self.merged.clear_dirty();
+    }
+
+    fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
+        let far = self.each(|session, start| {
+            let mut far = session.farthest(count, donors)?;
+            far.iter_mut().for_each(|far| far.row += start);
+            Ok(far)
+        })?;
+        let mut all = memory::collected(far.into_iter().flatten(), "the farthest rows")?;
+        all.sort_unstable_by(Far::order);
+        all.truncate(count);
+        Ok(all)
+    }
+
+    fn relocate(&mut self, row: u64, to: u32) -> Result<()> {
+        let session = self.session_of(row);
+        self.sessions[session].relocate(row - self.starts[session], to)?;
+        self.merge()
+    }
+
+    fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
+        Ok(added(self.each(|session, _| session.inertia(scales))?))
+    }
+
+    fn labels(&self) -> Result<Vec<u32>> {
+        let mut all = memory::with_room(self.rows() as usize, LABELS)?;
+        for session in &self.sessions {
+            all.extend(session.labels()?);
+        }
+        Ok(all)
+    }
+
+    fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
+        let mut all = memory::with_room(self.rows() as usize, LABELS)?;
+        for session in self.sessions {
+            all.extend(session.into_labels()?);
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::backend::cpu::{CpuSession, InstructionSet};
+    use crate::error::KMeansError;
+    use crate::features::Features;
+    use crate::params::KMeans;
+    use crate::prepare::prepare;
+    use crate::tile::Part;
+
+    const ROWS: usize = 900;
+
+    /// Calls `work` with three sessions on the CPU that work one after the other, or at the same time.
+    fn with_joined<R>(at_once: bool, work: impl FnOnce(&mut Joined<'_, f64>) -> R) -> R {
+        let x: Vec<f64> = (0..2 * ROWS).map(|i| ((i * i) % 997) as f64).collect();
+        let features = Features::from_rows(&x, 2).unwrap();
+        let mut parts: Vec<_> =
+            [0, 1, 400, ROWS].windows(2).map(|cut| Part::new(features.slice(cut[0]..cut[1]).unwrap(), None)).collect();
+        let estimator = KMeans::new(7);
+        let prepared = prepare(&mut parts, &estimator.validate(2).unwrap()).unwrap();
+        let session = |part| -> Box<dyn Session<f64> + '_> {
+            Box::new(CpuSession::new(part, &prepared, 7, 1, InstructionSet::detect()).unwrap())
+        };
+        let mut joined = Joined::new(parts.into_iter().map(session).collect(), &prepared).unwrap();
+        assert!(!joined.on_device());
+        joined.at_once = at_once;
+        work(&mut joined)
+    }
+
+    #[test]
+    fn sessions_at_the_same_time_give_the_bits_of_one_after_the_other() {
+        let all = |joined: &mut Joined<'_, f64>| {
+            let scale = joined.prepared.distances;
+            joined.start_draws().unwrap();
+            let total = joined.take_seeds(&[1.0, 2.0, 3.0, 4.0], scale).unwrap();
+            let sample = Sample { seed: 5, restart: 0, round: 1, total, expected: 50, first: 0 };
+            let seeding = (total, joined.sample(&sample).unwrap(), joined.masses(&[5.0, 6.0, 500.0, 600.0]).unwrap());
+            // Most of these centroids are far from all rows: their clusters are empty and take the farthest rows.
+            let mut centroids: Vec<f64> = (0..14).map(|i| f64::from(i) * 300.0).collect();
+            let stop = Stop { changed: 0.0, shift: 0.0 };
+            let done = joined.advance(&mut centroids, stop, 20, &mut Watch::default()).unwrap().done;
+            let iterations: Vec<_> = done.iter().map(|done| (done.changed, done.shift, done.moved)).collect();
+            assert!(iterations.len() > 3);
+            (seeding, iterations, centroids, joined.labels().unwrap(), joined.inertia(Scales::Same(scale)).unwrap())
+        };
+        assert_eq!(with_joined(true, all), with_joined(false, all));
+    }
+
+    #[test]
+    fn at_once_means_at_the_same_time() {
+        let barrier = Barrier::new(3);
+        let starts = with_joined(true, |joined| {
+            joined.each(|_, start| {
+                barrier.wait();
+                Ok(start)
+            })
+        });
+        assert_eq!(starts.unwrap(), [0, 1, 400]);
+    }
+
+    #[test]
+    fn the_first_error_in_row_order_is_returned() {
+        for at_once in [false, true] {
+            let result = with_joined(at_once, |joined| {
+                joined.each(|_, start| if start == 0 { Ok(()) } else { Err(KMeansError::TooManyRows { got: start }) })
+            });
+            assert_eq!(result, Err(KMeansError::TooManyRows { got: 1 }));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What seeding asks of a session, against a direct computation: totals, samples in which every row decides alone, gains, draws and
+//! masses. Every backend, any parts and any number of threads give the same integers.
+
+use polars_kmeans::backend::{Draws, Sample, Sampled};
+use polars_kmeans::distances::DistanceScale;
+use polars_kmeans::prepare::Prepared;
+use polars_kmeans::rng::philox;
+use polars_kmeans::{Float, KMeans, reference};
+
+use crate::data::{Random, rows};
+use crate::sessions::{Data, every_way};
+
+/// The draw weights of all rows, computed one by one.
+struct Direct<'a, T> {
+    data: &'a Data<T>,
+    prepared: &'a Prepared,
+    /// `w^` of each row.
+    weights: Vec<f64>,
+    /// Distance of each row to the nearest centroid taken.
+    nearest: Vec<f64>,
+}
+
+impl<'a, T: Float> Direct<'a, T> {
+    fn new(data: &'a Data<T>, prepared: &'a Prepared) -> Self {
+        let round = |w: f64| prepared.weights.map_or(1.0, |scale| scale.round(w));
+        let weights = (0..data.rows()).map(|i| round(data.weights.as_ref().map_or(1.0, |w| w[i]))).collect();
+        Self { data, prepared, weights, nearest: vec![f64::INFINITY; data.rows()] }
+    }
+
+    fn row(&self, i: usize) -> &[T] {
+        &self.data.x[i * self.data.d..][..self.data.d]
+    }
+
+    /// The integer of `w^`.
+    fn integer(&self, i: usize) -> u128 {
+        self.prepared.weights.map_or(1, |scale| scale.integer(self.weights[i]) as u128)
+    }
+
+    fn take(&mut self, centroids: &[T]) {
+        for i in 0..self.data.rows() {
+            let distances = centroids.chunks_exact(self.data.d).map(|centroid| reference::distance(self.row(i), centroid));
+            self.nearest[i] = distances.fold(self.nearest[i], f64::min);
+        }
+    }
+
+    fn draw_weights(&self, scale: DistanceScale) -> Vec<u128> {
+        self.weights.iter().zip(&self.nearest).map(|(&w, &s)| scale.quantise(w, s)).collect()
+    }
+
+    fn sample(&self, sample: &Sample, scale: DistanceScale) -> Sampled<T> {
+        let weights = self.draw_weights(scale);
+        let rows: Vec<u64> = (0..weights.len()).filter(|&i| is_drawn(sample, i, weights[i])).map(|i| i as u64).collect();
+        Sampled { values: rows.iter().flat_map(|&i| self.row(i as usize)).copied().collect(), rows }
+    }
+
+    fn masses(&self, candidates: &[T]) -> Vec<u128> {
+        let mut masses = vec![0; candidates.len() / self.data.d];
+        for i in 0..self.data.rows() {
+            masses[reference::nearest(self.row(i), candidates).label as usize] += self.integer(i);
+        }
+        masses
+    }
+}
+
+/// `floor(u * total / 2^64) < expected * weight`, without the division: `u * total < 2^64 * expected * weight`. Both sides are in
+/// words of 64 bits, the high ones first.
+fn is_drawn(sample: &Sample, i: usize, weight: u128) -> bool {
+    let row = sample.first + i as u64;
+    let counter = [2 + 256 * sample.round, sample.restart, (row % (1 << 32)) as u32, (row >> 32) as u32];
+    let words = philox(counter, [sample.seed as u32, (sample.seed >> 32) as u32]);
+    let u = u128::from(words[0]) + (u128::from(words[1]) << 32);
+    let low = u * (sample.total % (1 << 64));
+    let high = u * (sample.total >> 64) + (low >> 64);
+    let bound = u128::from(sample.expected) * weight;
+    (high, low % (1 << 64)) < (bound, 0)
+}
+
+fn data<T: Float>(kind: &str, [n, d]: [usize; 2], weighted: bool, random: &mut Random) -> Data<T> {
+    // The largest weight comes often, so that every part has it.
+    let weight = |random: &mut Random| [0.0, 9.0, 9.0, 1e-3 + 8.0 * random.unit()][random.below(4)];
+    let x = rows(kind, n, d, random);
+    let mut weights: Vec<f64> = (0..n).map(|_| weight(random)).collect();
+    weights[0] = 9.0;
+    Data { x, weights: weighted.then_some(weights), d }
+}
+
+/// Some rows one after the other. Some come twice.
+fn some<T: Float>(data: &Data<T>, count: usize, random: &mut Random) -> Vec<T> {
+    (0..count).flat_map(|_| &data.x[random.below(data.rows()) * data.d..][..data.d]).copied().collect()
+}
+
+/// What a session answered.
+#[derive(Debug, PartialEq)]
+struct Answers<T> {
+    totals: Vec<u128>,
+    samples: Vec<Sampled<T>>,
+    gains: Vec<u128>,
+    drawn: Vec<u64>,
+    masses: Vec<Vec<u128>>,
+    positive: u64,
+}
+
+/// The questions, in the order in which they are asked.
+struct Questions<T> {
+    scales: [DistanceScale; 2],
+    first: Vec<T>,
+    batches: Vec<Vec<T>>,
+    candidates: Vec<T>,
+    /// Shares of the total, in 2^-32.
+    targets: Vec<u64>,
+    sample: Sample,
+}
+
+impl<T: Float> Questions<T> {
+    /// The samples of one state: of the right size, and of eight times the size that the caller expects.
+    fn samples(&self, round: usize, total: u128) -> [Sample; 2] {
+        let sample = Sample { round: round as u32 * 51, total, ..self.sample };
+        [sample, Sample { total: total / 8, restart: 9, ..sample }]
+    }
+
+    fn target(&self, i: usize, total: u128) -> u128 {
+        (total >> 32) * u128::from(self.targets[i])
+    }
+
+    fn ask(&self, session: &mut dyn Draws<T>) -> Answers<T> {
+        let mut totals = vec![session.start_draws().unwrap(), session.take_seeds(&self.first, self.scales[0]).unwrap()];
+        let mut samples = Vec::new();
+        for (round, batch) in self.batches.iter().enumerate() {
+            for sample in self.samples(round, totals[totals.len() - 1]) {
+                samples.push(session.sample(&sample).unwrap());
+            }
+            totals.push(session.take_seeds(batch, self.scales[0]).unwrap());
+        }
+        totals.push(session.take_seeds(&[], self.scales[1]).unwrap());
+        let total = totals[totals.len() - 1];
+        let gains = session.gains(&self.candidates).unwrap();
+        let targets: Vec<u128> = (0..self.targets.len()).map(|i| self.target(i, total)).collect();
+        let drawn: Vec<u64> = targets.iter().map(|&target| session.draw(target).unwrap()).collect();
+        let (values, _) = session.trials(&targets).unwrap();
+        let rows: Vec<T> = drawn.iter().flat_map(|&row| session.row(row).unwrap()).collect();
+        assert_eq!(values, rows, "the rows of trials are those that are drawn");
+        let mut all = self.first.clone();
+        all.extend(self.batches.iter().flatten());
+        let masses = vec![session.masses(&self.candidates).unwrap(), session.masses(&all).unwrap()];
+        session.end_draws();
+        Answers { totals, samples, gains, drawn, masses, positive: session.positive_rows() }
+    }
+
+    fn answer(&self, mut direct: Direct<'_, T>) -> Answers<T> {
+        let total = |direct: &Direct<'_, T>, scale| direct.draw_weights(scale).iter().sum::<u128>();
+        let mut totals = vec![(0..direct.data.rows()).map(|i| direct.integer(i)).sum()];
+        direct.take(&self.first);
+        totals.push(total(&direct, self.scales[0]));
+        let mut samples = Vec::new();
+        for (round, batch) in self.batches.iter().enumerate() {
+            let asked = self.samples(round, totals[totals.len() - 1]);
+            samples.extend(asked.map(|sample| direct.sample(&sample, self.scales[0])));
+            direct.take(batch);
+            totals.push(total(&direct, self.scales[0]));
+        }
+        let now = total(&direct, self.scales[1]);
+        totals.push(now);
+        let weights = direct.draw_weights(self.scales[1]);
+        let drawn = (0..self.targets.len()).map(|i| {
+            let mut left = self.target(i, now);
+            let place = weights.iter().position(|weight| left.checked_sub(*weight).map(|rest| left = rest).is_none());
+            place.unwrap() as u64
+        });
+        let drawn = drawn.collect();
+        let mut all = self.first.clone();
+        all.extend(self.batches.iter().flatten());
+        let masses = vec![direct.masses(&self.candidates), direct.masses(&all)];
+        let positive = direct.weights.iter().filter(|w| **w > 0.0).count() as u64;
+        let nearest = direct.nearest.clone();
+        let gains = self.candidates.chunks_exact(direct.data.d).map(|candidate| {
+            direct.nearest.clone_from(&nearest);
+            direct.take(candidate);
+            now - total(&direct, self.scales[1])
+        });
+        Answers { gains: gains.collect(), totals, samples, drawn, masses, positive }
+    }
+}
+
+fn check<T: Float>(kind: &str, shape: [usize; 2], weighted: bool, seeds: [usize; 3]) {
+    let random = &mut Random(shape[0] as u64 * 3 + u64::from(weighted));
+    let data: Data<T> = data(kind, shape, weighted, random);
+    // Labels of one byte, so that several seeds share a number where rows stream.
+    let estimator = KMeans::new(5);
+    let prepared = data.prepared(&estimator);
+    let batches: Vec<Vec<T>> = seeds.iter().map(|&count| some(&data, count, random)).collect();
+    let base = prepared.distances;
+    let finer = base.finer(1 << 40, 1).unwrap_or(base);
+    let questions = Questions {
+        scales: [base, finer],
+        first: some(&data, 1, random),
+        batches,
+        candidates: some(&data, 13, random),
+        targets: (0..5).map(|_| random.next() >> 32).collect(),
+        // The numbers of the rows go from 32 to 33 bits.
+        sample: Sample { seed: random.next(), restart: 3, round: 0, total: 0, expected: 40, first: (1 << 32) - 500 },
+    };
+    let expected = questions.answer(Direct::new(&data, &prepared));
+    let drawn: usize = expected.samples.iter().map(|sampled| sampled.rows.len()).sum();
+    assert!(drawn > 100 && drawn < 3 * shape[0], "{drawn} of {shape:?}");
+    assert!(expected.samples[1].rows.len() > 40 + 6 * 7 + 64, "more rows are drawn than a list for 40 has room for");
+    every_way(&data, &prepared, &estimator, |what, session| {
+        let answers = questions.ask(session);
+        assert_eq!(answers, expected, "{kind}, {shape:?}, {}, weights: {weighted}, {what}", T::NAME);
+    });
+}
+
+#[test]
+fn draws_are_those_of_a_direct_computation() {
+    for weighted in [false, true] {
+        check::<f32>("blobs", [6_000, 3], weighted, [1, 12, 40]);
+        check::<f64>("blobs", [5_000, 4], weighted, [2, 300, 700]);
+        check::<f32>("lattice", [4_500, 9], weighted, [3, 8, 300]);
+        check::<f64>("uniform", [3_300, 40], weighted, [0, 31, 9]);
+    }
+    // More features than the points of a group have room for in the shared memory of a block.
+    check::<f32>("uniform", [2_100, 300], true, [1, 9, 20]);
+}
+
+#[test]
+fn a_certain_row_is_always_in_the_sample() {
+    // One row has all of the draw weight, and others have none.
+    let mut x = vec![1.0f64; 1_500];
+    x[1_234] = 5.0;
+    let data = Data { x, weights: None, d: 1 };
+    let estimator = KMeans::new(1);
+    let prepared = data.prepared(&estimator);
+    every_way(&data, &prepared, &estimator, |what, session| {
+        session.start_draws().unwrap();
+        let total = session.take_seeds(&[1.0], prepared.distances).unwrap();
+        for seed in 0..20 {
+            let sample = Sample { seed, restart: 0, round: 255, total, expected: 1, first: 0 };
+            assert_eq!(session.sample(&sample).unwrap(), Sampled { rows: vec![1_234], values: vec![5.0] }, "{what}");
+        }
+        session.end_draws();
+    });
+}

@@ -1,0 +1,84 @@
+//! A caller sees each iteration of a fit once, and may stop the fit.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use polars_kmeans::backend::cpu::InstructionSet;
+use polars_kmeans::tile::Part;
+use polars_kmeans::{Features, History, Init, KMeans, KMeansError, Progress, Restarts};
+
+use crate::data::{Random, hash, on_gpu, rows};
+
+/// An estimator that notes each iteration, and stops at the one with the number `last`.
+fn watched(estimator: &KMeans, last: usize) -> (KMeans, Arc<Mutex<Vec<Progress>>>) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let notes = seen.clone();
+    let estimator = estimator.clone().on_iteration(move |progress| {
+        let mut notes = notes.lock().unwrap();
+        notes.push(*progress);
+        if notes.len() == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    (estimator, seen)
+}
+
+#[test]
+fn each_iteration_is_shown_once() {
+    let x: Vec<f32> = rows("blobs", 6_000, 3, &mut Random(1));
+    let features = Features::from_rows(&x, 3).unwrap();
+    for history in [History::Light, History::Full] {
+        let estimator = KMeans::new(30).seed(3).tol(0.0).max_iter(50).history(history);
+        for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
+            let expected = hash(&estimator.fit_features(&features, None).unwrap());
+            for parts in [1, 4] {
+                let (watched, seen) = watched(&estimator, usize::MAX);
+                let part = |i: usize| Part::new(features.slice(i * 6_000 / parts..(i + 1) * 6_000 / parts).unwrap(), None);
+                let fit = watched.fit_parts((0..parts).map(part).collect(), InstructionSet::detect()).unwrap();
+                assert_eq!(hash(&fit), expected);
+                let seen = seen.lock().unwrap();
+                assert!(seen.len() > 20 && seen.iter().all(|progress| progress.restart == 0));
+                let seen: Vec<_> = seen.iter().map(|p| (p.iteration, p.changed, p.shift.to_bits())).collect();
+                let rows = fit.model.history().iter();
+                assert_eq!(seen, rows.map(|row| (row.iteration, row.changed, row.shift.to_bits())).collect::<Vec<_>>());
+            }
+        }
+    }
+}
+
+#[test]
+fn restarts_are_numbered() {
+    let x: Vec<f64> = rows("uniform", 500, 2, &mut Random(2));
+    let features = Features::from_rows(&x, 2).unwrap();
+    let estimator = KMeans::new(4).init(Init::Random).n_init(Restarts::Count(3)).max_iter(2).tol(0.0);
+    let (watched, seen) = watched(&estimator, usize::MAX);
+    watched.fit_features(&features, None).unwrap();
+    let seen: Vec<_> = seen.lock().unwrap().iter().map(|progress| (progress.restart, progress.iteration)).collect();
+    assert_eq!(seen, [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]);
+}
+
+#[test]
+fn a_cancelled_fit_stops_at_once_and_leaves_everything_as_it_was() {
+    let x: Vec<f64> = rows("blobs", 4_000, 5, &mut Random(4));
+    let features = Features::from_rows(&x, 5).unwrap();
+    for history in [History::Light, History::Full] {
+        let estimator = KMeans::new(40).seed(1).tol(0.0).max_iter(60).history(history);
+        for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
+            let expected = hash(&estimator.fit_features(&features, None).unwrap());
+            for (last, parts) in [(1, 1), (7, 1), (12, 1), (1, 3), (7, 3)] {
+                let (watched, seen) = watched(&estimator, last);
+                let part = |i: usize| Part::new(features.slice(i * 4_000 / parts..(i + 1) * 4_000 / parts).unwrap(), None);
+                let stopped = watched.fit_parts((0..parts).map(part).collect(), InstructionSet::detect());
+                assert_eq!(stopped.err(), Some(KMeansError::Cancelled { iteration: last as u32 }));
+                assert_eq!(seen.lock().unwrap().len(), last, "nothing is shown after the stop");
+                // The same estimator does not stop a second time.
+                assert_eq!(hash(&watched.fit_features(&features, None).unwrap()), expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_fit_is_an_error_of_its_own() {
+    let error = KMeansError::Cancelled { iteration: 3 };
+    assert_eq!(error.to_string(), "the fit was cancelled after iteration 3");
+    assert_eq!(error.kind().name(), "CancelledError");
+}
