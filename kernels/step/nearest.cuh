@@ -71,6 +71,61 @@ __device__ __forceinline__ Found nearest_of_few(const float (&x)[D][ROWS], const
     return found;
 }
 
+// Lowers `least` to the scores of two centroids, as bits.
+template <int D>
+__device__ __forceinline__ void least_of_two(const float (&x)[D][ROWS], const Centroid<D>& c, const Centroid<D>& e, int (&least)[ROWS]) {
+    if constexpr (D <= 3) {
+        // The same roundings as `score`. Each product shares an operand with the one before, which is then not read again. With more features
+        // the compiler's own order is 2 % faster.
+#pragma unroll
+        for (int r = 0; r < ROWS; r += 2) {
+            float h[2] = {c.v[D], c.v[D]}, g[2] = {e.v[D], e.v[D]};
+#pragma unroll
+            for (int f = 0; f < D; f++) {
+                h[0] = __fmaf_rn(x[f][r], c.v[f], h[0]);
+                h[1] = __fmaf_rn(x[f][r + 1], c.v[f], h[1]);
+                g[1] = __fmaf_rn(x[f][r + 1], e.v[f], g[1]);
+                g[0] = __fmaf_rn(x[f][r], e.v[f], g[0]);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) least[r + i] = __vimin3_s32(least[r + i], __float_as_int(h[i]), __float_as_int(g[i]));
+        }
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            least[r] = __vimin3_s32(least[r], __float_as_int(c.score(x, r)), __float_as_int(e.score(x, r)));
+    }
+}
+
+// Sweeps over pairs of centroids (the count is padded to an even number): finds the pair with the least score, then which of the two has
+// it. The label is the nearest centroid by scores.
+template <int D>
+__device__ __forceinline__ void least_of_pairs(const float (&x)[D][ROWS], const float* centroids, int count, u32 (&label)[ROWS],
+                                               float (&best)[ROWS], float (&second)[ROWS]) {
+    const int W = Centroid<D>::width;
+    int j = 0;
+#pragma unroll 1
+    do {
+        Centroid<D> c, e;
+        c.load(centroids + j * W);
+        e.load(centroids + (j + 1) * W);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float h = c.score(x, r), i = e.score(x, r), least = fminf(h, i);
+            second[r] = fminf(fminf(second[r], fmaxf(h, i)), fmaxf(best[r], least));
+            label[r] = least < best[r] ? j : label[r];
+            best[r] = fminf(best[r], least);
+        }
+        j += 2;
+    } while (j < count);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        Centroid<D> c;
+        c.load(centroids + label[r] * W);
+        label[r] += c.score(x, r) == best[r] ? 0 : 1;
+    }
+}
+
 // With groups: finds the least score of each group and the least two of these. Then it computes the scores of the best group once more,
 // with the same roundings, to find the centroids in reach. Without groups: finds the least two scores, over pairs of centroids. In shared
 // memory groups are 16 bytes apart (GAP words), so lanes that read different groups use different banks.
@@ -108,28 +163,7 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
                 Centroid<D> c, e;
                 c.load(group + i * W);
                 e.load(group + (i + 1) * W);
-                if constexpr (D <= 3) {
-                    // The same roundings as `score`. Each product shares an operand with the one before, which is then not read again.
-                    // With more features the compiler's own order is 2 % faster.
-#pragma unroll
-                    for (int r = 0; r < ROWS; r += 2) {
-                        float h[2] = {c.v[D], c.v[D]}, g[2] = {e.v[D], e.v[D]};
-#pragma unroll
-                        for (int f = 0; f < D; f++) {
-                            h[0] = __fmaf_rn(x[f][r], c.v[f], h[0]);
-                            h[1] = __fmaf_rn(x[f][r + 1], c.v[f], h[1]);
-                            g[1] = __fmaf_rn(x[f][r + 1], e.v[f], g[1]);
-                            g[0] = __fmaf_rn(x[f][r], e.v[f], g[0]);
-                        }
-#pragma unroll
-                        for (int i = 0; i < 2; i++)
-                            least[r + i] = __vimin3_s32(least[r + i], __float_as_int(h[i]), __float_as_int(g[i]));
-                    }
-                } else {
-#pragma unroll
-                    for (int r = 0; r < ROWS; r++)
-                        least[r] = __vimin3_s32(least[r], __float_as_int(c.score(x, r)), __float_as_int(e.score(x, r)));
-                }
+                least_of_two(x, c, e, least);
             }
             group += GROUP * W + GAP;
 #pragma unroll
@@ -186,28 +220,7 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
             found.doubt |= second[r] > found.limit[r] && (in_reach & (in_reach - 1)) == 0 ? 0 : 1u << r;
         }
     } else {
-        // Over pairs (the count is padded to an even number): finds the pair with the least score, then which of the two has it.
-        int j = 0;
-#pragma unroll 1
-        do {
-            Centroid<D> c, e;
-            c.load(centroids + j * W);
-            e.load(centroids + (j + 1) * W);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const float h = c.score(x, r), i = e.score(x, r), least = fminf(h, i);
-                second[r] = fminf(fminf(second[r], fmaxf(h, i)), fmaxf(best[r], least));
-                found.label[r] = least < best[r] ? j : found.label[r];
-                best[r] = fminf(best[r], least);
-            }
-            j += 2;
-        } while (j < count);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            Centroid<D> c;
-            c.load(centroids + found.label[r] * W);
-            found.label[r] += c.score(x, r) == best[r] ? 0 : 1;
-        }
+        least_of_pairs<D>(x, centroids, count, found.label, best, second);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             found.limit[r] = reach(bound, square[r], best[r]);

@@ -1,0 +1,186 @@
+// The sums of kernels/step/assign_registers.cu. Rows whose label changed are listed by their warp. When its list is long enough, the lanes of
+// the warp share its (row, column) pairs, and move each contribution from one cluster to the other in the block's table.
+#pragma once
+#include "../common/filter.cuh"
+#include "arriving.cuh"
+
+// The list is emptied once it has this many rows. There must still be room for all rows of one tile.
+#define ENOUGH 32
+#define LIST (ENOUGH - 1 + WARP_TILE)
+// Rows that may move through a block's table before it must be flushed. An int64 is sure to hold 4,096 values of one limb. When the
+// table is flushed, each other warp may have announced rows that it has not added yet, so their number is subtracted.
+#define CAPACITY (4096 - (WARPS - 1) * LIST)
+
+// The rows of one warp whose label changed.
+struct List {
+    u32 from[LIST], to[LIST], row[LIST];
+    u32 count;
+};
+
+// A block's table of sums, and the row counts of its clusters.
+struct Cells {
+    Table table;
+    int* rows;
+};
+
+// Decides when a warp may add to the block's table, and when the table is flushed.
+struct Gate {
+    Cells cells; // kept here for float64, whose kernels have no registers left for it
+    u32 announced; // rows that all warps announced
+    u32 flushed; // rows that were announced when the table was last flushed
+    u32 busy; // 1 while a warp flushes
+};
+
+// Announces `count` rows. If the table has no room for them, flushes it first. The whole warp must call this.
+__device__ __forceinline__ void enter(Gate& gate, u32 count, const Cells& cells, const Sums& s, int lane) {
+    while (true) {
+        u32 flush = 0;
+        if (lane == 0) {
+            while (true) {
+                const u32 announced = *(volatile u32*)&gate.announced;
+                if (announced - *(volatile u32*)&gate.flushed + count <= CAPACITY) {
+                    if (atomicCAS(&gate.announced, announced, announced + count) == announced) break;
+                } else if (atomicCAS(&gate.busy, 0u, 1u) == 0) {
+                    flush = 1;
+                    break;
+                } else {
+                    __nanosleep(100);
+                }
+            }
+        }
+        if (!__shfl_sync(FULL_WARP, flush, 0)) return;
+        // Rows announced after this point count towards the next flush.
+        const u32 announced = *(volatile u32*)&gate.announced;
+        __threadfence_block();
+        flush_table_by_warp(cells.table, cells.rows, s, lane);
+        __threadfence_block();
+        __syncwarp();
+        if (lane == 0) {
+            *(volatile u32*)&gate.flushed = announced;
+            __threadfence_block();
+            atomicExch(&gate.busy, 0u);
+        }
+        __syncwarp();
+    }
+}
+
+// Moves the contributions of the listed rows from cluster to cluster. Each lane takes (row, column) pairs. In the table all additions
+// of a pair are issued at once, and then their carries.
+template <typename T>
+__device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* factors, Gate& gate, const Cells& cells, List& list,
+                                            u32 count, int lane) {
+    const int AHEAD = sizeof(T) == 4 ? 4 : 1;
+    const Sums& s = a.sums;
+    __syncwarp();
+    const Table& table = cells.table;
+    if (table.copies) enter(gate, count, cells, s, lane);
+    const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // gives exact quotients up to 159 * 13 pairs
+    const bool two = s.limbs == 2;
+    const u32 pairs = count * columns;
+#pragma unroll 1
+    for (u32 pair = lane; pair < pairs;) {
+        // Loads the values of several pairs together.
+        T ahead[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const u32 at = pair + i * 32, e = at * reciprocal >> 16, c = at - e * columns;
+            ahead[i] = (T)0;
+            if (at < pairs && c < a.rows.d) ahead[i] = a.rows.x[(u64)c * a.rows.stride + list.row[e]];
+        }
+        const u32 end = min(pairs, pair + AHEAD * 32);
+#pragma unroll 1
+        for (; pair < end; pair += 32) {
+            const u32 e = pair * reciprocal >> 16, c = pair - e * columns;
+            const u32 from = list.from[e], to = list.to[e];
+            const double weight = a.rows.w ? a.rows.w[list.row[e]] : 1.0;
+            double x = (double)ahead[0];
+#pragma unroll
+            for (int i = 1; i < AHEAD; i++) ahead[i - 1] = ahead[i];
+            Pair p;
+            if (c < a.rows.d) {
+                if (a.rows.w) x = __dmul_rn(weight, x);
+                p = limbs_of(x, factors[c]);
+            } else {
+                p = mass_limbs(weight, a.mass_to_integer);
+            }
+            const u32 into = (to * columns + c) * s.limbs, out = (from * columns + c) * s.limbs;
+            const bool leaves = from != UNASSIGNED;
+            if (table.copies) {
+                table_move(table, into, out, leaves, lane & (table.copies - 1), p, two);
+            } else {
+                add_pending(s.pending + (u64)into * 2, p.hi);
+                if (two) add_pending(s.pending + (u64)into * 2 + 2, p.lo);
+                if (leaves) {
+                    add_pending(s.pending + (u64)out * 2, -p.hi);
+                    if (two) add_pending(s.pending + (u64)out * 2 + 2, -p.lo);
+                }
+            }
+        }
+    }
+#pragma unroll 1
+    for (u32 e = lane; e < count; e += 32) {
+        const u32 from = list.from[e], to = list.to[e];
+        if (table.copies) {
+            atomicAdd(&cells.rows[to], 1);
+            if (from != UNASSIGNED) atomicSub(&cells.rows[from], 1);
+        } else {
+            atomicAdd((u64*)&s.pending_rows[to], 1ull);
+            if (from != UNASSIGNED) atomicAdd((u64*)&s.pending_rows[from], ~0ull);
+        }
+    }
+    __syncwarp();
+    if (lane == 0) list.count = 0;
+    __syncwarp();
+}
+
+// Adds the rows of a tile that had no labels, from the places where it arrived. Each lane adds its own rows, without a list.
+template <typename T, int D>
+__device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* factors, const Arriving<T, D>& next, const Cells& cells,
+                                          const u32 (&label)[ROWS], u32 valid, int lane) {
+    const Sums& s = a.sums;
+    const Table& table = cells.table;
+    const int copy = lane & (table.copies - 1);
+#pragma unroll 1
+    for (int f = 0; f < a.rows.d; f++) {
+        const Factors own = factors[f];
+        T raw[ROWS];
+        next.take(f, raw);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (valid >> r & 1) {
+                const Pair p = limbs_of((double)raw[r], own);
+                const u32 cell = (label[r] * s.columns + f) * s.limbs;
+                table_add(table, cell, copy, p.hi);
+                if (s.limbs == 2) table_add(table, cell + 1, copy, p.lo);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        if (valid >> r & 1) atomicAdd(&cells.rows[label[r]], 1);
+    __syncwarp();
+}
+
+// Stores the new labels of a thread's four rows, and lists the rows that move from one cluster to another. `valid` has a bit for each row
+// that exists.
+template <typename T>
+__device__ __forceinline__ void list_changed(const Assign<T>& a, List& list, const Four& now, const Four& old, const u32 (&label)[ROWS],
+                                             u32 valid, u32 row) {
+    u32 differs = now.differs(old, a.labels.bytes) & valid;
+    if (!differs) return;
+    now.store(a.labels.bytes, (u8*)a.labels.at + (u64)row * (u32)a.labels.bytes);
+    if (a.rows.w) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if ((differs >> r & 1) && !(a.rows.w[row + r] > 0.0)) differs &= ~(1u << r);
+    }
+    // Few lanes have changed rows, and most of these have one. So each lane takes places from a counter by itself.
+    u32 at = atomicAdd(&list.count, __popc(differs));
+#pragma unroll 1
+    for (; differs; differs &= differs - 1, at++) {
+        const int r = __ffs(differs) - 1;
+        list.from[at] = old.label(a.labels.bytes, r);
+        list.to[at] = pick(label, r);
+        list.row[at] = row + r;
+    }
+}
