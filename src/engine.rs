@@ -3,21 +3,21 @@
 //! Fits and predictions are generic over [`Float`](crate::Float). If their entry points were generic too, every crate that calls
 //! one would compile the kernels again, and its debug builds would not optimise them.
 
+use crate::answers::{Labels, Predictions, Wanted};
 use crate::backend::cpu::InstructionSet;
 use crate::error::Result;
 use crate::features::Column;
 use crate::fit;
-use crate::model::{Fitted, Prediction};
+use crate::model::Fitted;
 use crate::params::KMeans;
 use crate::predict::{self, Rows};
 use crate::tile::Part;
 
 /// The operations of the engine for one feature type.
 pub trait Engine: Sized {
-    /// `labels` says whether the caller wants labels in addition to the model.
-    fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, labels: bool) -> Result<Fitted<Self>>;
-    fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>>;
-    fn nearest(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<Prediction>>>;
+    fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>>;
+    fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels>;
+    fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions>;
     fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
     fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
 }
@@ -25,13 +25,13 @@ pub trait Engine: Sized {
 macro_rules! engine {
     ($($float:ty),*) => {$(
         impl Engine for $float {
-            fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, labels: bool) -> Result<Fitted<Self>> {
-                fit::fit(estimator, parts, set, labels)
+            fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>> {
+                fit::fit(estimator, parts, set, wanted)
             }
-            fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>> {
+            fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels> {
                 predict::labels(rows)
             }
-            fn nearest(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<Prediction>>> {
+            fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions> {
                 predict::nearest(rows)
             }
             fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::answers::Wanted;
 use crate::error::{KMeansError, Result};
 use crate::strategy::Strategy;
 
@@ -291,7 +292,7 @@ impl KMeans {
             device,
             strategy: self.strategy,
             device_memory_limit: self.device_memory_limit,
-            labels: true,
+            wanted: Wanted::Labels,
         })
     }
 }
@@ -318,8 +319,8 @@ pub struct Params<'e> {
     pub strategy: Strategy,
     /// Number of bytes, positive.
     pub device_memory_limit: Option<u64>,
-    /// Whether the caller wants the labels of the rows: downloading labels from a GPU can cost several iterations.
-    pub labels: bool,
+    /// What the caller wants to know about the rows.
+    pub wanted: Wanted,
 }
 
 fn invalid(option: &'static str, expected: &str, got: impl fmt::Display) -> KMeansError {

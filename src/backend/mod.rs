@@ -13,6 +13,7 @@ pub mod select;
 pub use parts::Parts;
 
 use self::select::Devices;
+use crate::answers::Distances;
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
@@ -163,4 +164,7 @@ pub trait Session<T: Float>: Send {
     fn labels(&self) -> Result<Vec<u32>>;
     /// The labels of a session that is finished.
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>>;
+    /// For every row in order: its nearest of these centroids (`(k, d)`, row-major), and the distances to this one and to the
+    /// second nearest. The session's own labels do not matter and do not change.
+    fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)>;
 }

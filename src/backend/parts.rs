@@ -1,14 +1,12 @@
 //! Combines sessions over consecutive ranges of rows into one. This merges chunks, devices and machines.
 
 use super::{Assigned, Far, Scales, Session};
+use crate::answers::{DISTANCES, Distances, LABELS};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::partial::Partial;
-
-/// What errors call the labels.
-const LABELS: &str = "the labels";
 
 /// Several sessions as one. Row numbers run through all of them.
 pub struct Parts<'a, T> {
@@ -174,5 +172,19 @@ impl<T: Float> Session<T> for Parts<'_, T> {
             all.extend(part.into_labels()?);
         }
         Ok(all)
+    }
+
+    fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
+        let n = Session::rows(self) as usize;
+        let (mut labels, mut nearest) = (memory::with_room(n, LABELS)?, memory::with_room(n, DISTANCES)?);
+        // With one cluster no part has second distances.
+        let mut second = if self.merged.rows.len() > 1 { Some(memory::with_room(n, DISTANCES)?) } else { None };
+        for part in &mut self.parts {
+            let (more, distances) = part.nearest(centroids)?;
+            labels.extend(more);
+            nearest.extend(distances.nearest);
+            second.iter_mut().for_each(|second| second.extend(distances.second.iter().flatten()));
+        }
+        Ok((labels, Distances { nearest, second }))
     }
 }

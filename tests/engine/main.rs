@@ -4,6 +4,7 @@
 #[path = "../common/child.rs"]
 mod child;
 mod data;
+mod distances;
 mod exactness;
 mod far;
 #[cfg(unix)]

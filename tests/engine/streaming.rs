@@ -6,6 +6,7 @@ use polars_kmeans::backend::select::{Shape, bytes_needed};
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Device, Features, Float, History, Init, Job, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
+    Wanted,
 };
 
 use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows, some_rows};
@@ -200,7 +201,7 @@ fn parts_stream_as_one() {
             Part::new(view.slice(w[0]..w[1]).unwrap(), Some(Column::from_slice(&weights[w[0]..w[1]])))
         });
         let streamed = estimator.clone().device(device).device_memory_limit(Some(chunking.room));
-        let fit = streamed.fit_parts(parts.collect(), InstructionSet::detect()).unwrap();
+        let fit = streamed.fit_parts(parts.collect(), InstructionSet::detect(), Wanted::Labels).unwrap();
         assert_eq!((hash(&fit), fit.choice.chunking), (expected, Some(chunking)), "{cuts:?}");
     }
 }

@@ -1,5 +1,7 @@
 //! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are.
 
+use std::ops::Range;
+
 use super::device::{Buffer, Plain, Queue};
 use crate::error::Result;
 use crate::fixed::power_of_two;
@@ -103,6 +105,13 @@ impl<T: Float + Plain> DeviceRows<T> {
         let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize) as u32;
         // SAFETY: the argument mirrors `RoundWeights`. The kernel reads and writes the first n weights, each by one thread.
         unsafe { self.queue.launch(kernel, blocks, THREADS, 0, &argument) }
+    }
+
+    /// Some of the rows as a kernel parameter, for kernels that read tiles of rows. Whole tiles must lie before the first row.
+    pub fn argument_of(&self, range: Range<usize>) -> RowsArgument {
+        let all = self.argument();
+        let w = if all.w == 0 { 0 } else { all.w + (range.start * size_of::<f64>()) as u64 };
+        RowsArgument { x: self.x.at_index(range.start), w, n: range.len() as u32, ..all }
     }
 
     /// The rows as a kernel parameter.

@@ -16,6 +16,7 @@ mod far;
 mod host;
 mod inertia;
 mod labels;
+mod nearest;
 mod new;
 mod system;
 
@@ -33,6 +34,7 @@ use super::chunks::{Chunk, Chunks};
 use super::device::{Buffer, Plain, Queue};
 use super::draws::{self, Draws, SeedLabels};
 use super::plan::{Launch, Plan, Strategy, settle_values};
+use crate::answers::Distances;
 use crate::backend::{Assigned, Far, Iteration, Progress, Scales, Session, Stop};
 use crate::distances::DistanceScale;
 use crate::error::Result;
@@ -441,6 +443,10 @@ impl<T: Float + Plain> Session<T> for CudaSession<'_, T> {
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
         self.labels()
+    }
+
+    fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
+        self.nearest_rows(centroids)
     }
 }
 
