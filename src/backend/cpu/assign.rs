@@ -15,7 +15,7 @@ use crate::tile::Tile;
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
 /// Up to this many clusters, reference distances to all of them find the two nearest faster than the filter does.
-const FEW: usize = 16;
+const FEW: usize = 1;
 
 /// Buffers to label tiles of one shape.
 #[derive(Debug)]
