@@ -112,10 +112,10 @@ fn kept(selections: &[(Selection, usize)]) -> impl Iterator<Item = bool> + '_ {
 }
 
 /// One value per row, from the values of the kept rows. It is 0 for the other rows.
-fn spread<V: Zero>(values: Vec<V>, selections: &[(Selection, usize)], what: &'static str) -> Result<Vec<V>> {
+fn spread<V: Zero>(values: &[V], selections: &[(Selection, usize)], what: &'static str) -> Result<Vec<V>> {
     let mut all = memory::zeroed(selections.iter().map(|(_, rows)| rows).sum(), what)?;
     let places = all.iter_mut().zip(kept(selections)).filter(|(_, kept)| *kept);
-    places.zip(values).for_each(|((place, _), value)| *place = value);
+    places.zip(values).for_each(|((place, _), value)| *place = *value);
     Ok(all)
 }
 
@@ -130,6 +130,13 @@ impl Labels {
     pub(crate) fn new(values: Vec<u32>, answered: Answered) -> Self {
         debug_assert_eq!(values.len(), answered.rows);
         Self { values, answered }
+    }
+
+    /// One label per row, from those of the rows that the selections keep.
+    pub(crate) fn of_kept(labels: &[u32], selections: &[(Selection, usize)]) -> Result<Self> {
+        let values = spread(labels, selections, LABELS)?;
+        let answered = Answered::collect(values.len(), kept(selections))?;
+        Ok(Self::new(values, answered))
     }
 
     /// The number of rows.
@@ -284,17 +291,15 @@ impl KeptRows {
             let answered = Answered::all(self.labels.len());
             return Ok(Labels::new(self.labels, answered));
         }
-        let rows = self.selections.iter().map(|(_, rows)| rows).sum();
-        let answered = Answered::collect(rows, kept(&self.selections))?;
-        Ok(Labels::new(spread(self.labels, &self.selections, LABELS)?, answered))
+        Labels::of_kept(&self.labels, &self.selections)
     }
 
     /// One prediction per row, if distances were wanted. If every row was kept, the values are not copied.
     pub fn into_predictions(mut self) -> Result<Option<Predictions>> {
         let Some(Distances { mut nearest, mut second }) = self.distances.take() else { return Ok(None) };
         if !self.all_kept() {
-            nearest = spread(nearest, &self.selections, DISTANCES)?;
-            second = second.map(|second| spread(second, &self.selections, DISTANCES)).transpose()?;
+            nearest = spread(&nearest, &self.selections, DISTANCES)?;
+            second = second.map(|second| spread(&second, &self.selections, DISTANCES)).transpose()?;
         }
         Ok(Some(Predictions::new(self.into_labels()?, Distances { nearest, second })))
     }

@@ -25,7 +25,7 @@ pub use settings::Settings;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use self::tables::Tables;
-use crate::answers::{Distances, KeptRows, LABELS, Labels, Predictions};
+use crate::answers::{Distances, KeptRows, Labels, Predictions};
 use crate::backend::select::Choice;
 use crate::error::Result;
 use crate::features::{Column, Features};
@@ -131,8 +131,7 @@ impl<T> Fitted<T> {
     /// # Errors
     /// [`KMeansError::NoMemory`](crate::KMeansError).
     pub fn expand(&self) -> Result<Labels> {
-        let labels = memory::copied(&self.labels, LABELS)?;
-        KeptRows { labels, distances: None, selections: self.selection.clone() }.into_labels()
+        Labels::of_kept(&self.labels, &self.selection)
     }
 
     /// As [`Fitted::expand`], with distances. `None` if the caller did not want them. If every row was kept, nothing is copied.

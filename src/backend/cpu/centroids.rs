@@ -4,7 +4,10 @@ use super::filter::{Filter, TABLE};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
-use crate::reference::{self, Nearest};
+use crate::reference::Nearest;
+
+/// Number of centroids whose reference distances are computed at a time.
+const BLOCK: usize = 32;
 
 /// The centroids, and the filter's copy of them.
 #[derive(Debug)]
@@ -36,28 +39,35 @@ impl<T: Float> CentroidTable<T> {
         &self.rows[j * self.d..][..self.d]
     }
 
-    /// The nearest of all centroids by reference distances. Vector lanes compute a block of centroids at a time.
+    /// The reference distances of a row to centroid `start` and those after it, at most [`BLOCK`]. Vector lanes compute them at a
+    /// time.
     #[inline(always)]
-    pub fn nearest(&self, x: &[f64]) -> Nearest {
-        const BLOCK: usize = 32;
-        let mut best = Nearest { label: 0, distance: f64::INFINITY, second: f64::INFINITY };
-        for start in (0..self.k).step_by(BLOCK) {
-            let len = BLOCK.min(self.k - start);
-            let mut s = [0.0f64; BLOCK];
-            for (f, x) in x.iter().enumerate() {
-                let column = &self.columns[f * self.k + start..][..len];
-                if len == BLOCK {
-                    for i in 0..BLOCK {
-                        let t = x - column[i];
-                        s[i] = t.mul_add(t, s[i]);
-                    }
-                } else {
-                    for (s, c) in s.iter_mut().zip(column) {
-                        let t = x - c;
-                        *s = t.mul_add(t, *s);
-                    }
+    fn block(&self, x: &[f64], start: usize) -> ([f64; BLOCK], usize) {
+        let len = BLOCK.min(self.k - start);
+        let mut s = [0.0f64; BLOCK];
+        for (f, x) in x.iter().enumerate() {
+            let column = &self.columns[f * self.k + start..][..len];
+            if len == BLOCK {
+                for i in 0..BLOCK {
+                    let t = x - column[i];
+                    s[i] = t.mul_add(t, s[i]);
+                }
+            } else {
+                for (s, c) in s.iter_mut().zip(column) {
+                    let t = x - c;
+                    *s = t.mul_add(t, *s);
                 }
             }
+        }
+        (s, len)
+    }
+
+    /// The nearest of all centroids by reference distances.
+    #[inline(always)]
+    pub fn nearest(&self, x: &[f64]) -> Nearest {
+        let mut best = Nearest { label: 0, distance: f64::INFINITY, second: f64::INFINITY };
+        for start in (0..self.k).step_by(BLOCK) {
+            let (s, len) = self.block(x, start);
             for (i, &s) in s[..len].iter().enumerate() {
                 best.take((start + i) as u32, s);
             }
@@ -68,8 +78,8 @@ impl<T: Float> CentroidTable<T> {
     /// All reference distances of a row, `k` values.
     #[inline(always)]
     pub fn distances(&self, x: &[f64], out: &mut [f64]) {
-        for (j, out) in out.iter_mut().enumerate() {
-            *out = reference::distance(x, self.row(j));
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            out.copy_from_slice(&self.block(x, block * BLOCK).0[..out.len()]);
         }
     }
 }
@@ -77,6 +87,7 @@ impl<T: Float> CentroidTable<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reference;
 
     #[test]
     fn scanning_in_lanes_is_the_oracle() {
@@ -86,6 +97,9 @@ mod tests {
             for x in 0..20 {
                 let x: Vec<f64> = (0..d).map(|f| f64::from((x * 31 + f) as u32 % 17)).collect();
                 assert_eq!(table.nearest(&x), reference::nearest(&x, &rows));
+                let (mut found, all) = (vec![0.0; k], rows.chunks_exact(d).map(|c| reference::distance(&x, c)));
+                table.distances(&x, &mut found);
+                assert!(all.eq(found));
             }
         }
     }

@@ -27,7 +27,7 @@ pub use centroids::CentroidTable;
 pub use simd::InstructionSet;
 
 use self::assign::{Assigner, TwoNearest};
-use self::pass::{NearestOut, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, room_for_farthest, split_off};
+use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, room_for_farthest, split_off};
 use self::seeds::Seeds;
 use super::{Assigned, Far, Scales, Session};
 use crate::answers::{Distances, LABELS};
@@ -73,7 +73,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
         let tile_rows = Assigner::tile_rows::<T>(d, n);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
-        let room = (WORKER_MEMORY / (k.saturating_mul(d).saturating_mul(16)).max(1)).max(1);
+        let room = (WORKER_MEMORY / (k.saturating_mul(prepared.scales.len()).saturating_mul(16)).max(1)).max(1);
         let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)).min(room) };
         // There are enough tasks for workers to finish together. A task consists of whole tiles, and its labels fit in a cache.
         let task =
@@ -336,7 +336,7 @@ impl<T: Float> Session<T> for CpuSession<'_, T> {
         let workers = workers.iter_mut().map(|worker| TwoNearest::new(worker.tile.stride).map(|two| (worker, two)));
         let mut workers = memory::try_collected(workers, "the threads' buffers")?;
         let second = distances.second.as_deref_mut().unwrap_or_default();
-        let mut rest = NearestOut { labels: &mut labels, nearest: &mut distances.nearest, second };
+        let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
         let tasks = tasks.iter().map(move |task| (task, rest.split_off(task.kept)));
         for_each_task(&mut workers, tasks, |(worker, two), (task, out)| {
             set.run(TaskNearest { part, prepared, table: &table, worker, two, task, out });

@@ -243,7 +243,7 @@ pub struct TaskNearest<'p, 'a, T> {
     pub worker: &'p mut Worker<T>,
     pub two: &'p mut TwoNearest,
     pub task: &'p TaskRows,
-    pub out: NearestOut<'p>,
+    pub out: NearestSink<'p>,
 }
 
 impl<T: Float> Task for TaskNearest<'_, '_, T> {
@@ -265,14 +265,14 @@ impl<T: Float> Task for TaskNearest<'_, '_, T> {
 }
 
 /// Where labels and Euclidean distances of rows go.
-pub struct NearestOut<'o> {
+pub struct NearestSink<'o> {
     pub labels: &'o mut [u32],
     pub nearest: &'o mut [f64],
     /// Empty if there is one cluster.
     pub second: &'o mut [f64],
 }
 
-impl<'o> NearestOut<'o> {
+impl<'o> NearestSink<'o> {
     /// Takes off the first `rows` rows, or all if there are fewer.
     pub fn split_off(&mut self, rows: usize) -> Self {
         Self {

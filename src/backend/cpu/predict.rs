@@ -2,7 +2,7 @@
 //! no answer.
 
 use super::assign::{Assigner, TwoNearest};
-use super::pass::{NearestOut, split_off};
+use super::pass::{NearestSink, split_off};
 use super::simd::{InstructionSet, Task, Vector};
 use super::{CentroidTable, CpuSession};
 use crate::answers::{Answered, Distances, LABELS, Labels, Predictions, every_row};
@@ -24,7 +24,7 @@ const TASK: usize = 16_384;
 pub fn labels<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Result<Labels> {
     let n = features.n_rows();
     let (mut values, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
-    let tasks = values.chunks_mut(TASK).zip(bits.chunks_mut(TASK / 8)).map(|(labels, bits)| (bits, LabelsOut(labels)));
+    let tasks = values.chunks_mut(TASK).zip(bits.chunks_mut(TASK / 8)).map(|(labels, bits)| (bits, LabelSink(labels)));
     answer(model, features, tasks)?;
     Ok(Labels::new(values, Answered::from_bits(n, bits)))
 }
@@ -34,7 +34,7 @@ pub fn nearest<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Result
     let (n, k) = (features.n_rows(), model.n_clusters());
     let (mut labels, mut bits, mut distances) = (memory::zeroed(n, LABELS)?, every_row(n)?, Distances::zeroed(n, k)?);
     let second = distances.second.as_deref_mut().unwrap_or_default();
-    let mut rest = NearestOut { labels: &mut labels, nearest: &mut distances.nearest, second };
+    let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
     let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, rest.split_off(TASK)));
     answer(model, features, tasks)?;
     Ok(Predictions::new(Labels::new(labels, Answered::from_bits(n, bits)), distances))
@@ -46,7 +46,7 @@ pub fn distances<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Resu
     let (mut out, mut bits) = (reserve(n, k)?, every_row(n)?);
     out.resize(n * k, f64::NAN);
     let mut rest = &mut out[..];
-    let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, DistancesOut(split_off(&mut rest, TASK * k))));
+    let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, DistanceSink(split_off(&mut rest, TASK * k))));
     answer(model, features, tasks)?;
     Ok(out)
 }
@@ -63,13 +63,13 @@ pub fn inertia<T: Float>(model: &Model<T>, features: &Features<'_, T>, weights: 
 }
 
 /// Where the answers for the rows of a task go.
-trait Answers<T: Float>: Send {
-    /// Writes the answers for the rows of the worker's tile, which begins at row `at` of the task.
-    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, worker: &mut Worker<T>, at: usize);
+trait Sink<T: Float>: Send {
+    /// Writes the answers for the rows of the labeller's tile, which begins at row `at` of the task.
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize);
 }
 
-/// One worker's buffers.
-struct Worker<T> {
+/// What a thread labels tiles with.
+struct Labeller<T> {
     tile: Tile<T>,
     assigner: Assigner,
     two: TwoNearest,
@@ -77,7 +77,7 @@ struct Worker<T> {
     places: Vec<usize>,
 }
 
-impl<T: Float> Worker<T> {
+impl<T: Float> Labeller<T> {
     fn new(d: usize, k: usize, tile_rows: usize) -> Result<Self> {
         Ok(Self {
             tile: Tile::new(d, tile_rows)?,
@@ -88,43 +88,43 @@ impl<T: Float> Worker<T> {
     }
 }
 
-/// Answers task after task of the rows. A task comes with the bits of its rows, which are all set, and where its answers go.
-fn answer<'o, T: Float, A: Answers<T>>(
+/// Answers task after task of the rows. A task comes with the bits of its rows, which are all set, and their sink.
+fn answer<'o, T: Float, S: Sink<T>>(
     model: &Model<T>,
     features: &Features<'_, T>,
-    tasks: impl Iterator<Item = (&'o mut [u8], A)> + Send,
+    tasks: impl Iterator<Item = (&'o mut [u8], S)> + Send,
 ) -> Result<()> {
     let (n, d, table) = (features.n_rows(), features.n_features(), &*model.host_table()?);
     let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows::<T>(d, n));
     let part = &Part::new(features.clone(), None);
-    let workers = (0..workers_for(0, n / TASK + 1)).map(|_| Worker::new(d, table.k, tile_rows));
-    let mut workers = memory::try_collected(workers, "the threads' buffers")?;
-    for_each_task(&mut workers, tasks.enumerate(), |worker, (index, (bits, answers))| {
+    let labellers = (0..workers_for(0, n / TASK + 1)).map(|_| Labeller::new(d, table.k, tile_rows));
+    let mut labellers = memory::try_collected(labellers, "the threads' buffers")?;
+    for_each_task(&mut labellers, tasks.enumerate(), |labeller, (index, (bits, sink))| {
         let rows = index * TASK..n.min((index + 1) * TASK);
-        set.run(TaskAnswers { part, table, rows, worker, bits, answers });
+        set.run(TaskAnswers { part, table, rows, labeller, bits, sink });
     });
     Ok(())
 }
 
 /// One task of a prediction. It is compiled for each instruction set.
-struct TaskAnswers<'p, 'a, T, A> {
+struct TaskAnswers<'p, 'a, T, S> {
     part: &'p Part<'a, T>,
     table: &'p CentroidTable<T>,
     rows: std::ops::Range<usize>,
-    worker: &'p mut Worker<T>,
+    labeller: &'p mut Labeller<T>,
     bits: &'p mut [u8],
-    answers: A,
+    sink: S,
 }
 
-impl<T: Float, A: Answers<T>> Task for TaskAnswers<'_, '_, T, A> {
+impl<T: Float, S: Sink<T>> Task for TaskAnswers<'_, '_, T, S> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(mut self) {
-        let stride = self.worker.tile.stride;
+        let stride = self.labeller.tile.stride;
         for start in self.rows.clone().step_by(stride) {
             let (at, len) = (start - self.rows.start, stride.min(self.rows.end - start));
-            let Worker { tile, places, .. } = &mut *self.worker;
+            let Labeller { tile, places, .. } = &mut *self.labeller;
             let bad = tile.load_checked(self.part, start..start + len);
             // There is room for all rows of a tile.
             places.clear();
@@ -134,27 +134,27 @@ impl<T: Float, A: Answers<T>> Task for TaskAnswers<'_, '_, T, A> {
                     self.bits[(at + i) / 8] &= !(1 << ((at + i) % 8));
                 }
             }
-            self.answers.tile::<V>(self.table, self.worker, at);
+            self.sink.tile::<V>(self.table, self.labeller, at);
         }
     }
 }
 
-struct LabelsOut<'o>(&'o mut [u32]);
+struct LabelSink<'o>(&'o mut [u32]);
 
-impl<T: Float> Answers<T> for LabelsOut<'_> {
+impl<T: Float> Sink<T> for LabelSink<'_> {
     #[inline(always)]
-    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, worker: &mut Worker<T>, at: usize) {
-        let Worker { tile, assigner, places, .. } = worker;
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize) {
+        let Labeller { tile, assigner, places, .. } = labeller;
         let labels = assigner.label::<V, T>(tile, table);
         let out = &mut self.0[at..];
         places.iter().zip(labels).for_each(|(&place, &label)| out[place] = label);
     }
 }
 
-impl<T: Float> Answers<T> for NearestOut<'_> {
+impl<T: Float> Sink<T> for NearestSink<'_> {
     #[inline(always)]
-    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, worker: &mut Worker<T>, at: usize) {
-        let Worker { tile, assigner, two, places } = worker;
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize) {
+        let Labeller { tile, assigner, two, places } = labeller;
         assigner.nearest::<V, T>(tile, table, two);
         for (r, &place) in places.iter().enumerate() {
             self.set(at + place, two, r);
@@ -163,12 +163,12 @@ impl<T: Float> Answers<T> for NearestOut<'_> {
 }
 
 /// `k` distances per row.
-struct DistancesOut<'o>(&'o mut [f64]);
+struct DistanceSink<'o>(&'o mut [f64]);
 
-impl<T: Float> Answers<T> for DistancesOut<'_> {
+impl<T: Float> Sink<T> for DistanceSink<'_> {
     #[inline(always)]
-    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, worker: &mut Worker<T>, at: usize) {
-        let Worker { tile, assigner, places, .. } = worker;
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize) {
+        let Labeller { tile, assigner, places, .. } = labeller;
         for (r, &place) in places.iter().enumerate() {
             let out = &mut self.0[(at + place) * table.k..][..table.k];
             tile.row(r, &mut assigner.row);
