@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --no-default-features --bench engine [-- SHAPE ...]`. Time and inertia are reported together. If no row changes
 //! in an assign, the time is that of the assign step alone. If every row changes, the time includes the update's sums. The
-//! difference is shown as update.
+//! difference is shown as update. `-- predictions` times the passes of a fitted model on the same shapes.
 
 use std::time::Instant;
 
@@ -68,8 +68,30 @@ fn groups<T: Engine>() {
     );
 }
 
+/// The passes of a model over the rows that it was fitted to.
+fn predictions() {
+    println!("{:<11}{:>12}{:>12}{:>12}{:>12}", "shape", "labels, ms", "distances", "transform", "score");
+    for (name, n, d, k, _) in SHAPES {
+        let columns = blobs(n, d);
+        let features = Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths");
+        let start = (0..k).flat_map(|j| columns.iter().map(move |c| f64::from(c[j * (n / k)]))).collect();
+        let model = KMeans::new(k).init(Init::Given(start)).max_iter(2).fit_features(&features, None).expect("clusters").model;
+        let rounds = if n < 10_000 { 51 } else { 3 };
+        let time = |pass: &dyn Fn()| median((0..rounds).map(|_| milliseconds(pass)).collect());
+        let labels = time(&|| drop(model.predict(&features)));
+        let distances = time(&|| drop(model.predict_distances(&features)));
+        let score = time(&|| drop(model.score(&features, None)));
+        // All distances to a thousand centroids take gigabytes.
+        let transform = if n * k <= 1 << 28 { time(&|| drop(model.transform(&features))) } else { f64::NAN };
+        println!("{name:<11}{labels:>12.3}{distances:>12.3}{transform:>12.3}{score:>12.3}");
+    }
+}
+
 fn main() {
     let only: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    if only.iter().any(|o| o == "predictions") {
+        return predictions();
+    }
     if only.is_empty() || only.iter().any(|o| o == "groups") {
         groups::<f32>();
         groups::<f64>();

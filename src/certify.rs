@@ -4,6 +4,10 @@
 //! centroid that the reference distance picks is always in reach, and so is every tie with it. If one centroid is in reach, it is
 //! the label. If several are in reach, reference distances decide.
 //!
+//! A threshold may stand on the score of any centroid i. A centroid above it is farther than i by reference distances. With the
+//! second best score, a centroid above the threshold is farther than both of the best two. So the two nearest centroids by
+//! reference distances are in reach, ties included.
+//!
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
 /// Unit roundoff of float32.

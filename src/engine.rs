@@ -3,12 +3,13 @@
 //! Fits and predictions are generic over [`Float`]. If their entry points were generic too, every crate that calls one would
 //! compile the kernels again, and its debug builds would not optimise them.
 
+use crate::answers::{Labels, Predictions, Wanted};
 use crate::backend::cpu::InstructionSet;
 use crate::error::Result;
 use crate::features::Column;
 use crate::fit;
 use crate::float::Float;
-use crate::model::{Fitted, Prediction};
+use crate::model::Fitted;
 use crate::params::KMeans;
 use crate::predict::{self, Rows};
 use crate::tile::Part;
@@ -17,13 +18,12 @@ use crate::tile::Part;
 ///
 /// The trait is sealed, because [`Float`] is.
 pub trait Engine: Float {
-    /// `labels` says whether the caller wants labels in addition to the model.
     #[doc(hidden)]
-    fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, labels: bool) -> Result<Fitted<Self>>;
+    fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>>;
     #[doc(hidden)]
-    fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>>;
+    fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels>;
     #[doc(hidden)]
-    fn nearest(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<Prediction>>>;
+    fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions>;
     #[doc(hidden)]
     fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
     #[doc(hidden)]
@@ -33,13 +33,13 @@ pub trait Engine: Float {
 macro_rules! engine {
     ($($float:ty),*) => {$(
         impl Engine for $float {
-            fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, labels: bool) -> Result<Fitted<Self>> {
-                fit::fit(estimator, parts, set, labels)
+            fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>> {
+                fit::fit(estimator, parts, set, wanted)
             }
-            fn labels(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<u32>>> {
+            fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels> {
                 predict::labels(rows)
             }
-            fn nearest(rows: Rows<'_, '_, Self>) -> Result<Vec<Option<Prediction>>> {
+            fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions> {
                 predict::nearest(rows)
             }
             fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {

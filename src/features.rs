@@ -156,6 +156,24 @@ impl<'a, T: Copy> Column<'a, T> {
         }
     }
 
+    /// Copies these rows to `out`, in this order.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline]
+    pub fn gather(&self, rows: &[usize], out: &mut [T]) {
+        let Chunks { chunks, starts } = &*self.0;
+        let (mut here, mut first): (&[T], usize) = (&[], 0);
+        for (out, &row) in out.iter_mut().zip(rows) {
+            // Most rows are in the same chunk as the row before.
+            if row.wrapping_sub(first) >= here.len() {
+                let index = starts.partition_point(|&start| start <= row) - 1;
+                (here, first) = (chunks[index].values, starts[index]);
+            }
+            *out = here[row - first];
+        }
+    }
+
     /// Calls `null(i)` for each null in the rows of `range`. `i` counts from the start of the range.
     pub fn for_each_null(&self, range: Range<usize>, mut null: impl FnMut(usize)) {
         for (at, piece) in self.pieces(range) {
@@ -376,6 +394,29 @@ impl<'a, T: Float> Features<'a, T> {
         }
     }
 
+    /// Copies these rows, in this order, to `out[f * stride + i]`. `i` is the position in the list.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn gather_tile(&self, rows: &[usize], stride: usize, out: &mut [T]) {
+        match &*self.layout {
+            Layout::Columns(columns) => {
+                for (column, out) in columns.iter().zip(out.chunks_exact_mut(stride)) {
+                    column.gather(rows, out);
+                }
+            }
+            Layout::Blocks(blocks, starts) => {
+                for (i, &row) in rows.iter().enumerate() {
+                    let index = starts.partition_point(|&start| start <= row) - 1;
+                    let values = &blocks[index].values[(row - starts[index]) * self.d..][..self.d];
+                    for (f, &value) in values.iter().enumerate() {
+                        out[f * stride + i] = value;
+                    }
+                }
+            }
+        }
+    }
+
     /// Calls `null(f, i)` for each null in the rows of `range`. In a null row every feature is null.
     pub fn for_each_null(&self, range: Range<usize>, mut null: impl FnMut(usize, usize)) {
         match &*self.layout {
@@ -489,6 +530,10 @@ mod tests {
             let mut tile = [-1.0; 10];
             view.copy_tile(2..7, 5, &mut tile);
             assert_eq!(tile, [2.0, 3.0, 4.0, 5.0, 6.0, 102.0, 103.0, 104.0, 105.0, 106.0]);
+            view.gather_tile(&[0, 2, 3, 9], 5, &mut tile);
+            assert_eq!(tile, [0.0, 2.0, 3.0, 9.0, 6.0, 100.0, 102.0, 103.0, 109.0, 106.0]);
+            view.gather_tile(&[7, 6, 0], 5, &mut tile);
+            assert_eq!(tile, [7.0, 6.0, 0.0, 9.0, 6.0, 107.0, 106.0, 100.0, 109.0, 106.0]);
         }
         for view in [columns, blocks].map(|view| view.slice(1..9).unwrap().slice(1..6).unwrap()) {
             let mut tile = [-1.0; 10];

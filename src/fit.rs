@@ -14,6 +14,7 @@
 
 use std::time::Instant;
 
+use crate::answers::{Distances, Wanted};
 use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
@@ -44,25 +45,26 @@ impl KMeans {
     /// # Errors
     /// Any error in the parameters or the values: see [`crate::KMeansError`].
     pub fn fit_features<T: Engine>(&self, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<Fitted<T>> {
-        self.fit_parts(vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect())
+        self.fit_with(features, weights, Wanted::Labels)
     }
 
-    /// As [`KMeans::fit_features`], with labels only if they are wanted: downloading labels from a GPU can cost several
-    /// iterations.
-    #[cfg(feature = "serde")]
-    pub(crate) fn fit_with<T: Engine>(
+    /// As [`KMeans::fit_features`]. The caller says what it wants to know about the rows.
+    ///
+    /// # Errors
+    /// As [`KMeans::fit_features`].
+    pub fn fit_with<T: Engine>(
         &self,
         features: &Features<'_, T>,
         weights: Option<&Column<'_, f64>>,
-        labels: bool,
+        wanted: Wanted,
     ) -> Result<Fitted<T>> {
-        T::fit(self, vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect(), labels)
+        self.fit_parts(vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect(), wanted)
     }
 
     /// Fits the rows of several parts, in order, with one session per part. The bits are the same as with one session.
     #[doc(hidden)]
-    pub fn fit_parts<T: Engine>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet) -> Result<Fitted<T>> {
-        T::fit(self, parts, set, true)
+    pub fn fit_parts<T: Engine>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<T>> {
+        T::fit(self, parts, set, wanted)
     }
 }
 
@@ -71,12 +73,12 @@ pub(crate) fn fit<T: Float>(
     estimator: &KMeans,
     mut parts: Vec<Part<'_, T>>,
     set: InstructionSet,
-    labels: bool,
+    wanted: Wanted,
 ) -> Result<Fitted<T>> {
     let _environment = FloatEnvironment::default_rounding();
     let _share = PoolShare::enter();
     let d = parts[0].features.n_features();
-    let params = Params { labels, ..estimator.validate(d)? };
+    let params = Params { wanted, ..estimator.validate(d)? };
     let shape = Shape {
         job: Job::Fit,
         rows: parts.iter().map(|part| part.features.n_rows() as u64).sum(),
@@ -133,7 +135,7 @@ fn fitted<'a, T: Float>(
     rows: Origin,
     choice: Choice,
 ) -> Result<Fitted<T>> {
-    let (run, labels) = best_of_restarts(session, params, prepared)?;
+    let (run, labels, distances) = best_of_restarts(session, params, prepared)?;
     let inertia: ExactSum = run.inertia.iter().collect();
     let model = Model {
         d: rows.names.len(),
@@ -147,7 +149,7 @@ fn fitted<'a, T: Float>(
         settings: Settings::new(params, prepared.weights.is_some()),
         table: Derived::default(),
     };
-    Ok(Fitted { model, labels, choice, selection: rows.selection })
+    Ok(Fitted { model, labels, distances, choice, selection: rows.selection })
 }
 
 /// One restart's result.
@@ -160,12 +162,12 @@ struct Run<T> {
     history: Vec<HistoryRow>,
 }
 
-/// The restart of least inertia, compared exactly. Ties go to the earliest restart.
+/// The restart of least inertia, compared exactly, and what is wanted of its rows. Ties go to the earliest restart.
 fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
     prepared: &Prepared,
-) -> Result<(Run<T>, Vec<u32>)> {
+) -> Result<(Run<T>, Vec<u32>, Option<Distances>)> {
     let mut best: Option<(ExactSum, Run<T>, Option<Vec<u32>>)> = None;
     for restart in 0..params.restarts {
         let start = seeding::seed(session.as_mut(), params, prepared, restart)?;
@@ -173,18 +175,21 @@ fn best_of_restarts<'a, T: Float>(
         let inertia: ExactSum = run.inertia.iter().collect();
         if best.as_ref().is_none_or(|(least, ..)| inertia < *least) {
             // The last restart's labels stay in the session.
-            let keep = params.labels && restart + 1 < params.restarts;
+            let keep = params.wanted == Wanted::Labels && restart + 1 < params.restarts;
             let labels = if keep { Some(session.labels()?) } else { None };
             best = Some((inertia, run, labels));
         }
     }
     let Some((_, run, labels)) = best else { unreachable!("there is at least one restart") };
-    let labels = match labels {
-        Some(labels) => labels,
-        None if params.labels => session.into_labels()?,
-        None => Vec::new(),
-    };
-    Ok((run, labels))
+    Ok(match (params.wanted, labels) {
+        (Wanted::Nothing, _) => (run, Vec::new(), None),
+        (Wanted::Labels, Some(labels)) => (run, labels, None),
+        (Wanted::Labels, None) => (run, session.into_labels()?, None),
+        (Wanted::Distances, _) => {
+            let (labels, distances) = session.nearest(&run.centroids)?;
+            (run, labels, Some(distances))
+        }
+    })
 }
 
 /// Lloyd's loop from given centroids (`(k, d)`, row-major).

@@ -22,6 +22,7 @@
 //!
 //! Without features, only the engine is built. It works on plain slices.
 
+pub mod answers;
 pub mod backend;
 #[cfg(feature = "arrow")]
 pub mod batch;
@@ -55,6 +56,7 @@ mod strategy;
 pub mod tile;
 mod update;
 
+pub use answers::{Answered, Distances, Labels, Prediction, Predictions, Wanted};
 pub use backend::devices;
 pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place};
 #[cfg(feature = "arrow")]
@@ -67,7 +69,7 @@ pub use float::Float;
 pub use frame::FrameFit;
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
-pub use model::{Fitted, HistoryRow, Model, Placed, Prediction, Settings};
+pub use model::{Fitted, HistoryRow, Model, Placed, Settings};
 pub use names::Names;
 pub use params::{Device, History, Init, KMeans, NullPolicy, Restarts};
 pub use progress::Progress;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::str::FromStr;
 
+use crate::answers::Wanted;
 use crate::error::{KMeansError, Result};
 use crate::progress::{Observer, Progress};
 use crate::strategy::Strategy;
@@ -315,7 +316,7 @@ impl KMeans {
             strategy: self.strategy,
             device_memory_limit: self.device_memory_limit,
             observer: self.observer.as_ref(),
-            labels: true,
+            wanted: Wanted::Labels,
         })
     }
 }
@@ -344,8 +345,8 @@ pub struct Params<'e> {
     pub device_memory_limit: Option<u64>,
     /// What sees each iteration.
     pub(crate) observer: Option<&'e Observer>,
-    /// Whether the caller wants the labels of the rows: downloading labels from a GPU can cost several iterations.
-    pub labels: bool,
+    /// What the caller wants to know about the rows.
+    pub wanted: Wanted,
 }
 
 fn invalid(option: &'static str, expected: &str, got: impl fmt::Display) -> KMeansError {

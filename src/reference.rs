@@ -32,18 +32,25 @@ pub struct Nearest {
     pub second: f64,
 }
 
+impl Nearest {
+    /// Takes a further centroid into account, whose number is larger than the numbers before.
+    #[inline(always)]
+    pub fn take(&mut self, j: u32, s: f64) {
+        if s < self.distance {
+            *self = Self { label: j, distance: s, second: self.distance };
+        } else if s < self.second {
+            self.second = s;
+        }
+    }
+}
+
 /// Finds the nearest of the centroids (row-major, `k` rows of `x.len()` values) to `x`.
 ///
 /// A distance that overflows is infinite. If all distances are infinite, the label is 0.
 pub fn nearest<X: Float, C: Float>(x: &[X], centroids: &[C]) -> Nearest {
     let mut best = Nearest { label: 0, distance: f64::INFINITY, second: f64::INFINITY };
     for (j, c) in centroids.chunks_exact(x.len()).enumerate() {
-        let s = distance(x, c);
-        if s < best.distance {
-            best = Nearest { label: j as u32, distance: s, second: best.distance };
-        } else if s < best.second {
-            best.second = s;
-        }
+        best.take(j as u32, distance(x, c));
     }
     best
 }

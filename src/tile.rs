@@ -147,6 +147,22 @@ impl<T: Float> Tile<T> {
             }
             self.drop_bad();
         }
+        self.round_weights(scale);
+    }
+
+    /// Loads the rows of a list, in its order. The part's selection must keep all of them. Rounds weights to `w^`.
+    #[inline]
+    pub fn load_list(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
+        self.rows = rows.len();
+        part.features.gather_tile(rows, self.stride, &mut self.x);
+        if let Some(weights) = &part.weights {
+            weights.gather(rows, &mut self.weights);
+        }
+        self.round_weights(scale);
+    }
+
+    #[inline]
+    fn round_weights(&mut self, scale: Option<WeightScale>) {
         if let Some(scale) = scale {
             self.weights[..self.rows].iter_mut().for_each(|w| *w = scale.round(*w));
         }
@@ -212,5 +228,31 @@ impl<T: Float> Tile<T> {
             }
         }
         self.rows = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_kept_rows_loads_as_their_range() {
+        let x: Vec<f32> = (0..40).map(|i| (i * 7 % 11) as f32).collect();
+        let w: Vec<f64> = (0..20).map(|i| 0.3 * f64::from(i)).collect();
+        for selection in [Selection::default(), Selection::from_bits(vec![0b1101_1010_0110_1011_1001])] {
+            let part = Part { selection, ..Part::new(Features::from_rows(&x, 2).unwrap(), Some(Column::from_slice(&w))) };
+            let scale = Some(WeightScale::new(5.7));
+            let (mut range, mut list) = (Tile::new(2, 64).unwrap(), Tile::new(2, 64).unwrap());
+            range.load(&part, scale, 3..17);
+            let rows: Vec<usize> = (3..17).filter(|&i| part.selection.contains(i)).collect();
+            list.load_list(&part, scale, &rows);
+            assert_eq!((range.rows, list.rows), (rows.len(), rows.len()));
+            assert_eq!([range.column(0), range.column(1)], [list.column(0), list.column(1)]);
+            assert_eq!(range.weights[..range.rows], list.weights[..list.rows]);
+            // Another order.
+            list.load_list(&part, None, &[rows[2], rows[0]]);
+            assert_eq!((list.rows, &list.weights[..2]), (2, &[w[rows[2]], w[rows[0]]][..]));
+            assert_eq!(list.column(1), [x[2 * rows[2] + 1], x[2 * rows[0] + 1]]);
+        }
     }
 }

@@ -61,6 +61,36 @@ fn chunks_and_nulls_arrive() {
 }
 
 #[test]
+fn structs_of_a_fit_are_those_of_its_model() {
+    let clean = frame();
+    let dirty = clean.vstack(&df!("x" => [None, Some(1.0f32)], "y" => [Some(2.0f32), Some(f32::NAN)]).unwrap()).unwrap();
+    // A row that is left out for its weight has features all the same.
+    let weights = |n: usize| Column::new("w".into(), (0..n).map(|i| (i != 3).then_some(i as f64)).collect::<Vec<_>>());
+    for (df, weighted, k) in [(&clean, false, 5), (&clean, false, 1), (&dirty, false, 40), (&dirty, true, 5), (&dirty, true, 1)]
+    {
+        let weights = weighted.then(|| weights(df.height()));
+        let estimator = KMeans::new(k).seed(2).null_policy(NullPolicy::Skip);
+        let (model, structs) = estimator.fit_structs(df.columns(), weights.as_ref()).unwrap();
+        let fit = estimator.fit_columns(df.columns(), weights.as_ref()).unwrap();
+        assert_eq!(model.centroids().unwrap(), fit.model.centroids().unwrap());
+        let expected = model.predict_structs(df.columns()).unwrap();
+        let expected = match weighted {
+            false => expected.into_series(),
+            true => {
+                let kept = fit.labels.is_not_null();
+                let nulls = Series::full_null("".into(), df.height(), expected.dtype());
+                expected.into_series().zip_with(&kept, &nulls).unwrap()
+            }
+        };
+        let structs = structs.into_series();
+        assert!(structs.equals_missing(&expected), "{weighted}, {k}: {structs:?} {expected:?}");
+        assert_eq!(structs.null_count(), fit.labels.null_count());
+        let label = structs.struct_().unwrap().field_by_name("label").unwrap();
+        assert_eq!(labels(label.u32().unwrap()), labels(&fit.labels));
+    }
+}
+
+#[test]
 fn dtypes_become_the_contracts() {
     let integers = df!("a" => [1i16, 2, 8, 9], "b" => [true, false, true, false]).unwrap();
     assert!(KMeans::new(2).fit(&integers, ["a", "b"]).unwrap().is_f32());

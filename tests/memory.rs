@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Column, Engine, Features, History, Init, KMeans, KMeansError, Model, NullPolicy, Result};
+use polars_kmeans::{Column, Engine, Features, History, Init, KMeans, KMeansError, Model, NullPolicy, Result, Wanted};
 
 use crate::child::{ONLY, STEP, in_child};
 
@@ -107,7 +107,7 @@ fn rows<T: Engine>(n: usize, d: usize) -> Vec<T> {
 type Bits = (Vec<u64>, Vec<u32>, u64);
 
 fn fit<T: Engine>(estimator: &KMeans, parts: Vec<Part<'_, T>>) -> Result<Bits> {
-    let fitted = estimator.fit_parts(parts, InstructionSet::detect())?;
+    let fitted = estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Distances)?;
     // The engine has answered. Allocations of the test itself, from here on, are not refused.
     LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left != NEVER).then_some(NEVER - 1)).ok();
     let centroids = fitted.model.centroids().iter().map(|c| c.to_f64().to_bits()).collect();

@@ -1,6 +1,7 @@
 //! What the loop calls: assign, the sums, empty clusters, inertia and labels.
 
 use super::KeptRows;
+use crate::answers::Distances;
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
@@ -109,4 +110,7 @@ pub trait Iterate<T: Float>: KeptRows {
     fn labels(&self) -> Result<Vec<u32>>;
     /// The labels of a session that is finished.
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>>;
+    /// For every row in order: its nearest of these centroids (`(k, d)`, row-major), and the distances to this one and to the
+    /// second nearest. The session's own labels do not matter and do not change.
+    fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)>;
 }

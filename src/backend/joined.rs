@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Instant;
 
 use super::{Advanced, Assigned, Draws, Far, Iterate, Iteration, KeptRows, Sample, Sampled, Scales, Session, Stop};
+use crate::answers::{DISTANCES, Distances, LABELS};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
@@ -24,9 +25,8 @@ use crate::prepare::Prepared;
 use crate::progress::Watch;
 use crate::update;
 
-/// What errors call the list of sessions, and the labels.
+/// What errors call the list of sessions.
 const SESSIONS: &str = "the list of sessions";
-const LABELS: &str = "the labels";
 
 /// Several sessions as one. Row numbers run through all of them.
 pub struct Joined<'a, T> {
@@ -272,6 +272,20 @@ impl<T: Float> Iterate<T> for Joined<'_, T> {
             all.extend(session.into_labels()?);
         }
         Ok(all)
+    }
+
+    fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
+        let n = self.rows() as usize;
+        let (mut labels, mut nearest) = (memory::with_room(n, LABELS)?, memory::with_room(n, DISTANCES)?);
+        // With one cluster no session has second distances.
+        let mut second = if self.merged.rows.len() > 1 { Some(memory::with_room(n, DISTANCES)?) } else { None };
+        for session in &mut self.sessions {
+            let (more, distances) = session.nearest(centroids)?;
+            labels.extend(more);
+            nearest.extend(distances.nearest);
+            second.iter_mut().for_each(|second| second.extend(distances.second.iter().flatten()));
+        }
+        Ok((labels, Distances { nearest, second }))
     }
 }
 

@@ -24,16 +24,15 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::{DataType, Field, Float64Type, Schema};
 
 use self::columns::{BatchFeatures, frame_error, view, weights};
+use crate::answers::{Answered, DISTANCES, LABELS, Labels, Wanted};
 use crate::error::{KMeansError, Result};
 use crate::memory;
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Labels, Nullable, Placed};
+use crate::model::{AnyModel, FeatureLayout, KMeansModel, Placed};
 use crate::parallel::FloatEnvironment;
 use crate::params::{Device, KMeans};
 
-/// How error messages call names and answers.
+/// How error messages call names.
 const NAMES: &str = "the names of the columns";
-const LABELS: &str = "the labels";
-const DISTANCES: &str = "the distances";
 
 /// A fitted model, and the labels of the batches that it was fitted to.
 #[derive(Debug, Clone)]
@@ -65,15 +64,15 @@ impl KMeans {
         }
         let weights = weight.map(|name| weights(batches, name)).transpose()?;
         let weights = weights.as_ref().map(|arrays| view::<Float64Type>(arrays)).transpose()?;
-        let (model, labels) = self.fit_any(features.layout.copy()?, features.view()?, weights.as_ref(), true)?;
+        let (model, rows) = self.fit_any(features.layout.copy()?, features.view()?, weights.as_ref(), Wanted::Labels)?;
         let lengths = batches.iter().map(RecordBatch::num_rows);
-        Ok(BatchFit { model, labels: split(labels, lengths)? })
+        Ok(BatchFit { model, labels: split(rows.into_labels()?, lengths)? })
     }
 }
 
 /// The labels of each batch. They are views of the engine's own buffer.
 fn split(labels: Labels, lengths: impl Iterator<Item = usize>) -> Result<Vec<UInt32Array>> {
-    let all = if labels.kept_all() { UInt32Array::from(labels.kept) } else { label_array(labels.expand()?) };
+    let all = label_array(labels);
     let mut start = 0;
     let mut next = |len| {
         start += len;
@@ -82,14 +81,15 @@ fn split(labels: Labels, lengths: impl Iterator<Item = usize>) -> Result<Vec<UIn
     memory::collected(lengths.map(&mut next), LABELS)
 }
 
-/// An array of values and their validity. Neither is copied.
-fn label_array(labels: Nullable<u32>) -> UInt32Array {
-    let n = labels.values.len();
-    UInt32Array::new(labels.values.into(), labels.validity.map(|bits| nulls(bits, n)))
+/// An array of labels. Neither the values nor the bitmap are copied.
+fn label_array(labels: Labels) -> UInt32Array {
+    let (values, answered) = labels.into_parts();
+    UInt32Array::new(values.into(), nulls(answered))
 }
 
-fn nulls(bits: Vec<u8>, n: usize) -> NullBuffer {
-    NullBuffer::new(BooleanBuffer::new(Buffer::from_vec(bits), 0, n))
+fn nulls(answered: Answered) -> Option<NullBuffer> {
+    let rows = answered.rows();
+    answered.into_bits().map(|bits| NullBuffer::new(BooleanBuffer::new(Buffer::from_vec(bits), 0, rows)))
 }
 
 impl KMeansModel {
@@ -187,8 +187,7 @@ impl Placed<'_, KMeansModel> {
         let Some(features) = self.model.batch_features(std::slice::from_ref(batch))? else {
             return Ok(UInt32Array::new_null(batch.num_rows()));
         };
-        let labels = self.predict_any(&features.view()?)?;
-        Ok(label_array(Nullable::new(labels.len(), labels.into_iter(), LABELS)?))
+        Ok(label_array(self.predict_any(&features.view()?)?))
     }
 
     /// As [`KMeansModel::transform_batch`].
@@ -198,9 +197,8 @@ impl Placed<'_, KMeansModel> {
             None => memory::filled(batch.num_rows() * self.model.n_clusters(), f64::NAN, DISTANCES)?,
         };
         // The engine marks rows without an answer by NaN. Rows with finite values never have a distance of NaN.
-        let answers = distances.chunks_exact(self.model.n_clusters()).map(|row| (!row[0].is_nan()).then_some(true));
-        let valid = Nullable::new(batch.num_rows(), answers, DISTANCES)?;
-        let nulls = valid.validity.map(|bits| nulls(bits, batch.num_rows()));
+        let answered = distances.chunks_exact(self.model.n_clusters()).map(|row| !row[0].is_nan());
+        let nulls = nulls(Answered::collect(batch.num_rows(), answered)?);
         rows(Arc::new(Float64Array::from(distances)), self.model.n_clusters(), nulls)
     }
 

@@ -9,15 +9,14 @@ mod columns;
 mod model;
 
 pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
-#[cfg(feature = "python")]
-pub(crate) use model::null_where_not;
 
 use polars::prelude::*;
 use polars_arrow::bitmap::Bitmap;
 
+use crate::answers::{Answered, KeptRows, Labels, Wanted};
 use crate::error::{KMeansError, Result};
 use crate::memory;
-use crate::model::{KMeansModel, Labels, Nullable};
+use crate::model::KMeansModel;
 use crate::parallel::FloatEnvironment;
 use crate::params::KMeans;
 
@@ -73,8 +72,19 @@ impl KMeans {
     /// # Errors
     /// As [`KMeans::fit`].
     pub fn fit_columns(&self, columns: &[Column], weights: Option<&Column>) -> Result<FrameFit> {
-        let (model, labels) = self.fit_frame(columns, weights, true)?;
-        Ok(FrameFit { model, labels: label_column(labels)? })
+        let (model, rows) = self.fit_frame(columns, weights, Wanted::Labels)?;
+        Ok(FrameFit { model, labels: label_column(rows.into_labels()?)? })
+    }
+
+    /// As [`KMeans::fit_columns`], with the rows' distances: one struct per row, as [`KMeansModel::predict_structs`] gives them.
+    /// The fit finds the distances where it has the rows. A struct is null if `null_policy="skip"` left the row out.
+    ///
+    /// # Errors
+    /// As [`KMeans::fit`].
+    pub fn fit_structs(&self, columns: &[Column], weights: Option<&Column>) -> Result<(KMeansModel, StructChunked)> {
+        let (model, rows) = self.fit_frame(columns, weights, Wanted::Distances)?;
+        let Some(predictions) = rows.into_predictions()? else { unreachable!("the distances were wanted") };
+        Ok((model, model::structs(predictions)?))
     }
 
     /// As [`KMeans::fit_columns`], without the labels. They are then not copied from a GPU.
@@ -82,10 +92,10 @@ impl KMeans {
     /// # Errors
     /// As [`KMeans::fit`].
     pub fn fit_model(&self, columns: &[Column], weights: Option<&Column>) -> Result<KMeansModel> {
-        Ok(self.fit_frame(columns, weights, false)?.0)
+        Ok(self.fit_frame(columns, weights, Wanted::Nothing)?.0)
     }
 
-    fn fit_frame(&self, columns: &[Column], weights: Option<&Column>, labels: bool) -> Result<(KMeansModel, Labels)> {
+    fn fit_frame(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<(KMeansModel, KeptRows)> {
         let _environment = FloatEnvironment::default_rounding();
         let features = FrameFeatures::new(columns, false)?;
         if features.width_unknown {
@@ -93,7 +103,7 @@ impl KMeans {
         }
         let weights = weights.map(columns::weights).transpose()?;
         let weights = weights.as_ref().map(columns::view).transpose()?;
-        self.fit_any(features.layout().copy()?, features.view()?, weights.as_ref(), labels)
+        self.fit_any(features.layout().copy()?, features.view()?, weights.as_ref(), wanted)
     }
 }
 
@@ -108,15 +118,19 @@ fn select(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>) -> R
     memory::try_collected(names.into_iter().map(|name| find(name.as_ref())), "the list of columns")
 }
 
-/// Labels as a column. If every row was kept, the column is the engine's own buffer.
+/// Labels as a column. The values are not copied.
 fn label_column(labels: Labels) -> Result<UInt32Chunked> {
-    let labels = if labels.kept_all() { Nullable { values: labels.kept, validity: None } } else { labels.expand()? };
-    nullable("label", labels)
+    let (values, answered) = labels.into_parts();
+    Ok(nullable("label", values, bitmap(answered)?))
 }
 
-/// A column of values and their validity. Neither is copied.
-fn nullable<P: PolarsNumericType>(name: &'static str, column: Nullable<P::Native>) -> Result<ChunkedArray<P>> {
-    let n = column.values.len();
-    let validity = column.validity.map(|bits| Bitmap::try_new(bits, n)).transpose()?;
-    Ok(ChunkedArray::from_vec_validity(PlSmallStr::from_static(name), column.values, validity))
+/// A column of values, with its bitmap of those that are not null. The values are not copied.
+fn nullable<P: PolarsNumericType>(name: &'static str, values: Vec<P::Native>, answered: Option<Bitmap>) -> ChunkedArray<P> {
+    ChunkedArray::from_vec_validity(PlSmallStr::from_static(name), values, answered)
+}
+
+/// A bitmap that columns can share. `None` if every row has an answer.
+fn bitmap(answered: Answered) -> Result<Option<Bitmap>> {
+    let rows = answered.rows();
+    Ok(answered.into_bits().map(|bits| Bitmap::try_new(bits, rows)).transpose()?)
 }

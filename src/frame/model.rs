@@ -2,21 +2,17 @@
 
 use polars::prelude::*;
 use polars_arrow::array::{FixedSizeListArray, PrimitiveArray};
-use polars_arrow::bitmap::Bitmap;
 use polars_arrow::datatypes::ArrowDataType;
 
 use super::columns::{self, FrameFeatures};
-use super::{nullable, select};
+use super::{bitmap, label_column, nullable, select};
+use crate::answers::{self, Answered, Distances, Predictions};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Nullable, Placed, Prediction};
+use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Placed};
 use crate::parallel::FloatEnvironment;
 use crate::params::Device;
-
-/// How error messages call the answers.
-const LABELS: &str = "the labels";
-const DISTANCES: &str = "the distances";
 
 impl KMeansModel {
     /// A frame of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
@@ -144,31 +140,24 @@ impl Placed<'_, KMeansModel> {
         let Some(features) = self.model.frame_features(columns)? else {
             return Ok(UInt32Chunked::full_null("label".into(), columns[0].len()));
         };
-        let labels = self.predict_any(&features.view()?)?;
-        nullable("label", Nullable::new(labels.len(), labels.into_iter(), LABELS)?)
+        label_column(self.predict_any(&features.view()?)?)
     }
 
     /// As [`KMeansModel::predict_distances`].
     pub fn predict_distances(&self, columns: &[Column]) -> Result<DataFrame> {
-        let rows: Vec<Option<Prediction>> = match self.model.frame_features(columns)? {
-            Some(features) => self.predict_distances_any(&features.view()?)?,
-            None => memory::filled(columns[0].len(), None, LABELS)?,
-        };
-        let (n, rows) = (rows.len(), rows.iter().map(Option::as_ref));
-        let labels = Nullable::new(n, rows.clone().map(|row| row.and_then(|p| p.label)), LABELS)?;
-        let distances = Nullable::new(n, rows.clone().map(|row| row.map(|p| p.distance)), DISTANCES)?;
-        let seconds = Nullable::new(n, rows.clone().map(|row| row.and_then(|p| p.second_distance)), DISTANCES)?;
-        let label: UInt32Chunked = nullable("label", labels)?;
-        let distance: Float64Chunked = nullable("distance", distances)?;
-        let second: Float64Chunked = nullable("second_distance", seconds)?;
-        Ok(DataFrame::new(rows.len(), vec![label.into_column(), distance.into_column(), second.into_column()])?)
+        distance_frame(self.predict_columns_with_distances(columns)?)
     }
 
     /// As [`KMeansModel::predict_structs`].
     pub fn predict_structs(&self, columns: &[Column]) -> Result<StructChunked> {
-        let rows = self.predict_distances(columns)?;
-        let answered = rows.column("label")?.is_not_null();
-        null_where_not(rows, &answered)
+        structs(self.predict_columns_with_distances(columns)?)
+    }
+
+    fn predict_columns_with_distances(&self, columns: &[Column]) -> Result<Predictions> {
+        match self.model.frame_features(columns)? {
+            Some(features) => self.predict_distances_any(&features.view()?),
+            None => Predictions::none(columns[0].len(), self.model.n_clusters()),
+        }
     }
 
     /// As [`KMeansModel::transform`].
@@ -190,14 +179,12 @@ impl Placed<'_, KMeansModel> {
         // The engine marks rows without an answer by NaN. Rows with finite values never have a distance of NaN.
         let n = distances.len() / k;
         let validity = |width: usize| {
-            let answers = distances.iter().step_by(width).map(|first| (!first.is_nan()).then_some(true));
-            Nullable::new(distances.len() / width, answers, DISTANCES).map(|answers| answers.validity)
+            let answered = distances.iter().step_by(width).map(|first| !first.is_nan());
+            bitmap(Answered::collect(distances.len() / width, answered)?)
         };
         let rows = validity(k)?;
         // The values in a null row are null too.
         let values = if rows.is_some() { validity(1)? } else { None };
-        let bitmap = |bits: Option<Vec<u8>>, n| bits.map(|bits| Bitmap::try_new(bits, n)).transpose();
-        let (rows, values) = (bitmap(rows, n)?, bitmap(values, n * k)?);
         let values = PrimitiveArray::try_new(ArrowDataType::Float64, distances.into(), values)?;
         let shape = FixedSizeListArray::default_datatype(ArrowDataType::Float64, k);
         let array = FixedSizeListArray::try_new(shape, n, values.boxed(), rows)?;
@@ -221,9 +208,27 @@ impl Placed<'_, KMeansModel> {
     }
 }
 
-/// The rows of a frame as structs. A struct is null where `valid` is false.
-pub fn null_where_not(rows: DataFrame, valid: &BooleanChunked) -> Result<StructChunked> {
-    let validity = valid.rechunk().downcast_iter().next().map(|valid| valid.values().clone());
+/// Columns of labels and distances, which share one bitmap. No value is copied.
+fn distance_frame(predictions: Predictions) -> Result<DataFrame> {
+    let n = predictions.len();
+    let (labels, Distances { nearest, second }) = predictions.into_parts();
+    let (labels, answered) = labels.into_parts();
+    let answered = bitmap(answered)?;
+    // With one cluster there is no second distance.
+    let (second, second_answered) = match second {
+        Some(second) => (second, answered.clone()),
+        None => (memory::zeroed(n, answers::DISTANCES)?, bitmap(Answered::none(n)?)?),
+    };
+    let label: UInt32Chunked = nullable("label", labels, answered.clone());
+    let distance: Float64Chunked = nullable("distance", nearest, answered);
+    let second: Float64Chunked = nullable("second_distance", second, second_answered);
+    Ok(DataFrame::new(n, vec![label.into_column(), distance.into_column(), second.into_column()])?)
+}
+
+/// The same as one struct per row. A struct is null where the row has no answer.
+pub(super) fn structs(predictions: Predictions) -> Result<StructChunked> {
+    let rows = distance_frame(predictions)?;
+    let validity = rows.column("label")?.u32()?.downcast_iter().next().and_then(|label| label.validity().cloned());
     Ok(rows.into_struct(PlSmallStr::EMPTY).with_outer_validity(validity))
 }
 

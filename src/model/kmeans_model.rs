@@ -4,11 +4,10 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(any(feature = "polars", feature = "arrow"))]
-use super::Nullable;
-#[cfg(feature = "polars")]
-use super::Prediction;
 use super::{Derived, HistoryRow, Model, Placed, Settings};
+#[cfg(feature = "polars")]
+use crate::answers::Predictions;
+use crate::answers::{KeptRows, Labels, Wanted};
 use crate::backend::select::Choice;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
@@ -18,7 +17,6 @@ use crate::names::Names;
 use crate::parallel::FloatEnvironment;
 use crate::params::{Device, KMeans, NullPolicy};
 use crate::prepare::check_centroid_magnitude;
-use crate::tile::Selection;
 
 /// Names of the columns that every centroid frame has. A feature may not have one of these names.
 pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
@@ -133,27 +131,6 @@ impl<T> PartialEq for Aside<T> {
     }
 }
 
-/// The labels of the rows of a fit.
-pub(crate) struct Labels {
-    /// One label per kept row.
-    pub kept: Vec<u32>,
-    pub selection: Vec<(Selection, usize)>,
-}
-
-impl Labels {
-    /// Whether every row was kept.
-    pub fn kept_all(&self) -> bool {
-        self.selection.iter().all(|(selection, _)| selection.is_all())
-    }
-
-    /// One entry per row. It is null for a row that was left out.
-    #[cfg(any(feature = "polars", feature = "arrow"))]
-    pub fn expand(&self) -> Result<Nullable<u32>> {
-        let n = self.selection.iter().map(|(_, n)| n).sum();
-        Nullable::new(n, super::with_gaps(&self.kept, &self.selection), "the labels")
-    }
-}
-
 /// Evaluates the expression with the model of either type.
 macro_rules! either {
     ($self:expr, $model:ident => $body:expr) => {
@@ -174,27 +151,26 @@ impl KMeans {
         }
     }
 
-    /// Fits features of either type. Computes labels only if `labels` is true.
+    /// Fits features of either type.
     pub(crate) fn fit_any(
         &self,
         layout: FeatureLayout,
         features: AnyFeatures<'_>,
         weights: Option<&Column<'_, f64>>,
-        labels: bool,
-    ) -> Result<(KMeansModel, Labels)> {
+        wanted: Wanted,
+    ) -> Result<(KMeansModel, KeptRows)> {
         layout.check()?;
-        Ok(match features {
+        let ((model, choice), rows) = match features {
             AnyFeatures::F32(features) => {
-                let fitted = self.fit_with(&features, weights, labels)?;
-                let labels = Labels { kept: fitted.labels, selection: fitted.selection };
-                (KMeansModel::new(layout, AnyModel::F32(fitted.model)).with_choice(fitted.choice), labels)
+                let ((model, choice), rows) = self.fit_with(&features, weights, wanted)?.into_model_and_rows();
+                ((AnyModel::F32(model), choice), rows)
             }
             AnyFeatures::F64(features) => {
-                let fitted = self.fit_with(&features, weights, labels)?;
-                let labels = Labels { kept: fitted.labels, selection: fitted.selection };
-                (KMeansModel::new(layout, AnyModel::F64(fitted.model)).with_choice(fitted.choice), labels)
+                let ((model, choice), rows) = self.fit_with(&features, weights, wanted)?.into_model_and_rows();
+                ((AnyModel::F64(model), choice), rows)
             }
-        })
+        };
+        Ok((KMeansModel::new(layout, model).with_choice(choice), rows))
     }
 }
 
@@ -322,12 +298,12 @@ impl KMeansModel {
 }
 
 impl Placed<'_, KMeansModel> {
-    pub(crate) fn predict_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<Option<u32>>> {
+    pub(crate) fn predict_any(&self, features: &AnyFeatures<'_>) -> Result<Labels> {
         self.in_type(features, |model, x| model.predict(x), |model, x| model.predict(x))
     }
 
     #[cfg(feature = "polars")]
-    pub(crate) fn predict_distances_any(&self, features: &AnyFeatures<'_>) -> Result<Vec<Option<Prediction>>> {
+    pub(crate) fn predict_distances_any(&self, features: &AnyFeatures<'_>) -> Result<Predictions> {
         self.in_type(features, |model, x| model.predict_distances(x), |model, x| model.predict_distances(x))
     }
 

@@ -7,8 +7,6 @@
 mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
-#[cfg(any(feature = "polars", feature = "arrow"))]
-mod nullable;
 mod placed;
 mod settings;
 mod tables;
@@ -18,17 +16,16 @@ mod wire;
 #[cfg(feature = "arrow")]
 pub use file::FORMAT;
 #[cfg(feature = "serde")]
-pub(crate) use kmeans_model::{AnyFeatures, Labels};
+pub(crate) use kmeans_model::AnyFeatures;
 #[cfg(feature = "serde")]
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
-#[cfg(any(feature = "polars", feature = "arrow"))]
-pub(crate) use nullable::Nullable;
 pub use placed::Placed;
 pub use settings::Settings;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use self::tables::Tables;
+use crate::answers::{Distances, KeptRows, Labels, Predictions};
 use crate::backend::select::Choice;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -116,54 +113,41 @@ impl<D> PartialEq for Derived<D> {
     }
 }
 
-/// A model and the labels of the rows that it was fitted to.
+/// A model, and what the fit says of the rows.
 #[derive(Debug, Clone)]
 pub struct Fitted<T> {
     pub model: Model<T>,
     /// One label per kept row.
     pub labels: Vec<u32>,
+    /// The distances of the kept rows, if the caller wanted them.
+    pub distances: Option<Distances>,
     /// The device that the fit ran on, and why.
     pub choice: Choice,
     pub(crate) selection: Vec<(Selection, usize)>,
 }
 
 impl<T> Fitted<T> {
-    /// One entry per row of the input: `None` for rows that `null_policy="skip"` left out.
+    /// One entry per row of the input. A row that `null_policy="skip"` left out has no label.
     ///
     /// # Errors
     /// [`KMeansError::NoMemory`](crate::KMeansError).
-    pub fn expand(&self) -> Result<Vec<Option<u32>>> {
-        expand(&self.labels, &self.selection)
+    pub fn expand(&self) -> Result<Labels> {
+        Labels::of_kept(&self.labels, &self.selection)
     }
 
-    /// Whether every row was kept.
-    pub fn kept_all(&self) -> bool {
-        self.selection.iter().all(|(selection, _)| selection.is_all())
+    /// As [`Fitted::expand`], with distances. `None` if the caller did not want them. If every row was kept, nothing is copied.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`](crate::KMeansError).
+    pub fn into_predictions(self) -> Result<Option<Predictions>> {
+        self.into_model_and_rows().1.into_predictions()
     }
-}
 
-/// Turns the labels of kept rows into one entry per row: `None` for the other rows.
-pub(crate) fn expand(labels: &[u32], selection: &[(Selection, usize)]) -> Result<Vec<Option<u32>>> {
-    let mut all = memory::with_room(selection.iter().map(|(_, n)| n).sum(), "the labels")?;
-    all.extend(with_gaps(labels, selection));
-    Ok(all)
-}
-
-/// As [`expand`], as an iterator.
-fn with_gaps<'l>(labels: &'l [u32], selection: &'l [(Selection, usize)]) -> impl Iterator<Item = Option<u32>> + 'l {
-    let mut labels = labels.iter().copied();
-    let kept = selection.iter().flat_map(|(selection, n)| (0..*n).map(|i| selection.contains(i)));
-    kept.map(move |kept| if kept { labels.next() } else { None })
-}
-
-/// The prediction for one row. A row with nulls or values that are not finite has none.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Prediction {
-    pub label: Option<u32>,
-    /// Euclidean distance to the centroid of the label.
-    pub distance: f64,
-    /// Euclidean distance to the nearest other centroid. `None` if there is one cluster.
-    pub second_distance: Option<f64>,
+    /// The model, the device, and what the fit says of the rows.
+    pub(crate) fn into_model_and_rows(self) -> ((Model<T>, Choice), KeptRows) {
+        let Self { model, labels, distances, choice, selection: selections } = self;
+        ((model, choice), KeptRows { labels, distances, selections })
+    }
 }
 
 impl<T: Float> Model<T> {
@@ -224,20 +208,20 @@ impl<T: Engine> Model<T> {
         Placed::new(self, device)
     }
 
-    /// The exact label of every row. `None` if a row holds a null or a value that is not finite. This method and those below
-    /// run on the CPU.
+    /// The exact label of every row. A row with a null or a value that is not finite has none. This method and those below run
+    /// on the CPU.
     ///
     /// # Errors
     /// [`KMeansError::WidthMismatch`](crate::KMeansError) if the number of features differs from the model's.
-    pub fn predict(&self, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
+    pub fn predict(&self, features: &Features<'_, T>) -> Result<Labels> {
         self.on(Device::Cpu).predict(features)
     }
 
-    /// Label, distance and second distance of every row. `None` as in [`Model::predict`].
+    /// Label, distance and second distance of every row. The same rows as in [`Model::predict`] have none.
     ///
     /// # Errors
     /// As [`Model::predict`].
-    pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
+    pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Predictions> {
         self.on(Device::Cpu).predict_distances(features)
     }
 
@@ -284,7 +268,7 @@ impl<T: Float> Model<T> {
     }
 
     /// A point near the data: the mean of the centroids, weighted by their sizes.
-    fn centre(&self) -> Result<Vec<f64>> {
+    pub(crate) fn centre(&self) -> Result<Vec<f64>> {
         let total = self.sizes.iter().sum::<u64>().max(1) as f64;
         let mean = |f| {
             let column = self.centroids.iter().skip(f).step_by(self.d).zip(&self.sizes);

@@ -1,6 +1,7 @@
 //! A model on a device.
 
-use super::{Model, Prediction};
+use super::Model;
+use crate::answers::{Labels, Predictions};
 use crate::backend::select::{self, Choice, Job, Place, Shape};
 use crate::engine::Engine;
 use crate::error::{KMeansError, Result};
@@ -59,7 +60,7 @@ impl<T: Engine> Placed<'_, Model<T>> {
     ///
     /// # Errors
     /// As [`Model::predict`], and [`Placed::choice`].
-    pub fn predict(&self, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
+    pub fn predict(&self, features: &Features<'_, T>) -> Result<Labels> {
         self.run(Job::Labels, features, false, T::labels)
     }
 
@@ -67,7 +68,7 @@ impl<T: Engine> Placed<'_, Model<T>> {
     ///
     /// # Errors
     /// As [`Placed::predict`].
-    pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
+    pub fn predict_distances(&self, features: &Features<'_, T>) -> Result<Predictions> {
         self.run(Job::Nearest, features, false, T::nearest)
     }
 

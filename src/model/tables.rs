@@ -1,9 +1,10 @@
 //! The centroids in the form that predictions compare rows with. Made once per device, and kept as long as the model.
 
+use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use super::{Derived, Model};
@@ -16,7 +17,7 @@ use crate::float::Float;
 /// The centroids in the forms that predictions read.
 #[derive(Debug)]
 pub struct Tables<T> {
-    host: Derived<CentroidTable<T>>,
+    host: Derived<Arc<CentroidTable<T>>>,
     /// Keyed by the number of the GPU.
     #[cfg(feature = "cuda")]
     devices: Mutex<HashMap<u32, Arc<cuda::DeviceTable<T>>>>,
@@ -33,11 +34,12 @@ impl<T> Default for Tables<T> {
 }
 
 impl<T: Float> Model<T> {
-    pub(crate) fn host_table(&self) -> Result<&CentroidTable<T>> {
-        self.table.get(|| Ok(Tables::default()))?.host.get(|| {
+    pub(crate) fn host_table(&self) -> Result<Arc<CentroidTable<T>>> {
+        let table = self.table.get(|| Ok(Tables::default()))?.host.get(|| {
             let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
-            CentroidTable::new(&self.centroids, self.d, &self.centre()?, extent)
-        })
+            Ok(Arc::new(CentroidTable::new(&self.centroids, self.d, &self.centre()?, extent)?))
+        })?;
+        Ok(table.clone())
     }
 
     /// The first of several threads makes the table. The other threads wait for it.

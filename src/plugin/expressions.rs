@@ -13,7 +13,7 @@ use polars::prelude::*;
 use super::entry::expression;
 use super::options::{FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid, is_struct};
 use crate::error::{KMeansError, Result};
-use crate::frame::{FrameFit, check_weight, float_type, null_where_not};
+use crate::frame::{check_weight, float_type};
 use crate::memory;
 use crate::model::{FeatureLayout, KMeansModel};
 use crate::parallel::FirstProcess;
@@ -67,12 +67,21 @@ impl Call {
         Self::new(&inputs.struct_()?.fields_as_series(), options)
     }
 
-    /// Fits model and labels. `None` if there are too few distinct rows and the options ask for nulls in that case.
-    fn fit(&self, options: &FitOptions) -> Result<Option<FrameFit>> {
-        unless_too_few(options, || options.estimator(&self.features)?.fit_columns(&self.features, self.weights.as_ref()))
+    /// The labels of a fit, or structs of label and distances. `None` if there are too few distinct rows and the options ask for
+    /// nulls in that case.
+    fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
+        let (features, weights, structs) = (&self.features, self.weights.as_ref(), is_struct(&options.output)?);
+        unless_too_few(options, || {
+            let estimator = options.estimator(features)?;
+            Ok(if structs {
+                estimator.fit_structs(features, weights)?.1.into_series()
+            } else {
+                estimator.fit_columns(features, weights)?.labels.into_series()
+            })
+        })
     }
 
-    /// As [`Call::fit`], without labels.
+    /// As [`Call::fit`], with the model and nothing of the rows.
     fn fit_model(&self, options: &FitOptions) -> Result<Option<KMeansModel>> {
         unless_too_few(options, || options.estimator(&self.features)?.fit_model(&self.features, self.weights.as_ref()))
     }
@@ -208,22 +217,7 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let fit = if n == 0 { None } else { call.fit(&kwargs)? };
     Ok(match fit {
         None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
-        Some(fit) if is_struct(&kwargs.output)? => {
-            let mut rows = fit.model.on(device(&kwargs.device)?).predict_distances(&call.features)?;
-            if fit.labels.null_count() > 0 {
-                // A row may have been skipped for its weight. It then has features, but its answer must be null.
-                let kept = fit.labels.is_not_null();
-                let masked = rows.columns().iter().map(|column| {
-                    let column = column.as_materialized_series();
-                    Ok(column
-                        .zip_with(&kept, &Series::full_null(column.name().clone(), column.len(), column.dtype()))?
-                        .into_column())
-                });
-                rows = DataFrame::new(rows.height(), masked.collect::<PolarsResult<Vec<_>>>()?)?;
-            }
-            null_where_not(rows, &fit.labels.is_not_null())?.with_name(NAME.into()).into_series()
-        }
-        Some(fit) => fit.labels.with_name(NAME.into()).into_series(),
+        Some(rows) => rows.with_name(NAME.into()),
     })
 }
 

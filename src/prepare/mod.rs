@@ -41,7 +41,7 @@ pub struct Prepared {
     /// Column extents over rows of positive weight, `d` values each.
     pub lows: Vec<f64>,
     pub highs: Vec<f64>,
-    /// One quantum per column.
+    /// One quantum per column. A score has none, because it adds up no features.
     pub scales: Vec<ColumnScale>,
     /// Base scale of the integer distances in inertia and draws.
     pub distances: DistanceScale,

@@ -52,7 +52,7 @@ impl<T: Float> Passes<T> for HostPasses<'_, '_, T> {
     }
 
     fn skip_bad(&mut self, survey: Survey) -> Result<Survey> {
-        survey::select_finite(self.parts)?;
+        survey::select_finite(self.parts, self.threads)?;
         Ok(survey)
     }
 

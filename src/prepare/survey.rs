@@ -5,6 +5,7 @@ use crate::error::{KMeansError, Result};
 use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::memory;
+use crate::parallel::{for_each_task, workers_for};
 use crate::tile::{Part, Selection, Tile, WeightScale};
 
 /// Number of independent accumulators. They let loops vectorise.
@@ -224,24 +225,30 @@ fn try_count_bad<T: Float>(parts: &[Part<'_, T>]) -> Result<KMeansError> {
 }
 
 /// In every part, selects the rows that have only finite values and no nulls.
-pub fn select_finite<T: Float>(parts: &mut [Part<'_, T>]) -> Result<()> {
+pub fn select_finite<T: Float>(parts: &mut [Part<'_, T>], threads: usize) -> Result<()> {
     for part in parts {
-        part.selection = finite_rows(part)?;
+        part.selection = finite_rows(part, threads)?;
     }
     Ok(())
 }
 
-fn finite_rows<T: Float>(part: &Part<'_, T>) -> Result<Selection> {
-    let n = part.features.n_rows();
+fn finite_rows<T: Float>(part: &Part<'_, T>, threads: usize) -> Result<Selection> {
+    /// Rows of a task: whole words of bits.
+    const TASK: usize = 16 * TILE;
+    let (n, d) = (part.features.n_rows(), part.features.n_features());
     let mut bits = memory::zeroed::<u64>(n.div_ceil(64), "which rows are kept")?;
-    let mut tile = Tile::new(part.features.n_features(), TILE)?;
-    for start in (0..n).step_by(TILE) {
-        let range = start..(start + TILE).min(n);
-        tile.load_checked(part, range.clone());
-        for i in range.clone().filter(|i| !tile.bad[i - start]) {
-            bits[i / 64] |= 1 << (i % 64);
+    let tiles = (0..workers_for(threads, n.div_ceil(TASK))).map(|_| Tile::new(d, TILE));
+    let mut tiles = memory::try_collected(tiles, "the threads' buffers")?;
+    for_each_task(&mut tiles, bits.chunks_mut(TASK / 64).enumerate(), |tile, (index, bits)| {
+        let first = index * TASK;
+        for start in (first..n.min(first + TASK)).step_by(TILE) {
+            let range = start..(start + TILE).min(n);
+            tile.load_checked(part, range.clone());
+            for i in range.clone().filter(|i| !tile.bad[i - start]) {
+                bits[(i - first) / 64] |= 1 << (i % 64);
+            }
         }
-    }
+    });
     Ok(Selection::from_bits(bits))
 }
 

@@ -2,7 +2,7 @@
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Column, Engine, Features, History, Init, KMeans, KMeansError, Restarts, reference};
+use polars_kmeans::{Column, Engine, Features, History, Init, KMeans, KMeansError, Prediction, Restarts, Wanted, reference};
 
 use crate::data::{KINDS, Random, columns, hash, on_gpu, rows};
 use crate::oracle::{self, Failure, Start, Task};
@@ -45,16 +45,24 @@ fn check_labels_of<T: Engine>(kind: &str, case: u64, [n, d, k]: [usize; 3], rand
     let columns = columns(&x, d);
     let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
     let estimator = KMeans::new(k).init(Init::Given(chosen)).max_iter(1 + case as u32 % 3).tol(0.0);
-    match estimator.fit_parts(vec![Part::new(features.clone(), None)], set) {
+    // With distances, and with labels alone, the filter has different limits.
+    match estimator.fit_parts(vec![Part::new(features.clone(), None)], set, Wanted::Distances) {
         Ok(fitted) => {
-            for (i, (x, label)) in x.chunks_exact(d).zip(&fitted.labels).enumerate() {
+            let what = format!("{kind}, case {case}: n {n}, d {d}, k {k}, {set:?}");
+            let alone = estimator.fit_parts(vec![Part::new(features.clone(), None)], set, Wanted::Labels).unwrap();
+            assert_eq!(alone.labels, fitted.labels, "{what}: labels alone");
+            let predictions = fitted.clone().into_predictions().unwrap().unwrap();
+            for (i, (x, prediction)) in x.chunks_exact(d).zip(predictions.iter()).enumerate() {
                 let nearest = reference::nearest(x, fitted.model.centroids());
-                assert_eq!(*label, nearest.label, "{kind}, case {case}: n {n}, d {d}, k {k}, {set:?}, row {i} {x:?}");
+                let second_distance = (k > 1).then(|| nearest.second.sqrt());
+                let expected = Prediction { label: nearest.label, distance: nearest.distance.sqrt(), second_distance };
+                assert_eq!(prediction, Some(expected), "{what}, row {i} {x:?}");
             }
-            let predicted: Vec<u32> = fitted.model.predict(&features).unwrap().into_iter().flatten().collect();
-            assert_eq!(predicted, fitted.labels, "{kind}, case {case}: predict");
+            assert_eq!(fitted.model.predict(&features).unwrap().values(), fitted.labels, "{what}: predict");
+            assert_eq!(fitted.model.predict_distances(&features).unwrap(), predictions, "{what}: predict with distances");
             if let Some(estimator) = on_gpu(&estimator) {
-                let gpu = estimator.fit_features(&features, None).unwrap();
+                let gpu = estimator.fit_with(&features, None, Wanted::Distances).unwrap();
+                assert_eq!(gpu.distances, fitted.distances, "{what}: distances on the GPU");
                 assert_eq!(gpu.labels, fitted.labels, "{kind}, case {case}: n {n}, d {d}, k {k}: labels on the GPU");
                 assert_eq!(hash(&gpu), hash(&fitted), "{kind}, case {case}: n {n}, d {d}, k {k}: the fit on the GPU");
             }
@@ -202,12 +210,12 @@ fn transform_and_distances_are_square_roots_of_reference_distances() {
     let fitted = KMeans::new(5).fit_features(&features, None).unwrap();
     let distances = fitted.model.transform(&features).unwrap();
     let predicted = fitted.model.predict_distances(&features).unwrap();
-    for ((x, distances), predicted) in x.chunks_exact(3).zip(distances.chunks_exact(5)).zip(&predicted) {
-        let (nearest, predicted) = (reference::nearest(x, fitted.model.centroids()), predicted.as_ref().unwrap());
+    for ((x, distances), predicted) in x.chunks_exact(3).zip(distances.chunks_exact(5)).zip(predicted.iter()) {
+        let (nearest, predicted) = (reference::nearest(x, fitted.model.centroids()), predicted.unwrap());
         for (c, distance) in fitted.model.centroids().chunks_exact(3).zip(distances) {
             assert_eq!(*distance, reference::distance(x, c).sqrt());
         }
-        assert_eq!(predicted.label, Some(nearest.label));
+        assert_eq!(predicted.label, nearest.label);
         assert_eq!(predicted.distance, nearest.distance.sqrt());
         assert_eq!(predicted.second_distance, Some(nearest.second.sqrt()));
     }

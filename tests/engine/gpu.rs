@@ -1,8 +1,8 @@
 //! Compares the GPU with the CPU, over shapes that reach every kernel: the bits are the same.
 
 use polars_kmeans::{
-    Chunk, Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, Model, Place, Prediction, Restarts,
-    Strategy, Validity, reference,
+    Chunk, Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, Model, Place, Prediction, Predictions,
+    Restarts, Strategy, Validity, reference,
 };
 
 use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows, some_rows};
@@ -170,10 +170,10 @@ fn bits(values: impl IntoIterator<Item = f64>) -> Vec<u64> {
     values.into_iter().map(|v| if v.is_nan() { u64::MAX } else { v.to_bits() }).collect()
 }
 
-fn prediction_bits(rows: &[Option<Prediction>]) -> Vec<u64> {
-    let words = |row: &Option<Prediction>| match row {
+fn prediction_bits(rows: &Predictions) -> Vec<u64> {
+    let words = |row: Option<Prediction>| match row {
         None => [u64::MAX; 3],
-        Some(p) => [u64::from(p.label.unwrap()), p.distance.to_bits(), p.second_distance.map_or(u64::MAX, f64::to_bits)],
+        Some(p) => [u64::from(p.label), p.distance.to_bits(), p.second_distance.map_or(u64::MAX, f64::to_bits)],
     };
     rows.iter().flat_map(words).collect()
 }
@@ -196,16 +196,19 @@ fn compare<T: Engine>(
 ) -> (usize, bool) {
     let gpu = model.on(device);
     let labels = model.predict(features).unwrap();
-    assert_same(&gpu.predict(features).unwrap(), &labels, &format!("{what}: labels"));
+    let on_gpu = gpu.predict(features).unwrap();
+    assert_same(&on_gpu.iter().collect::<Vec<_>>(), &labels.iter().collect::<Vec<_>>(), &format!("{what}: labels"));
+    assert_eq!(on_gpu, labels, "{what}: rows without a label");
     let nearest = model.predict_distances(features).unwrap();
     let on_gpu = gpu.predict_distances(features).unwrap();
     assert_same(&prediction_bits(&on_gpu), &prediction_bits(&nearest), &format!("{what}: nearest"));
+    assert_eq!(on_gpu, nearest, "{what}: rows without a distance");
     let distances = model.transform(features).unwrap();
     assert_same(&bits(gpu.transform(features).unwrap()), &bits(distances), &format!("{what}: distances"));
     let score = |score: polars_kmeans::Result<f64>| score.map(f64::to_bits).map_err(|error| error.to_string());
     let on_cpu = score(model.score(features, weights));
     assert_eq!(score(gpu.score(features, weights)), on_cpu, "{what}: score");
-    (labels.iter().flatten().count(), on_cpu.is_ok())
+    (labels.answered().count(), on_cpu.is_ok())
 }
 
 /// Returns whether there was a model, and whether it had a score.

@@ -4,6 +4,7 @@
 #[path = "../common/child.rs"]
 mod child;
 mod data;
+mod distances;
 mod draws;
 mod exactness;
 mod far;

@@ -3,7 +3,7 @@
 use polars_kmeans::backend::cuda::memory;
 use polars_kmeans::backend::cuda::refusal;
 use polars_kmeans::backend::select::Shape;
-use polars_kmeans::{Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, Result};
+use polars_kmeans::{Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, Result, Wanted};
 
 use crate::child::{STEP, in_child};
 use crate::data::{Random, columns, gpu, gpu_info, hash, rows};
@@ -47,13 +47,17 @@ fn fits<T: Engine>(device: Device) {
             let weights = weighted.then_some(&weights);
             let estimator = KMeans::new(k).init(init).max_iter(3).tol(0.0).seed(7);
             let estimator = if view == 1 { estimator.history(History::Full) } else { estimator };
-            let expected = hash(&estimator.clone().device(Device::Cpu).fit_features(features, weights).unwrap());
+            let expected = estimator.clone().device(Device::Cpu).fit_with(features, weights, Wanted::Distances).unwrap();
+            let expected = (hash(&expected), expected.distances);
             let shape = Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted };
             let least = memory::chunking(shape, &gpu_info(), 0).unwrap_err();
             for limit in [None, Some(least)] {
                 let estimator = estimator.clone().device(device).device_memory_limit(limit);
                 let what = format!("{n} x {d} into {k}, {}, {limit:?}, view {view}", T::NAME);
-                refuse_each(&what, &expected, || Ok(hash(&estimator.fit_features(features, weights)?)));
+                refuse_each(&what, &expected, || {
+                    let fitted = estimator.fit_with(features, weights, Wanted::Distances)?;
+                    Ok((hash(&fitted), fitted.distances))
+                });
             }
         }
     }

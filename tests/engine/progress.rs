@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Features, History, Init, KMeans, KMeansError, Progress, Restarts};
+use polars_kmeans::{Features, History, Init, KMeans, KMeansError, Progress, Restarts, Wanted};
 
 use crate::data::{Random, hash, on_gpu, rows};
 
@@ -32,7 +32,7 @@ fn each_iteration_is_shown_once() {
             for parts in [1, 4] {
                 let (watched, seen) = watched(&estimator, usize::MAX);
                 let part = |i: usize| Part::new(features.slice(i * 6_000 / parts..(i + 1) * 6_000 / parts).unwrap(), None);
-                let fit = watched.fit_parts((0..parts).map(part).collect(), InstructionSet::detect()).unwrap();
+                let fit = watched.fit_parts((0..parts).map(part).collect(), InstructionSet::detect(), Wanted::Labels).unwrap();
                 assert_eq!(hash(&fit), expected);
                 let seen = seen.lock().unwrap();
                 assert!(seen.len() > 20 && seen.iter().all(|progress| progress.restart == 0));
@@ -66,7 +66,7 @@ fn a_cancelled_fit_stops_at_once_and_leaves_everything_as_it_was() {
             for (last, parts) in [(1, 1), (7, 1), (12, 1), (1, 3), (7, 3)] {
                 let (watched, seen) = watched(&estimator, last);
                 let part = |i: usize| Part::new(features.slice(i * 4_000 / parts..(i + 1) * 4_000 / parts).unwrap(), None);
-                let stopped = watched.fit_parts((0..parts).map(part).collect(), InstructionSet::detect());
+                let stopped = watched.fit_parts((0..parts).map(part).collect(), InstructionSet::detect(), Wanted::Labels);
                 assert_eq!(stopped.err(), Some(KMeansError::Cancelled { iteration: last as u32 }));
                 assert_eq!(seen.lock().unwrap().len(), last, "nothing is shown after the stop");
                 // The same estimator does not stop a second time.

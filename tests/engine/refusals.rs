@@ -81,7 +81,7 @@ fn what_is_not_finite_is_counted() {
     let error = KMeans::new(1).fit_features(&features, None).unwrap_err();
     assert_eq!(error, KMeansError::NotFinite { column: "b".into(), nulls: 1, nans: 2, infinities: 1 });
     let fitted = KMeans::new(1).null_policy(NullPolicy::Skip).fit_features(&features, None).unwrap();
-    assert_eq!(fitted.expand().unwrap(), [Some(0), None, None, None, None]);
+    assert!(fitted.expand().unwrap().iter().eq([Some(0), None, None, None, None]));
     let all_bad = Features::from_columns([&b[1..4]]).unwrap();
     let error = KMeans::new(1).null_policy(NullPolicy::Skip).fit_features(&all_bad, None).unwrap_err();
     assert_eq!(error, KMeansError::NoRows { skipped: Some(3) });
@@ -110,7 +110,7 @@ fn predicting_rows_without_an_answer() {
     let column = Column::new([Chunk::new(&odd, Some(Validity::new(&[0b110], 0))).unwrap()]);
     let features = Features::new(vec![column]).unwrap();
     let labels = fitted.model.predict(&features).unwrap();
-    assert_eq!(labels.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
+    assert!(labels.iter().map(|label| label.is_some()).eq([false, true, false]));
     let nan: Vec<bool> = fitted.model.transform(&features).unwrap().iter().map(|d| d.is_nan()).collect();
     assert_eq!(nan, [true, true, false, false, true, true]);
     assert!(fitted.model.predict(&Features::from_columns([&[][..]]).unwrap()).unwrap().is_empty());

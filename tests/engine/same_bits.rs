@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Chunk, Column, Engine, Features, History, Init, KMeans, NullPolicy, Restarts, Validity};
+use polars_kmeans::{Chunk, Column, Engine, Features, History, Init, KMeans, NullPolicy, Restarts, Validity, Wanted};
 
 use crate::data::{Random, columns, hash, on_gpu, rows};
 
@@ -109,7 +109,7 @@ fn every_way<T: Engine>(case: &Case) {
         assert_eq!(hash(&fit), expected, "{}: {threads} threads", case.name);
     }
     for set in [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable] {
-        let fit = case.estimator.fit_parts(vec![Part::new(features.clone(), weights.clone())], set).unwrap();
+        let fit = case.estimator.fit_parts(vec![Part::new(features.clone(), weights.clone())], set, Wanted::Labels).unwrap();
         assert_eq!(hash(&fit), expected, "{}: {set:?}", case.name);
     }
     let random = &mut Random(99);
@@ -129,7 +129,7 @@ fn every_way<T: Engine>(case: &Case) {
             let weights = data.weights.as_ref().map(|weights| Column::from_slice(&weights[w[0]..w[1]]));
             Part::new(features.slice(w[0]..w[1]).unwrap(), weights)
         });
-        let fit = case.estimator.fit_parts(parts.collect(), InstructionSet::detect()).unwrap();
+        let fit = case.estimator.fit_parts(parts.collect(), InstructionSet::detect(), Wanted::Labels).unwrap();
         assert_eq!(hash(&fit), expected, "{}: merged partials", case.name);
     }
 }

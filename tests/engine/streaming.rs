@@ -7,6 +7,7 @@ use polars_kmeans::backend::select::Shape;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
+    Wanted,
 };
 
 use crate::data::{KINDS, Random, columns, gpu, gpu_info, hash, on_gpu, rounds, rows, some_rows};
@@ -202,7 +203,7 @@ fn parts_stream_as_one() {
             Part::new(view.slice(w[0]..w[1]).unwrap(), Some(Column::from_slice(&weights[w[0]..w[1]])))
         });
         let streamed = estimator.clone().device(device).device_memory_limit(Some(chunking.room));
-        let fit = streamed.fit_parts(parts.collect(), InstructionSet::detect()).unwrap();
+        let fit = streamed.fit_parts(parts.collect(), InstructionSet::detect(), Wanted::Labels).unwrap();
         assert_eq!((hash(&fit), fit.choice.chunking), (expected, Some(chunking)), "{cuts:?}");
     }
 }

@@ -12,7 +12,7 @@ fn checked<T: Engine>(rows: &[T], d: usize, centroids: &[f64], iterations: u32) 
     for (x, label) in rows.chunks_exact(d).zip(&fitted.labels) {
         assert_eq!(*label, reference::nearest(x, fitted.model.centroids()).label, "{x:?}");
     }
-    let predicted: Vec<u32> = fitted.model.predict(&features).unwrap().into_iter().flatten().collect();
+    let predicted: Vec<u32> = fitted.model.predict(&features).unwrap().iter().flatten().collect();
     assert_eq!(predicted, fitted.labels);
     if let Some(estimator) = on_gpu(&estimator) {
         assert_eq!(hash(&estimator.fit_features(&features, None).unwrap()), hash(&fitted), "on the GPU");
@@ -28,8 +28,7 @@ fn predicted<T: Engine>(rows: &[T], d: usize, centroids: &[T]) -> Vec<u32> {
     let features = Features::from_rows(centroids, d).unwrap();
     let fitted = KMeans::new(k).init(Init::Given(given)).max_iter(1).fit_features(&features, None).unwrap();
     assert_eq!(fitted.model.centroids(), centroids, "the centroids are their own means");
-    let labels: Vec<u32> =
-        fitted.model.predict(&Features::from_rows(rows, d).unwrap()).unwrap().into_iter().flatten().collect();
+    let labels: Vec<u32> = fitted.model.predict(&Features::from_rows(rows, d).unwrap()).unwrap().iter().flatten().collect();
     for (x, label) in rows.chunks_exact(d).zip(&labels) {
         assert_eq!(*label, reference::nearest(x, centroids).label, "{x:?}");
     }
@@ -117,7 +116,7 @@ fn magnitudes_out_of_range_are_refused() {
     let fitted = KMeans::new(2).fit_features(&Features::from_columns([&x[..]]).unwrap(), None).unwrap();
     for x in [1e-320, 1e300, -1e300, f64::MAX] {
         let label = fitted.model.predict(&Features::from_columns([&[x][..]]).unwrap()).unwrap();
-        assert_eq!(label, [Some(reference::nearest(&[x], fitted.model.centroids()).label)]);
+        assert_eq!(label.get(0), Some(reference::nearest(&[x], fitted.model.centroids()).label));
     }
 }
 

@@ -1,21 +1,27 @@
 //! Finds the labels of one tile: first the filter, then reference distances for the rows that the filter leaves open.
 
-use super::centroids::{CentroidTable, Filter, MAX_DIFFERENCE_D};
+use super::centroids::CentroidTable;
 use super::difference::{Found, assign_difference};
+use super::distances::own_distances;
+use super::filter::{DifferenceTable, Filter, Form};
 use super::product::{self, ProductScratch};
 use super::simd::Vector;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
+use crate::reference::Nearest;
 use crate::tile::Tile;
 
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
+/// Up to this many clusters, reference distances to all of them find the two nearest faster than the filter does.
+const FEW: usize = 1;
 
 /// Buffers to label tiles of one shape.
 #[derive(Debug)]
 pub struct Assigner {
     found: Found,
+    moved: Vec<Moved>,
     /// Room for one row.
     pub row: Vec<f64>,
     /// The difference kernel's copy of the tile, used where rows must be scaled.
@@ -24,40 +30,96 @@ pub struct Assigner {
     product: Vec<ProductScratch>,
 }
 
+/// A row of a tile whose label changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    pub row: u32,
+    /// Its label before.
+    pub from: u32,
+}
+
+/// The two nearest centroids of each row of a tile. Distances are squared reference distances.
+#[derive(Debug)]
+pub struct TwoNearest {
+    pub labels: Vec<u32>,
+    pub nearest: Vec<f64>,
+    /// The distance to the nearest other centroid. Infinite if there is one cluster.
+    pub second: Vec<f64>,
+    /// The other one of the two nearest centroids, where the filter is sure which two these are.
+    others: Vec<u32>,
+    /// Rows of which the filter is not sure, with their answers.
+    settled: Vec<(u32, Nearest)>,
+}
+
+impl TwoNearest {
+    /// Room for a tile of `tile_rows` rows.
+    pub fn new(tile_rows: usize) -> Result<Self> {
+        const WHAT: &str = "a tile's distances";
+        Ok(Self {
+            labels: memory::zeroed(tile_rows, WHAT)?,
+            nearest: memory::zeroed(tile_rows, WHAT)?,
+            second: memory::zeroed(tile_rows, WHAT)?,
+            others: memory::zeroed(tile_rows, WHAT)?,
+            settled: memory::with_room(tile_rows, WHAT)?,
+        })
+    }
+
+    /// Compares the distances to the two candidates of each row, then takes over the answers of settled rows. Candidates are in
+    /// ascending order, so equal distances keep the smaller label.
+    #[inline(always)]
+    fn compare<T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) {
+        let Self { labels, nearest, second, others, settled } = self;
+        own_distances(tile, table, labels, nearest);
+        own_distances(tile, table, others, second);
+        for r in 0..tile.rows {
+            if second[r] < nearest[r] {
+                (labels[r], nearest[r], second[r]) = (others[r], second[r], nearest[r]);
+            }
+        }
+        for (r, answer) in settled.iter() {
+            let r = *r as usize;
+            (labels[r], nearest[r], second[r]) = (answer.label, answer.distance, answer.second);
+        }
+    }
+}
+
 impl Assigner {
     /// Number of rows that a tile of `d` features of type `T` must have room for, if there are `n` rows in all. A multiple of 64.
     pub fn tile_rows<T: Float>(d: usize, n: usize) -> usize {
-        let most = if uses_difference::<T>(d) { DIFFERENCE_TILE } else { product::tile_rows(d) };
+        let most = match Form::of::<T>(d) {
+            Form::Difference => DIFFERENCE_TILE,
+            Form::Product => product::tile_rows(d),
+        };
         most.min(n.next_multiple_of(product::ROWS)).max(product::ROWS)
     }
 
     /// Buffers for tiles of `tile_rows` rows.
     pub fn new<T: Float>(d: usize, k: usize, tile_rows: usize) -> Result<Self> {
         const WHAT: &str = "a tile's labels";
-        let row = memory::zeroed(d, "a row")?;
-        if uses_difference::<T>(d) {
-            let scaled = memory::with_room(d * tile_rows, WHAT)?;
-            return Ok(Self { found: Found::new(tile_rows, k)?, row, scaled, product: Vec::new() });
-        }
-        let mut product = memory::with_room(1, WHAT)?;
-        product.push(ProductScratch::new(d, k)?);
-        Ok(Self { found: Found::new(tile_rows, 0)?, row, scaled: Vec::new(), product })
+        let (row, moved) = (memory::zeroed(d, "a row")?, memory::with_room(tile_rows, WHAT)?);
+        let (mut scaled, mut product) = (Vec::new(), Vec::new());
+        let k = match Form::of::<T>(d) {
+            Form::Difference => {
+                memory::reserve(&mut scaled, d * tile_rows, WHAT)?;
+                k
+            }
+            Form::Product => {
+                memory::push(&mut product, ProductScratch::new(d, k)?, WHAT)?;
+                0
+            }
+        };
+        Ok(Self { found: Found::new(tile_rows, k)?, moved, row, scaled, product })
     }
 
     /// The exact label of every row of the tile.
     #[inline(always)]
-    pub fn assign<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) -> &[u32] {
+    pub fn label<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) -> &[u32] {
         match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
             (Filter::Difference(copies), Some(x), _) => {
+                let x = in_filters_range(x, copies, &mut self.scaled);
                 self.found.contested.clear();
-                let x = if copies.scale == 1.0 {
-                    x
-                } else {
-                    self.scaled.clear();
-                    self.scaled.extend(x.iter().map(|x| x * copies.scale));
-                    &self.scaled
-                };
-                assign_difference::<V>(x, tile.stride, table.d, tile.rows, copies, &mut self.found);
+                let shape = [tile.stride, table.d, tile.rows];
+                assign_difference::<V, false>(x, shape, copies, &mut self.found, &mut []);
                 for &r in &self.found.contested {
                     tile.row(r as usize, &mut self.row);
                     self.found.labels[r as usize] = table.nearest(&self.row).label;
@@ -65,17 +127,13 @@ impl Assigner {
             }
             (Filter::Product(copies), _, Some(product)) => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
-                    product.find_reach::<V, T>(tile, first, copies, table.k);
+                    product.find_reach::<V, T, false>(tile, first, copies, table.k);
                     for (r, label) in self.found.labels[first..tile.rows].iter_mut().enumerate().take(product::ROWS) {
-                        *label = match product.counts[r] {
-                            1 => product.reach[r][0],
-                            count => {
+                        *label = match product.reach(r) {
+                            Some([label]) => *label,
+                            open => {
                                 tile.row(first + r, &mut self.row);
-                                if count == product::ALL {
-                                    table.nearest(&self.row).label
-                                } else {
-                                    settle(&self.row, table, &product.reach[r][..count as usize])
-                                }
+                                settle(&self.row, table, open).label
                             }
                         };
                     }
@@ -90,16 +148,85 @@ impl Assigner {
         }
         &self.found.labels[..tile.rows]
     }
+
+    /// As [`Assigner::label`], over the labels that the rows had before. Returns the rows whose label changed, in order.
+    #[inline(always)]
+    pub fn relabel<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, labels: &mut [u32]) -> &[Moved] {
+        self.label::<V, T>(tile, table);
+        let new = &self.found.labels[..tile.rows];
+        self.moved.clear();
+        if labels != new {
+            for (row, (label, new)) in labels.iter_mut().zip(new).enumerate() {
+                if label != new {
+                    self.moved.push(Moved { row: row as u32, from: std::mem::replace(label, *new) });
+                }
+            }
+        }
+        &self.moved
+    }
+
+    /// The two nearest centroids of every row of the tile.
+    #[inline(always)]
+    pub fn nearest<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, out: &mut TwoNearest) {
+        out.settled.clear();
+        match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
+            (Filter::Difference(copies), Some(x), _) if table.k > FEW => {
+                let x = in_filters_range(x, copies, &mut self.scaled);
+                self.found.contested.clear();
+                let shape = [tile.stride, table.d, tile.rows];
+                assign_difference::<V, true>(x, shape, copies, &mut self.found, &mut out.others);
+                out.labels[..tile.rows].copy_from_slice(&self.found.labels[..tile.rows]);
+                for &r in &self.found.contested {
+                    tile.row(r as usize, &mut self.row);
+                    out.settled.push((r, table.nearest(&self.row)));
+                }
+            }
+            (Filter::Product(copies), _, Some(product)) if table.k > FEW => {
+                for first in (0..tile.rows).step_by(product::ROWS) {
+                    product.find_reach::<V, T, true>(tile, first, copies, table.k);
+                    for r in first..tile.rows.min(first + product::ROWS) {
+                        (out.labels[r], out.others[r]) = match product.reach(r - first) {
+                            Some([a, b]) => (*a, *b),
+                            open => {
+                                tile.row(r, &mut self.row);
+                                out.settled.push((r as u32, settle(&self.row, table, open)));
+                                (0, 0)
+                            }
+                        };
+                    }
+                }
+            }
+            _ => {
+                for r in 0..tile.rows {
+                    tile.row(r, &mut self.row);
+                    let Nearest { label, distance, second } = table.nearest(&self.row);
+                    (out.labels[r], out.nearest[r], out.second[r]) = (label, distance, second);
+                }
+                return;
+            }
+        }
+        out.compare(tile, table);
+    }
 }
 
-fn uses_difference<T: Float>(d: usize) -> bool {
-    T::IS_F32 && d <= MAX_DIFFERENCE_D
-}
-
-/// The nearest of some centroids (ascending) by reference distances. Latency limits each chain, so two chains run at a time.
+/// The rows as the difference kernel reads them: scaled, if their magnitudes need it.
 #[inline(always)]
-fn settle<T: Float>(x: &[f64], table: &CentroidTable<T>, candidates: &[u32]) -> u32 {
-    let (mut label, mut least) = (candidates[0], f64::INFINITY);
+fn in_filters_range<'x>(x: &'x [f32], copies: &DifferenceTable, scaled: &'x mut Vec<f32>) -> &'x [f32] {
+    if copies.scale == 1.0 {
+        return x;
+    }
+    // `Assigner::new` reserved the room.
+    scaled.clear();
+    scaled.extend(x.iter().map(|x| x * copies.scale));
+    scaled
+}
+
+/// The two nearest of some centroids (ascending) by reference distances, or of all centroids. Latency limits each chain, so two
+/// chains run at a time.
+#[inline(always)]
+fn settle<T: Float>(x: &[f64], table: &CentroidTable<T>, candidates: Option<&[u32]>) -> Nearest {
+    let Some(candidates) = candidates else { return table.nearest(x) };
+    let mut best = Nearest { label: candidates[0], distance: f64::INFINITY, second: f64::INFINITY };
     for pair in candidates.chunks(2) {
         let (a, b) = (table.row(pair[0] as usize), table.row(pair[pair.len() - 1] as usize));
         let mut s = [0.0f64; 2];
@@ -108,10 +235,79 @@ fn settle<T: Float>(x: &[f64], table: &CentroidTable<T>, candidates: &[u32]) -> 
             s = [t.mul_add(t, s[0]), u.mul_add(u, s[1])];
         }
         for (j, s) in pair.iter().zip(s) {
-            if s < least {
-                (label, least) = (*j, s);
+            best.take(*j, s);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::simd::{InstructionSet, Task};
+    use super::*;
+    use crate::features::Features;
+    use crate::partial::UNASSIGNED;
+    use crate::reference;
+    use crate::tile::Part;
+
+    struct Both<'t, T> {
+        tile: &'t Tile<T>,
+        table: &'t CentroidTable<T>,
+        labels: &'t mut [u32],
+    }
+
+    impl<T: Float> Task for Both<'_, T> {
+        type Output = (Vec<Moved>, TwoNearest);
+
+        #[inline(always)]
+        fn run<V: Vector>(self) -> Self::Output {
+            let Self { tile, table, labels } = self;
+            let mut assigner = Assigner::new::<T>(table.d, table.k, tile.stride).unwrap();
+            let mut two = TwoNearest::new(tile.stride).unwrap();
+            assigner.nearest::<V, T>(tile, table, &mut two);
+            (assigner.relabel::<V, T>(tile, table, labels).to_vec(), two)
+        }
+    }
+
+    /// Rows on a coarse lattice have many ties, and many centroids that are equally near.
+    fn check<T: Float>(d: usize, k: usize, n: usize, levels: u64) {
+        let mut state = (d * 1_000 + k) as u64;
+        let mut value = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            T::from_f64((state >> 40) as f64 % levels as f64)
+        };
+        let centroids: Vec<T> = (0..k * d).map(|_| value()).collect();
+        let x: Vec<T> = (0..n * d).map(|_| value()).collect();
+        let part = Part::new(Features::from_rows(&x, d).unwrap(), None);
+        let mut tile = Tile::new(d, Assigner::tile_rows::<T>(d, n)).unwrap();
+        tile.load(&part, None, 0..n);
+        let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64).unwrap();
+        for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
+            // Some rows have their label already.
+            let expected: Vec<Nearest> = x.chunks_exact(d).map(|x| reference::nearest(x, &centroids)).collect();
+            let right: Vec<u32> = expected.iter().map(|nearest| nearest.label).collect();
+            let before: Vec<u32> = (0..n).map(|r| [right[r], UNASSIGNED, 0][r % 3]).collect();
+            let mut labels = before.clone();
+            let (moved, two) = set.run(Both { tile: &tile, table: &table, labels: &mut labels });
+            assert_eq!(labels, right, "{set:?} d {d} k {k}");
+            let changed = (0..n).filter(|&r| before[r] != right[r]);
+            assert!(changed.map(|r| Moved { row: r as u32, from: before[r] }).eq(moved), "{set:?} d {d} k {k}");
+            for (r, expected) in expected.iter().enumerate() {
+                let found = Nearest { label: two.labels[r], distance: two.nearest[r], second: two.second[r] };
+                assert_eq!(found, *expected, "{set:?} d {d} k {k} row {r}");
             }
         }
     }
-    label
+
+    #[test]
+    fn labels_and_the_two_nearest_are_the_oracles() {
+        for levels in [2, 5, 1 << 20] {
+            for (d, k, n) in [(1, 1, 5), (1, 40, 70), (2, 17, 64), (3, 100, 130), (8, 30, 200), (9, 16, 65), (9, 33, 64)] {
+                check::<f32>(d, k, n, levels);
+                check::<f64>(d, k, n, levels);
+            }
+            check::<f32>(12, 1_100, 40, levels);
+            check::<f32>(150, 40, 90, levels);
+        }
+    }
 }

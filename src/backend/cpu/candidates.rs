@@ -104,7 +104,7 @@ impl<T: Float> Task for Weigh<'_, '_, T> {
     fn run<V: Vector>(self) {
         for start in self.task.physical.clone().step_by(self.tile.stride) {
             self.tile.load(self.part, self.prepared.weights, rows_of_tile(self.tile, self.task, start));
-            let labels = self.assigner.assign::<V, T>(self.tile, self.table);
+            let labels = self.assigner.label::<V, T>(self.tile, self.table);
             for (label, weight) in labels.iter().zip(&self.tile.weights) {
                 self.masses[*label as usize] += self.prepared.weights.map_or(1, |scale| scale.integer(*weight) as u128);
             }

@@ -8,10 +8,11 @@
 //!     for each j of it:  if s~_j <= limit: label = j, and if that lane had a label already, it is contested
 //! contested rows are settled by reference distances
 //! ```
-//! Two points to note: (1) The second pass computes scores again instead of storing k of them. It visits only groups that hold a
-//! near centroid of one of the rows. (2) NaN and overflow are never above the limit, so such rows become contested.
+//! Points to note: (1) The second pass computes scores again instead of storing k of them. It visits only groups that hold a
+//! near centroid of one of the rows. (2) NaN and overflow are never above the limit, so such rows become contested. (3) Where the
+//! two nearest centroids are wanted, the limit stands on the second best score, and rows with three in reach are contested.
 
-use super::centroids::DifferenceTable;
+use super::filter::DifferenceTable;
 use super::simd::Vector;
 use crate::error::Result;
 use crate::memory;
@@ -26,7 +27,7 @@ const MOST_ROWS: usize = 64;
 pub struct Found {
     /// One per row of the tile's stride.
     pub labels: Vec<u32>,
-    /// Rows with more than one centroid in reach.
+    /// Rows with more centroids in reach than are wanted.
     pub contested: Vec<u32>,
     /// The least score of each group of centroids.
     least: Vec<f32>,
@@ -44,22 +45,23 @@ impl Found {
     }
 }
 
-/// Labels `rows` rows of a tile and appends the contested ones. `x` is `(d, stride)`, and the stride is a multiple of 64.
+/// Labels `rows` rows of a tile and appends the contested ones. `x` is `(d, stride)`, and the stride is a multiple of 64. With
+/// `TWO`, finds the two nearest centroids: the one of smaller number becomes the label, and the other one goes to `others`.
 #[inline(always)]
-pub fn assign_difference<V: Vector>(
+pub fn assign_difference<V: Vector, const TWO: bool>(
     x: &[f32],
-    stride: usize,
-    d: usize,
-    rows: usize,
+    [stride, d, rows]: [usize; 3],
     table: &DifferenceTable,
     found: &mut Found,
+    others: &mut [u32],
 ) {
     assert!(x.len() >= d * stride && found.labels.len() >= stride && rows <= stride && stride.is_multiple_of(64));
+    assert!(!TWO || others.len() >= stride);
     macro_rules! widths {
         ($(($d:literal, $many:literal, $few:literal))*) => {
             match (d, V::MANY_REGISTERS) {
-                $(($d, true) => assign_rows::<V, $d, $many>(x, stride, rows, table, found),
-                  ($d, false) => assign_rows::<V, $d, $few>(x, stride, rows, table, found),)*
+                $(($d, true) => assign_rows::<V, $d, $many, TWO>(x, [stride, rows], table, found, others),
+                  ($d, false) => assign_rows::<V, $d, $few, TWO>(x, [stride, rows], table, found, others),)*
                 _ => unreachable!("the difference filter is compiled for 1 to 8 dimensions"),
             }
         };
@@ -68,12 +70,12 @@ pub fn assign_difference<V: Vector>(
 }
 
 #[inline(always)]
-fn assign_rows<V: Vector, const D: usize, const R: usize>(
+fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
     x: &[f32],
-    stride: usize,
-    rows: usize,
+    [stride, rows]: [usize; 2],
     table: &DifferenceTable,
     found: &mut Found,
+    others: &mut [u32],
 ) {
     let Found { labels, contested, least: scratch } = found;
     let k = table.centroids.len() / D;
@@ -83,8 +85,8 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(
     scratch.resize(groups * width, 0.0);
     for start in (0..rows).step_by(width) {
         // SAFETY: width divides 64, 64 divides the stride, and rows <= stride, so start + width <= stride. So every load of
-        // column f (`x.len() >= D * stride`) and every store of labels (`found.labels.len() >= stride`) is in bounds. scratch
-        // holds `width` values per group. Every centroid j < k has D values. For the features of the instruction set see
+        // column f (`x.len() >= D * stride`) and every store of labels (`found.labels.len() >= stride`, and `others` with TWO) is
+        // in bounds. scratch holds `width` values per group. Every centroid j < k has D values. For the features of the instruction set see
         // `Vector`.
         unsafe {
             let mut columns = [[V::splat(0.0); R]; D];
@@ -94,12 +96,18 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(
                 }
             }
             let mut best = [V::splat(f32::INFINITY); R];
+            let mut second = best;
             for group in 0..groups {
                 let mut least = [V::splat(f32::INFINITY); R];
                 for j in group * GROUP..((group + 1) * GROUP).min(k) {
                     let s = scores(&columns, table.centroids.as_ptr().add(j * D));
                     for v in 0..R {
                         least[v] = s[v].min_or(least[v]);
+                        if TWO {
+                            // A score that is NaN lowers neither.
+                            second[v] = best[v].max_or_nan(s[v]).min_or(second[v]);
+                            best[v] = s[v].min_or(best[v]);
+                        }
                     }
                 }
                 for v in 0..R {
@@ -108,9 +116,10 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(
                 }
             }
             let (slope, offset) = (V::splat(table.bound.slope), V::splat(table.bound.offset));
-            let limit = best.map(|best| best.mul_add(slope, offset));
+            let limit = if TWO { second } else { best }.map(|least| least.mul_add(slope, offset));
             let mut label = [V::splat(0.0); R];
-            let (mut seen, mut twice) = ([0u32; R], [0u32; R]);
+            let mut before = label;
+            let (mut seen, mut twice, mut more) = ([0u32; R], [0u32; R], [0u32; R]);
             for group in 0..groups {
                 let mut near = 0;
                 for v in 0..R {
@@ -123,8 +132,12 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(
                     let (s, name) = (scores(&columns, table.centroids.as_ptr().add(j * D)), V::splat(f32::from_bits(j as u32)));
                     for v in 0..R {
                         let mask = s[v].not_above(limit[v]);
-                        label[v] = V::select(mask, name, label[v]);
                         let bits = V::bits(mask);
+                        if TWO {
+                            before[v] = V::select(mask, label[v], before[v]);
+                            more[v] |= twice[v] & bits;
+                        }
+                        label[v] = V::select(mask, name, label[v]);
                         twice[v] |= seen[v] & bits;
                         seen[v] |= bits;
                     }
@@ -132,10 +145,16 @@ fn assign_rows<V: Vector, const D: usize, const R: usize>(
             }
             for v in 0..R {
                 let first = start + v * V::LANES;
-                label[v].store(labels.as_mut_ptr().add(first).cast());
+                if TWO {
+                    before[v].store(labels.as_mut_ptr().add(first).cast());
+                    label[v].store(others.as_mut_ptr().add(first).cast());
+                } else {
+                    label[v].store(labels.as_mut_ptr().add(first).cast());
+                }
                 // Every lane has a label, because its best centroid is in reach. A lane without one would be settled all the
                 // same.
-                let mut bits = twice[v] | !seen[v] & (u32::MAX >> (32 - V::LANES));
+                let (enough, too_many) = if TWO { (twice[v], more[v]) } else { (seen[v], twice[v]) };
+                let mut bits = too_many | !enough & (u32::MAX >> (32 - V::LANES));
                 while bits != 0 {
                     let r = first as u32 + bits.trailing_zeros();
                     bits &= bits - 1;

@@ -15,25 +15,30 @@ mod centroids;
 mod difference;
 mod distances;
 mod draws;
+mod filter;
+mod pass;
+pub mod predict;
 mod product;
 mod seeds;
 mod simd;
 
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-pub use assign::Assigner;
 pub use centroids::CentroidTable;
-pub use simd::{InstructionSet, Task, Vector};
+pub use simd::InstructionSet;
 
-use self::distances::own_distances;
+use self::assign::{Assigner, TwoNearest};
+use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, room_for_farthest, split_off};
 use self::seeds::Seeds;
 use super::{Assigned, Far, Iterate, Scales};
+use crate::answers::{Distances, LABELS};
+use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
-use crate::partial::{Contribution, Deltas, Partial, Quantiser, UNASSIGNED};
+use crate::partial::{Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
 
@@ -44,20 +49,8 @@ const WORKER_MEMORY: usize = 4 << 30;
 /// A fit with less arithmetic than this (rows x features x centroids) stays on the calling thread.
 const SMALL_FIT: usize = 1 << 16;
 
-/// The name for the labels and for the inertia of the clusters in errors.
-const LABELS: &str = "the labels";
+/// The name for the inertia of the clusters in errors.
 const INERTIA: &str = "the inertia of the clusters";
-
-/// A range of physical rows, and the number of its first kept row.
-#[derive(Debug, Clone)]
-pub(crate) struct TaskRows {
-    pub(crate) physical: Range<usize>,
-    pub(crate) first: usize,
-    /// Number of kept rows.
-    pub(crate) kept: usize,
-    /// Number of kept rows with positive weight.
-    positive: usize,
-}
 
 /// The rows of one fit on the CPU.
 pub struct CpuSession<'a, T> {
@@ -72,19 +65,8 @@ pub struct CpuSession<'a, T> {
     partial: Partial,
     workers: Vec<Worker<T>>,
     /// The centroids of the last assign.
-    table: Option<CentroidTable<T>>,
+    table: Option<Arc<CentroidTable<T>>>,
     seeds: Option<Seeds>,
-}
-
-/// One worker's buffers.
-struct Worker<T> {
-    tile: Tile<T>,
-    assigner: Assigner,
-    deltas: Deltas,
-    distances: Vec<f64>,
-    inertia: Vec<u128>,
-    changed: u64,
-    far: Vec<Far>,
 }
 
 impl<'a, T: Float> CpuSession<'a, T> {
@@ -93,7 +75,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
         let tile_rows = Assigner::tile_rows::<T>(d, n);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
-        let room = (WORKER_MEMORY / (k.saturating_mul(d).saturating_mul(16)).max(1)).max(1);
+        let room = (WORKER_MEMORY / (k.saturating_mul(prepared.scales.len()).saturating_mul(16)).max(1)).max(1);
         let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)).min(room) };
         // There are enough tasks for workers to finish together. A task consists of whole tiles, and its labels fit in a cache.
         let task =
@@ -110,7 +92,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             d,
             tasks: memory::with_room(n.div_ceil(task), "the list of tasks")?,
             labels: Vec::new(),
-            partial: Partial::new(k, d)?,
+            partial: Partial::new(k, prepared.scales.len())?,
             table: None,
             seeds: None,
         };
@@ -126,13 +108,13 @@ impl<'a, T: Float> CpuSession<'a, T> {
         Ok(session)
     }
 
-    fn count_positive(&mut self, physical: &Range<usize>, kept: usize) -> Result<usize> {
-        if self.prepared.weights.is_none() {
-            return Ok(kept);
-        }
-        let mut count = 0;
-        self.visit_task(physical.clone(), |tile, _| count += tile.weights[..tile.rows].iter().filter(|w| **w > 0.0).count())?;
-        Ok(count)
+    /// Counts the kept rows of positive weight.
+    fn count_positive(&self, physical: &Range<usize>, kept: usize) -> Result<usize> {
+        let Some(weights) = &self.part.weights else { return Ok(kept) };
+        let mut here = memory::zeroed(physical.len(), "the weights of some rows")?;
+        weights.copy(physical.clone(), &mut here);
+        let rows = physical.clone().zip(here);
+        Ok(rows.filter(|&(row, weight)| weight > 0.0 && self.part.selection.contains(row)).count())
     }
 
     /// Loads the tiles of a task on the calling thread: `visit(tile, first kept row within the task)`.
@@ -160,7 +142,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
     fn load_row(&self, row: usize) -> Result<Tile<T>> {
         let at = self.physical(row);
         let mut tile = Tile::new(self.d, 1)?;
-        tile.load(&self.part, self.prepared.weights, at..at + 1);
+        tile.load_list(&self.part, self.prepared.weights, &[at]);
         Ok(tile)
     }
 
@@ -169,141 +151,30 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let Self { part, prepared, quantiser, set, tasks, labels, partial, workers, table, .. } = self;
         let Some(table) = table else { return };
         let mut rest = labels.as_mut_slice();
-        let tasks = tasks.iter().map(move |task| {
-            let (labels, tail) = std::mem::take(&mut rest).split_at_mut(task.kept);
-            rest = tail;
-            (task, labels)
-        });
+        let tasks = tasks.iter().map(move |task| (task, split_off(&mut rest, task.kept)));
         let partial = Mutex::new(partial);
         for_each_task(workers, tasks, |worker, (task, labels)| {
             set.run(TaskPass { part, prepared, quantiser, table, partial: &partial, worker, task, labels, pass });
         });
     }
-}
 
-impl<T: Float> Worker<T> {
-    fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser) -> Result<Self> {
-        Ok(Self {
-            tile: Tile::new(d, tile_rows)?,
-            assigner: Assigner::new::<T>(d, k, tile_rows)?,
-            deltas: Deltas::new(k, quantiser)?,
-            distances: memory::zeroed(tile_rows, "a tile's distances")?,
-            inertia: Vec::new(),
-            changed: 0,
-            far: Vec::new(),
-        })
+    fn table(&self, centroids: &[T]) -> Result<CentroidTable<T>> {
+        let extent = self.prepared.lows.iter().chain(&self.prepared.highs).fold(0.0f64, |m, v| m.max(v.abs()));
+        CentroidTable::new(centroids, self.d, &self.prepared.centre, extent)
     }
-}
 
-/// What to do with each tile.
-#[derive(Clone, Copy)]
-enum Pass<'p> {
-    /// Find new labels and deltas, then the inertia if asked for.
-    Assign { want_inertia: bool },
-    /// Compute the inertia under the current labels.
-    Inertia { scales: Scales<'p> },
-    /// Find the farthest rows of the clusters that may give one.
-    Farthest { count: usize, donors: &'p [bool] },
-}
-
-/// One task of one pass. It is compiled for each instruction set.
-struct TaskPass<'p, 'a, 'm, T> {
-    part: &'p Part<'a, T>,
-    prepared: &'p Prepared,
-    quantiser: &'p Quantiser,
-    table: &'p CentroidTable<T>,
-    partial: &'p Mutex<&'m mut Partial>,
-    worker: &'p mut Worker<T>,
-    task: &'p TaskRows,
-    labels: &'p mut [u32],
-    pass: Pass<'p>,
-}
-
-impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Worker { tile, assigner, deltas, distances, inertia, changed, far } = self.worker;
-        let stride = tile.stride;
-        let mut at = 0;
-        for start in self.task.physical.clone().step_by(stride) {
-            tile.load(self.part, self.prepared.weights, start..(start + stride).min(self.task.physical.end));
-            let labels = &mut self.labels[at..at + tile.rows];
-            if let Pass::Assign { .. } = self.pass {
-                let new = assigner.assign::<V, T>(tile, self.table);
-                if labels != new {
-                    for r in 0..tile.rows {
-                        let (old, new, weight) = (labels[r], new[r], tile.weights[r]);
-                        if old != new {
-                            labels[r] = new;
-                            if weight > 0.0 {
-                                *changed += 1;
-                                let (row, mass) = contribution(tile, r, self.prepared);
-                                deltas.move_row(self.quantiser, row, mass, [old, new], self.partial);
-                            }
-                        }
-                    }
-                }
-            }
-            match self.pass {
-                Pass::Assign { want_inertia: false } => {}
-                Pass::Assign { .. } => {
-                    own_distances(tile, self.table, labels, distances);
-                    add_inertia(tile, labels, distances, Scales::Same(self.prepared.distances), inertia);
-                }
-                Pass::Inertia { scales } => {
-                    own_distances(tile, self.table, labels, distances);
-                    add_inertia(tile, labels, distances, scales, inertia);
-                }
-                Pass::Farthest { count, donors } => {
-                    own_distances(tile, self.table, labels, distances);
-                    for r in 0..tile.rows {
-                        if tile.weights[r] > 0.0 && donors[labels[r] as usize] {
-                            keep_farthest(
-                                far,
-                                count,
-                                Far { distance: distances[r], row: (self.task.first + at + r) as u64, cluster: labels[r] },
-                            );
-                        }
-                    }
-                }
-            }
-            at += tile.rows;
-        }
+    /// Labels every row by the centroids of a model, without any sums. Returns the integer inertia of each cluster.
+    pub fn label(&mut self, table: Arc<CentroidTable<T>>) -> Result<Vec<u128>> {
+        self.table = Some(table);
+        self.make_room_for_inertia()?;
+        self.pass(Pass::Assign { sums: false, inertia: true });
+        self.take_inertia()
     }
-}
 
-/// Adds the weighted distances of a tile's rows to the inertia of their clusters.
-#[inline(always)]
-fn add_inertia<T: Float>(tile: &Tile<T>, labels: &[u32], distances: &[f64], scales: Scales<'_>, inertia: &mut [u128]) {
-    let rows = labels.iter().zip(&tile.weights).zip(distances).take(tile.rows);
-    match scales {
-        Scales::Same(scale) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scale.quantise(w, s)),
-        Scales::Each(scales) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scales[j as usize].quantise(w, s)),
+    /// The inertia of all clusters together, in this scale.
+    pub fn total_inertia(&mut self, scale: DistanceScale) -> Result<u128> {
+        Ok(self.inertia(Scales::Same(scale))?.iter().sum())
     }
-}
-
-/// The capacity of a list of the `count` farthest rows.
-fn room_for_farthest(count: usize) -> usize {
-    2 * count + 64
-}
-
-/// Keeps the `count` farthest rows. Sorts and cuts the list whenever it holds twice as many.
-fn keep_farthest(far: &mut Vec<Far>, count: usize, new: Far) {
-    far.push(new);
-    if far.len() >= room_for_farthest(count) {
-        far.sort_unstable_by(Far::order);
-        far.truncate(count);
-    }
-}
-
-/// A row's contribution, and the integer of its weight.
-#[inline(always)]
-fn contribution<'a, T: Float>(tile: &'a Tile<T>, r: usize, prepared: &Prepared) -> (Contribution<'a, T>, i128) {
-    let weight = tile.weights[r];
-    let row = Contribution { x: &tile.x, stride: tile.stride, row: r, weight: prepared.weights.map(|_| weight) };
-    (row, prepared.weights.map_or(1, |scale| scale.integer(weight)))
 }
 
 impl<T: Float> Iterate<T> for CpuSession<'_, T> {
@@ -314,11 +185,11 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     }
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
-        self.table = Some(CentroidTable::new(centroids, self.d, &self.prepared.centre, self.prepared.extent())?);
+        self.table = Some(Arc::new(self.table(centroids)?));
         if want_inertia {
             self.make_room_for_inertia()?;
         }
-        self.pass(Pass::Assign { want_inertia });
+        self.pass(Pass::Assign { sums: true, inertia: want_inertia });
         let mut changed = 0;
         for worker in &mut self.workers {
             worker.deltas.flush(&self.quantiser, &mut self.partial);
@@ -338,7 +209,10 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         const WHAT: &str = "the farthest rows";
         let most = room_for_farthest(count).min(self.labels.len());
-        self.workers.iter_mut().try_for_each(|worker| memory::reserve(&mut worker.far, most, WHAT))?;
+        for worker in &mut self.workers {
+            memory::reserve(&mut worker.far, most, WHAT)?;
+            worker.reserve()?;
+        }
         self.pass(Pass::Farthest { count, donors });
         let mut all: Vec<Far> = memory::with_room(self.workers.iter().map(|worker| worker.far.len()).sum(), WHAT)?;
         self.workers.iter_mut().for_each(|worker| all.extend(std::mem::take(&mut worker.far)));
@@ -360,6 +234,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
         self.make_room_for_inertia()?;
+        self.workers.iter_mut().try_for_each(Worker::reserve)?;
         self.pass(Pass::Inertia { scales });
         self.take_inertia()
     }
@@ -370,6 +245,22 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
         Ok(self.labels)
+    }
+
+    fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
+        let table = self.table(centroids)?;
+        let n = self.labels.len();
+        let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
+        let Self { part, prepared, set, tasks, workers, .. } = self;
+        let workers = workers.iter_mut().map(|worker| TwoNearest::new(worker.tile.stride).map(|two| (worker, two)));
+        let mut workers = memory::try_collected(workers, "the threads' buffers")?;
+        let second = distances.second.as_deref_mut().unwrap_or_default();
+        let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
+        let tasks = tasks.iter().map(move |task| (task, rest.split_off(task.kept)));
+        for_each_task(&mut workers, tasks, |(worker, two), (task, out)| {
+            set.run(TaskNearest { part, prepared, table: &table, worker, two, task, out });
+        });
+        Ok((labels, distances))
     }
 }
 

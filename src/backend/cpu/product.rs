@@ -13,9 +13,9 @@
 //! with the panel instead of d. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
 //! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
 //! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
-//! ([`ProductScratch::collect_all`]).
+//! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score.
 
-use super::centroids::{GROUP, ProductTable};
+use super::filter::{GROUP, ProductTable};
 use super::simd::Vector;
 use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
@@ -35,7 +35,7 @@ const CENTROID_PANEL: usize = 170 * GROUP;
 /// Number of centroids that a row's list has room for.
 const REACH: usize = 16;
 /// The count of a list that overflowed.
-pub const ALL: u8 = u8::MAX;
+const ALL: u8 = u8::MAX;
 
 /// Number of rows in a tile of `d` features.
 pub fn tile_rows(d: usize) -> usize {
@@ -51,10 +51,12 @@ pub struct ProductScratch {
     scores: Vec<f32>,
     widths: [f32; ROWS],
     best: [f32; ROWS],
+    /// The second best scores, where two centroids are wanted.
+    second: [f32; ROWS],
     /// For each row, the number of centroids in reach, or [`ALL`].
-    pub counts: [u8; ROWS],
+    counts: [u8; ROWS],
     /// These centroids in ascending order, and their scores.
-    pub reach: [[u32; REACH]; ROWS],
+    reach: [[u32; REACH]; ROWS],
     reach_scores: [[f32; REACH]; ROWS],
 }
 
@@ -67,19 +69,28 @@ impl ProductScratch {
             scores: memory::zeroed(panel * ROWS, WHAT)?,
             widths: [0.0; ROWS],
             best: [0.0; ROWS],
+            second: [0.0; ROWS],
             counts: [0; ROWS],
             reach: [[0; REACH]; ROWS],
             reach_scores: [[0.0; REACH]; ROWS],
         })
     }
 
-    /// Finds the centroids in reach of the 64 rows of a tile that start at row `first`.
+    /// Finds the centroids in reach of the 64 rows of a tile that start at row `first`: those that can be nearest, or with `TWO`
+    /// those that can be nearest or second nearest.
     #[inline(always)]
-    pub fn find_reach<V: Vector, T: Float>(&mut self, tile: &Tile<T>, first: usize, table: &ProductTable, k: usize) {
+    pub fn find_reach<V: Vector, T: Float, const TWO: bool>(
+        &mut self,
+        tile: &Tile<T>,
+        first: usize,
+        table: &ProductTable,
+        k: usize,
+    ) {
         assert!(first + ROWS <= tile.stride);
         let rows = ROWS.min(tile.rows - first);
         self.copy_rows(tile, first, table);
         self.best.fill(f32::INFINITY);
+        self.second.fill(f32::INFINITY);
         self.counts.fill(0);
         let d = self.copy.len() / ROWS;
         let groups = k.div_ceil(GROUP);
@@ -104,13 +115,22 @@ impl ProductScratch {
                     }
                 }
             }
-            if groups <= per_panel {
+            if groups <= per_panel && !TWO {
                 return self.collect_all::<V>(k, rows);
             }
             let centroids = panel.start * GROUP..(panel.end * GROUP).min(k);
-            self.collect::<V>(centroids, rows);
+            self.collect::<V, TWO>(centroids, rows);
         }
-        self.drop_out_of_reach(rows);
+        self.drop_out_of_reach::<TWO>(rows);
+    }
+
+    /// The centroids in reach of row `r`, in ascending order. `None` if all centroids are.
+    #[inline(always)]
+    pub fn reach(&self, r: usize) -> Option<&[u32]> {
+        match self.counts[r] {
+            ALL => None,
+            count => Some(&self.reach[r][..count as usize]),
+        }
     }
 
     /// Makes the centred, scaled copy of 64 rows, and computes every row's width.
@@ -137,11 +157,11 @@ impl ProductScratch {
     /// in vector registers.
     #[inline(always)]
     fn collect_all<V: Vector>(&mut self, k: usize, rows: usize) {
-        self.lower_best::<V>(k);
+        self.lower_best::<V, false>(k);
         for start in (0..ROWS).step_by(V::LANES) {
             let mut limits = [0.0f32; ROWS];
             for r in start..start + V::LANES {
-                limits[r] = Expanded::threshold(self.best[r], self.widths[r]);
+                limits[r] = self.limit::<false>(r);
             }
             let mut names = [0.0f32; ROWS];
             let (mut seen, mut twice) = (0u32, 0u32);
@@ -187,30 +207,45 @@ impl ProductScratch {
         self.counts[r] = count as u8;
     }
 
-    /// Lowers every row's best score by the scores of the first `count` centroids of the buffer.
+    /// Lowers every row's best score by the scores of the first `count` centroids of the buffer. With `TWO`, also its second best.
     #[inline(always)]
-    fn lower_best<V: Vector>(&mut self, count: usize) {
+    fn lower_best<V: Vector, const TWO: bool>(&mut self, count: usize) {
         for start in (0..ROWS).step_by(V::LANES) {
-            // SAFETY: `scores` holds ROWS values for each centroid, `best` holds ROWS values, and LANES divides ROWS. For the
-            // features of the instruction set see `Vector`.
+            // SAFETY: `scores` holds ROWS values for each centroid, `best` and `second` hold ROWS values, and LANES divides ROWS.
+            // For the features of the instruction set see `Vector`.
             unsafe {
                 let mut best = V::load(self.best.as_ptr().add(start));
+                let mut second = V::load(self.second.as_ptr().add(start));
                 for j in 0..count {
-                    best = V::load(self.scores.as_ptr().add(j * ROWS + start)).min_or(best);
+                    let score = V::load(self.scores.as_ptr().add(j * ROWS + start));
+                    if TWO {
+                        // A score that is NaN lowers neither.
+                        second = best.max_or_nan(score).min_or(second);
+                    }
+                    best = score.min_or(best);
                 }
                 best.store(self.best.as_mut_ptr().add(start));
+                if TWO {
+                    second.store(self.second.as_mut_ptr().add(start));
+                }
             }
         }
     }
 
+    /// The limit of row `r`: centroids with larger scores are out of reach.
+    #[inline(always)]
+    fn limit<const TWO: bool>(&self, r: usize) -> f32 {
+        Expanded::threshold(if TWO { self.second[r] } else { self.best[r] }, self.widths[r])
+    }
+
     /// Processes the scores of a panel of centroids.
     #[inline(always)]
-    fn collect<V: Vector>(&mut self, centroids: std::ops::Range<usize>, rows: usize) {
+    fn collect<V: Vector, const TWO: bool>(&mut self, centroids: std::ops::Range<usize>, rows: usize) {
         let per_row = ROWS / V::LANES;
         let mut limits = [0.0f32; ROWS];
-        self.lower_best::<V>(centroids.len());
-        for r in 0..ROWS {
-            limits[r] = Expanded::threshold(self.best[r], self.widths[r]);
+        self.lower_best::<V, TWO>(centroids.len());
+        for (r, limit) in limits.iter_mut().enumerate() {
+            *limit = self.limit::<TWO>(r);
         }
         // SAFETY: as in `lower_best`. `limits` has ROWS values.
         unsafe {
@@ -248,9 +283,9 @@ impl ProductScratch {
     }
 
     #[inline(always)]
-    fn drop_out_of_reach(&mut self, rows: usize) {
+    fn drop_out_of_reach<const TWO: bool>(&mut self, rows: usize) {
         for r in 0..rows {
-            let limit = Expanded::threshold(self.best[r], self.widths[r]);
+            let limit = self.limit::<TWO>(r);
             if self.counts[r] != ALL {
                 self.keep_within(r, limit);
             }

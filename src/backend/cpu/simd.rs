@@ -99,6 +99,10 @@ pub trait Vector: Copy {
     /// # Safety
     /// As the trait says.
     unsafe fn min_or(self, best: Self) -> Self;
+    /// The larger value, or NaN where `other` is NaN.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn max_or_nan(self, other: Self) -> Self;
     /// Lanes where `self` is not above `limit`. NaN counts as not above.
     /// # Safety
     /// As the trait says.
@@ -163,6 +167,10 @@ impl Vector for Portable {
     #[inline(always)]
     unsafe fn min_or(self, best: Self) -> Self {
         self.zip(best, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn max_or_nan(self, other: Self) -> Self {
+        self.zip(other, |a, b| if a > b { a } else { b })
     }
     #[inline(always)]
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN must count as not above
@@ -241,6 +249,10 @@ mod x86 {
             Self(unsafe { _mm512_min_ps(self.0, best.0) })
         }
         #[inline(always)]
+        unsafe fn max_or_nan(self, other: Self) -> Self {
+            Self(unsafe { _mm512_max_ps(self.0, other.0) })
+        }
+        #[inline(always)]
         unsafe fn not_above(self, limit: Self) -> __mmask16 {
             unsafe { _mm512_cmp_ps_mask::<_CMP_NGT_UQ>(self.0, limit.0) }
         }
@@ -287,6 +299,10 @@ mod x86 {
         #[inline(always)]
         unsafe fn min_or(self, best: Self) -> Self {
             Self(unsafe { _mm256_min_ps(self.0, best.0) })
+        }
+        #[inline(always)]
+        unsafe fn max_or_nan(self, other: Self) -> Self {
+            Self(unsafe { _mm256_max_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn not_above(self, limit: Self) -> __m256 {

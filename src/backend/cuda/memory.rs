@@ -15,7 +15,7 @@ use super::passes::seeds::DeviceSeeds;
 use super::predict::DeviceTable;
 use super::rows::DeviceRows;
 use super::rows::stream::seeds::StreamedSeeds;
-use super::session::LONGEST_BATCH;
+use super::session::{LONGEST_BATCH, nearest_bytes};
 use super::shape::{FitShape, GpuSize};
 use super::state::State;
 use super::step::Needs;
@@ -102,7 +102,7 @@ fn plan_of<T: Float + Plain>(
 /// The bytes of a fit. `rows`: those of the rows. `draws`: those that seeding needs.
 fn fit_bytes<T: Float + Plain>(fit: &FitShape, needs: &Needs, rows: u64, draws: u64) -> u64 {
     let session = sum([State::<T>::bytes(fit, needs), Update::<T>::bytes(fit, LONGEST_BATCH as usize), needs.bytes]);
-    let passes = draws.max(FarSearch::bytes(fit)).max(Inertia::bytes(fit.k));
+    let passes = draws.max(FarSearch::bytes(fit)).max(Inertia::bytes(fit.k)).max(nearest_bytes(fit.chunk));
     sum([rows, preparation_bytes(fit.chunk, fit.d).max(sum([session, passes]))])
 }
 

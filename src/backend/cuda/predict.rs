@@ -13,79 +13,79 @@
 
 mod table;
 
-pub use self::table::DeviceTable;
-use self::table::{DistanceBuffers, NearestBuffers};
+use self::table::DistanceBuffers;
+pub use self::table::{DeviceTable, NearestBuffers, ROWS};
 use super::device::Plain;
 use super::passes::prepare::DevicePasses;
 use super::rows::upload::upload;
+use crate::answers::{Answered, Distances, LABELS, Labels, Predictions, every_row};
 use crate::backend::select::Job;
 use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
-use crate::memory::{self, Zero};
-use crate::model::{Model, Prediction};
+use crate::memory;
+use crate::model::Model;
 use crate::predict::{ScoreScales, centroid_extents, reserve};
 use crate::prepare::passes::Passes;
 use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
 use crate::tile::Part;
 
-/// The name of the answers in errors.
-const ANSWERS: &str = "the answers for a batch of rows";
 /// The label of a row that has no cluster.
 const UNASSIGNED: u32 = u32::MAX;
 
-/// Makes room for the answers of a batch of `len` values. The first batch is the longest, so this allocates only once.
-fn resize<R: Zero>(here: &mut Vec<R>, len: usize) -> Result<()> {
-    if here.len() < len {
-        *here = memory::zeroed(len, ANSWERS)?;
+/// Clears the bits and the answers of the rows of a batch that have none. The device has marked rows with values that are not
+/// finite. It does not know nulls. Row i of the batch has bit `first + i`. There may be fewer distances than rows.
+fn blank_here<T: Float>(
+    batch: &Features<'_, T>,
+    labels: &mut [u32],
+    mut distances: [&mut [f64]; 2],
+    first: usize,
+    bits: &mut [u8],
+) {
+    batch.for_each_null(0..labels.len(), |_, i| labels[i] = UNASSIGNED);
+    for (i, label) in labels.iter_mut().enumerate().filter(|(_, label)| **label == UNASSIGNED) {
+        *label = 0;
+        bits[(first + i) / 8] &= !(1 << ((first + i) % 8));
+        distances.iter_mut().filter_map(|distances| distances.get_mut(i)).for_each(|distance| *distance = 0.0);
     }
-    here.truncate(len);
-    Ok(())
 }
 
 /// The labels of the rows. None for rows with a null or a value that is not finite.
-pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<Option<u32>>> {
+pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Labels> {
     let n = features.n_rows();
-    let (queue, mut out, mut here) = (table.queue()?, reserve(n, 1)?, Vec::new());
+    let (queue, mut out, mut bits) = (table.queue()?, memory::zeroed(n, LABELS)?, every_row(n)?);
     for range in table.batches(Job::Labels, n) {
         let features = features.slice(range.clone())?;
         let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
         let labels = table.assign(&queue, &rows)?;
         table.blank(&queue, &rows, Some(&labels), None)?;
-        resize(&mut here, range.len())?;
-        labels.read(0, &mut here)?;
-        out.extend(here.iter().map(|&label| (label != UNASSIGNED).then_some(label)));
-        features.for_each_null(0..range.len(), |_, i| out[range.start + i] = None);
+        let out = &mut out[range.clone()];
+        labels.read(0, out)?;
+        blank_here(&features, out, [&mut [], &mut []], range.start, &mut bits);
     }
-    Ok(out)
+    Ok(Labels::new(out, Answered::from_bits(n, bits)))
 }
 
 /// The labels, and the distances to the two nearest centroids. None for rows with a null or a value that is not finite.
-pub fn nearest<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<Option<Prediction>>> {
+pub fn nearest<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Predictions> {
     let n = features.n_rows();
-    let (queue, mut out) = (table.queue()?, reserve(n, 1)?);
-    let (mut labels_here, mut distances_here, mut seconds_here) = (Vec::new(), Vec::new(), Vec::new());
+    let (queue, mut out, mut bits) = (table.queue()?, memory::zeroed(n, LABELS)?, every_row(n)?);
+    let mut all = Distances::zeroed(n, table.k)?;
     for range in table.batches(Job::Nearest, n) {
         let (features, len) = (features.slice(range.clone())?, range.len());
         let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
         let on_device = NearestBuffers::allocate(&queue, len)?;
         table.nearest(&queue, &rows, &on_device)?;
         table.blank(&queue, &rows, Some(&on_device.labels), None)?;
-        resize(&mut labels_here, len)?;
-        resize(&mut distances_here, len)?;
-        resize(&mut seconds_here, len)?;
-        on_device.labels.read(0, &mut labels_here)?;
-        on_device.distances.read(0, &mut distances_here)?;
-        on_device.seconds.read(0, &mut seconds_here)?;
-        let answers = labels_here.iter().zip(distances_here.iter().zip(&seconds_here));
-        out.extend(answers.map(|(&label, (&distance, &second))| {
-            let second_distance = (table.k > 1).then_some(second);
-            (label != UNASSIGNED).then_some(Prediction { label: Some(label), distance, second_distance })
-        }));
-        features.for_each_null(0..len, |_, i| out[range.start + i] = None);
+        let (out, nearest) = (&mut out[range.clone()], &mut all.nearest[range.clone()]);
+        let second = all.second.as_mut().map_or(&mut [][..], |second| &mut second[range.clone()]);
+        on_device.labels.read(0, out)?;
+        on_device.distances.read(0, nearest)?;
+        on_device.seconds.read(0, second)?;
+        blank_here(&features, out, [nearest, second], range.start, &mut bits);
     }
-    Ok(out)
+    Ok(Predictions::new(Labels::new(out, Answered::from_bits(n, bits)), all))
 }
 
 /// The distances to all centroids, `(n, k)`, row-major. They are NaN for rows with a null or a value that is not finite.

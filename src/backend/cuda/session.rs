@@ -14,8 +14,10 @@
 mod draws;
 mod far;
 mod labels;
+mod nearest;
 
 pub use self::labels::download;
+pub use self::nearest::nearest_bytes;
 
 use super::arguments::{Record, STOP_EMPTY};
 use super::device::Plain;
@@ -28,6 +30,7 @@ use super::state::State;
 use super::step::choice::choose;
 use super::step::{Fit, Step};
 use super::update::Update;
+use crate::answers::Distances;
 use crate::backend::{Advanced, Assigned, Far, Iterate, Iteration, Scales, Stop};
 use crate::error::Result;
 use crate::fixed::Limbs;
@@ -258,5 +261,9 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
         self.labels()
+    }
+
+    fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
+        self.nearest_rows(centroids)
     }
 }

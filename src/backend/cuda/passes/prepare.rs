@@ -212,7 +212,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
     }
 
     fn skip_bad(&mut self, _: Survey) -> Result<Survey> {
-        select_finite(self.parts)?;
+        select_finite(self.parts, 0)?;
         let survey = self.send()?;
         debug_assert_eq!(survey.bad, 0);
         let kept = self.chunks.as_ref().map_or(0, |chunks| chunks.n() as u64);

@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::float::Float;
 
 /// Threads of a block of the kernels in `kernels/passes/predict.cu`. This is also the number of rows of their tiles.
-const ROWS: u32 = 128;
+pub const ROWS: u32 = 128;
 /// Centroids of a tile of these kernels.
 const WIDTH: usize = 16;
 

@@ -4,6 +4,8 @@ pub mod chunks;
 pub mod stream;
 pub mod upload;
 
+use std::ops::Range;
+
 use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product};
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
@@ -91,6 +93,13 @@ impl<T: Float + Plain> DeviceRows<T> {
         let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize) as u32;
         // SAFETY: the kernel reads and writes the first n weights, each by one thread.
         unsafe { self.queue.run(&Launch::exactly(kernel, Block::of(THREADS), blocks), &argument) }
+    }
+
+    /// Some of the rows as a kernel parameter, for kernels that read tiles of rows. Whole tiles must lie before the first row.
+    pub fn argument_of(&self, range: Range<usize>) -> RowsArgument {
+        let all = self.argument();
+        let w = if all.w == 0 { 0 } else { all.w + (range.start * size_of::<f64>()) as u64 };
+        RowsArgument { x: self.x.at_index(range.start), w, n: range.len() as u32, ..all }
     }
 
     /// The rows as a kernel parameter.

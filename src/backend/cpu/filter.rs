@@ -1,0 +1,138 @@
+//! The filter: float32 copies of the centroids, the scale of the copies, and the bound on the error of their scores. Fits,
+//! predictions and scores of a model all use this one.
+
+use crate::certify;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::prepare::unit_exponent;
+
+/// Number of centroids in a packed group of the product kernel. Four row vectors of scores and the operands then fill 32
+/// registers.
+pub const GROUP: usize = 6;
+/// Most dimensions that the difference kernel is compiled for.
+const MAX_DIFFERENCE_D: usize = 8;
+/// Magnitudes, as powers of two, for which squared differences do not overflow and lose little to underflow.
+const SAFE_EXPONENTS: std::ops::RangeInclusive<i32> = -40..=50;
+
+/// The name for the copies in errors.
+pub const TABLE: &str = "copies of the centroids";
+
+/// How a filter computes scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Differences, squared and summed: for float32 features with few dimensions.
+    Difference,
+    /// Scaled, centred products: for everything else.
+    Product,
+}
+
+impl Form {
+    /// The form for `d` features of type `T`.
+    pub fn of<T: Float>(d: usize) -> Self {
+        if T::IS_F32 && d <= MAX_DIFFERENCE_D { Self::Difference } else { Self::Product }
+    }
+}
+
+/// What an assign knows of the centroids before it looks at their reference distances.
+#[derive(Debug)]
+pub enum Filter {
+    Difference(DifferenceTable),
+    Product(ProductTable),
+    /// No filter: reference distances decide every label. Used if there is no finite scale or if all centroids are equal.
+    None,
+}
+
+impl Filter {
+    /// The filter for these centroids (`(k, d)`, row-major). `centre` is near the data and representable in `T`. `extent` is the
+    /// largest known magnitude of the rows. It is a hint for scaling: larger rows only cost time.
+    pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Result<Self> {
+        match Form::of::<T>(d) {
+            Form::Difference => difference(rows, d, extent),
+            Form::Product => product(rows, d, centre),
+        }
+    }
+}
+
+/// Copies for the difference kernel.
+#[derive(Debug)]
+pub struct DifferenceTable {
+    /// `(k, d)`, scaled.
+    pub centroids: Vec<f32>,
+    /// Rows are multiplied by this power of two; 1 for ordinary data.
+    pub scale: f32,
+    pub bound: certify::Difference,
+}
+
+/// Copies for the product kernel.
+#[derive(Debug)]
+pub struct ProductTable {
+    /// `(ceil(k / GROUP), d, GROUP)`: the negated centred, scaled centroids. Zeros pad the last group.
+    pub packed: Vec<f32>,
+    /// `(ceil(k / GROUP) * GROUP)`: half the squared norms. The padding is infinite, so it is never nearest.
+    pub half_squares: Vec<f32>,
+    /// `(d)`: subtracted from rows in the feature type. The rows are then multiplied by 2^scale_exponent in two steps.
+    pub centre: Vec<f64>,
+    pub scale_exponent: i32,
+    pub bound: certify::Expanded,
+}
+
+fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
+    let largest = rows.iter().fold(extent, |m, c| m.max(c.to_f64().abs()));
+    if largest == 0.0 {
+        return Ok(Filter::None);
+    }
+    let exponent = unit_exponent(largest);
+    let exponent = if SAFE_EXPONENTS.contains(&-exponent) { 0 } else { exponent };
+    if exponent > 126 {
+        // float32 has no such power of two, because all values are subnormal.
+        return Ok(Filter::None);
+    }
+    let scale = crate::fixed::power_of_two(exponent);
+    Ok(Filter::Difference(DifferenceTable {
+        centroids: memory::collected(rows.iter().map(|c| (c.to_f64() * scale) as f32), TABLE)?,
+        scale: scale as f32,
+        bound: certify::Difference::new(d),
+    }))
+}
+
+fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Filter> {
+    let k = rows.len() / d;
+    let largest = (0..k * d).fold(0.0f64, |m, i| m.max((rows[i].to_f64() - centre[i % d]).abs()));
+    if largest == 0.0 || !largest.is_finite() {
+        return Ok(Filter::None);
+    }
+    let exponent = unit_exponent(largest);
+    let scale = crate::fixed::Scale::new(exponent);
+    // Values are scaled before they are squared, so norms are at most sqrt(d) for all data.
+    let half = exponent / 2;
+    let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
+    let half_square = |j: usize| {
+        let s = (0..d).fold(0.0, |s: f64, f| {
+            let t = scale.apply(rows[j * d + f].to_f64() - centre[f]);
+            t.mul_add(t, s)
+        });
+        0.5 * s
+    };
+    let groups = k.div_ceil(GROUP);
+    let mut packed = memory::zeroed::<f32>(groups * d * GROUP, TABLE)?;
+    let mut half_squares = memory::filled(groups * GROUP, f32::INFINITY, TABLE)?;
+    let mut largest_half_square = 0.0f64;
+    for j in 0..k {
+        let (group, lane) = (j / GROUP, j % GROUP);
+        for f in 0..d {
+            packed[(group * d + f) * GROUP + lane] = -rows[j * d + f].centred_copy(T::from_f64(centre[f]), first, second);
+        }
+        let half = half_square(j);
+        half_squares[j] = half as f32;
+        largest_half_square = largest_half_square.max(half);
+    }
+    // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which would
+    // wrongly rule its centroid out.
+    if packed.iter().any(|c| !c.is_finite()) {
+        return Ok(Filter::None);
+    }
+    let bound = certify::Expanded::new(d, (2.0 * largest_half_square).sqrt() * (1.0 + 1e-6), exponent);
+    let centre = memory::copied(centre, TABLE)?;
+    Ok(Filter::Product(ProductTable { packed, half_squares, centre, scale_exponent: exponent, bound }))
+}

@@ -1,0 +1,302 @@
+//! One pass over the rows of a session: labels and sums, inertia, the farthest rows, or distances. Workers share the tasks.
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use super::assign::{Assigner, Moved, TwoNearest};
+use super::centroids::CentroidTable;
+use super::distances::own_distances;
+use super::simd::{Task, Vector};
+use crate::backend::{Far, Scales};
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::partial::{Contribution, Deltas, Partial, Quantiser};
+use crate::prepare::Prepared;
+use crate::tile::{Part, Tile};
+
+/// A range of physical rows, and the number of its first kept row.
+#[derive(Debug, Clone)]
+pub struct TaskRows {
+    pub physical: Range<usize>,
+    pub first: usize,
+    /// Number of kept rows.
+    pub kept: usize,
+    /// Number of kept rows with positive weight.
+    pub positive: usize,
+}
+
+/// One worker's buffers.
+pub struct Worker<T> {
+    pub tile: Tile<T>,
+    pub assigner: Assigner,
+    pub deltas: Deltas,
+    pub distances: Vec<f64>,
+    pub inertia: Vec<u128>,
+    pub changed: u64,
+    pub far: Vec<Far>,
+    chosen: Chosen,
+}
+
+/// The rows of a tile that a pass needs, where it does not need all of them.
+#[derive(Default)]
+struct Chosen {
+    /// Their physical rows.
+    rows: Vec<usize>,
+    /// Their positions among the kept rows of the tile.
+    places: Vec<usize>,
+    labels: Vec<u32>,
+}
+
+impl Chosen {
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.places.clear();
+        self.labels.clear();
+    }
+
+    /// There is room: see [`Worker::reserve`].
+    fn push(&mut self, row: usize, place: usize, label: u32) {
+        self.rows.push(row);
+        self.places.push(place);
+        self.labels.push(label);
+    }
+}
+
+impl<T: Float> Worker<T> {
+    pub fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser) -> Result<Self> {
+        const WHAT: &str = "a tile's distances";
+        Ok(Self {
+            tile: Tile::new(d, tile_rows)?,
+            assigner: Assigner::new::<T>(d, k, tile_rows)?,
+            deltas: Deltas::new(k, quantiser)?,
+            distances: memory::zeroed(tile_rows, WHAT)?,
+            inertia: Vec::new(),
+            changed: 0,
+            far: Vec::new(),
+            chosen: Chosen::default(),
+        })
+    }
+
+    /// Makes room for a pass that does not need all rows.
+    pub fn reserve(&mut self) -> Result<()> {
+        const WHAT: &str = "the rows of a tile";
+        self.chosen.clear();
+        memory::reserve(&mut self.chosen.rows, self.tile.stride, WHAT)?;
+        memory::reserve(&mut self.chosen.places, self.tile.stride, WHAT)?;
+        memory::reserve(&mut self.chosen.labels, self.tile.stride, WHAT)
+    }
+}
+
+/// What to do with each tile.
+#[derive(Clone, Copy)]
+pub enum Pass<'p> {
+    /// Find new labels. Move the sums of rows whose label changed, and compute the inertia, if asked for.
+    Assign { sums: bool, inertia: bool },
+    /// Compute the inertia under the current labels.
+    Inertia { scales: Scales<'p> },
+    /// Find the farthest rows of the clusters that may give one.
+    Farthest { count: usize, donors: &'p [bool] },
+}
+
+impl Pass<'_> {
+    /// Whether the pass needs the rows of this label.
+    #[inline(always)]
+    fn needs(&self, label: u32) -> bool {
+        match self {
+            Self::Assign { .. } | Self::Inertia { scales: Scales::Same(_) } => true,
+            Self::Inertia { scales: Scales::Each(scales) } => scales[label as usize] != DistanceScale::NONE,
+            Self::Farthest { donors, .. } => donors[label as usize],
+        }
+    }
+}
+
+/// One task of one pass. It is compiled for each instruction set.
+pub struct TaskPass<'p, 'a, 'm, T> {
+    pub part: &'p Part<'a, T>,
+    pub prepared: &'p Prepared,
+    pub quantiser: &'p Quantiser,
+    pub table: &'p CentroidTable<T>,
+    pub partial: &'p Mutex<&'m mut Partial>,
+    pub worker: &'p mut Worker<T>,
+    pub task: &'p TaskRows,
+    pub labels: &'p mut [u32],
+    pub pass: Pass<'p>,
+}
+
+impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        match self.pass {
+            Pass::Assign { sums, inertia } => self.assign::<V>(sums, inertia),
+            Pass::Inertia { .. } | Pass::Farthest { .. } => self.measure(),
+        }
+    }
+}
+
+impl<T: Float> TaskPass<'_, '_, '_, T> {
+    #[inline(always)]
+    fn assign<V: Vector>(self, sums: bool, want_inertia: bool) {
+        let Worker { tile, assigner, deltas, distances, inertia, changed, .. } = self.worker;
+        let mut at = 0;
+        for start in self.task.physical.clone().step_by(tile.stride) {
+            tile.load(self.part, self.prepared.weights, start..(start + tile.stride).min(self.task.physical.end));
+            let labels = &mut self.labels[at..at + tile.rows];
+            let moved = assigner.relabel::<V, T>(tile, self.table, labels);
+            if sums {
+                for &Moved { row, from } in moved {
+                    let r = row as usize;
+                    if tile.weights[r] > 0.0 {
+                        *changed += 1;
+                        let (row, mass) = contribution(tile, r, self.prepared);
+                        deltas.move_row(self.quantiser, row, mass, [from, labels[r]], self.partial);
+                    }
+                }
+            }
+            if want_inertia {
+                own_distances(tile, self.table, labels, distances);
+                add_inertia(tile, labels, distances, Scales::Same(self.prepared.distances), inertia);
+            }
+            at += tile.rows;
+        }
+    }
+
+    /// Measures the distances of rows to the centroids of their labels. Rows that the pass does not need are not loaded.
+    #[inline(always)]
+    fn measure(self) {
+        let Self { part, prepared, table, worker, task, labels, pass, .. } = self;
+        let Worker { tile, distances, inertia, far, chosen, .. } = worker;
+        let mut at = 0;
+        for start in task.physical.clone().step_by(tile.stride) {
+            let range = start..(start + tile.stride).min(task.physical.end);
+            let first = at;
+            let labels = &labels[first..first + part.selection.count(range.clone())];
+            at += labels.len();
+            let all = labels.iter().all(|label| pass.needs(*label));
+            if all {
+                tile.load(part, prepared.weights, range);
+            } else {
+                chosen.clear();
+                for (place, row) in range.filter(|&row| part.selection.contains(row)).enumerate() {
+                    if pass.needs(labels[place]) {
+                        chosen.push(row, place, labels[place]);
+                    }
+                }
+                tile.load_list(part, prepared.weights, &chosen.rows);
+            }
+            let labels = if all { labels } else { &chosen.labels[..] };
+            own_distances(tile, table, labels, distances);
+            match pass {
+                Pass::Inertia { scales } => add_inertia(tile, labels, distances, scales, inertia),
+                Pass::Farthest { count, .. } => {
+                    for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
+                        let row = task.first + first + if all { r } else { chosen.places[r] };
+                        keep_farthest(far, count, Far { distance: distances[r], row: row as u64, cluster: labels[r] });
+                    }
+                }
+                Pass::Assign { .. } => unreachable!("an assign finds labels"),
+            }
+        }
+    }
+}
+
+/// Adds the weighted distances of a tile's rows to the inertia of their clusters.
+#[inline(always)]
+fn add_inertia<T: Float>(tile: &Tile<T>, labels: &[u32], distances: &[f64], scales: Scales<'_>, inertia: &mut [u128]) {
+    let rows = labels.iter().zip(&tile.weights).zip(distances).take(tile.rows);
+    match scales {
+        Scales::Same(scale) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scale.quantise(w, s)),
+        Scales::Each(scales) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scales[j as usize].quantise(w, s)),
+    }
+}
+
+/// The capacity of a list of the `count` farthest rows.
+pub fn room_for_farthest(count: usize) -> usize {
+    2 * count + 64
+}
+
+/// Keeps the `count` farthest rows. Sorts and cuts the list whenever it holds twice as many.
+fn keep_farthest(far: &mut Vec<Far>, count: usize, new: Far) {
+    far.push(new);
+    if far.len() >= room_for_farthest(count) {
+        far.sort_unstable_by(Far::order);
+        far.truncate(count);
+    }
+}
+
+/// A row's contribution, and the integer of its weight.
+#[inline(always)]
+pub fn contribution<'a, T: Float>(tile: &'a Tile<T>, r: usize, prepared: &Prepared) -> (Contribution<'a, T>, i128) {
+    let weight = tile.weights[r];
+    let row = Contribution { x: &tile.x, stride: tile.stride, row: r, weight: prepared.weights.map(|_| weight) };
+    (row, prepared.weights.map_or(1, |scale| scale.integer(weight)))
+}
+
+/// Finds the two nearest centroids of the rows of one task.
+pub struct TaskNearest<'p, 'a, T> {
+    pub part: &'p Part<'a, T>,
+    pub prepared: &'p Prepared,
+    pub table: &'p CentroidTable<T>,
+    pub worker: &'p mut Worker<T>,
+    pub two: &'p mut TwoNearest,
+    pub task: &'p TaskRows,
+    pub out: NearestSink<'p>,
+}
+
+impl<T: Float> Task for TaskNearest<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(mut self) {
+        let Worker { tile, assigner, .. } = self.worker;
+        let mut at = 0;
+        for start in self.task.physical.clone().step_by(tile.stride) {
+            tile.load(self.part, self.prepared.weights, start..(start + tile.stride).min(self.task.physical.end));
+            assigner.nearest::<V, T>(tile, self.table, self.two);
+            for r in 0..tile.rows {
+                self.out.set(at + r, self.two, r);
+            }
+            at += tile.rows;
+        }
+    }
+}
+
+/// Where labels and Euclidean distances of rows go.
+pub struct NearestSink<'o> {
+    pub labels: &'o mut [u32],
+    pub nearest: &'o mut [f64],
+    /// Empty if there is one cluster.
+    pub second: &'o mut [f64],
+}
+
+impl<'o> NearestSink<'o> {
+    /// Takes off the first `rows` rows, or all if there are fewer.
+    pub fn split_off(&mut self, rows: usize) -> Self {
+        Self {
+            labels: split_off(&mut self.labels, rows),
+            nearest: split_off(&mut self.nearest, rows),
+            second: split_off(&mut self.second, rows),
+        }
+    }
+
+    /// Writes the answer for row `r` of a tile.
+    #[inline(always)]
+    pub fn set(&mut self, place: usize, two: &TwoNearest, r: usize) {
+        self.labels[place] = two.labels[r];
+        self.nearest[place] = two.nearest[r].sqrt();
+        if let Some(second) = self.second.get_mut(place) {
+            *second = two.second[r].sqrt();
+        }
+    }
+}
+
+/// Takes off the first `len` entries, or all if there are fewer.
+pub fn split_off<'o, R>(rest: &mut &'o mut [R], len: usize) -> &'o mut [R] {
+    let len = len.min(rest.len());
+    let (first, tail) = std::mem::take(rest).split_at_mut(len);
+    *rest = tail;
+    first
+}

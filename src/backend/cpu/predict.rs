@@ -1,0 +1,179 @@
+//! Passes of a fitted model over rows, on the CPU. The rows are not prepared. Rows with a null or a value that is not finite have
+//! no answer.
+
+use super::assign::{Assigner, TwoNearest};
+use super::pass::{NearestSink, split_off};
+use super::simd::{InstructionSet, Task, Vector};
+use super::{CentroidTable, CpuSession};
+use crate::answers::{Answered, Distances, LABELS, Labels, Predictions, every_row};
+use crate::distances::DistanceSum;
+use crate::error::Result;
+use crate::features::{Column, Features};
+use crate::float::Float;
+use crate::memory;
+use crate::model::Model;
+use crate::parallel::{for_each_task, workers_for};
+use crate::predict::{reserve, survey_score};
+use crate::prepare::passes::HostPasses;
+use crate::tile::{Part, Tile};
+
+/// Number of rows per task. Smaller inputs stay on the calling thread. The bits of a task's rows are whole bytes.
+const TASK: usize = 16_384;
+
+/// The labels of the rows.
+pub fn labels<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Result<Labels> {
+    let n = features.n_rows();
+    let (mut values, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
+    let tasks = values.chunks_mut(TASK).zip(bits.chunks_mut(TASK / 8)).map(|(labels, bits)| (bits, LabelSink(labels)));
+    answer(model, features, tasks)?;
+    Ok(Labels::new(values, Answered::from_bits(n, bits)))
+}
+
+/// The labels, and the distances to the nearest and the second nearest centroid.
+pub fn nearest<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Result<Predictions> {
+    let (n, k) = (features.n_rows(), model.n_clusters());
+    let (mut labels, mut bits, mut distances) = (memory::zeroed(n, LABELS)?, every_row(n)?, Distances::zeroed(n, k)?);
+    let second = distances.second.as_deref_mut().unwrap_or_default();
+    let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
+    let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, rest.split_off(TASK)));
+    answer(model, features, tasks)?;
+    Ok(Predictions::new(Labels::new(labels, Answered::from_bits(n, bits)), distances))
+}
+
+/// The distances to all centroids, `(n, k)` row-major. NaN for a row without an answer.
+pub fn distances<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
+    let (n, k) = (features.n_rows(), model.n_clusters());
+    let (mut out, mut bits) = (reserve(n, k)?, every_row(n)?);
+    out.resize(n * k, f64::NAN);
+    let mut rest = &mut out[..];
+    let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, DistanceSink(split_off(&mut rest, TASK * k))));
+    answer(model, features, tasks)?;
+    Ok(out)
+}
+
+/// The inertia of the finite rows of positive weight. It is the inertia of a fit that has these centroids.
+pub fn inertia<T: Float>(model: &Model<T>, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+    let mut parts = [Part::new(features.clone(), weights.cloned())];
+    let prepared = survey_score(&mut HostPasses::new(&mut parts, 0), model)?;
+    let [part] = parts;
+    let mut session = CpuSession::new(part, &prepared, model.n_clusters(), 0, InstructionSet::detect())?;
+    let total = session.label(model.host_table()?)?.iter().sum();
+    let first = DistanceSum { total, scale: prepared.distances };
+    Ok(first.precise(prepared.n_positive, |finer| session.total_inertia(finer))?.to_f64())
+}
+
+/// Where the answers for the rows of a task go.
+trait Sink<T: Float>: Send {
+    /// Writes the answers for the rows of the labeller's tile, which begins at row `at` of the task.
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize);
+}
+
+/// What a thread labels tiles with.
+struct Labeller<T> {
+    tile: Tile<T>,
+    assigner: Assigner,
+    two: TwoNearest,
+    /// For each row of the tile, its position in the range that was loaded.
+    places: Vec<usize>,
+}
+
+impl<T: Float> Labeller<T> {
+    fn new(d: usize, k: usize, tile_rows: usize) -> Result<Self> {
+        Ok(Self {
+            tile: Tile::new(d, tile_rows)?,
+            assigner: Assigner::new::<T>(d, k, tile_rows)?,
+            two: TwoNearest::new(tile_rows)?,
+            places: memory::with_room(tile_rows, "a tile of rows")?,
+        })
+    }
+}
+
+/// Answers task after task of the rows. A task comes with the bits of its rows, which are all set, and their sink.
+fn answer<'o, T: Float, S: Sink<T>>(
+    model: &Model<T>,
+    features: &Features<'_, T>,
+    tasks: impl Iterator<Item = (&'o mut [u8], S)> + Send,
+) -> Result<()> {
+    let (n, d, table) = (features.n_rows(), features.n_features(), &*model.host_table()?);
+    let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows::<T>(d, n));
+    let part = &Part::new(features.clone(), None);
+    let labellers = (0..workers_for(0, n / TASK + 1)).map(|_| Labeller::new(d, table.k, tile_rows));
+    let mut labellers = memory::try_collected(labellers, "the threads' buffers")?;
+    for_each_task(&mut labellers, tasks.enumerate(), |labeller, (index, (bits, sink))| {
+        let rows = index * TASK..n.min((index + 1) * TASK);
+        set.run(TaskAnswers { part, table, rows, labeller, bits, sink });
+    });
+    Ok(())
+}
+
+/// One task of a prediction. It is compiled for each instruction set.
+struct TaskAnswers<'p, 'a, T, S> {
+    part: &'p Part<'a, T>,
+    table: &'p CentroidTable<T>,
+    rows: std::ops::Range<usize>,
+    labeller: &'p mut Labeller<T>,
+    bits: &'p mut [u8],
+    sink: S,
+}
+
+impl<T: Float, S: Sink<T>> Task for TaskAnswers<'_, '_, T, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(mut self) {
+        let stride = self.labeller.tile.stride;
+        for start in self.rows.clone().step_by(stride) {
+            let (at, len) = (start - self.rows.start, stride.min(self.rows.end - start));
+            let Labeller { tile, places, .. } = &mut *self.labeller;
+            let bad = tile.load_checked(self.part, start..start + len);
+            // There is room for all rows of a tile.
+            places.clear();
+            places.extend((0..len).filter(|&i| !tile.bad[i]));
+            if bad > 0 {
+                for i in (0..len).filter(|&i| tile.bad[i]) {
+                    self.bits[(at + i) / 8] &= !(1 << ((at + i) % 8));
+                }
+            }
+            self.sink.tile::<V>(self.table, self.labeller, at);
+        }
+    }
+}
+
+struct LabelSink<'o>(&'o mut [u32]);
+
+impl<T: Float> Sink<T> for LabelSink<'_> {
+    #[inline(always)]
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize) {
+        let Labeller { tile, assigner, places, .. } = labeller;
+        let labels = assigner.label::<V, T>(tile, table);
+        let out = &mut self.0[at..];
+        places.iter().zip(labels).for_each(|(&place, &label)| out[place] = label);
+    }
+}
+
+impl<T: Float> Sink<T> for NearestSink<'_> {
+    #[inline(always)]
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize) {
+        let Labeller { tile, assigner, two, places } = labeller;
+        assigner.nearest::<V, T>(tile, table, two);
+        for (r, &place) in places.iter().enumerate() {
+            self.set(at + place, two, r);
+        }
+    }
+}
+
+/// `k` distances per row.
+struct DistanceSink<'o>(&'o mut [f64]);
+
+impl<T: Float> Sink<T> for DistanceSink<'_> {
+    #[inline(always)]
+    fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize) {
+        let Labeller { tile, assigner, places, .. } = labeller;
+        for (r, &place) in places.iter().enumerate() {
+            let out = &mut self.0[(at + place) * table.k..][..table.k];
+            tile.row(r, &mut assigner.row);
+            table.distances(&assigner.row, out);
+            out.iter_mut().for_each(|s| *s = s.sqrt());
+        }
+    }
+}
