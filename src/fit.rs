@@ -83,14 +83,14 @@ pub(crate) fn fit<T: Float>(
         float64: !T::IS_F32,
         weighted: parts[0].weights.is_some(),
     };
-    let choice = select::place(params.device, shape, params.device_memory_limit)?;
+    let choice = select::place(params.execution.device, shape, params.execution.device_memory_limit)?;
     match choice.place {
         Place::Cpu => {
             let prepared = prepare(&mut parts, &params)?;
             let rows = Origin::of(&parts)?;
             let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
             for part in parts {
-                sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)?));
+                sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.execution.threads, set)?));
             }
             let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Parts::new(sessions)?) };
             fitted(session, &params, &prepared, rows, choice)
@@ -194,8 +194,11 @@ fn lloyd<T: Float>(
     params: &Params,
     prepared: &Prepared,
 ) -> Result<Run<T>> {
-    let full = params.history == History::Full;
-    let stop = Stop { changed: params.tol_labels * prepared.n_positive as f64, shift: params.tol * prepared.variance };
+    let full = params.output.history == History::Full;
+    let stop = Stop {
+        changed: params.stopping.tol_labels * prepared.n_positive as f64,
+        shift: params.stopping.tol * prepared.variance,
+    };
     let mut history = Vec::new();
     // The inertia of each cluster under the current labels and centroids, if it is known.
     let mut inertia = None;
@@ -204,7 +207,7 @@ fn lloyd<T: Float>(
     loop {
         let start = Instant::now();
         let iteration = history.len() as u32 + 1;
-        let left = params.max_iter + 1 - iteration;
+        let left = params.stopping.max_iter + 1 - iteration;
         let progress = if full {
             Progress { done: Vec::new(), assigned: Some(session.assign(&centroids, true)?) }
         } else {
@@ -232,7 +235,7 @@ fn lloyd<T: Float>(
             inertia = clusters.filter(|_| !moved);
         }
         let last = &history[history.len() - 1];
-        if stop.after(last.changed, last.shift) || last.iteration == params.max_iter {
+        if stop.after(last.changed, last.shift) || last.iteration == params.stopping.max_iter {
             break;
         }
     }

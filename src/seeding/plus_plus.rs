@@ -22,7 +22,7 @@ use crate::rng::{Stream, below, draw_u64};
 /// The starting centroids of a restart; `base` is the scale of the first distances.
 pub fn seed<T: Float>(session: &mut dyn Session<T>, params: &Params, base: DistanceScale, restart: u32) -> Result<Vec<T>> {
     let target = |total: u128, step: usize, trial: u32| {
-        below(draw_u64(params.seed, Stream::PlusPlus, restart, step as u32, trial), total)
+        below(draw_u64(params.seeding.seed, Stream::PlusPlus, restart, step as u32, trial), total)
     };
     let trials = 2 + (params.k as f64).ln().floor() as u32;
     let rows = session.positive_rows();

@@ -29,7 +29,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// A session for rows whose weights are rounded already.
     pub fn new(rows: Chunks<'a, T>, prepared: &'a Prepared, params: &Params) -> Result<Self> {
         let (queue, d, n, k) = (rows.queue().clone(), rows.d(), rows.longest(), params.k);
-        let starting = if let Init::Given(centroids) = &params.init { &centroids[..] } else { &[] };
+        let starting = if let Init::Given(centroids) = &params.seeding.init { &centroids[..] } else { &[] };
         let columns = d + usize::from(prepared.weights.is_some());
         let two = prepared.weights.is_some() || prepared.scales.iter().any(|scale| scale.limbs == Limbs::Two);
         let limbs = 1 + usize::from(two);

@@ -73,7 +73,7 @@ pub(super) fn set_up<'a, T: Float + Plain>(
     let (queue, n, d) = (rows.queue(), rows.longest(), rows.d());
     let (shared, processors, float64) = (queue.gpu.shared_per_block as usize, queue.gpu.processors as usize, !T::IS_F32);
     let narrowed = |strategy| chooser::choose(strategy, &chooser::Shape { n, d, k, float64, shared, processors });
-    let chosen = match (params.strategy, rows) {
+    let chosen = match (params.execution.strategy, rows) {
         // The memory that was planned for a streamed fit has no room for a second array of labels.
         (Named::Default, Chunks::Streamed(_)) if d <= LABELS_IN_PLACE => narrowed(Named::Registers),
         (strategy, _) => narrowed(strategy),
@@ -352,18 +352,19 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 pub fn check<T: Float>(params: &Params, gpu: &Gpu, d: usize, weighted: bool, streams: bool) -> Result<()> {
     // Tiles need two arrays of labels, before and after. With few dimensions, no memory was planned for the second one.
     use Named::{Default, Registers, RegistersGroups8, RegistersGroups16, RegistersSingle};
-    let in_place = matches!(params.strategy, Default | Registers | RegistersSingle | RegistersGroups8 | RegistersGroups16);
-    if streams && (System::of(params.strategy).is_some() || d <= LABELS_IN_PLACE && !in_place) {
+    let in_place =
+        matches!(params.execution.strategy, Default | Registers | RegistersSingle | RegistersGroups8 | RegistersGroups16);
+    if streams && (System::of(params.execution.strategy).is_some() || d <= LABELS_IN_PLACE && !in_place) {
         return Err(KMeansError::InvalidOption {
             option: "strategy",
-            expected: format!("rows that fit on the GPU for \"{}\": \"default\" streams them", params.strategy),
+            expected: format!("rows that fit on the GPU for \"{}\": \"default\" streams them", params.execution.strategy),
             got: "rows that do not, or a limit that they exceed".into(),
         });
     }
     let limbs = if weighted || !T::IS_F32 { 2 } else { 1 };
     let shared = gpu.shared_per_block as usize;
     let shape = Shape { d, k: params.k, columns: d + usize::from(weighted), limbs, value: size_of::<T>(), shared };
-    match (System::of(params.strategy), params.strategy) {
+    match (System::of(params.execution.strategy), params.execution.strategy) {
         (Some(system), _) => system.check(&shape),
         (None, Named::Default) => Ok(()),
         (None, ours) => Strategy::of(ours, d, params.k, shared).map(drop),
