@@ -59,15 +59,14 @@ impl KMeans {
     /// ```
     /// use polars_kmeans::KMeans;
     ///
-    /// let by_name = KMeans::new(2).set("tol", Some(0.0.into()))?.set("init", Some("random".into()))?;
+    /// let by_name = KMeans::new(2).set("tol", Some(&0.0.into()))?.set("init", Some(&"random".into()))?;
     /// assert_eq!(by_name, KMeans::new(2).tol(0.0).init(polars_kmeans::Init::Random));
     /// # Ok::<(), polars_kmeans::KMeansError>(())
     /// ```
     ///
     /// # Errors
     /// [`KMeansError::InvalidOption`] or [`KMeansError::NotAvailable`].
-    pub fn set(mut self, option: &str, value: Option<Value>) -> Result<Self> {
-        let value = value.as_ref();
+    pub fn set(mut self, option: &str, value: Option<&Value>) -> Result<Self> {
         if option == "k" {
             self.k = usize::read(&Asked { option: "k", expected: Some(CLUSTERS), value })?;
             return Ok(self);
@@ -184,13 +183,13 @@ mod tests {
             ("threads", Some(2.into())),
             ("strategy", Some("tiled".into())),
         ];
-        let set = by_name.into_iter().try_fold(KMeans::new(1), |estimator, (name, value)| estimator.set(name, value));
+        let set = by_name.into_iter().try_fold(KMeans::new(1), |estimator, (name, value)| estimator.set(name, value.as_ref()));
         let built = KMeans::new(3).init(Init::Random).n_init(Restarts::Count(7)).seed(u64::MAX).max_iter(12).tol(0.5);
         let built = built.tol_labels(0.25).null_policy(NullPolicy::Skip).history(History::Full).device(Device::Cuda(Some(1)));
         let built = built.device_memory_limit(Some(u64::MAX)).threads(2).strategy(Strategy::Tiled);
         assert_eq!(set.unwrap(), built);
         assert_eq!(built.set("device_memory_limit", None).unwrap().execution.device_memory_limit, None);
-        let auto = KMeans::new(1).n_init(Restarts::Count(2)).set("n_init", Some("auto".into())).unwrap();
+        let auto = KMeans::new(1).n_init(Restarts::Count(2)).set("n_init", Some(&"auto".into())).unwrap();
         assert_eq!(auto, KMeans::new(1));
     }
 
@@ -217,9 +216,9 @@ mod tests {
             ("device", Some(1.0.into()), "device: expected \"auto\", \"cpu\", \"cuda\" or a numbered GPU as \"cuda:0\", got 1"),
         ];
         for (option, value, expected) in refusals {
-            assert_eq!(message(KMeans::new(2).set(option, value)), expected);
+            assert_eq!(message(KMeans::new(2).set(option, value.as_ref())), expected);
         }
-        let unknown = message(KMeans::new(2).set("tolerance", Some(1.0.into())));
+        let unknown = message(KMeans::new(2).set("tolerance", Some(&1.0.into())));
         assert!(unknown.starts_with("option: expected k or one of init, n_init,"), "{unknown}");
         assert!(unknown.ends_with("got \"tolerance\""), "{unknown}");
     }
@@ -241,8 +240,8 @@ mod tests {
         // A default is a value that the option takes.
         for info in KMeans::options() {
             let text = info.default.trim_matches('"');
-            let value = (info.default != "None").then(|| text.into());
-            assert_eq!(KMeans::new(2).set(info.name, value).unwrap(), KMeans::new(2), "{}", info.name);
+            let value: Option<Value> = (info.default != "None").then(|| text.into());
+            assert_eq!(KMeans::new(2).set(info.name, value.as_ref()).unwrap(), KMeans::new(2), "{}", info.name);
             assert!(info.doc.iter().all(|paragraph| !paragraph.is_empty()), "{}", info.name);
         }
     }
