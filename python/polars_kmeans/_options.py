@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from ast import literal_eval
 from dataclasses import dataclass
 from itertools import chain
 from operator import index
@@ -16,6 +17,7 @@ from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 _OWN_COLUMNS = ("cluster", "size", "inertia")
 _OPTIONS = {option.name: option for option in _internal.options()}
+_DEFAULTS = {option.name: literal_eval(option.default) for option in _internal.options()}
 
 
 def text(value: Any) -> str:
@@ -83,9 +85,14 @@ class FitOptions:
     """The options of a fit, checked by the library, as its functions take them."""
 
     def __init__(self, *, k: int, init: Any = "k-means++", **values: Any) -> None:
-        passed = {"k": _integer("k", k, "an integer")} | {name: _passed(name, values[name]) for name in values}
+        passed: dict[str, str | float | None] = {"k": _integer("k", k, "an integer")}
         if isinstance(init, str):
-            passed["init"] = text(init)
+            values["init"] = init
+        for name, value in values.items():
+            # Defaults need not travel.
+            default = _DEFAULTS[name]
+            if type(value) is not type(default) or value != default:
+                passed[name] = _passed(name, value)
         self.keywords: dict[str, Any] = {"values": passed, "given": None, "given_names": None, "given_widths": []}
         _internal.check_options({**self.keywords, "weighted": False})
         if not isinstance(init, str):

@@ -59,17 +59,19 @@ impl KMeans {
     /// ```
     /// use polars_kmeans::KMeans;
     ///
-    /// let by_name = KMeans::new(2).set("tol", Some(&0.0.into()))?.set("init", Some(&"random".into()))?;
+    /// let mut by_name = KMeans::new(2);
+    /// by_name.set("tol", Some(&0.0.into()))?;
+    /// by_name.set("init", Some(&"random".into()))?;
     /// assert_eq!(by_name, KMeans::new(2).tol(0.0).init(polars_kmeans::Init::Random));
     /// # Ok::<(), polars_kmeans::KMeansError>(())
     /// ```
     ///
     /// # Errors
     /// [`KMeansError::InvalidOption`] or [`KMeansError::NotAvailable`].
-    pub fn set(mut self, option: &str, value: Option<&Value>) -> Result<Self> {
+    pub fn set(&mut self, option: &str, value: Option<&Value>) -> Result<()> {
         if option == "k" {
             self.k = usize::read(&Asked { option: "k", expected: Some(CLUSTERS), value })?;
-            return Ok(self);
+            return Ok(());
         }
         let known = self.seeding.set(option, value)?
             || self.stopping.set(option, value)?
@@ -77,7 +79,7 @@ impl KMeans {
             || self.output.set(option, value)?
             || self.execution.set(option, value)?;
         if known {
-            return Ok(self);
+            return Ok(());
         }
         let names = Self::options().iter().map(|info| info.name).collect::<Vec<_>>().join(", ");
         Err(invalid("option", &format!("k or one of {names}"), format!("{option:?}")))
@@ -159,9 +161,11 @@ fn invalid(option: &'static str, expected: &str, got: impl fmt::Display) -> KMea
 mod tests {
     use super::*;
 
-    fn message(set: Result<KMeans>) -> String {
-        match set {
-            Ok(estimator) => estimator.validate(1).unwrap_err().to_string(),
+    /// The error that setting an option gives, or that the check of all options gives after it.
+    fn message(option: &str, value: Option<&Value>) -> String {
+        let mut estimator = KMeans::new(2);
+        match estimator.set(option, value) {
+            Ok(()) => estimator.validate(1).unwrap_err().to_string(),
             Err(error) => error.to_string(),
         }
     }
@@ -183,14 +187,15 @@ mod tests {
             ("threads", Some(2.into())),
             ("strategy", Some("tiled".into())),
         ];
-        let set = by_name.into_iter().try_fold(KMeans::new(1), |estimator, (name, value)| estimator.set(name, value.as_ref()));
+        let mut set = KMeans::new(1);
+        by_name.iter().for_each(|(name, value)| set.set(name, value.as_ref()).unwrap());
         let built = KMeans::new(3).init(Init::Random).n_init(Restarts::Count(7)).seed(u64::MAX).max_iter(12).tol(0.5);
         let built = built.tol_labels(0.25).null_policy(NullPolicy::Skip).history(History::Full).device(Device::Cuda(Some(1)));
         let built = built.device_memory_limit(Some(u64::MAX)).threads(2).strategy(Strategy::Tiled);
-        assert_eq!(set.unwrap(), built);
-        assert_eq!(built.set("device_memory_limit", None).unwrap().execution.device_memory_limit, None);
-        let auto = KMeans::new(1).n_init(Restarts::Count(2)).set("n_init", Some(&"auto".into())).unwrap();
-        assert_eq!(auto, KMeans::new(1));
+        assert_eq!(set, built);
+        set.set("device_memory_limit", None).unwrap();
+        set.set("n_init", Some(&"auto".into())).unwrap();
+        assert_eq!(set, built.device_memory_limit(None).n_init(Restarts::Auto));
     }
 
     #[test]
@@ -216,9 +221,9 @@ mod tests {
             ("device", Some(1.0.into()), "device: expected \"auto\", \"cpu\", \"cuda\" or a numbered GPU as \"cuda:0\", got 1"),
         ];
         for (option, value, expected) in refusals {
-            assert_eq!(message(KMeans::new(2).set(option, value.as_ref())), expected);
+            assert_eq!(message(option, value.as_ref()), expected);
         }
-        let unknown = message(KMeans::new(2).set("tolerance", Some(&1.0.into())));
+        let unknown = message("tolerance", Some(&1.0.into()));
         assert!(unknown.starts_with("option: expected k or one of init, n_init,"), "{unknown}");
         assert!(unknown.ends_with("got \"tolerance\""), "{unknown}");
     }
@@ -241,7 +246,9 @@ mod tests {
         for info in KMeans::options() {
             let text = info.default.trim_matches('"');
             let value: Option<Value> = (info.default != "None").then(|| text.into());
-            assert_eq!(KMeans::new(2).set(info.name, value.as_ref()).unwrap(), KMeans::new(2), "{}", info.name);
+            let mut estimator = KMeans::new(2);
+            estimator.set(info.name, value.as_ref()).unwrap();
+            assert_eq!(estimator, KMeans::new(2), "{}", info.name);
             assert!(info.doc.iter().all(|paragraph| !paragraph.is_empty()), "{}", info.name);
         }
     }

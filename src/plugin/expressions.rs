@@ -98,7 +98,7 @@ fn label_dtype(output: Answer) -> DataType {
 
 fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
     fit_fields(struct_fields(fields)?, kwargs.weighted)?;
-    Ok(Field::new(NAME.into(), label_dtype(kwargs.results()?.output)))
+    Ok(Field::new(NAME.into(), label_dtype(kwargs.results().output)))
 }
 
 /// The field of a list of structs: the rows of the centroid frame. A List column of features stays a List, since its dtype does
@@ -147,11 +147,11 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let n = call.features[0].len();
     // An input without rows gives no labels. Polars makes such a call to learn the result of a group-by without groups.
     let fit = if n == 0 { None } else { call.fit(&kwargs)? };
-    let output = kwargs.results()?.output;
+    let output = kwargs.results().output;
     Ok(match fit {
         None => Series::full_null(NAME.into(), n, &label_dtype(output)),
         Some(fit) if output == Answer::Struct => {
-            let mut rows = fit.model.on(kwargs.device()?).predict_distances(&call.features)?;
+            let mut rows = fit.model.on(kwargs.device()).predict_distances(&call.features)?;
             if fit.labels.null_count() > 0 {
                 // A row may have been skipped for its weight. It then has features, but its answer must be null.
                 let kept = fit.labels.is_not_null();

@@ -5,6 +5,7 @@
 //! where the caller waits for it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use polars::prelude::*;
@@ -22,6 +23,9 @@ use crate::error::{KMeansError, Result};
 /// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
 static HELD: Mutex<BTreeMap<u64, Option<Call>>> = Mutex::new(BTreeMap::new());
 
+/// The next key. No key is used again, since a query that was given up may still run.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 fn held() -> MutexGuard<'static, BTreeMap<u64, Option<Call>>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -38,9 +42,8 @@ pub struct Columns {
 impl Columns {
     #[new]
     fn new() -> Self {
-        let mut held = held();
-        let key = held.last_key_value().map_or(0, |(last, _)| last + 1);
-        held.insert(key, None);
+        let key = NEXT.fetch_add(1, Ordering::Relaxed);
+        held().insert(key, None);
         Self { key }
     }
 }

@@ -50,7 +50,7 @@ impl Call {
 }
 
 fn unless_too_few<F>(options: &FitOptions, fit: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
-    let too_few = options.results()?.too_few;
+    let too_few = options.results().too_few;
     match fit() {
         Ok(fit) => Ok(Some(fit)),
         Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),

@@ -1,13 +1,16 @@
 //! The keywords of a call. They are checked here before they reach the engine.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Deref;
 
 use polars::prelude::*;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::raise;
 use crate::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::memory;
 use crate::params::declare::{options, words};
@@ -79,12 +82,63 @@ impl<'py> FromPyObject<'_, 'py> for Bytes {
     }
 }
 
+/// The options of a fit, set by name from the values that travelled.
+#[derive(Debug, PartialEq)]
+struct Values {
+    /// Without given centroids.
+    estimator: KMeans,
+    results: Results,
+}
+
+impl Values {
+    fn new() -> Self {
+        Self { estimator: KMeans::new(1), results: Results::default() }
+    }
+
+    fn set(&mut self, option: &str, value: Option<&Value>) -> Result<()> {
+        if !self.results.set(option, value)? {
+            self.estimator.set(option, value)?;
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Values {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Values;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("the values of options by name")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut entries: M) -> std::result::Result<Values, M::Error> {
+                let mut values = Values::new();
+                while let Some((option, value)) = entries.next_entry::<String, Option<Value>>()? {
+                    values.set(&option, value.as_ref()).map_err(M::Error::custom)?;
+                }
+                Ok(values)
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Values {
+    type Error = PyErr;
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let mut values = Self::new();
+        for (option, value) in object.extract::<BTreeMap<String, Option<Value>>>()? {
+            values.set(&option, value.as_ref()).map_err(|error| raise(object.py(), &error))?;
+        }
+        Ok(values)
+    }
+}
+
 /// The options of a fit.
-#[derive(Deserialize, FromPyObject)]
-#[pyo3(from_item_all)]
+#[derive(Deserialize)]
 pub struct FitOptions {
-    /// The values of options, by name. There is no `init` if centroids are given.
-    values: BTreeMap<String, Option<Value>>,
+    /// There is no `init` if centroids are given.
+    values: Values,
     /// Starting centroids: float64, little-endian, row-major. Also `None` while the options are checked before the centroids
     /// exist.
     given: Option<Bytes>,
@@ -94,6 +148,20 @@ pub struct FitOptions {
     given_widths: Vec<usize>,
     /// Whether the last input of an expression holds the weights.
     pub weighted: bool,
+}
+
+/// From a mapping. Errors of its items are passed on as they are.
+impl<'py> FromPyObject<'_, 'py> for FitOptions {
+    type Error = PyErr;
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            values: object.get_item("values")?.extract()?,
+            given: object.get_item("given")?.extract()?,
+            given_names: object.get_item("given_names")?.extract()?,
+            given_widths: object.get_item("given_widths")?.extract()?,
+            weighted: object.get_item("weighted")?.extract()?,
+        })
+    }
 }
 
 /// The options of a prediction.
@@ -123,36 +191,24 @@ impl FitOptions {
     /// Checks everything that can be checked before there are data.
     ///
     /// # Errors
-    /// [`KMeansError::InvalidOption`] or [`KMeansError::NotAvailable`].
+    /// [`KMeansError::InvalidOption`].
     pub fn check(&self) -> Result<()> {
-        let (estimator, results) = self.read()?;
-        results.check()?;
+        self.values.results.check()?;
         // Any width works here. Checks that depend on the width run when the columns are known.
-        estimator.validate(1).map(|_| ())
+        self.values.estimator.validate(1).map(|_| ())
     }
 
-    /// Everything but given centroids.
-    fn read(&self) -> Result<(KMeans, Results)> {
-        let (mut estimator, mut results) = (KMeans::new(1), Results::default());
-        for (name, value) in &self.values {
-            if !results.set(name, value.as_ref())? {
-                estimator = estimator.set(name, value.as_ref())?;
-            }
-        }
-        Ok((estimator, results))
+    pub fn results(&self) -> Results {
+        self.values.results
     }
 
-    pub fn results(&self) -> Result<Results> {
-        Ok(self.read()?.1)
-    }
-
-    pub fn device(&self) -> Result<Device> {
-        Ok(self.read()?.0.execution.device)
+    pub fn device(&self) -> Device {
+        self.values.estimator.execution.device
     }
 
     /// The estimator with these options, for these features.
     pub fn estimator(&self, features: &[Column]) -> Result<KMeans> {
-        let (estimator, _) = self.read()?;
+        let estimator = self.values.estimator.clone();
         let Some(bytes) = &self.given else { return Ok(estimator) };
         let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value));
         let values = memory::collected(values, STARTING_CENTROIDS)?;
