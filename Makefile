@@ -95,6 +95,10 @@ test-python: build ## Check the types and test the Python package
 	$(BIN)/python -m mypy.stubtest polars_kmeans._internal
 	$(BIN)/pytest
 
+.PHONY: options
+options: build ## Write the options of a fit, after a change of their table, into the Python package and the guide
+	$(BIN)/python python/write_options.py
+
 $(OLDEST)/ready: Makefile
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --quiet "polars==$(OLDEST_POLARS)" "pytest>=8" "numpy>=2"

@@ -87,7 +87,8 @@ pub(crate) fn fit<T: Float>(
         float64: !T::IS_F32,
         weighted: parts[0].weights.is_some(),
     };
-    let request = Request { device: params.device, strategy: params.strategy, limit: params.device_memory_limit };
+    let execution = &params.execution;
+    let request = Request { device: execution.device, strategy: execution.strategy, limit: execution.device_memory_limit };
     let choice = select::place(request, shape)?;
     match choice.place {
         Place::Cpu => {
@@ -95,7 +96,7 @@ pub(crate) fn fit<T: Float>(
             let rows = Origin::of(&parts)?;
             let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
             for part in parts {
-                sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.threads, set)?));
+                sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.execution.threads, set)?));
             }
             let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, &prepared)?) };
             fitted(session, &params, &prepared, rows, choice)
@@ -200,8 +201,11 @@ fn lloyd<T: Float>(
     prepared: &Prepared,
     mut watch: Watch<'_>,
 ) -> Result<Run<T>> {
-    let full = params.history == History::Full;
-    let stop = Stop { changed: params.tol_labels * prepared.n_positive as f64, shift: params.tol * prepared.variance };
+    let full = params.output.history == History::Full;
+    let stop = Stop {
+        changed: params.stopping.tol_labels * prepared.n_positive as f64,
+        shift: params.stopping.tol * prepared.variance,
+    };
     let mut history: Vec<HistoryRow> = Vec::new();
     // The inertia of each cluster under the current labels and centroids, if it is known.
     let mut inertia = None;
@@ -209,7 +213,7 @@ fn lloyd<T: Float>(
     session.reset()?;
     loop {
         let start = Instant::now();
-        let left = params.max_iter - history.len() as u32;
+        let left = params.stopping.max_iter - history.len() as u32;
         let Advanced { done, assigned } = if full {
             Advanced { done: Vec::new(), assigned: Some(session.assign(&centroids, true)?) }
         } else {
@@ -232,7 +236,7 @@ fn lloyd<T: Float>(
             watch.show(changed, shift)?;
         }
         let last = &history[history.len() - 1];
-        if stop.after(last.changed, last.shift) || last.iteration == params.max_iter {
+        if stop.after(last.changed, last.shift) || last.iteration == params.stopping.max_iter {
             break;
         }
     }

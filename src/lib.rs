@@ -71,7 +71,7 @@ pub use frame::FrameFit;
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Settings};
 pub use names::Names;
-pub use params::{Device, History, Init, KMeans, NullPolicy, Restarts};
+pub use params::{Device, Form, History, Init, KMeans, NullPolicy, Numbers, OptionInfo, Restarts, Value};
 pub use progress::Progress;
 pub use strategy::Strategy;
 

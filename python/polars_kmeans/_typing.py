@@ -26,9 +26,6 @@ InitMethod: TypeAlias = Literal["k-means++", "random"]
 Init: TypeAlias = "InitMethod | pl.DataFrame | KMeansModel | SupportsArray | Sequence[Sequence[float]]"
 """A method, or starting centroids: a frame (columns matched by name), or `k` rows of `d` numbers (by position)."""
 
-NullPolicy: TypeAlias = Literal["raise", "skip"]
-TooFew: TypeAlias = Literal["raise", "null"]
-History: TypeAlias = Literal["light", "full"]
 Output: TypeAlias = Literal["label", "struct"]
 Device: TypeAlias = 'Literal["auto", "cpu", "cuda"] | str'
 """`"cuda:1"` is the second GPU, as the driver counts them."""

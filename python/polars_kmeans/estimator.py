@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Generic, Literal, cast, overload
 import polars as pl
 
 from polars_kmeans import _plugin
-from polars_kmeans._typing import Device, History, Init, IntoFeatures, NullPolicy, TooFew
+from polars_kmeans._options import FitOptions
+from polars_kmeans._typing import Device, Init, IntoFeatures
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ else:
 
 class KMeans(Generic[_Fitted]):
     """A k-means estimator. It takes the parameters of :func:`polars_kmeans.kmeans`, with the same meaning.
-
-    `tol` is scikit-learn's rule. Outliers raise the variance of the features: with values a million times farther out
-    than the rest, a fit stops after one iteration. Remove such values, or use `tol=0`, which stops when no centroid
-    moves.
 
     Examples
     --------
@@ -52,18 +49,18 @@ class KMeans(Generic[_Fitted]):
         self: KMeans[KMeansModel],
         k: int,
         *,
+        weight: str | pl.Expr | None = ...,
         init: Init = ...,
         n_init: int | Literal["auto"] = ...,
+        seed: int = ...,
         max_iter: int = ...,
         tol: float = ...,
         tol_labels: float = ...,
-        seed: int = ...,
-        weight: str | pl.Expr | None = ...,
-        null_policy: NullPolicy = ...,
-        too_few: Literal["raise"] = ...,
-        history: History = ...,
+        null_policy: Literal["raise", "skip"] = ...,
+        history: Literal["light", "full"] = ...,
         device: Device = ...,
         device_memory_limit: int | None = ...,
+        too_few: Literal["raise"] = ...,
     ) -> None: ...
 
     @overload
@@ -71,39 +68,50 @@ class KMeans(Generic[_Fitted]):
         self: KMeans[KMeansModel | None],
         k: int,
         *,
+        weight: str | pl.Expr | None = ...,
         init: Init = ...,
         n_init: int | Literal["auto"] = ...,
+        seed: int = ...,
         max_iter: int = ...,
         tol: float = ...,
         tol_labels: float = ...,
-        seed: int = ...,
-        weight: str | pl.Expr | None = ...,
-        null_policy: NullPolicy = ...,
-        too_few: Literal["null"],
-        history: History = ...,
+        null_policy: Literal["raise", "skip"] = ...,
+        history: Literal["light", "full"] = ...,
         device: Device = ...,
         device_memory_limit: int | None = ...,
+        too_few: Literal["null"],
     ) -> None: ...
 
     def __init__(
         self,
         k: int,
         *,
+        weight: str | pl.Expr | None = None,
         init: Init = "k-means++",
         n_init: int | Literal["auto"] = "auto",
-        max_iter: int = 300,
-        tol: float = 1e-4,
-        tol_labels: float = 0.0,
         seed: int = 0,
-        weight: str | pl.Expr | None = None,
-        null_policy: NullPolicy = "raise",
-        too_few: TooFew = "raise",
-        history: History = "light",
+        max_iter: int = 300,
+        tol: float = 0.0001,
+        tol_labels: float = 0.0,
+        null_policy: Literal["raise", "skip"] = "raise",
+        history: Literal["light", "full"] = "light",
         device: Device = "auto",
         device_memory_limit: int | None = None,
+        too_few: Literal["raise", "null"] = "raise",
     ) -> None:
-        self._options = _plugin.FitOptions(
-            k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history, device, device_memory_limit
+        self._options = FitOptions(
+            k=k,
+            init=init,
+            n_init=n_init,
+            seed=seed,
+            max_iter=max_iter,
+            tol=tol,
+            tol_labels=tol_labels,
+            null_policy=null_policy,
+            history=history,
+            device=device,
+            device_memory_limit=device_memory_limit,
+            too_few=too_few,
         )
         if weight is not None:
             _plugin.weight_expr(weight)
@@ -132,7 +140,6 @@ class KMeans(Generic[_Fitted]):
             :mod:`polars_kmeans.errors`.
 
         """
-        exprs = _plugin.features(columns)
-        fit = _plugin.item(frame, _plugin.fit("fit_model", exprs, self._options, self._weight))
+        fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight)
         # The overloads of `__init__` tell type checkers when the result can be None.
-        return cast("_Fitted", None if fit["model"] is None else KMeansModel._of_fit(**fit))
+        return cast("_Fitted", None if fit is None else KMeansModel._of_fit(*fit))

@@ -7,25 +7,26 @@ from typing import Literal
 import polars as pl
 
 from polars_kmeans import _plugin
-from polars_kmeans._typing import Device, History, Init, IntoFeatures, NullPolicy, Output, TooFew
+from polars_kmeans._options import FitOptions
+from polars_kmeans._typing import Device, Init, IntoFeatures
 
 
 def kmeans(
     *columns: IntoFeatures,
     k: int,
+    weight: str | pl.Expr | None = None,
     init: Init = "k-means++",
     n_init: int | Literal["auto"] = "auto",
-    max_iter: int = 300,
-    tol: float = 1e-4,
-    tol_labels: float = 0.0,
     seed: int = 0,
-    weight: str | pl.Expr | None = None,
-    null_policy: NullPolicy = "raise",
-    too_few: TooFew = "raise",
-    history: History = "light",
+    max_iter: int = 300,
+    tol: float = 0.0001,
+    tol_labels: float = 0.0,
+    null_policy: Literal["raise", "skip"] = "raise",
+    history: Literal["light", "full"] = "light",
     device: Device = "auto",
     device_memory_limit: int | None = None,
-    output: Output = "label",
+    too_few: Literal["raise", "null"] = "raise",
+    output: Literal["label", "struct"] = "label",
 ) -> pl.Expr:
     """Cluster rows into `k` clusters by Lloyd's algorithm.
 
@@ -40,11 +41,15 @@ def kmeans(
         a selector.
     k
         The number of clusters.
+    weight
+        Non-negative row weights: a column or an expression.
     init
         The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007) and `"random"` choose them. Or pass
         the centroids themselves: a frame or a model (columns matched by name), an array, or `k` rows of numbers.
     n_init
         The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
+    seed
+        The seed of every draw, from 0 to 2^64 - 1.
     max_iter
         The most iterations of one restart.
     tol
@@ -54,26 +59,22 @@ def kmeans(
         stops when no centroid moves.
     tol_labels
         Stop when at most this share of the rows changed cluster.
-    seed
-        The seed of every draw, from 0 to 2^64 - 1.
-    weight
-        Non-negative row weights: a column or an expression.
     null_policy
         `"raise"` or `"skip"`. With `"skip"`, rows with nulls, NaNs or infinities are left out and get null labels (or
         null structs).
-    too_few
-        What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, or `"null"` for null
-        labels.
     history
-        `"light"` or `"full"`. It changes nothing in the result of an expression.
+        `"light"` or `"full"`: the history of a model also has the inertia of every iteration. It changes nothing in the
+        result of an expression.
     device
         The device to run on. The result has the same bits on every device. `"auto"`: a GPU if one can be used and is
         predicted to be faster, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`: this
-        device, or an error. See :func:`polars_kmeans.devices`. Rows that do not fit on the GPU stream through it in
-        chunks.
+        device, or an error. See `polars_kmeans.devices`. Rows that do not fit on the GPU stream through it in chunks.
     device_memory_limit
         How many bytes of the GPU's memory the fit may use. None: nine tenths of the free memory. Without effect on the
         CPU.
+    too_few
+        What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, or `"null"` for null
+        labels.
     output
         `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
 
@@ -106,26 +107,38 @@ def kmeans(
     ['label', 'distance', 'second_distance']
 
     """
-    options = _plugin.FitOptions(
-        k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, history, device, device_memory_limit
+    options = FitOptions(
+        k=k,
+        init=init,
+        n_init=n_init,
+        seed=seed,
+        max_iter=max_iter,
+        tol=tol,
+        tol_labels=tol_labels,
+        null_policy=null_policy,
+        history=history,
+        device=device,
+        device_memory_limit=device_memory_limit,
+        too_few=too_few,
+        output=output,
     )
-    return _plugin.fit("kmeans", _plugin.features(columns), options, weight, output).alias("kmeans")
+    return _plugin.expression("kmeans", _plugin.features(columns), options, weight).alias("kmeans")
 
 
 def centroids(
     *columns: IntoFeatures,
     k: int,
+    weight: str | pl.Expr | None = None,
     init: Init = "k-means++",
     n_init: int | Literal["auto"] = "auto",
-    max_iter: int = 300,
-    tol: float = 1e-4,
-    tol_labels: float = 0.0,
     seed: int = 0,
-    weight: str | pl.Expr | None = None,
-    null_policy: NullPolicy = "raise",
-    too_few: TooFew = "raise",
+    max_iter: int = 300,
+    tol: float = 0.0001,
+    tol_labels: float = 0.0,
+    null_policy: Literal["raise", "skip"] = "raise",
     device: Device = "auto",
     device_memory_limit: int | None = None,
+    too_few: Literal["raise", "null"] = "raise",
 ) -> pl.Expr:
     """Cluster rows into `k` clusters and return their centroids: an aggregation with one value per group.
 
@@ -167,7 +180,17 @@ def centroids(
     └──────┴──────┴─────┘
 
     """
-    options = _plugin.FitOptions(
-        k, init, n_init, max_iter, tol, tol_labels, seed, null_policy, too_few, "light", device, device_memory_limit
+    options = FitOptions(
+        k=k,
+        init=init,
+        n_init=n_init,
+        seed=seed,
+        max_iter=max_iter,
+        tol=tol,
+        tol_labels=tol_labels,
+        null_policy=null_policy,
+        device=device,
+        device_memory_limit=device_memory_limit,
+        too_few=too_few,
     )
-    return _plugin.fit("centroids", _plugin.features(columns), options, weight).alias("centroids")
+    return _plugin.expression("centroids", _plugin.features(columns), options, weight).alias("centroids")

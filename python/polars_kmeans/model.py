@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from polars_kmeans import _internal, _plugin
+from polars_kmeans._options import text
 from polars_kmeans._typing import Device, IntoFeatures, Output
 from polars_kmeans.errors import InvalidParameterError
 
@@ -144,7 +145,7 @@ class KMeansModel:
             msg = f'output: expected "label" or "struct", got {output!r}'
             raise InvalidParameterError(msg)
         exprs = self._features(columns)
-        kwargs = {"output": _plugin.text(output)}
+        kwargs = {"output": text(output)}
         return _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("kmeans")
 
     def transform(self, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:

@@ -145,7 +145,7 @@ impl KMeans {
     /// The error for a column of `n` lists that are all null, so that their width is unknown.
     pub(crate) fn refuse_null_lists(&self, column: &str, n: usize) -> KMeansError {
         let n = n as u64;
-        match self.null_policy {
+        match self.rows.null_policy {
             NullPolicy::Raise if n > 0 => KMeansError::NotFinite { column: column.into(), nulls: n, nans: 0, infinities: 0 },
             _ => KMeansError::NoRows { skipped: (n > 0).then_some(n) },
         }

@@ -2,7 +2,9 @@
 
 #[cfg(feature = "serde")]
 use crate::error::{KMeansError, Result};
-use crate::params::{History, Init, NullPolicy, Params};
+use crate::params::Params;
+#[cfg(feature = "serde")]
+use crate::params::{History, NullPolicy};
 
 /// The parameters of a fit, as they are saved with its model. Starting centroids that the caller gave are not kept.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,29 +34,16 @@ impl Settings {
     pub(crate) fn new(params: &Params, weighted: bool) -> Self {
         Self {
             k: params.k as u64,
-            init: match params.init {
-                Init::KMeansPlusPlus => "k-means++",
-                Init::Random => "random",
-                Init::Given(_) => "given",
-            }
-            .into(),
+            init: params.seeding.init.word().into(),
             n_init: params.restarts,
-            max_iter: params.max_iter,
-            tol: params.tol,
-            tol_labels: params.tol_labels,
-            seed: params.seed,
+            max_iter: params.stopping.max_iter,
+            tol: params.stopping.tol,
+            tol_labels: params.stopping.tol_labels,
+            seed: params.seeding.seed,
             metric: "euclidean".into(),
             weighted,
-            null_policy: match params.null_policy {
-                NullPolicy::Raise => "raise",
-                NullPolicy::Skip => "skip",
-            }
-            .into(),
-            history: match params.history {
-                History::Light => "light",
-                History::Full => "full",
-            }
-            .into(),
+            null_policy: params.rows.null_policy.word().into(),
+            history: params.output.history.word().into(),
         }
     }
 
@@ -68,8 +57,8 @@ impl Settings {
         let known: [(&str, &str, &[&str]); 4] = [
             ("init", &self.init, &["k-means++", "random", "given"]),
             ("metric", &self.metric, &["euclidean"]),
-            ("null_policy", &self.null_policy, &["raise", "skip"]),
-            ("history", &self.history, &["light", "full"]),
+            ("null_policy", &self.null_policy, NullPolicy::WORDS),
+            ("history", &self.history, History::WORDS),
         ];
         for (name, value, values) in known {
             if !values.contains(&value) {

@@ -16,6 +16,7 @@ use polars_arrow::ffi::{ArrowSchema, export_field_to_c, import_field_from_c};
 use polars_ffi::version_0::{SeriesExport, export_series, import_series_buffer};
 use serde::de::DeserializeOwned;
 
+use crate::error::KMeansError;
 use crate::memory;
 
 thread_local! {
@@ -28,14 +29,18 @@ fn keep(error: &PolarsError) {
     LAST_ERROR.with(|last| *last.borrow_mut() = text);
 }
 
+/// Runs the work of one call. A panic becomes an error.
+pub fn without_panic<R, E: From<KMeansError>>(work: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let text = format!("a fault of polars-kmeans, please report it: {}", said.unwrap_or("it panicked"));
+        Err(KMeansError::Frame(text).into())
+    })
+}
+
 /// Runs the work of one call. If there is an error or a panic, it is kept and the result is `None`.
 fn guarded<R>(work: impl FnOnce() -> PolarsResult<R>) -> Option<R> {
-    let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let text = format!("KMeansError: a fault of polars-kmeans, please report it: {}", said.unwrap_or("it panicked"));
-        Err(PolarsError::ComputeError(text.into()))
-    });
-    result.inspect_err(keep).ok()
+    without_panic(work).inspect_err(keep).ok()
 }
 
 /// Decodes the keywords of a call. Polars passes them on as Python pickled them.

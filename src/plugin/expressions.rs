@@ -1,5 +1,4 @@
-//! The expressions. `kmeans`, `centroids`, `fit_model` and `score` get whole columns; `predict` and `transform` get one morsel
-//! at a time.
+//! The expressions. `kmeans`, `centroids` and `score` get whole columns; `predict` and `transform` get one morsel at a time.
 //!
 //! `kmeans` and `centroids` take one struct that holds the features and, last, the weights. The reason: Polars runs the groups
 //! of `over` and `agg` in parallel for functions of one input, but one after the other for functions of several inputs. The
@@ -11,10 +10,10 @@ use std::sync::Arc;
 use polars::prelude::*;
 
 use super::entry::expression;
-use super::options::{FitOptions, PredictOptions, ScoreOptions, TooFew, TransformOptions, invalid, is_struct};
+use super::inputs::{Call, columns};
+use super::options::{Answer, FitOptions, PredictOptions, ScoreOptions, TransformOptions, invalid};
 use crate::error::{KMeansError, Result};
 use crate::frame::{check_weight, float_type};
-use crate::memory;
 use crate::model::{FeatureLayout, KMeansModel};
 use crate::parallel::FirstProcess;
 use crate::params::Device;
@@ -36,64 +35,6 @@ pub fn forked_from() -> Option<u32> {
 /// Notes that this process runs queries. Queries start threads, and these do not survive a fork.
 pub fn enter() {
     QUERIES.enter();
-}
-
-/// Columns of one length. A column of length 1 (a literal, an aggregate) next to longer ones is repeated, as Polars does.
-fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
-    let n = inputs.iter().map(|series| series.len()).find(|&n| n != 1).unwrap_or(1);
-    let repeat = |series: &Series| if series.len() == 1 && n != 1 { series.new_from_index(0, n) } else { series.clone() };
-    memory::collected(inputs.iter().map(|series| repeat(series).into_column()), "the list of columns")
-}
-
-/// The inputs of a fitting call.
-struct Call {
-    features: Vec<Column>,
-    weights: Option<Column>,
-}
-
-impl Call {
-    fn new(inputs: &[Series], options: &FitOptions) -> Result<Self> {
-        let mut features = columns(inputs)?;
-        let weights = if options.weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
-        if features.is_empty() {
-            return Err(KMeansError::NoFeatures);
-        }
-        Ok(Self { features, weights })
-    }
-
-    /// The call from inputs that are the fields of one struct.
-    fn of_struct(inputs: &[Series], options: &FitOptions) -> Result<Self> {
-        let [inputs] = inputs else { return Err(KMeansError::NoFeatures) };
-        Self::new(&inputs.struct_()?.fields_as_series(), options)
-    }
-
-    /// The labels of a fit, or structs of label and distances. `None` if there are too few distinct rows and the options ask for
-    /// nulls in that case.
-    fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
-        let (features, weights, structs) = (&self.features, self.weights.as_ref(), is_struct(&options.output)?);
-        unless_too_few(options, || {
-            let estimator = options.estimator(features)?;
-            Ok(if structs {
-                estimator.fit_structs(features, weights)?.1.into_series()
-            } else {
-                estimator.fit_columns(features, weights)?.labels.into_series()
-            })
-        })
-    }
-
-    /// As [`Call::fit`], with the model and nothing of the rows.
-    fn fit_model(&self, options: &FitOptions) -> Result<Option<KMeansModel>> {
-        unless_too_few(options, || options.estimator(&self.features)?.fit_model(&self.features, self.weights.as_ref()))
-    }
-}
-
-fn unless_too_few<F>(options: &FitOptions, fit: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
-    let too_few = options.too_few()?;
-    match fit() {
-        Ok(fit) => Ok(Some(fit)),
-        Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 fn device(name: &str) -> Result<Device> {
@@ -126,13 +67,11 @@ fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)>
     Ok((features, dtype))
 }
 
-/// As [`feature_type`], for a fit. The names must be valid in a centroid frame, and weights must be numbers.
-fn fit_fields<'f>(fields: &'f [Field], options: &FitOptions) -> Result<(&'f [Field], DataType)> {
-    let (features, dtype) = feature_type(fields, usize::from(options.weighted))?;
+/// As [`feature_type`], for a fit. The names must be valid in a centroid frame. Weights, the last field, must be numbers.
+pub fn fit_fields(fields: &[Field], weighted: bool) -> Result<(&[Field], DataType)> {
+    let (features, dtype) = feature_type(fields, usize::from(weighted))?;
     FeatureLayout::Columns(features.iter().map(|field| field.name().to_string()).collect()).check()?;
-    if options.weighted
-        && let Some(weight) = fields.last()
-    {
+    if weighted && let Some(weight) = fields.last() {
         check_weight(weight.dtype())?;
     }
     Ok((features, dtype))
@@ -146,27 +85,20 @@ fn struct_fields(fields: &[Field]) -> Result<&[Field]> {
     }
 }
 
-fn label_dtype(output: &str) -> Result<DataType> {
-    Ok(if is_struct(output)? {
-        DataType::Struct(vec![
+fn label_dtype(output: Answer) -> DataType {
+    match output {
+        Answer::Label => DataType::UInt32,
+        Answer::Struct => DataType::Struct(vec![
             Field::new("label".into(), DataType::UInt32),
             Field::new("distance".into(), DataType::Float64),
             Field::new("second_distance".into(), DataType::Float64),
-        ])
-    } else {
-        DataType::UInt32
-    })
+        ]),
+    }
 }
 
 fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    fit_fields(struct_fields(fields)?, &kwargs)?;
-    Ok(Field::new(NAME.into(), label_dtype(&kwargs.output)?))
-}
-
-fn model_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    fit_fields(fields, &kwargs)?;
-    let fields = [("model", DataType::Binary), ("device", DataType::String), ("reason", DataType::String)];
-    Ok(Field::new(NAME.into(), DataType::Struct(fields.map(|(name, dtype)| Field::new(name.into(), dtype)).into())))
+    fit_fields(struct_fields(fields)?, kwargs.weighted)?;
+    Ok(Field::new(NAME.into(), label_dtype(kwargs.results().output)))
 }
 
 /// The field of a list of structs: the rows of the centroid frame. A List column of features stays a List, since its dtype does
@@ -176,7 +108,7 @@ fn centroids_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> 
 }
 
 fn centroids_field_of(fields: &[Field], options: &FitOptions) -> PolarsResult<Field> {
-    let (features, dtype) = fit_fields(struct_fields(fields)?, options)?;
+    let (features, dtype) = fit_fields(struct_fields(fields)?, options.weighted)?;
     let mut columns = vec![
         Field::new("cluster".into(), DataType::UInt32),
         Field::new("size".into(), DataType::UInt64),
@@ -196,7 +128,7 @@ fn centroids_field_of(fields: &[Field], options: &FitOptions) -> PolarsResult<Fi
 
 fn predict_field(fields: &[Field], kwargs: PredictOptions) -> PolarsResult<Field> {
     feature_type(fields, 1)?;
-    Ok(Field::new(NAME.into(), label_dtype(&kwargs.output)?))
+    Ok(Field::new(NAME.into(), label_dtype(kwargs.output.parse()?)))
 }
 
 fn transform_field(fields: &[Field], kwargs: TransformOptions) -> PolarsResult<Field> {
@@ -211,12 +143,13 @@ fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
 
 /// The labels (or structs of label and distances) of the rows of a fit.
 fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
-    let call = Call::of_struct(inputs, &kwargs)?;
+    let call = Call::of_struct(inputs, kwargs.weighted)?;
     let n = call.features[0].len();
     // An input without rows gives no labels. Polars makes such a call to learn the result of a group-by without groups.
     let fit = if n == 0 { None } else { call.fit(&kwargs)? };
+    let output = kwargs.results().output;
     Ok(match fit {
-        None => Series::full_null(NAME.into(), n, &label_dtype(&kwargs.output)?),
+        None => Series::full_null(NAME.into(), n, &label_dtype(output)),
         Some(rows) => rows.with_name(NAME.into()),
     })
 }
@@ -226,7 +159,7 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
     let field = centroids_field_of(&fields, &kwargs)?;
-    let call = Call::of_struct(inputs, &kwargs)?;
+    let call = Call::of_struct(inputs, kwargs.weighted)?;
     // The result is null if there are no rows, as for Polars' own aggregations.
     let model = if call.features[0].is_empty() { None } else { call.fit_model(&kwargs)? };
     let Some(model) = model else {
@@ -237,26 +170,11 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     Ok(if matches!(call.features[0].dtype(), DataType::List(_)) { list.cast(field.dtype())? } else { list })
 }
 
-/// A fitted model as one binary value, and the device that the fit ran on with the reason. The last two are not part of the
-/// model. All are null if there are too few distinct rows and the options ask for nulls in that case.
-fn fit_model(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
-    let model = Call::new(inputs, &kwargs)?.fit_model(&kwargs)?;
-    let choice = model.as_ref().and_then(|model| model.choice().cloned());
-    let model = model.map(|model| model.with_computed(kwargs.computed).to_bytes()).transpose()?;
-    let (device, reason) = choice.map(|choice| (choice.place.to_string(), choice.reason)).unzip();
-    let columns = vec![
-        BinaryChunked::from_slice_options("model".into(), &[model]).into_column(),
-        Column::new("device".into(), [device]),
-        Column::new("reason".into(), [reason]),
-    ];
-    Ok(DataFrame::new(1, columns)?.into_struct(NAME.into()).into_series())
-}
-
 /// The labels (or structs) of rows under a model, row by row.
 fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     let model = model.on(device(&kwargs.device)?);
-    Ok(if is_struct(&kwargs.output)? {
+    Ok(if kwargs.output.parse::<Answer>()? == Answer::Struct {
         model.predict_structs(&columns)?.with_name(NAME.into()).into_series()
     } else {
         model.predict_columns(&columns)?.with_name(NAME.into()).into_series()
@@ -282,7 +200,6 @@ fn score(inputs: &[Series], kwargs: ScoreOptions) -> PolarsResult<Series> {
 
 expression!(kmeans(FitOptions) -> kmeans_field);
 expression!(centroids(FitOptions) -> centroids_field);
-expression!(fit_model(FitOptions) -> model_field);
 expression!(predict(PredictOptions) -> predict_field);
 expression!(transform(TransformOptions) -> transform_field);
 expression!(score(ScoreOptions) -> score_field);

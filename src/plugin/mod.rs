@@ -1,5 +1,5 @@
-//! The functions that Polars and the Python package call: the expressions, and a few functions that decode, save and load a
-//! model.
+//! The functions that Polars and the Python package call: the expressions, the estimator's fit, and a few functions that decode,
+//! save and load a model.
 //!
 //! A panic never reaches Python: the entry points of the expressions catch it. Every refusal is an error value.
 
@@ -7,7 +7,10 @@
 mod benchmark;
 mod entry;
 mod expressions;
+mod fit;
+mod inputs;
 mod options;
+mod table;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +21,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use pyo3_polars::PyDataFrame;
 
+use self::fit::Columns;
 use self::options::FitOptions;
+use self::table::OptionInfo;
 use crate::backend::select::DeviceInfo;
 use crate::error::KMeansError;
 use crate::memory;
@@ -220,6 +225,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("NUL", expressions::NUL)?;
     module.add_class::<FloatEnvironment>()?;
+    module.add_class::<Columns>()?;
+    module.add_class::<OptionInfo>()?;
     module.add_function(wrap_pyfunction!(check_process, module)?)?;
     module.add_function(wrap_pyfunction!(model_centroids, module)?)?;
     module.add_function(wrap_pyfunction!(model_history, module)?)?;
@@ -231,7 +238,9 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(model_from_file, module)?)?;
     module.add_function(wrap_pyfunction!(save_model, module)?)?;
     module.add_function(wrap_pyfunction!(load_model, module)?)?;
+    module.add_function(wrap_pyfunction!(table::options, module)?)?;
     module.add_function(wrap_pyfunction!(check_options, module)?)?;
+    module.add_function(wrap_pyfunction!(fit::fit, module)?)?;
     module.add_function(wrap_pyfunction!(check_device, module)?)?;
     module.add_function(wrap_pyfunction!(encode_centroids, module)?)?;
     module.add_function(wrap_pyfunction!(devices, module)?)?;

@@ -1,43 +1,167 @@
 //! The keywords of a call. They are checked here before they reach the engine.
 
-use polars::prelude::*;
-use pyo3::FromPyObject;
-use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
 
+use polars::prelude::*;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::raise;
 use crate::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::memory;
-use crate::params::{Device, History, Init, KMeans, NullPolicy, Restarts};
+use crate::params::declare::{options, words};
+use crate::params::{Device, Init, KMeans, OptionInfo, Value};
 
-/// The options of a fit. Integers that may exceed 63 bits are passed as text.
-#[derive(Debug, Clone, Deserialize, FromPyObject)]
-#[pyo3(from_item_all)]
+words! {
+    /// What to do when there are fewer distinct rows than clusters.
+    pub enum TooFew("too_few") {
+        #[default]
+        Raise = "raise",
+        Null = "null",
+    }
+}
+
+words! {
+    /// What a row is answered with.
+    pub enum Answer("output") {
+        #[default]
+        Label = "label",
+        /// Label and distances.
+        Struct = "struct",
+    }
+}
+
+options! {
+    /// What a call returns. `src/params/table.rs` has the other options.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Results {
+        /// What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, or `"null"` for null labels.
+        too_few: TooFew = TooFew::Raise;
+
+        /// `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
+        output: Answer = Answer::Label;
+    }
+}
+
+/// Describes every option of the Python functions, in the order of their keywords.
+pub fn described() -> Vec<OptionInfo> {
+    let all = KMeans::options().into_iter().chain(Results::describe());
+    all.filter(|info| !info.rust_only).collect()
+}
+
+/// Bytes from a pickled keyword, or from a Python object that is not copied.
+pub enum Bytes {
+    Own(Vec<u8>),
+    Python(PyBackedBytes),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Python(bytes) => bytes,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        serde_bytes::deserialize(deserializer).map(Self::Own)
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Bytes {
+    type Error = PyErr;
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self::Python(object.extract()?))
+    }
+}
+
+/// The options of a fit, set by name from the values that travelled.
+#[derive(Debug, PartialEq)]
+struct Values {
+    /// Without given centroids.
+    estimator: KMeans,
+    results: Results,
+}
+
+impl Values {
+    fn new() -> Self {
+        Self { estimator: KMeans::new(1), results: Results::default() }
+    }
+
+    fn set(&mut self, option: &str, value: Option<&Value>) -> Result<()> {
+        if !self.results.set(option, value)? {
+            self.estimator.set(option, value)?;
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Values {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Values;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("the values of options by name")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut entries: M) -> std::result::Result<Values, M::Error> {
+                let mut values = Values::new();
+                while let Some((option, value)) = entries.next_entry::<String, Option<Value>>()? {
+                    values.set(&option, value.as_ref()).map_err(M::Error::custom)?;
+                }
+                Ok(values)
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Values {
+    type Error = PyErr;
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let mut values = Self::new();
+        for (option, value) in object.extract::<BTreeMap<String, Option<Value>>>()? {
+            values.set(&option, value.as_ref()).map_err(|error| raise(object.py(), &error))?;
+        }
+        Ok(values)
+    }
+}
+
+/// The options of a fit.
+#[derive(Deserialize)]
 pub struct FitOptions {
-    k: i64,
-    /// The name of a method. `None` if centroids are given.
-    init: Option<String>,
-    n_init: Option<i64>,
-    max_iter: i64,
-    tol: f64,
-    tol_labels: f64,
-    seed: String,
-    null_policy: String,
-    too_few: String,
-    history: String,
-    pub device: String,
-    /// In bytes.
-    device_memory_limit: Option<u64>,
-    pub output: String,
-    pub weighted: bool,
-    /// Whether any feature is an expression other than a plain column.
-    pub computed: bool,
+    /// There is no `init` if centroids are given.
+    values: Values,
     /// Starting centroids: float64, little-endian, row-major. Also `None` while the options are checked before the centroids
     /// exist.
-    #[serde(with = "serde_bytes")]
-    given: Option<Vec<u8>>,
+    given: Option<Bytes>,
     /// The names of the centroids' columns if they came as a frame. The next field holds how many values each column has in a
     /// row.
     given_names: Option<Vec<String>>,
     given_widths: Vec<usize>,
+    /// Whether the last input of an expression holds the weights.
+    pub weighted: bool,
+}
+
+/// From a mapping. Errors of its items are passed on as they are.
+impl<'py> FromPyObject<'_, 'py> for FitOptions {
+    type Error = PyErr;
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            values: object.get_item("values")?.extract()?,
+            given: object.get_item("given")?.extract()?,
+            given_names: object.get_item("given_names")?.extract()?,
+            given_widths: object.get_item("given_widths")?.extract()?,
+            weighted: object.get_item("weighted")?.extract()?,
+        })
+    }
 }
 
 /// The options of a prediction.
@@ -59,13 +183,6 @@ pub struct ScoreOptions {
     pub device: String,
 }
 
-/// What to do when there are fewer distinct rows than clusters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum TooFew {
-    Raise,
-    Null,
-}
-
 pub fn invalid(option: &'static str, expected: &str, got: impl std::fmt::Debug) -> KMeansError {
     KMeansError::InvalidOption { option, expected: expected.into(), got: format!("{got:?}") }
 }
@@ -74,82 +191,41 @@ impl FitOptions {
     /// Checks everything that can be checked before there are data.
     ///
     /// # Errors
-    /// [`KMeansError::InvalidOption`] or [`KMeansError::NotAvailable`].
+    /// [`KMeansError::InvalidOption`].
     pub fn check(&self) -> Result<()> {
-        self.too_few()?;
-        is_struct(&self.output)?;
+        self.values.results.check()?;
         // Any width works here. Checks that depend on the width run when the columns are known.
-        self.with_init(Init::default())?.validate(1).map(|_| ())
+        self.values.estimator.validate(1).map(|_| ())
+    }
+
+    pub fn results(&self) -> Results {
+        self.values.results
+    }
+
+    pub fn device(&self) -> Device {
+        self.values.estimator.execution.device
     }
 
     /// The estimator with these options, for these features.
     pub fn estimator(&self, features: &[Column]) -> Result<KMeans> {
-        let init = match &self.given {
-            Some(bytes) => {
-                let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value));
-                let values = memory::collected(values, STARTING_CENTROIDS)?;
-                Init::Given(self.in_feature_order(self.rows_of(values)?, features)?)
-            }
-            None => Init::default(),
-        };
-        self.with_init(init)
-    }
-
-    fn with_init(&self, given: Init) -> Result<KMeans> {
-        let k = usize::try_from(self.k).map_err(|_| invalid("k", "an integer from 1 to 2^32 - 1", self.k))?;
-        let seed = self.seed.parse();
-        let seed = seed.map_err(|_| KMeansError::InvalidOption {
-            option: "seed",
-            expected: "an integer from 0 to 2^64 - 1".into(),
-            got: self.seed.clone(),
-        })?;
-        let max_iter =
-            u32::try_from(self.max_iter).map_err(|_| invalid("max_iter", "an integer from 1 to 2^32 - 1", self.max_iter))?;
-        let n_init = match self.n_init {
-            None => Restarts::Auto,
-            Some(n) => Restarts::Count(
-                u32::try_from(n).map_err(|_| invalid("n_init", "\"auto\" or an integer from 1 to 2^32 - 1", n))?,
-            ),
-        };
-        let init = match &self.init {
-            Some(method) => method.parse()?,
-            None => given,
-        };
-        let null_policy: NullPolicy = self.null_policy.parse()?;
-        let history: History = self.history.parse()?;
-        let device: Device = self.device.parse()?;
-        Ok(KMeans::new(k)
-            .init(init)
-            .n_init(n_init)
-            .max_iter(max_iter)
-            .tol(self.tol)
-            .tol_labels(self.tol_labels)
-            .seed(seed)
-            .null_policy(null_policy)
-            .history(history)
-            .device(device)
-            .device_memory_limit(self.device_memory_limit))
-    }
-
-    pub fn too_few(&self) -> Result<TooFew> {
-        match self.too_few.as_str() {
-            "raise" => Ok(TooFew::Raise),
-            "null" => Ok(TooFew::Null),
-            other => Err(invalid("too_few", "\"raise\" or \"null\"", other)),
-        }
+        let estimator = self.values.estimator.clone();
+        let Some(bytes) = &self.given else { return Ok(estimator) };
+        let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value));
+        let values = memory::collected(values, STARTING_CENTROIDS)?;
+        let centroids = self.in_feature_order(self.rows_of(values, estimator.k)?, features)?;
+        Ok(estimator.init(Init::Given(centroids)))
     }
 
     /// The values, if they are `k` rows. The width of a list column is not known here, so the number of values alone does not
     /// show this.
-    fn rows_of(&self, values: Vec<f64>) -> Result<Vec<f64>> {
+    fn rows_of(&self, values: Vec<f64>, k: usize) -> Result<Vec<f64>> {
         let width = self.given_widths.iter().sum::<usize>();
         if width == 0 {
             return Ok(values);
         }
-        if i64::try_from(values.len() / width).is_ok_and(|rows| rows != self.k) {
-            let what = format!("starting centroids (k = {} rows of {width} values)", self.k);
-            let expected = usize::try_from(self.k).unwrap_or(0).saturating_mul(width);
-            return Err(KMeansError::LengthMismatch { what, expected, got: values.len() });
+        if values.len() / width != k {
+            let what = format!("starting centroids (k = {k} rows of {width} values)");
+            return Err(KMeansError::LengthMismatch { what, expected: k.saturating_mul(width), got: values.len() });
         }
         Ok(values)
     }
@@ -194,14 +270,5 @@ impl FitOptions {
         let mut ordered = memory::with_room(rows.len().saturating_mul(places.len()), STARTING_CENTROIDS)?;
         rows.for_each(|row| ordered.extend(places.iter().map(|&place| row[place])));
         Ok(ordered)
-    }
-}
-
-/// Whether the output is the struct of label and distances.
-pub fn is_struct(output: &str) -> Result<bool> {
-    match output {
-        "label" => Ok(false),
-        "struct" => Ok(true),
-        other => Err(invalid("output", "\"label\" or \"struct\"", other)),
     }
 }

@@ -67,7 +67,7 @@ impl Prepared {
 /// # Errors
 /// Any error in the values: see [`KMeansError`].
 pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Prepared> {
-    prepare_by(&mut HostPasses::new(parts, params.threads), params)
+    prepare_by(&mut HostPasses::new(parts, params.execution.threads), params)
 }
 
 /// As [`prepare`], with passes over rows that may be anywhere.
@@ -95,7 +95,7 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
         return Err(error);
     }
     if survey.bad > 0 {
-        survey = match params.null_policy {
+        survey = match params.rows.null_policy {
             NullPolicy::Raise => return Err(count_bad(passes.parts())),
             NullPolicy::Skip => passes.skip_bad(survey)?,
         };
@@ -112,7 +112,9 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
     }
     if weighted {
         let range = [survey.smallest_weight, survey.largest_weight];
-        check_weight_range(range, survey.positive, |bound| count_weights_below(passes.parts(), bound, params.threads))?;
+        check_weight_range(range, survey.positive, |bound| {
+            count_weights_below(passes.parts(), bound, params.execution.threads)
+        })?;
     }
     if params.k as u64 > survey.positive {
         return Err(KMeansError::TooFewDistinct { k: params.k, rows: survey.positive });
@@ -135,7 +137,7 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
     let lows: Vec<f64> = memory::collected(survey.columns.iter().map(|column| column.low + 0.0), EXTENTS)?;
     let highs: Vec<f64> = memory::collected(survey.columns.iter().map(|column| column.high + 0.0), EXTENTS)?;
     let (mut box_lows, mut box_highs) = (memory::copied(&lows, EXTENTS)?, memory::copied(&highs, EXTENTS)?);
-    if let Init::Given(centroids) = &params.init {
+    if let Init::Given(centroids) = &params.seeding.init {
         let mut largest = 0.0f64;
         for row in centroids.chunks_exact(d) {
             for (f, &value) in row.iter().enumerate() {
@@ -152,7 +154,7 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
         check_centroid_magnitude::<T>("starting centroids", largest)?;
     }
     let s = reference::distance(&box_highs, &box_lows);
-    let variance = if params.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
+    let variance = if params.stopping.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
     let centre = survey.columns.iter().map(|column| T::from_f64(column.sum / survey.positive as f64).to_f64());
     let centre = memory::collected(centre, EXTENTS)?;
     Ok(Prepared {

@@ -18,7 +18,7 @@ const CENTROIDS: &str = "the starting centroids";
 /// # Errors
 /// [`crate::KMeansError::TooFewDistinct`] when a method runs out of distinct rows.
 pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
-    match &params.init {
+    match &params.seeding.init {
         Init::Given(centroids) => memory::collected(centroids.iter().map(|&c| T::from_f64(c)), CENTROIDS),
         Init::Random => random::seed(session, params, restart),
         Init::KMeansPlusPlus => {

@@ -27,7 +27,7 @@ pub fn trials(k: usize) -> u32 {
 /// The starting centroids of a restart; `base` is the scale of the first distances.
 pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, base: DistanceScale, restart: u32) -> Result<Vec<T>> {
     let target = |total: u128, step: usize, trial: u32| {
-        below(draw_u64(params.seed, Stream::PlusPlus, restart, step as u32, trial), total)
+        below(draw_u64(params.seeding.seed, Stream::PlusPlus, restart, step as u32, trial), total)
     };
     let trials = trials(params.k);
     let rows = session.positive_rows();

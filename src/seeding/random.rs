@@ -12,7 +12,7 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, restart: u32)
     let mut drawn: Vec<u64> = memory::with_room(params.k, super::CENTROIDS)?;
     let mut centroids = Vec::new();
     for step in 0..params.k {
-        let u = draw_u64(params.seed, Stream::Random, restart, step as u32, 0);
+        let u = draw_u64(params.seeding.seed, Stream::Random, restart, step as u32, 0);
         let target = below(u, u128::from(n) - step as u128) as u64;
         let (place, rank) = nth_not_drawn(&drawn, target);
         drawn.insert(place, rank);

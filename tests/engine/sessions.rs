@@ -44,7 +44,7 @@ pub fn on_cpu<'a, T: Float>(
     set: InstructionSet,
 ) -> Box<dyn Session<T> + 'a> {
     let session = |part| -> Box<dyn Session<T> + 'a> {
-        Box::new(CpuSession::new(part, prepared, params.k, params.threads, set).unwrap())
+        Box::new(CpuSession::new(part, prepared, params.k, params.execution.threads, set).unwrap())
     };
     joined(data.parts(cuts).into_iter().map(session).collect(), prepared)
 }

@@ -35,7 +35,10 @@ SITE = ["polars", "polars-runtime-32", "pytest", "iniconfig", "packaging", "plug
 SITE += ["sortedcontainers"]
 # Big: found on the machine by preference.
 MORE = ["numpy"]
-FILES = ["tests/python", "tests/golden", "tests/data", "benches", "docs", "README.md", "pyproject.toml"]
+FILES = [
+    *("tests/python", "tests/golden", "tests/data", "benches", "docs", "README.md", "pyproject.toml"),
+    "python/write_options.py",
+]
 LIMIT = 55_000_000
 # A dictionary as large as Polars' library; the first filter makes x86's relative jumps absolute, so that they repeat.
 FILTERS = [

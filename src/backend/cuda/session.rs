@@ -137,7 +137,7 @@ fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usiz
 /// The largest distance of a row or a starting centroid from the centre, in any feature.
 fn largest_offset(prepared: &Prepared, params: &Params) -> f64 {
     let d = prepared.centre.len();
-    let starting = if let Init::Given(centroids) = &params.init { &centroids[..] } else { &[] };
+    let starting = if let Init::Given(centroids) = &params.seeding.init { &centroids[..] } else { &[] };
     let offset = |f: usize, x: f64| (x - prepared.centre[f]).abs();
     let largest = (0..d).fold(0.0f64, |m, f| m.max(offset(f, prepared.lows[f])).max(offset(f, prepared.highs[f])));
     starting.iter().enumerate().fold(largest, |m, (i, &x)| m.max(offset(i % d, x)))

@@ -1,0 +1,158 @@
+"""The values of options on their way to the library, which has the rules and the table of all options."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from ast import literal_eval
+from dataclasses import dataclass
+from itertools import chain
+from operator import index
+from typing import Any
+
+import polars as pl
+
+from polars_kmeans import _internal
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+
+_OWN_COLUMNS = ("cluster", "size", "inertia")
+_OPTIONS = {option.name: option for option in _internal.options()}
+_DEFAULTS = {option.name: literal_eval(option.default) for option in _internal.options()}
+
+
+def text(value: Any) -> str:
+    """Return a plain string. Enum members and NumPy's strings have classes of their own, which cannot be passed on."""
+    return str.__str__(value) if isinstance(value, str) else str(value)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that cannot be passed on."""
+    if "\0" in name:
+        shown = name.replace("\0", "\\0")
+        msg = f'column "{shown}": expected a name without NUL characters: rename it'
+        raise InvalidColumnError(msg)
+
+
+def _integer(name: str, value: Any, expected: str) -> str:
+    """Return the digits of an integer. It may be larger than the library's integers."""
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        integer = index(value)
+    except TypeError:
+        msg = f"{name}: expected {expected}, got {value!r:.80}"
+        raise InvalidParameterError(msg) from None
+    if integer.bit_length() > 127:
+        msg = f"{name}: expected {expected}, got one of {integer.bit_length()} bits"
+        raise InvalidParameterError(msg)
+    return str(integer)
+
+
+def _number(name: str, value: Any, expected: str) -> float:
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        with _internal.FloatEnvironment():
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        msg = f"{name}: expected {expected}, got {value!r:.80}"
+        raise InvalidParameterError(msg) from None
+
+
+def _passed(name: str, value: Any) -> str | float | None:
+    """Return a value as the library takes it: a word, the digits of an integer, or a number. It refuses other words."""
+    option = _OPTIONS[name]
+    if option.none and value is None:
+        return None
+    if not (isinstance(value, str) and value in option.words):
+        if option.integers:
+            return _integer(name, value, option.expected)
+        if option.floats:
+            return _number(name, value, option.expected)
+    return text(value)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Starting centroids: float64, row-major. Also the columns' names (None if matched by position) and widths."""
+
+    values: bytes
+    names: list[str] | None
+    widths: list[int]
+
+
+class FitOptions:
+    """The options of a fit, checked by the library, as its functions take them."""
+
+    def __init__(self, *, k: int, init: Any = "k-means++", **values: Any) -> None:
+        passed: dict[str, str | float | None] = {"k": _integer("k", k, "an integer")}
+        if isinstance(init, str):
+            values["init"] = init
+        for name, value in values.items():
+            # Defaults need not travel.
+            default = _DEFAULTS[name]
+            if type(value) is not type(default) or value != default:
+                passed[name] = _passed(name, value)
+        self.keywords: dict[str, Any] = {"values": passed, "given": None, "given_names": None, "given_widths": []}
+        _internal.check_options({**self.keywords, "weighted": False})
+        if not isinstance(init, str):
+            # Convert with the engine's own rounding, so that centroids have the same bits in every host program.
+            with _internal.FloatEnvironment():
+                given = _given(init)
+            self.keywords |= {"given": given.values, "given_names": given.names, "given_widths": given.widths}
+
+
+def _given(init: Any) -> _Given:
+    """Encode starting centroids: a frame, a model, an array, or rows of numbers."""
+    if hasattr(init, "centroids"):
+        init = init.centroids
+    if isinstance(init, pl.DataFrame):
+        frame = init.drop(_OWN_COLUMNS, strict=False)
+        if frame.is_empty():
+            msg = "init: expected starting centroids, got a frame without rows or columns"
+            raise InvalidParameterError(msg)
+        for name in frame.columns:
+            check_name(name)
+        # Leave out the other columns: Polars panics on NULs in the names of a struct's fields.
+        numbers = pl.DataFrame([series for series in frame if _numbers(series.dtype)])
+        return _Given(*_internal.encode_centroids(numbers))
+    expected = "init: expected a method, a frame, or k rows of numbers"
+    if _is_masked(init):
+        msg = f"{expected}, got an array with masked values"
+        raise InvalidParameterError(msg)
+    if hasattr(init, "__array__"):
+        init = init.__array__()
+        if init.ndim != 2:
+            msg = f"{expected}, got an array of {init.ndim} dimensions"
+            raise InvalidParameterError(msg)
+        if init.dtype.kind in "biuf" and init.size > 0:
+            return _Given(init.astype("<f8").tobytes(), None, [1] * init.shape[1])
+        init = init.tolist()
+    try:
+        rows = [[float("nan") if value is None else float(value) for value in row] for row in init]
+    except (TypeError, ValueError, OverflowError) as error:
+        msg = f"{expected}, got {init!r:.80} ({error})"
+        raise InvalidParameterError(msg) from None
+    widths = {len(row) for row in rows}
+    if len(widths) != 1 or 0 in widths:
+        msg = f"init: expected rows of one width, got {sorted(widths)}"
+        raise InvalidParameterError(msg)
+    values = array("d", chain.from_iterable(rows))
+    if sys.byteorder == "big":
+        values.byteswap()
+    return _Given(values.tobytes(), None, [1] * widths.pop())
+
+
+def _numbers(dtype: pl.DataType) -> bool:
+    """Whether a column can hold starting centroids."""
+    inner = dtype.inner if isinstance(dtype, (pl.Array, pl.List)) else dtype
+    return inner == pl.Boolean or inner.is_numeric()
+
+
+def _is_masked(values: Any) -> bool:
+    """Whether a NumPy array, or any array in a list, has masked values. Without this check, the mask would be lost."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return False
+    rows = values if isinstance(values, (list, tuple)) else ()
+    return any(numpy.ma.is_masked(value) for value in (values, *rows))

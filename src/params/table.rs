@@ -1,0 +1,91 @@
+//! The table of options: A NEW OPTION OF A FIT IS SAID HERE, once.
+//!
+//! From this table come the builder methods of [`KMeans`] with their documentation, the setters by name, the checks with their
+//! errors, the keywords of the Python functions with types, defaults and documentation, and the table in `docs/guide.md`.
+//! `make options` writes the last two. The first paragraph of a text stands in the guide. Write it for all readers: values are
+//! written as in Python.
+
+use super::KMeans;
+use super::declare::options;
+use super::values::{Device, History, Init, NullPolicy, Restarts};
+use crate::strategy::Strategy;
+
+options! {
+    /// How a fit finds starting centroids.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Seeding for KMeans.seeding {
+        /// The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007) and `"random"` choose them. Or pass the
+        /// centroids themselves: a frame or a model (columns matched by name), an array, or `k` rows of numbers.
+        init: Init = Init::KMeansPlusPlus;
+
+        /// The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
+        n_init: Restarts = Restarts::Auto,
+            "\"auto\" or an integer from 1 to 2^32 - 1" if |restarts| *restarts != Restarts::Count(0);
+
+        /// The seed of every draw, from 0 to 2^64 - 1.
+        seed: u64 = 0, "an integer from 0 to 2^64 - 1";
+    }
+}
+
+options! {
+    /// When a fit stops.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Stopping for KMeans.stopping {
+        /// The most iterations of one restart.
+        max_iter: u32 = 300, "an integer from 1 to 2^32 - 1" if |most| *most > 0;
+
+        /// Stop when the squared shift of the centroids is at most `tol` times the mean variance of the features (over rows of
+        /// positive weight, unweighted).
+        ///
+        /// This is scikit-learn's rule. Outliers raise the variance: with values a million times farther out than the rest, a
+        /// fit stops after one iteration. Remove such values, or use `tol=0`, which stops when no centroid moves.
+        tol: f64 = 1e-4, "a finite number of at least 0" if |tol| *tol >= 0.0 && tol.is_finite();
+
+        /// Stop when at most this share of the rows changed cluster.
+        tol_labels: f64 = 0.0, "a finite number of at least 0" if |share| *share >= 0.0 && share.is_finite();
+    }
+}
+
+options! {
+    /// Which rows take part in a fit.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Rows for KMeans.rows {
+        /// `"raise"` or `"skip"`. With `"skip"`, rows with nulls, NaNs or infinities are left out and get null labels (or null
+        /// structs).
+        null_policy: NullPolicy = NullPolicy::Raise;
+    }
+}
+
+options! {
+    /// What a fit leaves.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Output for KMeans.output {
+        /// `"light"` or `"full"`: the history of a model also has the inertia of every iteration.
+        ///
+        /// It changes nothing in the result of an expression.
+        history: History = History::Light;
+    }
+}
+
+options! {
+    /// Where a fit runs, and with what. Nothing here changes a bit of the result.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct Execution for KMeans.execution {
+        /// The device to run on. The result has the same bits on every device. `"auto"`: a GPU if one can be used and is
+        /// predicted to be faster, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`: this
+        /// device, or an error.
+        ///
+        /// See `polars_kmeans.devices`. Rows that do not fit on the GPU stream through it in chunks.
+        device: Device = Device::Auto;
+
+        /// How many bytes of the GPU's memory the fit may use. None: nine tenths of the free memory. Without effect on the CPU.
+        device_memory_limit: Option<u64> = None,
+            "a positive number of bytes, or none for what is free" if |limit| *limit != Some(0);
+
+        /// Number of threads that work on a large fit. 0: one per processor.
+        threads: usize = 0, "an integer of at least 0", only rust;
+
+        /// Which kernels a GPU uses. A named strategy requires a GPU.
+        strategy: Strategy = Strategy::Default, only rust;
+    }
+}

@@ -1,0 +1,179 @@
+//! The types that values of options have.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::declare::{Asked, Form, Numbers, OptionValue, read_text, words};
+use crate::error::{KMeansError, Result};
+use crate::strategy::Strategy;
+
+/// How to find starting centroids.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Init {
+    /// Greedy k-means++ (Arthur & Vassilvitskii 2007), with `2 + floor(ln k)` trials per step.
+    #[default]
+    KMeansPlusPlus,
+    /// `k` different rows, chosen uniformly.
+    Random,
+    /// Given centroids: row-major, `k` rows of `d` values, rounded to the feature type.
+    Given(Vec<f64>),
+}
+
+impl Init {
+    /// The word for this method, as a model remembers it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::KMeansPlusPlus => "k-means++",
+            Self::Random => "random",
+            Self::Given(_) => "given",
+        }
+    }
+}
+
+impl FromStr for Init {
+    type Err = KMeansError;
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "k-means++" => Ok(Self::KMeansPlusPlus),
+            "random" => Ok(Self::Random),
+            "kmeans-parallel" | "afk-mc2" => Err(KMeansError::NotAvailable { option: "init", value: name.into() }),
+            _ => Err(Asked { option: "init", expected: None, value: Some(&name.into()) }.refusal::<Self>()),
+        }
+    }
+}
+
+impl OptionValue for Init {
+    const FORM: Form = Form { words: &["k-means++", "random"], others: Some(("starting centroids", "Init")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        read_text(asked)
+    }
+
+    fn shown(&self) -> String {
+        self.word().into()
+    }
+}
+
+words! {
+    /// What to do with rows that hold nulls, NaNs or infinities.
+    pub enum NullPolicy("null_policy") {
+        /// An error that names the column and counts such values.
+        #[default]
+        Raise = "raise",
+        /// Skip those rows: the result has the bits of a fit of the frame without them, and their labels are null.
+        Skip = "skip",
+    }
+}
+
+words! {
+    /// What a history row holds.
+    pub enum History("history") {
+        /// Changed rows, shift and seconds.
+        #[default]
+        Light = "light",
+        /// Also the inertia of every iteration. This costs one reference distance per row.
+        Full = "full",
+    }
+}
+
+/// The number of restarts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Restarts {
+    /// 1 for k-means++ and given centroids, 10 for random starts.
+    #[default]
+    Auto,
+    /// This many. Given centroids always start once, because every restart would be the same.
+    Count(u32),
+}
+
+impl Restarts {
+    /// The number for starting centroids that are found in this way.
+    pub(super) fn for_init(self, init: &Init) -> u32 {
+        match (init, self) {
+            (Init::Given(_), _) | (Init::KMeansPlusPlus, Self::Auto) => 1,
+            (Init::Random, Self::Auto) => 10,
+            (_, Self::Count(count)) => count,
+        }
+    }
+}
+
+impl OptionValue for Restarts {
+    const FORM: Form = Form { words: &["auto"], numbers: Some(Numbers::Integers), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        if asked.text() == Some("auto") { Ok(Self::Auto) } else { u32::read(asked).map(Self::Count) }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Auto => "auto".into(),
+            Self::Count(count) => count.to_string(),
+        }
+    }
+}
+
+/// Where a fit runs. This never changes a bit of the result, and it is not part of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Device {
+    /// A GPU if one can be used and is predicted to be faster, even if the rows have to stream through it. Otherwise the CPU.
+    /// [`Fitted::choice`](crate::Fitted) says which, and why.
+    #[default]
+    Auto,
+    Cpu,
+    /// The GPU with this number in the driver's count. Without a number, the GPU with the most free memory. It is an error if
+    /// there is none.
+    Cuda(Option<u32>),
+}
+
+impl FromStr for Device {
+    type Err = KMeansError;
+    fn from_str(name: &str) -> Result<Self> {
+        // Only accept the form that is printed: no "cuda:+1".
+        let cuda = || {
+            let device = Self::Cuda(Some(name.strip_prefix("cuda:")?.parse().ok()?));
+            (device.to_string() == name).then_some(device)
+        };
+        match name {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(None)),
+            _ => cuda().ok_or_else(|| Asked { option: "device", expected: None, value: Some(&name.into()) }.refusal::<Self>()),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(None) => f.write_str("cuda"),
+            Self::Cuda(Some(ordinal)) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl OptionValue for Device {
+    const FORM: Form =
+        Form { words: &["auto", "cpu", "cuda"], others: Some(("a numbered GPU as \"cuda:0\"", "Device")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        read_text(asked)
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl OptionValue for Strategy {
+    const FORM: Form = Form { others: Some(("the name of a strategy", "str")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        read_text(asked)
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}

@@ -1,0 +1,100 @@
+//! A fit on the calling thread, for the estimator.
+//!
+//! A query computes the columns. Its only expression, `hold`, puts them into a [`Columns`] as they are, without a copy. Then
+//! [`fit`] takes them, after the query. So columns have the same rules and errors as in the expressions, and the fit itself runs
+//! where the caller waits for it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use polars::prelude::*;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use serde::Deserialize;
+
+use super::entry::{expression, without_panic};
+use super::expressions::fit_fields;
+use super::inputs::Call;
+use super::options::FitOptions;
+use super::{copy_to_python, raise};
+use crate::error::{KMeansError, Result};
+
+/// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
+static HELD: Mutex<BTreeMap<u64, Option<Call>>> = Mutex::new(BTreeMap::new());
+
+/// The next key. No key is used again, since a query that was given up may still run.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+fn held() -> MutexGuard<'static, BTreeMap<u64, Option<Call>>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Room for the columns of one fit.
+#[pyclass(frozen)]
+pub struct Columns {
+    /// What the expression `hold` is told, so that it finds this room.
+    #[pyo3(get)]
+    key: u64,
+}
+
+#[pymethods]
+impl Columns {
+    #[new]
+    fn new() -> Self {
+        let key = NEXT.fetch_add(1, Ordering::Relaxed);
+        held().insert(key, None);
+        Self { key }
+    }
+}
+
+impl Drop for Columns {
+    fn drop(&mut self) {
+        // Free the columns after the lock: that may wait for another thread.
+        let columns = held().remove(&self.key);
+        drop(columns);
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct HoldOptions {
+    key: u64,
+    weighted: bool,
+}
+
+/// Puts the columns into the [`Columns`] with this key.
+fn hold(inputs: &[Series], kwargs: HoldOptions) -> PolarsResult<Series> {
+    let call = Call::new(inputs, kwargs.weighted)?;
+    // Free former columns after the lock, as above.
+    let former = held().get_mut(&kwargs.key).map(|room| room.replace(call));
+    let answer = BooleanChunked::from_slice("held".into(), &[former.is_some()]);
+    drop(former);
+    Ok(answer.into_series())
+}
+
+fn held_field(fields: &[Field], kwargs: HoldOptions) -> PolarsResult<Field> {
+    fit_fields(fields, kwargs.weighted)?;
+    Ok(Field::new("held".into(), DataType::Boolean))
+}
+
+expression!(hold(HoldOptions) -> held_field);
+
+/// An encoded model, the device that the fit ran on, and why it ran there.
+type Fit<'py> = (Bound<'py, PyBytes>, String, String);
+
+/// Fits columns that a query has put there. `computed` says whether any feature is an expression other than a plain column. None
+/// if there are too few distinct rows and the options ask for that.
+#[pyfunction]
+pub fn fit<'py>(py: Python<'py>, columns: &Columns, options: FitOptions, computed: bool) -> PyResult<Option<Fit<'py>>> {
+    let call = held().get_mut(&columns.key).and_then(Option::take);
+    let fit = py.detach(|| without_panic(|| fit_call(call, &options, computed)));
+    let Some((model, device, reason)) = fit.map_err(|error| raise(py, &error))? else { return Ok(None) };
+    Ok(Some((copy_to_python(py, &model)?, device, reason)))
+}
+
+fn fit_call(call: Option<Call>, options: &FitOptions, computed: bool) -> Result<Option<(Vec<u8>, String, String)>> {
+    let Some(model) = call.ok_or(KMeansError::NoFeatures)?.fit_model(options)? else { return Ok(None) };
+    let (device, reason) = model.choice().map(|choice| (choice.place.to_string(), choice.reason.clone())).unzip();
+    let model = model.with_computed(computed).to_bytes()?;
+    Ok(Some((model, device.unwrap_or_default(), reason.unwrap_or_default())))
+}

@@ -1,0 +1,66 @@
+//! The inputs of a call.
+
+use polars::prelude::*;
+
+use super::options::{Answer, FitOptions, TooFew};
+use crate::error::{KMeansError, Result};
+use crate::memory;
+use crate::model::KMeansModel;
+
+/// Columns of one length. A column of length 1 (a literal, an aggregate) next to longer ones is repeated, as Polars does.
+pub fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
+    let n = inputs.iter().map(|series| series.len()).find(|&n| n != 1).unwrap_or(1);
+    let repeat = |series: &Series| if series.len() == 1 && n != 1 { series.new_from_index(0, n) } else { series.clone() };
+    memory::collected(inputs.iter().map(|series| repeat(series).into_column()), "the list of columns")
+}
+
+/// The inputs of a fitting call.
+pub struct Call {
+    pub features: Vec<Column>,
+    pub weights: Option<Column>,
+}
+
+impl Call {
+    /// The call from features and, if there are any, weights as the last input.
+    pub fn new(inputs: &[Series], weighted: bool) -> Result<Self> {
+        let mut features = columns(inputs)?;
+        let weights = if weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
+        if features.is_empty() {
+            return Err(KMeansError::NoFeatures);
+        }
+        Ok(Self { features, weights })
+    }
+
+    /// The call from inputs that are the fields of one struct.
+    pub fn of_struct(inputs: &[Series], weighted: bool) -> Result<Self> {
+        let [inputs] = inputs else { return Err(KMeansError::NoFeatures) };
+        Self::new(&inputs.struct_()?.fields_as_series(), weighted)
+    }
+
+    /// The labels of a fit, or structs of label and distances. `None` if there are too few distinct rows and the options ask for
+    /// nulls in that case.
+    pub fn fit(&self, options: &FitOptions) -> Result<Option<Series>> {
+        let (features, weights) = (&self.features, self.weights.as_ref());
+        unless_too_few(options, || {
+            let estimator = options.estimator(features)?;
+            Ok(match options.results().output {
+                Answer::Struct => estimator.fit_structs(features, weights)?.1.into_series(),
+                Answer::Label => estimator.fit_columns(features, weights)?.labels.into_series(),
+            })
+        })
+    }
+
+    /// As [`Call::fit`], with the model and nothing of the rows.
+    pub fn fit_model(&self, options: &FitOptions) -> Result<Option<KMeansModel>> {
+        unless_too_few(options, || options.estimator(&self.features)?.fit_model(&self.features, self.weights.as_ref()))
+    }
+}
+
+fn unless_too_few<F>(options: &FitOptions, fit: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
+    let too_few = options.results().too_few;
+    match fit() {
+        Ok(fit) => Ok(Some(fit)),
+        Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),
+        Err(error) => Err(error),
+    }
+}
