@@ -74,14 +74,14 @@ lint: $(VENV)/ready ## Formatting, clippy, ruff
 	cargo clippy --all-targets --features python,$(RUST_FEATURES) -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
 	cargo clippy --all-targets --no-default-features --features cuda -- -D warnings
-	cargo clippy --all-targets --no-default-features --features bench,cuda -- -D warnings
+	cargo clippy --all-targets --no-default-features --features bench,papers -- -D warnings
 	cargo clippy --all-targets --no-default-features --features arrow -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
 .PHONY: test-rust
 test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the examples in the documentation
-	cargo test --no-default-features --features cuda --lib --tests
+	cargo test --no-default-features --features papers --lib --tests
 	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test environment --test files --test ways
 	cargo test --features $(RUST_FEATURES) --doc
 
@@ -119,6 +119,12 @@ fuzz: ## Read generated model files for ten minutes (needs a nightly Rust and ca
 bench: build ## Time fit, assign and update on the CPU shapes, beside scikit-learn
 	cargo bench --no-default-features --features cuda --bench engine
 	$(BIN)/python benches/peers.py
+
+RECORD ?= papers.json
+.PHONY: papers
+papers: $(VENV)/ready ## Run the claims of the source papers again, into RECORD (needs a GPU)
+	$(if $(GPUS),,$(error no NVIDIA GPU is seen here))
+	$(BIN)/python benches/papers.py run --out $(RECORD)
 
 # The bundle holds kernels for all GPUs, as a wheel does. BUNDLE_ARCHS=90a builds quicker, for one known kind of GPU. BUNDLE_WITH
 # names packages to measure beside ours, such as flash-kmeans.

@@ -2,9 +2,8 @@
 
 And one of ours: that the default takes the fastest strategy.
 
-`python benches/papers.py run GPU_BENCH [--papers ...] [--scale S] --out benches/record/NAME.json` runs the experiments
-on a machine with a GPU; GPU_BENCH is the binary of `cargo bench --no-default-features --features bench,cuda --bench gpu
---no-run`.
+`python benches/papers.py run [--papers ...] [--scale S] --out benches/record/NAME.json` builds the bench and runs the
+experiments on a machine with a GPU, and so does `make papers`. `--binary FILE` takes a bench that was built elsewhere.
 Every strategy of a shape has the same data and starting centroids, and gives the same bits: its objective must be that
 of the others, or the run fails. `--scale 0.1` takes a tenth of the rows.
 
@@ -63,7 +62,18 @@ def text(record: dict[str, Any]) -> str:
     return "{\n" + head + ',\n "experiments": {\n' + ",\n".join(experiments) + "\n }\n}\n"
 
 
+def build() -> Path:
+    """Builds the bench of the GPU, with the papers' systems. Returns its file."""
+    command = ["cargo", "bench", "--no-default-features", "--features", "bench,papers", "--bench", "gpu", "--no-run"]
+    said = subprocess.run(
+        [*command, "--message-format=json-render-diagnostics"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
+    built = [json.loads(line) for line in said.stdout.splitlines()]
+    return next(Path(message["executable"]) for message in built if message.get("executable"))
+
+
 def run_all(args: argparse.Namespace) -> None:
+    binary = args.binary or build()
     gpu = subprocess.run(
         ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
         capture_output=True,
@@ -82,7 +92,7 @@ def run_all(args: argparse.Namespace) -> None:
         if experiment.paper not in args.papers:
             continue
         begin = datetime.datetime.now()
-        rows = [row for run in experiment.runs for row in bench(args.binary, run, args.scale, args.limit)]
+        rows = [row for run in experiment.runs for row in bench(binary, run, args.scale, args.limit)]
         record["experiments"][experiment.name] = rows
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(text(record))
@@ -199,7 +209,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     run = commands.add_parser("run", help="run the experiments")
     papers = list(dict.fromkeys(experiment.paper for experiment in EXPERIMENTS))
-    run.add_argument("binary", type=Path, metavar="GPU_BENCH")
+    run.add_argument("--binary", type=Path, help="a bench that was built elsewhere")
     run.add_argument("--papers", nargs="*", default=papers, choices=papers)
     run.add_argument("--scale", type=float, default=1.0, help="of the rows")
     run.add_argument("--limit", type=float, default=120.0, help="seconds a shape may take")

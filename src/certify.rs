@@ -228,6 +228,9 @@ impl ExpandedTerms {
 }
 
 #[cfg(test)]
+mod copies;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -89,3 +89,35 @@ fn a_device_without_memory_says_so_and_goes_on() {
         predictions::<f64>(device);
     });
 }
+
+/// What is predicted for a fit is what it allocates: the predicted memory is enough, and one unit of allocation less is not.
+fn exactly<T: Engine>(device: Device, [n, d, k]: [usize; 3]) {
+    const UNIT: u64 = 512;
+    let x: Vec<T> = rows("blobs", n, d, &mut Random(n as u64));
+    let features = Features::from_rows(&x, d).unwrap();
+    // With weights, sums have two limbs, as the prediction assumes.
+    let weights: Vec<f64> = (0..n).map(|i| 0.5 + (i % 5) as f64).collect();
+    let weights = Column::from_slice(&weights);
+    let shape = Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted: true };
+    let predicted = memory::resident_bytes(shape, &gpu_info());
+    let estimator = KMeans::new(k).max_iter(3).device(device).device_memory_limit(Some(predicted));
+    let what = format!("{n} x {d} into {k}, {}: {predicted} bytes", T::NAME);
+    let fit = || estimator.fit_features(&features, Some(&weights));
+    let fitted = fit().unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(fitted.choice.chunking.is_none(), "{what}: {}", fitted.choice.reason);
+    refusal::shrink_rooms(UNIT);
+    let refused = fit();
+    refusal::shrink_rooms(0);
+    assert!(matches!(refused, Err(KMeansError::NoMemory { .. })), "{what}: not all of it was taken");
+}
+
+#[test]
+fn the_predicted_memory_is_what_is_allocated() {
+    let Some(device) = gpu() else { return };
+    in_child("no_memory::the_predicted_memory_is_what_is_allocated", || {
+        for shape in [[20_000, 3, 5], [50_000, 12, 300], [30_000, 20, 40], [40_000, 70, 300], [100_000, 2, 70_000]] {
+            exactly::<f32>(device, shape);
+            exactly::<f64>(device, shape);
+        }
+    });
+}

@@ -33,7 +33,7 @@ impl Queue {
 
     /// The same queue with a limit: all its buffers together may take at most `bytes` at a time.
     pub fn within(self, bytes: u64) -> Self {
-        Self { room: Some(Arc::new(Room { left: AtomicU64::new(bytes) })), ..self }
+        Self { room: Some(Arc::new(Room { left: AtomicU64::new(refusal::room(bytes)) })), ..self }
     }
 
     /// Reserves room for an allocation. It is an error if there is not enough.
