@@ -14,9 +14,6 @@ use crate::tile::Tile;
 
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
-/// Up to this many clusters, reference distances to all of them find the two nearest faster than the filter does.
-const FEW: usize = 1;
-
 /// Buffers to label tiles of one shape.
 #[derive(Debug)]
 pub struct Assigner {
@@ -170,7 +167,7 @@ impl Assigner {
     pub fn nearest<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, out: &mut TwoNearest) {
         out.settled.clear();
         match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
-            (Filter::Difference(copies), Some(x), _) if table.k > FEW => {
+            (Filter::Difference(copies), Some(x), _) if table.k > 1 => {
                 let x = in_filters_range(x, copies, &mut self.scaled);
                 self.found.contested.clear();
                 let shape = [tile.stride, table.d, tile.rows];
@@ -181,7 +178,7 @@ impl Assigner {
                     out.settled.push((r, table.nearest(&self.row)));
                 }
             }
-            (Filter::Product(copies), _, Some(product)) if table.k > FEW => {
+            (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
                     product.find_reach::<V, T, true>(tile, first, copies, table.k);
                     for r in first..tile.rows.min(first + product::ROWS) {
