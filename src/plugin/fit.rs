@@ -64,9 +64,9 @@ struct HoldOptions {
 
 /// Puts the columns into the [`Columns`] with this key.
 fn hold(inputs: &[Series], kwargs: HoldOptions) -> PolarsResult<Series> {
-    let call = Call::new(inputs, kwargs.weighted)?;
-    // Free former columns after the lock, as above.
-    let former = held().get_mut(&kwargs.key).map(|room| room.replace(call));
+    let mut call = Some(Call::new(inputs, kwargs.weighted)?);
+    // Free columns that nobody takes after the lock, as above.
+    let former = held().get_mut(&kwargs.key).map(|room| std::mem::replace(room, call.take()));
     let answer = BooleanChunked::from_slice("held".into(), &[former.is_some()]);
     drop(former);
     Ok(answer.into_series())
@@ -85,7 +85,8 @@ type Fit<'py> = (Bound<'py, PyBytes>, String, String);
 /// Fits columns that a query has put there. `computed` says whether any feature is an expression other than a plain column. None
 /// if there are too few distinct rows and the options ask for that.
 #[pyfunction]
-pub fn fit<'py>(py: Python<'py>, columns: &Columns, options: FitOptions, computed: bool) -> PyResult<Option<Fit<'py>>> {
+pub fn fit<'py>(columns: &Columns, options: &Bound<'py, PyAny>, computed: bool) -> PyResult<Option<Fit<'py>>> {
+    let (py, options) = (options.py(), options.extract::<FitOptions>()?);
     let call = held().get_mut(&columns.key).and_then(Option::take);
     let fit = py.detach(|| without_panic(|| fit_call(call, &options, computed)));
     let Some((model, device, reason)) = fit.map_err(|error| raise(py, &error))? else { return Ok(None) };

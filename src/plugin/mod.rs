@@ -175,9 +175,10 @@ fn check_process(py: Python<'_>, runs: bool) -> PyResult<()> {
 
 /// Refuses options of a fit that are wrong for any data.
 #[pyfunction]
-fn check_options(py: Python<'_>, options: FitOptions) -> PyResult<()> {
+fn check_options(options: &Bound<'_, PyAny>) -> PyResult<()> {
     let _environment = parallel::FloatEnvironment::default_rounding();
-    options.check().map_err(|error| raise(py, &error))
+    // Not an argument of this type: PyO3 would add to the text of an error.
+    options.extract::<FitOptions>()?.check().map_err(|error| raise(options.py(), &error))
 }
 
 /// Refuses a text that is not the name of a device.
