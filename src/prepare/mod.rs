@@ -17,7 +17,7 @@ pub(crate) mod variance;
 
 use self::passes::{HostPasses, Passes};
 use self::quanta::quanta;
-use self::survey::{EXTENTS, check_weight_range, count_bad, count_weights_below, first_negative_weight};
+use self::survey::{EXTENTS, Survey, check_weight_range, count_bad, count_weights_below, first_negative_weight};
 use self::variance::variance;
 use crate::distances::DistanceScale;
 use crate::error::{KMeansError, Result};
@@ -72,58 +72,8 @@ pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<P
 
 /// As [`prepare`], with passes over rows that may be anywhere.
 pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Prepared> {
-    let parts = passes.parts();
-    let d = parts[0].features.n_features();
-    let total: u64 = parts.iter().map(|part| part.features.n_rows() as u64).sum();
-    let weighted = parts.iter().any(|part| part.weights.is_some());
-    for part in parts {
-        if let Some(weights) = &part.weights
-            && weights.len() != part.features.n_rows()
-        {
-            return Err(KMeansError::LengthMismatch {
-                what: "weights".into(),
-                expected: part.features.n_rows(),
-                got: weights.len(),
-            });
-        }
-    }
-    if total > MAX_ROWS {
-        return Err(KMeansError::TooManyRows { got: total });
-    }
-    let mut survey = passes.survey()?;
-    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(passes.parts())).flatten() {
-        return Err(error);
-    }
-    if survey.bad > 0 {
-        survey = match params.rows.null_policy {
-            NullPolicy::Raise => return Err(count_bad(passes.parts())),
-            NullPolicy::Skip => passes.skip_bad(survey)?,
-        };
-    }
-    let n = total - survey.bad;
-    if n == 0 {
-        return Err(KMeansError::NoRows { skipped: (survey.bad > 0).then_some(survey.bad) });
-    }
-    if weighted && survey.positive == 0 {
-        return Err(KMeansError::NoPositiveWeight);
-    }
-    if weighted && !(power_of_two(-64)..=power_of_two(64)).contains(&survey.largest_weight) {
-        return Err(KMeansError::WeightOutOfRange { got: survey.largest_weight });
-    }
-    if weighted {
-        let range = [survey.smallest_weight, survey.largest_weight];
-        check_weight_range(range, survey.positive, |bound| {
-            count_weights_below(passes.parts(), bound, params.execution.threads)
-        })?;
-    }
-    if params.k as u64 > survey.positive {
-        return Err(KMeansError::TooFewDistinct { k: params.k, rows: survey.positive });
-    }
-    // The check over all rows keeps rows of weight 0 from overflowing. The check over rows of positive weight keeps S in range.
-    let widest = (0..d).max_by(|&a, &b| survey.columns[a].largest.total_cmp(&survey.columns[b].largest)).unwrap_or(0);
-    let column = format!("column {:?}", passes.parts()[0].features.names().get(widest).unwrap_or_default());
-    check_magnitude::<T>(&column, survey.columns[widest].largest)?;
-    check_magnitude::<T>("values of rows of weight 0", survey.largest)?;
+    let (survey, n) = surveyed(passes, params)?;
+    let weighted = passes.parts().iter().any(|part| part.weights.is_some());
     let weights = (weighted && survey.largest_weight > 0.0).then(|| WeightScale::new(survey.largest_weight));
     if let Some(scale) = weights {
         passes.round_weights(scale)?;
@@ -138,20 +88,7 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
     let highs: Vec<f64> = memory::collected(survey.columns.iter().map(|column| column.high + 0.0), EXTENTS)?;
     let (mut box_lows, mut box_highs) = (memory::copied(&lows, EXTENTS)?, memory::copied(&highs, EXTENTS)?);
     if let Init::Given(centroids) = &params.seeding.init {
-        let mut largest = 0.0f64;
-        for row in centroids.chunks_exact(d) {
-            for (f, &value) in row.iter().enumerate() {
-                let value = T::from_f64(value).to_f64() + 0.0;
-                if !value.is_finite() {
-                    let expected = format!("starting centroids that are finite as {}", T::NAME);
-                    return Err(KMeansError::InvalidOption { option: "init", expected, got: format!("{:e}", row[f]) });
-                }
-                largest = largest.max(value.abs());
-                box_lows[f] = box_lows[f].min(value);
-                box_highs[f] = box_highs[f].max(value);
-            }
-        }
-        check_centroid_magnitude::<T>("starting centroids", largest)?;
+        widen::<T>(&mut box_lows, &mut box_highs, centroids)?;
     }
     let s = reference::distance(&box_highs, &box_lows);
     let variance = if params.stopping.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
@@ -169,6 +106,86 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
         centre,
         weights,
     })
+}
+
+/// Surveys the kept rows and checks them. Also returns how many there are.
+fn surveyed<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<(Survey, u64)> {
+    let total = checked_rows(passes.parts())?;
+    let weighted = passes.parts().iter().any(|part| part.weights.is_some());
+    let mut survey = passes.survey()?;
+    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(passes.parts())).flatten() {
+        return Err(error);
+    }
+    if survey.bad > 0 {
+        survey = match params.rows.null_policy {
+            NullPolicy::Raise => return Err(count_bad(passes.parts())),
+            NullPolicy::Skip => passes.skip_bad(survey)?,
+        };
+    }
+    let n = total - survey.bad;
+    if n == 0 {
+        return Err(KMeansError::NoRows { skipped: (survey.bad > 0).then_some(survey.bad) });
+    }
+    if weighted {
+        check_weights(passes, &survey, params)?;
+    }
+    if params.k as u64 > survey.positive {
+        return Err(KMeansError::TooFewDistinct { k: params.k, rows: survey.positive });
+    }
+    // The check over all rows keeps rows of weight 0 from overflowing. The check over rows of positive weight keeps S in range.
+    let d = survey.columns.len();
+    let widest = (0..d).max_by(|&a, &b| survey.columns[a].largest.total_cmp(&survey.columns[b].largest)).unwrap_or(0);
+    let column = format!("column {:?}", passes.parts()[0].features.names().get(widest).unwrap_or_default());
+    check_magnitude::<T>(&column, survey.columns[widest].largest)?;
+    check_magnitude::<T>("values of rows of weight 0", survey.largest)?;
+    Ok((survey, n))
+}
+
+/// The number of all rows, if the lengths fit.
+fn checked_rows<T: Float>(parts: &[Part<'_, T>]) -> Result<u64> {
+    for part in parts {
+        if let Some(weights) = &part.weights
+            && weights.len() != part.features.n_rows()
+        {
+            return Err(KMeansError::LengthMismatch {
+                what: "weights".into(),
+                expected: part.features.n_rows(),
+                got: weights.len(),
+            });
+        }
+    }
+    let total: u64 = parts.iter().map(|part| part.features.n_rows() as u64).sum();
+    if total > MAX_ROWS { Err(KMeansError::TooManyRows { got: total }) } else { Ok(total) }
+}
+
+/// Checks the magnitudes of the weights.
+fn check_weights<T: Float>(passes: &mut dyn Passes<T>, survey: &Survey, params: &Params) -> Result<()> {
+    if survey.positive == 0 {
+        return Err(KMeansError::NoPositiveWeight);
+    }
+    if !(power_of_two(-64)..=power_of_two(64)).contains(&survey.largest_weight) {
+        return Err(KMeansError::WeightOutOfRange { got: survey.largest_weight });
+    }
+    let range = [survey.smallest_weight, survey.largest_weight];
+    check_weight_range(range, survey.positive, |bound| count_weights_below(passes.parts(), bound, params.execution.threads))
+}
+
+/// Widens the box of the rows so that it holds the starting centroids (`(k, d)`, row-major).
+fn widen<T: Float>(lows: &mut [f64], highs: &mut [f64], centroids: &[f64]) -> Result<()> {
+    let mut largest = 0.0f64;
+    for row in centroids.chunks_exact(lows.len()) {
+        for (f, &value) in row.iter().enumerate() {
+            let value = T::from_f64(value).to_f64() + 0.0;
+            if !value.is_finite() {
+                let expected = format!("starting centroids that are finite as {}", T::NAME);
+                return Err(KMeansError::InvalidOption { option: "init", expected, got: format!("{:e}", row[f]) });
+            }
+            largest = largest.max(value.abs());
+            lows[f] = lows[f].min(value);
+            highs[f] = highs[f].max(value);
+        }
+    }
+    check_centroid_magnitude::<T>("starting centroids", largest)
 }
 
 /// Checks a magnitude. For float64 it must be 0 or in `[2^-450, 2^450]`. Every finite float32 is accepted.

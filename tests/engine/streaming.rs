@@ -124,11 +124,11 @@ fn streamed_fits_have_the_bits_of_resident_ones_float64() {
 }
 
 #[test]
-fn one_two_three_seven_and_many_chunks() {
+fn two_three_seven_and_many_chunks() {
     let (d, k) = (4, 5);
     let numbers: Vec<u64> =
         [7_000, 40_000].iter().flat_map(|&n| limits(shape::<f32>(n, d, k, false))).map(|chunking| chunking.chunks).collect();
-    for few in [1, 2, 3, 7, 40] {
+    for few in [2, 3, 7, 40] {
         assert!(numbers.contains(&few), "{few} of {numbers:?}");
     }
     let Some(device) = gpu() else { return };

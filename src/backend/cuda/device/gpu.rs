@@ -102,7 +102,7 @@ impl Gpu {
         if let Some(kernel) = self.functions.lock().unwrap_or_else(PoisonError::into_inner).get(name) {
             return Ok(*kernel);
         }
-        self.context.bind_to_thread().map_err(failed("binding the GPU"))?;
+        self.bind()?;
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         let handle = match modules.get(module) {
             Some(module) => module.0,
@@ -141,6 +141,11 @@ impl Gpu {
         Ok(kernel)
     }
 
+    /// Makes the context current on the calling thread. This is needed because fits move between threads.
+    pub fn bind(&self) -> Result<()> {
+        self.context.bind_to_thread().map_err(failed("binding the GPU"))
+    }
+
     /// What the choice of kernels depends on.
     pub fn size(&self) -> GpuSize {
         GpuSize { processors: self.processors as usize, shared: self.shared_per_block as usize }
@@ -149,6 +154,7 @@ impl Gpu {
     /// Asks the SMs that run a kernel for the largest possible share of shared memory. With the default setting, fewer blocks
     /// than possible may run at once.
     pub fn prefer_shared_memory(&self, kernel: Function) -> Result<()> {
+        self.bind()?;
         let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
         // SAFETY: the function belongs to a loaded module.
         unsafe { result::function::set_function_attribute(kernel.handle, attribute, 100) }
@@ -157,6 +163,7 @@ impl Gpu {
 
     /// The number of blocks of a kernel that run at once on the whole device.
     pub fn resident_blocks(&self, kernel: Function, threads: u32, shared: u32) -> Result<u32> {
+        self.bind()?;
         // SAFETY: the function belongs to a loaded module.
         let blocks =
             unsafe { result::occupancy::max_active_block_per_multiprocessor(kernel.handle, threads as i32, shared as usize) }

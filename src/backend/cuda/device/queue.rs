@@ -51,9 +51,8 @@ impl Queue {
         }
     }
 
-    /// Makes the context of the GPU current on the calling thread. This is needed because fits move between threads.
     pub(super) fn bind(&self) -> Result<()> {
-        self.gpu.context.bind_to_thread().map_err(failed("binding the GPU"))
+        self.gpu.bind()
     }
 
     /// Memory for `len` values with undefined content. `what` says what it is for, and errors use it.

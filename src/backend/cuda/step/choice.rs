@@ -43,7 +43,8 @@ pub fn choose<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: GpuSi
     let (mut best, mut refusal): (Option<(f64, Box<dyn Candidate<T>>)>, _) = (None, None);
     for candidate in candidates::<T>() {
         let named = candidate.strategy() == strategy;
-        if !named && strategy != Strategy::Default && candidate.family() != Some(strategy) {
+        let may = candidate.work().is_some() && (strategy == Strategy::Default || candidate.family() == Some(strategy));
+        if !named && !may {
             continue;
         }
         if let Err(why) = candidate.supports(shape, gpu) {

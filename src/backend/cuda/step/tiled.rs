@@ -121,7 +121,7 @@ impl<T: Float + Plain> Candidate<T> for Tiled {
 
 impl Work for Tiled {
     fn filled(&self, d: usize, k: usize) -> (usize, usize) {
-        (d, k.next_multiple_of(self.width))
+        (d, padded(k, self.width))
     }
 
     fn in_rounds(&self) -> bool {
