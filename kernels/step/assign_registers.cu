@@ -27,6 +27,48 @@
 #include "nearest.cuh"
 #include "registers_sums.cuh"
 
+// Adds a block's sums and counts to those of the fit. All warps must be done.
+template <typename T>
+__device__ __forceinline__ void end_block(const Assign<T>& a, const Gate& gate, const u32& changed, const u32& contested) {
+    if (a.table_copies && gate.announced) flush_table(gate.cells.table, gate.cells.rows, a.sums);
+    if (threadIdx.x == 0) {
+        if (changed) atomicAdd(&a.control->changed, (u64)changed);
+        if (contested) atomicAdd(&a.control->contested, contested);
+    }
+}
+
+// Empties the table and the counts of a block.
+__device__ __forceinline__ void begin_block(const Cells& own, Gate& gate, u32& changed, u32& contested, const int& k) {
+    if (threadIdx.x == 0) {
+        gate = {own, 0, 0, 0};
+        changed = 0, contested = 0;
+    }
+    if (own.table.copies) {
+        table_clear(own.table);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < k; i += THREADS) own.rows[i] = 0;
+    }
+}
+
+// Takes the tile that arrived: the centred, scaled copies of a thread's rows, and their squares. EXACT: there are D features, not fewer.
+template <bool EXACT, typename T, int D>
+__device__ __forceinline__ void take_copies(const Assign<T>& a, const Arriving<T, D>& next, const T (&minus_centre)[D], int d,
+                                            float (&x)[D][ROWS], float (&square)[ROWS]) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) square[r] = 0.0f;
+#pragma unroll
+    for (int f = 0; f < D; f++) {
+        T raw[ROWS] = {0, 0, 0, 0};
+        if (EXACT || f < d) next.take(f, raw);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            x[f][r] = centred_copy(raw[r], minus_centre[f], a.scale);
+            square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
+        }
+    }
+}
+
 template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
     // A warp copies 512 bytes at once. If the target is not a multiple of 128, the copy is split in halves and read twice.
     extern __shared__ __align__(128) unsigned char shared[];
@@ -56,15 +98,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     if (lane == 0) following[warp] = a.even + tile;
     if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
     if (threadIdx.x < d) factors[threadIdx.x] = a.factors[threadIdx.x];
-    if (threadIdx.x == 0) {
-        gate = {own, 0, 0, 0};
-        block_changed = 0, block_contested = 0;
-    }
-    if (table.copies) {
-        table_clear(table);
-#pragma unroll 1
-        for (int i = threadIdx.x; i < a.sums.k; i += THREADS) own.rows[i] = 0;
-    }
+    begin_block(own, gate, block_changed, block_contested, a.sums.k);
     Bound bound = *a.bound;
     if (fit) {
         const float lift = lift_of<D>(bound);
@@ -109,19 +143,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         }
         float x[D][ROWS];
         float square[ROWS];
-        asm volatile("cp.async.wait_all;" ::: "memory");
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) square[r] = 0.0f;
-#pragma unroll
-        for (int f = 0; f < D; f++) {
-            T raw[ROWS] = {0, 0, 0, 0};
-            if (exact || f < d) next.take(f, raw);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                x[f][r] = centred_copy(raw[r], minus_centre[f], a.scale);
-                square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
-            }
-        }
+        take_copies<exact>(a, next, minus_centre, d, x, square);
         const Four old = next.take_labels(a.labels.bytes);
         // In a first assign every row moves, from no cluster. Its values stay in place until they are added.
         const bool first = by_lanes && __all_sync(FULL_WARP, old.none());
@@ -164,11 +186,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         }
     }
     __syncthreads();
-    if (a.table_copies && gate.announced) flush_table(gate.cells.table, gate.cells.rows, a.sums);
-    if (threadIdx.x == 0) {
-        if (block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
-        if (block_contested) atomicAdd(&a.control->contested, block_contested);
-    }
+    end_block(a, gate, block_changed, block_contested);
 }
 
 // BLOCKS: how many blocks an SM must hold at a time, so that enough loads are in flight.
