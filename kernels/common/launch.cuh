@@ -11,8 +11,8 @@ __device__ __forceinline__ u64 warp_sum(u64 v) {
     return v;
 }
 
-// Kernels of a fit's loop call this first. Each is launched while the kernel before it still runs (`Queue::launch_behind` of
-// src/backend/cuda/device.rs), so its blocks are ready when that kernel is done. Nothing may be read or written before this call.
+// Kernels of a fit's loop call this first. Each is launched while the kernel before it still runs (`Queue::run_behind` of
+// src/backend/cuda/device/queue.rs), so its blocks are ready when that kernel is done. Nothing may be read or written before this call.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");

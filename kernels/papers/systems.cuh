@@ -1,4 +1,4 @@
-// What the kernels of the papers' systems share (src/backend/cuda/systems.rs): their arguments, the comparison of a row with centroids
+// What the kernels of the papers' systems share (src/backend/cuda/papers/systems.rs): their arguments, the comparison of a row with centroids
 // that are contiguous in memory, rows in doubt, and sums that only one thread adds to.
 //
 // Every system has the labels and the sums of the engine. The papers add up squared differences. Here a score is a float32 product

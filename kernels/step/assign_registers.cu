@@ -2,7 +2,7 @@
 //
 // Source:    Li, Zhao, Chu and Liu, "Speeding up k-means algorithm by GPUs", CIT 2010, algorithm 3 (low d: a row lives in registers,
 //            centroids in shared memory). Sums are fused into the same pass, as in Lutz et al. 2018, section 4.
-// Used when: d <= 12, unless tiles are faster, as with few rows or very many clusters (src/backend/cuda/chooser.rs).
+// Used when: d <= 12, unless tiles are faster, as with few rows or very many clusters (src/backend/cuda/step/choice.rs).
 // Tile:      a thread has 4 rows (one 16-byte load a float32 column), so a warp has 128. Warps take runs of tiles from a common
 //            counter, each at its own pace. With few clusters every warp takes equally many runs, and only the last ones come from
 //            the counter. There is no barrier after the start. Centroids are in shared memory if they fit, else in the first-level cache.

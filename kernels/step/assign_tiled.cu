@@ -14,10 +14,10 @@
 // rows are made on the way to shared memory, so nothing of size n x d is stored besides x. (3) Scores only rank the centroids.
 // Reference distances decide the label, by the bound of src/certify.rs.
 //
-// Used when: d > 12, or few rows and many clusters (src/backend/cuda/chooser.rs).
+// Used when: d > 12, or few rows and many clusters (src/backend/cuda/step/choice.rs).
 // Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32), for k above 64, up to 64, up to 32. The suffix changes only
 // the speed. The variants _panels are for d > 128 with k > 64, and for d > 64 with 32 < k <= 64, if the blocks fit
-// (src/backend/cuda/plan.rs). Their bound is made for fewer roundings. A block has 256, 128 or 64 threads. The grid is persistent: a
+// (src/backend/cuda/step/tiled.rs). Their bound is made for fewer roundings. A block has 256, 128 or 64 threads. The grid is persistent: a
 // block takes every gridDim.x-th tile of rows.
 // Memory: 18 to 48 KB of static shared memory a block. The variants _panels have another 33 or 66 KB of dynamic shared memory (64
 // floats a thread, and the third best scores).
