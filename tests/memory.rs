@@ -66,6 +66,8 @@ fn refuse_each<S, R: PartialEq + Debug>(what: &str, least: usize, set_up: impl F
         return;
     }
     let expected = work(set_up()).unwrap();
+    // A thread of the pool allocates when it starts. It must have started before allocations are refused.
+    rayon::broadcast(|_| ());
     let mut after = 0;
     loop {
         let step = format!("{what}, allocation {after}");
