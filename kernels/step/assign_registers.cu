@@ -37,36 +37,17 @@ __device__ __forceinline__ void end_block(const Assign<T>& a, const Gate& gate, 
     }
 }
 
-// Empties the table and the counts of a block.
-__device__ __forceinline__ void begin_block(const Cells& own, Gate& gate, u32& changed, u32& contested, const int& k) {
-    if (threadIdx.x == 0) {
-        gate = {own, 0, 0, 0};
-        changed = 0, contested = 0;
+// The first tile of the warp's next run. The run after it is requested from the counter: `later` is its answer.
+template <typename T>
+__device__ __forceinline__ u32 run_from_counter(const Assign<T>& a, u32& following, u32& later, u32 tiles, u32 round, int lane) {
+    __syncwarp();
+    const u32 tile = following;
+    __syncwarp();
+    if (lane == 0) {
+        following = a.even + round + later;
+        if (tile < tiles) later = atomicAdd(&a.control->next_run, a.run);
     }
-    if (own.table.copies) {
-        table_clear(own.table);
-#pragma unroll 1
-        for (int i = threadIdx.x; i < k; i += THREADS) own.rows[i] = 0;
-    }
-}
-
-// Takes the tile that arrived: the centred, scaled copies of a thread's rows, and their squares. EXACT: there are D features, not fewer.
-template <bool EXACT, typename T, int D>
-__device__ __forceinline__ void take_copies(const Assign<T>& a, const Arriving<T, D>& next, const T (&minus_centre)[D], int d,
-                                            float (&x)[D][ROWS], float (&square)[ROWS]) {
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) square[r] = 0.0f;
-#pragma unroll
-    for (int f = 0; f < D; f++) {
-        T raw[ROWS] = {0, 0, 0, 0};
-        if (EXACT || f < d) next.take(f, raw);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            x[f][r] = centred_copy(raw[r], minus_centre[f], a.scale);
-            square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
-        }
-    }
+    return tile;
 }
 
 template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
@@ -79,13 +60,11 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     __shared__ Factors factors[D];
     wait_for_kernel_before();
     if (a.control->stop) return;
-    const int W = Centroid<D>::width;
     // Shared memory: the arriving tile, the centroids (if they fit), the words of the table, the row counts of the clusters.
-    typedef Arriving<T, D> Next;
-    const Next next = {(float4*)shared, shared + Next::bytes(0)};
+    const Arriving<T, D> next = {(float4*)shared, shared + Arriving<T, D>::bytes(0)};
     const bool fit = a.centroids_in_shared != 0;
-    float* centroids = (float*)(shared + Next::bytes(a.labels.bytes));
-    const u32 centroid_words = fit ? a.k_padded * W + (GROUP ? a.k_padded / (GROUP ? GROUP : 1) * 4 : 0) : 0;
+    float* centroids = (float*)(shared + next.bytes(a.labels.bytes));
+    const u32 centroid_words = fit ? a.k_padded * Centroid<D>::width + (GROUP ? a.k_padded / (GROUP ? GROUP : 1) * 4 : 0) : 0;
     const Table table = {(u32*)(centroids + centroid_words), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
     const Cells own = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};
     auto cells = [&]() { return sizeof(T) == 4 ? own : gate.cells; };
@@ -94,11 +73,15 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     // counter hands them out. One run is always requested ahead. A run has a power of two tiles, and starts at a multiple of that.
     const u32 tiles = (a.rows.n + WARP_TILE - 1) / WARP_TILE, in_run = a.run - 1;
     u32 tile = (blockIdx.x * WARPS + warp) * a.run;
-    if (lane == 0) lists[warp].count = 0;
-    if (lane == 0) following[warp] = a.even + tile;
+    if (lane == 0) lists[warp].count = 0, following[warp] = a.even + tile;
     if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
     if (threadIdx.x < d) factors[threadIdx.x] = a.factors[threadIdx.x];
-    begin_block(own, gate, block_changed, block_contested, a.sums.k);
+    if (threadIdx.x == 0) gate = {own, 0, 0, 0}, block_changed = 0, block_contested = 0;
+    if (table.copies) {
+        table_clear(table);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < a.sums.k; i += THREADS) own.rows[i] = 0;
+    }
     Bound bound = *a.bound;
     if (fit) {
         const float lift = lift_of<D>(bound);
@@ -113,9 +96,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     // In a first assign each lane adds its own rows, unless the sums are in device memory or there are weights.
     const bool by_lanes = a.table_copies && !a.rows.w;
     __syncthreads();
-
     u32 listed = 0; // rows in the list of this warp
-    // The run from the counter is requested one run ahead.
     u32 later = a.even < tiles && lane == 0 ? atomicAdd(&a.control->next_run, in_run + 1) : 0;
 #pragma unroll 1
     while (true) {
@@ -131,19 +112,20 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         if ((tile & in_run) == 0) {
             const u32 round = gridDim.x * WARPS * (in_run + 1);
             tile += round - (in_run + 1);
-            if (tile >= a.even) {
-                __syncwarp();
-                tile = following[warp];
-                __syncwarp();
-                if (lane == 0) {
-                    following[warp] = a.even + round + later;
-                    if (tile < tiles) later = atomicAdd(&a.control->next_run, in_run + 1);
-                }
+            if (tile >= a.even) tile = run_from_counter(a, following[warp], later, tiles, round, lane);
+        }
+        float x[D][ROWS], square[ROWS] = {0.0f, 0.0f, 0.0f, 0.0f};
+        asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll
+        for (int f = 0; f < D; f++) {
+            T raw[ROWS] = {0, 0, 0, 0};
+            if (exact || f < d) next.take(f, raw);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                x[f][r] = centred_copy(raw[r], minus_centre[f], a.scale);
+                square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
             }
         }
-        float x[D][ROWS];
-        float square[ROWS];
-        take_copies<exact>(a, next, minus_centre, d, x, square);
         const Four old = next.take_labels(a.labels.bytes);
         // In a first assign every row moves, from no cluster. Its values stay in place until they are added.
         const bool first = by_lanes && __all_sync(FULL_WARP, old.none());

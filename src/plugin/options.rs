@@ -202,10 +202,6 @@ impl FitOptions {
         self.values.results
     }
 
-    pub fn device(&self) -> Device {
-        self.values.estimator.execution.device
-    }
-
     /// The estimator with these options, for these features.
     pub fn estimator(&self, features: &[Column]) -> Result<KMeans> {
         let estimator = self.values.estimator.clone();

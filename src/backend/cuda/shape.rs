@@ -39,6 +39,7 @@ impl FitShape {
     }
 
     /// Bytes of a value.
+    #[cfg(feature = "papers")]
     pub fn value_bytes(&self) -> usize {
         if self.float64 { 8 } else { 4 }
     }

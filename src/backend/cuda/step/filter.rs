@@ -34,6 +34,7 @@ pub enum Layout {
     /// One centroid after another: `width` floats each. The half square is the value number `half`.
     WithHalfSquares { width: usize, half: usize },
     /// One centroid after another: `width` floats each. The half squares are in an array of their own.
+    #[cfg(feature = "papers")]
     ByCentroid { width: usize },
     /// One feature after another: `(d, k padded)`. The half squares are in an array of their own.
     ByFeature,
@@ -43,7 +44,9 @@ impl FilterSpec {
     /// The number of floats of all copies.
     fn copies(&self, d: usize) -> usize {
         let width = match self.layout {
-            Layout::WithHalfSquares { width, .. } | Layout::ByCentroid { width } => width,
+            Layout::WithHalfSquares { width, .. } => width,
+            #[cfg(feature = "papers")]
+            Layout::ByCentroid { width } => width,
             Layout::ByFeature => d,
         };
         product([width, self.k_padded])
@@ -53,7 +56,7 @@ impl FilterSpec {
     fn half_squares(&self) -> usize {
         match self.layout {
             Layout::WithHalfSquares { .. } => 0,
-            Layout::ByCentroid { .. } | Layout::ByFeature => self.k_padded,
+            _ => self.k_padded,
         }
     }
 }
@@ -104,7 +107,7 @@ impl<T: Float + Plain> Filter<T> {
                 copies.iter_mut().skip(half).step_by(width).for_each(|half| *half = f32::INFINITY);
                 buffers.copies.write(0, &copies)?;
             }
-            Layout::ByCentroid { .. } | Layout::ByFeature => {
+            _ => {
                 buffers.half_squares.write(0, &memory::filled(spec.half_squares(), f32::INFINITY, COPIES)?)?;
             }
         }
@@ -131,7 +134,7 @@ impl<T: Float + Plain> Filter<T> {
     pub fn half_squares(&self) -> u64 {
         match self.spec.layout {
             Layout::WithHalfSquares { half, .. } => self.buffers.copies.at_index(half),
-            Layout::ByCentroid { .. } | Layout::ByFeature => self.buffers.half_squares.at(),
+            _ => self.buffers.half_squares.at(),
         }
     }
 
@@ -143,6 +146,7 @@ impl<T: Float + Plain> Filter<T> {
     fn strides(&self) -> [u64; 3] {
         match self.spec.layout {
             Layout::WithHalfSquares { width, .. } => [width, 1, width],
+            #[cfg(feature = "papers")]
             Layout::ByCentroid { width } => [width, 1, 1],
             Layout::ByFeature => [1, self.spec.k_padded, 1],
         }

@@ -91,6 +91,7 @@ pub struct HostSums {
 }
 
 /// What a step is made from.
+#[cfg_attr(not(feature = "papers"), expect(dead_code, reason = "only the papers' systems read all of it"))]
 pub struct Fit<'a, 's, T> {
     pub shape: FitShape,
     pub queue: &'s Queue,
