@@ -27,31 +27,19 @@
 #include "nearest.cuh"
 #include "registers_sums.cuh"
 
-// Adds a block's sums and counts to those of the fit. All warps must be done.
-template <typename T>
-__device__ __forceinline__ void end_block(const Assign<T>& a, const Gate& gate, const u32& changed, const u32& contested) {
-    if (a.table_copies && gate.announced) flush_table(gate.cells.table, gate.cells.rows, a.sums);
-    if (threadIdx.x == 0) {
-        if (changed) atomicAdd(&a.control->changed, (u64)changed);
-        if (contested) atomicAdd(&a.control->contested, contested);
-    }
-}
+// Loops that the compiler unrolls, and loops that it must not.
+#define UNROLL _Pragma("unroll")
+#define KEEP_LOOP _Pragma("unroll 1")
 
-// The first tile of the warp's next run. The run after it is requested from the counter: `later` is its answer.
-template <typename T>
-__device__ __forceinline__ u32 run_from_counter(const Assign<T>& a, u32& following, u32& later, u32 tiles, u32 round, int lane) {
-    __syncwarp();
-    const u32 tile = following;
-    __syncwarp();
-    if (lane == 0) {
-        following = a.even + round + later;
-        if (tile < tiles) later = atomicAdd(&a.control->next_run, a.run);
-    }
-    return tile;
-}
-
+// Shared memory holds the arriving tile, the centroids (if they fit), the words of the table, the row counts of the clusters. A warp
+// copies 512 bytes at once; if the target is not a multiple of 128, the copy is split in halves and read twice.
+//
+// Runs of tiles: up to tile `even` they come in rounds, one run for each warp. Then each warp takes one more, and after that the counter
+// hands them out. One run is always requested ahead. A run has a power of two tiles, and starts at a multiple of that.
+//
+// In a first assign every row moves, from no cluster. Then each lane adds its own rows, unless the sums are in device memory or there
+// are weights; their values stay in place until they are added. Rows in doubt have no label at first. Rows beyond n get one too.
 template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
-    // A warp copies 512 bytes at once. If the target is not a multiple of 128, the copy is split in halves and read twice.
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ List lists[WARPS];
     __shared__ Gate gate;
@@ -60,27 +48,27 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     __shared__ Factors factors[D];
     wait_for_kernel_before();
     if (a.control->stop) return;
-    // Shared memory: the arriving tile, the centroids (if they fit), the words of the table, the row counts of the clusters.
     const Arriving<T, D> next = {(float4*)shared, shared + Arriving<T, D>::bytes(0)};
     const bool fit = a.centroids_in_shared != 0;
-    float* centroids = (float*)(shared + next.bytes(a.labels.bytes));
+    float* centroids = (float*)(shared + Arriving<T, D>::bytes(a.labels.bytes));
     const u32 centroid_words = fit ? a.k_padded * Centroid<D>::width + (GROUP ? a.k_padded / (GROUP ? GROUP : 1) * 4 : 0) : 0;
     const Table table = {(u32*)(centroids + centroid_words), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
     const Cells own = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};
     auto cells = [&]() { return sizeof(T) == 4 ? own : gate.cells; };
     const int d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    // Runs of tiles. Up to tile `even` they come in rounds, one run for each warp. Then each warp takes one more, and after that the
-    // counter hands them out. One run is always requested ahead. A run has a power of two tiles, and starts at a multiple of that.
     const u32 tiles = (a.rows.n + WARP_TILE - 1) / WARP_TILE, in_run = a.run - 1;
     u32 tile = (blockIdx.x * WARPS + warp) * a.run;
-    if (lane == 0) lists[warp].count = 0, following[warp] = a.even + tile;
+    if (lane == 0) lists[warp].count = 0;
+    if (lane == 0) following[warp] = a.even + tile;
     if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
     if (threadIdx.x < d) factors[threadIdx.x] = a.factors[threadIdx.x];
-    if (threadIdx.x == 0) gate = {own, 0, 0, 0}, block_changed = 0, block_contested = 0;
+    if (threadIdx.x == 0) {
+        gate = {own, 0, 0, 0};
+        block_changed = 0, block_contested = 0;
+    }
     if (table.copies) {
         table_clear(table);
-#pragma unroll 1
-        for (int i = threadIdx.x; i < a.sums.k; i += THREADS) own.rows[i] = 0;
+        KEEP_LOOP for (int i = threadIdx.x; i < a.sums.k; i += THREADS) own.rows[i] = 0;
     }
     Bound bound = *a.bound;
     if (fit) {
@@ -88,18 +76,14 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         if (GROUP) bound = lifted<D>(bound, lift);
         fetch_centroids<D, GROUP>(a.copies, centroids, a.k_padded, lift);
     }
-    // Up to four features there is a kernel for each number of features.
-    const bool exact = D <= 4;
+    const bool exact = D <= 4; // up to four features there is a kernel for each number of features
     T minus_centre[D];
-#pragma unroll
-    for (int f = 0; f < D; f++) minus_centre[f] = exact || f < d ? a.minus_centre[f] : (T)0;
-    // In a first assign each lane adds its own rows, unless the sums are in device memory or there are weights.
+    UNROLL for (int f = 0; f < D; f++) minus_centre[f] = exact || f < d ? a.minus_centre[f] : (T)0;
     const bool by_lanes = a.table_copies && !a.rows.w;
     __syncthreads();
     u32 listed = 0; // rows in the list of this warp
     u32 later = a.even < tiles && lane == 0 ? atomicAdd(&a.control->next_run, in_run + 1) : 0;
-#pragma unroll 1
-    while (true) {
+    KEEP_LOOP while (true) {
         const bool done = tile >= tiles;
         if (listed >= (done ? 1 : ENOUGH)) {
             move_listed(a, factors, gate, cells(), lists[warp], listed, lane);
@@ -112,42 +96,43 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         if ((tile & in_run) == 0) {
             const u32 round = gridDim.x * WARPS * (in_run + 1);
             tile += round - (in_run + 1);
-            if (tile >= a.even) tile = run_from_counter(a, following[warp], later, tiles, round, lane);
+            if (tile >= a.even) {
+                __syncwarp();
+                tile = following[warp];
+                __syncwarp();
+                if (lane == 0) {
+                    following[warp] = a.even + round + later;
+                    if (tile < tiles) later = atomicAdd(&a.control->next_run, in_run + 1);
+                }
+            }
         }
-        float x[D][ROWS], square[ROWS] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float x[D][ROWS], square[ROWS];
         asm volatile("cp.async.wait_all;" ::: "memory");
-#pragma unroll
-        for (int f = 0; f < D; f++) {
+        UNROLL for (int r = 0; r < ROWS; r++) square[r] = 0.0f;
+        UNROLL for (int f = 0; f < D; f++) {
             T raw[ROWS] = {0, 0, 0, 0};
             if (exact || f < d) next.take(f, raw);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
+            UNROLL for (int r = 0; r < ROWS; r++) {
                 x[f][r] = centred_copy(raw[r], minus_centre[f], a.scale);
                 square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
             }
         }
         const Four old = next.take_labels(a.labels.bytes);
-        // In a first assign every row moves, from no cluster. Its values stay in place until they are added.
         const bool first = by_lanes && __all_sync(FULL_WARP, old.none());
         if (!first && tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
         Found found = fit ? nearest<D, GROUP, 4>(x, square, bound, centroids, a.k_padded)
                           : nearest<D, GROUP, 0>(x, square, bound, a.copies, a.k_padded);
         const u32 valid = (1u << min(a.rows.n - min(a.rows.n, row), ROWS)) - 1; // a bit for each row that exists
         const u32 doubt = found.doubt & valid;
-#pragma unroll 1
-        for (u32 lanes = __ballot_sync(FULL_WARP, found.doubt != 0); lanes; lanes &= lanes - 1) {
+        KEEP_LOOP for (u32 lanes = __ballot_sync(FULL_WARP, found.doubt != 0); lanes; lanes &= lanes - 1) {
             const int source = __ffs(lanes) - 1;
-            // Rows in doubt have no label yet. Rows beyond n get one too.
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) found.label[i] = lane == source && (found.doubt >> i & 1) ? 0 : found.label[i];
-#pragma unroll 1
-            for (u32 rows = __shfl_sync(FULL_WARP, doubt, source); rows; rows &= rows - 1) {
+            UNROLL for (int i = 0; i < ROWS; i++) found.label[i] = lane == source && (found.doubt >> i & 1) ? 0 : found.label[i];
+            KEEP_LOOP for (u32 rows = __shfl_sync(FULL_WARP, doubt, source); rows; rows &= rows - 1) {
                 const int r = __ffs(rows) - 1;
                 const float limit = __shfl_sync(FULL_WARP, pick(found.limit, r), source);
                 const u32 label = settle<T, D, GROUP>(a, minus_centre, fit ? centroids : a.copies, fit ? 4 : 0,
                                                       row - lane * ROWS + source * ROWS + r, limit, lane);
-#pragma unroll
-                for (int i = 0; i < ROWS; i++) found.label[i] = lane == source && i == r ? label : found.label[i];
+                UNROLL for (int i = 0; i < ROWS; i++) found.label[i] = lane == source && i == r ? label : found.label[i];
                 if (lane == 0) atomicAdd(&block_contested, 1u);
             }
         }
@@ -168,7 +153,11 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         }
     }
     __syncthreads();
-    end_block(a, gate, block_changed, block_contested);
+    if (a.table_copies && gate.announced) flush_table(gate.cells.table, gate.cells.rows, a.sums);
+    if (threadIdx.x == 0) {
+        if (block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
+        if (block_contested) atomicAdd(&a.control->contested, block_contested);
+    }
 }
 
 // BLOCKS: how many blocks an SM must hold at a time, so that enough loads are in flight.

@@ -403,6 +403,7 @@ fn in_units(value: f64, units: &[(f64, &str)]) -> String {
     if value < 10.0 { format!("{value:.1} {name}") } else { format!("{value:.0} {name}") }
 }
 
+#[cfg(feature = "cuda")]
 fn bytes(value: u64) -> String {
     in_units(value as f64, &[(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")])
 }

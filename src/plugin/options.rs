@@ -14,7 +14,7 @@ use super::raise;
 use crate::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::memory;
 use crate::params::declare::{options, words};
-use crate::params::{Device, Init, KMeans, OptionInfo, Value};
+use crate::params::{Init, KMeans, OptionInfo, Value};
 
 words! {
     /// What to do when there are fewer distinct rows than clusters.

@@ -19,6 +19,7 @@ mod progress;
 mod refusals;
 mod same_bits;
 mod sessions;
+#[cfg(feature = "papers")]
 mod strategies;
 mod streaming;
 mod traps;

@@ -40,7 +40,7 @@ pub struct Chosen<T> {
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if no candidate of this name can do the shape.
 pub fn choose<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: GpuSize) -> Result<Chosen<T>> {
-    let (mut best, mut refusal): (Option<(f64, Box<dyn Candidate<T>>)>, _) = (None, None);
+    let (mut best, mut least, mut refusal) = (None, f64::INFINITY, None);
     for candidate in candidates::<T>() {
         let named = candidate.strategy() == strategy;
         let may = candidate.work().is_some() && (strategy == Strategy::Default || candidate.family() == Some(strategy));
@@ -55,12 +55,12 @@ pub fn choose<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: GpuSi
             return Ok(Chosen { candidate, microseconds: None });
         }
         let time = time(candidate.as_ref(), shape, gpu);
-        if time.is_finite() && best.as_ref().is_none_or(|(least, _)| time < *least) {
-            best = Some((time, candidate));
+        if time < least {
+            (best, least) = (Some(candidate), time);
         }
     }
     match (best, refusal) {
-        (Some((time, candidate)), _) => Ok(Chosen { candidate, microseconds: Some(time) }),
+        (Some(candidate), _) => Ok(Chosen { candidate, microseconds: Some(least) }),
         (None, Some(refusal)) => Err(refusal.of(strategy)),
         (None, None) => unreachable!("tiles can do any shape, and every other name has a candidate"),
     }
