@@ -21,5 +21,6 @@ mod same_bits;
 mod sessions;
 #[cfg(feature = "papers")]
 mod strategies;
+#[cfg(feature = "cuda")]
 mod streaming;
 mod traps;
