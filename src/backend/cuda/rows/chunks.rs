@@ -68,14 +68,6 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
         }
     }
 
-    /// The number of rows with the padding that labels need.
-    pub fn padded(&self) -> usize {
-        match self {
-            Self::Resident(rows) => rows.stride,
-            Self::Streamed(stream) => stream.n().next_multiple_of(ROW_ALIGNMENT),
-        }
-    }
-
     /// The number of rows of the longest chunk.
     pub fn longest(&self) -> usize {
         match self {
@@ -88,13 +80,6 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
         match self {
             Self::Resident(rows) => rows.d,
             Self::Streamed(stream) => stream.d(),
-        }
-    }
-
-    pub fn weighted(&self) -> bool {
-        match self {
-            Self::Resident(rows) => rows.weights.is_some(),
-            Self::Streamed(stream) => stream.weighted(),
         }
     }
 
