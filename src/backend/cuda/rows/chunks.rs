@@ -4,7 +4,6 @@ use crate::backend::chunking::Chunking;
 use crate::backend::cuda::device::{Argument, Launch, Plain, Queue};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::stream::Stream;
-use crate::backend::cuda::shape::ROW_ALIGNMENT;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::tile::{Part, WeightScale};
