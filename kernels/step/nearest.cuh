@@ -286,7 +286,7 @@ __device__ __forceinline__ u32 settle(const Assign<T>& a, const T (&minus_centre
 // |c|^2 / 2 goes through one more rounding, for which `(b + 2) u` of `ExpandedTerms` (src/certify.rs) has room: it is gamma_(d+3).
 //
 // Any M is allowed. This one is made from the offset of the bound, which is about (2 d + 14) u |c|^2. Nothing overflows: the scale keeps
-// the copies of centroids and of rows that count below about 8 (src/backend/cuda/session/new.rs). A row of weight 0 that lies far beyond
+// the copies of centroids and of rows that count below about 8 (src/backend/cuda/step/filter.rs). A row of weight 0 that lies far beyond
 // has an infinite square, or at least no infinite score.
 template <int D> __device__ __forceinline__ float lift_of(const Bound& bound) { return 33554432.0f / (2 * D + 14) * bound.offset; }
 template <int D> __device__ __forceinline__ Bound lifted(const Bound& bound, float lift) {

@@ -1,7 +1,7 @@
 //! Streaming: rows that do not fit on a GPU pass through it in chunks. This file decides how large the chunks are.
 //!
 //! ```text
-//! always there   one label per row, the tables of the clusters, totals of the draws
+//! always there   one or two labels per row, the tables of the clusters, totals of the draws
 //! buffers        as many chunks as fit; every chunk is sent once, and each later pass sends the chunks that are not there
 //! scratch        what the kernels need for the one chunk that they work on
 //! ```
@@ -27,6 +27,7 @@ const SHARE_OF_ROOM: u64 = 32;
 /// The number of chunks that should fit at a time, and the fewest that let one travel while the GPU works on another.
 const ENOUGH_BUFFERS: u64 = 4;
 const FEWEST_BUFFERS: u64 = 2;
+
 /// How rows pass through a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunking {

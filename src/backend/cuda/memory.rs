@@ -4,9 +4,11 @@
 //! ```text
 //! a fit         rows + the larger of    what the passes before the fit need
 //!                                       the session + what its largest pass needs: draws, far rows, inertia
-//! rows          all rows, or the buffers of the chunks that fit at a time, and pieces of row-major rows on their way
+//! rows          all rows, or the buffers of the chunks that fit at a time and pieces of row-major rows on their way
 //! predictions   the model's table + one batch of rows + its answers
 //! ```
+//! Not counted: the pieces of row-major rows that are all sent at once. The lanes of the upload have them, at most 32 MiB in all, and
+//! only until the rows have arrived.
 
 use super::device::{Plain, sum};
 use super::passes::distances::{FarSearch, Inertia};
@@ -93,9 +95,12 @@ fn plan_of<T: Float + Plain>(
     draws: impl Fn(&FitShape) -> u64,
 ) -> Result<Planned> {
     let Chosen { candidate, microseconds } = choose::<T>(strategy, fit, gpu)?;
-    // Whether a float32 column needs two limbs depends on the data. There must be enough memory for both.
-    let fit = FitShape { limbs: 2, ..*fit };
-    let bytes = fit_bytes::<T>(&fit, &candidate.needs(&fit, gpu), rows, draws(&fit));
+    // Whether a float32 column needs two limbs depends on the data. There must be enough memory for either case.
+    let bytes = [1, 2].map(|limbs| {
+        let fit = FitShape { limbs, ..*fit };
+        fit_bytes::<T>(&fit, &candidate.needs(&fit, gpu), rows, draws(&fit))
+    });
+    let bytes = bytes[0].max(bytes[1]);
     Ok(Planned { bytes, strategy: candidate.strategy(), microseconds, streams: candidate.streams() })
 }
 
@@ -134,7 +139,12 @@ pub(in crate::backend) fn in_chunks(
     // Whether a strategy can do a shape does not depend on the rows.
     let bytes = |chunk: u64, buffers: u64| plan(chunk, buffers).map_or(u64::MAX, |plan| plan.bytes);
     Ok(match Chunking::new(shape, room, bytes) {
-        Ok(chunking) => Ok((chunking, plan(chunking.rows, chunking.buffers)?)),
+        Ok(chunking) => {
+            let of_chunk = plan(chunking.rows, chunking.buffers)?;
+            // The chunks follow each other. What the bus takes is not in it.
+            let microseconds = of_chunk.microseconds.map(|time| time * chunking.chunks as f64);
+            Ok((chunking, Planned { microseconds, ..of_chunk }))
+        }
         Err(needed) => Err(needed),
     })
 }

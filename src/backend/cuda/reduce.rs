@@ -9,7 +9,8 @@ use crate::error::Result;
 
 /// Adds up the pending sums of the devices of a fit.
 pub trait Reduce<T>: Send {
-    /// Queued after the last chunk of a step. Afterwards the pending sums of this device are those of the whole fit.
+    /// Queued after the last chunk of a step. Afterwards the pending sums of this device, and the number of changed rows in its
+    /// control, are those of the whole fit. A fit on several devices must not fold its sums before, as a fit of very many rows does.
     fn sum(&self, state: &State<T>) -> Result<()>;
 }
 

@@ -89,6 +89,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// Sets the centroids, and computes everything that the next step reads.
     fn start(&mut self, centroids: &[T]) -> Result<()> {
         self.state.centroids.now.write(0, centroids)?;
+        self.step.restart();
         self.update.start(&self.state)
     }
 

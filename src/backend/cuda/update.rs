@@ -40,9 +40,9 @@ impl<T: Float + Plain> Update<T> {
     pub fn new(queue: &Queue, shape: &FitShape, shifts: DistanceScale, batch: usize) -> Result<Self> {
         let gpu = &queue.gpu;
         let preparation = Preparation::new(queue, shape.d, shape.k)?;
-        let update = preparation.teams.launch(gpu, arguments::update::<T>().load::<T>(gpu, "")?)?;
+        let update = preparation.teams.launch(gpu, arguments::update::<T>().load(gpu, "")?)?;
         let cells = shape.k.saturating_mul(shape.columns());
-        let fold = arguments::update_fold::<T>().load::<T>(gpu, "")?;
+        let fold = arguments::update_fold::<T>().load(gpu, "")?;
         let fold = Launch::resident(gpu, fold, Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
         Ok(Self { update, fold, preparation, buffers: UpdateBuffers::allocate(queue, shape, batch)?, shifts })
     }

@@ -193,6 +193,14 @@ fn data_that_do_not_fit_at_once_stream() {
         assert_eq!(choose(within(requested, Some(9 * GB)), shape, &there).unwrap(), choice);
         assert_eq!(choose(within(requested, Some(GB)), LARGE, &there).unwrap().chunking, None);
     }
+    // The time of an iteration is that of all chunks, so it is at least that of all rows at once.
+    let time = |free: u64| {
+        let choice = choose(Device::Cuda(None).into(), shape, &Ok(vec![device(0, free)])).unwrap();
+        let said = choice.reason.rsplit_once("with ").unwrap().1.strip_suffix(" an iteration").unwrap().to_owned();
+        let (number, unit) = said.split_once(' ').unwrap();
+        number.parse::<f64>().unwrap() * if unit == "s" { 1e3 } else { 1.0 }
+    };
+    assert!(time(4 * GB) > 0.9 * time(100 * GB), "{} {}", time(4 * GB), time(100 * GB));
     // With few clusters, sending the rows over the bus does not pay.
     let few = Shape { clusters: 4, ..shape };
     assert!(choose(Device::Auto.into(), few, &Ok(vec![device(0, 100 * GB)])).unwrap().place == Place::Cuda(0));

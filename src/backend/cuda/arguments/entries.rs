@@ -2,15 +2,24 @@
 
 use super::*;
 use crate::backend::cuda::device::Entry;
+use crate::float::Float;
 
 /// Declares entries: a function for each kernel, or for each family of variants of a kernel. `typed` kernels are compiled for each
-/// feature type. `"module" "stem"`: the file and the start of the name.
+/// feature type, and only the caller's type can be loaded. `"module" "stem"`: the file and the start of the name.
 macro_rules! entries {
-    ($( $(#[$attribute:meta])* $function:ident $(<$t:ident>)? ($argument:ty) = $kind:ident $module:literal $stem:literal; )*) => {
+    (
+        typed { $( $(#[$attribute:meta])* $function:ident($argument:ty) = $module:literal $stem:literal; )* }
+        untyped { $( $untyped:ident($untyped_argument:ty) = $untyped_module:literal $untyped_stem:literal; )* }
+    ) => {
         $(
             $(#[$attribute])*
-            pub const fn $function $(<$t: Copy>)? () -> Entry<$argument> {
-                Entry::$kind($module, $stem)
+            pub const fn $function<T: Float>() -> Entry<$argument> {
+                Entry::typed::<T>($module, $stem)
+            }
+        )*
+        $(
+            pub const fn $untyped() -> Entry<$untyped_argument> {
+                Entry::untyped($untyped_module, $untyped_stem)
             }
         )*
 
@@ -18,74 +27,79 @@ macro_rules! entries {
         #[cfg(test)]
         const ENTRIES: &[(&str, &str, &str)] = &[
             $( $(#[$attribute])* ($module, $stem, stringify!($argument)), )*
+            $( ($untyped_module, $untyped_stem, stringify!($untyped_argument)), )*
         ];
     };
 }
 
 entries! {
-    assign_registers<T>(AssignArgument<T>) = new "assign_registers" "assign_registers";
-    assign_tiled<T>(AssignArgument<T>) = new "assign_tiled" "assign_tiled";
-    settle(SettleArgument) = new "settle" "settle";
-    settle_pairs(SettleArgument) = new "settle" "settle_pairs";
-    deltas(DeltasArgument) = new "deltas" "deltas";
-    update<T>(UpdateArgument<T>) = new "update" "update";
-    update_fold<T>(UpdateArgument<T>) = new "update" "update_fold";
-    update_start<T>(UpdateArgument<T>) = new "update" "start";
-    inertia(InertiaArgument) = new "distances" "inertia";
-    masked_distances(MaskedArgument) = new "distances" "masked_distances";
-    farthest(FarthestArgument) = untyped "distances" "farthest";
-    relocate(RelocateArgument) = new "distances" "relocate";
-    survey(SurveyArgument) = new "prepare" "survey";
-    weighted_extents(SurveyArgument) = new "prepare" "weighted_extents";
-    weight_survey(WeightSurveyArgument) = untyped "prepare" "weight_survey";
-    round_weights(RoundWeightsArgument) = untyped "prepare" "round_weights";
-    count_small(CountSmallArgument) = new "prepare" "count_small";
-    variance(VarianceArgument) = new "prepare" "variance";
-    seed_totals(TotalsArgument) = untyped "seed" "seed_totals";
-    seed_search(SearchArgument) = new "seed" "seed_search";
-    seed_row(RowArgument) = new "seed" "seed_row";
-    seed_take(TakeArgument) = new "seed" "seed_take";
-    seed_take_many(TakeArgument) = new "seed" "seed_take_many";
-    seed_gains(GainsArgument) = new "seed" "seed_gains";
-    seed_sample(BernoulliArgument) = untyped "seed" "seed_sample";
-    seed_gather(GatherArgument) = new "seed" "seed_gather";
-    seed_masses(MassesArgument) = new "seed" "seed_masses";
-    potentials(PotentialsArgument) = new "stream" "potentials";
-    stream_sample(StreamSampleArgument) = new "stream" "stream_sample";
-    rows_to_columns(TransposeArgument) = new "layout" "rows_to_columns";
-    nearest(NearestArgument) = new "predict" "nearest";
-    distances(DistancesArgument) = new "predict" "distances";
-    blank(BlankArgument) = new "predict" "blank";
-    #[cfg(feature = "papers")]
-    assign_portions<T>(SystemAssignArgument<T>) = new "assign_portions" "assign_portions";
-    #[cfg(feature = "papers")]
-    assign_table<T>(SystemAssignArgument<T>) = new "assign_table" "assign_table";
-    #[cfg(feature = "papers")]
-    assign_fused<T>(SystemAssignArgument<T>) = new "assign_fused" "assign_fused";
-    #[cfg(feature = "papers")]
-    clear_sums(SystemSumsArgument) = new "mass" "clear_sums";
-    #[cfg(feature = "papers")]
-    mass_atomic(SystemSumsArgument) = new "mass" "mass_atomic";
-    #[cfg(feature = "papers")]
-    mass_global(SystemSumsArgument) = new "mass" "mass_global";
-    #[cfg(feature = "papers")]
-    mass_local(SystemSumsArgument) = new "mass" "mass_local";
-    #[cfg(feature = "papers")]
-    mass_private(SystemSumsArgument) = new "mass" "mass_private";
-    #[cfg(feature = "papers")]
-    sum_merge(SystemSumsArgument) = new "sum_merge" "sum_merge";
-    #[cfg(feature = "papers")]
-    sum_features(SystemSumsArgument) = new "sum_features" "sum_features";
-    #[cfg(feature = "papers")]
-    sum_groups_first(SystemSumsArgument) = new "sum_groups" "sum_groups_first";
-    #[cfg(feature = "papers")]
-    sum_groups_next(SystemSumsArgument) = new "sum_groups" "sum_groups_next";
-    #[cfg(feature = "papers")]
-    sum_groups_last(SystemSumsArgument) = new "sum_groups" "sum_groups_last";
-    #[cfg(feature = "papers")]
-    sum_shared(SystemSumsArgument) = new "sum_atomics" "sum_shared";
-    #[cfg(feature = "papers")]
-    sum_adjust(SystemSumsArgument) = new "sum_atomics" "sum_adjust";
+    typed {
+        assign_registers(AssignArgument<T>) = "assign_registers" "assign_registers";
+        assign_tiled(AssignArgument<T>) = "assign_tiled" "assign_tiled";
+        settle(SettleArgument) = "settle" "settle";
+        settle_pairs(SettleArgument) = "settle" "settle_pairs";
+        deltas(DeltasArgument) = "deltas" "deltas";
+        update(UpdateArgument<T>) = "update" "update";
+        update_fold(UpdateArgument<T>) = "update" "update_fold";
+        update_start(UpdateArgument<T>) = "update" "start";
+        inertia(InertiaArgument) = "distances" "inertia";
+        masked_distances(MaskedArgument) = "distances" "masked_distances";
+        relocate(RelocateArgument) = "distances" "relocate";
+        survey(SurveyArgument) = "prepare" "survey";
+        weighted_extents(SurveyArgument) = "prepare" "weighted_extents";
+        count_small(CountSmallArgument) = "prepare" "count_small";
+        variance(VarianceArgument) = "prepare" "variance";
+        seed_search(SearchArgument) = "seed" "seed_search";
+        seed_row(RowArgument) = "seed" "seed_row";
+        seed_take(TakeArgument) = "seed" "seed_take";
+        seed_take_many(TakeArgument) = "seed" "seed_take_many";
+        seed_gains(GainsArgument) = "seed" "seed_gains";
+        seed_gather(GatherArgument) = "seed" "seed_gather";
+        seed_masses(MassesArgument) = "seed" "seed_masses";
+        potentials(PotentialsArgument) = "stream" "potentials";
+        stream_sample(StreamSampleArgument) = "stream" "stream_sample";
+        rows_to_columns(TransposeArgument) = "layout" "rows_to_columns";
+        nearest(NearestArgument) = "predict" "nearest";
+        distances(DistancesArgument) = "predict" "distances";
+        blank(BlankArgument) = "predict" "blank";
+        #[cfg(feature = "papers")]
+        assign_portions(SystemAssignArgument<T>) = "assign_portions" "assign_portions";
+        #[cfg(feature = "papers")]
+        assign_table(SystemAssignArgument<T>) = "assign_table" "assign_table";
+        #[cfg(feature = "papers")]
+        assign_fused(SystemAssignArgument<T>) = "assign_fused" "assign_fused";
+        #[cfg(feature = "papers")]
+        clear_sums(SystemSumsArgument) = "mass" "clear_sums";
+        #[cfg(feature = "papers")]
+        mass_atomic(SystemSumsArgument) = "mass" "mass_atomic";
+        #[cfg(feature = "papers")]
+        mass_global(SystemSumsArgument) = "mass" "mass_global";
+        #[cfg(feature = "papers")]
+        mass_local(SystemSumsArgument) = "mass" "mass_local";
+        #[cfg(feature = "papers")]
+        mass_private(SystemSumsArgument) = "mass" "mass_private";
+        #[cfg(feature = "papers")]
+        sum_merge(SystemSumsArgument) = "sum_merge" "sum_merge";
+        #[cfg(feature = "papers")]
+        sum_features(SystemSumsArgument) = "sum_features" "sum_features";
+        #[cfg(feature = "papers")]
+        sum_groups_first(SystemSumsArgument) = "sum_groups" "sum_groups_first";
+        #[cfg(feature = "papers")]
+        sum_groups_next(SystemSumsArgument) = "sum_groups" "sum_groups_next";
+        #[cfg(feature = "papers")]
+        sum_groups_last(SystemSumsArgument) = "sum_groups" "sum_groups_last";
+        #[cfg(feature = "papers")]
+        sum_shared(SystemSumsArgument) = "sum_atomics" "sum_shared";
+        #[cfg(feature = "papers")]
+        sum_adjust(SystemSumsArgument) = "sum_atomics" "sum_adjust";
+    }
+    untyped {
+        farthest(FarthestArgument) = "distances" "farthest";
+        weight_survey(WeightSurveyArgument) = "prepare" "weight_survey";
+        round_weights(RoundWeightsArgument) = "prepare" "round_weights";
+        seed_totals(TotalsArgument) = "seed" "seed_totals";
+        seed_sample(BernoulliArgument) = "seed" "seed_sample";
+    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ macro_rules! arguments {
         #[derive(Debug, Clone, Copy)]
         pub struct $name $(<$t>)? { $( $(#[$field_doc])* pub $field: $type ),* }
         // SAFETY: the struct has the layout of C. Static assertions compare it with the struct of the kernels.
-        unsafe impl $(<$t: Copy>)? $crate::backend::cuda::device::Argument for $name $(<$t>)? {}
+        unsafe impl $(<$t: $crate::float::Float>)? $crate::backend::cuda::device::Argument for $name $(<$t>)? {}
     )*};
 }
 use arguments;

@@ -20,7 +20,7 @@ pub struct Buffer<T> {
 }
 // SAFETY: this is an address on the device, and every call that uses it binds the context first.
 unsafe impl<T: Plain> Send for Buffer<T> {}
-// SAFETY: as above, and the host changes nothing through a shared reference.
+// SAFETY: as above. The host never reads or writes through the address. All changes are work in a queue, and the queue orders them.
 unsafe impl<T: Plain> Sync for Buffer<T> {}
 
 impl<T: Plain> Buffer<T> {

@@ -12,14 +12,15 @@ use crate::float::Float;
 /// The type is `repr(C)`, and its fields have the sizes and offsets of the struct that the kernel declares.
 pub unsafe trait Argument: Copy {}
 
-/// The name of a kernel. Its type says which argument the kernel takes. `arguments/entries.rs` lists all of them.
+/// The name of a kernel. Its type says which argument the kernel takes. `arguments/entries.rs` lists all of them, and is the only
+/// place that makes entries.
 pub struct Entry<A> {
     /// The file that holds the kernel, without folder and extension.
     pub module: &'static str,
     /// The name without the feature type and the variant.
     pub stem: &'static str,
-    /// Whether the kernel is compiled once for each feature type.
-    pub typed: bool,
+    /// The feature type in the name: `_f32`, `_f64`, or nothing if the kernel does not know it.
+    of_type: &'static str,
     argument: PhantomData<fn(A)>,
 }
 
@@ -31,30 +32,19 @@ impl<A> Clone for Entry<A> {
 impl<A> Copy for Entry<A> {}
 
 impl<A: Argument> Entry<A> {
-    /// A kernel that is compiled for float32 and for float64.
-    pub const fn new(module: &'static str, stem: &'static str) -> Self {
-        Self { module, stem, typed: true, argument: PhantomData }
+    /// The kernel for feature type `T`.
+    pub const fn typed<T: Float>(module: &'static str, stem: &'static str) -> Self {
+        Self { module, stem, of_type: if T::IS_F32 { "_f32" } else { "_f64" }, argument: PhantomData }
     }
 
     /// A kernel that does not know the feature type.
     pub const fn untyped(module: &'static str, stem: &'static str) -> Self {
-        Self { typed: false, ..Self::new(module, stem) }
+        Self { module, stem, of_type: "", argument: PhantomData }
     }
 
-    /// Loads a kernel that does not know the feature type.
-    pub fn load_untyped(&self, gpu: &Gpu) -> Result<Kernel<A>> {
-        assert!(!self.typed);
-        self.load::<f32>(gpu, "")
-    }
-
-    /// Loads the kernel for feature type `T`. `variant` is the end of its name, such as `_d4`; most kernels have none.
-    pub fn load<T: Float>(&self, gpu: &Gpu, variant: &str) -> Result<Kernel<A>> {
-        let of_type = match (self.typed, T::IS_F32) {
-            (false, _) => "",
-            (true, true) => "_f32",
-            (true, false) => "_f64",
-        };
-        let function = gpu.function(self.module, &format!("{}{of_type}{variant}", self.stem))?;
+    /// Loads the kernel. `variant` is the end of its name, such as `_d4`; most kernels have none.
+    pub fn load(&self, gpu: &Gpu, variant: &str) -> Result<Kernel<A>> {
+        let function = gpu.function(self.module, &format!("{}{}{variant}", self.stem, self.of_type))?;
         Ok(Kernel { function, argument: PhantomData })
     }
 }

@@ -97,7 +97,7 @@ impl Gpu {
         Ok(Self { context, ordinal, processors, shared_per_block, functions: Mutex::default(), modules: Mutex::default() })
     }
 
-    /// The kernel `name` of `kernels/{module}.cu`.
+    /// The kernel `name` of the file `{module}.cu`, which is in a folder of `kernels/`.
     pub fn function(&self, module: &'static str, name: &str) -> Result<Function> {
         if let Some(kernel) = self.functions.lock().unwrap_or_else(PoisonError::into_inner).get(name) {
             return Ok(*kernel);

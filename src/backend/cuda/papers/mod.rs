@@ -1,7 +1,7 @@
 //! The systems of the source papers, each as a step of a fit. They give the same bits as all other steps.
 //!
 //! `systems.rs` says what each system consists of, `sizes.rs` how large its tables are, `passes.rs` how it adds up, and `step.rs`
-//! puts the parts together. Two systems or more let the CPU divide, and one lets it add up too (`host.rs`).
+//! puts the parts together. Five systems let the CPU divide, and one of them also lets it add up (`host.rs`).
 
 mod host;
 mod passes;

@@ -45,7 +45,7 @@ impl<T: Float + Plain> Candidate<T> for System {
         } else {
             self.row_kernel(&sizes).filter()
         };
-        let scratch = bytes_of::<i64>(scratch_values(*self, shape.chunk, &sizes, gpu));
+        let scratch = bytes_of::<i64>(scratch_values::<T>(*self, shape.chunk, &sizes, gpu));
         let bytes = Doubt::bytes(shape.chunk).saturating_add(scratch);
         Needs { filter, label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
@@ -75,12 +75,12 @@ impl<T: Float + Plain> Labelling<T> {
         }
         let kernel = system.row_kernel(&Sizes::new(&fit.shape, size));
         let entry = match kernel.family {
-            Family::Portions => arguments::assign_portions(),
-            Family::Table => arguments::assign_table(),
-            Family::Fused => arguments::assign_fused(),
+            Family::Portions => arguments::assign_portions::<T>(),
+            Family::Table => arguments::assign_table::<T>(),
+            Family::Fused => arguments::assign_fused::<T>(),
         };
         let block = Block { threads: kernel.threads, shared: kernel.shared };
-        let loaded = entry.load::<T>(gpu, &kernel.variant())?;
+        let loaded = entry.load(gpu, &kernel.variant())?;
         let launch = Launch::resident(gpu, loaded, block, chunk.div_ceil(kernel.threads as usize))?;
         let in_pass = matches!(system.labels, Labels::Fused | Labels::Rows { sums: true, .. });
         let settle = if in_pass { None } else { Some(Settle::new::<T>([chunk, d, k], fit.queue)?) };
@@ -131,7 +131,7 @@ impl<'a, T: Float + Plain> SystemStep<'a, T> {
         let gpu = &*fit.queue.gpu;
         let (n, sizes) = (fit.shape.chunk, Sizes::new(&fit.shape, gpu.size()));
         let clear = if system.adds_all() {
-            let kernel = arguments::clear_sums().load::<T>(gpu, "")?;
+            let kernel = arguments::clear_sums::<T>().load(gpu, "")?;
             Some(Launch::resident(gpu, kernel, Block::of(256), (sizes.k * sizes.columns).div_ceil(256))?)
         } else {
             None
@@ -143,7 +143,7 @@ impl<'a, T: Float + Plain> SystemStep<'a, T> {
             doubt: Doubt::allocate(fit.queue, n)?,
             clear,
             passes: passes::<T>(system, n, &sizes, gpu)?,
-            scratch: fit.queue.alloc(scratch_values(system, n, &sizes, gpu.size()), "the tables of sums")?,
+            scratch: fit.queue.alloc(scratch_values::<T>(system, n, &sizes, gpu.size()), "the tables of sums")?,
             host: if adds_on_host { Some(HostRows::new(fit.parts, fit.prepared)?) } else { None },
             stale: true,
         })

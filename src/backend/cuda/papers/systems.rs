@@ -117,7 +117,7 @@ impl System {
         self.labels == Labels::RowsOrTiles && d > MOST_REGISTERS
     }
 
-    /// Checks that the tables for this sizes fit.
+    /// Checks that the tables for these sizes fit.
     ///
     /// # Errors
     /// What does not fit, and the limit.

@@ -27,7 +27,7 @@ impl InertiaPass {
     pub fn new<T: Float>(queue: &Queue, n: usize, k: usize) -> Result<Self> {
         let table_copies = copies(k.saturating_mul(2), TABLE_BYTES, MOST_TABLE_BYTES);
         let block = Block { threads: THREADS, shared: k * 16 * table_copies };
-        let kernel = arguments::inertia().load::<T>(&queue.gpu, "")?;
+        let kernel = arguments::inertia::<T>().load(&queue.gpu, "")?;
         let launch = Launch::resident(&queue.gpu, kernel, block, n.div_ceil(THREADS as usize))?;
         Ok(Self { launch, table_copies, k })
     }
@@ -170,8 +170,8 @@ impl FarSearch {
     pub fn new<T: Float>(queue: &Queue, n: usize, donors: &[bool]) -> Result<Self> {
         let donors = memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?;
         let (block, blocks) = (Block::of(THREADS), search_blocks(n) as u32);
-        let masked = arguments::masked_distances().load::<T>(&queue.gpu, "")?;
-        let search = arguments::farthest().load::<T>(&queue.gpu, "")?;
+        let masked = arguments::masked_distances::<T>().load(&queue.gpu, "")?;
+        let search = arguments::farthest().load(&queue.gpu, "")?;
         Ok(Self {
             donors: queue.upload(&donors, FAR)?,
             buffers: FarBuffers::allocate(queue, n)?,

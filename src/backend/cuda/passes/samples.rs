@@ -1,4 +1,4 @@
-//! Samples in which every row decides alone: the parameters of the kernels (`kernels/draws.cuh`), and the list of rows that a
+//! Samples in which every row decides alone: the parameters of the kernels (`kernels/passes/draws.cuh`), and the list of rows that a
 //! kernel finds.
 
 use crate::backend::Sample;

@@ -156,7 +156,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let gains = queue.zeros(m, CANDIDATES)?;
         for first in (0..m).step_by(MOST_AT_ONCE) {
             let here = (m - first).min(MOST_AT_ONCE);
-            let kernel = arguments::seed_gains().load::<T>(&queue.gpu, &format!("_{}", here.next_multiple_of(2)))?;
+            let kernel = arguments::seed_gains::<T>().load(&queue.gpu, &format!("_{}", here.next_multiple_of(2)))?;
             let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), usize::MAX)?;
             let launch = launch.with_blocks(gains_blocks(rows.n, launch.blocks) as usize);
             let argument = GainsArgument {
@@ -186,8 +186,8 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             return Ok(self.total);
         }
         let (centroids, total) = (queue.upload(centroids, "the centroids taken")?, queue.zeros::<u128>(1, TOTALS)?);
-        let entry = if m > 1 { arguments::seed_take_many() } else { arguments::seed_take() };
-        let kernel = entry.load::<T>(&queue.gpu, "")?;
+        let entry = if m > 1 { arguments::seed_take_many::<T>() } else { arguments::seed_take::<T>() };
+        let kernel = entry.load(&queue.gpu, "")?;
         let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), self.ranges.count)?;
         let argument = TakeArgument {
             rows: rows.argument(),
@@ -214,7 +214,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
     pub fn sample(&self, rows: &DeviceRows<T>, sample: &Sample) -> Result<Sampled<T>> {
         assert!(self.taken, "a sample is by the distances to centroids taken before");
         let (queue, draws) = (&rows.queue, self.draws(rows));
-        let kernel = arguments::seed_sample().load_untyped(&queue.gpu)?;
+        let kernel = arguments::seed_sample().load(&queue.gpu, "")?;
         let launch = Launch::resident(&queue.gpu, kernel, Block::of(256), rows.n.div_ceil(256))?;
         let found = found_rows(queue, sample, rows.n, |found| {
             let argument = BernoulliArgument { draws, sample: sample.into(), found };
@@ -240,7 +240,7 @@ pub fn row<T: Float + Plain>(rows: &DeviceRows<T>, row: u64) -> Result<Vec<T>> {
     assert!(row < rows.n as u64, "row {row} of {}", rows.n);
     let values = rows.queue.alloc(rows.d, "a row")?;
     let argument = RowArgument { rows: rows.argument(), values: values.at(), row };
-    let kernel = arguments::seed_row().load::<T>(&rows.queue.gpu, "")?;
+    let kernel = arguments::seed_row::<T>().load(&rows.queue.gpu, "")?;
     // SAFETY: the kernel writes d values. The row exists (asserted).
     unsafe { rows.queue.run(&Launch::exactly(kernel, Block::of(256), 1), &argument)? };
     values.to_vec()
@@ -252,7 +252,7 @@ fn gather<T: Float + Plain>(rows: &DeviceRows<T>, wanted: &[u64]) -> Result<Vec<
     let (queue, count) = (&rows.queue, wanted.len());
     let (wanted, values) = (queue.upload(wanted, CANDIDATES)?, queue.alloc(count * rows.d, CANDIDATES)?);
     let argument = GatherArgument { rows: rows.argument(), wanted: wanted.at(), values: values.at(), count: count as u64 };
-    let kernel = arguments::seed_gather().load::<T>(&queue.gpu, "")?;
+    let kernel = arguments::seed_gather::<T>().load(&queue.gpu, "")?;
     let launch = Launch::resident(&queue.gpu, kernel, Block::of(256), count)?;
     // SAFETY: the kernel writes d values for each of `count` rows. The rows exist (asserted).
     unsafe { queue.run(&launch, &argument)? };
@@ -277,7 +277,7 @@ pub fn add_masses<T: Float + Plain>(
 ) -> Result<()> {
     assert_eq!(candidates.len(), masses.len() * rows.d);
     let queue = &rows.queue;
-    let kernel = arguments::seed_masses().load::<T>(&queue.gpu, "")?;
+    let kernel = arguments::seed_masses::<T>().load(&queue.gpu, "")?;
     let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), rows.n.div_ceil(TILE))?;
     let argument = MassesArgument {
         rows: rows.argument(),
@@ -321,7 +321,7 @@ fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>) -> Result<
     assert!(totals.len() >= draws.ranges as usize);
     let total = queue.zeros::<u128>(1, TOTALS)?;
     let argument = TotalsArgument { draws, totals: totals.at(), total: total.at() };
-    let kernel = arguments::seed_totals().load_untyped(&queue.gpu)?;
+    let kernel = arguments::seed_totals().load(&queue.gpu, "")?;
     // SAFETY: the kernel writes one total for each range, and there is room for them (asserted).
     unsafe { queue.run(&Launch::exactly(kernel, Block::of(256), draws.ranges), &argument)? };
     Ok(total.to_vec()?[0])
@@ -334,7 +334,7 @@ pub fn weight_totals<T: Float + Plain>(rows: &DeviceRows<T>, scale: WeightScale,
     let weight_to_integer = power_of_two(53 - scale.exponent);
     let draws = DrawsArgument { weight_to_integer, ..draws(rows, ranges, Draw::Weight) };
     let total = rows.queue.zeros::<u128>(1, TOTALS)?;
-    let launch = Launch::exactly(arguments::seed_totals().load_untyped(&rows.queue.gpu)?, Block::of(256), draws.ranges);
+    let launch = Launch::exactly(arguments::seed_totals().load(&rows.queue.gpu, "")?, Block::of(256), draws.ranges);
     // SAFETY: the kernel writes one total for each range. The caller promises room for them.
     unsafe { rows.queue.run(&launch, &TotalsArgument { draws, totals, total: total.at() }) }
 }
@@ -364,7 +364,7 @@ fn search<T: Float + Plain>(
         found: found.rows.at(),
         values: found.values.at(),
     };
-    let kernel = arguments::seed_search().load::<T>(&queue.gpu, "")?;
+    let kernel = arguments::seed_search::<T>().load(&queue.gpu, "")?;
     // SAFETY: each block reads one target, and writes one row number and the d values of this
     // row. Targets are below the total, so the rows exist.
     unsafe { queue.run(&Launch::exactly(kernel, Block::of(SEARCHERS), m as u32), &argument)? };

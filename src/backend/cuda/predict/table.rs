@@ -1,7 +1,7 @@
 //! The centroids of one model on one GPU, and the kernels that compare rows with them.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use crate::backend::Scales;
 use crate::backend::cuda::arguments::{
@@ -38,6 +38,23 @@ pub struct DeviceTable<T> {
 impl<T> fmt::Debug for DeviceTable<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DeviceTable {{ k: {}, d: {}, ordinal: {} }}", self.k, self.d, self.queue.gpu.ordinal)
+    }
+}
+
+/// The queue of one call. It is empty when the call ends, also with an error: so nothing reads the table after that.
+pub struct CallQueue(Queue);
+
+impl Deref for CallQueue {
+    type Target = Queue;
+    fn deref(&self) -> &Queue {
+        &self.0
+    }
+}
+
+impl Drop for CallQueue {
+    fn drop(&mut self) {
+        // An error here means that the context no longer exists, and neither does its work.
+        let _ = self.0.wait();
     }
 }
 
@@ -99,8 +116,8 @@ impl<T: Float + Plain> DeviceTable<T> {
     }
 
     /// A new queue for one call, so that several calls can run at the same time.
-    pub fn queue(&self) -> Result<Queue> {
-        self.queue.gpu.queue()
+    pub fn queue(&self) -> Result<CallQueue> {
+        Ok(CallQueue(self.queue.gpu.queue()?))
     }
 
     /// The ranges of rows of the batches, in order.
@@ -116,7 +133,7 @@ impl<T: Float + Plain> DeviceTable<T> {
     /// # Safety
     /// The same as for [`Queue::run`].
     unsafe fn run<A: Argument>(&self, queue: &Queue, entry: Entry<A>, most: usize, argument: &A) -> Result<()> {
-        let kernel = entry.load::<T>(&queue.gpu, "")?;
+        let kernel = entry.load(&queue.gpu, "")?;
         let launch = Launch::resident(&queue.gpu, kernel, Block::of(ROWS), most)?;
         // SAFETY: the caller promises it.
         unsafe { queue.run(&launch, argument) }
@@ -170,7 +187,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             unused: 0,
         };
         // SAFETY: the outputs have one entry for each row. Rows may be read up to the stride, which is a multiple of the tile.
-        unsafe { self.run(queue, arguments::nearest(), rows.n.div_ceil(ROWS as usize), &argument) }
+        unsafe { self.run(queue, arguments::nearest::<T>(), rows.n.div_ceil(ROWS as usize), &argument) }
     }
 
     /// Writes the distances to all centroids: `(n, k)`.
@@ -184,7 +201,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         };
         let tiles = rows.n.div_ceil(ROWS as usize).saturating_mul(self.k.div_ceil(WIDTH));
         // SAFETY: the output has k entries for each row. Rows may be read up to the stride, which is a multiple of the tile.
-        unsafe { self.run(queue, arguments::distances(), tiles, &argument) }
+        unsafe { self.run(queue, arguments::distances::<T>(), tiles, &argument) }
     }
 
     /// Removes the answers for rows that are not finite: their labels, or their `k` distances.
@@ -203,7 +220,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             unused: 0,
         };
         // SAFETY: each row has a label or k distances.
-        unsafe { self.run(queue, arguments::blank(), rows.n.div_ceil(ROWS as usize), &argument) }
+        unsafe { self.run(queue, arguments::blank::<T>(), rows.n.div_ceil(ROWS as usize), &argument) }
     }
 
     /// The sum over all rows of the integer distance to the centroid of the row's label.

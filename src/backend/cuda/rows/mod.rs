@@ -89,7 +89,7 @@ impl<T: Float + Plain> DeviceRows<T> {
     pub fn round_weights(&self, scale: WeightScale) -> Result<()> {
         let Some(w) = &self.weights else { return Ok(()) };
         let argument = RoundWeightsArgument { w: w.at(), n: self.n as u64, quantum: power_of_two(scale.exponent - 53) };
-        let kernel = arguments::round_weights().load::<T>(&self.queue.gpu, "")?;
+        let kernel = arguments::round_weights().load(&self.queue.gpu, "")?;
         let blocks = self.n.div_ceil(THREADS as usize).min(64 * self.queue.gpu.processors as usize) as u32;
         // SAFETY: the kernel reads and writes the first n weights, each by one thread.
         unsafe { self.queue.run(&Launch::exactly(kernel, Block::of(THREADS), blocks), &argument) }

@@ -32,7 +32,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
     /// Moves a row and its contribution to another cluster.
     pub(super) fn move_row(&mut self, row: u64, to: u32) -> Result<()> {
         let state = &self.state;
-        let kernel = arguments::relocate().load::<T>(&state.queue.gpu, "")?;
+        let kernel = arguments::relocate::<T>().load(&state.queue.gpu, "")?;
         // A row that may not be on the device is uploaded alone. The kernel sees it as row 0, and its label as label 0.
         let alone = match &self.rows {
             Chunks::Resident(_) => None,

@@ -1,4 +1,4 @@
-//! The two nearest centroids of every row of a fit, by `nearest` of `kernels/predict.cu`, piece by piece of every chunk.
+//! The two nearest centroids of every row of a fit, by `nearest` of `kernels/passes/predict.cu`, piece by piece of every chunk.
 
 use super::CudaSession;
 use crate::answers::{Distances, LABELS};
@@ -11,8 +11,8 @@ use crate::memory;
 
 /// Most rows of a piece.
 const MOST_ROWS: usize = 1 << 20;
-/// The answers for a row take 20 bytes. A piece of at most a quarter of a chunk takes less than the 8 bytes a row that every fit
-/// has for other passes over a chunk.
+/// The answers for a row take 20 bytes. A piece of at most a quarter of a chunk takes at most 5 bytes for each row of the chunk. That is
+/// less than the 8 bytes for each row that the search for far rows takes.
 const PIECES: usize = 4;
 /// The rows of a piece, for chunks of at most `n` rows: whole tiles.
 fn piece(n: usize) -> usize {
@@ -32,7 +32,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         let n = self.rows.n();
         let (mut all_labels, mut all) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.state.shape.k)?);
         let state = &self.state;
-        let kernel = arguments::nearest().load::<T>(&state.queue.gpu, "")?;
+        let kernel = arguments::nearest::<T>().load(&state.queue.gpu, "")?;
         let launch = Launch::resident(&state.queue.gpu, kernel, Block::of(ROWS), usize::MAX)?;
         let tile = ROWS as usize;
         let piece = piece(self.rows.longest());

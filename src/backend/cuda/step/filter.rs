@@ -100,7 +100,6 @@ impl<T: Float + Plain> Filter<T> {
         let scale = power_of_two(exponent);
         let minus_centre: Vec<T> = memory::collected(centre.iter().map(|&m| T::from_f64(-(m * scale))), COPIES)?;
         buffers.minus_centre.write(0, &minus_centre)?;
-        buffers.copies.fill(0)?;
         match spec.layout {
             Layout::WithHalfSquares { width, half } => {
                 let mut copies = memory::zeroed::<f32>(spec.copies(d), COPIES)?;
@@ -108,6 +107,7 @@ impl<T: Float + Plain> Filter<T> {
                 buffers.copies.write(0, &copies)?;
             }
             _ => {
+                buffers.copies.fill(0)?;
                 buffers.half_squares.write(0, &memory::filled(spec.half_squares(), f32::INFINITY, COPIES)?)?;
             }
         }
@@ -209,7 +209,7 @@ impl<T: Float + Plain> Preparation<T> {
 
     pub fn new(queue: &Queue, d: usize, k: usize) -> Result<Self> {
         let teams = Teams::new(d, k);
-        let start = teams.launch(&queue.gpu, arguments::update_start::<T>().load::<T>(&queue.gpu, "")?)?;
+        let start = teams.launch(&queue.gpu, arguments::update_start::<T>().load(&queue.gpu, "")?)?;
         let mut buffers = PreparationBuffers::allocate(queue, &teams)?;
         buffers.control.fill(0)?;
         Ok(Self { teams, start, buffers })

@@ -66,11 +66,16 @@ pub trait Candidate<T>: Sync {
 /// A step that was made for one fit. It may keep state from iteration to iteration, such as bounds.
 pub trait Step<T>: Send {
     /// Labels the rows of a chunk by the current centroids, and adds the moves of rows to the pending sums. The old labels are
-    /// in `state.labels`. How far each centroid has moved is in `state.centroids.drift`.
+    /// in `state.labels`. The squared distance that each centroid has moved in
+    /// the last update on the device is in `state.centroids.drift`. It says nothing after the host has set the centroids: see
+    /// [`Step::restart`].
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()>;
 
     /// Labels were changed behind its back: what it has carried is void.
     fn forget(&mut self) {}
+
+    /// The host has set the centroids. A step that carries bounds cannot know how far they moved.
+    fn restart(&mut self) {}
 
     /// Called after the last chunk of an assign, if the host does the update. A step that adds up on the host returns the sums.
     fn host_sums(&mut self, _state: &mut State<T>) -> Result<Option<HostSums>> {

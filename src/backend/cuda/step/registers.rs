@@ -55,7 +55,7 @@ impl Registers {
         (dimensions, FilterSpec { k_padded: self.k_padded(k), layout, chains: Chains::FromHalf })
     }
 
-    /// Bytes of the centroids in shared memory. There is a gap of 16 bytes for each group.
+    /// Bytes of the centroids in shared memory, without the gaps between groups.
     fn centroid_bytes(self, d: usize, k: usize) -> usize {
         let (dimensions, spec) = self.filter(d, k);
         spec.k_padded.saturating_mul((dimensions + 1).next_multiple_of(4) * 4)
@@ -142,13 +142,14 @@ impl<T: Float + Plain> RegistersStep<T> {
         let cells = shape.cells();
         let table_copies = copies(cells, TABLE_BYTES, MOST_TABLE_BYTES);
         let centroids_in_shared = variant.centroids_in_shared(d, k);
+        // There is a gap of 16 bytes for each group.
         let gaps = spec.k_padded.checked_div(variant.group).map_or(0, |groups| groups * 16);
         let centroids = if centroids_in_shared { variant.centroid_bytes(d, k) + gaps } else { 0 };
         let arriving = THREADS as usize * (dimensions * size_of::<T>() * 4 + 4 * shape.label_bytes());
         let table = if table_copies > 0 { cells * 8 * table_copies + k * 4 } else { 0 };
         let groups = if variant.group > 0 { format!("_groups{}", variant.group) } else { String::new() };
         let gpu = &queue.gpu;
-        let kernel = arguments::assign_registers::<T>().load::<T>(gpu, &format!("_d{dimensions}{groups}"))?;
+        let kernel = arguments::assign_registers::<T>().load(gpu, &format!("_d{dimensions}{groups}"))?;
         let block = Block { threads: THREADS, shared: arriving + centroids + table };
         let launch = Launch::resident(gpu, kernel, block, n.div_ceil(8 * TILE))?;
         let few = dimensions <= 4 && variant.group == 0 && k <= FEW_CLUSTERS;

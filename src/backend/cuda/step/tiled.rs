@@ -151,7 +151,7 @@ impl Settle {
     /// `n`: the most rows of a chunk.
     pub fn new<T: Float + Plain>([n, d, k]: [usize; 3], queue: &Queue) -> Result<Self> {
         let values = settle_values(d, k);
-        let kernel = arguments::settle().load::<T>(&queue.gpu, "")?;
+        let kernel = arguments::settle::<T>().load(&queue.gpu, "")?;
         Ok(Self { launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?, values })
     }
 
@@ -196,10 +196,10 @@ impl<T: Float + Plain> TiledLabels<T> {
         let threads = 2 * variant.width as u32;
         // 64 floats for each thread, and one float for each row and each warp across the tile.
         let shared = if with_panels { 256 * threads as usize + variant.width / 32 * 512 } else { 0 };
-        let kernel = arguments::assign_tiled::<T>().load::<T>(gpu, &name)?;
+        let kernel = arguments::assign_tiled::<T>().load(gpu, &name)?;
         let assign = Launch::resident(gpu, kernel, Block { threads, shared }, n.div_ceil(TILE_ROWS))?.spread(gpu)?;
         let pairs = if with_panels {
-            let kernel = arguments::settle_pairs().load::<T>(gpu, "")?;
+            let kernel = arguments::settle_pairs::<T>().load(gpu, "")?;
             Some(Launch::resident(gpu, kernel, Block::of(PAIRS_THREADS), n)?)
         } else {
             None

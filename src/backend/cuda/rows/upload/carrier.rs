@@ -45,7 +45,7 @@ impl RowsPlace {
 impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
     pub fn new(gpu: &Gpu, sources: &'u [Source<'a, T>], slot: usize, weighted: bool) -> Result<Self> {
         let with_blocks = sources.iter().any(Source::in_blocks);
-        let transpose = if with_blocks { Some(arguments::rows_to_columns().load::<T>(gpu, "")?) } else { None };
+        let transpose = if with_blocks { Some(arguments::rows_to_columns::<T>().load(gpu, "")?) } else { None };
         Ok(Self { sources, slot, weighted, transpose })
     }
 
