@@ -20,7 +20,7 @@ fn gamma(m: usize, u: f64) -> f64 {
     if mu < 0.5 { mu / (1.0 - mu) } else { f64::INFINITY }
 }
 
-/// The smallest float32 that is at or above `x >= 0`.
+/// The smallest float32 that is at or above x.
 fn up(x: f64) -> f32 {
     let y = x as f32;
     if f64::from(y) < x { y.next_up() } else { y }
@@ -149,81 +149,116 @@ impl Chains {
         }
     }
 
-    /// The weight of feature `f` in the weighted sums of squares. It is at least the number of roundings of its product plus 5:
+    /// The weight of feature `f` in the weighted sums of squares. It is at least the number of roundings of its product plus 2.02:
     /// see [`ExpandedTerms`]. 16 features share one weight. `weight_of` in `kernels/common/filter.cuh` computes the same.
     pub fn weight(self, f: usize, d: usize) -> usize {
         let (group, panel) = (f & !15, self.panel());
         match self {
             Self::FromHalf => 1,
-            _ => (d - group).min(panel - group % panel) + d.div_ceil(panel) - group / panel + 6,
+            _ => (d - group).min(panel - group % panel) + d.div_ceil(panel) - group / panel + 4,
         }
     }
 }
 
-/// As [`Expanded`], for kernels that know only a sum of squares of each row. They find the largest centroid norm themselves.
+/// Expanded form on the GPU, where every centroid has its own error.
 ///
-/// A product that goes through few roundings adds little to the error. The first products of a chain go through the most
-/// roundings. Let `m_f` be the number of roundings of product f, `W_f >= m_f + 5`, and `unit = u / (1 - max W u)`. Then
+/// A score `y_j` stands for `H_j = |c_j|^2 / 2 - x.c_j` (see [`Expanded`] for x, c and their copies). The kernel starts from, or
+/// adds, a float32 value `p_j` in place of the half square. So there are an error of the row, `E_x`, an error of the centroid,
+/// `e_j`, and a relative error of `p_j`:
 ///
 /// ```text
-/// |fl(sum) - x^.c^| + conversions      <= sum (gamma_(m_f)(u) + 2.01 q) |x_f| |c_f|
-/// of both scores that are compared     <= unit sum W'_f |x_f| (|c_1f| + |c_jf|)          W'_f = m_f + 2.02
-///                                      <= unit sum W'_f x_f^2 + unit max_j sum W'_f c_jf^2
-/// |fl(|c|^2/2) - ..|, of both          <= (b + 2) u |c|^2    b: roundings of the half square after its own
-/// R / 2 = r (|x| + |c|)^2              <= 2 r |x|^2 + 2 r |c|^2
+/// |y_j - (p_j - x.c_j)|  <=  E_x + e_j + g |p_j|
 /// ```
-/// The bound is tight where the row is as long as the longest centroid. It includes the roundings of the comparison, which are at
-/// most `4 u |best + width|`. With the largest norm C, `|best| <= |x| C + C^2 / 2 + E <= |x|^2 / 2 + C^2 + E`. This adds
-/// `2.02 u |x|^2`, which turns `W'_f` into `m_f + 4.04 < W_f`, and it adds `4.04 u C^2`. A kernel gives `S = sum W_f x_f^2`. If a
-/// chain starts at the half square, all weights are 1 and the roundings are part of the unit. If a row is so long that its scores
-/// overflow, its square overflows first. Its limit is then infinite, and no centroid is ruled out.
+/// **Products.** Let `m_f` be the number of roundings that product f goes through, and `W_f >= m_f + 2.02`. With
+/// `unit = u / (1 - max W u)`:
 ///
-/// With panels of p features, product f goes through three kinds of roundings: those in the rest of its panel, at most
-/// `ceil(d / p) - f / p` additions of panel sums, and the addition of the half square.
+/// ```text
+/// |fl(sum) - x.c| <= sum (gamma_(m_f)(u) + 2.01 q) |x_f| |c_f| <= unit sum W_f |x_f| |c_f| <= E_x + e_j
+/// E_x = unit t / 2 sum W_f x_f^2      e_j = unit / (2 t) sum W_f c_jf^2 + underflow of products and copies, below 2^-118
+/// ```
+/// Any t > 0 is allowed. With panels of p features, product f goes through the roundings in the rest of its panel, at most
+/// `ceil(d / p) - f / p` additions of panel sums, and the addition of `p_j`. A chain that starts at `p_j` has up to d roundings
+/// for every product; then all weights are 1, and the roundings are part of the unit.
+///
+/// **Own errors, folded.** Rounded reference distances decide the label. If `S_a <= S_b` then
+/// `H_a - H_b <= r D_b + eta` with `r = 1.01 (d + 2) 2^-53`, `eta <= d 2^-1074 s^2`, and
+/// `D_b <= (1 + t) |x|^2 + (1 + 1 / t) |c_b|^2`. Only the centroid b appears in these terms. Let `h-` and `h+` be bounds of the
+/// exact half square, less any number that is the same for all centroids. Then
+///
+/// ```text
+/// z_j = h-_j - e_j
+/// p_j = z_j - 1.01 g |z_j|, rounded down to float32                    so y_j - E_x is at most H_j
+/// F_j = h+_j - p_j + 1.01 g |p_j| + e_j + r (1 + 1 / t) |c_j|^2 + eta, rounded up     the margin of the centroid
+/// in reach:  y_j <= y_b + F_b + 2 E_x + r (1 + t) |x|^2                for any b
+/// ```
+/// Proof: if a is the label, `y_a <= p_a - x.c_a + E_x + e_a + g |p_a| <= H_a + E_x <= H_b + r D_b + eta + E_x`, and
+/// `H_b <= y_b - p_b + h+_b + E_x + e_b + g |p_b|`. A kernel adds up the right side with roundings upwards. It gives a weighted sum
+/// of squares of the row's copy, which counts for `sum W_f x_f^2`. `F_j` is made from `p_j` as it is, so it holds the rounding of
+/// the fold. If a row is so long that its scores overflow, its square overflows first. Its limit is then infinite, and no centroid
+/// is ruled out.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpandedTerms {
     pub unit: f64,
-    /// `(b + 2) u`.
-    pub half: f64,
-    /// r in `R / 2 = r (|x| + c)^2`.
+    /// g, the relative error of `p_j`.
+    pub start: f64,
+    /// r.
     pub reference: f64,
-    /// Underflow of the reference distance, in scaled units.
+    /// eta: underflow of the reference distance, in scaled units.
     pub underflow: f64,
-    /// `S <= norm_factor * square + norm_offset`, where `square` is a float32 sum of weighted squares of the copy.
+    /// The roundings of the half square in float64, relative to it.
+    pub half: f64,
+    /// t, a power of two.
+    pub balance: f64,
+    /// `sum W x^2 <= norm_factor * square + norm_offset`, where `square` is a float32 sum of weighted squares of the copy.
     pub norm_factor: f64,
     pub norm_offset: f64,
     pub chains: Chains,
 }
 
+/// Covers products of small terms: `1 + q` of copies, and the roundings of these formulas.
+const SLACK: f64 = 1.001;
+
 impl ExpandedTerms {
     /// Copies are scaled by `2^scale_exponent`.
     pub fn new(d: usize, chains: Chains, scale_exponent: i32) -> Self {
         let largest = (0..d).step_by(16).map(|f| chains.weight(f, d)).max().unwrap_or(1);
-        let (unit, half) = match chains {
-            Chains::FromHalf => (gamma(d + 7, U), gamma(d + 3, U)),
-            _ => (gamma(largest, U) / largest as f64, gamma(3, U)),
+        let (unit, start) = match chains {
+            Chains::FromHalf => (gamma(d + 3, U), gamma(d, U)),
+            _ => (gamma(largest, U) / largest as f64, 1.001 * U),
         };
         Self {
             unit,
-            half,
-            reference: 0.5 * (d + 2) as f64 * 2f64.powi(-51) * 1.001,
+            start,
+            reference: 1.01 * (d + 2) as f64 * V,
             underflow: d as f64 * 2f64.powf(2.0 * f64::from(scale_exponent) - 1074.0),
+            half: (d + 16) as f64 * V,
+            balance: 1.0,
             norm_factor: 1.0 + gamma(d + 8, U),
             norm_offset: (d + 2) as f64 * largest as f64 * 2f64.powi(-149),
             chains,
         }
     }
 
-    /// Returns `(slope, offset)`. A score that is not above `best + slope * square + offset` is in reach. `largest_half_square`
-    /// is half the largest sum of squares of a centroid. `largest_weighted` is the largest weighted sum of squares of a centroid.
-    /// `make_bound` in `kernels/passes/update.cu` computes the same. An infinite offset rules nothing out.
-    pub fn bound(&self, largest_half_square: f64, largest_weighted: f64) -> (f32, f32) {
-        const SLACK: f64 = 1.001;
-        let (square, weighted) = (2.0 * largest_half_square * SLACK, largest_weighted * SLACK);
-        let slope = self.unit + 2.0 * self.reference;
-        let offset =
-            self.unit * weighted + (self.half + 4.04 * U + 2.0 * self.reference) * square + self.underflow + 2f64.powi(-118);
-        (up(slope * self.norm_factor * SLACK), up((offset + slope * self.norm_offset) * SLACK))
+    /// The factor of the row's square in its limit.
+    pub fn slope(&self) -> f32 {
+        let t = self.balance;
+        up((self.unit * t + self.reference * (1.0 + t)) * self.norm_factor * SLACK)
+    }
+
+    /// `(p_j, F_j)`. `half_square`: half the sum of squares of the centroid, in float64. `weighted`: its weighted sum of squares.
+    /// `lower`: subtracted from the half squares of all centroids. `fold` in `kernels/passes/update.cu` computes the same.
+    pub fn fold(&self, half_square: f64, weighted: f64, lower: f64) -> (f32, f32) {
+        let t = self.balance;
+        let error = SLACK * self.unit * weighted / (2.0 * t) + 2f64.powi(-118);
+        let (below, above) = (half_square * (1.0 - self.half) - lower, half_square * (1.0 + self.half) - lower);
+        let z = below - error;
+        let start = -up(1.01 * self.start * z.abs() - z);
+        let reference = self.reference * (1.0 + 1.0 / t) * 2.0 * half_square * SLACK + self.underflow;
+        let offset = f64::from(self.slope()) * self.norm_offset;
+        let p = f64::from(start);
+        let margin = above - p + 1.01 * self.start * p.abs() + error + reference + offset;
+        // The roundings of this line are relative to the half square or to `lower`. The factor covers the others.
+        (start, up((margin + 4.0 * V * (half_square + lower)) * (1.0 + 8.0 * V)))
     }
 }
 
@@ -253,6 +288,7 @@ mod tests {
     fn the_bound_of_chains_is_a_bound() {
         for d in [1, 4, 16, 17, 100, 256, 300, 1_000] {
             for chains in [Chains::FromHalf, Chains::One, Chains::Panels(64), Chains::Panels(128)] {
+                let terms = ExpandedTerms::new(d, chains, 0);
                 for seed in 0..40u64 {
                     // Values just below powers of two, all of one sign, make the roundings of a long sum add up.
                     let value = |i: u64| {
@@ -260,45 +296,51 @@ mod tests {
                         let sign = if seed % 2 == 0 || bits & 1 == 0 { 1.0 } else { -1.0 };
                         sign * (1.0 - bits as f32 * 2f32.powi(-26)) * if seed % 4 < 2 { 1.0 } else { (i % 7) as f32 }
                     };
-                    let vector = |which: u64| (0..d as u64).map(|f| value(f + 10_000 * which)).collect::<Vec<f32>>();
-                    let (x, centroids) = (vector(0), [vector(1), vector(2)]);
+                    // The second centroid may be much longer than the first.
+                    let longer = [1.0, 1.0, 64.0, 2f32.powi(20)][seed as usize / 10];
+                    let vector =
+                        |which: u64, by: f32| (0..d as u64).map(|f| by * value(f + 10_000 * which)).collect::<Vec<f32>>();
+                    let (x, centroids) = (vector(0, 1.0), [vector(1, 1.0), vector(2, longer)]);
                     let sum = |v: &[f32], weigh: bool| -> f64 {
                         let weight = |f| if weigh { chains.weight(f, d) as f64 } else { 1.0 };
                         v.iter().enumerate().map(|(f, &v)| f64::from(v).powi(2) * weight(f)).sum()
                     };
+                    let lower = [0.0, 3.0 * sum(&x, false)][seed as usize % 2];
+                    // The score, the exact score, the margin.
                     let score = |c: &[f32]| {
-                        let half = (0.5 * sum(c, false)) as f32;
+                        let (start, margin) = terms.fold(0.5 * sum(c, false), sum(c, true), lower);
                         let chain = |from: f32, part: std::ops::Range<usize>| part.fold(from, |s, f| (-x[f]).mul_add(c[f], s));
                         let exact =
                             0.5 * sum(c, false) - x.iter().zip(c).map(|(&x, &c)| f64::from(x) * f64::from(c)).sum::<f64>();
                         let found = match chains {
-                            Chains::FromHalf => chain(half, 0..d),
-                            Chains::One => chain(0.0, 0..d) + half,
+                            Chains::FromHalf => chain(start, 0..d),
+                            Chains::One => chain(0.0, 0..d) + start,
                             Chains::Panels(panel) => {
                                 let part = |p: usize| chain(0.0, p..(p + panel).min(d));
-                                (0..d).step_by(panel).map(part).reduce(|a, b| a + b).unwrap_or(0.0) + half
+                                (0..d).step_by(panel).map(part).reduce(|a, b| a + b).unwrap_or(0.0) + start
                             }
                         };
-                        (f64::from(found), exact)
+                        (f64::from(found), exact, f64::from(margin))
                     };
-                    let largest = |weigh: bool| centroids.iter().map(|c| sum(c, weigh)).fold(0.0, f64::max);
-                    let (slope, offset) = ExpandedTerms::new(d, chains, 0).bound(0.5 * largest(false), largest(true));
-                    let width = f64::from((sum(&x, true) as f32).mul_add(slope, offset));
-                    let [(a, exact_a), (b, exact_b)] = [score(&centroids[0]), score(&centroids[1])];
-                    let error = (a - exact_a - (b - exact_b)).abs();
-                    let roundings = (d + 40) as f64 * U * (sum(&x, false) + largest(false)) * 2.0;
-                    assert!(error < width && width < roundings, "{d} {chains:?} {seed}: {error} {width} {roundings}");
+                    let square = sum(&x, true) as f32;
+                    let scores = [score(&centroids[0]), score(&centroids[1])];
+                    for ((y, exact, _), (best, exact_best, margin), b) in [(scores[0], scores[1], 1), (scores[1], scores[0], 0)]
+                    {
+                        let error = (y - exact) - (best - exact_best);
+                        let width = margin + f64::from(square) * f64::from(terms.slope());
+                        let roundings = (d + 40) as f64 * U * 2.0 * (sum(&x, false) + sum(&centroids[b], false) + lower);
+                        assert!(error < width && width < roundings, "{d} {chains:?} {seed} {b}: {error} {width} {roundings}");
+                    }
                 }
-                let (slope, offset) = ExpandedTerms::new(d, chains, 0).bound(0.5, 1.0);
-                assert!(f32::INFINITY.mul_add(slope, offset) == f32::INFINITY);
+                assert_eq!(f32::INFINITY * terms.slope(), f32::INFINITY);
             }
         }
     }
 
     #[test]
     fn weights_count_roundings() {
-        assert_eq!([0, 15, 16, 99].map(|f| Chains::One.weight(f, 100)), [107, 107, 91, 11]);
-        assert_eq!([0, 63, 64, 128, 199].map(|f| Chains::Panels(64).weight(f, 200)), [74, 26, 73, 72, 15]);
+        assert_eq!([0, 15, 16, 99].map(|f| Chains::One.weight(f, 100)), [105, 105, 89, 9]);
+        assert_eq!([0, 63, 64, 128, 199].map(|f| Chains::Panels(64).weight(f, 200)), [72, 24, 71, 70, 13]);
     }
 
     #[test]

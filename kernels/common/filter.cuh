@@ -3,21 +3,27 @@
 #pragma once
 #include "sums.cuh"
 
-// How far above the best score another score may be and still be in reach: src/certify.rs, `ExpandedTerms`. It needs only the weighted
-// square of the norm of the row's copy, not the norm. If no centroid may be ruled out, the offset is infinite.
+// How far above the best score another score may be and still be in reach: src/certify.rs, `ExpandedTerms`. A row needs the weighted
+// square of its copy, and the margin of the centroid with the best score.
 struct Bound {
-    float slope, offset;
+    float slope; // infinite if no centroid may be ruled out
+    float lower; // what assign_registers wants the half squares to be lowered by, so that most rows have a negative score
+    int by_value; // whether assign_registers compares scores as floats, not as bits
+    int unused;
 };
 
-// Scores that are not greater than this are in reach. If the copy's square is infinite or NaN, so is this, and no score is greater.
-__device__ __forceinline__ float reach(const Bound& b, float square, float best) { return __fadd_rn(best, __fmaf_rn(square, b.slope, b.offset)); }
+// Scores that are not greater than this are in reach. `margin` is that of the centroid with this score. If the copy's square is infinite
+// or NaN, so is this, and no score is greater.
+__device__ __forceinline__ float reach(const Bound& b, float square, float score, float margin) {
+    return __fadd_ru(score, __fmaf_ru(square, b.slope, margin));
+}
 
-// The weight of features `group` to `group` + 15 in that square: `weight` of src/certify.rs. It counts the roundings of their products
-// before |c|^2 / 2 is added, and five more. The products form one chain of d, or chains of `panel` whose sums are added up. With `panel` 0
+// The weight of features `group` to `group` + 15 in that square: `weight` of src/certify.rs. It counts the roundings of their products,
+// and three more. The products form one chain of d, or chains of `panel` whose sums are added up. With `panel` 0
 // every weight is 1.
 __device__ __forceinline__ int weight_of(int group, int d, int panel) {
     const u32 g = group, p = panel; // unsigned, so division by a constant panel is a shift
-    return panel == 0 ? 1 : min(d - group, (int)(p - g % p)) + (int)((u32)d / p + ((u32)d % p != 0) - g / p) + 6;
+    return panel == 0 ? 1 : min(d - group, (int)(p - g % p)) + (int)((u32)d / p + ((u32)d % p != 0) - g / p) + 4;
 }
 
 // A value's copy for the filter: x * scale + minus_centre, where minus_centre is -(centre * scale) and scale is a power of two. It has one rounding in
@@ -41,7 +47,8 @@ template <typename T> struct Assign {
     const T* minus_centre; // (d): -(centre * scale)
     T scale; // a power of two
     const float* copies; // minus the centred, scaled centroids, laid out for the kernel
-    const float* half_squares; // (k padded): |c|^2 / 2, infinite from k on
+    const float* half_squares; // (k padded): |c|^2 / 2, lowered by the centroid's own error; infinite from k on
+    const float* margins; // (k padded): by how much a score may exceed the centroid's own and still be in reach, without the row's part
     const Bound* bound;
     Contested* contested; // rows that the filter could not decide
     Control* control;

@@ -65,6 +65,16 @@ struct Closest {
         const u32 low = __reduce_min_sync(FULL_WARP, in ? (u32)bits : 0xffffffffu);
         return __reduce_min_sync(FULL_WARP, in && (u32)bits == low ? label : 0xffffffffu);
     }
+    // The same for each run of `width` lanes, a power of two.
+    __device__ __forceinline__ u32 of_lanes(int width) {
+#pragma unroll 1
+        for (int o = width / 2; o; o >>= 1) {
+            const double other = __shfl_xor_sync(FULL_WARP, least, o);
+            const u32 j = __shfl_xor_sync(FULL_WARP, label, o);
+            if (other < least || (other == least && j < label)) least = other, label = j;
+        }
+        return label;
+    }
 };
 
 // The exact label of a row: the smallest j of least distance. All lanes of a warp work on it, each on every 32nd centroid.

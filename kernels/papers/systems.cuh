@@ -111,7 +111,9 @@ struct Near {
         best = fminf(best, h);
     }
     // Whether only reference distances can decide. `square` is that of the row's copy.
-    __device__ __forceinline__ bool doubt(const Bound& bound, float square) const { return !(second > reach(bound, square, best)); }
+    __device__ __forceinline__ bool doubt(const Bound& bound, float square, const float* margins) const {
+        return !(second > reach(bound, square, best, __ldg(margins + index)));
+    }
 };
 
 // The copy of a row of at most D features, in registers. Zero from d on.

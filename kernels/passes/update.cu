@@ -8,7 +8,7 @@
 //            combines them. If a cluster is empty, the other centroids have moved by then. So the centroids before are kept: the host
 //            needs them, because it does the update instead.
 // Memory:    (k, d) tables only.
-// Precision: 128-bit integers. A mean is rounded once. The copies and the bound may be anything that certify.rs proves.
+// Precision: 128-bit integers. A mean is rounded once. The copies, the half squares and the margins are those of certify.rs.
 #include "../common/filter.cuh"
 
 #define MOST_THREADS 512
@@ -19,21 +19,20 @@
 // The combined results of some clusters.
 struct BlockMoves {
     u64 shift[2]; // the sum of their shifts, the low word first
-    u64 largest_half_square, largest_weighted; // of their copies, as the bits of doubles
+    int exponents; // the sum of the exponents of their half squares
     u32 moved; // whether any centroid moved
     u32 empty; // whether a cluster has no rows
-    u32 not_finite; // whether a copy is not finite
+    u32 not_finite; // whether a copy is not finite, or very long
     u32 terms; // clusters that moved by a positive distance
+    u32 unused;
 };
 
-// The terms of the bound that do not depend on the centroids (src/certify.rs).
+// The terms of the bound that do not depend on the centroids: `ExpandedTerms` of src/certify.rs.
 struct BoundTerms {
-    double unit, half;
-    double reference; // r
-    double underflow;
-    double norm_factor, norm_offset;
+    double unit, start, reference, underflow, half, balance;
+    double offset; // slope * norm_offset
+    float slope;
     int panel; // for `weight_of`
-    int unused;
 };
 
 template <typename T> struct Update {
@@ -49,6 +48,7 @@ template <typename T> struct Update {
     T scale;
     float* copies;
     float* half_squares;
+    float* margins; // (k padded)
     u64 copy_stride_j, copy_stride_f; // copies[j * copy_stride_j + f * copy_stride_f]
     u64 half_stride; // half_squares[j * half_stride]
     BoundTerms terms;
@@ -63,6 +63,8 @@ template <typename T> struct Update {
     u32 iterations; // at most so many in the whole fit
     u32 first_iteration; // of the batch
     int team; // threads of a cluster
+    u32 most_unresolved; // if there are more such rows, the next step compares scores by value
+    int lowered; // whether half squares are lowered, so that most rows have a negative score
     int unused;
 };
 
@@ -172,11 +174,29 @@ struct Shared {
     u32 last;
 };
 
+// What a score starts from in place of the half square, and the margin of the centroid.
+struct Folded {
+    float start, margin;
+};
+
+// `ExpandedTerms::fold` of src/certify.rs.
+__device__ __forceinline__ Folded fold(const BoundTerms& a, double half_square, double weighted, double lower) {
+    const double slack = 1.001, v = 1.1102230246251565e-16;
+    const double error = slack * a.unit * weighted / (2.0 * a.balance) + 3.009265538105056e-36; // 2^-118
+    const double below = half_square * (1.0 - a.half) - lower, above = half_square * (1.0 + a.half) - lower;
+    const double z = below - error;
+    const float start = __double2float_rd(z - 1.01 * a.start * fabs(z));
+    const double reference = a.reference * (1.0 + 1.0 / a.balance) * 2.0 * half_square * slack + a.underflow;
+    const double margin = above - (double)start + 1.01 * a.start * fabs((double)start) + error + reference + a.offset;
+    return {start, __double2float_ru((margin + 4.0 * v * (half_square + lower)) * (1.0 + 8.0 * v))};
+}
+
 // A team updates cluster j: fold, mean, shift and copies. START: only makes the copies of `centroids`. The first thread of the team has
 // the results for copies and rows. The first thread of its last warp has the shift. `stop` is checked after the first loads are issued;
 // if it is set, nothing is done.
 template <bool START, typename T>
-__device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& shared, const Team& team, int j, u32 stop, int& turn, BlockMoves& part) {
+__device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& shared, const Team& team, int j, u32 stop, float lower, int& turn,
+                                               BlockMoves& part) {
     const Sums& s = a.sums;
     const int d = s.d, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     i64 rows = 0;
@@ -253,14 +273,12 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
                 const double2 more = shared.squares[turn][warp + w];
                 sum.x += more.x, sum.y += more.y;
             }
-            const float half = (float)(0.5 * sum.x);
-            a.half_squares[j * a.half_stride] = half;
-            if (half < infinity_f()) {
-                part.largest_half_square = max(part.largest_half_square, (u64)__double_as_longlong(0.5 * sum.x));
-                part.largest_weighted = max(part.largest_weighted, (u64)__double_as_longlong(sum.y));
-            } else {
-                part.not_finite = 1;
-            }
+            const Folded folded = fold(a.terms, 0.5 * sum.x, sum.y, lower);
+            a.half_squares[j * a.half_stride] = folded.start;
+            a.margins[j] = folded.margin;
+            part.exponents += max((int)(__double_as_longlong(0.5 * sum.x) >> 52) - 1023, -100);
+            // Longer copies could overflow a score.
+            if (!(sum.x < 1e37)) part.not_finite = 1;
         }
     }
     if (!START && team.member == team.width - 32) a.distances[j] = distance;
@@ -275,11 +293,10 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
 // Combines `count` parts. Lane 0 gets the result. All lanes of the warp must call this.
 __device__ __forceinline__ BlockMoves together(const BlockMoves* parts, u32 count, int lane) {
     BlockMoves all = {};
-    auto add = [&](u64 low, u64 high, u64 largest, u64 weighted, u32 flags, u32 terms) {
+    auto add = [&](u64 low, u64 high, int exponents, u32 flags, u32 terms) {
         all.shift[0] += low;
         all.shift[1] += high + (all.shift[0] < low ? 1 : 0);
-        all.largest_half_square = max(all.largest_half_square, largest);
-        all.largest_weighted = max(all.largest_weighted, weighted);
+        all.exponents += exponents;
         all.moved |= flags & 1, all.empty |= flags >> 1 & 1, all.not_finite |= flags >> 2 & 1;
         all.terms += terms;
     };
@@ -287,33 +304,33 @@ __device__ __forceinline__ BlockMoves together(const BlockMoves* parts, u32 coun
     for (u32 i = lane; i < count; i += 32) {
         // Volatile: if the parts are in device memory, other blocks wrote them.
         const volatile BlockMoves* p = parts + i;
-        const u64 low = p->shift[0], high = p->shift[1], largest = p->largest_half_square, weighted = p->largest_weighted;
+        const u64 low = p->shift[0], high = p->shift[1];
         const u32 moved = p->moved, empty = p->empty, not_finite = p->not_finite, terms = p->terms;
-        add(low, high, largest, weighted, moved | empty << 1 | not_finite << 2, terms);
+        add(low, high, p->exponents, moved | empty << 1 | not_finite << 2, terms);
     }
 #pragma unroll 1
     for (int o = 16; o; o >>= 1) {
         if (o >= count) continue;
         const u32 flags = all.moved | all.empty << 1 | all.not_finite << 2;
         add(__shfl_down_sync(FULL_WARP, all.shift[0], o), __shfl_down_sync(FULL_WARP, all.shift[1], o),
-            __shfl_down_sync(FULL_WARP, all.largest_half_square, o), __shfl_down_sync(FULL_WARP, all.largest_weighted, o),
-            __shfl_down_sync(FULL_WARP, flags, o), __shfl_down_sync(FULL_WARP, all.terms, o));
+            __shfl_down_sync(FULL_WARP, all.exponents, o), __shfl_down_sync(FULL_WARP, flags, o), __shfl_down_sync(FULL_WARP, all.terms, o));
     }
     return all;
 }
 
-// Makes the bound, in one thread: `ExpandedTerms::bound` of src/certify.rs.
-template <typename T> __device__ __forceinline__ void make_bound(const Update<T>& a, const BlockMoves& all) {
-    const double slack = 1.001, u = 1.0 / 16777216.0;
-    const double square = 2.0 * __longlong_as_double((i64)all.largest_half_square) * slack;
-    const double weighted = __longlong_as_double((i64)all.largest_weighted) * slack;
-    const double slope = a.terms.unit + 2.0 * a.terms.reference;
-    const double offset = a.terms.unit * weighted + (a.terms.half + 4.04 * u + 2.0 * a.terms.reference) * square + a.terms.underflow
-        + 3.009265538105056e-36;
+// Makes the bound, in one thread. `before`: the control when the kernel began.
+//
+// assign_registers can compare the bits of scores as integers, which is faster, if every row has a negative score. So it wants the half
+// squares to be lowered by about the square of a usual centroid's norm. Then a row has no negative score only if it is much nearer to the
+// centre than to any centroid. It counts these rows. If there are many, the next step compares by value. Half squares of the next update
+// are lowered by the number that this one finds. Only speed depends on all this.
+template <typename T> __device__ __forceinline__ void make_bound(const Update<T>& a, const Control& before, const BlockMoves& all) {
+    const int exponent = all.exponents / a.sums.k + 2;
     Bound b;
-    b.slope = __double2float_ru(slope * a.terms.norm_factor * slack);
-    b.offset = __double2float_ru((offset + slope * a.terms.norm_offset) * slack);
-    if (all.not_finite) b.offset = infinity_f();
+    b.slope = all.not_finite ? infinity_f() : a.terms.slope;
+    b.lower = a.lowered ? (float)power_of_two(min(max(exponent, -100), 20)) : 0.0f;
+    b.by_value = before.started == 0 || before.unresolved > a.most_unresolved;
+    b.unused = 0;
     *a.bound = b;
 }
 
@@ -350,6 +367,7 @@ __device__ __forceinline__ void finish(const Update<T>& a, const Control& before
     c->iteration = before.iteration + 1;
     if (settled || before.iteration + 1 == a.iterations) c->stop = 1;
     c->changed = 0;
+    c->unresolved = 0;
     c->contested = 0;
     c->pairs = 0;
     c->next_run = 0;
@@ -362,15 +380,16 @@ template <bool START, typename T> __device__ __forceinline__ void update(const U
     const u32 stop = START ? 0 : before.stop;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, teams = blockDim.x / a.team;
     const Team team = {a.team, tid / a.team, tid & (a.team - 1)};
+    const float lower = a.bound->lower;
     BlockMoves part = {};
     int turn = 0;
 #pragma unroll 1
     for (int j = blockIdx.x * teams + team.number; j < a.sums.k; j += gridDim.x * teams)
-        update_cluster<START>(a, shared, team, j, stop, turn, part);
+        update_cluster<START>(a, shared, team, j, stop, lower, turn, part);
     if (stop) return;
     // In a team of one warp one thread has all results. In others two threads have a half each.
     BlockMoves& mine = shared.parts[team.number];
-    if (team.member == 0) mine.largest_half_square = part.largest_half_square, mine.largest_weighted = part.largest_weighted, mine.empty = part.empty, mine.not_finite = part.not_finite;
+    if (team.member == 0) mine.exponents = part.exponents, mine.empty = part.empty, mine.not_finite = part.not_finite;
     if (team.member == team.width - 32) mine.shift[0] = part.shift[0], mine.shift[1] = part.shift[1], mine.moved = part.moved, mine.terms = part.terms;
     __syncthreads();
     // Two warps do the rest: one makes the bound, and the other ends the iteration.
@@ -387,7 +406,7 @@ template <bool START, typename T> __device__ __forceinline__ void update(const U
         __threadfence();
         all = together(a.block_moves, gridDim.x, lane);
     }
-    if (lane == 0 && warp == 1) make_bound(a, all);
+    if (lane == 0 && warp == 1) make_bound(a, before, all);
     if (warp != 0) return;
     if (START) {
         Control c = {};

@@ -24,7 +24,7 @@
 // five). Then the best group is swept again. (2) Sums move by deltas: a row that stays in its cluster costs nothing, and the few rows
 // that move are spread evenly over the lanes of a warp. (3) Values that few tiles need (single labels, counts) are not kept in
 // registers, and tiles that do not need them do not compute them.
-#include "nearest.cuh"
+#include "settle_rows.cuh"
 #include "registers_sums.cuh"
 
 // Loops that the compiler unrolls, and loops that it must not.
@@ -44,7 +44,8 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     __shared__ List lists[WARPS];
     __shared__ Gate gate;
     __shared__ u32 following[WARPS]; // the next run of each warp
-    __shared__ u32 block_changed, block_contested;
+    __shared__ Doubtful doubtful[WARPS];
+    __shared__ u32 block_changed, block_contested, block_unresolved;
     __shared__ Factors factors[D];
     wait_for_kernel_before();
     if (a.control->stop) return;
@@ -64,18 +65,15 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     if (threadIdx.x < d) factors[threadIdx.x] = a.factors[threadIdx.x];
     if (threadIdx.x == 0) {
         gate = {own, 0, 0, 0};
-        block_changed = 0, block_contested = 0;
+        block_changed = 0, block_contested = 0, block_unresolved = 0;
     }
     if (table.copies) {
         table_clear(table);
         KEEP_LOOP for (int i = threadIdx.x; i < a.sums.k; i += THREADS) own.rows[i] = 0;
     }
-    Bound bound = *a.bound;
-    if (fit) {
-        const float lift = lift_of<D>(bound);
-        if (GROUP) bound = lifted<D>(bound, lift);
-        fetch_centroids<D, GROUP>(a.copies, centroids, a.k_padded, lift);
-    }
+    const Bound bound = *a.bound;
+    if (fit) fetch_centroids<D, GROUP>(a.copies, a.margins, centroids, a.k_padded);
+    const Scored scored = {fit ? centroids : a.copies, a.margins, a.k_padded};
     const bool exact = D <= 4; // up to four features there is a kernel for each number of features
     T minus_centre[D];
     UNROLL for (int f = 0; f < D; f++) minus_centre[f] = exact || f < d ? a.minus_centre[f] : (T)0;
@@ -120,21 +118,15 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         const Four old = next.take_labels(a.labels.bytes);
         const bool first = by_lanes && __all_sync(FULL_WARP, old.none());
         if (!first && tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
-        Found found = fit ? nearest<D, GROUP, 4>(x, square, bound, centroids, a.k_padded)
-                          : nearest<D, GROUP, 0>(x, square, bound, a.copies, a.k_padded);
+        Found found = fit ? nearest<D, GROUP, 4>(x, square, bound, scored) : nearest<D, GROUP, 0>(x, square, bound, scored);
         const u32 valid = (1u << min(a.rows.n - min(a.rows.n, row), ROWS)) - 1; // a bit for each row that exists
         const u32 doubt = found.doubt & valid;
-        KEEP_LOOP for (u32 lanes = __ballot_sync(FULL_WARP, found.doubt != 0); lanes; lanes &= lanes - 1) {
-            const int source = __ffs(lanes) - 1;
-            UNROLL for (int i = 0; i < ROWS; i++) found.label[i] = lane == source && (found.doubt >> i & 1) ? 0 : found.label[i];
-            KEEP_LOOP for (u32 rows = __shfl_sync(FULL_WARP, doubt, source); rows; rows &= rows - 1) {
-                const int r = __ffs(rows) - 1;
-                const float limit = __shfl_sync(FULL_WARP, pick(found.limit, r), source);
-                const u32 label = settle<T, D, GROUP>(a, minus_centre, fit ? centroids : a.copies, fit ? 4 : 0,
-                                                      row - lane * ROWS + source * ROWS + r, limit, lane);
-                UNROLL for (int i = 0; i < ROWS; i++) found.label[i] = lane == source && i == r ? label : found.label[i];
-                if (lane == 0) atomicAdd(&block_contested, 1u);
-            }
+        if (__any_sync(FULL_WARP, (found.doubt | found.unresolved) != 0)) {
+            UNROLL for (int i = 0; i < ROWS; i++) found.label[i] = found.doubt >> i & 1 ? 0 : found.label[i];
+            const u32 settled = settle_rows<T, D, GROUP>(a, minus_centre, bound, scored, fit ? 4 : 0, row - lane * ROWS, doubt, found,
+                                                         doubtful[warp], lane);
+            if (lane == 0) atomicAdd(&block_contested, settled);
+            if (GROUP && (found.unresolved & valid)) atomicAdd(&block_unresolved, (u32)__popc(found.unresolved & valid));
         }
         const Four now(a.labels.bytes, found.label);
         if (first) {
@@ -157,6 +149,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     if (threadIdx.x == 0) {
         if (block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
         if (block_contested) atomicAdd(&a.control->contested, block_contested);
+        if (block_unresolved) atomicAdd(&a.control->unresolved, block_unresolved);
     }
 }
 

@@ -82,7 +82,7 @@ __device__ __forceinline__ void decide(const Assign<typename S::T>& a, const Til
         float sum = ((const float*)s.squares[0])[p];
 #pragma unroll
         for (int i = 1; i < S::warps; i++) sum = __fadd_rn(sum, ((const float*)s.squares[i])[p]);
-        float limit = reach(*a.bound, sum, b.best);
+        const float limit = reach(*a.bound, sum, b.best, __ldg(a.margins + b.first()));
 
         u64 row = (u64)row_tile * ROWS + place_row<typename S::T>(p);
         const bool inside = row < a.rows.n, certified = b.second > limit;

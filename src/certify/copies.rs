@@ -15,9 +15,12 @@ struct Copies<T> {
     scale: T,
     /// `(d, k padded)`: the centred and scaled centroids, negated.
     values: Vec<f32>,
-    /// `(k padded)`: half of each copy's squared norm. The padding is infinite, so it is never nearest.
+    /// `(k padded)`: half of each copy's squared norm, lowered by the centroid's own error. The padding is infinite, so it is never
+    /// nearest.
     half_squares: Vec<f32>,
-    bound: (f32, f32),
+    /// `(k padded)`.
+    margins: Vec<f32>,
+    slope: f32,
 }
 
 impl<T: Float> Copies<T> {
@@ -37,7 +40,8 @@ impl<T: Float> Copies<T> {
         let minus_centre: Vec<T> = centre.iter().map(|m| T::from_f64(-(m * scale))).collect();
         let mut values = vec![0f32; d * k_padded];
         let mut half_squares = vec![f32::INFINITY; k_padded];
-        let (mut largest_half_square, mut largest_weighted) = (0.0f64, 0.0f64);
+        let mut margins = vec![0f32; k_padded];
+        let terms = ExpandedTerms::new(d, chains, exponent);
         for (j, row) in rows() {
             let (mut square, mut weighted) = (0.0f64, 0.0f64);
             for (f, (c, minus_centre)) in row.iter().zip(&minus_centre).enumerate() {
@@ -46,16 +50,12 @@ impl<T: Float> Copies<T> {
                 weighted += t * t * chains.weight(f, d) as f64;
                 values[f * k_padded + j] = -(t as f32);
             }
-            half_squares[j] = (0.5 * square) as f32;
-            largest_half_square = largest_half_square.max(0.5 * square);
-            largest_weighted = largest_weighted.max(weighted);
+            (half_squares[j], margins[j]) = terms.fold(0.5 * square, weighted, 0.0);
         }
-        let (slope, offset) = ExpandedTerms::new(d, chains, exponent).bound(largest_half_square, largest_weighted);
         let finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
-        let usable = finite(&values) && finite(&half_squares[..k]) && finite(&[slope, offset]);
-        let scale = T::from_f64(scale);
-        let bound = (slope, offset);
-        usable.then_some(Self { minus_centre, scale, values, half_squares, bound })
+        let usable = finite(&values) && finite(&half_squares[..k]) && finite(&margins);
+        let (scale, slope) = (T::from_f64(scale), terms.slope());
+        usable.then_some(Self { minus_centre, scale, values, half_squares, margins, slope })
     }
 }
 
@@ -81,7 +81,10 @@ fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize, chains: Chains) ->
         second = second.min(best.max(s));
         (best, label) = if s < best { (s, j as u32) } else { (best.min(s), label) };
     }
-    (second > best + square.mul_add(copies.bound.0, copies.bound.1)).then_some(label)
+    // Rounded upwards, as on a GPU.
+    let up = |x: f64| if f64::from(x as f32) < x { (x as f32).next_up() } else { x as f32 };
+    let width = up(f64::from(square).mul_add(f64::from(copies.slope), f64::from(copies.margins[label as usize])));
+    (second > up(f64::from(best) + f64::from(width))).then_some(label)
 }
 
 fn certificates<T: Float>() {
@@ -95,7 +98,11 @@ fn certificates<T: Float>() {
         let (d, k) = (1 + case % 40, 1 + case * 7 % 50);
         let spread = [1.0, 1e-30, 1e30, 1e-3][case % 4];
         let offset = [0.0, 1e3, 1e7][case % 3] * spread;
-        let centroids: Vec<T> = (0..k * d).map(|_| T::from_f64(offset + spread * unit())).collect();
+        let mut centroids: Vec<T> = (0..k * d).map(|_| T::from_f64(offset + spread * unit())).collect();
+        if case % 5 == 4 {
+            // One centroid is 2^20 times farther out than the others.
+            centroids[(k - 1) * d] = T::from_f64(offset + spread * 2f64.powi(20));
+        }
         let centre: Vec<f64> = centroids[..d].iter().map(|c| c.to_f64()).collect();
         let chains = [Chains::One, Chains::Panels(16)][case % 2];
         let Some(copies) = Copies::new(&centroids, d, &centre, chains) else { continue };
@@ -140,7 +147,7 @@ fn copies_are_of_order_one_or_not_at_all() {
         assert!((0.5..1.0).contains(&largest), "{scale:e}");
         assert_eq!((copies.values.len(), copies.half_squares.len()), (2 * PADDING, PADDING));
         assert!(copies.half_squares[2..].iter().all(|half| *half == f32::INFINITY));
-        assert!(copies.bound.1 > 0.0 && copies.bound.1 < 1e-4, "{scale:e} {:?}", copies.bound);
+        assert!(copies.margins[..2].iter().all(|margin| (0.0..1e-4).contains(margin)), "{scale:e} {:?}", copies.margins);
     }
     assert!(of(&[2.0, 2.0, 2.0], 1).is_none());
     // These centroids differ only by subnormal values, next to values so large that no scale fits both.

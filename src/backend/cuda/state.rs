@@ -237,6 +237,7 @@ impl<T: Float + Plain> State<T> {
             scale: self.filter.scale(),
             copies: self.filter.copies(),
             half_squares: self.filter.half_squares(),
+            margins: self.filter.margins(),
             bound: self.filter.bound(),
             contested,
             control: self.control,

@@ -39,7 +39,7 @@ impl<T: Float + Plain> Update<T> {
     /// `shifts`: the scale of the shift.
     pub fn new(queue: &Queue, shape: &FitShape, shifts: DistanceScale, batch: usize) -> Result<Self> {
         let gpu = &queue.gpu;
-        let preparation = Preparation::new(queue, shape.d, shape.k)?;
+        let preparation = Preparation::new(queue, shape.d, shape.k, shape.rows)?;
         let update = preparation.teams.launch(gpu, arguments::update::<T>().load(gpu, "")?)?;
         let cells = shape.k.saturating_mul(shape.columns());
         let fold = arguments::update_fold::<T>().load(gpu, "")?;

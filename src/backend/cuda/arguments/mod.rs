@@ -95,7 +95,9 @@ arguments! {
     /// The bound of a filter.
     Bound as "Bound" {
         slope: f32,
-        offset: f32,
+        lower: f32,
+        by_value: i32,
+        unused: i32,
     }
 
     /// A row in doubt.
@@ -111,18 +113,20 @@ arguments! {
         stop: u32,
         iteration: u32,
         ticket: u32,
+        unresolved: u32,
         contested: u32,
         pairs: u32,
         next_run: u32,
+        unused: u32,
     }
 }
 
 plain! {
     Factors { f64, f64, f64 }
     DistanceArgument { Factors, i32, i32 }
-    Bound { f32, f32 }
+    Bound { f32, f32, i32, i32 }
     Contested { u32, u32 }
-    Control { u64, u64, u32, u32, u32, u32, u32, u32 }
+    Control { u64, u64, u32, u32, u32, u32, u32, u32, u32, u32 }
 }
 
 /// The bytes of `Control` from `contested` on. The kernels of one chunk use them as counters, or they are 0 between kernels.
@@ -179,8 +183,18 @@ pub fn has_one_limb(scale: &ColumnScale) -> bool {
 }
 
 impl Control {
-    pub const ZERO: Self =
-        Self { changed: 0, started: 0, stop: 0, iteration: 0, ticket: 0, contested: 0, pairs: 0, next_run: 0 };
+    pub const ZERO: Self = Self {
+        changed: 0,
+        started: 0,
+        stop: 0,
+        iteration: 0,
+        ticket: 0,
+        unresolved: 0,
+        contested: 0,
+        pairs: 0,
+        next_run: 0,
+        unused: 0,
+    };
 }
 
 /// The same layouts as in the kernels.

@@ -13,6 +13,7 @@ arguments! {
         scale: T,
         copies: u64,
         half_squares: u64,
+        margins: u64,
         bound: u64,
         contested: u64,
         control: u64,
@@ -58,13 +59,14 @@ arguments! {
     /// The terms of the bound that do not depend on the centroids.
     BoundTerms as "BoundTerms" {
         unit: f64,
-        half: f64,
+        start: f64,
         reference: f64,
         underflow: f64,
-        norm_factor: f64,
-        norm_offset: f64,
+        half: f64,
+        balance: f64,
+        offset: f64,
+        slope: f32,
         panel: i32,
-        unused: i32,
     }
 
     /// For the update, and for what prepares a filter.
@@ -80,6 +82,7 @@ arguments! {
         scale: T,
         copies: u64,
         half_squares: u64,
+        margins: u64,
         copy_stride_j: u64,
         copy_stride_f: u64,
         half_stride: u64,
@@ -95,7 +98,9 @@ arguments! {
         iterations: u32,
         first_iteration: u32,
         team: u32,
-        unused: u32,
+        most_unresolved: u32,
+        lowered: i32,
+        unused: i32,
     }
 
     /// One iteration in the history.
@@ -110,24 +115,26 @@ arguments! {
     /// What one block of the update has found.
     BlockMoves as "BlockMoves" {
         shift: [u64; 2],
-        largest_half_square: u64,
-        largest_weighted: u64,
+        exponents: i32,
         moved: u32,
         empty: u32,
         not_finite: u32,
         terms: u32,
+        unused: u32,
     }
 }
 
 plain! {
     Record { u64, f64, u64, u32, u32 }
-    BlockMoves { [u64; 2], u64, u64, u32, u32, u32, u32 }
+    BlockMoves { [u64; 2], i32, u32, u32, u32, u32, u32 }
 }
 
 impl From<ExpandedTerms> for BoundTerms {
     fn from(terms: ExpandedTerms) -> Self {
-        let ExpandedTerms { unit, half, reference, underflow, norm_factor, norm_offset, chains } = terms;
-        Self { unit, half, reference, underflow, norm_factor, norm_offset, panel: chains.panel() as i32, unused: 0 }
+        let slope = terms.slope();
+        let ExpandedTerms { unit, start, reference, underflow, half, balance, norm_offset, chains, .. } = terms;
+        let (offset, panel) = (f64::from(slope) * norm_offset, chains.panel() as i32);
+        Self { unit, start, reference, underflow, half, balance, offset, slope, panel }
     }
 }
 

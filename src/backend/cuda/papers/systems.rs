@@ -275,7 +275,12 @@ impl RowKernel {
 
     /// How it reads the copies of the centroids.
     pub fn filter(&self) -> FilterSpec {
-        FilterSpec { k_padded: self.k_padded, layout: Layout::ByCentroid { width: self.width }, chains: Chains::FromHalf }
+        FilterSpec {
+            k_padded: self.k_padded,
+            layout: Layout::ByCentroid { width: self.width },
+            chains: Chains::FromHalf,
+            lowered: false,
+        }
     }
 }
 

@@ -110,7 +110,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         let filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), centre, largest)?;
         let mut table = Self { k, d, centroids: Centroids::allocate(&queue, d, k)?, filter, tiled, queue };
         table.centroids.now.write(0, centroids)?;
-        Preparation::new(&table.queue, d, k)?.start(&table.queue, &table.filter, &table.centroids, d, k)?;
+        Preparation::new(&table.queue, d, k, 0)?.start(&table.queue, &table.filter, &table.centroids, d, k)?;
         table.queue.wait()?;
         Ok(table)
     }
@@ -154,6 +154,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             scale: self.filter.scale(),
             copies: self.filter.copies(),
             half_squares: self.filter.half_squares(),
+            margins: self.filter.margins(),
             bound: self.filter.bound(),
             contested: doubt.at(),
             control: control.at(),

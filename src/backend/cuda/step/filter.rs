@@ -26,6 +26,8 @@ pub struct FilterSpec {
     pub k_padded: usize,
     pub layout: Layout,
     pub chains: Chains,
+    /// Whether half squares are lowered, so that most rows have a negative score.
+    pub lowered: bool,
 }
 
 /// Where the copies are.
@@ -68,8 +70,10 @@ buffers! {
         minus_centre: T [d],
         /// The centred and scaled centroids, negated.
         copies: f32 [spec.copies(d)],
-        /// Half of each copy's squared norm. The padding is infinite, so it is never nearest.
+        /// Half of each copy's squared norm, lowered by the centroid's own error. The padding is infinite, so it is never nearest.
         half_squares: f32 [spec.half_squares()],
+        /// By how much another score may exceed a centroid's own and still be in reach, without the row's part.
+        margins: f32 [spec.k_padded],
         bound: Bound [1],
     }
 }
@@ -111,6 +115,8 @@ impl<T: Float + Plain> Filter<T> {
                 buffers.half_squares.write(0, &memory::filled(spec.half_squares(), f32::INFINITY, COPIES)?)?;
             }
         }
+        buffers.margins.fill(0)?;
+        buffers.bound.fill(0)?;
         let terms = ExpandedTerms::new(d, spec.chains, exponent).into();
         Ok(Self { spec, scale: T::from_f64(scale), terms, buffers })
     }
@@ -136,6 +142,10 @@ impl<T: Float + Plain> Filter<T> {
             Layout::WithHalfSquares { half, .. } => self.buffers.copies.at_index(half),
             _ => self.buffers.half_squares.at(),
         }
+    }
+
+    pub fn margins(&self) -> u64 {
+        self.buffers.margins.at()
     }
 
     pub fn bound(&self) -> u64 {
@@ -198,6 +208,8 @@ buffers! {
 /// Makes everything that the next step reads from the centroids: copies, bound, centroids by column.
 pub struct Preparation<T> {
     pub teams: Teams,
+    /// If more rows have no negative score, the next step compares scores by value.
+    most_unresolved: u32,
     start: Launch<UpdateArgument<T>>,
     buffers: PreparationBuffers,
 }
@@ -207,12 +219,14 @@ impl<T: Float + Plain> Preparation<T> {
         PreparationBuffers::bytes(&Teams::new(d, k))
     }
 
-    pub fn new(queue: &Queue, d: usize, k: usize) -> Result<Self> {
+    /// `rows`: those of the fit.
+    pub fn new(queue: &Queue, d: usize, k: usize, rows: usize) -> Result<Self> {
         let teams = Teams::new(d, k);
+        let most_unresolved = u32::try_from(rows / 512).unwrap_or(u32::MAX);
         let start = teams.launch(&queue.gpu, arguments::update_start::<T>().load(&queue.gpu, "")?)?;
         let mut buffers = PreparationBuffers::allocate(queue, &teams)?;
         buffers.control.fill(0)?;
-        Ok(Self { teams, start, buffers })
+        Ok(Self { teams, most_unresolved, start, buffers })
     }
 
     /// The counters that the kernels of an iteration share.
@@ -235,6 +249,7 @@ impl<T: Float + Plain> Preparation<T> {
             scale: filter.scale(),
             copies: filter.copies(),
             half_squares: filter.half_squares(),
+            margins: filter.margins(),
             copy_stride_j,
             copy_stride_f,
             half_stride,
@@ -250,6 +265,8 @@ impl<T: Float + Plain> Preparation<T> {
             iterations: 0,
             first_iteration: 0,
             team: self.teams.team,
+            most_unresolved: self.most_unresolved,
+            lowered: i32::from(filter.spec.lowered),
             unused: 0,
         }
     }
@@ -290,7 +307,12 @@ mod tests {
 
     #[test]
     fn copies_have_their_places() {
-        let spec = FilterSpec { k_padded: 8, layout: Layout::WithHalfSquares { width: 4, half: 3 }, chains: Chains::FromHalf };
+        let spec = FilterSpec {
+            k_padded: 8,
+            layout: Layout::WithHalfSquares { width: 4, half: 3 },
+            chains: Chains::FromHalf,
+            lowered: false,
+        };
         assert_eq!((spec.copies(3), spec.half_squares()), (32, 0));
         let spec = FilterSpec { layout: Layout::ByFeature, ..spec };
         assert_eq!((spec.copies(3), spec.half_squares()), (24, 8));

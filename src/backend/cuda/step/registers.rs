@@ -52,7 +52,7 @@ impl Registers {
         let dimensions = DIMENSIONS.into_iter().find(|&dimensions| dimensions >= d).unwrap_or(d);
         // The values, the half square, and padding to a multiple of 16 bytes.
         let layout = Layout::WithHalfSquares { width: (dimensions + 1).next_multiple_of(4), half: dimensions };
-        (dimensions, FilterSpec { k_padded: self.k_padded(k), layout, chains: Chains::FromHalf })
+        (dimensions, FilterSpec { k_padded: self.k_padded(k), layout, chains: Chains::FromHalf, lowered: self.group > 0 })
     }
 
     /// Bytes of the centroids in shared memory, without the gaps between groups.

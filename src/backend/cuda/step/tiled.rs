@@ -76,7 +76,7 @@ impl Tiled {
     pub fn filter(self, d: usize, k: usize, gpu: GpuSize) -> FilterSpec {
         let panel = self.panel(d, k, gpu.shared);
         let chains = if panel > 0 { Chains::Panels(panel) } else { Chains::One };
-        FilterSpec { k_padded: padded(k, PADDING), layout: Layout::ByFeature, chains }
+        FilterSpec { k_padded: padded(k, PADDING), layout: Layout::ByFeature, chains, lowered: false }
     }
 }
 
