@@ -17,7 +17,7 @@
 //! | `polars` (default) | fits and predictions on Polars frames: [`frame`] |
 //! | `arrow` | fits and predictions on arrow-rs record batches (`batch`), and models saved as Parquet files |
 //! | `cuda` | fits and predictions on NVIDIA GPUs: [`KMeans::device`], [`Model::on`], [`devices`] |
-//! | `bench` | with `cuda`: times that only benches ask for |
+//! | `bench` | times that only benches ask for |
 //! | `python` | the expression plugin that the Python package loads |
 //!
 //! Without features, only the engine is built. It works on plain slices.
@@ -26,6 +26,9 @@ pub mod answers;
 pub mod backend;
 #[cfg(feature = "arrow")]
 pub mod batch;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod benchmark;
 pub mod certify;
 pub mod distances;
 

@@ -6,6 +6,8 @@ use super::distances::own_distances;
 use super::filter::{DifferenceTable, Filter, Form};
 use super::product::{self, ProductScratch};
 use super::simd::Vector;
+#[cfg(feature = "bench")]
+use crate::benchmark::InDoubt;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -25,6 +27,9 @@ pub struct Assigner {
     scaled: Vec<f32>,
     /// At most one entry.
     product: Vec<ProductScratch>,
+    /// What [`Assigner::label`] has counted.
+    #[cfg(feature = "bench")]
+    pub in_doubt: InDoubt,
 }
 
 /// A row of a tile whose label changed.
@@ -105,7 +110,15 @@ impl Assigner {
                 0
             }
         };
-        Ok(Self { found: Found::new(tile_rows, k)?, moved, row, scaled, product })
+        Ok(Self {
+            found: Found::new(tile_rows, k)?,
+            moved,
+            row,
+            scaled,
+            product,
+            #[cfg(feature = "bench")]
+            in_doubt: InDoubt::default(),
+        })
     }
 
     /// The exact label of every row of the tile.
@@ -117,6 +130,8 @@ impl Assigner {
                 self.found.contested.clear();
                 let shape = [tile.stride, table.d, tile.rows];
                 assign_difference::<V, false>(x, shape, copies, &mut self.found, &mut []);
+                #[cfg(feature = "bench")]
+                (self.in_doubt.all += self.found.contested.len() as u64);
                 for &r in &self.found.contested {
                     tile.row(r as usize, &mut self.row);
                     self.found.labels[r as usize] = table.nearest(&self.row).label;
@@ -129,6 +144,8 @@ impl Assigner {
                         *label = match product.reach(r) {
                             Some([label]) => *label,
                             open => {
+                                #[cfg(feature = "bench")]
+                                (*if open.is_some() { &mut self.in_doubt.few } else { &mut self.in_doubt.all } += 1);
                                 tile.row(first + r, &mut self.row);
                                 settle(&self.row, table, open).label
                             }
@@ -137,6 +154,8 @@ impl Assigner {
                 }
             }
             _ => {
+                #[cfg(feature = "bench")]
+                (self.in_doubt.all += tile.rows as u64);
                 for r in 0..tile.rows {
                     tile.row(r, &mut self.row);
                     self.found.labels[r] = table.nearest(&self.row).label;

@@ -10,6 +10,8 @@
 //! Results do not depend on which worker does a task: labels go to their own places, and everything else is an integer sum.
 
 mod assign;
+#[cfg(feature = "bench")]
+mod benchmark;
 mod candidates;
 mod centroids;
 mod difference;

@@ -11,6 +11,8 @@
 //! The host waits once for each batch. It takes over only if a cluster is empty, or if the step wants the host to update. If the
 //! rows stream through the device, the host sends the chunks and waits once for each iteration.
 
+#[cfg(feature = "bench")]
+mod benchmark;
 mod draws;
 mod far;
 mod labels;

@@ -1,0 +1,33 @@
+//! Times the passes of a session, and counts rows in doubt. For benches (feature `bench`).
+
+use std::time::Instant;
+
+use super::CpuSession;
+use crate::backend::Iterate;
+use crate::benchmark::{InDoubt, Timed};
+use crate::error::Result;
+use crate::float::Float;
+
+impl<T: Float> Timed<T> for CpuSession<'_, T> {
+    fn repeat(&mut self, centroids: &[T], passes: u32) -> Result<f64> {
+        let begin = Instant::now();
+        (0..passes).try_for_each(|_| self.assign(centroids, false).map(drop))?;
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    fn in_doubt(&mut self, centroids: &[T]) -> Result<InDoubt> {
+        // The workers have counted since the session began.
+        self.take_in_doubt();
+        self.assign(centroids, false)?;
+        Ok(self.take_in_doubt())
+    }
+}
+
+impl<T: Float> CpuSession<'_, T> {
+    fn take_in_doubt(&mut self) -> InDoubt {
+        self.workers.iter_mut().fold(InDoubt::default(), |sum, worker| {
+            let InDoubt { few, all } = std::mem::take(&mut worker.assigner.in_doubt);
+            InDoubt { few: sum.few + few, all: sum.all + all }
+        })
+    }
+}

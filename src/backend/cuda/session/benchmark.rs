@@ -1,0 +1,34 @@
+//! Times the passes of a session, and counts rows in doubt. For benches (feature `bench`).
+
+use std::time::Instant;
+
+use super::CudaSession;
+use crate::backend::Iterate;
+use crate::backend::cuda::device::Plain;
+use crate::benchmark::{InDoubt, Timed};
+use crate::error::Result;
+use crate::float::Float;
+
+impl<T: Float + Plain> Timed<T> for CudaSession<'_, T> {
+    fn repeat(&mut self, centroids: &[T], passes: u32) -> Result<f64> {
+        self.start(centroids)?;
+        self.update.read_control()?;
+        let begin = Instant::now();
+        for _ in 0..passes {
+            // The update would clear the counters.
+            self.update.clear_counters_of_chunk()?;
+            self.launch_step(None)?;
+        }
+        // The download waits for all passes.
+        self.update.read_control()?;
+        let seconds = begin.elapsed().as_secs_f64();
+        self.update.fold(&self.state)?;
+        Ok(seconds)
+    }
+
+    fn in_doubt(&mut self, centroids: &[T]) -> Result<InDoubt> {
+        self.assign(centroids, false)?;
+        let control = self.update.read_control()?;
+        Ok(InDoubt { few: u64::from(control.pairs), all: u64::from(control.contested) })
+    }
+}

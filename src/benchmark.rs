@@ -1,0 +1,154 @@
+//! Times the iterations of a fit apart from everything else. For benches (feature `bench`).
+//!
+//! A fit stops when nothing changes any more. Here a session goes on for a fixed number of iterations, and then repeats the last
+//! one: in such a pass no row changes. So passes over different data can be compared at an equal share of changed rows.
+
+use std::time::Instant;
+
+use crate::backend::cpu::{CpuSession, InstructionSet};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda;
+use crate::backend::select::{self, Job, Place, Request, Shape};
+use crate::backend::{Advanced, Iterate, Iteration, Stop};
+use crate::error::Result;
+use crate::features::Features;
+use crate::float::Float;
+use crate::memory;
+use crate::parallel::{FloatEnvironment, PoolShare};
+use crate::params::{Init, KMeans};
+use crate::prepare::Prepared;
+use crate::prepare::prepare;
+#[cfg(feature = "cuda")]
+use crate::prepare::prepare_by;
+use crate::progress::Watch;
+use crate::tile::Part;
+use crate::update;
+
+/// Rows whose label the filter left open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InDoubt {
+    /// Compared with a few centroids.
+    pub few: u64,
+    /// Compared with all centroids.
+    pub all: u64,
+}
+
+/// What the iterations of a fit cost.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// The iterations from the starting centroids on. In the first one every row changes its label.
+    pub iterations: Vec<Iteration>,
+    /// Rows in doubt in the first iteration.
+    pub first_in_doubt: InDoubt,
+    /// Seconds of a pass with the last centroids, in which no row changes.
+    pub steady: f64,
+    /// Rows in doubt in such a pass.
+    pub steady_in_doubt: InDoubt,
+}
+
+/// A session whose passes are timed.
+pub trait Timed<T: Float>: Iterate<T> {
+    /// Runs an assign with these centroids `passes` times, without an update. Returns the seconds of all of them.
+    fn repeat(&mut self, centroids: &[T], passes: u32) -> Result<f64>;
+    /// Runs one assign with these centroids. Returns how many rows were in doubt, of the last chunk if rows stream through a GPU.
+    fn in_doubt(&mut self, centroids: &[T]) -> Result<InDoubt>;
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Extent {
+    /// Iterations from the starting centroids on.
+    pub iterations: u32,
+    /// How often everything is run. Every run does the same work, so the least time of each iteration counts.
+    pub runs: u32,
+    /// Passes in which nothing changes, timed together in each run.
+    pub passes: u32,
+}
+
+/// Measures the iterations of a fit of `features` from given starting centroids.
+///
+/// # Errors
+/// As [`KMeans::fit_features`].
+pub fn measure<T: Float>(estimator: &KMeans, features: &Features<'_, T>, extent: Extent) -> Result<Measured> {
+    let _environment = FloatEnvironment::default_rounding();
+    let _share = PoolShare::enter();
+    let params = estimator.validate(features.n_features())?;
+    let Init::Given(start) = &params.seeding.init else { unreachable!("the bench gives the starting centroids") };
+    let start = memory::collected(start.iter().map(|c| T::from_f64(*c)), "the starting centroids")?;
+    let shape = Shape {
+        job: Job::Fit,
+        rows: features.n_rows() as u64,
+        features: features.n_features(),
+        clusters: params.k,
+        float64: !T::IS_F32,
+        weighted: false,
+    };
+    let execution = &params.execution;
+    let request = Request { device: execution.device, strategy: execution.strategy, limit: execution.device_memory_limit };
+    let choice = select::place(request, shape)?;
+    let mut parts = vec![Part::new(features.clone(), None)];
+    match choice.place {
+        Place::Cpu => {
+            let prepared = prepare(&mut parts, &params)?;
+            let set = InstructionSet::detect();
+            let mut session = CpuSession::new(parts.remove(0), &prepared, params.k, execution.threads, set)?;
+            measured(&mut session, &start, &prepared, extent)
+        }
+        #[cfg(feature = "cuda")]
+        Place::Cuda(ordinal) => {
+            let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
+            let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
+            let prepared = prepare_by(&mut passes, &params)?;
+            let chunks = passes.into_chunks();
+            let mut session = cuda::CudaSession::new(chunks, &parts, &prepared, &params, choice.strategy)?;
+            measured(&mut session, &start, &prepared, extent)
+        }
+        #[cfg(not(feature = "cuda"))]
+        Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
+    }
+}
+
+fn measured<T: Float>(session: &mut impl Timed<T>, start: &[T], prepared: &Prepared, extent: Extent) -> Result<Measured> {
+    let (mut iterations, mut centroids): (Vec<Iteration>, Vec<T>) = (Vec::new(), Vec::new());
+    let mut steady = f64::INFINITY;
+    for _ in 0..extent.runs.max(1) {
+        centroids = memory::copied(start, "the centroids")?;
+        let again = iterate(session, &mut centroids, prepared, extent.iterations)?;
+        if iterations.is_empty() {
+            iterations = again;
+        } else {
+            let both = iterations.iter_mut().zip(again);
+            both.for_each(|(least, again)| least.seconds = least.seconds.min(again.seconds));
+        }
+        session.assign(&centroids, false)?;
+        steady = steady.min(session.repeat(&centroids, extent.passes)? / f64::from(extent.passes));
+    }
+    let steady_in_doubt = session.in_doubt(&centroids)?;
+    session.reset()?;
+    Ok(Measured { iterations, first_in_doubt: session.in_doubt(start)?, steady, steady_in_doubt })
+}
+
+/// The loop of a fit, for exactly `limit` iterations.
+fn iterate<T: Float>(
+    session: &mut impl Timed<T>,
+    centroids: &mut [T],
+    prepared: &Prepared,
+    limit: u32,
+) -> Result<Vec<Iteration>> {
+    let never = Stop { changed: -1.0, shift: -1.0 };
+    let mut iterations: Vec<Iteration> = Vec::new();
+    session.reset()?;
+    while iterations.len() < limit as usize {
+        let begin = Instant::now();
+        let left = limit - iterations.len() as u32;
+        let Advanced { done, assigned } = session.advance(centroids, never, left, &mut Watch::default())?;
+        let seconds = done.iter().map(|iteration| iteration.seconds).sum::<f64>();
+        iterations.extend(done);
+        if let Some(assigned) = assigned {
+            let updated = update::update(session, centroids, prepared)?;
+            let seconds = (begin.elapsed().as_secs_f64() - seconds).max(0.0);
+            iterations.push(Iteration { changed: assigned.changed, shift: updated.shift, moved: updated.moved, seconds });
+        }
+    }
+    Ok(iterations)
+}
