@@ -117,6 +117,31 @@ __device__ __forceinline__ void flush_table(const Table& t, int* table_rows, con
     }
 }
 
+// ---- rows of one cluster ---------------------------------------------------------------------------------------------------------
+
+// The lanes of a warp whose rows go to the same cluster, if they are many. Adding to one cell one after another takes long, so they add up
+// their values first, and their leader adds the sum.
+struct Together {
+    u32 lanes; // a bit for each of them; 0 if there are too few
+
+    // `copies`: of a cell, so that many lanes may add at once. All lanes of the warp must call this.
+    __device__ __forceinline__ void find(u32 label, bool there, int copies) {
+        const u32 lane = threadIdx.x & 31, same = __match_any_sync(FULL_WARP, there ? label : UNASSIGNED);
+        const u32 most = __reduce_max_sync(FULL_WARP, there ? (u32)__popc(same) << 5 | lane : 0u);
+        lanes = (int)(most >> 5) >= 4 * copies + 4 ? __shfl_sync(FULL_WARP, same, most & 31) : 0;
+    }
+    // Replaces the values of these lanes, which are below 2^51, by their sum in the leader and by 0 in the others. All lanes of the warp must
+    // call this.
+    __device__ __forceinline__ void add_up(i64& v) const {
+        if (!lanes) return;
+        const u32 lane = threadIdx.x & 31;
+        const bool in = lanes >> lane & 1;
+        const u32 low = __reduce_add_sync(FULL_WARP, in ? (u32)v & 0x3ffffffu : 0u);
+        const int high = __reduce_add_sync(FULL_WARP, in ? (int)(v >> 26) : 0);
+        if (in) v = lane == (u32)__ffs(lanes) - 1 ? ((i64)high << 26) + (i64)low : 0;
+    }
+};
+
 // ---- contributions of rows -------------------------------------------------------------------------------------------------------
 
 // A row's weight as two limbs, the low one of 27 bits. The mass is a column of its own.

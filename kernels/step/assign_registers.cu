@@ -71,9 +71,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         table_clear(table);
         KEEP_LOOP for (int i = threadIdx.x; i < a.sums.k; i += THREADS) own.rows[i] = 0;
     }
-    const Bound bound = *a.bound;
     if (fit) fetch_centroids<D, GROUP>(a.copies, a.margins, centroids, a.k_padded);
-    const Scored scored = {fit ? centroids : a.copies, a.margins, a.k_padded};
     const bool exact = D <= 4; // up to four features there is a kernel for each number of features
     T minus_centre[D];
     UNROLL for (int f = 0; f < D; f++) minus_centre[f] = exact || f < d ? a.minus_centre[f] : (T)0;
@@ -118,11 +116,14 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         const Four old = next.take_labels(a.labels.bytes);
         const bool first = by_lanes && __all_sync(FULL_WARP, old.none());
         if (!first && tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
-        Found found = fit ? nearest<D, GROUP, 4>(x, square, bound, scored) : nearest<D, GROUP, 0>(x, square, bound, scored);
+        const Bound bound = *a.bound; // read again for every tile: registers are scarce
+        Found found = fit ? nearest<D, GROUP, 4>(x, square, bound, {centroids, a.margins, a.k_padded})
+                          : nearest<D, GROUP, 0>(x, square, bound, {a.copies, a.margins, a.k_padded});
         const u32 valid = (1u << min(a.rows.n - min(a.rows.n, row), ROWS)) - 1; // a bit for each row that exists
         const u32 doubt = found.doubt & valid;
         if (__any_sync(FULL_WARP, (found.doubt | found.unresolved) != 0)) {
             UNROLL for (int i = 0; i < ROWS; i++) found.label[i] = found.doubt >> i & 1 ? 0 : found.label[i];
+            const Scored scored = {fit ? centroids : a.copies, a.margins, a.k_padded};
             const u32 settled = settle_rows<T, D, GROUP>(a, minus_centre, bound, scored, fit ? 4 : 0, row - lane * ROWS, doubt, found,
                                                          doubtful[warp], lane);
             if (lane == 0) atomicAdd(&block_contested, settled);

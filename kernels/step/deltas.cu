@@ -184,6 +184,8 @@ __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& li
             }
         }
         const u32 copy = lane & (u32)(table.copies - 1);
+        Together together = {0};
+        if (!DIRECT && sizeof(T) == 4) together.find(to, listed, table.copies);
 #pragma unroll 1
         for (int c = start; c < columns; c += FLIGHT * step) {
             T values[FLIGHT];
@@ -199,30 +201,31 @@ __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& li
                 T taken = values[0];
 #pragma unroll
                 for (int o = 1; o < FLIGHT; o++) taken = i == o ? values[o] : taken;
-                if (in_chunk >= columns || !listed) continue;
-                Pair p;
-                if (column < a.rows.d) {
+                if (in_chunk >= columns) continue;
+                Pair p = {0, 0};
+                if (listed && column < a.rows.d) {
                     double value = (double)taken;
                     if (a.rows.w) value = __dmul_rn(a.rows.w[row], value);
                     p = limbs_of(value, factors[in_chunk]);
-                } else {
+                } else if (listed) {
                     p = mass_limbs(a.rows.w[row], a.mass_to_integer);
                 }
 #pragma unroll 1
                 for (int limb = 0; limb < s.limbs; limb++) {
-                    const i64 v = limb ? p.lo : p.hi;
-                    if (v == 0) continue;
+                    i64 v = limb ? p.lo : p.hi;
+                    const bool leaves = from != UNASSIGNED && v != 0;
                     if (DIRECT) {
-                        add_pending(s.pending + (((u64)to * s.columns + column) * s.limbs + limb) * 2, v);
-                        if (from != UNASSIGNED) add_pending(s.pending + (((u64)from * s.columns + column) * s.limbs + limb) * 2, -v);
+                        if (v != 0) add_pending(s.pending + (((u64)to * s.columns + column) * s.limbs + limb) * 2, v);
+                        if (leaves) add_pending(s.pending + (((u64)from * s.columns + column) * s.limbs + limb) * 2, -v);
                     } else {
                         u32* words = table.words + (in_chunk * s.limbs + limb) * table.across * table.copies + copy;
-                        u32* into = words + to * table.copies;
-                        add_words(into, into + table.plane, v);
-                        if (from != UNASSIGNED) {
+                        if (leaves) {
                             u32* out = words + from * table.copies;
                             add_words(out, out + table.plane, -v);
                         }
+                        if (sizeof(T) == 4) together.add_up(v); // float64 has no registers left for it
+                        u32* into = words + to * table.copies;
+                        if (v != 0) add_words(into, into + table.plane, v);
                     }
                 }
             }

@@ -133,6 +133,7 @@ __device__ __forceinline__ void least_of_pairs(const float (&x)[D][ROWS], const 
     } while (j < count);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
+        if (D > 4) asm volatile("" ::: "memory"); // one row after another: registers are scarce
         Centroid<D> c;
         c.load(centroids + label[r] * W);
         label[r] += c.score(x, r) == best[r] ? 0 : 1;

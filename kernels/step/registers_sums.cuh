@@ -140,6 +140,9 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* fac
     const Sums& s = a.sums;
     const Table& table = cells.table;
     const int copy = lane & (table.copies - 1);
+    Together together[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) together[r].find(label[r], valid >> r & 1, table.copies);
 #pragma unroll 1
     for (int f = 0; f < a.rows.d; f++) {
         const Factors own = factors[f];
@@ -147,11 +150,14 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* fac
         next.take(f, raw);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            if (valid >> r & 1) {
-                const Pair p = limbs_of((double)raw[r], own);
-                const u32 cell = (label[r] * s.columns + f) * s.limbs;
-                table_add(table, cell, copy, p.hi);
-                if (s.limbs == 2) table_add(table, cell + 1, copy, p.lo);
+            Pair p = limbs_of((double)raw[r], own);
+            if (!(valid >> r & 1)) p = {0, 0};
+            together[r].add_up(p.hi);
+            const u32 cell = (label[r] * s.columns + f) * s.limbs;
+            if (p.hi != 0) table_add(table, cell, copy, p.hi);
+            if (s.limbs == 2) {
+                together[r].add_up(p.lo);
+                if (p.lo != 0) table_add(table, cell + 1, copy, p.lo);
             }
         }
     }

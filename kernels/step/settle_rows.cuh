@@ -52,7 +52,16 @@ __device__ __forceinline__ u32 settle_row(const Assign<T>& a, const T (&minus_ce
 #pragma unroll 1
         for (; in_reach; in_reach &= in_reach - 1) {
             const u32 j = first + share.width * (__ffs(in_reach) - 1);
-            closest.compare(j, reference_distance(a.rows, row, a.centroid_columns + j, (u64)a.k));
+            const T* value = a.rows.x + row;
+            const T* centroid = a.centroid_columns + j;
+            double s = 0.0;
+#pragma unroll 1
+            for (int f = 0; f < a.rows.d; f++) {
+                const double t = __dadd_rn((double)*value, -(double)*centroid);
+                s = __fma_rn(t, t, s);
+                value += a.rows.stride, centroid += a.k;
+            }
+            closest.compare(j, s);
         }
         __syncwarp();
     }

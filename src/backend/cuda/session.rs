@@ -80,7 +80,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
         let needs = chosen.candidate.needs(&shape, queue.gpu.size());
         let update = Update::new(&queue, &shape, prepared.shifts, LONGEST_BATCH as usize)?;
-        let state = State::new(&queue, &shape, &needs, prepared, largest_offset(prepared, params), update.control())?;
+        let state = State::new(&queue, &shape, &needs, prepared, largest_distance(prepared, params), update.control())?;
         let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, prepared })?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k)?;
         let positive = positive_rows(&rows)?;
@@ -91,6 +91,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// Sets the centroids, and computes everything that the next step reads.
     fn start(&mut self, centroids: &[T]) -> Result<()> {
         self.state.centroids.now.write(0, centroids)?;
+        self.state.filter.centre(centroids)?;
         self.step.restart();
         self.update.start(&self.state)
     }
@@ -137,13 +138,16 @@ fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usiz
     FitShape { rows: rows.n(), chunk: rows.longest(), d: rows.d(), k, weighted, float64: !T::IS_F32, limbs }
 }
 
-/// The largest distance of a row or a starting centroid from the centre, in any feature.
-fn largest_offset(prepared: &Prepared, params: &Params) -> f64 {
+/// The largest distance of rows and starting centroids from each other, in any feature.
+fn largest_distance(prepared: &Prepared, params: &Params) -> f64 {
     let d = prepared.centre.len();
     let starting = if let Init::Given(centroids) = &params.seeding.init { &centroids[..] } else { &[] };
-    let offset = |f: usize, x: f64| (x - prepared.centre[f]).abs();
-    let largest = (0..d).fold(0.0f64, |m, f| m.max(offset(f, prepared.lows[f])).max(offset(f, prepared.highs[f])));
-    starting.iter().enumerate().fold(largest, |m, (i, &x)| m.max(offset(i % d, x)))
+    let spread = |f: usize| {
+        let values = starting.iter().skip(f).step_by(d);
+        let (low, high) = values.fold((prepared.lows[f], prepared.highs[f]), |(low, high), &x| (low.min(x), high.max(x)));
+        high - low
+    };
+    (0..d).map(spread).fold(0.0, f64::max)
 }
 
 impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {

@@ -196,7 +196,7 @@ impl<T: Float + Plain> State<T> {
             sums: Sums::allocate(queue, shape)?,
             columns: Columns::allocate(queue, shape.d)?,
             centroids: Centroids::allocate(queue, shape.d, shape.k)?,
-            filter: Filter::new(queue, needs.filter, &prepared.centre, largest)?,
+            filter: Filter::new(queue, needs.filter, shape.d, largest)?,
             control: control.at(),
             mass_to_integer: prepared.weights.map_or(1.0, |scale| crate::fixed::power_of_two(53 - scale.exponent)),
         };

@@ -105,9 +105,11 @@ impl<T: Float + Plain> DeviceTable<T> {
         let queue = Gpu::get(ordinal)?.queue()?;
         let k = centroids.len() / d;
         let offsets = centroids.chunks_exact(d).flat_map(|row| row.iter().zip(centre).map(|(c, m)| (c.to_f64() - m).abs()));
-        let largest = offsets.fold(0.0f64, f64::max);
+        // Two centroids are at most twice as far from each other as the farther one is from the centre.
+        let largest = 2.0 * offsets.fold(0.0f64, f64::max);
         let tiled = Tiled::for_model(d, k, queue.gpu.size());
-        let filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), centre, largest)?;
+        let mut filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), d, largest)?;
+        filter.centre(centroids)?;
         let mut table = Self { k, d, centroids: Centroids::allocate(&queue, d, k)?, filter, tiled, queue };
         table.centroids.now.write(0, centroids)?;
         Preparation::new(&table.queue, d, k, 0)?.start(&table.queue, &table.filter, &table.centroids, d, k)?;

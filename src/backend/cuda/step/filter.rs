@@ -93,17 +93,15 @@ impl<T: Float + Plain> Filter<T> {
         FilterBuffers::<T>::bytes(d, spec)
     }
 
-    /// A filter without copies yet. `centre`: a point near the data. `largest`: the largest distance from it in any feature, of
-    /// rows or centroids. Only speed depends on both.
-    pub fn new(queue: &Queue, spec: FilterSpec, centre: &[f64], largest: f64) -> Result<Self> {
-        let d = centre.len();
+    /// A filter without copies yet. `largest`: the largest distance of rows and centroids from each other in any feature. Only
+    /// speed depends on it.
+    pub fn new(queue: &Queue, spec: FilterSpec, d: usize, largest: f64) -> Result<Self> {
         let mut buffers = FilterBuffers::<T>::allocate(queue, d, &spec)?;
         // Within these limits, neither the scale nor the copies' squares leave the range.
         let most = if T::IS_F32 { 126 } else { 1_022 };
         let exponent = if largest > 0.0 && largest.is_finite() { (-frexp(largest).1).clamp(-most, most) } else { 0 };
         let scale = power_of_two(exponent);
-        let minus_centre: Vec<T> = memory::collected(centre.iter().map(|&m| T::from_f64(-(m * scale))), COPIES)?;
-        buffers.minus_centre.write(0, &minus_centre)?;
+        buffers.minus_centre.fill(0)?;
         match spec.layout {
             Layout::WithHalfSquares { width, half } => {
                 let mut copies = memory::zeroed::<f32>(spec.copies(d), COPIES)?;
@@ -119,6 +117,14 @@ impl<T: Float + Plain> Filter<T> {
         buffers.bound.fill(0)?;
         let terms = ExpandedTerms::new(d, spec.chains, exponent).into();
         Ok(Self { spec, scale: T::from_f64(scale), terms, buffers })
+    }
+
+    /// Puts the centre of the copies where most of these centroids (`(k, d)`) are. The copies must be made afterwards.
+    pub fn centre(&mut self, centroids: &[T]) -> Result<()> {
+        let scale = self.scale.to_f64();
+        let centre = middle(centroids, self.buffers.minus_centre.len())?;
+        let minus_centre: Vec<T> = memory::collected(centre.into_iter().map(|m| T::from_f64(-(m * scale))), COPIES)?;
+        self.buffers.minus_centre.write(0, &minus_centre)
     }
 
     pub fn spec(&self) -> &FilterSpec {
@@ -162,6 +168,22 @@ impl<T: Float + Plain> Filter<T> {
         }
         .map(|stride| stride as u64)
     }
+}
+
+/// The median of each feature over at most this many centroids is the centre.
+const MOST_IN_THE_MIDDLE: usize = 63;
+
+/// A point near most of these centroids: the median of each feature. The mean of the rows may be far from all of them, if some
+/// rows are far out; then the errors of all scores would be large.
+fn middle<T: Float>(centroids: &[T], d: usize) -> Result<Vec<f64>> {
+    let k = centroids.len() / d;
+    let step = k.div_ceil(MOST_IN_THE_MIDDLE);
+    let mut values = [0.0; MOST_IN_THE_MIDDLE];
+    let medians = (0..d).map(|f| {
+        let count = (0..k).step_by(step).zip(&mut values).map(|(j, value)| *value = centroids[j * d + f].to_f64()).count();
+        *values[..count].select_nth_unstable_by(count / 2, f64::total_cmp).1
+    });
+    memory::collected(medians, COPIES)
 }
 
 /// Limits of `kernels/passes/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks up to
@@ -303,6 +325,15 @@ mod tests {
         assert_eq!(teams(34, 32), (64, 128, 16));
         assert_eq!(teams(30, 2_000), (32, 256, 250));
         assert_eq!(teams(4_000, 100), (256, 256, 100));
+    }
+
+    #[test]
+    fn the_centre_is_where_most_centroids_are() {
+        let far = [1.0f32, 10.0, 2.0, 30.0, 1e9, 20.0];
+        assert_eq!(middle(&far, 2).unwrap(), [2.0, 20.0]);
+        assert_eq!(middle(&far[..2], 1).unwrap(), [10.0]);
+        let many: Vec<f32> = (0..1_000).map(|j| j as f32).collect();
+        assert_eq!(middle(&many, 1).unwrap(), [496.0]);
     }
 
     #[test]
