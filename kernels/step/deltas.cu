@@ -201,7 +201,7 @@ __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& li
                 T taken = values[0];
 #pragma unroll
                 for (int o = 1; o < FLIGHT; o++) taken = i == o ? values[o] : taken;
-                if (in_chunk >= columns) continue;
+                if (in_chunk >= columns || (sizeof(T) == 8 && !listed)) continue;
                 Pair p = {0, 0};
                 if (listed && column < a.rows.d) {
                     double value = (double)taken;
@@ -213,6 +213,7 @@ __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& li
 #pragma unroll 1
                 for (int limb = 0; limb < s.limbs; limb++) {
                     i64 v = limb ? p.lo : p.hi;
+                    if (sizeof(T) == 8 && v == 0) continue;
                     const bool leaves = from != UNASSIGNED && v != 0;
                     if (DIRECT) {
                         if (v != 0) add_pending(s.pending + (((u64)to * s.columns + column) * s.limbs + limb) * 2, v);
