@@ -262,6 +262,38 @@ impl ExpandedTerms {
     }
 }
 
+/// Differences of copies: `s~_j = sum fl(x^ - c^_j)^2` in float32, on the centred, scaled copies of [`Expanded`]. A second filter, for
+/// rows that the first one leaves open. The products of a row far from the centre have large errors, but this form only loses what
+/// the copies lose.
+///
+/// Let a be the label, and S the reference distance of any centroid. Then `S_a <= S`. In scaled units:
+///
+/// ```text
+/// |x - c_a|  <=  D = s sqrt(S) (1 + gamma_(d+2)(v)) + underflow
+/// t_f = fl(x^_f - c^_af):  |t| <= (1 + u) (|x - c_a| + q |x^| + q |c^_a|),  and |c^_a| <= (1 + q) (|x| + |x - c_a|)
+///                              <= (1 + 3 u) D + 2.02 q |x^|
+/// s~_a = fl(sum t_f^2)     <=  (1 + gamma_d(u)) |t|^2 + d 2^-149
+/// ```
+/// A centroid with a larger `s~` is out of reach. The kernel evaluates this in float64, where a few units of `u` of slack cover its
+/// roundings. 1e-18 covers all that underflows, because the scale of data in range is at most 2^460. `nearer_than` in `kernels/step/settle_rows.cuh` computes the same.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyDifference {
+    pub d: usize,
+    /// The scale of the copies.
+    pub scale: f64,
+}
+
+impl CopyDifference {
+    /// The largest `s~` of a centroid that is not farther than `distance`, a squared reference distance. `square`: the float32
+    /// sum of squares of the row's copy.
+    pub fn threshold(&self, distance: f64, square: f32) -> f32 {
+        let d = self.d as f64;
+        let norm = (f64::from(square) * (1.0 + (d + 9.0) * U) + 1e-37).sqrt();
+        let root = distance.sqrt() * self.scale * (1.0 + 4.0 * U) + 2.03 * U * norm + 1e-18;
+        up(root * root * (1.0 + 2.0 * (d + 8.0) * U))
+    }
+}
+
 #[cfg(test)]
 mod copies;
 

@@ -54,8 +54,15 @@ __device__ __forceinline__ Found nearest_of_few(const float (&x)[D][ROWS], const
     Found found;
     found.doubt = found.unresolved = 0;
     float margin[N];
+    // Read again for every tile: the compiler would keep them in registers, which are scarce.
 #pragma unroll
-    for (int j = 0; j < N; j++) margin[j] = __ldg(scored.margins + j);
+    for (int j = 0; j < N; j++) asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(margin[j]) : "l"(scored.margins + j));
+    if (N == 8) { // one register for the largest
+#pragma unroll
+        for (int j = 1; j < N; j++) margin[0] = fmaxf(margin[0], margin[j]);
+#pragma unroll
+        for (int j = 1; j < N; j++) margin[j] = margin[0];
+    }
 #pragma unroll
     for (int first = 0; first < ROWS; first += TOGETHER) {
         float h[N][TOGETHER];

@@ -1,6 +1,10 @@
 // The exact labels of the rows in doubt of a warp's tile, for kernels/step/assign_registers.cu.
 //
-// All lanes of the warp work on them. One row gets 32 lanes, each of which takes every 32nd centroid. If there are more rows, a row gets fewer
+// The product filter may leave many centroids in reach, for instance where rows are far from the centre of the copies. So a centroid in reach
+// goes through a second filter: the sum of squared differences of the copies, in float32 (src/certify.rs, `CopyDifference`). Reference distances
+// decide among those that are left.
+//
+// All lanes of the warp work on the rows. One row gets 32 lanes, each of which takes every 32nd centroid. If there are more rows, a row gets fewer
 // lanes: with 32 rows or more, one lane. So many rows in doubt cost about as much as computing the scores of the tile once more.
 #pragma once
 #include "nearest.cuh"
@@ -12,11 +16,20 @@ struct Share {
     bool there; // whether there is a row
 };
 
+// The largest float32 sum of squared differences between copies that a centroid can have which is not farther than `distance`, a squared
+// reference distance: `CopyDifference` of src/certify.rs. `square`: that of the row's copy.
+__device__ __forceinline__ float nearer_than(double distance, double scale, float square, int d) {
+    const double u = 5.9604644775390625e-8, norm = sqrt((double)square * (1.0 + (d + 9) * u) + 1e-37);
+    const double root = sqrt(distance) * scale * (1.0 + 4.0 * u) + 2.03 * u * norm + 1e-18;
+    return __double2float_ru(root * root * (1.0 + 2.0 * (d + 8) * u));
+}
+
 // The exact label of a row: the smallest j of least reference distance among the centroids in reach. These contain the nearest centroid and all
 // that tie with it. An infinite limit is found first. `gap`: floats between groups. All lanes of the warp must call this.
 template <typename T, int D, int GROUP>
 __device__ __forceinline__ u32 settle_row(const Assign<T>& a, const T (&minus_centre)[D], const Bound& bound, const Scored& scored, int gap,
                                           u32 row, float limit, const Share& share) {
+    const bool TWICE = GROUP != 0 || D > 2; // with very few features and clusters, registers are worth more than the second filter
     float x[D][ROWS], square = 0.0f; // only the first row is used
 #pragma unroll
     for (int f = 0; f < D; f++) {
@@ -29,6 +42,16 @@ __device__ __forceinline__ u32 settle_row(const Assign<T>& a, const T (&minus_ce
         c.load(scored.centroids + j * Centroid<D>::width + (GROUP ? j / (GROUP ? GROUP : 1) * gap : 0));
         return c.score(x, 0);
     };
+    auto difference = [&](int j) {
+        const float* c = scored.centroids + j * Centroid<D>::width + (GROUP ? j / (GROUP ? GROUP : 1) * gap : 0);
+        float s = 0.0f;
+#pragma unroll
+        for (int f = 0; f < D; f++) {
+            const float t = __fadd_rn(x[f][0], c[f]);
+            s = __fmaf_rn(t, t, s);
+        }
+        return s;
+    };
     if (__any_sync(FULL_WARP, !(limit < infinity_f()))) {
         float least = infinity_f();
 #pragma unroll 1
@@ -38,6 +61,7 @@ __device__ __forceinline__ u32 settle_row(const Assign<T>& a, const T (&minus_ce
         if (!(limit < infinity_f())) limit = reach(bound, square, least, 0.0f);
     }
     Closest closest;
+    float most = infinity_f(); // the second filter rules out what is above
 #pragma unroll 1
     for (int first = share.member; first < a.k + share.member; first += 32 * share.width) {
         // Each lane scores up to 32 centroids before any lane computes a distance. Then all lanes with distances compute them together.
@@ -52,6 +76,7 @@ __device__ __forceinline__ u32 settle_row(const Assign<T>& a, const T (&minus_ce
 #pragma unroll 1
         for (; in_reach; in_reach &= in_reach - 1) {
             const u32 j = first + share.width * (__ffs(in_reach) - 1);
+            if (TWICE && difference(j) > most) continue;
             const T* value = a.rows.x + row;
             const T* centroid = a.centroid_columns + j;
             double s = 0.0;
@@ -61,6 +86,7 @@ __device__ __forceinline__ u32 settle_row(const Assign<T>& a, const T (&minus_ce
                 s = __fma_rn(t, t, s);
                 value += a.rows.stride, centroid += a.k;
             }
+            if (TWICE && s < closest.least) most = nearer_than(s, (double)a.scale, square, a.rows.d);
             closest.compare(j, s);
         }
         __syncwarp();

@@ -59,6 +59,25 @@ impl<T: Float> Copies<T> {
     }
 }
 
+impl<T: Float> Copies<T> {
+    /// Whether the second filter keeps centroid `a` in reach, if the reference distance of centroid `j` is known.
+    fn keeps(&self, x: &[T], centroids: &[T], a: usize, j: usize) -> bool {
+        let d = x.len();
+        let (scale, k_padded) = (self.scale.to_f64(), self.half_squares.len());
+        let copy = |(x, minus_centre): (&T, &T)| x.to_f64().mul_add(scale, minus_centre.to_f64()) as f32;
+        let copies: Vec<f32> = x.iter().zip(&self.minus_centre).map(copy).collect();
+        let square = copies.iter().fold(0.0f32, |s, x| x.mul_add(*x, s));
+        let difference = copies.iter().enumerate().fold(0.0f32, |s, (f, x)| {
+            let t = x + self.values[f * k_padded + a];
+            t.mul_add(t, s)
+        });
+        let distance = crate::reference::distance(x, &centroids[j * d..][..d]);
+        let threshold = super::CopyDifference { d, scale }.threshold(distance, square);
+        // What is not a number rules nothing out.
+        !(difference > threshold)
+    }
+}
+
 /// Does what `kernels/step/assign_tiled.cu` does with one row. Returns the label if the bound certifies it.
 fn certified<T: Float>(copies: &Copies<T>, x: &[T], k: usize, chains: Chains) -> Option<u32> {
     let k_padded = copies.half_squares.len();
@@ -118,6 +137,10 @@ fn certificates<T: Float>() {
             if row % 10 == 9 {
                 let far = [1e5, -1e20, if T::IS_F32 { 3e38 } else { 1e300 }, 1e38][row / 10];
                 x[row % d] = T::from_f64(far);
+            }
+            let exact = crate::reference::nearest(&x, &centroids).label as usize;
+            for j in [exact, a / d, (k - 1) * (row % 2)] {
+                assert!(copies.keeps(&x, &centroids, exact, j), "case {case}, row {row}, centroid {j}");
             }
             rows += 1;
             if let Some(label) = certified(&copies, &x, k, chains) {
