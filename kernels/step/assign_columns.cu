@@ -207,13 +207,13 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
     }
 }
 
-#define ASSIGN_COLUMNS(T, NAME, K)                                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME##_k##K(const __grid_constant__ Assign<T> a) { \
-        assign_columns<Shape<T, K>>(a);                                                                        \
+#define ASSIGN_COLUMNS(T, NAME, K)                                                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ Assign<T> a) { \
+        assign_columns<Shape<T, K>>(a);                                                                 \
     }
-#define ALL(K)                                     \
-    ASSIGN_COLUMNS(float, assign_columns_f32, K)   \
-    ASSIGN_COLUMNS(double, assign_columns_f64, K)
+#define ALL(K)                                        \
+    ASSIGN_COLUMNS(float, assign_columns_f32_k##K, K)  \
+    ASSIGN_COLUMNS(double, assign_columns_f64_k##K, K)
 ALL(2)
 ALL(4)
 ALL(8)
