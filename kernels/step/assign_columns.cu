@@ -179,7 +179,7 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
 #pragma unroll
         for (int r = 0; r < ROWS; r++) valid |= first + place_of<T>(lane, r) < a.rows.n ? 1u << r : 0;
         Found found;
-        decide<S::k>(*a.bound, half_squares, square, scores, a.k, valid, found);
+        decide(a, half_squares, square, scores, valid, found);
         if (__any_sync(FULL_WARP, found.doubt != 0)) {
             const u32 rows = settle(a, own.doubtful, first, found.doubt, found.reach, found.label, lane);
             if (lane == 0) atomicAdd(&block.contested, rows);
