@@ -60,6 +60,9 @@ strategies! {
         RegistersGroups8 "registers-groups8" "ours: a variant of registers",
         /// [`Strategy::Registers`] with centroids in groups of 16.
         RegistersGroups16 "registers-groups16" "ours: a variant of registers",
+        /// Reads column by column and keeps the scores in registers. One pass finds labels and the sums of rows that changed. At most
+        /// 32 clusters, at least 9 features.
+        Columns "columns" "ours",
         /// Computes the product in tiles of shared memory, then the sums of rows that changed. Any number of features.
         Tiled "tiled" "ours; labels as Li et al. 2010, algorithm 4",
         /// [`Strategy::Tiled`] with 32 centroids per tile.

@@ -42,7 +42,7 @@
 template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ List lists[WARPS];
-    __shared__ Gate gate;
+    __shared__ Entrance entrance;
     __shared__ u32 following[WARPS]; // the next run of each warp
     __shared__ Doubtful doubtful[WARPS];
     __shared__ u32 block_changed, block_contested, block_unresolved;
@@ -55,7 +55,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     const u32 centroid_words = fit ? a.k_padded * Centroid<D>::width + (GROUP ? a.k_padded / (GROUP ? GROUP : 1) * 4 : 0) : 0;
     const Table table = {(u32*)(centroids + centroid_words), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
     const Cells own = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};
-    auto cells = [&]() { return sizeof(T) == 4 ? own : gate.cells; };
+    auto cells = [&]() { return sizeof(T) == 4 ? own : entrance.cells; };
     const int d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const u32 tiles = (a.rows.n + WARP_TILE - 1) / WARP_TILE, in_run = a.run - 1;
     u32 tile = (blockIdx.x * WARPS + warp) * a.run;
@@ -64,7 +64,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
     if (threadIdx.x < d) factors[threadIdx.x] = a.factors[threadIdx.x];
     if (threadIdx.x == 0) {
-        gate = {own, 0, 0, 0};
+        entrance = {own, {0, 0, 0}};
         block_changed = 0, block_contested = 0, block_unresolved = 0;
     }
     if (table.copies) {
@@ -82,7 +82,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     KEEP_LOOP while (true) {
         const bool done = tile >= tiles;
         if (listed >= (done ? 1 : ENOUGH)) {
-            move_listed(a, factors, gate, cells(), lists[warp], listed, lane);
+            move_listed(a, factors, entrance, cells(), lists[warp], listed, lane);
             if (lane == 0) atomicAdd(&block_changed, listed);
             listed = 0;
         }
@@ -133,7 +133,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         if (first) {
             if (valid) now.store(a.labels.bytes, (u8*)a.labels.at + (u64)row * (u32)a.labels.bytes);
             const u32 count = min(WARP_TILE, a.rows.n - (row - lane * ROWS));
-            enter(gate, count, cells(), a.sums, lane);
+            enter(entrance, count, cells(), a.sums, lane);
             add_first(a, factors, next, cells(), found.label, valid, lane);
             if (lane == 0) atomicAdd(&block_changed, count);
             if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
@@ -146,7 +146,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         }
     }
     __syncthreads();
-    if (a.table_copies && gate.announced) flush_table(gate.cells.table, gate.cells.rows, a.sums);
+    if (a.table_copies && entrance.gate.announced) flush_table(entrance.cells.table, entrance.cells.rows, a.sums);
     if (threadIdx.x == 0) {
         if (block_changed) atomicAdd(&a.control->changed, (u64)block_changed);
         if (block_contested) atomicAdd(&a.control->contested, block_contested);

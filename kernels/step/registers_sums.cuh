@@ -3,6 +3,7 @@
 #pragma once
 #include "../common/filter.cuh"
 #include "arriving.cuh"
+#include "gate.cuh"
 
 // The list is emptied once it has this many rows. There must still be room for all rows of one tile.
 #define ENOUGH 32
@@ -23,57 +24,26 @@ struct Cells {
     int* rows;
 };
 
-// Decides when a warp may add to the block's table, and when the table is flushed.
-struct Gate {
+// The block's table, and when a warp may add to it.
+struct Entrance {
     Cells cells; // kept here for float64, whose kernels have no registers left for it
-    u32 announced; // rows that all warps announced
-    u32 flushed; // rows that were announced when the table was last flushed
-    u32 busy; // 1 while a warp flushes
+    Gate gate;
 };
 
-// Announces `count` rows. If the table has no room for them, flushes it first. The whole warp must call this.
-__device__ __forceinline__ void enter(Gate& gate, u32 count, const Cells& cells, const Sums& s, int lane) {
-    while (true) {
-        u32 flush = 0;
-        if (lane == 0) {
-            while (true) {
-                const u32 announced = *(volatile u32*)&gate.announced;
-                if (announced - *(volatile u32*)&gate.flushed + count <= CAPACITY) {
-                    if (atomicCAS(&gate.announced, announced, announced + count) == announced) break;
-                } else if (atomicCAS(&gate.busy, 0u, 1u) == 0) {
-                    flush = 1;
-                    break;
-                } else {
-                    __nanosleep(100);
-                }
-            }
-        }
-        if (!__shfl_sync(FULL_WARP, flush, 0)) return;
-        // Rows announced after this point count towards the next flush.
-        const u32 announced = *(volatile u32*)&gate.announced;
-        __threadfence_block();
-        flush_table_by_warp(cells.table, cells.rows, s, lane);
-        __threadfence_block();
-        __syncwarp();
-        if (lane == 0) {
-            *(volatile u32*)&gate.flushed = announced;
-            __threadfence_block();
-            atomicExch(&gate.busy, 0u);
-        }
-        __syncwarp();
-    }
+__device__ __forceinline__ void enter(Entrance& entrance, u32 count, const Cells& cells, const Sums& s, int lane) {
+    enter(entrance.gate, count, CAPACITY, lane, [&] { flush_table_by_warp(cells.table, cells.rows, s, lane); });
 }
 
 // Moves the contributions of the listed rows from cluster to cluster. Each lane takes (row, column) pairs. In the table all additions
 // of a pair are issued at once, and then their carries.
 template <typename T>
-__device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* factors, Gate& gate, const Cells& cells, List& list,
+__device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* factors, Entrance& entrance, const Cells& cells, List& list,
                                             u32 count, int lane) {
     const int AHEAD = sizeof(T) == 4 ? 4 : 1;
     const Sums& s = a.sums;
     __syncwarp();
     const Table& table = cells.table;
-    if (table.copies) enter(gate, count, cells, s, lane);
+    if (table.copies) enter(entrance, count, cells, s, lane);
     const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // gives exact quotients up to 159 * 13 pairs
     const bool two = s.limbs == 2;
     const u32 pairs = count * columns;

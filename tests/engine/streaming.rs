@@ -256,16 +256,17 @@ fn too_little_memory_says_what_is_needed() {
 #[test]
 fn strategies_of_ours_stream_and_those_of_the_papers_say_that_they_do_not() {
     let Some(device) = gpu() else { return };
-    for (d, named) in [(3, "registers"), (3, "registers-groups8"), (20, "tiled"), (20, "tiled-128-panels")] {
+    for (d, named) in [(3, "registers"), (3, "registers-groups8"), (20, "tiled"), (20, "tiled-128-panels"), (20, "columns")] {
+        let k = if named == "columns" { 20 } else { 40 };
         let random = &mut Random(77 + d as u64);
         let x: Vec<f32> = rows(KINDS[0], 9_000, d, random);
         let fit = |strategy: &str, limit| {
             let columns = columns(&x, d);
             let features = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
-            let estimator = KMeans::new(40).seed(3).max_iter(4).device(device).device_memory_limit(limit);
+            let estimator = KMeans::new(k).seed(3).max_iter(4).device(device).device_memory_limit(limit);
             estimator.strategy(strategy.parse().unwrap()).fit_features(&features, None)
         };
-        let limit = limits(shape::<f32>(9_000, d, 40, false))[0].room;
+        let limit = limits(shape::<f32>(9_000, d, k, false))[0].room;
         let (whole, streamed) = (fit("default", None).unwrap(), fit(named, Some(limit)).unwrap());
         assert!(streamed.choice.chunking.is_some() && whole.choice.chunking.is_none());
         assert_eq!(streamed.labels, whole.labels, "{named}");

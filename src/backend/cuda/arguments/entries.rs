@@ -35,6 +35,7 @@ macro_rules! entries {
 entries! {
     typed {
         assign_registers(AssignArgument<T>) = "assign_registers" "assign_registers";
+        assign_columns(AssignArgument<T>) = "assign_columns" "assign_columns";
         assign_tiled(AssignArgument<T>) = "assign_tiled" "assign_tiled";
         settle(SettleArgument) = "settle" "settle";
         settle_pairs(SettleArgument) = "settle" "settle_pairs";

@@ -8,11 +8,13 @@
 //! a kernel, write its file and add it to the list.
 
 pub mod choice;
+pub mod columns;
 pub mod deltas;
 pub mod filter;
 pub mod registers;
 pub mod tiled;
 
+use self::columns::Columns;
 use self::filter::FilterSpec;
 use self::registers::Registers;
 use self::tiled::Tiled;
@@ -172,6 +174,7 @@ pub trait Work {
 pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     let mut all: Vec<Box<dyn Candidate<T>>> = Vec::new();
     all.extend(Registers::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
+    all.push(Box::new(Columns));
     all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
     #[cfg(feature = "papers")]
     all.extend(super::papers::candidates());

@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn columns_are_candidates() {
         let names: Vec<&str> = crate::backend::cuda::step::candidates::<f32>().iter().map(|c| c.strategy().name()).collect();
-        assert!(Table::get().columns.iter().all(|name| names.contains(name)) && Table::get().columns.len() == 7);
+        assert!(Table::get().columns.iter().all(|name| names.contains(name)) && Table::get().columns.len() == 8);
     }
 
     /// For each measured shape the choice is the fastest candidate, or one that is hardly slower.

@@ -1,0 +1,183 @@
+//! Labels and sums in one pass, for few clusters of many features: `kernels/step/assign_columns.cu`.
+
+use super::filter::{FilterSpec, Layout};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work, copies};
+use crate::backend::cuda::arguments::{self, AssignArgument};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
+use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::{FitShape, GpuSize};
+use crate::backend::cuda::state::State;
+use crate::certify::Chains;
+use crate::error::Result;
+use crate::float::Float;
+use crate::strategy::Strategy;
+
+/// Numbers of clusters that the kernel is compiled for. Any other number uses the next larger variant.
+const CLUSTERS: [usize; 5] = [2, 4, 8, 16, 32];
+const MOST_CLUSTERS: usize = CLUSTERS[CLUSTERS.len() - 1];
+/// With fewer features, copies would run more than one tile ahead.
+const FEWEST_FEATURES: usize = 9;
+/// Constants of the kernel: threads of a block, the rows of a warp's tile, the bytes of columns on their way, and other static
+/// shared memory.
+const THREADS: u32 = 384;
+const TILE: usize = 128;
+const RING_BYTES: usize = 72 << 10;
+const OTHER_BYTES: usize = 14 << 10;
+/// The most bytes for copies of cells.
+const COPIES_BYTES: usize = 48 << 10;
+
+/// The candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Columns;
+
+/// What a block has in shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Room {
+    /// Bytes besides the table of sums.
+    fixed: usize,
+    /// Bytes of a feature besides its cells.
+    feature: usize,
+    /// Cells of a limb of a column.
+    across: usize,
+    /// The bytes that a block may have.
+    most: usize,
+}
+
+impl Room {
+    fn new(k: usize, float64: bool, shared: usize) -> Self {
+        let padded = Columns::padded(k);
+        // The copies of the centroids, the centre and the weight of a feature, padded to 16 bytes.
+        let width = (padded + if float64 { 3 } else { 2 }).next_multiple_of(4);
+        Self {
+            fixed: RING_BYTES + 4 * padded.max(4) + 4 * padded,
+            feature: 4 * width + 24,
+            across: k | 1,
+            most: shared.saturating_sub(OTHER_BYTES),
+        }
+    }
+
+    /// The most features for which a table fits. Weights and float64 features have two limbs. float32 features have two only if the
+    /// data need them; if there is no room for these, sums are added without a table.
+    fn most_features(&self, shape: &FitShape) -> usize {
+        let limbs = if shape.float64 || shape.weighted { 2 } else { 1 };
+        let column = self.across * limbs * 8;
+        let mass = if shape.weighted { column } else { 0 };
+        self.most.saturating_sub(self.fixed + mass) / (self.feature + column)
+    }
+
+    /// The copies of each cell, and the bytes of shared memory.
+    fn table(&self, shape: &FitShape) -> (usize, usize) {
+        let others = self.fixed + shape.d * self.feature;
+        let cells = shape.columns() * shape.limbs * self.across;
+        let left = self.most.saturating_sub(others);
+        let copies = copies(cells, COPIES_BYTES.min(left), left);
+        (copies, others + cells * 8 * copies)
+    }
+}
+
+impl Columns {
+    /// The clusters of the variant.
+    fn padded(k: usize) -> usize {
+        CLUSTERS.into_iter().find(|&clusters| clusters >= k).unwrap_or(k)
+    }
+}
+
+impl<T: Float + Plain> Candidate<T> for Columns {
+    fn strategy(&self) -> Strategy {
+        Strategy::Columns
+    }
+
+    fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
+        let refused = |limit: String, got: usize| Err(Refusal { limit, hint: "", got: got.to_string() });
+        if shape.k > MOST_CLUSTERS {
+            return refused(format!("at most {MOST_CLUSTERS} clusters"), shape.k);
+        }
+        if shape.d < FEWEST_FEATURES {
+            return refused(format!("at least {FEWEST_FEATURES} features"), shape.d);
+        }
+        let most = Room::new(shape.k, shape.float64, gpu.shared).most_features(shape);
+        if shape.d > most {
+            return refused(format!("at most {most} features in {} clusters", shape.k), shape.d);
+        }
+        Ok(())
+    }
+
+    fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
+        let filter =
+            FilterSpec { k_padded: Self::padded(shape.k), layout: Layout::ByFeature, chains: Chains::One, lowered: false };
+        Needs { filter, label_arrays: LabelArrays::InPlace, bytes: 0 }
+    }
+
+    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
+        Ok(Box::new(ColumnsStep::new(&fit.shape, fit.queue)?))
+    }
+
+    fn work(&self) -> Option<&dyn Work> {
+        Some(self)
+    }
+}
+
+impl Work for Columns {
+    fn filled(&self, d: usize, k: usize) -> (usize, usize) {
+        (d, Self::padded(k))
+    }
+
+    fn in_rounds(&self) -> bool {
+        true
+    }
+}
+
+/// The step of one fit.
+struct ColumnsStep<T> {
+    launch: Launch<AssignArgument<T>>,
+    table_copies: usize,
+}
+
+impl<T: Float + Plain> ColumnsStep<T> {
+    fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
+        let gpu = &queue.gpu;
+        let (table_copies, shared) = Room::new(shape.k, shape.float64, gpu.size().shared).table(shape);
+        let kernel = arguments::assign_columns::<T>().load(gpu, &format!("_k{}", Columns::padded(shape.k)))?;
+        let launch = Launch::resident(gpu, kernel, Block { threads: THREADS, shared }, shape.chunk.div_ceil(TILE))?;
+        Ok(Self { launch, table_copies })
+    }
+}
+
+impl<T: Float + Plain> Step<T> for ColumnsStep<T> {
+    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        let argument = AssignArgument { table_copies: self.table_copies as i32, ..state.assign_argument(chunk, 0) };
+        // SAFETY: the addresses are those of the state's buffers, which have the sizes that the kernel indexes: rows up to the
+        // stride, (k, columns, limbs) sums, copies of k padded centroids by feature. A label has one byte, because there are few
+        // clusters. The kernel settles its rows in doubt itself, so it needs no list of them. It begins with the wait.
+        unsafe { chunk.run_first(&state.queue, &self.launch, &argument) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::tests::{H200, shape};
+    use super::*;
+
+    #[test]
+    fn what_a_block_needs_fits() {
+        for (d, k) in [(9, 1), (48, 8), (100, 16), (256, 32), (300, 17)] {
+            let shape = shape(1_000, d, k);
+            assert!(Candidate::<f32>::supports(&Columns, &shape, H200).is_ok(), "{d} {k}");
+            let (copies, shared) = Room::new(k, false, H200.shared).table(&shape);
+            assert!(copies > 0 && shared <= H200.shared - OTHER_BYTES && shared > RING_BYTES, "{d} {k}: {copies} {shared}");
+        }
+        // If float32 features turn out to need two limbs, a table that is too large is left out.
+        let (copies, shared) = Room::new(32, false, H200.shared).table(&FitShape { limbs: 2, ..shape(1_000, 300, 32) });
+        assert!(copies == 0 && shared <= H200.shared - OTHER_BYTES);
+    }
+
+    #[test]
+    fn limits_are_named() {
+        let error =
+            |shape, gpu| Candidate::<f32>::supports(&Columns, &shape, gpu).unwrap_err().of(Strategy::Columns).to_string();
+        assert!(error(shape(9, 20, 33), H200).contains("at most 32 clusters for \"columns\", got 33"));
+        assert!(error(shape(9, 8, 5), H200).contains("at least 9 features for \"columns\", got 8"));
+        assert!(error(shape(9, 5_000, 5), H200).contains("features in 5 clusters for \"columns\", got 5000"));
+        assert!(error(shape(9, 300, 32), GpuSize { shared: 99 << 10, ..H200 }).contains("features in 32 clusters"));
+    }
+}
