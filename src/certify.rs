@@ -228,6 +228,8 @@ impl ExpandedTerms {
 }
 
 #[cfg(test)]
+mod bytes;
+#[cfg(test)]
 mod copies;
 
 #[cfg(test)]
