@@ -134,9 +134,16 @@ __device__ __forceinline__ ByteFacts load_facts(const ByteFacts* at) {
     return {v.x, v.y, v.z, v.w};
 }
 
-// Tries the candidates of `mask`, at most W of them, for the rows of a warp. Returns for this lane those that are not ruled out.
+// The facts that another lane knows.
+__device__ __forceinline__ ByteFacts facts_of(const ByteFacts& own, u32 lane) {
+    return {__shfl_sync(FULL_WARP, own.square, lane), __shfl_sync(FULL_WARP, own.step, lane), __shfl_sync(FULL_WARP, own.norm, lane),
+            __shfl_sync(FULL_WARP, own.residual, lane)};
+}
+
+// Tries the candidates of `mask`, at most W of them, for the rows of a warp. A lane knows the facts of one: `own`. Returns for this lane those that are not ruled out.
 template <typename T, int W>
-__device__ __forceinline__ u32 try_candidates(const ByteCopies<T>& a, u64 place, u32 centre, u32 m, u32 mask, const ByteFacts& row) {
+__device__ __forceinline__ u32 try_candidates(const ByteCopies<T>& a, u64 place, u32 centre, u32 m, u32 mask, const ByteFacts& row,
+                                              const ByteFacts& own) {
     const uint4* bytes = a.candidate_bytes + (u64)centre * m * a.pieces;
     u32 which[W];
     int product[W];
@@ -162,7 +169,7 @@ __device__ __forceinline__ u32 try_candidates(const ByteCopies<T>& a, u64 place,
     u32 left = 0;
 #pragma unroll
     for (int w = 0; w < W; w++)
-        if (!far_by_bytes(row, load_facts(a.candidate_facts + (u64)centre * m + which[w]), product[w])) left |= 1u << which[w];
+        if (!far_by_bytes(row, facts_of(own, which[w]), product[w])) left |= 1u << which[w];
     return left;
 }
 
@@ -175,16 +182,18 @@ template <typename T> __device__ __forceinline__ void plus_filter(const PlusFilt
         const u64 place = (u64)tile * PLACES + lane;
         const ByteFacts row = load_facts(copies.facts + place);
         const u32 centre = copies.centre_of[tile];
+        // A lane knows one candidate.
+        const ByteFacts own = load_facts(copies.candidate_facts + (u64)centre * m + (lane < m ? lane : 0));
         u32 mask = 0;
         for (u32 j = 0; j < m; j++)
-            if (!far_by_norms(row, load_facts(copies.candidate_facts + (u64)centre * m + j))) mask |= 1u << j;
+            if (!far_by_norms(row, facts_of(own, j))) mask |= 1u << j;
         mask = __reduce_or_sync(FULL_WARP, mask);
         const int count = __popc(mask);
         if (count == 0) continue;
-        u32 left = count <= 2 ? try_candidates<T, 2>(copies, place, centre, m, mask, row)
-            : count <= 4      ? try_candidates<T, 4>(copies, place, centre, m, mask, row)
-            : count <= 8      ? try_candidates<T, 8>(copies, place, centre, m, mask, row)
-                              : try_candidates<T, 16>(copies, place, centre, m, mask, row);
+        u32 left = count <= 2 ? try_candidates<T, 2>(copies, place, centre, m, mask, row, own)
+            : count <= 4      ? try_candidates<T, 4>(copies, place, centre, m, mask, row, own)
+            : count <= 8      ? try_candidates<T, 8>(copies, place, centre, m, mask, row, own)
+                              : try_candidates<T, 16>(copies, place, centre, m, mask, row, own);
         if (!__any_sync(FULL_WARP, left)) continue;
         const u32 number = copies.order[place];
         if (number == NO_ROW) left = 0;
@@ -215,47 +224,59 @@ template <typename T> struct PlusSettle {
 
 #define SETTLERS 128
 #define ENTRIES 32 // of a block at a time
+#define SETTLED 64 // features at a time, two a lane
+#define OF_WARP (ENTRIES / (SETTLERS / 32)) // entries for which a warp computes differences
 
+// The values of a warp's entries and of their candidates, on their way to this lane.
+template <typename T> struct Arriving {
+    T x[OF_WARP][2], c[OF_WARP][2];
+};
+
+template <typename T>
+__device__ __forceinline__ void fetch(const PlusSettle<T>& a, const Nearer& mine, u32 first_entry, u32 begin, Arriving<T>& to) {
+    const u32 d = a.rows.d, lane = threadIdx.x & 31;
+#pragma unroll
+    for (u32 i = 0; i < OF_WARP; i++) {
+        const u64 place = __shfl_sync(FULL_WARP, mine.place, first_entry + i);
+        const u32 candidate = __shfl_sync(FULL_WARP, mine.candidate, first_entry + i);
+        const T *x = a.copies.values + place * d, *c = a.step.candidates + (u64)candidate * d;
+#pragma unroll
+        for (u32 p = 0; p < 2; p++) {
+            const u32 f = begin + 32 * p + lane;
+            to.x[i][p] = f < d ? x[f] : (T)0;
+            to.c[i][p] = f < d ? c[f] : (T)0;
+        }
+    }
+}
+
+// All warps compute differences. The first warp computes the chains, an entry a lane, while the next values are on their way.
 template <typename T> __device__ __forceinline__ void plus_settle(const PlusSettle<T>& a) {
-    constexpr u32 FEATURES = 512 / sizeof(T), WIDTH = FEATURES + 1, OF_WARP = ENTRIES / (SETTLERS / 32);
-    __shared__ T x[ENTRIES * WIDTH], c[MOST_TRIALS * WIDTH];
+    __shared__ double differences[ENTRIES][SETTLED + 1];
     wait_for_kernel_before();
     if (has_stopped(a.step)) return;
     const u32 listed = a.step.control->listed;
     if (listed > a.step.room) return;
-    const u32 d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const u32 d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32, own = warp * OF_WARP;
     u128 gain = 0; // of candidate `lane`, in the first warp
     for (u32 first = blockIdx.x * ENTRIES; first < listed; first += gridDim.x * ENTRIES) {
         const u32 here = listed - first < ENTRIES ? listed - first : ENTRIES;
-        // A lane of every warp knows one entry.
-        Nearer mine = {0.0, 0, 0, 0, 0};
-        if (lane < here) mine = a.step.list[first + lane];
+        // A lane of every warp knows one entry. Beyond the list it is the last one.
+        const Nearer mine = a.step.list[first + (lane < here ? lane : here - 1)];
+        Arriving<T> arriving;
+        fetch(a, mine, own, 0, arriving);
         double s = 0.0;
-        for (u32 begin = 0; begin < d; begin += FEATURES) {
-            const u32 count = d - begin < FEATURES ? d - begin : FEATURES;
-            // All of a warp's values are on their way at the same time.
-            T values[OF_WARP][FEATURES / 32];
-#pragma unroll
-            for (u32 i = 0; i < OF_WARP; i++) {
-                const u32 entry = warp * OF_WARP + i;
-                const T* row = a.copies.values + (u64)__shfl_sync(FULL_WARP, mine.place, entry) * d + begin;
-#pragma unroll
-                for (u32 p = 0; p < FEATURES / 32; p++) values[i][p] = entry < here && 32 * p + lane < count ? row[32 * p + lane] : (T)0;
-            }
+        for (u32 begin = 0; begin < d; begin += SETTLED) {
 #pragma unroll
             for (u32 i = 0; i < OF_WARP; i++)
 #pragma unroll
-                for (u32 p = 0; p < FEATURES / 32; p++) x[(warp * OF_WARP + i) * WIDTH + 32 * p + lane] = values[i][p];
-            for (u32 j = warp; j < a.step.m; j += SETTLERS / 32)
-                for (u32 f = lane; f < count; f += 32) c[j * WIDTH + f] = a.step.candidates[(u64)j * d + begin + f];
+                for (u32 p = 0; p < 2; p++)
+                    differences[own + i][32 * p + lane] = __dadd_rn((double)arriving.x[i][p], -(double)arriving.c[i][p]);
             __syncthreads();
+            if (begin + SETTLED < d) fetch(a, mine, own, begin + SETTLED, arriving);
             if (warp == 0) {
-                const T *own = x + lane * WIDTH, *other = c + mine.candidate * WIDTH;
-#pragma unroll 8
-                for (u32 f = 0; f < count; f++) {
-                    const double t = __dadd_rn((double)own[f], -(double)other[f]);
-                    s = __fma_rn(t, t, s);
-                }
+                const u32 count = d - begin < SETTLED ? d - begin : SETTLED;
+#pragma unroll 16
+                for (u32 f = 0; f < count; f++) s = __fma_rn(differences[lane][f], differences[lane][f], s);
             }
             __syncthreads();
         }

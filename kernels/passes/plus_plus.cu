@@ -29,6 +29,7 @@ template <typename T> struct PlusDraw {
 // The copy of a candidate for one centre, by one warp.
 template <typename T> __device__ __forceinline__ void copy_candidate(const ByteCopies<T>& a, const T* c, const T* centre, int d, u64 place, u32 lane) {
     double largest = 0.0, square = 0.0, residual = 0.0, inverse;
+#pragma unroll 4
     for (int f = lane; f < d; f += 32) {
         const double t = scaled(c[f], centre[f], a.scale);
         largest = fmax(largest, fabs(t));
@@ -41,6 +42,7 @@ template <typename T> __device__ __forceinline__ void copy_candidate(const ByteC
     }
     const float step = step_of(largest, inverse);
     u32* words = reinterpret_cast<u32*>(a.candidate_bytes + place * a.pieces);
+#pragma unroll 2
     for (int word = lane; word < 4 * (int)a.pieces; word += 32) {
         u32 bytes = 0;
 #pragma unroll

@@ -179,7 +179,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let range = self.ranges.rows as u64;
         let take = PlusTakeArgument { rows: rows_argument, nearest, totals, scale, range, step, copies };
         let take_kernel = arguments::plus_take::<T>().load(gpu, "")?;
-        let take = (Launch::exactly(take_kernel, Block::of(THREADS), 2 * gpu.processors), take);
+        let take = (Launch::exactly(take_kernel, Block::of(THREADS), gpu.processors), take);
         let mut launches = Launches { draw, gains: Vec::new(), filter: None, settle: None, take, take_all: None };
         if let Some(copied) = copied {
             let kernel = arguments::plus_filter::<T>().load(gpu, "")?;
