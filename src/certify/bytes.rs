@@ -36,7 +36,7 @@ const NORM: f64 = 1.0 / (1u64 << 20) as f64;
 /// What the roundings of the test in float32 are at most, as a share of M.
 const SLACK: f32 = 128.0 / (1u64 << 24) as f32;
 /// What underflow is at most.
-const LEAST: f32 = 7.888_609_05e-31;
+const LEAST: f32 = 7.888_609e-31;
 /// The lead of a row that cannot come nearer to anything.
 const NEVER: f32 = 1e30;
 

@@ -60,6 +60,9 @@ impl<T: Float + Plain> StepBuffers<T> {
     }
 }
 
+/// The launches of a step that pass over all rows.
+type Passes = (Vec<(Launch<GainsArgument>, GainsArgument)>, Option<(Launch<TakeArgument>, TakeArgument)>);
+
 /// The launches of a step.
 struct Launches {
     draw: (Launch<PlusDrawArgument>, PlusDrawArgument),
@@ -191,41 +194,48 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             launches.settle = Some((settle, PlusSettleArgument { rows: rows_argument, nearest, scale, step, copies }));
             return Ok(launches);
         }
+        (launches.gains, launches.take_all) = self.passes(rows, &step, buffers)?;
+        Ok(launches)
+    }
+
+    /// The launches that pass over all rows: the gains, and the kernel that takes a candidate if the list is too short.
+    fn passes(&self, rows: &DeviceRows<T>, step: &StepArgument, buffers: &StepBuffers<T>) -> Result<Passes> {
+        let (gpu, m, step) = (&rows.queue.gpu, step.m as usize, *step);
+        let mut gains_of_all = Vec::new();
         for first in (0..m).step_by(MOST_AT_ONCE) {
             let here = (m - first).min(MOST_AT_ONCE);
             let kernel = arguments::seed_gains::<T>().load(gpu, &format!("_{}", here.next_multiple_of(2)))?;
             let launch = Launch::resident(gpu, kernel, Block::of(TILE as u32 / 2), usize::MAX)?;
             let launch = launch.with_blocks(gains_blocks(rows.n, launch.blocks) as usize);
             let gains = GainsArgument {
-                rows: rows_argument,
-                nearest,
+                rows: rows.argument(),
+                nearest: self.nearest.at(),
                 candidates: buffers.candidates.at_index(first * rows.d),
                 gains: step.control + (std::mem::offset_of!(StepControl, gains) + first * size_of::<u128>()) as u64,
-                scale,
+                scale: self.scale,
                 m: here as i32,
                 first: first as u32,
                 step,
             };
-            memory::push(&mut launches.gains, (launch, gains), "the launches of k-means++")?;
+            memory::push(&mut gains_of_all, (launch, gains), "the launches of k-means++")?;
         }
         let kernel = arguments::seed_take::<T>().load(gpu, "")?;
         let launch = Launch::resident(gpu, kernel, Block::of(TILE as u32 / 2), self.ranges.count)?;
         let take_all = TakeArgument {
-            rows: rows_argument,
-            nearest,
+            rows: rows.argument(),
+            nearest: self.nearest.at(),
             centroids: step.candidates,
-            totals,
+            totals: self.totals.at(),
             total: 0,
-            scale,
-            range,
+            scale: self.scale,
+            range: self.ranges.rows as u64,
             ranges: self.ranges.count as u32,
             first: 0,
             m: 1,
             unused: 0,
             step,
         };
-        launches.take_all = Some((launch, take_all));
-        Ok(launches)
+        Ok((gains_of_all, Some((launch, take_all))))
     }
 }
 
