@@ -295,6 +295,8 @@ impl CopyDifference {
 }
 
 #[cfg(test)]
+mod bytes;
+#[cfg(test)]
 mod copies;
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub mod prepare;
 pub mod progress;
 pub mod reference;
 pub mod rng;
-mod seeding;
+pub mod seeding;
 mod strategy;
 pub mod tile;
 mod update;

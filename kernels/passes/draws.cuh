@@ -13,20 +13,11 @@ __device__ __forceinline__ u128 warp_sum_wide(u128 v) {
     return v;
 }
 
-// ---- samples ---------------------------------------------------------------------------------------------------------
+// ---- random numbers ---------------------------------------------------------------------------------------------------
 
-// The row with number i in the whole fit and with draw weight D is in the sample if floor(u * total / 2^64) < expected * D.
-struct Sample {
-    u64 total_low, total_high;
-    u64 expected; // at most 2^33
-    u64 first; // the number of row 0 in the whole fit
-    u32 key_low, key_high; // the seed
-    u32 stream, restart;
-};
-
-// The 64-bit number of a row: Philox4x32-10, as in src/rng.rs.
-__device__ __forceinline__ u64 number_of_row(const Sample& a, u64 row) {
-    u32 c0 = a.stream, c1 = a.restart, c2 = (u32)row, c3 = (u32)(row >> 32), k0 = a.key_low, k1 = a.key_high;
+// The 64-bit number of a counter: Philox4x32-10, as in src/rng.rs. The key is the seed.
+__device__ __forceinline__ u64 philox(u32 key_low, u32 key_high, u32 c0, u32 c1, u32 c2, u32 c3) {
+    u32 k0 = key_low, k1 = key_high;
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         const u64 p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
@@ -40,11 +31,25 @@ __device__ __forceinline__ u64 number_of_row(const Sample& a, u64 row) {
     return (u64)c0 | (u64)c1 << 32;
 }
 
+// floor(u * total / 2^64), for a total below 2^127.
+__device__ __forceinline__ u128 below(u64 u, u128 total) { return (u128)(u64)(total >> 64) * u + __umul64hi((u64)total, u); }
+
+// ---- samples ---------------------------------------------------------------------------------------------------------
+
+// The row with number i in the whole fit and with draw weight D is in the sample if floor(u * total / 2^64) < expected * D.
+struct Sample {
+    u64 total_low, total_high;
+    u64 expected; // at most 2^33
+    u64 first; // the number of row 0 in the whole fit
+    u32 key_low, key_high; // the seed
+    u32 stream, restart;
+};
+
 // Whether row `row` of these rows is in the sample. A draw weight is at most 2^90, so the product is at most 2^123.
 __device__ __forceinline__ bool is_drawn(const Sample& a, u64 row, u128 weight) {
-    const u64 u = number_of_row(a, a.first + row);
-    const u128 target = (u128)a.total_high * u + __umul64hi(a.total_low, u);
-    return target < (u128)a.expected * weight;
+    const u64 number = a.first + row;
+    const u64 u = philox(a.key_low, a.key_high, a.stream, a.restart, (u32)number, (u32)(number >> 32));
+    return below(u, wide(a.total_high, a.total_low)) < (u128)a.expected * weight;
 }
 
 // A list of row numbers. All rows are counted, but only the first `room` are kept.

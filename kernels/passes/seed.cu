@@ -8,7 +8,9 @@
 //            candidates at once.
 // Memory:    `seed_take` reads x, and reads and writes `nearest`. `seed_gains` reads both, once for up to 12 candidates.
 // Precision: reference distances, then integers. So a draw does not depend on the order in which the totals were added up.
-#include "draws.cuh"
+#include "candidates.cuh"
+#include "plus_plus.cuh"
+#include "search.cuh"
 
 // ---- sums of a block -------------------------------------------------------------------------------------------------
 
@@ -25,30 +27,6 @@ template <int WARPS> __device__ __forceinline__ u128 block_sum_wide(u128 v, u128
 }
 
 // ---- draws -----------------------------------------------------------------------------------------------------------
-
-// The weight of a row in a draw.
-#define DRAW_ROW 0 // every row weighs the same, so a target is the number of a row
-#define DRAW_WEIGHT 1 // the integer of w^
-#define DRAW_DISTANCE 2 // the integer of its distance to the nearest centroid taken
-#define DRAW_POSITIVE 3 // 1 if w is positive
-
-struct Draws {
-    const double* w;
-    const double* nearest;
-    DistanceScale scale;
-    double weight_to_integer;
-    u64 n;
-    u64 range; // rows
-    u32 ranges;
-    int kind;
-};
-
-__device__ __forceinline__ u128 draw_weight(const Draws& a, u64 row) {
-    const double w = a.w ? a.w[row] : 1.0;
-    if (a.kind == DRAW_POSITIVE) return w > 0.0;
-    if (a.kind == DRAW_WEIGHT) return (u64)__dmul_rn(w, a.weight_to_integer);
-    return (u128)join(quantise_distance(a.scale, w, a.nearest[row]));
-}
 
 struct Totals {
     Draws draws;
@@ -71,62 +49,6 @@ extern "C" __global__ void __launch_bounds__(256) seed_totals(const __grid_const
     if (threadIdx.x == 0) add_wide(&a.total[0], &a.total[1], mine);
 }
 
-#define SEARCHERS 1024
-
-struct SearchSpace {
-    u128 sums[32];
-    u128 before;
-    u64 place;
-};
-
-// Returns the first i in begin..end at which the running sum of weight(i) exceeds `target`. Leaves in `target` what remains of it there.
-template <typename Weight>
-__device__ __forceinline__ u64 search(u64 begin, u64 end, u128& target, SearchSpace& shared, const Weight& weight) {
-    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    // Each warp sums one of 32 parts. Then all warps go on with the part that holds the target. No part is empty, because there are more
-    // than 961 entries.
-    while (end - begin > SEARCHERS) {
-        const u64 part = (end - begin + 31) / 32;
-        const u64 first = begin + warp * part, last = first + part < end ? first + part : end;
-        u128 sum = 0;
-#pragma unroll 4
-        for (u64 i = first + lane; i < last; i += 32) sum += weight(i);
-        sum = warp_sum_wide(sum);
-        if (lane == 0) shared.sums[warp] = sum;
-        __syncthreads();
-        u32 p = 0;
-        while (p < 31 && target >= shared.sums[p]) target -= shared.sums[p++];
-        begin += p * part;
-        end = begin + part < end ? begin + part : end;
-        __syncthreads();
-    }
-    const u64 i = begin + threadIdx.x;
-    const u128 own = i < end ? weight(i) : 0;
-    u128 sum = own;
-#pragma unroll
-    for (int o = 1; o < 32; o <<= 1) {
-        const u128 other = wide(__shfl_up_sync(FULL_WARP, (u64)(sum >> 64), o), __shfl_up_sync(FULL_WARP, (u64)sum, o));
-        if (lane >= o) sum += other;
-    }
-    if (lane == 31) shared.sums[warp] = sum;
-    if (threadIdx.x == 0) {
-        shared.place = begin;
-        shared.before = 0;
-    }
-    __syncthreads();
-    u128 before = sum - own;
-    for (u32 p = 0; p < warp; p++) before += shared.sums[p];
-    if (before <= target && target - before < own) {
-        shared.place = i;
-        shared.before = before;
-    }
-    __syncthreads();
-    const u64 place = shared.place;
-    target -= shared.before;
-    __syncthreads();
-    return place;
-}
-
 template <typename T> struct Search {
     Rows<T> rows;
     Draws draws;
@@ -136,19 +58,10 @@ template <typename T> struct Search {
     T* values; // (targets, d): the values of these rows
 };
 
-template <typename T> __device__ __forceinline__ void copy_row(const Rows<T>& rows, u64 row, T* out) {
-    for (int f = threadIdx.x; f < rows.d; f += blockDim.x) out[f] = rows.x[(u64)f * rows.stride + row];
-}
-
 template <typename T> __device__ __forceinline__ void seed_search(const Search<T>& a) {
     __shared__ SearchSpace shared;
-    u128 target = a.targets[blockIdx.x];
-    u64 row = (u64)target;
-    if (a.draws.kind != DRAW_ROW) {
-        const u64 range = search(0, a.draws.ranges, target, shared, [&](u64 i) { return a.totals[i]; });
-        const u64 begin = range * a.draws.range, end = begin + a.draws.range;
-        row = search(begin, end < a.draws.n ? end : a.draws.n, target, shared, [&](u64 i) { return draw_weight(a.draws, i); });
-    }
+    const u128 target = a.targets[blockIdx.x];
+    const u64 row = a.draws.kind == DRAW_ROW ? (u64)target : drawn_row(a.draws, a.totals, target, shared);
     if (threadIdx.x == 0) a.found[blockIdx.x] = row;
     copy_row(a.rows, row, a.values + (u64)blockIdx.x * a.rows.d);
 }
@@ -183,102 +96,6 @@ template <typename T> __device__ __forceinline__ void seed_gather(const Gather<T
     for (u64 i = blockIdx.x; i < a.count; i += gridDim.x) copy_row(a.rows, a.wanted[i], a.values + i * a.rows.d);
 }
 
-// ---- distances to candidates -----------------------------------------------------------------------------------------
-
-#define THREADS 128
-#define TILE (2 * THREADS)
-#define POINT_VALUES 2048 // values of candidates in shared memory
-
-__device__ __forceinline__ float2 load_two(const float* at) { return *reinterpret_cast<const float2*>(at); }
-__device__ __forceinline__ double2 load_two(const double* at) { return *reinterpret_cast<const double2*>(at); }
-
-// Copies features first to first + count of m candidates (m, d) to shared memory as (count, M), with 0 for missing candidates.
-template <typename T, int M> __device__ __forceinline__ void load_points(const T* points, int m, int d, int first, int count, double* shared) {
-    for (int i = threadIdx.x; i < count * M; i += THREADS) {
-        const int f = i / M, j = i % M;
-        shared[i] = j < m ? (double)points[(u64)j * d + first + f] : 0.0;
-    }
-}
-
-// Continues the reference distances of rows `row` and `row + 1` to M points, over features first to first + count.
-template <typename T, int M>
-__device__ __forceinline__ void add_distances(const Rows<T>& rows, u64 row, int first, int count, const double* points, double (&s)[2][M]) {
-    const T* at = rows.x + (u64)first * rows.stride + row;
-#pragma unroll 4
-    for (int f = 0; f < count; f++, at += rows.stride, points += M) {
-        const auto x = load_two(at);
-        const double x0 = (double)x.x, x1 = (double)x.y;
-        double c[M];
-        if constexpr (M % 2 == 0) {
-#pragma unroll
-            for (int j = 0; j < M; j += 2) {
-                const double2 two = *reinterpret_cast<const double2*>(points + j);
-                c[j] = two.x, c[j + 1] = two.y;
-            }
-        } else {
-#pragma unroll
-            for (int j = 0; j < M; j++) c[j] = points[j];
-        }
-#pragma unroll
-        for (int j = 0; j < M; j++) {
-            const double t0 = __dadd_rn(x0, -c[j]), t1 = __dadd_rn(x1, -c[j]);
-            s[0][j] = __fma_rn(t0, t0, s[0][j]);
-            s[1][j] = __fma_rn(t1, t1, s[1][j]);
-        }
-    }
-}
-
-// The reference distances of a thread's two rows to M points. All threads of the block must call this. Rows from n on are padding, for
-// which the stride has room. If all features of the points fit into shared memory, they are there already.
-template <typename T, int M>
-__device__ __forceinline__ void distances(const Rows<T>& rows, u64 row, const T* points, int m, double* shared, double (&s)[2][M]) {
-    constexpr int FEATURES = POINT_VALUES / M;
-#pragma unroll
-    for (int j = 0; j < M; j++) s[0][j] = s[1][j] = 0.0;
-    if (rows.d <= FEATURES) {
-        add_distances<T, M>(rows, row, 0, rows.d, shared, s);
-        return;
-    }
-    for (int first = 0; first < rows.d; first += FEATURES) {
-        const int count = rows.d - first < FEATURES ? rows.d - first : FEATURES;
-        __syncthreads();
-        load_points<T, M>(points, m, rows.d, first, count, shared);
-        __syncthreads();
-        add_distances<T, M>(rows, row, first, count, shared, s);
-    }
-}
-
-// Loads the points once, if all their features fit. Ends in a barrier.
-template <typename T, int M> __device__ __forceinline__ void load_all_points(const Rows<T>& rows, const T* points, int m, double* shared) {
-    if (rows.d <= POINT_VALUES / M) load_points<T, M>(points, m, rows.d, 0, rows.d, shared);
-    __syncthreads();
-}
-
-#define GROUP 8 // points at a time, if there are many
-
-// Calls visit(j, s0, s1) for each of m points, in ascending order of j, with the reference distances of a thread's two rows. All threads
-// of the block must call this.
-template <typename T, typename Visit>
-__device__ __forceinline__ void visit_distances(const Rows<T>& rows, u64 row, const T* points, u32 m, double* shared, const Visit& visit) {
-#pragma unroll 1
-    for (u32 first = 0; first < m; first += GROUP) {
-        const T* group = points + (u64)first * rows.d;
-        const int here = m - first < GROUP ? m - first : GROUP;
-        double s[2][GROUP];
-        __syncthreads();
-        load_all_points<T, GROUP>(rows, group, here, shared);
-        distances<T, GROUP>(rows, row, group, here, shared, s);
-#pragma unroll
-        for (int j = 0; j < GROUP; j++)
-            if (j < here) visit(first + j, s[0][j], s[1][j]);
-    }
-}
-
-// A thread's two values of a column of doubles, which is as long as the stride. Ones if there is no column.
-__device__ __forceinline__ double2 two_or_one(const double* column, u64 row) {
-    return column ? load_two(column + row) : make_double2(1.0, 1.0);
-}
-
 // ---- taking centroids ------------------------------------------------------------------------------------------------
 
 template <typename T> struct Take {
@@ -293,13 +110,24 @@ template <typename T> struct Take {
     int first; // whether these are the first centroids. Then `nearest` holds nothing yet
     u32 m;
     u32 unused;
+    Step<T> step; // if the device does the whole step, the centroid is the chosen one of these m, unless a list has its rows
 };
 
 // MANY: there may be more than one centroid.
 template <typename T, bool MANY> __device__ __forceinline__ void seed_take(const Take<T>& a) {
     __shared__ __align__(16) double points[POINT_VALUES];
     __shared__ u128 shared[THREADS / 32];
-    if constexpr (!MANY) load_all_points<T, 1>(a.rows, a.centroids, 1, points);
+    wait_for_kernel_before();
+    Choice choice = {0, 0, 0};
+    if constexpr (!MANY) {
+        if (a.step.control) {
+            if (has_stopped(a.step) || a.step.control->listed <= a.step.room) return;
+            choice = choose(a.step, a.scale);
+            if (choice.stop) return stop_steps(a.step, choice.stop);
+        }
+    }
+    const T* centroids = a.centroids + (u64)choice.candidate * a.rows.d;
+    if constexpr (!MANY) load_all_points<T, 1>(a.rows, centroids, 1, points);
     u128 mine = 0;
     for (u32 r = blockIdx.x; r < a.ranges; r += gridDim.x) {
         const u64 begin = r * a.range, end = begin + a.range < a.rows.n ? begin + a.range : a.rows.n;
@@ -316,10 +144,10 @@ template <typename T, bool MANY> __device__ __forceinline__ void seed_take(const
                 near.y = s1 < near.y ? s1 : near.y;
             };
             if constexpr (MANY) {
-                visit_distances<T>(a.rows, row, a.centroids, a.m, points, lower);
+                visit_distances<T>(a.rows, row, centroids, a.m, points, lower);
             } else {
                 double s[2][1];
-                distances<T, 1>(a.rows, row, a.centroids, 1, points, s);
+                distances<T, 1>(a.rows, row, centroids, 1, points, s);
                 lower(0, s[0][0], s[1][0]);
             }
             if (row < end) {
@@ -336,7 +164,8 @@ template <typename T, bool MANY> __device__ __forceinline__ void seed_take(const
         if (threadIdx.x == 0) a.totals[r] = total;
         mine += total;
     }
-    if (threadIdx.x == 0) add_wide(&a.total[0], &a.total[1], mine);
+    if (a.step.control) finish_step(a.step, a.rows.d, choice);
+    else if (threadIdx.x == 0) add_wide(&a.total[0], &a.total[1], mine);
 }
 
 // ---- the gains of candidates -----------------------------------------------------------------------------------------
@@ -348,11 +177,14 @@ template <typename T> struct Gains {
     u64* gains; // (m): 128 bits each, the low word first; must be 0 before
     DistanceScale scale;
     int m; // at most M
-    int unused;
+    u32 first; // the number of the first of these candidates
+    Step<T> step; // if the device does the whole step, every gain is also written to its list
 };
 
 // A thread has at most 131,072 rows, because the launch has enough blocks.
 template <typename T, int M> __device__ __forceinline__ void seed_gains(const Gains<T>& a) {
+    wait_for_kernel_before();
+    if (has_stopped(a.step)) return;
     __shared__ __align__(16) double points[POINT_VALUES];
     // Each thread has its own sums here. Few rows come nearer to a candidate, and the registers are needed for the distances.
     __shared__ i64 high[M][THREADS], low[M][THREADS];
@@ -371,6 +203,7 @@ template <typename T, int M> __device__ __forceinline__ void seed_gains(const Ga
             if (row + 1 == a.rows.n) near.y = 0.0;
         }
         distances<T, M>(a.rows, row, a.candidates, a.m, points, s);
+        const bool listing = a.step.control && has_room(a.step);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const double before = r ? near.y : near.x, weight = r ? w.y : w.x;
@@ -386,6 +219,7 @@ template <typename T, int M> __device__ __forceinline__ void seed_gains(const Ga
                         const Pair p = quantise_distance(a.scale, weight, s[r][j]);
                         high[j][threadIdx.x] += old.hi - p.hi;
                         low[j][threadIdx.x] += old.lo - p.lo;
+                        if (listing) add_nearer(a.step, Nearer{s[r][j], (u32)row + r, NO_PLACE, a.first + j, 0});
                     }
             }
         }

@@ -1,7 +1,7 @@
 //! What seeding calls: draws of rows, and distances to the centroids taken so far.
 
 use super::KeptRows;
-use crate::distances::DistanceScale;
+use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -34,6 +34,12 @@ pub trait Draws<T: Float>: KeptRows {
         let gains = self.gains(&rows)?;
         Ok((rows, gains))
     }
+    /// Does steps of k-means++, as many as the session can do without the caller. Each step appends a centroid, and lowers the
+    /// potential, which is the total of the last [`Draws::take_seeds`] or of the last such step. The last centroid need not be
+    /// taken. A session that can do none leaves both as they are.
+    fn plus_plus_steps(&mut self, _asked: &PlusPlus, _potential: &mut DistanceSum, _centroids: &mut Vec<T>) -> Result<()> {
+        Ok(())
+    }
     /// The rows of a sample for which every row decides alone. At least one centroid must be taken.
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>>;
     /// For each candidate (`(m, d)`, row-major), the total of the integers of `w^` of the rows that are nearest to it. The
@@ -41,6 +47,17 @@ pub trait Draws<T: Float>: KeptRows {
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
     /// Frees the memory that only seeding needs.
     fn end_draws(&mut self);
+}
+
+/// The steps of k-means++ that a session is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlusPlus {
+    pub seed: u64,
+    pub restart: u32,
+    /// The number of centroids after the last step.
+    pub k: usize,
+    /// Candidates of a step.
+    pub trials: u32,
 }
 
 /// A sample for which every row decides alone, as k-means|| asks for it (Bahmani et al. 2012).

@@ -13,7 +13,7 @@ mod iterate;
 mod joined;
 pub mod select;
 
-pub use draws::{Draws, Sample, Sampled};
+pub use draws::{Draws, PlusPlus, Sample, Sampled};
 pub use iterate::{Advanced, Assigned, Far, Iterate, Iteration, Scales, Stop};
 pub use joined::Joined;
 

@@ -6,12 +6,13 @@
 //!
 //! ```text
 //! potential = precise sum of the integer distances to the nearest centroid              src/distances.rs
-//! per step:   draw the candidates by the integers of the potential
+//! per step:   by the session alone, if it can (backend/draws.rs: plus_plus_steps); otherwise:
+//!             draw the candidates by the integers of the potential
 //!             potential of each candidate = potential - gain, summed again if it is not precise
-//! take the candidate with the least potential
+//!             take the candidate with the least potential
 //! ```
 
-use crate::backend::Draws;
+use crate::backend::{Draws, PlusPlus};
 use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
@@ -40,7 +41,13 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, base: Distanc
     memory::reserve(&mut centroids, d.saturating_mul(params.k - 1), super::CENTROIDS)?;
     let total = session.take_seeds(&centroids, base)?;
     let mut potential = DistanceSum { total, scale: base }.precise(rows, |finer| session.take_seeds(&[], finer))?;
-    for step in 1..params.k {
+    let asked = PlusPlus { seed: params.seeding.seed, restart, k: params.k, trials };
+    loop {
+        session.plus_plus_steps(&asked, &mut potential, &mut centroids)?;
+        let step = centroids.len() / d;
+        if step == params.k {
+            return Ok(centroids);
+        }
         if potential.total == 0 {
             return Err(KMeansError::TooFewDistinct { k: params.k, rows });
         }
@@ -67,5 +74,4 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, base: Distanc
             potential.total = session.take_seeds(chosen, left.scale)?;
         }
     }
-    Ok(centroids)
 }

@@ -18,6 +18,8 @@ mod oracle;
 mod progress;
 mod refusals;
 mod same_bits;
+#[cfg(feature = "cuda")]
+mod seeding;
 mod sessions;
 #[cfg(feature = "papers")]
 mod strategies;

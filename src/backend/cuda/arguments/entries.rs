@@ -57,6 +57,12 @@ entries! {
         seed_gains(GainsArgument) = "seed" "seed_gains";
         seed_gather(GatherArgument) = "seed" "seed_gather";
         seed_masses(MassesArgument) = "seed" "seed_masses";
+        plus_draw(PlusDrawArgument) = "plus_plus" "plus_draw";
+        plus_take(PlusTakeArgument) = "plus_plus" "plus_take";
+        plus_centres(PlusCentresArgument) = "plus_filter" "plus_centres";
+        plus_copies(PlusCopiesArgument) = "plus_filter" "plus_copies";
+        plus_filter(PlusFilterArgument) = "plus_filter" "plus_filter";
+        plus_settle(PlusSettleArgument) = "plus_filter" "plus_settle";
         potentials(PotentialsArgument) = "stream" "potentials";
         stream_sample(StreamSampleArgument) = "stream" "stream_sample";
         rows_to_columns(TransposeArgument) = "layout" "rows_to_columns";

@@ -45,6 +45,15 @@ impl Queue {
             .map_err(|left| memory::no_memory(format!("{what} on the GPU, where {left} bytes more are allowed"), bytes as u128))
     }
 
+    /// Whether there is ample room for so many bytes: within the limit of this queue, and in half of the memory that is free. By
+    /// this a caller decides whether to take memory that it can do without.
+    pub fn has_room(&self, bytes: u64) -> Result<bool> {
+        self.bind()?;
+        let (free, _) = result::mem_get_info().map_err(failed("asking for the free memory"))?;
+        let allowed = self.room.as_ref().is_none_or(|room| bytes <= room.left.load(Ordering::Relaxed));
+        Ok(allowed && bytes <= free as u64 / 2)
+    }
+
     pub(super) fn give_room_back(&self, bytes: usize) {
         if let Some(room) = &self.room {
             room.left.fetch_add(allocated(bytes), Ordering::Relaxed);

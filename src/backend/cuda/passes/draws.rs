@@ -7,8 +7,8 @@ use crate::backend::cuda::device::{Buffer, Plain};
 use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
-use crate::backend::{Sample, Sampled};
-use crate::distances::DistanceScale;
+use crate::backend::{PlusPlus, Sample, Sampled};
+use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -74,7 +74,7 @@ impl<T: Float + Plain> DeviceDraws<T> {
     /// Sets the draw weight of every row to its `w^`. Up to `k` centroids may be taken.
     pub fn start(chunks: &Chunks<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
         Ok(match chunks {
-            Chunks::Resident(rows) => Self::Resident(DeviceSeeds::start(rows, prepared.weights)?),
+            Chunks::Resident(rows) => Self::Resident(DeviceSeeds::start(rows, prepared)?),
             Chunks::Streamed(stream) => Self::Streamed(StreamedSeeds::start(stream, prepared, k)?),
         })
     }
@@ -111,6 +111,24 @@ impl<T: Float + Plain> DeviceDraws<T> {
         scale: DistanceScale,
     ) -> Result<u128> {
         on_rows!(self, chunks, |seeds, rows| seeds.take(rows, centroids, scale), seeds.take(rows, labels, centroids, scale))
+    }
+
+    /// Does steps of k-means++, as many as it can. `positive`: the number of rows of positive weight.
+    pub fn plus_plus_steps(
+        &mut self,
+        chunks: &Chunks<'_, T>,
+        asked: &PlusPlus,
+        positive: u64,
+        potential: &mut DistanceSum,
+        centroids: &mut Vec<T>,
+    ) -> Result<()> {
+        match (self, chunks) {
+            (Self::Resident(seeds), Chunks::Resident(rows)) => {
+                seeds.plus_plus_steps(rows, asked, positive, potential, centroids)
+            }
+            // The host draws from rows that stream.
+            _ => Ok(()),
+        }
     }
 
     /// The rows of a sample in which every row decides alone.

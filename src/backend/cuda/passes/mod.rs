@@ -1,7 +1,9 @@
 //! Passes over the rows besides the steps of a fit: what is learnt before it, seeding, distances.
 
+mod byte_copies;
 pub mod distances;
 pub mod draws;
+mod plus_plus;
 pub mod prepare;
 pub mod samples;
 pub mod seeds;

@@ -3,9 +3,11 @@
 
 use crate::backend::cuda::arguments::{
     self, BernoulliArgument, DistanceArgument, DrawsArgument, GainsArgument, GatherArgument, MassesArgument, RowArgument,
-    SearchArgument, TakeArgument, TotalsArgument,
+    SearchArgument, StepArgument, TakeArgument, TotalsArgument,
 };
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::passes::byte_copies::copies_scale;
+use crate::backend::cuda::passes::plus_plus::StepBuffers;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::FitShape;
@@ -14,13 +16,14 @@ use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::prepare::Prepared;
 use crate::seeding::plus_plus::trials;
 use crate::tile::WeightScale;
 
 /// The most ranges that a draw searches. One block searches all of them.
 const RANGES: usize = 4_096;
 /// Rows of a tile of `seed_take` and `seed_gains`. A range is a multiple of it.
-const TILE: usize = 256;
+pub(super) const TILE: usize = 256;
 /// Threads of a block of `seed_take` and `seed_gains`, and threads of a block of `seed_search`.
 const THREADS: u32 = 128;
 const SEARCHERS: u32 = 1_024;
@@ -28,28 +31,30 @@ const SEARCHERS: u32 = 1_024;
 /// limbs.
 const MAX_TILES: usize = 131_072 / 2;
 /// The most candidates that one launch of `seed_gains` can take.
-const MOST_AT_ONCE: usize = 12;
+pub(super) const MOST_AT_ONCE: usize = 12;
 
 /// Draw weights of the rows. They are `w^` before the first centroid is taken, and integer distances afterwards.
 pub struct DeviceSeeds<T> {
     weights: Option<WeightScale>,
+    /// The scale of copies in bytes, if there can be any.
+    pub(super) copies_scale: Option<f64>,
     /// The scale of the integer distances, once a centroid was taken.
-    scale: DistanceArgument,
-    ranges: Ranges,
+    pub(super) scale: DistanceArgument,
+    pub(super) ranges: Ranges,
     /// For each row, the reference distance to the nearest centroid taken so far. Undefined before the first one.
-    nearest: Buffer<f64>,
+    pub(super) nearest: Buffer<f64>,
     taken: bool,
     /// The total draw weight of each range. Undefined while all rows weigh the same.
-    totals: Buffer<u128>,
-    total: u128,
+    pub(super) totals: Buffer<u128>,
+    pub(super) total: u128,
     kind: std::marker::PhantomData<T>,
 }
 
 /// Rows in ranges of equal length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ranges {
-    rows: usize,
-    count: usize,
+pub(super) struct Ranges {
+    pub rows: usize,
+    pub count: usize,
 }
 
 impl Ranges {
@@ -89,14 +94,16 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let search = sum([bytes_of::<u64>(m), values, wide]);
         let take = sum([bytes_of::<T>(d), bytes_of::<u128>(1)]);
         let state = sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(ranges)]);
-        sum([state, search.max(take)])
+        let steps = StepBuffers::<T>::bytes_of_steps(shape.chunk, d, k);
+        sum([state, search.max(take).max(steps)])
     }
 
     /// Makes every row's draw weight its `w^`.
-    pub fn start(rows: &DeviceRows<T>, weights: Option<WeightScale>) -> Result<Self> {
+    pub fn start(rows: &DeviceRows<T>, prepared: &Prepared) -> Result<Self> {
         let ranges = Ranges::new(rows.n);
         let mut seeds = Self {
-            weights,
+            weights: prepared.weights,
+            copies_scale: copies_scale(prepared),
             scale: (&DistanceScale::NONE).into(),
             ranges,
             nearest: rows.queue.alloc(rows.stride, "the distances of the rows to the nearest seed")?,
@@ -117,7 +124,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         self.total
     }
 
-    fn draws(&self, rows: &DeviceRows<T>) -> DrawsArgument {
+    pub(super) fn draws(&self, rows: &DeviceRows<T>) -> DrawsArgument {
         let kind = match self.weights {
             _ if self.taken => Draw::Distance,
             Some(_) => Draw::Weight,
@@ -166,7 +173,8 @@ impl<T: Float + Plain> DeviceSeeds<T> {
                 gains: gains.at_index(first),
                 scale: self.scale,
                 m: here as i32,
-                unused: 0,
+                first: first as u32,
+                step: StepArgument::NONE,
             };
             // SAFETY: the kernel reads `here` candidates and adds to as many gains. `nearest` is
             // as long as the stride. The kernel is compiled for at least `here` candidates.
@@ -201,6 +209,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             first: i32::from(!self.taken),
             m: m as u32,
             unused: 0,
+            step: StepArgument::NONE,
         };
         // SAFETY: the kernel reads m centroids. `nearest` is as long as the stride. Each range has a
         // total.
@@ -228,7 +237,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
 
 /// Blocks of `seed_gains`: as many as are resident at once. But no thread may have more rows than its sums have room for, and
 /// no block may be without rows.
-fn gains_blocks(n: usize, resident: u32) -> u32 {
+pub(super) fn gains_blocks(n: usize, resident: u32) -> u32 {
     let tiles = n.div_ceil(TILE);
     tiles.min(tiles.div_ceil(MAX_TILES).max(resident as usize)) as u32
 }

@@ -3,8 +3,8 @@
 use super::CudaSession;
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels};
-use crate::backend::{Draws, KeptRows, Sample, Sampled};
-use crate::distances::DistanceScale;
+use crate::backend::{Draws, KeptRows, PlusPlus, Sample, Sampled};
+use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::float::Float;
 
@@ -71,6 +71,11 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
 
     fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
         self.with_draws(|session, draws| draws.trials(&session.rows, &session.seed_labels(), targets))
+    }
+
+    fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
+        let positive = self.positive;
+        self.with_draws(|session, draws| draws.plus_plus_steps(&session.rows, asked, positive, potential, centroids))
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
