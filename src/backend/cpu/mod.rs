@@ -20,6 +20,7 @@ mod pass;
 pub mod predict;
 mod product;
 mod seeds;
+mod settle;
 mod simd;
 
 use std::ops::Range;
@@ -27,6 +28,7 @@ use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
 pub use simd::InstructionSet;
+pub(crate) use simd::{Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, room_for_farthest, split_off};
