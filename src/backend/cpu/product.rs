@@ -166,15 +166,19 @@ impl ProductScratch {
     fn copy_rows<T: Float>(&mut self, tile: &Tile<T>, first: usize, features: Range<usize>, table: &ProductTable, add: bool) {
         let half = table.scale_exponent / 2;
         let [up, more] = [half, table.scale_exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
-        for (copy, f) in self.copy.chunks_exact_mut(ROWS).zip(features) {
-            let x = &tile.x[f * tile.stride + first..][..ROWS];
+        let squares = &mut self.squares;
+        for (copy, f) in self.copy.as_chunks_mut::<ROWS>().0.iter_mut().zip(features) {
+            // Arrays of a known length need no checks in the loops, so the loops are vectors only.
+            let Some(x) = tile.x[f * tile.stride + first..].first_chunk::<ROWS>() else {
+                unreachable!("a tile has whole columns")
+            };
             let centre = T::from_f64(table.centre[f]);
             for r in 0..ROWS {
                 copy[r] = x[r].centred_copy(centre, up, more);
             }
             if add {
                 for r in 0..ROWS {
-                    self.squares[r] += copy[r] * copy[r];
+                    squares[r] += copy[r] * copy[r];
                 }
             }
         }
