@@ -320,6 +320,11 @@ impl<'a, T: Float> Features<'a, T> {
         self.d
     }
 
+    /// Whether the rows lie in row-major blocks.
+    pub(crate) fn is_row_by_row(&self) -> bool {
+        matches!(*self.layout, Layout::Blocks(..))
+    }
+
     /// One name per feature. The default is `column_0`, `column_1`, ...
     pub fn names(&self) -> &Names {
         &self.names

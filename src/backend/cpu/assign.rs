@@ -8,6 +8,7 @@ use super::product::{self, ProductScratch};
 use super::settle::Open;
 use super::simd::Vector;
 use crate::error::Result;
+use crate::features::Features;
 use crate::float::Float;
 use crate::memory;
 use crate::tile::Tile;
@@ -78,11 +79,12 @@ impl TwoNearest {
 }
 
 impl Assigner {
-    /// Number of rows that a tile of `d` features of type `T` must have room for, if there are `n` rows in all. A multiple of 64.
-    pub fn tile_rows<T: Float>(d: usize, n: usize) -> usize {
+    /// Number of rows that a tile of these features must have room for. A multiple of 64.
+    pub fn tile_rows<T: Float>(features: &Features<'_, T>) -> usize {
+        let (n, d) = (features.n_rows(), features.n_features());
         let most = match Form::of::<T>(d) {
             Form::Difference => DIFFERENCE_TILE,
-            Form::Product => product::tile_rows(d),
+            Form::Product => product::tile_rows(d, features.is_row_by_row()),
         };
         most.min(n.next_multiple_of(product::ROWS)).max(product::ROWS)
     }
@@ -223,7 +225,6 @@ fn in_filters_range<'x>(x: &'x [f32], copies: &DifferenceTable, scaled: &'x mut 
 mod tests {
     use super::super::simd::{InstructionSet, Task};
     use super::*;
-    use crate::features::Features;
     use crate::partial::UNASSIGNED;
     use crate::reference::{self, Nearest};
     use crate::tile::Part;
@@ -257,7 +258,7 @@ mod tests {
         let centroids: Vec<T> = (0..k * d).map(|_| value()).collect();
         let x: Vec<T> = (0..n * d).map(|_| value()).collect();
         let part = Part::new(Features::from_rows(&x, d).unwrap(), None);
-        let mut tile = Tile::new(d, Assigner::tile_rows::<T>(d, n)).unwrap();
+        let mut tile = Tile::new(d, Assigner::tile_rows(&part.features)).unwrap();
         tile.load(&part, None, 0..n);
         let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64).unwrap();
         for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {

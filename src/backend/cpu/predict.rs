@@ -96,7 +96,7 @@ fn answer<'o, T: Float, S: Sink<T>>(
     tasks: impl Iterator<Item = (&'o mut [u8], S)> + Send,
 ) -> Result<()> {
     let (n, d, table) = (features.n_rows(), features.n_features(), &*model.host_table()?);
-    let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows::<T>(d, n));
+    let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows(features));
     let part = &Part::new(features.clone(), None);
     let labellers = (0..workers_for(0, n / TASK + 1)).map(|_| Labeller::new(d, table.k, tile_rows));
     let mut labellers = memory::try_collected(labellers, "the threads' buffers")?;

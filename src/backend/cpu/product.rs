@@ -34,6 +34,10 @@ pub const ROWS: usize = 64;
 /// Number of values in a tile: a quarter of a second-level cache. Tiles of 64 rows would read each column 256 bytes at a time. No
 /// prefetcher can follow that over dozens of columns.
 const TILE_VALUES: usize = 1 << 16;
+/// Tiles of wide columns have at least this many rows, while they fit in a second-level cache.
+const WIDE_TILE_ROWS: usize = 128;
+/// Most values of such a tile.
+const WIDE_TILE_VALUES: usize = 1 << 19;
 /// Most rows of a tile.
 pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
@@ -43,9 +47,11 @@ const REACH: usize = 16;
 /// The count of a list that overflowed.
 const ALL: u8 = u8::MAX;
 
-/// Number of rows in a tile of `d` features.
-pub fn tile_rows(d: usize) -> usize {
-    (TILE_VALUES / d / ROWS * ROWS).clamp(ROWS, MAX_TILE_ROWS)
+/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to columns of the tile. Long columns are then in
+/// each other's way, because their addresses differ by a power of two.
+pub fn tile_rows(d: usize, row_by_row: bool) -> usize {
+    let least = if row_by_row { ROWS } else { (WIDE_TILE_VALUES / d / ROWS * ROWS).clamp(ROWS, WIDE_TILE_ROWS) };
+    (TILE_VALUES / d / ROWS * ROWS).clamp(least, MAX_TILE_ROWS)
 }
 
 /// Buffers of one worker.
