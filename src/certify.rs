@@ -10,6 +10,8 @@
 //!
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
+pub mod own;
+
 /// Unit roundoff of float32.
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 /// Unit roundoff of float64.
@@ -63,63 +65,80 @@ impl Difference {
 /// `PANEL + d / PANEL` instead of d.
 pub const PANEL: usize = 64;
 
-/// Expanded form: `h~_j = |c_j|^2 / 2 - x.c_j` in float32 on centred, scaled copies.
-///
-/// The scores stand for the row `x = s (x' - m)` and the centroid `c = s (c' - m)`, where m is exact and s is a power of two.
-/// `H_j = |c_j|^2 / 2 - x.c_j` orders centroids as `|x - c_j|^2` does. The copies are `x^ = fl32(s fl_T(x' - m))`, so
+/// Expanded form: `p_j - x.c_j` in float32 on centred, scaled copies, with every centroid's own error. See [`own`] for the
+/// statement about any such kernel. This is what the CPU's kernel is:
 ///
 /// ```text
-/// |x^ - x| <= q |x^|,  |c^ - c| <= q |c^|,   q = 1.001 u   (one rounding for float32, two for float64 features)
-/// |x^.c^ - x.c|        <= |x^ - x| |c| + |x^| |c^ - c|      <= 2.01 q |x^| |c^|
-/// |fl(sum) - x^.c^|    <= gamma_m(u) (|x^| |c^| + |c|^2/2)    m = PANEL + ceil(d / PANEL) + 3 roundings
-/// |fl(|c|^2/2) - ..|   <= 2 u |c|^2 / 2
+/// y_j = fl(fl(s_1 + s_2 + ..) + p_j),   s_i = the chain of products of panel i;   p_j is the folded half square
 /// ```
-/// Let E be their sum, taken with the largest `|c^|`. E bounds `|h~_j - H_j|` for all j. *Rounded* reference distances decide the
-/// label. The rounding error between two of them is at most `R = (d + 2) 2^-51 (|x| + max |c|)^2 + d 2^-1074 s^2`. So j can only
-/// be the label if `h~_j <= h~_1 + 2 E + R / 2`. Underflow of products and copies is far below the 2^-118 that is added at the
-/// end. A score that is not finite is never ruled out: it stays in reach.
+/// The scores stand for the row `x = s (x' - m)` and the centroid `c = s (c' - m)`, where m is exact and s is a power of two. The
+/// copies are `x^ = fl32(s fl_T(x' - m))`. So
+///
+/// ```text
+/// |x^ - x| <= q |x| + w,  |c^ - c| <= q |c| + w,   q = 1.001 u,  w = sqrt(d) 2^-149   (one rounding for float32, two for float64)
+/// |x^.c^ - x.c|          <= 2.01 q |x| |c| + 1.01 w (|x| + |c|) + w^2
+/// |y_j - (p_j - x^.c^)|  <= gamma_m(u) |x^| |c^| + 1.001 u |p_j| + d 2^-148       m = min(d, PANEL) + ceil(d / PANEL)
+/// ```
+/// A product goes through at most `min(d, PANEL)` roundings in its panel, whether it is fused or not. It goes through
+/// `ceil(d / PANEL) - 1` additions of panel sums and the addition of `p_j`. `p_j` goes through the last of them only. With
+/// `a = 1.001 (2.01 q + gamma_m(u))` the terms in `|x| |c|` are at most `a t |x|^2 / 2 + a |c|^2 / (2 t)` for every t. So
+///
+/// ```text
+/// E_x = a t |x|^2 / 2,   e_j = a |c_j|^2 / (2 t) + (d + 4) 2^-147,   g_h = 1.001 u
+/// ```
+/// The absolute term covers the underflow of products and copies: `w |x| <= (w + w |x|^2) / 2`, and the factor 1.001 of a is far
+/// more than the square's share. It covers the same of the row that is compared with, because it is in both e.
+///
+/// The two halves are equal where `t |x| = |c_j|`. If t is wrong by a factor w, the bound is wider by `(w + 1 / w) / 2`.
 #[derive(Debug, Clone, Copy)]
 pub struct Expanded {
-    constant: f32,
-    linear: f32,
-    quadratic: f32,
-    /// The float32 value of `|x|^2` has a relative error of at most `gamma_(d+2)(u)` and an absolute error of at most `d 2^-149`.
-    norm_factor: f32,
-    norm_offset: f32,
+    /// a, the error of a product's terms beside `|x| |c|`.
+    product: f64,
+    /// t.
+    weight: f64,
+    /// The absolute term of `e_j`.
+    underflow: f64,
+    reference: own::Reference,
+    /// The width is `slope * square`. The slope includes the errors of the float32 value of the square: a relative one of at most
+    /// `gamma_(d+2)(u)`, and an absolute one that the underflow of e covers.
+    slope: f32,
 }
 
 impl Expanded {
-    /// `largest_norm` is the largest norm of the copies `c^`, rounded up. s is `2^scale_exponent`.
-    pub fn new(d: usize, largest_norm: f64, scale_exponent: i32) -> Self {
-        const SLACK: f64 = 1.001;
-        let c = largest_norm * SLACK;
-        let q = 1.001 * U;
-        let g = gamma(PANEL + d.div_ceil(PANEL) + 3, U);
-        // R / 2 = r (|x| + c)^2 + underflow
-        let r = 0.5 * (d + 2) as f64 * 2f64.powi(-51) * SLACK;
-        let underflow = d as f64 * 2f64.powf(2.0 * f64::from(scale_exponent) - 1074.0);
-        let linear = 2.0 * (2.01 * q + g) * c + 2.0 * r * c;
-        let constant = (g + 2.0 * U) * c * c + r * c * c + underflow + 2f64.powi(-118);
+    /// The binary logarithms of the weights t that tiles may have.
+    pub const WEIGHTS: std::ops::RangeInclusive<i32> = -4..=6;
+
+    /// The bound for tiles of weight `2^weight`. Copies are scaled by `2^scale_exponent`.
+    pub fn new(d: usize, scale_exponent: i32, weight: i32) -> Self {
+        let (q, m) = (1.001 * U, d.min(PANEL) + d.div_ceil(PANEL));
+        let product = 1.001 * (2.01 * q + gamma(m, U));
+        let (weight, reference) = (2f64.powi(weight), own::Reference::new(d, scale_exponent));
+        let slope = product * weight + reference.of_row(weight);
         Self {
-            constant: up(constant * SLACK),
-            linear: up(linear * SLACK),
-            quadratic: up(r * SLACK),
-            norm_factor: up(1.0 + gamma(d + 8, U)),
-            norm_offset: up((d + 2) as f64 * 2f64.powi(-149)),
+            product,
+            weight,
+            underflow: (d + 4) as f64 * 2f64.powi(-147),
+            reference,
+            slope: up(slope * (1.0 + gamma(d + 8, U)) * 1.001),
         }
     }
 
-    /// A centroid is in reach if its score exceeds the best score by at most this width. `square` is the float32 sum of the
-    /// squares of the row's copy. The width is infinite or NaN where the row is out of the filter's range.
-    #[inline(always)]
-    pub fn width(&self, square: f32) -> f32 {
-        let norm = (square * self.norm_factor + self.norm_offset).sqrt();
-        let width = (self.quadratic * norm + self.linear) * norm + self.constant;
-        // Products may overflow with a norm this large. Then no centroid may be ruled out.
-        if norm < 1e15 { width * 1.000_01 } else { f32::INFINITY }
+    /// What the kernel adds for a centroid, and what its score lacks. `half_square` is `|c_j|^2 / 2`, summed in float64.
+    pub fn own(&self, half_square: f64, d: usize) -> own::Own {
+        let error = self.product * half_square / self.weight + self.underflow;
+        own::Own::new(half_square, d, error * 1.001, 1.001 * U, self.reference.of_centroid(half_square, self.weight))
     }
 
-    /// The threshold for a best score. Four roundoffs cover the addition.
+    /// What a row's error adds to the threshold: `2 E_x + r (1 + t) |x|^2`. `square` is the float32 sum of the squares of the
+    /// row's copy. The width is infinite where the row is out of the filter's range.
+    #[inline(always)]
+    pub fn width(&self, square: f32) -> f32 {
+        // Products may overflow with a square this large. Then no centroid may be ruled out. A NaN is not below either.
+        if square < 1e30 { self.slope * square } else { f32::INFINITY }
+    }
+
+    /// The threshold. `best` is the float32 sum of a centroid's score and what it lacks. Two roundings of sums are covered: where
+    /// `|best| <= 64 width` by the factor 1.001 of the slope, elsewhere by four roundoffs of the result.
     #[inline(always)]
     pub fn threshold(best: f32, width: f32) -> f32 {
         let sum = best + width;
@@ -310,8 +329,8 @@ mod tests {
             for best in [0.0f32, 1e-45, 1e-30, 1.0, 1e30] {
                 assert!(bound.threshold(best) > best, "{d} {best}");
             }
-            let bound = Expanded::new(d, 1.0, 0);
-            assert!(bound.width(0.0) > 0.0 && bound.width(1.0) < 0.01 && bound.width(f32::INFINITY) == f32::INFINITY);
+            let bound = Expanded::new(d, 0, 0);
+            assert!(bound.width(1.0) > 0.0 && bound.width(1.0) < 0.01 && bound.width(f32::INFINITY) == f32::INFINITY);
             assert!(bound.width(f32::NAN).is_infinite());
         }
     }

@@ -3,6 +3,8 @@
 //! The view owns no values. Engines read it one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows of every
 //! feature, feature-major. Vector units need this layout, and a tile fits in a cache.
 
+mod transpose;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -318,6 +320,11 @@ impl<'a, T: Float> Features<'a, T> {
         self.d
     }
 
+    /// Whether the rows lie in row-major blocks.
+    pub(crate) fn is_row_by_row(&self) -> bool {
+        matches!(*self.layout, Layout::Blocks(..))
+    }
+
     /// One name per feature. The default is `column_0`, `column_1`, ...
     pub fn names(&self) -> &Names {
         &self.names
@@ -384,11 +391,7 @@ impl<'a, T: Float> Features<'a, T> {
             }
             Layout::Blocks(blocks, starts) => {
                 for (at, block) in block_pieces(blocks, starts, self.d, range) {
-                    for (i, row) in block.values.chunks_exact(self.d).enumerate() {
-                        for (f, &value) in row.iter().enumerate() {
-                            out[f * stride + at + i] = value;
-                        }
-                    }
+                    transpose::rows_to_columns(block.values.chunks_exact(self.d), at, stride, out);
                 }
             }
         }
@@ -406,13 +409,11 @@ impl<'a, T: Float> Features<'a, T> {
                 }
             }
             Layout::Blocks(blocks, starts) => {
-                for (i, &row) in rows.iter().enumerate() {
+                let values = |&row: &usize| {
                     let index = starts.partition_point(|&start| start <= row) - 1;
-                    let values = &blocks[index].values[(row - starts[index]) * self.d..][..self.d];
-                    for (f, &value) in values.iter().enumerate() {
-                        out[f * stride + i] = value;
-                    }
-                }
+                    &blocks[index].values[(row - starts[index]) * self.d..][..self.d]
+                };
+                transpose::rows_to_columns(rows.iter().map(values), 0, stride, out);
             }
         }
     }

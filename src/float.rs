@@ -23,6 +23,8 @@ pub trait Float: sealed::Sealed + Copy + Default + Send + Sync + PartialOrd + st
     fn to_f64(self) -> f64;
     /// Rounding to nearest, ties to even.
     fn from_f64(value: f64) -> Self;
+    /// Whether the value is neither infinite nor NaN.
+    fn is_finite(self) -> bool;
     /// The values as `f32` if `Self` is `f32`, else `None`.
     fn as_f32s(values: &[Self]) -> Option<&[f32]>;
     /// `(self - centre) * first * second` in this type, rounded to float32. This is a value of a filter's copy. The factors are
@@ -43,6 +45,10 @@ impl Float for f32 {
     #[inline(always)]
     fn from_f64(value: f64) -> Self {
         value as f32
+    }
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        self.is_finite()
     }
     #[inline(always)]
     fn as_f32s(values: &[Self]) -> Option<&[f32]> {
@@ -67,6 +73,10 @@ impl Float for f64 {
     #[inline(always)]
     fn from_f64(value: f64) -> Self {
         value
+    }
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        self.is_finite()
     }
     #[inline(always)]
     fn as_f32s(_: &[Self]) -> Option<&[f32]> {

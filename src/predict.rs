@@ -22,6 +22,9 @@ use crate::tile::WeightScale;
 /// The name for the extents of the rows in errors.
 const EXTENTS: &str = "the extents of the columns";
 
+/// The name for answers in errors.
+pub const ANSWERS: &str = "the answers for all rows";
+
 /// The rows, the model that they are compared with, and where the pass runs.
 #[derive(Clone, Copy)]
 pub struct Rows<'p, 'a, T> {
@@ -80,8 +83,9 @@ fn no_gpu() -> ! {
 }
 
 /// Room for `width` values per row.
+#[cfg(feature = "cuda")]
 pub fn reserve<R>(n: usize, width: usize) -> Result<Vec<R>> {
-    memory::with_room(n.saturating_mul(width), "the answers for all rows")
+    memory::with_room(n.saturating_mul(width), ANSWERS)
 }
 
 /// The scales that turn the distances and weights of a score into integers.

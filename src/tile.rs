@@ -170,17 +170,22 @@ impl<T: Float> Tile<T> {
 
     /// Loads the rows of `range`. Leaves out rows with a null or a value that is not finite, marks them in `bad`, and returns
     /// their number. Weights are not rounded.
+    #[inline(always)]
     pub fn load_checked(&mut self, part: &Part<'_, T>, range: Range<usize>) -> usize {
         self.load_raw(part, range.clone());
         let m = range.len();
-        let all_finite =
-            self.x.chunks_exact(self.stride).all(|column| column[..m].iter().all(|v| (v.to_f64() - v.to_f64()) == 0.0));
+        let mut all_finite = true;
+        for column in self.x.chunks_exact(self.stride) {
+            for v in &column[..m] {
+                all_finite &= v.is_finite();
+            }
+        }
         let weights_finite = part.weights.is_none() || self.weights[..m].iter().all(|w| w.is_finite());
         let bad = &mut self.bad[..m];
         bad.fill(false);
         if !all_finite {
             for column in self.x.chunks_exact(self.stride) {
-                bad.iter_mut().zip(column).for_each(|(bad, v)| *bad |= !v.to_f64().is_finite());
+                bad.iter_mut().zip(column).for_each(|(bad, v)| *bad |= !v.is_finite());
             }
         }
         if !weights_finite {

@@ -1,13 +1,15 @@
 //! Pass 3: the quantum of each column.
 
+use std::ops::Range;
+
 use super::passes::Passes;
 use super::survey::Extent;
-use super::tiles::{for_each_positive_tile, merge_columns};
+use super::tiles::{Visit, for_each_tile, load_positive, merge_columns};
 use crate::error::{KMeansError, Result};
 use crate::fixed::{ColumnScale, Limbs, power_of_two};
 use crate::float::Float;
 use crate::memory;
-use crate::tile::{Part, WeightScale};
+use crate::tile::{Part, Tile, WeightScale};
 
 /// The counts of a column: nonzero values, values below 2^-26 of the largest, and values below 2^-66 of the largest.
 pub type Counts = [u64; 3];
@@ -48,18 +50,37 @@ pub fn count_small<T: Float>(
     weights: Option<WeightScale>,
     threads: usize,
 ) -> Result<Vec<Counts>> {
-    let new = || memory::zeroed(largest.len(), QUANTA);
-    let workers = for_each_positive_tile(parts, weights, threads, new, |counts: &mut Vec<Counts>, tile| {
-        for (f, (count, largest)) in counts.iter_mut().zip(largest).enumerate() {
+    let pass = CountSmall { largest, weighted, weights };
+    Ok(merge_columns(for_each_tile(parts, threads, &pass)?, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b)))
+}
+
+/// Pass 3.
+pub(super) struct CountSmall<'p> {
+    pub largest: &'p [Option<f64>],
+    pub weighted: bool,
+    pub weights: Option<WeightScale>,
+}
+
+impl<T: Float> Visit<T> for CountSmall<'_> {
+    type Learnt = Vec<Counts>;
+
+    fn nothing(&self) -> Result<Vec<Counts>> {
+        memory::zeroed(self.largest.len(), QUANTA)
+    }
+
+    #[inline(always)]
+    fn visit(&self, counts: &mut Vec<Counts>, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+        load_positive(tile, part, self.weights, range);
+        for (f, (count, largest)) in counts.iter_mut().zip(self.largest).enumerate() {
             let Some(largest) = *largest else { continue };
-            for (r, x) in tile.column(f).iter().enumerate() {
-                let w = if weighted { tile.weights[r] } else { 1.0 };
+            let factors = [26, 66].map(power_of_two);
+            for (x, w) in tile.column(f).iter().zip(&tile.weights) {
+                let w = if self.weighted { *w } else { 1.0 };
                 let v = (w * x.to_f64()).abs();
                 count[0] += u64::from(v > 0.0);
-                count[1] += u64::from(v > 0.0 && is_small(v, 26, largest));
-                count[2] += u64::from(v > 0.0 && is_small(v, 66, largest));
+                count[1] += u64::from(v > 0.0 && v * factors[0] < largest);
+                count[2] += u64::from(v > 0.0 && v * factors[1] < largest);
             }
         }
-    })?;
-    Ok(merge_columns(workers, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b)))
+    }
 }

@@ -1,6 +1,8 @@
 //! Passes 1 and 2: which rows count, and the extents of columns and contributions.
 
-use super::tiles::{TILE, for_each_positive_tile, for_each_tile, merge_columns};
+use std::ops::Range;
+
+use super::tiles::{TILE, Visit, for_each_tile, load_positive, merge_columns};
 use crate::error::{KMeansError, Result};
 use crate::fixed::power_of_two;
 use crate::float::Float;
@@ -36,30 +38,65 @@ impl Extent {
         self.sum += other.sum;
     }
 
-    /// Adds values. The loop runs over lanes so that it vectorises.
-    fn add(&mut self, values: impl Fn(usize) -> f64, len: usize) {
-        let (mut low, mut high) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
-        let (mut smallest, mut sum) = ([f64::INFINITY; LANES], [0.0; LANES]);
-        let mut step = |r: usize, i: usize| {
-            let v = values(r);
-            let magnitude = v.abs();
-            low[i] = if v < low[i] { v } else { low[i] };
-            high[i] = if v > high[i] { v } else { high[i] };
-            let nonzero = if magnitude > 0.0 { magnitude } else { f64::INFINITY };
-            smallest[i] = if nonzero < smallest[i] { nonzero } else { smallest[i] };
-            sum[i] += v;
-        };
-        let whole = len - len % LANES;
+    /// Adds values, each times its weight if there are weights. The loops run over lanes so that they vectorise.
+    #[inline(always)]
+    fn add<T: Float>(&mut self, values: &[T], weights: Option<&[f64]>) {
+        let mut lanes = Lanes::EMPTY;
+        let whole = values.len() - values.len() % LANES;
         for start in (0..whole).step_by(LANES) {
+            let mut v = [0.0; LANES];
             for i in 0..LANES {
-                step(start + i, i);
+                v[i] = values[start + i].to_f64();
+            }
+            if let Some(weights) = weights {
+                for i in 0..LANES {
+                    v[i] *= weights[start + i];
+                }
+            }
+            for i in 0..LANES {
+                lanes.add(i, v[i]);
             }
         }
-        (whole..len).for_each(|r| step(r, 0));
-        for i in 0..LANES {
-            let largest = if low[i] <= high[i] { low[i].abs().max(high[i].abs()) } else { 0.0 };
-            self.merge(&Self { low: low[i], high: high[i], largest, smallest: smallest[i], sum: sum[i] });
+        for r in whole..values.len() {
+            lanes.add(0, weights.map_or(1.0, |weights| weights[r]) * values[r].to_f64());
         }
+        for i in 0..LANES {
+            self.merge(&lanes.extent(i));
+        }
+    }
+}
+
+/// Independent extents.
+struct Lanes {
+    low: [f64; LANES],
+    high: [f64; LANES],
+    smallest: [f64; LANES],
+    sum: [f64; LANES],
+}
+
+impl Lanes {
+    const EMPTY: Self = Self {
+        low: [f64::INFINITY; LANES],
+        high: [f64::NEG_INFINITY; LANES],
+        smallest: [f64::INFINITY; LANES],
+        sum: [0.0; LANES],
+    };
+
+    #[inline(always)]
+    fn add(&mut self, i: usize, v: f64) {
+        let magnitude = v.abs();
+        self.low[i] = if v < self.low[i] { v } else { self.low[i] };
+        self.high[i] = if v > self.high[i] { v } else { self.high[i] };
+        let nonzero = if magnitude > 0.0 { magnitude } else { f64::INFINITY };
+        self.smallest[i] = if nonzero < self.smallest[i] { nonzero } else { self.smallest[i] };
+        self.sum[i] += v;
+    }
+
+    #[inline(always)]
+    fn extent(&self, i: usize) -> Extent {
+        let (low, high) = (self.low[i], self.high[i]);
+        let largest = if low <= high { low.abs().max(high.abs()) } else { 0.0 };
+        Extent { low, high, largest, smallest: self.smallest[i], sum: self.sum[i] }
     }
 }
 
@@ -112,8 +149,29 @@ impl Survey {
 /// Pass 1 over parts.
 pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey> {
     let d = parts[0].features.n_features();
-    let new = || Ok((Tile::new(d, TILE)?, Survey::empty(d)?));
-    let workers = for_each_tile(parts, threads, new, |(tile, survey): &mut (Tile<T>, Survey), part, range| {
+    let merged = for_each_tile(parts, threads, &SurveyPass { d })?.into_iter().reduce(|mut all, other| {
+        all.merge(&other);
+        all
+    });
+    let mut survey = merged.map_or_else(|| Survey::empty(d), Ok)?;
+    survey.largest = survey.columns.iter().fold(survey.largest, |m, column| m.max(column.largest));
+    Ok(survey)
+}
+
+/// Pass 1.
+pub(super) struct SurveyPass {
+    pub d: usize,
+}
+
+impl<T: Float> Visit<T> for SurveyPass {
+    type Learnt = Survey;
+
+    fn nothing(&self) -> Result<Survey> {
+        Survey::empty(self.d)
+    }
+
+    #[inline(always)]
+    fn visit(&self, survey: &mut Survey, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
         survey.bad += tile.load_checked(part, range) as u64;
         if part.weights.is_some() {
             let weights_here = &tile.weights[..tile.rows];
@@ -128,17 +186,9 @@ pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey>
         }
         survey.positive += tile.rows as u64;
         for (f, extent) in survey.columns.iter_mut().enumerate() {
-            let column = tile.column(f);
-            extent.add(|r| column[r].to_f64(), column.len());
+            extent.add(tile.column(f), None);
         }
-    })?;
-    let merged = workers.into_iter().map(|(_, survey)| survey).reduce(|mut all, other| {
-        all.merge(&other);
-        all
-    });
-    let mut survey = merged.map_or_else(|| Survey::empty(d), Ok)?;
-    survey.largest = survey.columns.iter().fold(survey.largest, |m, column| m.max(column.largest));
-    Ok(survey)
+    }
 }
 
 /// The error for the first negative weight in a row that has only finite values. If there is no memory to look, that error
@@ -176,10 +226,24 @@ pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: i
 
 /// Counts the positive weights of kept rows that are below a bound.
 pub fn count_weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> Result<u64> {
-    let count = |count: &mut u64, tile: &Tile<T>| {
-        *count += tile.weights[..tile.rows].iter().filter(|w| **w < bound).count() as u64;
-    };
-    Ok(for_each_positive_tile(parts, None, threads, || Ok(0), count)?.into_iter().sum())
+    Ok(for_each_tile(parts, threads, &WeightsBelow(bound))?.into_iter().sum())
+}
+
+/// Counts the weights below a bound.
+struct WeightsBelow(f64);
+
+impl<T: Float> Visit<T> for WeightsBelow {
+    type Learnt = u64;
+
+    fn nothing(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    #[inline(always)]
+    fn visit(&self, count: &mut u64, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+        load_positive(tile, part, None, range);
+        *count += tile.weights[..tile.rows].iter().filter(|w| **w < self.0).count() as u64;
+    }
 }
 
 /// The error that counts the bad values of the first bad column. Weights come last. If there is no memory to look, that error
@@ -254,12 +318,28 @@ fn finite_rows<T: Float>(part: &Part<'_, T>, threads: usize) -> Result<Selection
 
 /// Pass 2 over parts: extents of `fl(w^ * x)`.
 pub fn weighted_extents<T: Float>(parts: &[Part<'_, T>], weights: Option<WeightScale>, threads: usize) -> Result<Vec<Extent>> {
-    let new = || memory::filled(parts[0].features.n_features(), Extent::EMPTY, EXTENTS);
-    let workers = for_each_positive_tile(parts, weights, threads, new, |extents, tile| {
+    let pass = WeightedExtents { d: parts[0].features.n_features(), weights };
+    Ok(merge_columns(for_each_tile(parts, threads, &pass)?, Extent::merge))
+}
+
+/// Pass 2.
+pub(super) struct WeightedExtents {
+    pub d: usize,
+    pub weights: Option<WeightScale>,
+}
+
+impl<T: Float> Visit<T> for WeightedExtents {
+    type Learnt = Vec<Extent>;
+
+    fn nothing(&self) -> Result<Vec<Extent>> {
+        memory::filled(self.d, Extent::EMPTY, EXTENTS)
+    }
+
+    #[inline(always)]
+    fn visit(&self, extents: &mut Vec<Extent>, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+        load_positive(tile, part, self.weights, range);
         for (f, extent) in extents.iter_mut().enumerate() {
-            let column = tile.column(f);
-            extent.add(|r| tile.weights[r] * column[r].to_f64(), column.len());
+            extent.add(tile.column(f), Some(&tile.weights[..tile.rows]));
         }
-    })?;
-    Ok(merge_columns(workers, Extent::merge))
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::backend::cpu::{InstructionSet, Task, Vector};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -13,43 +14,68 @@ pub const TILE: usize = 256;
 /// Number of rows in a task.
 const TASK: usize = 16 * TILE;
 
-/// Visits every tile of every part in parallel. Returns the workers.
-pub fn for_each_tile<T: Float, W: Send>(
+/// A pass over the rows. It is compiled for each instruction set, so `visit` is `#[inline(always)]`.
+pub trait Visit<T>: Sync {
+    /// What a worker learns.
+    type Learnt: Send;
+    /// The result of no rows.
+    fn nothing(&self) -> Result<Self::Learnt>;
+    /// Loads some rows of a part, and learns from them.
+    fn visit(&self, learnt: &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>);
+}
+
+/// Visits every tile of every part in parallel. Returns what the workers learnt.
+pub fn for_each_tile<T: Float, V: Visit<T>>(parts: &[Part<'_, T>], threads: usize, visit: &V) -> Result<Vec<V::Learnt>> {
+    for_each_tile_by(InstructionSet::detect(), parts, threads, visit)
+}
+
+/// As [`for_each_tile`], with this instruction set.
+pub fn for_each_tile_by<T: Float, V: Visit<T>>(
+    set: InstructionSet,
     parts: &[Part<'_, T>],
     threads: usize,
-    worker: impl Fn() -> Result<W>,
-    visit: impl Fn(&mut W, &Part<'_, T>, Range<usize>) + Sync,
-) -> Result<Vec<W>> {
+    visit: &V,
+) -> Result<Vec<V::Learnt>> {
+    const WHAT: &str = "the threads' buffers";
+    let d = parts[0].features.n_features();
     let count = parts.iter().map(|part| part.features.n_rows().div_ceil(TASK)).sum();
     let tasks = parts.iter().flat_map(|part| {
         let n = part.features.n_rows();
         (0..n).step_by(TASK).map(move |start| (part, start..(start + TASK).min(n)))
     });
-    let mut workers = memory::try_collected((0..workers_for(threads, count)).map(|_| worker()), "the threads' buffers")?;
-    for_each_task(&mut workers, tasks, |worker, (part, range)| {
-        for start in range.clone().step_by(TILE) {
-            visit(worker, part, start..(start + TILE).min(range.end));
-        }
+    let workers = (0..workers_for(threads, count)).map(|_| Ok((Tile::new(d, TILE)?, visit.nothing()?)));
+    let mut workers = memory::try_collected(workers, WHAT)?;
+    for_each_task(&mut workers, tasks, |(tile, learnt), (part, range)| {
+        set.run(VisitRows { visit, learnt, tile, part, range });
     });
-    Ok(workers)
+    memory::collected(workers.into_iter().map(|(_, learnt)| learnt), WHAT)
 }
 
-/// Visits every tile of kept rows of positive weight.
-pub fn for_each_positive_tile<T: Float, W: Send>(
-    parts: &[Part<'_, T>],
-    weights: Option<WeightScale>,
-    threads: usize,
-    worker: impl Fn() -> Result<W>,
-    visit: impl Fn(&mut W, &Tile<T>) + Sync,
-) -> Result<Vec<W>> {
-    let d = parts[0].features.n_features();
-    let visit = |(tile, worker): &mut (Tile<T>, W), part: &Part<'_, T>, range: Range<usize>| {
-        tile.load(part, weights, range);
-        tile.drop_weightless();
-        visit(worker, tile);
-    };
-    let workers = for_each_tile(parts, threads, || Ok((Tile::new(d, TILE)?, worker()?)), visit)?;
-    memory::collected(workers.into_iter().map(|(_, worker)| worker), "the threads' buffers")
+/// The rows of one task.
+struct VisitRows<'v, 'a, T, V: Visit<T>> {
+    visit: &'v V,
+    learnt: &'v mut V::Learnt,
+    tile: &'v mut Tile<T>,
+    part: &'v Part<'a, T>,
+    range: Range<usize>,
+}
+
+impl<T: Float, V: Visit<T>> Task for VisitRows<'_, '_, T, V> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Vector>(self) {
+        for start in self.range.clone().step_by(TILE) {
+            self.visit.visit(self.learnt, self.tile, self.part, start..(start + TILE).min(self.range.end));
+        }
+    }
+}
+
+/// Loads the kept rows of positive weight.
+#[inline(always)]
+pub fn load_positive<T: Float>(tile: &mut Tile<T>, part: &Part<'_, T>, weights: Option<WeightScale>, range: Range<usize>) {
+    tile.load(part, weights, range);
+    tile.drop_weightless();
 }
 
 /// Merges the workers' results for each column.
@@ -61,4 +87,50 @@ pub fn merge_columns<C>(workers: Vec<Vec<C>>, merge: impl Fn(&mut C, &C)) -> Vec
             all
         })
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::quanta::CountSmall;
+    use super::super::survey::{SurveyPass, WeightedExtents};
+    use super::super::variance::{Moments, SumMoments};
+    use super::*;
+    use crate::features::{Column, Features};
+
+    /// What every pass learns, as text.
+    fn learnt<T: Float>(set: InstructionSet, part: &Part<'_, T>) -> [String; 4] {
+        let (parts, d) = (std::slice::from_ref(part), part.features.n_features());
+        let weights = part.weights.as_ref().map(|_| WeightScale::new(3.0));
+        let moments = vec![Moments::new(-3.0, 4.0); d];
+        let (count, sum) = (
+            CountSmall { largest: &vec![Some(4.0); d], weighted: weights.is_some(), weights },
+            SumMoments { moments: &moments, weights },
+        );
+        [
+            format!("{:?}", for_each_tile_by(set, parts, 1, &SurveyPass { d }).unwrap()),
+            format!("{:?}", for_each_tile_by(set, parts, 1, &WeightedExtents { d, weights }).unwrap()),
+            format!("{:?}", for_each_tile_by(set, parts, 1, &count).unwrap()),
+            format!("{:?}", for_each_tile_by(set, parts, 1, &sum).unwrap()),
+        ]
+    }
+
+    fn check<T: Float>() {
+        for (n, d) in [(1, 1), (300, 3), (777, 20)] {
+            let value = |i: usize| ((i * 7919) % 4_001) as f64 / 571.0 - 3.0;
+            let x: Vec<T> = (0..n * d).map(|i| T::from_f64(value(i) * [1.0, 1e-9, 0.0, 1e-25][i % 7 % 4])).collect();
+            let w: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.75).collect();
+            for weights in [None, Some(Column::from_slice(&w))] {
+                let part = Part::new(Features::from_rows(&x, d).unwrap(), weights);
+                let expected = learnt(InstructionSet::Portable, &part);
+                assert_eq!(learnt(InstructionSet::Avx2, &part), expected);
+                assert_eq!(learnt(InstructionSet::Avx512, &part), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn the_instruction_set_does_not_matter() {
+        check::<f32>();
+        check::<f64>();
+    }
 }

@@ -1,12 +1,14 @@
 //! Pass 4: the mean variance of the features. `tol` is relative to it.
 
+use std::ops::Range;
+
 use super::passes::Passes;
-use super::tiles::{for_each_positive_tile, merge_columns};
+use super::tiles::{Visit, for_each_tile, load_positive, merge_columns};
 use crate::error::Result;
 use crate::fixed::{ColumnScale, Limbs, round_quotient};
 use crate::float::Float;
 use crate::memory;
-use crate::tile::{Part, WeightScale};
+use crate::tile::{Part, Tile, WeightScale};
 
 /// The name for the sums of this pass in errors.
 const VARIANCE: &str = "the variances of the columns";
@@ -21,7 +23,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    fn new(low: f64, high: f64) -> Self {
+    pub(super) fn new(low: f64, high: f64) -> Self {
         let middle = 0.5 * (low + high);
         let t = (low - middle).abs().max((high - middle).abs());
         let [first, second] = [t, t * t].map(|extent| ColumnScale::for_extent::<f64>(extent, Limbs::Two));
@@ -50,9 +52,29 @@ pub fn sums<T: Float>(
     weights: Option<WeightScale>,
     threads: usize,
 ) -> Result<Vec<[i128; 2]>> {
-    let new = || memory::zeroed(moments.len(), VARIANCE);
-    let workers = for_each_positive_tile(parts, weights, threads, new, |sums: &mut Vec<[i128; 2]>, tile| {
-        for (f, (sums, moments)) in sums.iter_mut().zip(moments).enumerate() {
+    Ok(merge_columns(for_each_tile(parts, threads, &SumMoments { moments, weights })?, |a, b| {
+        a[0] += b[0];
+        a[1] += b[1];
+    }))
+}
+
+/// Pass 4.
+pub(super) struct SumMoments<'p> {
+    pub moments: &'p [Moments],
+    pub weights: Option<WeightScale>,
+}
+
+impl<T: Float> Visit<T> for SumMoments<'_> {
+    type Learnt = Vec<[i128; 2]>;
+
+    fn nothing(&self) -> Result<Vec<[i128; 2]>> {
+        memory::zeroed(self.moments.len(), VARIANCE)
+    }
+
+    #[inline(always)]
+    fn visit(&self, sums: &mut Vec<[i128; 2]>, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+        load_positive(tile, part, self.weights, range);
+        for (f, (sums, moments)) in sums.iter_mut().zip(self.moments).enumerate() {
             let Moments { middle, first, second } = *moments;
             // A tile has far fewer rows than an int64 can hold limbs.
             let mut limbs = [0i64; 4];
@@ -67,9 +89,5 @@ pub fn sums<T: Float>(
             sums[0] += first.join(limbs[0], limbs[1]);
             sums[1] += second.join(limbs[2], limbs[3]);
         }
-    })?;
-    Ok(merge_columns(workers, |a, b| {
-        a[0] += b[0];
-        a[1] += b[1];
-    }))
+    }
 }

@@ -202,23 +202,30 @@ fn fits_are_the_oracles_float64() {
     check_all(200_000, 25, 13, check_fit::<f64>);
 }
 
-#[test]
-fn transform_and_distances_are_square_roots_of_reference_distances() {
+fn check_distances<T: Engine>(n: usize, d: usize, k: usize) {
     let random = &mut Random(7);
-    let x: Vec<f32> = rows("lattice", 500, 3, random);
-    let features = Features::from_rows(&x, 3).unwrap();
-    let fitted = KMeans::new(5).fit_features(&features, None).unwrap();
+    let x: Vec<T> = rows("lattice", n, d, random);
+    let features = Features::from_rows(&x, d).unwrap();
+    let fitted = KMeans::new(k).fit_features(&features, None).unwrap();
     let distances = fitted.model.transform(&features).unwrap();
     let predicted = fitted.model.predict_distances(&features).unwrap();
-    for ((x, distances), predicted) in x.chunks_exact(3).zip(distances.chunks_exact(5)).zip(predicted.iter()) {
+    for ((x, distances), predicted) in x.chunks_exact(d).zip(distances.chunks_exact(k)).zip(predicted.iter()) {
         let (nearest, predicted) = (reference::nearest(x, fitted.model.centroids()), predicted.unwrap());
-        for (c, distance) in fitted.model.centroids().chunks_exact(3).zip(distances) {
+        for (c, distance) in fitted.model.centroids().chunks_exact(d).zip(distances) {
             assert_eq!(*distance, reference::distance(x, c).sqrt());
         }
         assert_eq!(predicted.label, nearest.label);
         assert_eq!(predicted.distance, nearest.distance.sqrt());
-        assert_eq!(predicted.second_distance, Some(nearest.second.sqrt()));
+        assert_eq!(predicted.second_distance, (k > 1).then(|| nearest.second.sqrt()));
     }
     let score = fitted.model.score(&features, None).unwrap();
     assert!((score + fitted.model.inertia()).abs() <= 1e-12 * score.abs());
+}
+
+#[test]
+fn transform_and_distances_are_square_roots_of_reference_distances() {
+    for (n, d, k) in [(500, 3, 5), (77, 1, 1), (100, 9, 4), (1_100, 20, 13)] {
+        check_distances::<f32>(n, d, k);
+        check_distances::<f64>(n, d, k);
+    }
 }

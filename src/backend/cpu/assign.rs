@@ -5,31 +5,28 @@ use super::difference::{Found, assign_difference};
 use super::distances::own_distances;
 use super::filter::{DifferenceTable, Filter, Form};
 use super::product::{self, ProductScratch};
+use super::settle::Open;
 use super::simd::Vector;
-#[cfg(feature = "bench")]
-use crate::benchmark::InDoubt;
 use crate::error::Result;
+use crate::features::Features;
 use crate::float::Float;
 use crate::memory;
-use crate::reference::Nearest;
 use crate::tile::Tile;
 
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
+
 /// Buffers to label tiles of one shape.
 #[derive(Debug)]
 pub struct Assigner {
     found: Found,
     moved: Vec<Moved>,
-    /// Room for one row.
-    pub row: Vec<f64>,
+    /// Rows that the filter leaves open.
+    pub open: Open,
     /// The difference kernel's copy of the tile, used where rows must be scaled.
     scaled: Vec<f32>,
     /// At most one entry.
     product: Vec<ProductScratch>,
-    /// What [`Assigner::label`] has counted.
-    #[cfg(feature = "bench")]
-    pub in_doubt: InDoubt,
 }
 
 /// A row of a tile whose label changed.
@@ -49,8 +46,6 @@ pub struct TwoNearest {
     pub second: Vec<f64>,
     /// The other one of the two nearest centroids, where the filter is sure which two these are.
     others: Vec<u32>,
-    /// Rows of which the filter is not sure, with their answers.
-    settled: Vec<(u32, Nearest)>,
 }
 
 impl TwoNearest {
@@ -62,15 +57,14 @@ impl TwoNearest {
             nearest: memory::zeroed(tile_rows, WHAT)?,
             second: memory::zeroed(tile_rows, WHAT)?,
             others: memory::zeroed(tile_rows, WHAT)?,
-            settled: memory::with_room(tile_rows, WHAT)?,
         })
     }
 
     /// Compares the distances to the two candidates of each row, then takes over the answers of settled rows. Candidates are in
     /// ascending order, so equal distances keep the smaller label.
     #[inline(always)]
-    fn compare<T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) {
-        let Self { labels, nearest, second, others, settled } = self;
+    fn compare<T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, open: &Open) {
+        let Self { labels, nearest, second, others } = self;
         own_distances(tile, table, labels, nearest);
         own_distances(tile, table, others, second);
         for r in 0..tile.rows {
@@ -78,7 +72,7 @@ impl TwoNearest {
                 (labels[r], nearest[r], second[r]) = (others[r], second[r], nearest[r]);
             }
         }
-        for (r, answer) in settled.iter() {
+        for (r, answer) in &open.settled {
             let r = *r as usize;
             (labels[r], nearest[r], second[r]) = (answer.label, answer.distance, answer.second);
         }
@@ -86,11 +80,12 @@ impl TwoNearest {
 }
 
 impl Assigner {
-    /// Number of rows that a tile of `d` features of type `T` must have room for, if there are `n` rows in all. A multiple of 64.
-    pub fn tile_rows<T: Float>(d: usize, n: usize) -> usize {
+    /// Number of rows that a tile of these features must have room for. A multiple of 64.
+    pub fn tile_rows<T: Float>(features: &Features<'_, T>) -> usize {
+        let (n, d) = (features.n_rows(), features.n_features());
         let most = match Form::of::<T>(d) {
             Form::Difference => DIFFERENCE_TILE,
-            Form::Product => product::tile_rows(d),
+            Form::Product => product::tile_rows(d, features.is_row_by_row()),
         };
         most.min(n.next_multiple_of(product::ROWS)).max(product::ROWS)
     }
@@ -98,7 +93,7 @@ impl Assigner {
     /// Buffers for tiles of `tile_rows` rows.
     pub fn new<T: Float>(d: usize, k: usize, tile_rows: usize) -> Result<Self> {
         const WHAT: &str = "a tile's labels";
-        let (row, moved) = (memory::zeroed(d, "a row")?, memory::with_room(tile_rows, WHAT)?);
+        let (open, moved) = (Open::new(d, tile_rows)?, memory::with_room(tile_rows, WHAT)?);
         let (mut scaled, mut product) = (Vec::new(), Vec::new());
         let k = match Form::of::<T>(d) {
             Form::Difference => {
@@ -106,63 +101,53 @@ impl Assigner {
                 k
             }
             Form::Product => {
-                memory::push(&mut product, ProductScratch::new(d, k)?, WHAT)?;
+                memory::push(&mut product, ProductScratch::new(k)?, WHAT)?;
                 0
             }
         };
-        Ok(Self {
-            found: Found::new(tile_rows, k)?,
-            moved,
-            row,
-            scaled,
-            product,
-            #[cfg(feature = "bench")]
-            in_doubt: InDoubt::default(),
-        })
+        Ok(Self { found: Found::new(tile_rows, k)?, moved, open, scaled, product })
     }
 
     /// The exact label of every row of the tile.
     #[inline(always)]
     pub fn label<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) -> &[u32] {
+        let Self { found, open, .. } = self;
+        open.clear();
         match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
             (Filter::Difference(copies), Some(x), _) => {
                 let x = in_filters_range(x, copies, &mut self.scaled);
-                self.found.contested.clear();
+                found.contested.clear();
                 let shape = [tile.stride, table.d, tile.rows];
-                assign_difference::<V, false>(x, shape, copies, &mut self.found, &mut []);
-                #[cfg(feature = "bench")]
-                (self.in_doubt.all += self.found.contested.len() as u64);
-                for &r in &self.found.contested {
-                    tile.row(r as usize, &mut self.row);
-                    self.found.labels[r as usize] = table.nearest(&self.row).label;
+                assign_difference::<V, false>(x, shape, copies, found, &mut []);
+                for r in &found.contested {
+                    open.push(*r as usize, None, tile, table);
                 }
             }
             (Filter::Product(copies), _, Some(product)) => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
                     product.find_reach::<V, T, false>(tile, first, copies, table.k);
-                    for (r, label) in self.found.labels[first..tile.rows].iter_mut().enumerate().take(product::ROWS) {
-                        *label = match product.reach(r) {
-                            Some([label]) => *label,
-                            open => {
-                                #[cfg(feature = "bench")]
-                                (*if open.is_some() { &mut self.in_doubt.few } else { &mut self.in_doubt.all } += 1);
-                                tile.row(first + r, &mut self.row);
-                                settle(&self.row, table, open).label
-                            }
-                        };
+                    for r in first..tile.rows.min(first + product::ROWS) {
+                        match product.reach(r - first) {
+                            Some([label]) => found.labels[r] = *label,
+                            candidates => open.push(r, candidates, tile, table),
+                        }
                     }
                 }
             }
             _ => {
-                #[cfg(feature = "bench")]
-                (self.in_doubt.all += tile.rows as u64);
                 for r in 0..tile.rows {
-                    tile.row(r, &mut self.row);
-                    self.found.labels[r] = table.nearest(&self.row).label;
+                    open.push(r, None, tile, table);
                 }
             }
         }
-        &self.found.labels[..tile.rows]
+        open.settle::<V, T>(tile, table);
+        for (r, answer) in &open.settled {
+            found.labels[*r as usize] = answer.label;
+        }
+        if let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) {
+            product.weigh(copies, &found.labels[..tile.rows]);
+        }
+        &found.labels[..tile.rows]
     }
 
     /// As [`Assigner::label`], over the labels that the rows had before. Returns the rows whose label changed, in order.
@@ -184,17 +169,17 @@ impl Assigner {
     /// The two nearest centroids of every row of the tile.
     #[inline(always)]
     pub fn nearest<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, out: &mut TwoNearest) {
-        out.settled.clear();
+        let Self { found, open, .. } = self;
+        open.clear();
         match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
             (Filter::Difference(copies), Some(x), _) if table.k > 1 => {
                 let x = in_filters_range(x, copies, &mut self.scaled);
-                self.found.contested.clear();
+                found.contested.clear();
                 let shape = [tile.stride, table.d, tile.rows];
-                assign_difference::<V, true>(x, shape, copies, &mut self.found, &mut out.others);
-                out.labels[..tile.rows].copy_from_slice(&self.found.labels[..tile.rows]);
-                for &r in &self.found.contested {
-                    tile.row(r as usize, &mut self.row);
-                    out.settled.push((r, table.nearest(&self.row)));
+                assign_difference::<V, true>(x, shape, copies, found, &mut out.others);
+                out.labels[..tile.rows].copy_from_slice(&found.labels[..tile.rows]);
+                for r in &found.contested {
+                    open.push(*r as usize, None, tile, table);
                 }
             }
             (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
@@ -203,25 +188,25 @@ impl Assigner {
                     for r in first..tile.rows.min(first + product::ROWS) {
                         (out.labels[r], out.others[r]) = match product.reach(r - first) {
                             Some([a, b]) => (*a, *b),
-                            open => {
-                                tile.row(r, &mut self.row);
-                                out.settled.push((r as u32, settle(&self.row, table, open)));
+                            candidates => {
+                                open.push(r, candidates, tile, table);
                                 (0, 0)
                             }
                         };
                     }
                 }
+                product.weigh(copies, &out.labels[..tile.rows]);
             }
             _ => {
+                out.labels.fill(0);
+                out.others.fill(0);
                 for r in 0..tile.rows {
-                    tile.row(r, &mut self.row);
-                    let Nearest { label, distance, second } = table.nearest(&self.row);
-                    (out.labels[r], out.nearest[r], out.second[r]) = (label, distance, second);
+                    open.push(r, None, tile, table);
                 }
-                return;
             }
         }
-        out.compare(tile, table);
+        open.settle::<V, T>(tile, table);
+        out.compare(tile, table, open);
     }
 }
 
@@ -237,33 +222,12 @@ fn in_filters_range<'x>(x: &'x [f32], copies: &DifferenceTable, scaled: &'x mut 
     scaled
 }
 
-/// The two nearest of some centroids (ascending) by reference distances, or of all centroids. Latency limits each chain, so two
-/// chains run at a time.
-#[inline(always)]
-fn settle<T: Float>(x: &[f64], table: &CentroidTable<T>, candidates: Option<&[u32]>) -> Nearest {
-    let Some(candidates) = candidates else { return table.nearest(x) };
-    let mut best = Nearest { label: candidates[0], distance: f64::INFINITY, second: f64::INFINITY };
-    for pair in candidates.chunks(2) {
-        let (a, b) = (table.row(pair[0] as usize), table.row(pair[pair.len() - 1] as usize));
-        let mut s = [0.0f64; 2];
-        for ((x, a), b) in x.iter().zip(a).zip(b) {
-            let (t, u) = (x - a.to_f64(), x - b.to_f64());
-            s = [t.mul_add(t, s[0]), u.mul_add(u, s[1])];
-        }
-        for (j, s) in pair.iter().zip(s) {
-            best.take(*j, s);
-        }
-    }
-    best
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::simd::{InstructionSet, Task};
     use super::*;
-    use crate::features::Features;
     use crate::partial::UNASSIGNED;
-    use crate::reference;
+    use crate::reference::{self, Nearest};
     use crate::tile::Part;
 
     struct Both<'t, T> {
@@ -295,7 +259,7 @@ mod tests {
         let centroids: Vec<T> = (0..k * d).map(|_| value()).collect();
         let x: Vec<T> = (0..n * d).map(|_| value()).collect();
         let part = Part::new(Features::from_rows(&x, d).unwrap(), None);
-        let mut tile = Tile::new(d, Assigner::tile_rows::<T>(d, n)).unwrap();
+        let mut tile = Tile::new(d, Assigner::tile_rows(&part.features)).unwrap();
         tile.load(&part, None, 0..n);
         let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64).unwrap();
         for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {

@@ -116,7 +116,10 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
                 }
             }
             let (slope, offset) = (V::splat(table.bound.slope), V::splat(table.bound.offset));
-            let limit = if TWO { second } else { best }.map(|least| least.mul_add(slope, offset));
+            let mut limit = if TWO { second } else { best };
+            for v in 0..R {
+                limit[v] = limit[v].mul_add(slope, offset);
+            }
             let mut label = [V::splat(0.0); R];
             let mut before = label;
             let (mut seen, mut twice, mut more) = ([0u32; R], [0u32; R], [0u32; R]);

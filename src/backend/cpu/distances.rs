@@ -13,8 +13,11 @@ pub fn own_distances<T: Float>(tile: &Tile<T>, table: &CentroidTable<T>, labels:
     let d = table.d;
     for start in (0..tile.rows).step_by(LANES) {
         let mut s = [0.0f64; LANES];
-        let rows: [usize; LANES] = std::array::from_fn(|i| (start + i).min(tile.rows - 1));
-        let centroids = rows.map(|r| table.row(labels[r] as usize));
+        let (mut rows, mut centroids) = ([0; LANES], [table.row(0); LANES]);
+        for i in 0..LANES {
+            rows[i] = (start + i).min(tile.rows - 1);
+            centroids[i] = table.row(labels[rows[i]] as usize);
+        }
         for f in 0..d {
             let x = &tile.x[f * tile.stride..][..tile.stride];
             for i in 0..LANES {

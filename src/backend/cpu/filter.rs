@@ -49,8 +49,13 @@ impl Filter {
     pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Result<Self> {
         match Form::of::<T>(d) {
             Form::Difference => difference(rows, d, extent),
-            Form::Product => product(rows, d, centre),
+            Form::Product => Self::product(rows, d, centre),
         }
+    }
+
+    /// The product filter, whatever the features are.
+    pub fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Self> {
+        product(rows, d, centre)
     }
 }
 
@@ -69,12 +74,63 @@ pub struct DifferenceTable {
 pub struct ProductTable {
     /// `(ceil(k / GROUP), d, GROUP)`: the negated centred, scaled centroids. Zeros pad the last group.
     pub packed: Vec<f32>,
-    /// `(ceil(k / GROUP) * GROUP)`: half the squared norms. The padding is infinite, so it is never nearest.
-    pub half_squares: Vec<f32>,
+    /// For each weight of a tile, in the order of [`certify::Expanded::WEIGHTS`].
+    weights: Vec<Weighted>,
+    /// `(k)`: the binary logarithms of the squared norms.
+    sizes: Vec<f32>,
     /// `(d)`: subtracted from rows in the feature type. The rows are then multiplied by 2^scale_exponent in two steps.
     pub centre: Vec<f64>,
     pub scale_exponent: i32,
+}
+
+/// The bound for tiles of one weight, and what it makes of the centroids.
+#[derive(Debug)]
+pub struct Weighted {
     pub bound: certify::Expanded,
+    /// `(ceil(k / GROUP), 2, GROUP)`: the folded half squares of a group, then what its scores lack. The padding is infinite, so
+    /// it is never nearest.
+    pub own: Vec<f32>,
+}
+
+/// The binary logarithm of a tile's weight: how much it splits errors between rows and centroids.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Weight(i32);
+
+#[cfg(test)]
+impl Weight {
+    pub fn new(exponent: i32) -> Self {
+        Self(exponent)
+    }
+}
+
+impl ProductTable {
+    /// The bound for tiles of this weight.
+    #[inline(always)]
+    pub fn weighted(&self, weight: Weight) -> &Weighted {
+        &self.weights[(weight.0 - certify::Expanded::WEIGHTS.start()) as usize]
+    }
+
+    /// The weight that suits these rows: their squared norms, and their labels. It takes the mean of the logarithms, so that a
+    /// few rows far out do not decide.
+    #[inline(always)]
+    pub fn weight_of(&self, squares: &[f32], labels: &[u32]) -> Weight {
+        const MOST: f32 = 16.0;
+        let (mut sum, mut count) = (0.0, 0.0f32);
+        for (square, label) in squares.iter().zip(labels) {
+            if square.is_finite() {
+                sum += (self.sizes[*label as usize] - binade(*square)).clamp(-MOST, MOST);
+                count += 1.0;
+            }
+        }
+        let (least, most) = certify::Expanded::WEIGHTS.into_inner();
+        Weight(((0.5 * sum / count.max(1.0)).round() as i32).clamp(least, most))
+    }
+}
+
+/// The binary logarithm of x >= 0, rounded down.
+#[inline(always)]
+fn binade(x: f32) -> f32 {
+    (x.to_bits() >> 23) as f32 - 127.0
 }
 
 fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
@@ -98,6 +154,8 @@ fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
 
 fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Filter> {
     let k = rows.len() / d;
+    // Rows and centroids are compared with the same bits of the centre.
+    let centre: Vec<f64> = memory::collected(centre.iter().map(|m| T::from_f64(*m).to_f64()), TABLE)?;
     let largest = (0..k * d).fold(0.0f64, |m, i| m.max((rows[i].to_f64() - centre[i % d]).abs()));
     if largest == 0.0 || !largest.is_finite() {
         return Ok(Filter::None);
@@ -116,23 +174,33 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Filter> {
     };
     let groups = k.div_ceil(GROUP);
     let mut packed = memory::zeroed::<f32>(groups * d * GROUP, TABLE)?;
-    let mut half_squares = memory::filled(groups * GROUP, f32::INFINITY, TABLE)?;
-    let mut largest_half_square = 0.0f64;
     for j in 0..k {
         let (group, lane) = (j / GROUP, j % GROUP);
         for f in 0..d {
             packed[(group * d + f) * GROUP + lane] = -rows[j * d + f].centred_copy(T::from_f64(centre[f]), first, second);
         }
-        let half = half_square(j);
-        half_squares[j] = half as f32;
-        largest_half_square = largest_half_square.max(half);
     }
     // A float32 difference of two finite values may overflow. With such a copy, a score could become plus infinity, which would
     // wrongly rule its centroid out.
     if packed.iter().any(|c| !c.is_finite()) {
         return Ok(Filter::None);
     }
-    let bound = certify::Expanded::new(d, (2.0 * largest_half_square).sqrt() * (1.0 + 1e-6), exponent);
-    let centre = memory::copied(centre, TABLE)?;
-    Ok(Filter::Product(ProductTable { packed, half_squares, centre, scale_exponent: exponent, bound }))
+    let half_squares: Vec<f64> = memory::collected((0..k).map(half_square), TABLE)?;
+    let weighted = |weight| {
+        let bound = certify::Expanded::new(d, exponent, weight);
+        let mut own = memory::filled(groups * 2 * GROUP, f32::INFINITY, TABLE)?;
+        for (j, half_square) in half_squares.iter().enumerate() {
+            let certify::own::Own { folded, lack } = bound.own(*half_square, d);
+            let at = j / GROUP * 2 * GROUP + j % GROUP;
+            (own[at], own[at + GROUP]) = (folded, lack);
+        }
+        Ok(Weighted { bound, own })
+    };
+    Ok(Filter::Product(ProductTable {
+        packed,
+        weights: memory::try_collected(certify::Expanded::WEIGHTS.map(weighted), TABLE)?,
+        sizes: memory::collected(half_squares.iter().map(|half| binade(2.0 * *half as f32)), TABLE)?,
+        centre,
+        scale_exponent: exponent,
+    }))
 }

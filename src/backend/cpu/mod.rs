@@ -22,6 +22,7 @@ mod pass;
 pub mod predict;
 mod product;
 mod seeds;
+mod settle;
 mod simd;
 
 use std::ops::Range;
@@ -29,6 +30,7 @@ use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
 pub use simd::InstructionSet;
+pub(crate) use simd::{Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, room_for_farthest, split_off};
@@ -75,7 +77,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
     /// A session over one part of the rows. `prepared` was computed from all rows.
     pub fn new(part: Part<'a, T>, prepared: &'a Prepared, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
-        let tile_rows = Assigner::tile_rows::<T>(d, n);
+        let tile_rows = Assigner::tile_rows(&part.features);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
         let room = (WORKER_MEMORY / (k.saturating_mul(prepared.scales.len()).saturating_mul(16)).max(1)).max(1);
         let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)).min(room) };

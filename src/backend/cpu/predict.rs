@@ -2,8 +2,10 @@
 //! no answer.
 
 use super::assign::{Assigner, TwoNearest};
+use super::centroids::TOGETHER;
 use super::pass::{NearestSink, split_off};
-use super::simd::{InstructionSet, Task, Vector};
+use super::settle::chains;
+use super::simd::{Doubles, InstructionSet, Task, Vector};
 use super::{CentroidTable, CpuSession};
 use crate::answers::{Answered, Distances, LABELS, Labels, Predictions, every_row};
 use crate::distances::DistanceSum;
@@ -13,7 +15,7 @@ use crate::float::Float;
 use crate::memory;
 use crate::model::Model;
 use crate::parallel::{for_each_task, workers_for};
-use crate::predict::{reserve, survey_score};
+use crate::predict::{ANSWERS, survey_score};
 use crate::prepare::passes::HostPasses;
 use crate::tile::{Part, Tile};
 
@@ -43,8 +45,7 @@ pub fn nearest<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Result
 /// The distances to all centroids, `(n, k)` row-major. NaN for a row without an answer.
 pub fn distances<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), model.n_clusters());
-    let (mut out, mut bits) = (reserve(n, k)?, every_row(n)?);
-    out.resize(n * k, f64::NAN);
+    let (mut out, mut bits) = (memory::zeroed(n.saturating_mul(k), ANSWERS)?, every_row(n)?);
     let mut rest = &mut out[..];
     let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, DistanceSink(split_off(&mut rest, TASK * k))));
     answer(model, features, tasks)?;
@@ -95,7 +96,7 @@ fn answer<'o, T: Float, S: Sink<T>>(
     tasks: impl Iterator<Item = (&'o mut [u8], S)> + Send,
 ) -> Result<()> {
     let (n, d, table) = (features.n_rows(), features.n_features(), &*model.host_table()?);
-    let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows::<T>(d, n));
+    let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows(features));
     let part = &Part::new(features.clone(), None);
     let labellers = (0..workers_for(0, n / TASK + 1)).map(|_| Labeller::new(d, table.k, tile_rows));
     let mut labellers = memory::try_collected(labellers, "the threads' buffers")?;
@@ -162,18 +163,57 @@ impl<T: Float> Sink<T> for NearestSink<'_> {
     }
 }
 
-/// `k` distances per row.
+/// `k` distances per row. NaN for a row without an answer.
 struct DistanceSink<'o>(&'o mut [f64]);
 
 impl<T: Float> Sink<T> for DistanceSink<'_> {
     #[inline(always)]
     fn tile<V: Vector>(&mut self, table: &CentroidTable<T>, labeller: &mut Labeller<T>, at: usize) {
-        let Labeller { tile, assigner, places, .. } = labeller;
-        for (r, &place) in places.iter().enumerate() {
-            let out = &mut self.0[(at + place) * table.k..][..table.k];
-            tile.row(r, &mut assigner.row);
-            table.distances(&assigner.row, out);
-            out.iter_mut().for_each(|s| *s = s.sqrt());
+        let Labeller { tile, places, .. } = labeller;
+        let out = &mut self.0[at * table.k..];
+        for (bad, out) in tile.bad.iter().zip(out.chunks_exact_mut(table.k)) {
+            if *bad {
+                out.fill(f64::NAN);
+            }
+        }
+        match V::Doubles::LANES {
+            8 => all_distances::<V, T, 4, 32>(tile, table, places, out),
+            _ => all_distances::<V, T, 2, 8>(tile, table, places, out),
+        }
+    }
+}
+
+/// The distances of a tile's rows to all centroids. Row r of the tile is row `places[r]` of `out`. R vectors hold ROWS rows.
+#[inline(always)]
+fn all_distances<V: Vector, T: Float, const R: usize, const ROWS: usize>(
+    tile: &Tile<T>,
+    table: &CentroidTable<T>,
+    places: &[usize],
+    out: &mut [f64],
+) {
+    assert!(R * V::Doubles::LANES == ROWS && tile.stride.is_multiple_of(ROWS) && tile.rows <= tile.stride);
+    for start in (0..tile.rows).step_by(ROWS) {
+        let places = &places[start..tile.rows.min(start + ROWS)];
+        for (group, centroids) in table.groups().enumerate() {
+            let first = group * TOGETHER;
+            let mut distances = [[0.0f64; ROWS]; TOGETHER];
+            // SAFETY: start and the stride are multiples of ROWS, so the tile has ROWS rows from `start` on. The array holds R
+            // vectors of each centroid. For the features of the instruction set see `Vector`.
+            unsafe {
+                let s = chains::<V, T, R>(tile.x.as_ptr().add(start), tile.stride, centroids);
+                for c in 0..TOGETHER {
+                    for v in 0..R {
+                        s[c][v].sqrt().store(distances[c].as_mut_ptr().add(v * V::Doubles::LANES));
+                    }
+                }
+            }
+            let count = TOGETHER.min(table.k - first);
+            for (r, &place) in places.iter().enumerate() {
+                let out = &mut out[place * table.k + first..][..count];
+                for (out, distances) in out.iter_mut().zip(&distances) {
+                    *out = distances[r];
+                }
+            }
         }
     }
 }

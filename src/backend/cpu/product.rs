@@ -1,21 +1,27 @@
 //! The product filter: scores `|c|^2 / 2 - x.c` on centred, scaled float32 copies, for any d and any k.
 //!
 //! ```text
-//! for a tile of 64 rows:  x^ = scaled, centred copy (feature-major);  width = the row's bound
+//! for 64 rows of a tile:
 //!   for each panel of centroids:
-//!     for each panel of features, for each group of centroids:
-//!       scores[j][r] += x^ . (-c^)          register-blocked: 4 vectors of rows by 6 centroids
-//!     best = min(best, scores);  limit = best + width
+//!     for each panel of features:
+//!       x^ = scaled, centred copy of the panel (feature-major)
+//!       for each group of centroids:
+//!         scores[j][r] += x^ . (-c^)        register-blocked: 4 vectors of rows by 6 centroids
+//!         after the last panel:  scores[j][r] += folded half square of j;  best[r] = min(best[r], scores[j][r] + lack of j)
+//!     limit = best + the row's width
 //!     every (j, r) with score <= limit is in reach of row r
 //!   rows with one centroid in reach have their label; the others are settled by reference distances
 //! ```
 //! Points to note: (1) Sums run over panels of features. This keeps operands in the first-level cache, and the error bound grows
-//! with the panel instead of d. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
+//! with the panel instead of d. The error of a centroid is in its own score (`certify/own.rs`), so a centroid far out does not
+//! make the bound of the others wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
 //! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
 //! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
 //! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score.
 
-use super::filter::{GROUP, ProductTable};
+use std::ops::Range;
+
+use super::filter::{GROUP, ProductTable, Weight};
 use super::simd::Vector;
 use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
@@ -28,6 +34,10 @@ pub const ROWS: usize = 64;
 /// Number of values in a tile: a quarter of a second-level cache. Tiles of 64 rows would read each column 256 bytes at a time. No
 /// prefetcher can follow that over dozens of columns.
 const TILE_VALUES: usize = 1 << 16;
+/// Tiles of wide columns have at least this many rows, while they fit in a second-level cache.
+const WIDE_TILE_ROWS: usize = 128;
+/// Most values of such a tile.
+const WIDE_TILE_VALUES: usize = 1 << 19;
 /// Most rows of a tile.
 pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
@@ -37,22 +47,29 @@ const REACH: usize = 16;
 /// The count of a list that overflowed.
 const ALL: u8 = u8::MAX;
 
-/// Number of rows in a tile of `d` features.
-pub fn tile_rows(d: usize) -> usize {
-    (TILE_VALUES / d / ROWS * ROWS).clamp(ROWS, MAX_TILE_ROWS)
+/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to columns of the tile. Long columns are then in
+/// each other's way, because their addresses differ by a power of two.
+pub fn tile_rows(d: usize, row_by_row: bool) -> usize {
+    let least = if row_by_row { ROWS } else { (WIDE_TILE_VALUES / d / ROWS * ROWS).clamp(ROWS, WIDE_TILE_ROWS) };
+    (TILE_VALUES / d / ROWS * ROWS).clamp(least, MAX_TILE_ROWS)
 }
 
 /// Buffers of one worker.
 #[derive(Debug)]
 pub struct ProductScratch {
-    /// `(d, ROWS)`: the copy of 64 rows of the tile.
-    copy: Vec<f32>,
+    /// `(PANEL, ROWS)`: the copy of a panel of features of 64 rows.
+    copy: [f32; PANEL * ROWS],
     /// `(panel, ROWS)`.
     scores: Vec<f32>,
+    /// The sums of the squares of the copies.
+    squares: [f32; ROWS],
     widths: [f32; ROWS],
+    /// The least sums of a score and what it lacks.
     best: [f32; ROWS],
-    /// The second best scores, where two centroids are wanted.
+    /// The second least, where two centroids are wanted.
     second: [f32; ROWS],
+    /// The weight of the next rows, from those before.
+    weight: Weight,
     /// For each row, the number of centroids in reach, or [`ALL`].
     counts: [u8; ROWS],
     /// These centroids in ascending order, and their scores.
@@ -61,15 +78,17 @@ pub struct ProductScratch {
 }
 
 impl ProductScratch {
-    pub fn new(d: usize, k: usize) -> Result<Self> {
+    pub fn new(k: usize) -> Result<Self> {
         const WHAT: &str = "the scores of a tile of rows";
         let panel = CENTROID_PANEL.min(k.next_multiple_of(GROUP));
         Ok(Self {
-            copy: memory::zeroed(d.saturating_mul(ROWS), WHAT)?,
+            copy: [0.0; PANEL * ROWS],
             scores: memory::zeroed(panel * ROWS, WHAT)?,
+            squares: [0.0; ROWS],
             widths: [0.0; ROWS],
             best: [0.0; ROWS],
             second: [0.0; ROWS],
+            weight: Weight::default(),
             counts: [0; ROWS],
             reach: [[0; REACH]; ROWS],
             reach_scores: [[0.0; REACH]; ROWS],
@@ -88,31 +107,39 @@ impl ProductScratch {
     ) {
         assert!(first + ROWS <= tile.stride);
         let rows = ROWS.min(tile.rows - first);
-        self.copy_rows(tile, first, table);
+        let weighted = table.weighted(self.weight);
         self.best.fill(f32::INFINITY);
         self.second.fill(f32::INFINITY);
         self.counts.fill(0);
-        let d = self.copy.len() / ROWS;
+        self.squares.fill(0.0);
+        let d = table.centre.len();
         let groups = k.div_ceil(GROUP);
         let per_panel = CENTROID_PANEL / GROUP;
         for first_group in (0..groups).step_by(per_panel) {
             let panel = first_group..(first_group + per_panel).min(groups);
-            for features in (0..d).step_by(PANEL) {
-                let end = (features + PANEL).min(d);
+            for start in (0..d).step_by(PANEL) {
+                let features = start..(start + PANEL).min(d);
+                self.copy_rows(tile, first, features.clone(), table, first_group == 0);
+                let copy = &self.copy[..features.len() * ROWS];
                 for group in panel.clone() {
-                    let at = (group - first_group) * GROUP * ROWS;
-                    let scores = &mut self.scores[at..][..GROUP * ROWS];
-                    let centroids = &table.packed[(group * d + features) * GROUP..(group * d + end) * GROUP];
-                    if features == 0 {
-                        let halves = &table.half_squares[group * GROUP..][..GROUP];
-                        scores.chunks_exact_mut(ROWS).zip(halves).for_each(|(scores, half)| scores.fill(*half));
-                    }
-                    let copy = &self.copy[features * ROWS..end * ROWS];
+                    let products = Products {
+                        copy,
+                        centroids: &table.packed[(group * d + features.start) * GROUP..(group * d + features.end) * GROUP],
+                        own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
+                        first: features.start == 0,
+                    };
+                    let scores = &mut self.scores[(group - first_group) * GROUP * ROWS..][..GROUP * ROWS];
+                    let least = [&mut self.best, &mut self.second];
                     match V::ROW_VECTORS {
-                        4 => add_products::<V, 4>(copy, centroids, scores),
-                        2 => add_products::<V, 2>(copy, centroids, scores),
-                        _ => add_products::<V, 1>(copy, centroids, scores),
+                        4 => products.add::<V, 4, TWO>(scores, least),
+                        2 => products.add::<V, 2, TWO>(scores, least),
+                        _ => products.add::<V, 1, TWO>(scores, least),
                     }
+                }
+            }
+            if first_group == 0 {
+                for r in 0..ROWS {
+                    self.widths[r] = weighted.bound.width(self.squares[r]);
                 }
             }
             if groups <= per_panel && !TWO {
@@ -124,6 +151,13 @@ impl ProductScratch {
         self.drop_out_of_reach::<TWO>(rows);
     }
 
+    /// Learns the weight of the next tile from the last 64 rows of this one. `labels` are those of the tile.
+    #[inline(always)]
+    pub fn weigh(&mut self, table: &ProductTable, labels: &[u32]) {
+        let last = labels.len().saturating_sub(1) / ROWS * ROWS;
+        self.weight = table.weight_of(&self.squares, &labels[last..]);
+    }
+
     /// The centroids in reach of row `r`, in ascending order. `None` if all centroids are.
     #[inline(always)]
     pub fn reach(&self, r: usize) -> Option<&[u32]> {
@@ -133,23 +167,26 @@ impl ProductScratch {
         }
     }
 
-    /// Makes the centred, scaled copy of 64 rows, and computes every row's width.
+    /// Makes the centred, scaled copy of some features of 64 rows. Adds up every row's squares, if asked for.
     #[inline(always)]
-    fn copy_rows<T: Float>(&mut self, tile: &Tile<T>, first: usize, table: &ProductTable) {
+    fn copy_rows<T: Float>(&mut self, tile: &Tile<T>, first: usize, features: Range<usize>, table: &ProductTable, add: bool) {
         let half = table.scale_exponent / 2;
         let [up, more] = [half, table.scale_exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
-        let mut squares = [0.0f32; ROWS];
-        for ((copy, x), centre) in self.copy.chunks_exact_mut(ROWS).zip(tile.x.chunks_exact(tile.stride)).zip(&table.centre) {
-            let x = &x[first..first + ROWS];
-            let centre = T::from_f64(*centre);
+        let squares = &mut self.squares;
+        for (copy, f) in self.copy.as_chunks_mut::<ROWS>().0.iter_mut().zip(features) {
+            // Arrays of a known length need no checks in the loops, so the loops are vectors only.
+            let Some(x) = tile.x[f * tile.stride + first..].first_chunk::<ROWS>() else {
+                unreachable!("a tile has whole columns")
+            };
+            let centre = T::from_f64(table.centre[f]);
             for r in 0..ROWS {
-                let value = x[r].centred_copy(centre, up, more);
-                copy[r] = value;
-                squares[r] += value * value;
+                copy[r] = x[r].centred_copy(centre, up, more);
             }
-        }
-        for r in 0..ROWS {
-            self.widths[r] = table.bound.width(squares[r]);
+            if add {
+                for r in 0..ROWS {
+                    squares[r] += copy[r] * copy[r];
+                }
+            }
         }
     }
 
@@ -157,7 +194,6 @@ impl ProductScratch {
     /// in vector registers.
     #[inline(always)]
     fn collect_all<V: Vector>(&mut self, k: usize, rows: usize) {
-        self.lower_best::<V, false>(k);
         for start in (0..ROWS).step_by(V::LANES) {
             let mut limits = [0.0f32; ROWS];
             for r in start..start + V::LANES {
@@ -165,7 +201,8 @@ impl ProductScratch {
             }
             let mut names = [0.0f32; ROWS];
             let (mut seen, mut twice) = (0u32, 0u32);
-            // SAFETY: as in `lower_best`. `limits` and `names` have ROWS values.
+            // SAFETY: `scores` holds ROWS values for each centroid, `limits` and `names` hold ROWS values, and LANES divides ROWS.
+            // For the features of the instruction set see `Vector`.
             unsafe {
                 let limit = V::load(limits.as_ptr().add(start));
                 let mut label = V::splat(0.0);
@@ -207,31 +244,6 @@ impl ProductScratch {
         self.counts[r] = count as u8;
     }
 
-    /// Lowers every row's best score by the scores of the first `count` centroids of the buffer. With `TWO`, also its second best.
-    #[inline(always)]
-    fn lower_best<V: Vector, const TWO: bool>(&mut self, count: usize) {
-        for start in (0..ROWS).step_by(V::LANES) {
-            // SAFETY: `scores` holds ROWS values for each centroid, `best` and `second` hold ROWS values, and LANES divides ROWS.
-            // For the features of the instruction set see `Vector`.
-            unsafe {
-                let mut best = V::load(self.best.as_ptr().add(start));
-                let mut second = V::load(self.second.as_ptr().add(start));
-                for j in 0..count {
-                    let score = V::load(self.scores.as_ptr().add(j * ROWS + start));
-                    if TWO {
-                        // A score that is NaN lowers neither.
-                        second = best.max_or_nan(score).min_or(second);
-                    }
-                    best = score.min_or(best);
-                }
-                best.store(self.best.as_mut_ptr().add(start));
-                if TWO {
-                    second.store(self.second.as_mut_ptr().add(start));
-                }
-            }
-        }
-    }
-
     /// The limit of row `r`: centroids with larger scores are out of reach.
     #[inline(always)]
     fn limit<const TWO: bool>(&self, r: usize) -> f32 {
@@ -240,14 +252,13 @@ impl ProductScratch {
 
     /// Processes the scores of a panel of centroids.
     #[inline(always)]
-    fn collect<V: Vector, const TWO: bool>(&mut self, centroids: std::ops::Range<usize>, rows: usize) {
+    fn collect<V: Vector, const TWO: bool>(&mut self, centroids: Range<usize>, rows: usize) {
         let per_row = ROWS / V::LANES;
         let mut limits = [0.0f32; ROWS];
-        self.lower_best::<V, TWO>(centroids.len());
         for (r, limit) in limits.iter_mut().enumerate() {
             *limit = self.limit::<TWO>(r);
         }
-        // SAFETY: as in `lower_best`. `limits` has ROWS values.
+        // SAFETY: as in `collect_all`.
         unsafe {
             for j in 0..centroids.len() {
                 let mut near = 0u64;
@@ -311,31 +322,84 @@ impl ProductScratch {
     }
 }
 
-/// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]` for 64 rows and a group of centroids, with R vectors of rows at a time.
-#[inline(always)]
-fn add_products<V: Vector, const R: usize>(copy: &[f32], centroids: &[f32], scores: &mut [f32]) {
-    let features = centroids.len() / GROUP;
-    assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS);
-    for start in (0..ROWS).step_by(R * V::LANES) {
-        // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c. For the features of the
-        // instruction set see `Vector`.
-        unsafe {
-            let mut sums = [[V::splat(0.0); R]; GROUP];
-            for f in 0..features {
-                let x: [V; R] = std::array::from_fn(|v| V::load(copy.as_ptr().add(f * ROWS + start + v * V::LANES)));
-                for c in 0..GROUP {
-                    let centroid = V::splat(*centroids.as_ptr().add(f * GROUP + c));
+/// The products of a panel of features of 64 rows with a group of centroids.
+struct Products<'p> {
+    /// `(features, ROWS)`.
+    copy: &'p [f32],
+    /// `(features, GROUP)`.
+    centroids: &'p [f32],
+    /// After the last panel of features: the folded half squares of the group, and what its scores lack.
+    own: Option<&'p [f32]>,
+    /// Whether this is the first panel of features.
+    first: bool,
+}
+
+impl Products<'_> {
+    /// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]`, with R vectors of rows at a time. After the last panel, adds the half
+    /// squares and lowers the rows' least sums. With `TWO`, also the second least.
+    #[inline(always)]
+    fn add<V: Vector, const R: usize, const TWO: bool>(&self, scores: &mut [f32], [best, second]: [&mut [f32; ROWS]; 2]) {
+        let Self { copy, centroids, own, first } = *self;
+        let features = centroids.len() / GROUP;
+        assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
+        for start in (0..ROWS).step_by(R * V::LANES) {
+            // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c. For the features of the
+            // instruction set see `Vector`.
+            unsafe {
+                let mut sums = [[V::splat(0.0); R]; GROUP];
+                for f in 0..features {
+                    let mut x = [V::splat(0.0); R];
                     for v in 0..R {
-                        sums[c][v] = x[v].mul_add(centroid, sums[c][v]);
+                        x[v] = V::load(copy.as_ptr().add(f * ROWS + start + v * V::LANES));
+                    }
+                    for c in 0..GROUP {
+                        let centroid = V::splat(*centroids.as_ptr().add(f * GROUP + c));
+                        for v in 0..R {
+                            sums[c][v] = x[v].mul_add(centroid, sums[c][v]);
+                        }
                     }
                 }
-            }
-            for c in 0..GROUP {
-                for v in 0..R {
-                    let at = scores.as_mut_ptr().add(c * ROWS + start + v * V::LANES);
-                    V::load(at).add(sums[c][v]).store(at);
+                let to = scores.as_mut_ptr().add(start);
+                if !first {
+                    for c in 0..GROUP {
+                        for v in 0..R {
+                            sums[c][v] = V::load(to.add(c * ROWS + v * V::LANES)).add(sums[c][v]);
+                        }
+                    }
+                }
+                if let Some(own) = own {
+                    let (best, second) = (best.as_mut_ptr().add(start), second.as_mut_ptr().add(start));
+                    let mut least = [V::splat(0.0); R];
+                    for v in 0..R {
+                        least[v] = V::load(best.add(v * V::LANES));
+                    }
+                    for c in 0..GROUP {
+                        let half = V::splat(*own.as_ptr().add(c));
+                        let lack = V::splat(*own.as_ptr().add(GROUP + c));
+                        for v in 0..R {
+                            sums[c][v] = sums[c][v].add(half);
+                            let sum = sums[c][v].add(lack);
+                            if TWO {
+                                // A sum that is NaN lowers neither.
+                                let second = second.add(v * V::LANES);
+                                least[v].max_or_nan(sum).min_or(V::load(second)).store(second);
+                            }
+                            least[v] = sum.min_or(least[v]);
+                        }
+                    }
+                    for v in 0..R {
+                        least[v].store(best.add(v * V::LANES));
+                    }
+                }
+                for c in 0..GROUP {
+                    for v in 0..R {
+                        sums[c][v].store(to.add(c * ROWS + v * V::LANES));
+                    }
                 }
             }
         }
     }
 }
+
+#[cfg(test)]
+mod attacks;

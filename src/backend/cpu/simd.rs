@@ -4,7 +4,11 @@
 //! task into a function that enables the set's features. The set never changes a bit of a result: float32 kernels are filters,
 //! and float64 arithmetic follows the contract, which rounds the same at any width.
 
+mod doubles;
+
 use std::sync::OnceLock;
+
+pub use doubles::{Doubles, MOST_LANES};
 
 /// The instruction sets that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +80,8 @@ pub trait Vector: Copy {
     /// Whether there are 32 vector registers.
     const MANY_REGISTERS: bool;
     type Mask: Copy;
+    /// The vector of float64 lanes of the same instruction set.
+    type Doubles: Doubles;
     /// # Safety
     /// As the trait says.
     unsafe fn splat(x: f32) -> Self;
@@ -134,6 +140,7 @@ impl Vector for Portable {
     const ROW_VECTORS: usize = 1;
     const MANY_REGISTERS: bool = cfg!(target_arch = "aarch64");
     type Mask = [bool; 8];
+    type Doubles = doubles::PortableDoubles;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -191,6 +198,7 @@ impl Vector for Portable {
 mod x86 {
     use std::arch::x86_64::*;
 
+    use super::doubles::x86::{Avx2Doubles, Avx512Doubles};
     use super::{Task, Vector};
 
     /// # Safety
@@ -219,6 +227,7 @@ mod x86 {
         const ROW_VECTORS: usize = 4;
         const MANY_REGISTERS: bool = true;
         type Mask = __mmask16;
+        type Doubles = Avx512Doubles;
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
@@ -271,6 +280,7 @@ mod x86 {
         const ROW_VECTORS: usize = 2;
         const MANY_REGISTERS: bool = false;
         type Mask = __m256;
+        type Doubles = Avx2Doubles;
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {

@@ -1,0 +1,201 @@
+//! Rows and centroids that try to break the bound of the product filter. What reference distances find must be in reach.
+
+use super::super::filter::{Filter, Weight};
+use super::super::simd::{InstructionSet, Task};
+use super::*;
+use crate::certify::Expanded;
+use crate::features::Features;
+use crate::reference;
+use crate::tile::Part;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 11
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+    /// A number in [-1, 1).
+    fn sign(&mut self) -> f64 {
+        self.next() as f64 * 2f64.powi(-52) - 1.0
+    }
+    /// About `x`, a few units in the last place of `T` away.
+    fn near<T: Float>(&mut self, x: f64) -> f64 {
+        T::from_f64(x * (1.0 + (self.below(9) as f64 - 4.0) * T::UNIT)).to_f64()
+    }
+}
+
+/// The centroids that attacks are made of.
+const KINDS: [&str; 7] =
+    ["uniform", "one far out", "in one line", "one far out in one line", "scales", "nearly equal", "far from the centre"];
+
+struct Case<T> {
+    d: usize,
+    k: usize,
+    centroids: Vec<T>,
+    rows: Vec<T>,
+    centre: Vec<f64>,
+}
+
+fn case<T: Float>(kind: &str, d: usize, k: usize, random: &mut Random) -> Case<T> {
+    let line: Vec<f64> = (0..d).map(|_| random.sign()).collect();
+    let mut centroids: Vec<f64> = (0..k * d)
+        .map(|i| match kind {
+            "in one line" | "one far out in one line" => line[i % d] * (1 + i / d) as f64,
+            "nearly equal" => line[i % d] * (1.0 + random.sign() * 1e-5),
+            "far from the centre" => 1e3 * line[i % d] + random.sign(),
+            "scales" => random.sign() * [1e-30, 1e30, 1.0, 1e15][i % d % 4],
+            _ => random.sign(),
+        })
+        .collect();
+    if kind.starts_with("one far out") {
+        let far = random.below(k);
+        centroids[far * d..][..d].iter_mut().for_each(|c| *c *= 2f64.powi(20));
+    }
+    let rows: Vec<f64> = (0..ROWS)
+        .flat_map(|r| {
+            let (a, b) = (random.below(k), random.below(k));
+            let size = [1.0, 1.0, 2f64.powi(20), 2f64.powi(-20), 2f64.powi(6)][r % 5];
+            (0..d)
+                .map(|f| {
+                    let (a, b) = (centroids[a * d + f], centroids[b * d + f]);
+                    match r % 6 {
+                        0 => a,
+                        1 => random.near::<T>(0.5 * (a + b)),
+                        2 => 0.5 * (a + b),
+                        3 => random.near::<T>(a * size),
+                        4 => line[f] * size,
+                        _ => random.sign() * size * a,
+                    }
+                })
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let origin: Vec<f64> = match random.below(3) {
+        0 => vec![0.0; d],
+        1 => centroids[..d].to_vec(),
+        _ => line,
+    };
+    let of = |values: Vec<f64>| values.into_iter().map(T::from_f64).collect();
+    Case { d, k, centroids: of(centroids), rows: of(rows), centre: origin }
+}
+
+/// The centroids in reach of every row, for a tile of this weight.
+struct Reach<'t, T, const TWO: bool> {
+    tile: &'t Tile<T>,
+    table: &'t ProductTable,
+    k: usize,
+    weight: Weight,
+}
+
+impl<T: Float, const TWO: bool> Task for Reach<'_, T, TWO> {
+    type Output = Vec<Option<Vec<u32>>>;
+
+    #[inline(always)]
+    fn run<V: Vector>(self) -> Self::Output {
+        let mut scratch = ProductScratch::new(self.k).unwrap();
+        scratch.weight = self.weight;
+        scratch.find_reach::<V, T, TWO>(self.tile, 0, self.table, self.k);
+        (0..self.tile.rows).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect()
+    }
+}
+
+/// Returns how many rows had one centroid in reach, and how many rows there were.
+fn attack<T: Float>(case: &Case<T>, weights: &[i32], what: &str) -> [usize; 2] {
+    let Case { d, k, centroids, rows, centre } = case;
+    let Filter::Product(table) = Filter::product(centroids, *d, centre).unwrap() else { return [0, 0] };
+    let mut tile = Tile::new(*d, ROWS).unwrap();
+    tile.load(&Part::new(Features::from_rows(rows, *d).unwrap(), None), None, 0..ROWS);
+    let distances: Vec<Vec<f64>> =
+        rows.chunks_exact(*d).map(|x| centroids.chunks_exact(*d).map(|c| reference::distance(x, c)).collect()).collect();
+    let mut certain = [0, 0];
+    for (set, weight) in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512]
+        .into_iter()
+        .flat_map(|set| weights.iter().map(move |weight| (set, *weight)))
+    {
+        let (tile, table, k, of) = (&tile, &table, *k, Weight::new(weight));
+        let one = set.run(Reach::<T, false> { tile, table, k, weight: of });
+        let two = set.run(Reach::<T, true> { tile, table, k, weight: of });
+        for (r, distances) in distances.iter().enumerate() {
+            let mut sorted = distances.clone();
+            sorted.sort_by(f64::total_cmp);
+            for (found, limit) in [(&one[r], sorted[0]), (&two[r], sorted[1.min(k - 1)])] {
+                let Some(found) = found else { continue };
+                let all = (0..k as u32).filter(|j| distances[*j as usize] <= limit);
+                for j in all {
+                    assert!(found.contains(&j), "{what}, {set:?}, weight {weight}, row {r}: {j} is not in {found:?}");
+                }
+            }
+            certain[0] += usize::from(one[r].as_ref().is_some_and(|found| found.len() == 1));
+            certain[1] += 1;
+        }
+    }
+    certain
+}
+
+fn attacks<T: Float>() {
+    let random = &mut Random(11);
+    for kind in KINDS {
+        let mut certain = [0, 0];
+        for number in 0..40 {
+            let d = [1, 2, 3, 9, 16, 31, 64, 65, 150][random.below(9)];
+            let k = [1, 2, 3, 7, 40][random.below(5)];
+            let weights = [-4, random.below(11) as i32 - 4, 6];
+            let found = attack(&case::<T>(kind, d, k, random), &weights, &format!("{kind} {number}: d {d}, k {k}"));
+            (0..2).for_each(|i| certain[i] += found[i]);
+        }
+        println!("{kind}: {} of {} rows have one centroid in reach", certain[0], certain[1]);
+        assert!(certain[0] > 0 && certain[0] < certain[1], "{kind}: {certain:?}");
+    }
+    attack(&case::<T>("one far out", 3, 1_100, random), &[0], "many centroids");
+}
+
+#[test]
+fn what_reference_distances_find_is_in_reach_of_float32_rows() {
+    attacks::<f32>();
+}
+
+#[test]
+fn what_reference_distances_find_is_in_reach_of_float64_rows() {
+    attacks::<f64>();
+}
+
+/// One centroid a million times farther out than the others leaves the other rows certain.
+#[test]
+fn a_centroid_far_out_leaves_no_doubt() {
+    let (random, d, k) = (&mut Random(3), 16, 30);
+    let mut ordinary = case::<f32>("uniform", d, k, random);
+    ordinary.rows.iter_mut().for_each(|x| *x = random.sign() as f32);
+    let mut far = Case { centroids: ordinary.centroids.clone(), rows: ordinary.rows.clone(), centre: vec![0.0; d], ..ordinary };
+    far.centroids[7 * d..][..d].fill(2f32.powi(20));
+    for weight in [0, 1] {
+        let [certain, rows] = attack(&far, &[weight], "far");
+        assert!(certain * 20 > rows * 19, "{certain} of {rows}");
+    }
+}
+
+/// m is rounded to the feature type once, for rows and centroids alike: with 2^24 + 0.75 for the row and 2^24 for the centroids,
+/// this tie would certify label 1.
+#[test]
+fn both_sides_have_the_same_centre() {
+    let at = 2f32.powi(24);
+    let (centroids, rows) = (vec![at + 4.0, at], vec![at + 2.0; ROWS]);
+    let case = Case { d: 1, k: 2, centroids, rows, centre: vec![f64::from(at) + 0.75] };
+    assert_eq!(attack(&case, &Expanded::WEIGHTS.collect::<Vec<_>>(), "a tie")[0], 0);
+}
+
+/// Weights follow the sizes of rows and centroids, and a few rows far out do not matter.
+#[test]
+fn weights_follow_the_rows() {
+    let Filter::Product(table) = Filter::product(&[8.0f32, 0.0, 0.0, 8.0], 2, &[0.0, 0.0]).unwrap() else { unreachable!() };
+    // The scaled centroids have half the unit as their norm.
+    for (square, weight) in [(0.25f32, 0), (4.0, -2), (2f32.powi(-10), 4), (1e30, -4), (0.0, 6), (f32::INFINITY, 0)] {
+        assert_eq!(table.weight_of(&[square; 9], &[0, 1, 0, 1, 0, 1, 0, 1, 0]), Weight::new(weight), "{square}");
+    }
+    let mut squares = [0.25f32; 64];
+    squares[9] = 1e20;
+    assert_eq!(table.weight_of(&squares, &[0; 64]), Weight::new(0));
+}

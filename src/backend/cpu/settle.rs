@@ -1,0 +1,263 @@
+//! Labels of the rows that a filter leaves open: by reference distances, several rows at a time, in vector lanes.
+//!
+//! The chain of one reference distance cannot be shortened, and its latency limits it. So the lanes of a vector are rows, and the
+//! chains of several centroids overlap.
+
+use super::centroids::{CentroidTable, TOGETHER};
+use super::simd::{Doubles, MOST_LANES, Vector};
+#[cfg(feature = "bench")]
+use crate::benchmark::InDoubt;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::reference::Nearest;
+use crate::tile::Tile;
+
+/// The open rows of a tile, and what reference distances say of them.
+#[derive(Debug)]
+pub struct Open {
+    /// Rows with two centroids in reach, which are in ascending order.
+    pairs: Vec<(u32, [u32; 2])>,
+    /// Rows that are compared with all centroids.
+    all: Vec<u32>,
+    /// Rows with their two nearest centroids.
+    pub settled: Vec<(u32, Nearest)>,
+    /// `(d, MOST_LANES)`: the values of some rows.
+    x: Vec<f64>,
+    /// How many rows were left open so far.
+    #[cfg(feature = "bench")]
+    pub in_doubt: InDoubt,
+}
+
+impl Open {
+    /// Room for all rows of a tile.
+    pub fn new(d: usize, tile_rows: usize) -> Result<Self> {
+        const WHAT: &str = "the open rows of a tile";
+        Ok(Self {
+            pairs: memory::with_room(tile_rows, WHAT)?,
+            all: memory::with_room(tile_rows, WHAT)?,
+            settled: memory::with_room(tile_rows, WHAT)?,
+            x: memory::zeroed(d.saturating_mul(MOST_LANES), WHAT)?,
+            #[cfg(feature = "bench")]
+            in_doubt: InDoubt::default(),
+        })
+    }
+
+    pub fn clear(&mut self) {
+        self.pairs.clear();
+        self.all.clear();
+        self.settled.clear();
+    }
+
+    /// Leaves row `r` open. `candidates` are the centroids in reach, in ascending order. `None`: all.
+    #[inline(always)]
+    pub fn push<T: Float>(&mut self, r: usize, candidates: Option<&[u32]>, tile: &Tile<T>, table: &CentroidTable<T>) {
+        match candidates {
+            Some(&[a, b]) => self.pairs.push((r as u32, [a, b])),
+            Some(some) => self.settled.push((r as u32, nearest_of(r, some, tile, table))),
+            None => self.all.push(r as u32),
+        }
+    }
+
+    /// Settles all rows that are still open.
+    #[inline(always)]
+    pub fn settle<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) {
+        #[cfg(feature = "bench")]
+        {
+            self.in_doubt.few += (self.pairs.len() + self.settled.len()) as u64;
+            self.in_doubt.all += self.all.len() as u64;
+        }
+        let Self { pairs, all, settled, x, .. } = self;
+        for pairs in pairs.chunks(MOST_LANES) {
+            settle_pairs(pairs, settled, tile, table);
+        }
+        for rows in all.chunks(MOST_LANES) {
+            for (f, x) in x.chunks_exact_mut(MOST_LANES).enumerate() {
+                let column = &tile.x[f * tile.stride..][..tile.stride];
+                for (r, x) in rows.iter().zip(x) {
+                    *x = column[*r as usize].to_f64();
+                }
+            }
+            match V::Doubles::LANES {
+                8 => settle_all::<V, T, 1>(rows, settled, x, table),
+                _ => settle_all::<V, T, 2>(rows, settled, x, table),
+            }
+        }
+    }
+}
+
+/// The two nearest of some centroids to row `r`. Two chains run at a time.
+#[inline(always)]
+fn nearest_of<T: Float>(r: usize, candidates: &[u32], tile: &Tile<T>, table: &CentroidTable<T>) -> Nearest {
+    let mut best = Nearest { label: candidates[0], distance: f64::INFINITY, second: f64::INFINITY };
+    for pair in candidates.chunks(2) {
+        let (a, b) = (table.row(pair[0] as usize), table.row(pair[pair.len() - 1] as usize));
+        let mut s = [0.0f64; 2];
+        for (f, (a, b)) in a.iter().zip(b).enumerate() {
+            let x = tile.x[f * tile.stride + r].to_f64();
+            let (t, u) = (x - a.to_f64(), x - b.to_f64());
+            s = [t.mul_add(t, s[0]), u.mul_add(u, s[1])];
+        }
+        for (j, s) in pair.iter().zip(s) {
+            best.take(*j, s);
+        }
+    }
+    best
+}
+
+/// Settles at most [`MOST_LANES`] rows that have two centroids in reach.
+#[inline(always)]
+fn settle_pairs<T: Float>(
+    pairs: &[(u32, [u32; 2])],
+    settled: &mut Vec<(u32, Nearest)>,
+    tile: &Tile<T>,
+    table: &CentroidTable<T>,
+) {
+    let mut rows = [0; MOST_LANES];
+    let (mut a, mut b) = ([table.row(0); MOST_LANES], [table.row(0); MOST_LANES]);
+    for i in 0..MOST_LANES {
+        let (r, pair) = pairs[i.min(pairs.len() - 1)];
+        (rows[i], a[i], b[i]) = (r as usize, table.row(pair[0] as usize), table.row(pair[1] as usize));
+    }
+    let (mut s, mut t) = ([0.0f64; MOST_LANES], [0.0f64; MOST_LANES]);
+    for f in 0..table.d {
+        let column = &tile.x[f * tile.stride..][..tile.stride];
+        for i in 0..MOST_LANES {
+            let x = column[rows[i]].to_f64();
+            let (u, v) = (x - a[i][f].to_f64(), x - b[i][f].to_f64());
+            s[i] = u.mul_add(u, s[i]);
+            t[i] = v.mul_add(v, t[i]);
+        }
+    }
+    for (i, (r, [a, b])) in pairs.iter().enumerate() {
+        let mut best = Nearest { label: *a, distance: s[i], second: f64::INFINITY };
+        best.take(*b, t[i]);
+        settled.push((*r, best));
+    }
+}
+
+/// Settles at most [`MOST_LANES`] rows by the distances to all centroids. `x` is `(d, MOST_LANES)`, and R vectors are as wide.
+#[inline(always)]
+fn settle_all<V: Vector, T: Float, const R: usize>(
+    rows: &[u32],
+    settled: &mut Vec<(u32, Nearest)>,
+    x: &[f64],
+    table: &CentroidTable<T>,
+) {
+    assert!(R * V::Doubles::LANES == MOST_LANES && rows.len() <= MOST_LANES && x.len() == table.d * MOST_LANES);
+    let (mut labels, mut nearest, mut second) = ([0.0f64; MOST_LANES], [0.0f64; MOST_LANES], [0.0f64; MOST_LANES]);
+    // SAFETY: `x` holds MOST_LANES = R * LANES values for each feature, and so do the arrays. For the features of the instruction set
+    // see `Vector`.
+    unsafe {
+        let infinite = V::Doubles::splat(f64::INFINITY);
+        let (mut label, mut best, mut other) = ([V::Doubles::splat(0.0); R], [infinite; R], [infinite; R]);
+        for (group, centroids) in table.groups().enumerate() {
+            let s = chains::<V, f64, R>(x.as_ptr(), MOST_LANES, centroids);
+            for c in 0..TOGETHER {
+                let name = V::Doubles::splat(f64::from_bits((group * TOGETHER + c) as u64));
+                for v in 0..R {
+                    let nearer = s[c][v].below(best[v]);
+                    other[v] = V::Doubles::select(nearer, best[v], s[c][v].min_or(other[v]));
+                    best[v] = V::Doubles::select(nearer, s[c][v], best[v]);
+                    label[v] = V::Doubles::select(nearer, name, label[v]);
+                }
+            }
+        }
+        for v in 0..R {
+            label[v].store(labels.as_mut_ptr().add(v * V::Doubles::LANES));
+            best[v].store(nearest.as_mut_ptr().add(v * V::Doubles::LANES));
+            other[v].store(second.as_mut_ptr().add(v * V::Doubles::LANES));
+        }
+    }
+    for (i, r) in rows.iter().enumerate() {
+        settled.push((*r, Nearest { label: labels[i].to_bits() as u32, distance: nearest[i], second: second[i] }));
+    }
+}
+
+/// The reference distances of R vectors of rows to a group of centroids. Value f of a row is at `x + f * stride`.
+///
+/// # Safety
+/// `x` must point to `R * LANES` values for each feature. For the features of the instruction set see `Vector`.
+#[inline(always)]
+pub unsafe fn chains<V: Vector, T: Float, const R: usize>(
+    x: *const T,
+    stride: usize,
+    centroids: &[[f64; TOGETHER]],
+) -> [[V::Doubles; R]; TOGETHER] {
+    // SAFETY: the caller gives the same guarantees.
+    unsafe {
+        let mut s = [[V::Doubles::splat(0.0); R]; TOGETHER];
+        for (f, centroids) in centroids.iter().enumerate() {
+            let mut rows = [V::Doubles::splat(0.0); R];
+            for v in 0..R {
+                rows[v] = V::Doubles::load(x.add(f * stride + v * V::Doubles::LANES));
+            }
+            for c in 0..TOGETHER {
+                let centroid = V::Doubles::splat(centroids[c]);
+                for v in 0..R {
+                    s[c][v] = rows[v].sub(centroid).square_add(s[c][v]);
+                }
+            }
+        }
+        s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::simd::{InstructionSet, Task};
+    use super::*;
+    use crate::features::Features;
+    use crate::reference;
+    use crate::tile::Part;
+
+    struct Settle<'t> {
+        tile: &'t Tile<f32>,
+        table: &'t CentroidTable<f32>,
+        candidates: &'t dyn Fn(usize) -> Option<Vec<u32>>,
+    }
+
+    impl Task for Settle<'_> {
+        type Output = Vec<(u32, Nearest)>;
+
+        #[inline(always)]
+        fn run<V: Vector>(self) -> Self::Output {
+            let mut open = Open::new(self.table.d, self.tile.stride).unwrap();
+            for r in 0..self.tile.rows {
+                open.push(r, (self.candidates)(r).as_deref(), self.tile, self.table);
+            }
+            open.settle::<V, f32>(self.tile, self.table);
+            open.settled.sort_by_key(|(r, _)| *r);
+            open.settled
+        }
+    }
+
+    #[test]
+    fn settled_rows_are_the_oracles() {
+        for (k, d) in [(1, 1), (2, 3), (3, 4), (4, 4), (5, 7), (31, 3), (33, 5), (100, 1)] {
+            let n = 61;
+            let centroids: Vec<f32> = (0..k * d).map(|i| ((i * 7919) % 13) as f32).collect();
+            let x: Vec<f32> = (0..n * d).map(|i| ((i * 31) % 17) as f32).collect();
+            let table = CentroidTable::new(&centroids, d, &vec![0.0; d], 17.0).unwrap();
+            let mut tile = Tile::new(d, 64).unwrap();
+            tile.load(&Part::new(Features::from_rows(&x, d).unwrap(), None), None, 0..n);
+            // All centroids, two of them, or every other one.
+            let candidates = |r: usize| match r % 3 {
+                0 => None,
+                1 => Some(vec![0, k as u32 - 1]).filter(|_| k > 1),
+                _ => Some((0..k as u32).step_by(2).collect()),
+            };
+            for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
+                let found = set.run(Settle { tile: &tile, table: &table, candidates: &candidates });
+                for (r, (row, found)) in found.into_iter().enumerate() {
+                    let x = &x[r * d..][..d];
+                    let mut expected = Nearest { label: 0, distance: f64::INFINITY, second: f64::INFINITY };
+                    for j in candidates(r).unwrap_or_else(|| (0..k as u32).collect()) {
+                        expected.take(j, reference::distance(x, table.row(j as usize)));
+                    }
+                    assert_eq!((row, found), (r as u32, expected), "{set:?} k {k} d {d}");
+                }
+            }
+        }
+    }
+}
