@@ -123,7 +123,7 @@ impl Expanded {
         }
     }
 
-    /// What the kernel adds for a centroid, and what its score lacks. `half_square` is `|c_j|^2 / 2`, summed in float64.
+    /// What the kernel adds for a centroid, and the centroid's margin. `half_square` is `|c_j|^2 / 2`, summed in float64.
     pub fn own(&self, half_square: f64, d: usize) -> own::Own {
         let error = self.product * half_square / self.weight + self.underflow;
         own::Own::new(half_square, d, error * 1.001, 1.001 * U, self.reference.of_centroid(half_square, self.weight))
@@ -137,7 +137,7 @@ impl Expanded {
         if square < 1e30 { self.slope * square } else { f32::INFINITY }
     }
 
-    /// The threshold. `best` is the float32 sum of a centroid's score and what it lacks. Two roundings of sums are covered: where
+    /// The threshold. `best` is the float32 sum of a centroid's score and its margin. Two roundings of sums are covered: where
     /// `|best| <= 64 width` by the factor 1.001 of the slope, elsewhere by four roundoffs of the result.
     #[inline(always)]
     pub fn threshold(best: f32, width: f32) -> f32 {
@@ -179,63 +179,35 @@ impl Chains {
     }
 }
 
-/// Expanded form on the GPU, where every centroid has its own error.
+/// Expanded form on the GPU, with every centroid's own error. See [`own`] for the statement about any such kernel. Here chains may be
+/// longer, and a sum of squares of the row weighs each feature by the roundings of its products.
 ///
-/// A score `y_j` stands for `H_j = |c_j|^2 / 2 - x.c_j` (see [`Expanded`] for x, c and their copies). The kernel starts from, or
-/// adds, a float32 value `p_j` in place of the half square. So there are an error of the row, `E_x`, an error of the centroid,
-/// `e_j`, and a relative error of `p_j`:
-///
-/// ```text
-/// |y_j - (p_j - x.c_j)|  <=  E_x + e_j + g |p_j|
-/// ```
-/// **Products.** Let `m_f` be the number of roundings that product f goes through, and `W_f >= m_f + 2.02`. With
-/// `unit = u / (1 - max W u)`:
+/// Let `m_f` be the number of roundings that product f goes through, `W_f >= m_f + 2.02`, and `unit = u / (1 - max W u)`. Then
 ///
 /// ```text
 /// |fl(sum) - x.c| <= sum (gamma_(m_f)(u) + 2.01 q) |x_f| |c_f| <= unit sum W_f |x_f| |c_f| <= E_x + e_j
 /// E_x = unit t / 2 sum W_f x_f^2      e_j = unit / (2 t) sum W_f c_jf^2 + underflow of products and copies, below 2^-118
 /// ```
-/// Any t > 0 is allowed. With panels of p features, product f goes through the roundings in the rest of its panel, at most
-/// `ceil(d / p) - f / p` additions of panel sums, and the addition of `p_j`. A chain that starts at `p_j` has up to d roundings
-/// for every product; then all weights are 1, and the roundings are part of the unit.
+/// With panels of p features, product f goes through the roundings in the rest of its panel, at most `ceil(d / p) - f / p` additions
+/// of panel sums, and the addition of the folded half square. A chain that starts at the folded half square has up to d roundings for
+/// each product and for the half square. Then all weights are 1, and the roundings are part of the unit.
 ///
-/// **Own errors, folded.** Rounded reference distances decide the label. If `S_a <= S_b` then
-/// `H_a - H_b <= r D_b + eta` with `r = 1.01 (d + 2) 2^-53`, `eta <= d 2^-1074 s^2`, and
-/// `D_b <= (1 + t) |x|^2 + (1 + 1 / t) |c_b|^2`. Only the centroid b appears in these terms. Let `h-` and `h+` be bounds of the
-/// exact half square, less any number that is the same for all centroids. Then
-///
-/// ```text
-/// z_j = h-_j - e_j
-/// p_j = z_j - 1.01 g |z_j|, rounded down to float32                    so y_j - E_x is at most H_j
-/// F_j = h+_j - p_j + 1.01 g |p_j| + e_j + r (1 + 1 / t) |c_j|^2 + eta, rounded up     the margin of the centroid
-/// in reach:  y_j <= y_b + F_b + 2 E_x + r (1 + t) |x|^2                for any b
-/// ```
-/// Proof: if a is the label, `y_a <= p_a - x.c_a + E_x + e_a + g |p_a| <= H_a + E_x <= H_b + r D_b + eta + E_x`, and
-/// `H_b <= y_b - p_b + h+_b + E_x + e_b + g |p_b|`. A kernel adds up the right side with roundings upwards. It gives a weighted sum
-/// of squares of the row's copy, which counts for `sum W_f x_f^2`. `F_j` is made from `p_j` as it is, so it holds the rounding of
-/// the fold. If a row is so long that its scores overflow, its square overflows first. Its limit is then infinite, and no centroid
-/// is ruled out.
+/// A kernel gives the weighted sum of squares of the row's copy, and adds up the limit with roundings upwards. If a row is so long that
+/// its scores overflow, its square overflows first. Its limit is then infinite, and no centroid is ruled out.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpandedTerms {
+    d: usize,
     pub unit: f64,
-    /// g, the relative error of `p_j`.
+    /// g_h, the relative error of the folded half square.
     pub start: f64,
-    /// r.
-    pub reference: f64,
-    /// eta: underflow of the reference distance, in scaled units.
-    pub underflow: f64,
-    /// The roundings of the half square in float64, relative to it.
-    pub half: f64,
+    pub reference: own::Reference,
     /// t, a power of two.
     pub balance: f64,
     /// `sum W x^2 <= norm_factor * square + norm_offset`, where `square` is a float32 sum of weighted squares of the copy.
-    pub norm_factor: f64,
+    norm_factor: f64,
     pub norm_offset: f64,
     pub chains: Chains,
 }
-
-/// Covers products of small terms: `1 + q` of copies, and the roundings of these formulas.
-const SLACK: f64 = 1.001;
 
 impl ExpandedTerms {
     /// Copies are scaled by `2^scale_exponent`.
@@ -246,11 +218,10 @@ impl ExpandedTerms {
             _ => (gamma(largest, U) / largest as f64, 1.001 * U),
         };
         Self {
+            d,
             unit,
             start,
-            reference: 1.01 * (d + 2) as f64 * V,
-            underflow: d as f64 * 2f64.powf(2.0 * f64::from(scale_exponent) - 1074.0),
-            half: (d + 16) as f64 * V,
+            reference: own::Reference::new(d, scale_exponent),
             balance: 1.0,
             norm_factor: 1.0 + gamma(d + 8, U),
             norm_offset: (d + 2) as f64 * largest as f64 * 2f64.powi(-149),
@@ -260,24 +231,22 @@ impl ExpandedTerms {
 
     /// The factor of the row's square in its limit.
     pub fn slope(&self) -> f32 {
-        let t = self.balance;
-        up((self.unit * t + self.reference * (1.0 + t)) * self.norm_factor * SLACK)
+        up((self.unit * self.balance + self.reference.of_row(self.balance)) * self.norm_factor * 1.001)
     }
 
-    /// `(p_j, F_j)`. `half_square`: half the sum of squares of the centroid, in float64. `weighted`: its weighted sum of squares.
-    /// `lower`: subtracted from the half squares of all centroids. `fold` in `kernels/passes/update.cu` computes the same.
-    pub fn fold(&self, half_square: f64, weighted: f64, lower: f64) -> (f32, f32) {
-        let t = self.balance;
-        let error = SLACK * self.unit * weighted / (2.0 * t) + 2f64.powi(-118);
-        let (below, above) = (half_square * (1.0 - self.half) - lower, half_square * (1.0 + self.half) - lower);
-        let z = below - error;
-        let start = -up(1.01 * self.start * z.abs() - z);
-        let reference = self.reference * (1.0 + 1.0 / t) * 2.0 * half_square * SLACK + self.underflow;
+    /// The roundings of the half square in float64, relative to it.
+    pub fn half(&self) -> f64 {
+        (self.d + 16) as f64 * V
+    }
+
+    /// `half_square`: half the sum of squares of the centroid, in float64. `weighted`: its weighted sum of squares. `lower`:
+    /// subtracted from the half squares of all centroids. `fold` in `kernels/passes/update.cu` computes the same.
+    #[cfg(test)]
+    fn own(&self, half_square: f64, weighted: f64, lower: f64) -> own::Own {
+        let error = 1.001 * self.unit * weighted / (2.0 * self.balance) + 2f64.powi(-118);
+        let reference = 1.001 * self.reference.of_centroid(half_square, self.balance);
         let offset = f64::from(self.slope()) * self.norm_offset;
-        let p = f64::from(start);
-        let margin = above - p + 1.01 * self.start * p.abs() + error + reference + offset;
-        // The roundings of this line are relative to the half square or to `lower`. The factor covers the others.
-        (start, up((margin + 4.0 * V * (half_square + lower)) * (1.0 + 8.0 * V)))
+        own::Own::lowered(half_square, lower, self.d, error, self.start, reference + offset)
     }
 }
 
@@ -361,7 +330,7 @@ mod tests {
                     let lower = [0.0, 3.0 * sum(&x, false)][seed as usize % 2];
                     // The score, the exact score, the margin.
                     let score = |c: &[f32]| {
-                        let (start, margin) = terms.fold(0.5 * sum(c, false), sum(c, true), lower);
+                        let own::Own { folded: start, margin } = terms.own(0.5 * sum(c, false), sum(c, true), lower);
                         let chain = |from: f32, part: std::ops::Range<usize>| part.fold(from, |s, f| (-x[f]).mul_add(c[f], s));
                         let exact =
                             0.5 * sum(c, false) - x.iter().zip(c).map(|(&x, &c)| f64::from(x) * f64::from(c)).sum::<f64>();

@@ -50,7 +50,8 @@ impl<T: Float> Copies<T> {
                 weighted += t * t * chains.weight(f, d) as f64;
                 values[f * k_padded + j] = -(t as f32);
             }
-            (half_squares[j], margins[j]) = terms.fold(0.5 * square, weighted, 0.0);
+            let own = terms.own(0.5 * square, weighted, 0.0);
+            (half_squares[j], margins[j]) = (own.folded, own.margin);
         }
         let finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
         let usable = finite(&values) && finite(&half_squares[..k]) && finite(&margins);

@@ -38,37 +38,43 @@ pub struct Own {
     /// p: the half square with the centroid's error taken off.
     pub folded: f32,
     /// F: what a threshold that stands on this centroid adds to its score. Infinite if no threshold may stand on it.
-    pub lack: f32,
+    pub margin: f32,
 }
 
 impl Own {
     /// `half_square` is half the sum of the squares of the d differences `c' - m`, scaled, in float64. `error` is e, with its absolute
     /// term. `roundings` is g_h. `reference` is [`Reference::of_centroid`].
     pub fn new(half_square: f64, d: usize, error: f64, roundings: f64, reference: f64) -> Self {
+        Self::lowered(half_square, 0.0, d, error, roundings, reference)
+    }
+
+    /// The same for scores that stand for `H_j - lower`, where all centroids have the same `lower`.
+    pub fn lowered(half_square: f64, lower: f64, d: usize, error: f64, roundings: f64, reference: f64) -> Self {
         // A difference has one roundoff and its square two. The sum has d more, and two cover these products.
         let around = (d + 8) as f64 * V;
-        let (low, high) = (half_square * (1.0 - around), half_square * (1.0 + around));
+        let low = (half_square * (1.0 - around) - lower).next_down();
+        let high = (half_square * (1.0 + around) - lower).next_up();
         let z = (low - error).next_down();
         let folded = down((z - 1.01 * roundings * z.abs()).next_down());
         let p = f64::from(folded);
-        let lack = high - p + 1.01 * roundings * p.abs() + error + reference;
-        // The roundings of this sum are far below e: it is at least 2^-29 of the half square.
-        let lack = super::up(lack * 1.000_01);
-        let known = roundings < 0.005 && high < 1e37 && folded.is_finite();
-        if known { Self { folded, lack } } else { Self::UNKNOWN }
+        let margin = high - p + 1.01 * roundings * p.abs() + error + reference;
+        // The roundings of this sum are far below e and below the roundings of p: e is at least 2^-29 of the half square.
+        let margin = super::up(margin * 1.000_01);
+        let known = roundings < 0.005 && half_square < 1e37 && folded.is_finite();
+        if known { Self { folded, margin } } else { Self::UNKNOWN }
     }
 
     /// A centroid that is always in reach, and that nothing is compared with.
-    pub const UNKNOWN: Self = Self { folded: f32::NEG_INFINITY, lack: f32::INFINITY };
+    pub const UNKNOWN: Self = Self { folded: f32::NEG_INFINITY, margin: f32::INFINITY };
 }
 
 /// The rounding errors of reference distances, in scaled units.
 #[derive(Debug, Clone, Copy)]
 pub struct Reference {
     /// r.
-    relative: f64,
+    pub relative: f64,
     /// 1.01 n.
-    underflow: f64,
+    pub underflow: f64,
 }
 
 impl Reference {
@@ -118,11 +124,11 @@ mod tests {
             };
             let (d, g) = (1 + case as usize % 2_000, [1.001 * U, 40.0 * U][case as usize % 2]);
             let error = half * 2f64.powi(-(case % 30)) * unit() + (d + 4) as f64 * 2f64.powi(-147);
-            let Own { folded, lack } = Own::new(half, d, error, g, 0.0);
+            let Own { folded, margin } = Own::new(half, d, error, g, 0.0);
             let (p, around) = (f64::from(folded), half * (d + 5) as f64 * V);
             // The differences of such numbers have roundings far below the allowances, which are compared.
             assert!(half - around - p >= (error + g * p.abs()) * (1.0 - 1e-12), "{half} {error}");
-            assert!(f64::from(lack) >= (half + around - p) + g * p.abs() + error, "{half} {error}");
+            assert!(f64::from(margin) >= (half + around - p) + g * p.abs() + error, "{half} {error}");
             // The allowances are no more than they must be: two roundings of float32 and a few of float64.
             assert!(half - p <= error + around + (g * 1.02 + 2.1 * U) * (half + error) + 2f64.powi(-148), "{half} {error}");
         }
@@ -141,14 +147,14 @@ mod tests {
             if weight <= 0 {
                 assert!(scores[0] > Expanded::threshold(scores[1], width), "without it, the label would be lost");
             }
-            assert!(scores[0] <= Expanded::threshold(scores[1] + own[1].lack, width), "weight {weight}");
+            assert!(scores[0] <= Expanded::threshold(scores[1] + own[1].margin, width), "weight {weight}");
         }
     }
 
     /// The error of a centroid does not depend on the other centroids, and a suitable weight makes both halves small.
     #[test]
     fn weights_move_the_error_between_row_and_centroid() {
-        let of = |weight| (Expanded::new(16, 0, weight).width(1.0), Expanded::new(16, 0, weight).own(1.0, 16).lack);
+        let of = |weight| (Expanded::new(16, 0, weight).width(1.0), Expanded::new(16, 0, weight).own(1.0, 16).margin);
         let (rows, centroids) = (of(-4), of(6));
         assert!(rows.0 < of(0).0 / 15.0 && centroids.1 < of(0).1 / 5.0, "{rows:?} {centroids:?}");
         assert!(of(0).0 < 30.0 * up(U) && of(0).1 < 60.0 * up(U), "{:?}", of(0));
@@ -158,9 +164,9 @@ mod tests {
     fn what_is_not_known_is_in_reach() {
         for (half, error) in [(f64::NAN, 0.0), (f64::INFINITY, 0.0), (1.0, f64::INFINITY), (1.0, f64::NAN)] {
             let own = Own::new(half, 3, error, U, 0.0);
-            assert!(own.folded == f32::NEG_INFINITY && own.lack == f32::INFINITY, "{half} {error}");
+            assert!(own.folded == f32::NEG_INFINITY && own.margin == f32::INFINITY, "{half} {error}");
         }
         // No distance can be compared with one that underflows this far.
-        assert_eq!(Expanded::new(4, 600, 0).own(1.0, 4).lack, f32::INFINITY);
+        assert_eq!(Expanded::new(4, 600, 0).own(1.0, 4).margin, f32::INFINITY);
     }
 }

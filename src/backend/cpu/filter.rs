@@ -87,7 +87,7 @@ pub struct ProductTable {
 #[derive(Debug)]
 pub struct Weighted {
     pub bound: certify::Expanded,
-    /// `(ceil(k / GROUP), 2, GROUP)`: the folded half squares of a group, then what its scores lack. The padding is infinite, so
+    /// `(ceil(k / GROUP), 2, GROUP)`: the folded half squares of a group, then their margins. The padding is infinite, so
     /// it is never nearest.
     pub own: Vec<f32>,
 }
@@ -190,9 +190,9 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Filter> {
         let bound = certify::Expanded::new(d, exponent, weight);
         let mut own = memory::filled(groups * 2 * GROUP, f32::INFINITY, TABLE)?;
         for (j, half_square) in half_squares.iter().enumerate() {
-            let certify::own::Own { folded, lack } = bound.own(*half_square, d);
+            let certify::own::Own { folded, margin } = bound.own(*half_square, d);
             let at = j / GROUP * 2 * GROUP + j % GROUP;
-            (own[at], own[at + GROUP]) = (folded, lack);
+            (own[at], own[at + GROUP]) = (folded, margin);
         }
         Ok(Weighted { bound, own })
     };

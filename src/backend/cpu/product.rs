@@ -7,7 +7,7 @@
 //!       x^ = scaled, centred copy of the panel (feature-major)
 //!       for each group of centroids:
 //!         scores[j][r] += x^ . (-c^)        register-blocked: 4 vectors of rows by 6 centroids
-//!         after the last panel:  scores[j][r] += folded half square of j;  best[r] = min(best[r], scores[j][r] + lack of j)
+//!         after the last panel:  scores[j][r] += folded half square of j;  best[r] = min(best[r], scores[j][r] + margin of j)
 //!     limit = best + the row's width
 //!     every (j, r) with score <= limit is in reach of row r
 //!   rows with one centroid in reach have their label; the others are settled by reference distances
@@ -64,7 +64,7 @@ pub struct ProductScratch {
     /// The sums of the squares of the copies.
     squares: [f32; ROWS],
     widths: [f32; ROWS],
-    /// The least sums of a score and what it lacks.
+    /// The least sums of a score and its centroid's margin.
     best: [f32; ROWS],
     /// The second least, where two centroids are wanted.
     second: [f32; ROWS],
@@ -328,7 +328,7 @@ struct Products<'p> {
     copy: &'p [f32],
     /// `(features, GROUP)`.
     centroids: &'p [f32],
-    /// After the last panel of features: the folded half squares of the group, and what its scores lack.
+    /// After the last panel of features: the folded half squares of the group, and their margins.
     own: Option<&'p [f32]>,
     /// Whether this is the first panel of features.
     first: bool,
@@ -375,10 +375,10 @@ impl Products<'_> {
                     }
                     for c in 0..GROUP {
                         let half = V::splat(*own.as_ptr().add(c));
-                        let lack = V::splat(*own.as_ptr().add(GROUP + c));
+                        let margin = V::splat(*own.as_ptr().add(GROUP + c));
                         for v in 0..R {
                             sums[c][v] = sums[c][v].add(half);
-                            let sum = sums[c][v].add(lack);
+                            let sum = sums[c][v].add(margin);
                             if TWO {
                                 // A sum that is NaN lowers neither.
                                 let second = second.add(v * V::LANES);

@@ -131,9 +131,10 @@ plain! {
 
 impl From<ExpandedTerms> for BoundTerms {
     fn from(terms: ExpandedTerms) -> Self {
-        let slope = terms.slope();
-        let ExpandedTerms { unit, start, reference, underflow, half, balance, norm_offset, chains, .. } = terms;
+        let (slope, half) = (terms.slope(), terms.half());
+        let ExpandedTerms { unit, start, reference, balance, norm_offset, chains, .. } = terms;
         let (offset, panel) = (f64::from(slope) * norm_offset, chains.panel() as i32);
+        let (reference, underflow) = (reference.relative, reference.underflow);
         Self { unit, start, reference, underflow, half, balance, offset, slope, panel }
     }
 }
