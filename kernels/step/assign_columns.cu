@@ -179,7 +179,7 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
 #pragma unroll
         for (int r = 0; r < ROWS; r++) valid |= first + place_of<T>(lane, r) < a.rows.n ? 1u << r : 0;
         Found found;
-        decide<S::k>(*a.bound, half_squares, square, scores, a.k, valid, found);
+        decide(a, half_squares, square, scores, valid, found);
         if (__any_sync(FULL_WARP, found.doubt != 0)) {
             const u32 rows = settle(a, own.doubtful, first, found.doubt, found.reach, found.label, lane);
             if (lane == 0) atomicAdd(&block.contested, rows);
@@ -207,13 +207,13 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
     }
 }
 
-#define ASSIGN_COLUMNS(T, NAME, K)                                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME##_k##K(const __grid_constant__ Assign<T> a) { \
-        assign_columns<Shape<T, K>>(a);                                                                        \
+#define ASSIGN_COLUMNS(T, NAME, K)                                                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ Assign<T> a) { \
+        assign_columns<Shape<T, K>>(a);                                                                 \
     }
-#define ALL(K)                                     \
-    ASSIGN_COLUMNS(float, assign_columns_f32, K)   \
-    ASSIGN_COLUMNS(double, assign_columns_f64, K)
+#define ALL(K)                                        \
+    ASSIGN_COLUMNS(float, assign_columns_f32_k##K, K)  \
+    ASSIGN_COLUMNS(double, assign_columns_f64_k##K, K)
 ALL(2)
 ALL(4)
 ALL(8)

@@ -17,7 +17,7 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Assign<
     const T* x = a.rows.x + first + place;
     const T* c = a.centroid_columns + j;
     double s = 0.0;
-    const int FLIGHT = 8;
+    const int FLIGHT = sizeof(T) == 4 ? 16 : 8; // features whose values are on their way
 #pragma unroll 1
     for (int left = a.rows.d; left > 0; left -= FLIGHT, x += FLIGHT * a.rows.stride, c += FLIGHT * a.k) {
         T from[FLIGHT], to[FLIGHT];

@@ -130,13 +130,15 @@ __device__ __forceinline__ void mark(u32& in_reach, u32 bit, float score, float 
 }
 
 // Scores above this are out of reach. `nearest` has the best score.
-__device__ __forceinline__ float limit_of(const Bound& bound, float square, float best, u32 nearest) { return reach(bound, square, best); }
+template <typename T> __device__ __forceinline__ float limit_of(const Assign<T>& a, float square, float best, u32 nearest) {
+    return reach(*a.bound, square, best);
+}
 
 // Adds the half squares to the products. Finds the nearest centroid and the second best score of each row. A score that is NaN makes
 // the second equal to the best, so the row is in doubt. `valid` has a bit for each row that exists. One row after the other, because few
 // registers are left. The whole warp must call this.
-template <int K>
-__device__ __forceinline__ void decide(const Bound& bound, const float* half_squares, const float (&square)[ROWS], const Scores<K>& scores, int k,
+template <typename T, int K>
+__device__ __forceinline__ void decide(const Assign<T>& a, const float* half_squares, const float (&square)[ROWS], const Scores<K>& scores,
                                        u32 valid, Found& found) {
     found.doubt = 0;
 #pragma unroll
@@ -150,7 +152,7 @@ __device__ __forceinline__ void decide(const Bound& bound, const float* half_squ
             label = h[j] < best ? j : label;
             best = fminf(best, h[j]);
         }
-        const float limit = limit_of(bound, square[r], best, label);
+        const float limit = limit_of(a, square[r], best, label);
         const bool doubt = !(second > limit) && (valid >> r & 1);
         found.label[r] = label;
         found.reach[r] = 0;
@@ -158,7 +160,7 @@ __device__ __forceinline__ void decide(const Bound& bound, const float* half_squ
             u32 bits = 0;
 #pragma unroll
             for (int j = 0; j < K; j++) mark(bits, 1u << j, h[j], limit);
-            found.reach[r] = bits & (0xffffffffu >> (32 - k));
+            found.reach[r] = bits & (0xffffffffu >> (32 - a.k));
             found.doubt |= doubt ? 1u << r : 0;
         }
     }

@@ -76,16 +76,14 @@ __device__ __forceinline__ void enter(Gate& gate, u32 count, const Cells& cells,
     enter(gate, count, CAPACITY, lane, [&] { flush(cells, s, lane, 32); });
 }
 
-// Adds a limb to the cell of `to`, and subtracts it from the cell of `from` if the row leaves a cluster. Both additions are issued at once.
-__device__ __forceinline__ void move_limb(const Cells& cells, u32 column_and_limb, u32 from, u32 to, u32 copy, i64 value) {
-    const bool leaves = from != NOWHERE;
-    u32 *const in = cells.at(column_and_limb, to, copy), *const out = cells.at(column_and_limb, leaves ? from : to, copy);
-    const i64 minus = -value;
-    const u32 in_before = atomicAdd(in, (u32)value), out_before = leaves ? atomicAdd(out, (u32)minus) : 0;
-    const u32 in_high = (u32)(value >> 32) + (in_before + (u32)value < in_before ? 1 : 0);
-    const u32 out_high = (u32)(minus >> 32) + (out_before + (u32)minus < out_before ? 1 : 0);
-    if (in_high != 0) atomicAdd(in + cells.plane, in_high);
-    if (leaves && out_high != 0) atomicAdd(out + cells.plane, out_high);
+// Adds `N` values to cells. All low words are added before any carry is known, so the additions do not wait for each other.
+template <int N> __device__ __forceinline__ void add_cells(const Cells& cells, u32* const (&at)[N], const i64 (&value)[N]) {
+    u32 before[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) before[i] = atomicAdd(at[i], (u32)value[i]);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        atomicAdd(at[i] + cells.plane, (u32)(value[i] >> 32) + (before[i] + (u32)value[i] < before[i] ? 1 : 0));
 }
 
 // The limbs of column c of a row.
@@ -95,11 +93,41 @@ template <typename T> __device__ __forceinline__ Pair limbs_at(const Assign<T>& 
     return c < (u32)a.rows.d ? limbs_of(__dmul_rn(weight, (double)value), factors[c]) : mass_limbs(weight, a.mass_to_integer);
 }
 
+// The values of one limb of several columns: from which clusters they leave and to which they go.
+template <int N> struct Moving {
+    u32 column[N], from[N], to[N];
+    Pair limbs[N];
+};
+
+// Moves limb `limb` in the block's table. A value that leaves no cluster takes 0 from the one that it goes to.
+template <int N> __device__ __forceinline__ void move_in_table(const Cells& cells, const Sums& s, const Moving<N>& m, int limb, u32 copy) {
+    u32* at[2 * N];
+    i64 value[2 * N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const bool leaves = m.from[i] != NOWHERE;
+        const i64 v = limb ? m.limbs[i].lo : m.limbs[i].hi;
+        const u32 c = m.column[i] * s.limbs + limb;
+        at[2 * i] = cells.at(c, m.to[i], copy), value[2 * i] = v;
+        at[2 * i + 1] = cells.at(c, leaves ? m.from[i] : m.to[i], copy), value[2 * i + 1] = leaves ? -v : 0;
+    }
+    add_cells<2 * N>(cells, at, value);
+}
+// The same in device memory.
+template <int N> __device__ __forceinline__ void move_in_memory(const Sums& s, const Moving<N>& m, int limb) {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const i64 v = limb ? m.limbs[i].lo : m.limbs[i].hi;
+        add_pending(s.pending + (((u64)m.to[i] * s.columns + m.column[i]) * s.limbs + limb) * 2, v);
+        if (m.from[i] != NOWHERE) add_pending(s.pending + (((u64)m.from[i] * s.columns + m.column[i]) * s.limbs + limb) * 2, -v);
+    }
+}
+
 // Moves the contributions of the listed rows from cluster to cluster. The lanes share the (row, column) pairs.
 template <typename T>
 __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* factors, Gate& gate, const Cells& cells, List& list, u32 count,
                                             int lane) {
-    const int AHEAD = 4; // loads in flight a lane
+    const int AHEAD = 4; // pairs that a lane moves at once
     const Sums& s = a.sums;
     __syncwarp();
     if (cells.copies) enter(gate, count, cells, s, lane);
@@ -107,32 +135,25 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* f
     const u32 pairs = count * columns, copy = lane & (u32)(cells.copies - 1);
 #pragma unroll 1
     for (u32 start = lane; start < pairs; start += 32 * AHEAD) {
-        T ahead[AHEAD];
+        Moving<AHEAD> m;
+        T value[AHEAD];
+        u32 row[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            const u32 pair = start + i * 32, e = __umulhi(pair, reciprocal), c = pair - e * columns;
-            ahead[i] = (T)0;
-            if (pair < pairs && c < a.rows.d) ahead[i] = a.rows.x[(u64)c * a.rows.stride + list.row[e]];
+            const u32 pair = min(start + i * 32, pairs - 1), e = __umulhi(pair, reciprocal);
+            m.column[i] = pair - e * columns, m.from[i] = list.from[e], m.to[i] = list.to[e];
+            row[i] = list.row[e];
+            value[i] = m.column[i] < a.rows.d ? a.rows.x[(u64)m.column[i] * a.rows.stride + row[i]] : (T)0;
         }
-        const u32 end = min(pairs, start + AHEAD * 32);
-#pragma unroll 1
-        for (u32 pair = start; pair < end; pair += 32) {
-            const u32 e = __umulhi(pair, reciprocal), c = pair - e * columns;
-            const u32 from = list.from[e], to = list.to[e];
-            const Pair p = limbs_at(a, factors, c, list.row[e], ahead[0]);
 #pragma unroll
-            for (int i = 1; i < AHEAD; i++) ahead[i - 1] = ahead[i];
+        for (int i = 0; i < AHEAD; i++) {
+            m.limbs[i] = limbs_at(a, factors, m.column[i], row[i], value[i]);
+            if (start + i * 32 >= pairs) m.limbs[i] = {0, 0}; // the last pair was repeated
+        }
 #pragma unroll 1
-            for (int limb = 0; limb < s.limbs; limb++) {
-                const i64 value = limb ? p.lo : p.hi;
-                if (value == 0) continue;
-                if (cells.copies) {
-                    move_limb(cells, c * s.limbs + limb, from, to, copy, value);
-                } else {
-                    add_pending(s.pending + (((u64)to * columns + c) * s.limbs + limb) * 2, value);
-                    if (from != NOWHERE) add_pending(s.pending + (((u64)from * columns + c) * s.limbs + limb) * 2, -value);
-                }
-            }
+        for (int limb = 0; limb < s.limbs; limb++) {
+            if (cells.copies) move_in_table<AHEAD>(cells, s, m, limb, copy);
+            else move_in_memory<AHEAD>(s, m, limb);
         }
     }
 #pragma unroll 1
@@ -178,13 +199,19 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* fac
         for (int i = 0; i < AHEAD; i++) {
             if (f + i >= d) break;
             const Factors own = factors[f + i];
+            u32* at[ROWS];
+            i64 high[ROWS], low[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                if (!(valid >> r & 1)) continue;
                 const Pair p = limbs_of((double)raw[i][r], own);
-                u32* const at = cells.at((f + i) * s.limbs, label[r], copy);
-                add_words(at, at + cells.plane, p.hi);
-                if (s.limbs == 2) add_words(at + cells.across, at + cells.across + cells.plane, p.lo);
+                high[r] = valid >> r & 1 ? p.hi : 0, low[r] = valid >> r & 1 ? p.lo : 0;
+                at[r] = cells.at((f + i) * s.limbs, label[r], copy);
+            }
+            add_cells<ROWS>(cells, at, high);
+            if (s.limbs == 2) {
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) at[r] += cells.across;
+                add_cells<ROWS>(cells, at, low);
             }
         }
     }
