@@ -63,7 +63,7 @@ MASSES = ("lutz-mass-atomic", "lutz-mass-global", "lutz-mass-local", "lutz-featu
 # What the default chooses from, and shapes to check the choice by, evenly in the logarithms: drawn after its table was
 # measured.
 CANDIDATES = ("registers-single", "registers-groups8", "registers-groups16")
-CANDIDATES += ("tiled-32", "tiled-64", "tiled-128", "tiled-128-panels")
+CANDIDATES += ("columns", "tiled-32", "tiled-64", "tiled-128", "tiled-128-panels")
 
 
 def drawn_shapes(count: int) -> tuple[Run, ...]:

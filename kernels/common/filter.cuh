@@ -39,6 +39,12 @@ struct Contested {
     u32 row, second;
 };
 
+// What one block of assign_tiled found for a row: the least two or three scores and their centroids, as in kernels/step/best.cuh.
+struct ShareBest {
+    float best, second, third;
+    u32 index;
+};
+
 // Arguments of the assign kernels.
 template <typename T> struct Assign {
     Rows<T> rows;
@@ -62,4 +68,8 @@ template <typename T> struct Assign {
     const T* centroid_columns; // (d, k): the centroids, column-major
     u32 run; // tiles that a warp takes at a time, a power of two
     u32 even; // up to this tile, in whole rounds, every warp takes equally many
+    // For assign_tiled.
+    u32 shares; // blocks that share the centroids of a tile of rows
+    ShareBest* share_bests; // (tiles of rows, shares, 128), if there are several
+    u32* share_tickets; // (tiles of rows): blocks that are done with theirs. 0 before and after the kernel
 };

@@ -5,6 +5,7 @@
 //   for each tile of rows, for each tile of centroids:
 //     for each step of 8 or 16 features:  copy the next tiles to shared memory; 8 x 8 scores a thread += x^ . (-c^)
 //     best, second best and index of each row, merged over the lanes that share its scores; with panels the third best too
+//   with few tiles of rows, several blocks share the centroids: the last one that is done merges what they found
 //   if the second best is out of reach of the best, the label is certified
 //   else, if the third best is out of reach, the row goes to the list of pairs
 //   else it goes to the list of rows to compare with all centroids
@@ -18,7 +19,7 @@
 // Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32), for k above 64, up to 64, up to 32. The suffix changes only
 // the speed. The variants _panels are for d > 128 with k > 64, and for d > 64 with 32 < k <= 64, if the blocks fit
 // (src/backend/cuda/step/tiled.rs). Their bound is made for fewer roundings. A block has 256, 128 or 64 threads. The grid is persistent: a
-// block takes every gridDim.x-th tile of rows.
+// block takes every gridDim.x-th tile of rows. If there are fewer tiles of rows than SMs, several blocks share the centroids of each.
 // Memory: 18 to 48 KB of static shared memory a block. The variants _panels have another 33 or 66 KB of dynamic shared memory (64
 // floats a thread, and the third best scores).
 // Precision: a score is one chain of d fmas, and |c|^2 / 2 is added to it. The variants _panels add up partial sums of PANEL
@@ -38,19 +39,19 @@ __device__ __forceinline__ void assign_tiled(const Assign<typename S::T>& a, Til
     wait_for_kernel_before();
     if (a.control->stop) return;
     const u32 row_tiles = a.rows.n / ROWS + (a.rows.n % ROWS != 0);
-    if (blockIdx.x >= row_tiles) return;
+    const Portion portion(a.shares, ((u32)a.k + S::centroids - 1) / S::centroids);
+    if (portion.first >= row_tiles) return;
 
     const int tid = sizeof(typename S::T) == 4 ? (int)opaque(threadIdx.x) : (int)threadIdx.x, lane = tid & 31;
     const int d = a.rows.d;
-    const u32 centroid_tiles = ((u32)a.k + S::centroids - 1) / S::centroids;
     const u32 steps = max(FEWEST_STEPS, (d + S::step - 1) / S::step);
     const Operands operands(lane, tid >> 5);
-    Pipeline<S> pipeline(a, s, tid, d, row_tiles, centroid_tiles, steps);
+    Pipeline<S> pipeline(a, s, tid, d, row_tiles, steps, portion);
     pipeline.start();
 
     u32 slot = 0; // the place of the current step in the ring
-    for (u32 row_tile = blockIdx.x; row_tile < row_tiles; row_tile += gridDim.x) {
-        for (u32 centroid_tile = 0; centroid_tile < centroid_tiles; centroid_tile++) {
+    for (u32 row_tile = portion.first; row_tile < row_tiles; row_tile += portion.step) {
+        for (u32 centroid_tile = portion.begin; centroid_tile < portion.end; centroid_tile++) {
             const u32 first_centroid = centroid_tile * S::centroids;
             // A warp beyond the last centroid multiplies nothing: its half squares are infinite.
             const int features = first_centroid + operands.warp_centroid * WARP_CENTROIDS < (u32)a.k ? d : 0;
@@ -68,11 +69,12 @@ __device__ __forceinline__ void assign_tiled(const Assign<typename S::T>& a, Til
                     add_half_squares(scores, s.half_squares + operands.c_at);
                     Best<S::panels> two[2];
                     best_of_tile<S>(scores, first_centroid + 4 * operands.c_at, lane, two);
-                    keep_best<S>(s, parked.thirds, operands, lane, centroid_tile == 0, two);
+                    keep_best<S>(s, parked.thirds, operands, lane, centroid_tile == portion.begin, two);
                 }
                 slot = pipeline.advance(step, slot);
             }
         }
+        if (a.shares > 1 && !gather_shares<S>(a, s, parked.thirds, row_tile, tid)) continue;
         decide<S>(a, s, parked.thirds, row_tile, tid);
     }
 }

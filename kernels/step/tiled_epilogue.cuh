@@ -59,6 +59,50 @@ template <typename S> __device__ __forceinline__ Best<S::panels> kept_best(const
     return b;
 }
 
+// Leaves what this block found for a tile of rows in device memory. The last of the blocks that share the tile merges what all of them
+// found, where `kept_best` finds it, and gets true. All threads must call this.
+template <typename S>
+__device__ __forceinline__ bool gather_shares(const Assign<typename S::T>& a, TiledShared<S>& s, float2* thirds, u32 row_tile, int tid) {
+    ShareBest* const all = a.share_bests + (u64)row_tile * a.shares * ROWS;
+#pragma unroll 1
+    for (int p = tid; p < ROWS; p += S::threads) {
+        Best<S::panels> b = kept_best<S>(s, thirds, 0, p);
+#pragma unroll
+        for (int w = 1; w < S::warps_across; w++) b.merge(kept_best<S>(s, thirds, w, p));
+        float third = 0.0f;
+        if constexpr (S::panels) third = b.third;
+        const float4 words = {b.best, b.second, third, __uint_as_float(b.index)};
+        __stcg((float4*)(all + (blockIdx.x % a.shares) * ROWS + p), words);
+    }
+    __threadfence();
+    __syncthreads();
+    if (tid == 0) s.last = atomicInc(&a.share_tickets[row_tile], a.shares - 1) == a.shares - 1;
+    __syncthreads();
+    if (!s.last) return false;
+    __threadfence();
+#pragma unroll 1
+    for (int p = tid; p < ROWS; p += S::threads) {
+        Best<S::panels> b;
+#pragma unroll 1
+        for (u32 share = 0; share < a.shares; share++) {
+            const float4 words = __ldcg((const float4*)(all + share * ROWS + p));
+            Best<S::panels> other;
+            other.best = words.x, other.second = words.y, other.index = __float_as_uint(words.w);
+            if constexpr (S::panels) other.third = words.z;
+            if (share == 0) b = other;
+            else b.merge(other);
+        }
+        // `decide` merges the warps across once more. The others have nothing.
+#pragma unroll
+        for (int w = 0; w < S::warps_across; w++) {
+            ((float*)s.best[w])[p] = w == 0 ? b.best : infinity_f(), ((float*)s.second[w])[p] = w == 0 ? b.second : infinity_f();
+            ((u32*)s.index[w])[p] = b.index;
+            if constexpr (S::panels) ((float*)thirds)[w * ROWS + p] = w == 0 ? b.third : infinity_f();
+        }
+    }
+    return true;
+}
+
 // Appends the rows of all lanes that are `listed`, with one addition to the counter a warp. All lanes of the warp must call this.
 __device__ __forceinline__ void list_rows(bool listed, u32* counter, Contested* list, int direction, Contested entry, int lane) {
     const u32 mask = __ballot_sync(FULL_WARP, listed);

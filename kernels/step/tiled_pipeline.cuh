@@ -53,7 +53,8 @@ template <typename S> struct Pipeline {
     const Assign<T>& a;
     TiledShared<S>& s;
     const int tid, lane, warp, d, copies_feature;
-    const u32 row_tiles, centroid_tiles, steps;
+    const u32 row_tiles, steps;
+    const Portion portion;
     const u32 places; // this thread's first place in the first stage
     // What is requested next.
     const T* asked_x;
@@ -61,10 +62,10 @@ template <typename S> struct Pipeline {
     int asked_d; // 0 if there is no further tile
     float4 square; // of the copies of four rows, over the steps so far
 
-    __device__ __forceinline__ Pipeline(const Assign<T>& a, TiledShared<S>& s, int tid, int d, u32 row_tiles, u32 centroid_tiles,
-                                        u32 steps)
+    __device__ __forceinline__ Pipeline(const Assign<T>& a, TiledShared<S>& s, int tid, int d, u32 row_tiles, u32 steps,
+                                        const Portion& portion)
         : a(a), s(s), tid(tid), lane(tid & 31), warp(tid >> 5), d(d), copies_feature(tid / (S::centroids / 4)), row_tiles(row_tiles),
-          centroid_tiles(centroid_tiles), steps(steps),
+          steps(steps), portion(portion),
           // `opaque` keeps it in a register, so it is not computed again and again.
           places(opaque((u32)__cvta_generic_to_shared(&s) + tid * 16)), asked_d(d), square{0.0f, 0.0f, 0.0f, 0.0f} {}
 
@@ -127,7 +128,7 @@ template <typename S> struct Pipeline {
 
     // Fills the ring, and makes its first step ready.
     __device__ __forceinline__ void start() {
-        ask_tile(blockIdx.x, 0);
+        ask_tile(portion.first, portion.begin);
         for (int i = 0; i < S::ring - 1; i++) {
             ask(i, i);
             commit_copies();
@@ -149,9 +150,9 @@ template <typename S> struct Pipeline {
         if (asked_step >= steps) {
             asked_step -= steps;
             if (asked_step == 0) {
-                bool next_rows = centroid_tile + 1 == centroid_tiles;
-                u32 asked_rows = next_rows ? row_tile + gridDim.x : row_tile;
-                if (asked_rows < row_tiles) ask_tile(asked_rows, next_rows ? 0 : centroid_tile + 1);
+                bool next_rows = centroid_tile + 1 == portion.end;
+                u32 asked_rows = next_rows ? row_tile + portion.step : row_tile;
+                if (asked_rows < row_tiles) ask_tile(asked_rows, next_rows ? portion.begin : centroid_tile + 1);
                 else asked_d = 0;
             }
         }

@@ -38,6 +38,17 @@ template <typename S> struct alignas(128) Stage {
     static const int plane = S::step * ROWS * 4, copies_at = planes * plane;
 };
 
+// Which tiles a block takes: tiles of rows `first`, `first` + `step`, ..., and of each the tiles of centroids from `begin` to `end`.
+struct Portion {
+    u32 first, step, begin, end;
+
+    __device__ __forceinline__ Portion(u32 shares, u32 centroid_tiles) {
+        const u32 share = blockIdx.x % shares;
+        first = blockIdx.x / shares, step = gridDim.x / shares;
+        begin = (u32)((u64)centroid_tiles * share / shares), end = (u32)((u64)centroid_tiles * (share + 1) / shares);
+    }
+};
+
 // What a block has in shared memory. The variants with panels have `Parked` too.
 template <typename S> struct alignas(128) TiledShared {
     Stage<S> stages[S::ring];
@@ -45,6 +56,7 @@ template <typename S> struct alignas(128) TiledShared {
     float4 squares[S::warps][ROWS / 4];
     float2 best[S::warps_across][ROWS / 2], second[S::warps_across][ROWS / 2];
     uint2 index[S::warps_across][ROWS / 2];
+    u32 last; // whether this block is the last one of its tile of rows
 
     static const int half_squares_at = S::ring * sizeof(Stage<S>);
 };

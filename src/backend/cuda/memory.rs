@@ -171,7 +171,7 @@ pub(in crate::backend) fn of_model(shape: Shape, gpu: GpuSize) -> u64 {
 fn bytes_of_model<T: Float + Plain>(shape: Shape, gpu: GpuSize) -> u64 {
     let n = usize::try_from(if shape.job == Job::Score { shape.rows } else { shape.batch() }).unwrap_or(usize::MAX);
     let (d, k) = (shape.features, shape.clusters);
-    let answers = DeviceTable::<T>::answer_bytes(shape.job, n, k);
+    let answers = DeviceTable::<T>::answer_bytes(shape.job, [n, d, k], gpu);
     let before = if shape.job == Job::Score { preparation_bytes(n, d) } else { 0 };
     sum([DeviceTable::<T>::bytes(d, k, gpu), DeviceRows::<T>::bytes(n, d, shape.weighted), answers.max(before)])
 }

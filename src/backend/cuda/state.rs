@@ -251,6 +251,9 @@ impl<T: Float + Plain> State<T> {
             centroid_columns: self.centroids.columns.at(),
             run: 1,
             even: 0,
+            shares: 1,
+            share_bests: 0,
+            share_tickets: 0,
         }
     }
 }

@@ -27,6 +27,17 @@ arguments! {
         centroid_columns: u64,
         run: u32,
         even: u32,
+        shares: u32,
+        share_bests: u64,
+        share_tickets: u64,
+    }
+
+    /// What one of several blocks found for a row.
+    ShareBest as "ShareBest" {
+        best: f32,
+        second: f32,
+        third: f32,
+        index: u32,
     }
 
     /// For the kernels that label rows in doubt.
@@ -125,6 +136,7 @@ arguments! {
 }
 
 plain! {
+    ShareBest { f32, f32, f32, u32 }
     Record { u64, f64, u64, u32, u32 }
     BlockMoves { [u64; 2], i32, u32, u32, u32, u32, u32 }
 }

@@ -12,12 +12,13 @@ use super::passes::{Pass, passes, scratch_values};
 use super::sizes::Sizes;
 use super::systems::{Family, FeatureSums, Labels, RowKernel, System};
 use crate::backend::cuda::arguments::{self, AssignArgument, SystemAssignArgument, SystemSumsArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, bytes_of};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::session::download;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::State;
 use crate::backend::cuda::step::choice::tiled_for;
+use crate::backend::cuda::step::shares::Shares;
 use crate::backend::cuda::step::tiled::{Doubt, Settle, TiledLabels};
 use crate::backend::cuda::step::{Candidate, Fit, HostSums, LabelArrays, Needs, Step, Supported};
 use crate::error::Result;
@@ -40,13 +41,14 @@ impl<T: Float + Plain> Candidate<T> for System {
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape, gpu);
-        let filter = if self.tiled(shape.d) {
-            tiled_for::<T>(shape, gpu).filter(shape.d, shape.k, gpu)
+        let (filter, shares) = if self.tiled(shape.d) {
+            let (variant, FitShape { chunk, d, k, .. }) = (tiled_for::<T>(shape, gpu), *shape);
+            (variant.filter(d, k, gpu), Shares::bytes(variant.tiles([chunk, d, k], gpu)))
         } else {
-            self.row_kernel(&sizes).filter()
+            (self.row_kernel(&sizes).filter(), 0)
         };
         let scratch = bytes_of::<i64>(scratch_values::<T>(*self, shape.chunk, &sizes, gpu));
-        let bytes = Doubt::bytes(shape.chunk).saturating_add(scratch);
+        let bytes = sum([Doubt::bytes(shape.chunk), scratch, shares]);
         Needs { filter, label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 

@@ -13,6 +13,7 @@ use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::GpuSize;
 use crate::backend::cuda::state::Centroids;
 use crate::backend::cuda::step::filter::{Filter, Preparation};
+use crate::backend::cuda::step::shares::Shares;
 use crate::backend::cuda::step::tiled::{Doubt, Tiled, TiledLabels};
 use crate::backend::select::{Job, Shape};
 use crate::distances::DistanceScale;
@@ -90,8 +91,9 @@ impl<T: Float + Plain> DeviceTable<T> {
     }
 
     /// The bytes that the answers for `n` rows take on the device.
-    pub fn answer_bytes(job: Job, n: usize, k: usize) -> u64 {
-        let labels = || LabelBuffers::bytes(n).saturating_add(Doubt::bytes(n));
+    pub fn answer_bytes(job: Job, [n, d, k]: [usize; 3], gpu: GpuSize) -> u64 {
+        let shares = || Shares::bytes(Tiled::for_model(d, k, gpu).tiles([n, d, k], gpu));
+        let labels = || sum([LabelBuffers::bytes(n), Doubt::bytes(n), shares()]);
         match job {
             Job::Fit | Job::Labels => labels(),
             Job::Score => labels().saturating_add(Inertia::bytes(k)),
@@ -170,6 +172,9 @@ impl<T: Float + Plain> DeviceTable<T> {
             centroid_columns: self.centroids.columns.at(),
             run: 1,
             even: 0,
+            shares: 1,
+            share_bests: 0,
+            share_tickets: 0,
         };
         let kernels = TiledLabels::new(self.tiled, [rows.n, self.d, self.k], queue)?;
         // SAFETY: the filter was made for this kernel, and its copies are complete. Each row has a label and a place in the list.

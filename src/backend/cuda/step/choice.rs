@@ -120,7 +120,7 @@ pub mod tests {
                         let ours = [Strategy::Columns, Strategy::Tiled];
                         let family = default.candidate.family().unwrap_or(default.candidate.strategy());
                         assert!(d <= 12 || ours.contains(&family));
-                        assert!(family != Strategy::Columns || (9..1_000).contains(&d) && k <= 32);
+                        assert!(family != Strategy::Columns || (9..=1_000).contains(&d) && k <= 32);
                         assert!(shared > 100 << 10 || default.candidate.strategy() != Strategy::Tiled128Panels);
                         assert_eq!(choose::<f32>(Strategy::Registers, &shape, gpu).is_err(), d > 12, "{d} {k}");
                     }
@@ -131,6 +131,8 @@ pub mod tests {
         assert_eq!(chosen(Strategy::Default, 10_000, 2, 1_000), Strategy::Tiled128);
         assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::RegistersGroups16);
         assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::Tiled128Panels);
+        assert_eq!(chosen(Strategy::Default, 4_000_000, 48, 8), Strategy::Columns);
+        assert_eq!(chosen(Strategy::Default, 20_000_000, 24, 4), Strategy::Columns);
         assert_eq!(chosen(Strategy::Tiled32, 1, 1, 1), Strategy::Tiled32);
         let error = choose::<f32>(Strategy::Registers, &shape(1, 13, 1), H200).err().unwrap().to_string();
         assert!(error.contains("at most 12 features for \"registers\", got 13"), "{error}");

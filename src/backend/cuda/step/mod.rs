@@ -12,6 +12,7 @@ pub mod columns;
 pub mod deltas;
 pub mod filter;
 pub mod registers;
+pub mod shares;
 pub mod tiled;
 
 use self::columns::Columns;

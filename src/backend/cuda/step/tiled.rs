@@ -3,9 +3,10 @@
 
 use super::deltas::Deltas;
 use super::filter::{FilterSpec, Layout};
+use super::shares::{Shares, Tiles};
 use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
-use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of};
+use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::State;
@@ -18,8 +19,6 @@ use crate::strategy::Strategy;
 /// they are compiled for. They allow at most this many clusters, because they store cluster numbers in 16 bits.
 const PANELS_FROM: usize = 224 << 10;
 const MOST_WITH_PANELS: usize = 1 << 16;
-/// Rows of a tile.
-const TILE_ROWS: usize = 128;
 /// Clusters are padded to a multiple of this.
 const PADDING: usize = 128;
 /// Threads of a block of `settle_pairs` (`kernels/step/settle.cu`).
@@ -72,6 +71,17 @@ impl Tiled {
         }
     }
 
+    /// The tiles of a pass over `n` rows.
+    pub fn tiles(self, [n, d, k]: [usize; 3], gpu: GpuSize) -> Tiles {
+        let blocks = match self.width {
+            128 => 2,
+            64 if self.panel(d, k, gpu.shared) > 0 => 3,
+            64 => 4,
+            _ => 8,
+        };
+        Tiles { rows: Tiles::of_rows(n), centroids: k.div_ceil(self.width), features: d, processors: gpu.processors, blocks }
+    }
+
     /// How the copies of the centroids are laid out for it.
     pub fn filter(self, d: usize, k: usize, gpu: GpuSize) -> FilterSpec {
         let panel = self.panel(d, k, gpu.shared);
@@ -102,7 +112,8 @@ impl<T: Float + Plain> Candidate<T> for Tiled {
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
         let filter = self.filter(shape.d, shape.k, gpu);
-        Needs { filter, label_arrays: LabelArrays::BeforeAndAfter, bytes: Doubt::bytes(shape.chunk) }
+        let shares = Shares::bytes(self.tiles([shape.chunk, shape.d, shape.k], gpu));
+        Needs { filter, label_arrays: LabelArrays::BeforeAndAfter, bytes: sum([Doubt::bytes(shape.chunk), shares]) }
     }
 
     fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
@@ -182,6 +193,7 @@ impl Settle {
 /// a model share them.
 pub struct TiledLabels<T> {
     assign: Launch<AssignArgument<T>>,
+    shares: Shares,
     settle: Settle,
     /// For rows in doubt that have only two centroids in reach. Only variants with panels list them separately.
     pairs: Option<Launch<SettleArgument>>,
@@ -197,14 +209,19 @@ impl<T: Float + Plain> TiledLabels<T> {
         // 64 floats for each thread, and one float for each row and each warp across the tile.
         let shared = if with_panels { 256 * threads as usize + variant.width / 32 * 512 } else { 0 };
         let kernel = arguments::assign_tiled::<T>().load(gpu, &name)?;
-        let assign = Launch::resident(gpu, kernel, Block { threads, shared }, n.div_ceil(TILE_ROWS))?.spread(gpu)?;
+        let tiles = variant.tiles([n, d, k], gpu.size());
+        let shares = Shares::new(queue, tiles)?;
+        let assign = Launch::resident(gpu, kernel, Block { threads, shared }, tiles.rows * shares.count)?;
+        // Every tile of rows gets all of its blocks.
+        let blocks = (assign.blocks as usize / shares.count).max(1) * shares.count;
+        let assign = assign.with_blocks(blocks).spread(gpu)?;
         let pairs = if with_panels {
             let kernel = arguments::settle_pairs::<T>().load(gpu, "")?;
             Some(Launch::resident(gpu, kernel, Block::of(PAIRS_THREADS), n)?)
         } else {
             None
         };
-        Ok(Self { assign, settle: Settle::new::<T>([n, d, k], queue)?, pairs })
+        Ok(Self { assign, shares, settle: Settle::new::<T>([n, d, k], queue)?, pairs })
     }
 
     /// Labels the rows of the argument. `first`: how the first kernel is launched. `centroids`: `(k, d)`.
@@ -214,12 +231,14 @@ impl<T: Float + Plain> TiledLabels<T> {
     /// centroids by feature, (d, k) centroids, a label and a place in the list of contested rows for each row. `centroids` has
     /// k x d values.
     pub unsafe fn launch(&self, queue: &Queue, after_kernel: bool, argument: &AssignArgument<T>, centroids: u64) -> Result<()> {
-        // SAFETY: the caller promises the addresses. All kernels here begin with the wait.
+        let shared = self.shares.of(argument);
+        // SAFETY: the caller promises the addresses. The shares have a place for every row of every share, and the number of blocks
+        // is a multiple of theirs. All kernels here begin with the wait.
         unsafe {
             if after_kernel {
-                queue.run_behind(&self.assign, argument)?;
+                queue.run_behind(&self.assign, &shared)?;
             } else {
-                queue.run(&self.assign, argument)?;
+                queue.run(&self.assign, &shared)?;
             }
             self.settle.launch(queue, argument, centroids)?;
             self.pairs.map_or(Ok(()), |pairs| queue.run_behind(&pairs, &self.settle.argument(argument, centroids)))
