@@ -73,16 +73,19 @@ fn copy_rows<T: Copy + Default>(rows: &[&[T]; ROWS], at: usize, stride: usize, o
 /// Copies the features from `f` on of as many rows.
 #[inline(always)]
 fn copy_square<T: Copy + Default, const SIDE: usize>(rows: &[&[T]; SIDE], f: usize, at: usize, stride: usize, out: &mut [T]) {
+    // Whole arrays are read and written. A slice of a known length would be copied by a call.
     let mut square = [[T::default(); SIDE]; SIDE];
     for i in 0..SIDE {
-        square[i].copy_from_slice(&rows[i][f..f + SIDE]);
+        let Some(values) = rows[i][f..].first_chunk() else { unreachable!("the square is within the row") };
+        square[i] = *values;
     }
     for j in 0..SIDE {
         let mut column = [T::default(); SIDE];
         for i in 0..SIDE {
             column[i] = square[i][j];
         }
-        out[(f + j) * stride + at..][..SIDE].copy_from_slice(&column);
+        let Some(to) = out[(f + j) * stride + at..].first_chunk_mut() else { unreachable!("the square is within the tile") };
+        *to = column;
     }
 }
 
