@@ -259,7 +259,7 @@ mod tests {
         let centroids: Vec<T> = (0..k * d).map(|_| value()).collect();
         let x: Vec<T> = (0..n * d).map(|_| value()).collect();
         let part = Part::new(Features::from_rows(&x, d).unwrap(), None);
-        let mut tile = Tile::new(d, Assigner::tile_rows(&part.features)).unwrap();
+        let mut tile = Tile::new(d, n.next_multiple_of(64)).unwrap();
         tile.load(&part, None, 0..n);
         let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64).unwrap();
         for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {

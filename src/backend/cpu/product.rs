@@ -47,11 +47,14 @@ const REACH: usize = 16;
 /// The count of a list that overflowed.
 const ALL: u8 = u8::MAX;
 
-/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to columns of the tile. Long columns are then in
-/// each other's way, because their addresses differ by a power of two.
+/// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns are then
+/// in each other's way, because their addresses differ by a power of two. Such rows need no long columns to be read well.
 pub fn tile_rows(d: usize, row_by_row: bool) -> usize {
-    let least = if row_by_row { ROWS } else { (WIDE_TILE_VALUES / d / ROWS * ROWS).clamp(ROWS, WIDE_TILE_ROWS) };
-    (TILE_VALUES / d / ROWS * ROWS).clamp(least, MAX_TILE_ROWS)
+    let (values, least) = match row_by_row {
+        true => (TILE_VALUES / 4, ROWS),
+        false => (TILE_VALUES, (WIDE_TILE_VALUES / d / ROWS * ROWS).clamp(ROWS, WIDE_TILE_ROWS)),
+    };
+    (values / d / ROWS * ROWS).clamp(least, MAX_TILE_ROWS)
 }
 
 /// Buffers of one worker.
