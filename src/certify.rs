@@ -227,6 +227,8 @@ impl ExpandedTerms {
     }
 }
 
+pub mod skip;
+
 #[cfg(test)]
 mod copies;
 

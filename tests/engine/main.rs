@@ -18,6 +18,7 @@ mod oracle;
 mod progress;
 mod refusals;
 mod same_bits;
+mod seeding;
 mod sessions;
 #[cfg(feature = "papers")]
 mod strategies;
