@@ -11,6 +11,7 @@
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
 pub mod own;
+pub mod skip;
 
 /// Unit roundoff of float32.
 const U: f64 = 1.0 / (1u64 << 24) as f64;
@@ -284,6 +285,7 @@ impl CopyDifference {
 
 #[cfg(test)]
 mod bytes;
+
 #[cfg(test)]
 mod copies;
 

@@ -67,6 +67,24 @@ impl DistanceScale {
         }
     }
 
+    /// The sum over some rows of the integer of the distance `before`, less the integer of the smaller of both distances. The same
+    /// as with [`DistanceScale::quantise`], for vector units. There are at most 4,096 rows.
+    #[inline(always)]
+    pub fn lowered<const N: usize>(&self, weights: &[f64; N], before: &[f64; N], after: &[f64; N]) -> u128 {
+        const { assert!(N <= 4_096) };
+        let Some(scale) = self.scale else { return 0 };
+        let factors = scale.factors();
+        let (mut his, mut los) = (0i64, 0i64);
+        for i in 0..N {
+            let least = if after[i] < before[i] { after[i] } else { before[i] };
+            let (hi, lo) = limbs(weights[i], before[i], factors);
+            let (hi_least, lo_least) = limbs(weights[i], least, factors);
+            his += hi - hi_least;
+            los += lo - lo_least;
+        }
+        scale.join(his, los) as u128
+    }
+
     /// The two-limb scale of a distance, or `None` where every distance is 0.
     pub fn column(&self) -> Option<ColumnScale> {
         self.scale
@@ -91,6 +109,16 @@ impl DistanceScale {
             }
         }
     }
+}
+
+/// The limbs of [`DistanceScale::quantise`], without branches.
+#[inline(always)]
+fn limbs(weight: f64, s: f64, (first, second, low): (f64, f64, f64)) -> (i64, i64) {
+    let positive = (s > 0.0) & (weight > 0.0);
+    let v = s * first * second * weight;
+    let v = if v < MOST { v } else { MOST };
+    let (hi, lo) = split(if positive { v } else { 0.0 }, low);
+    (hi, if positive & ((hi | lo) == 0) { 1 } else { lo })
 }
 
 /// An integer sum of distances, with its unit.
@@ -248,6 +276,28 @@ mod tests {
         assert_eq!(scale.quantise(1.0, 1.0), 1 << 90);
         assert_eq!(scale.quantise(1.0, 1e300), 1 << 90);
         assert_eq!(scale.quantise(2f64.powi(-60), f64::MAX), 1 << 90);
+    }
+
+    #[test]
+    fn sums_over_vectors_are_those_of_single_rows() {
+        let values = [0.0, f64::INFINITY, 1.0, 1e-300, 5e-324, 0.3, 2f64.powi(-88), 2f64.powi(-90), 1e300, 7e-20, 0.999];
+        let weights = [1.0, 0.0, 0.7, 1e-9, 2f64.powi(-60)];
+        let mut state = 3u64;
+        let mut next = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        for exponent in [-900, -1, 0, 1, 90, 1_000] {
+            let scale = DistanceScale::below(exponent);
+            for _ in 0..500 {
+                let weights: [f64; 32] = std::array::from_fn(|_| weights[next(5)]);
+                let [before, after]: [[f64; 32]; 2] = std::array::from_fn(|_| std::array::from_fn(|_| values[next(11)]));
+                let each = (0..32)
+                    .map(|i| scale.quantise(weights[i], before[i]) - scale.quantise(weights[i], before[i].min(after[i])));
+                assert_eq!(scale.lowered(&weights, &before, &after), each.sum::<u128>());
+            }
+        }
+        assert_eq!(DistanceScale::NONE.lowered(&[1.0], &[2.0], &[1.0]), 0);
     }
 
     #[test]

@@ -18,8 +18,9 @@ mod oracle;
 mod progress;
 mod refusals;
 mod same_bits;
-#[cfg(feature = "cuda")]
 mod seeding;
+#[cfg(feature = "cuda")]
+mod seeding_on_gpu;
 mod sessions;
 #[cfg(feature = "papers")]
 mod strategies;

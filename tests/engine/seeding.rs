@@ -1,121 +1,181 @@
-//! The starting centroids of k-means++ are the same on the CPU and on a GPU: with copies of the rows in bytes, without, and where rows
-//! stream. Tables are large enough, and have enough features and clusters, that a GPU uses the copies.
+//! k-means++ that skips rows against one that looks at every row: the same totals, draws and gains, step by step.
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::seeding::plus_plus;
-use polars_kmeans::{Engine, KMeans};
+use polars_kmeans::backend::cpu::{CpuSession, InstructionSet};
+use polars_kmeans::backend::{Draws, Joined, Session};
+use polars_kmeans::distances::{DistanceScale, DistanceSum};
+use polars_kmeans::prepare::{Prepared, prepare};
+use polars_kmeans::{Float, KMeans, NullPolicy, reference};
 
-use crate::data::{KINDS, Random, gpu, rounds, rows};
-use crate::sessions::{Data, on_cpu, on_gpu};
+use crate::data::{KINDS, Random, rows};
+use crate::sessions::Data;
 
-/// Rows of kinds that the other tests do not have.
-fn table<T: Engine>(kind: &str, n: usize, d: usize, random: &mut Random) -> Vec<T> {
-    let heavy = |random: &mut Random| (3.0 * random.normal()).exp() * if random.below(2) == 0 { 1.0 } else { -1.0 };
-    let mut out = Vec::with_capacity(n * d);
-    match kind {
-        "heavy tails" => out.extend((0..n * d).map(|_| T::from_f64(heavy(random)))),
-        // Columns of other sizes, and rows far out.
-        "heavy columns" => {
-            out.extend((0..n * d).map(|i| T::from_f64(heavy(random) * 10f64.powi((i % d % 5) as i32))));
-        }
-        // Many equal distances: corners of a cube, each many times.
-        "corners" => out.extend((0..n * d).map(|i| T::from_f64(if i % d < 12 { random.below(2) as f64 } else { 7.0 }))),
-        // Rows on a line: copies say little about the distances.
-        "a line" => {
-            for _ in 0..n {
-                let at = random.unit();
-                out.extend((0..d).map(|f| T::from_f64(at * (1 + f) as f64 + 1e-4 * random.normal())));
-            }
-        }
-        // Distances that differ by less than copies can tell.
-        "a sphere" => {
-            for _ in 0..n {
-                let row: Vec<f64> = (0..d).map(|_| random.normal()).collect();
-                let norm = row.iter().map(|v| v * v).sum::<f64>().sqrt();
-                out.extend(row.iter().map(|v| T::from_f64(1e6 + v / norm)));
-            }
-        }
-        _ => return rows(kind, n, d, random),
-    }
-    out
+/// What k-means++ asks.
+trait Seeding<T> {
+    fn start(&mut self) -> u128;
+    fn trials(&mut self, targets: &[u128]) -> (Vec<T>, Vec<u128>);
+    fn take(&mut self, centroids: &[T], scale: DistanceScale) -> u128;
 }
 
-const MORE_KINDS: [&str; 5] = ["heavy tails", "heavy columns", "corners", "a line", "a sphere"];
+impl<T: Float> Seeding<T> for &mut dyn Session<T> {
+    fn start(&mut self) -> u128 {
+        self.start_draws().unwrap()
+    }
+    fn trials(&mut self, targets: &[u128]) -> (Vec<T>, Vec<u128>) {
+        Draws::trials(*self, targets).unwrap()
+    }
+    fn take(&mut self, centroids: &[T], scale: DistanceScale) -> u128 {
+        self.take_seeds(centroids, scale).unwrap()
+    }
+}
 
-/// Returns whether there were starting centroids to compare.
-fn check<T: Engine>(kind: &str, [n, d, k]: [usize; 3], weighted: bool, chunk: Option<u64>) -> bool {
-    let random = &mut Random((n * 7 + d * 3 + k) as u64);
-    let x = table::<T>(kind, n, d, random);
-    let weights = weighted.then(|| {
-        let some: Vec<f64> = (0..n).map(|_| if random.below(8) == 0 { 0.0 } else { random.unit() * 9.0 }).collect();
-        some
-    });
+/// Looks at every row.
+struct Plain<'a, T> {
+    /// The kept rows.
+    x: Vec<&'a [T]>,
+    /// `w^` of each row, and its integer.
+    weights: Vec<(f64, u128)>,
+    nearest: Vec<f64>,
+    scale: Option<DistanceScale>,
+}
+
+impl<'a, T: Float> Plain<'a, T> {
+    fn new(data: &'a Data<T>, prepared: &Prepared) -> Self {
+        let kept = |x: &[T]| x.iter().all(|x| x.to_f64().is_finite());
+        let all = data.x.chunks_exact(data.d).enumerate();
+        let weight = |i: usize| match (prepared.weights, &data.weights) {
+            (Some(scale), Some(weights)) => (scale.round(weights[i]), scale.integer(scale.round(weights[i])) as u128),
+            _ => (1.0, 1),
+        };
+        let (x, weights): (Vec<_>, Vec<_>) = all.filter(|(_, x)| kept(x)).map(|(i, x)| (x, weight(i))).unzip();
+        Self { nearest: vec![f64::INFINITY; x.len()], x, weights, scale: None }
+    }
+
+    fn integer(&self, i: usize, s: f64) -> u128 {
+        self.scale.map_or(self.weights[i].1, |scale| scale.quantise(self.weights[i].0, s))
+    }
+
+    fn total(&self) -> u128 {
+        (0..self.x.len()).map(|i| self.integer(i, self.nearest[i])).sum()
+    }
+}
+
+impl<T: Float> Seeding<T> for Plain<'_, T> {
+    fn start(&mut self) -> u128 {
+        self.total()
+    }
+
+    fn trials(&mut self, targets: &[u128]) -> (Vec<T>, Vec<u128>) {
+        let (mut values, mut gains) = (Vec::new(), Vec::new());
+        for &target in targets {
+            let mut left = target;
+            let drawn = (0..self.x.len()).find(|&i| {
+                let weight = self.integer(i, self.nearest[i]);
+                left.checked_sub(weight).map(|rest| left = rest).is_none()
+            });
+            let candidate = self.x[drawn.unwrap()];
+            let gain = |i: usize| {
+                let s = reference::distance(self.x[i], candidate);
+                if s < self.nearest[i] { self.integer(i, self.nearest[i]) - self.integer(i, s) } else { 0 }
+            };
+            gains.push(if self.scale.is_some() { (0..self.x.len()).map(gain).sum() } else { 0 });
+            values.extend_from_slice(candidate);
+        }
+        (values, gains)
+    }
+
+    fn take(&mut self, centroids: &[T], scale: DistanceScale) -> u128 {
+        self.scale = Some(scale);
+        for (x, nearest) in self.x.iter().zip(&mut self.nearest) {
+            let distances = centroids.chunks_exact(x.len()).map(|centroid| reference::distance(x, centroid));
+            *nearest = distances.fold(*nearest, f64::min);
+        }
+        self.total()
+    }
+}
+
+/// All answers of a seeding: totals, and for each step the values of its candidates and their gains.
+type Answers<T> = (Vec<u128>, Vec<(Vec<T>, Vec<u128>)>);
+
+fn seeding<T: Float>(of: &mut dyn Seeding<T>, [n, d, k]: [usize; 3], base: DistanceScale) -> Answers<T> {
+    let random = &mut Random((n + d + k) as u64);
+    let mut target = |total: u128| (total >> 32) * u128::from(random.next() >> 32);
+    let (mut totals, mut steps) = (vec![of.start()], Vec::new());
+    // Gains before the first centroid mean nothing. Only the row counts.
+    let (first, _) = of.trials(&[target(totals[0])]);
+    totals.push(of.take(&first, base));
+    let mut potential = DistanceSum { total: totals[1], scale: base };
+    let trials = 2 + (k as f64).ln() as usize;
+    for _ in 1..k {
+        potential = potential.precise(n as u64, |finer| Ok(of.take(&[], finer))).unwrap();
+        totals.push(potential.total);
+        if potential.total == 0 {
+            break;
+        }
+        let targets: Vec<u128> = (0..trials).map(|_| target(potential.total)).collect();
+        let (values, gains) = of.trials(&targets);
+        let best = (0..trials).rev().max_by_key(|&trial| gains[trial]).unwrap();
+        potential.total = of.take(&values[best * d..][..d], potential.scale);
+        totals.push(potential.total);
+        assert_eq!(potential.total, totals[totals.len() - 2] - gains[best]);
+        steps.push((values, gains));
+    }
+    // Many centroids at once, as k-means|| takes them.
+    let many: Vec<T> = steps.iter().flat_map(|(values, _)| values).copied().take(70 * d).collect();
+    totals.push(of.take(&many, base));
+    (totals, steps)
+}
+
+fn check<T: Float>(kind: &str, shape: [usize; 3], weighted: bool, nulls: bool) {
+    let [n, d, k] = shape;
+    let random = &mut Random((n * d * k) as u64);
+    let mut x: Vec<T> = rows(kind, n, d, random);
+    if nulls {
+        (0..n / 7).for_each(|_| x[random.below(n * d)] = T::from_f64(f64::NAN));
+    }
+    let weights = weighted.then(|| (0..n).map(|_| [0.0, 9.0, 9.0, 1e-3 + 8.0 * random.unit()][random.below(4)]).collect());
     let data = Data { x, weights, d };
-    let estimator = KMeans::new(k).seed(random.next());
-    let prepared = data.prepared(&estimator);
-    let params = estimator.validate(d).unwrap();
-    let cuts = [0, n];
-    let restart = random.below(3) as u32;
-    let on_host = plus_plus::seed(
-        on_cpu(&data, &prepared, &params, &cuts, InstructionSet::detect()).as_mut(),
-        &params,
-        prepared.distances,
-        restart,
-    );
-    let mut session = on_gpu(&data, &prepared, &params, &cuts, chunk);
-    let on_device = plus_plus::seed(session.as_mut(), &params, prepared.distances, restart);
-    let bits = |seeds: polars_kmeans::Result<Vec<T>>| {
-        seeds.map(|seeds| seeds.iter().map(|v| v.to_f64().to_bits()).collect::<Vec<_>>()).map_err(|error| error.to_string())
-    };
-    let (on_host, on_device) = (bits(on_host), bits(on_device));
-    let differs = |a: &Vec<u64>, b: &Vec<u64>| a.iter().zip(b).position(|(a, b)| a != b).map(|place| place / d);
-    if let (Ok(a), Ok(b)) = (&on_host, &on_device) {
-        let what = format!("{kind}, {n} x {d} into {k}, {}, weights: {weighted}, chunks of {chunk:?}", T::NAME);
-        assert_eq!((a.len(), differs(a, b)), (b.len(), None), "{what}: the first seed that differs");
-    } else {
-        assert_eq!(on_host, on_device, "{kind}, {n} x {d} into {k}, {}, weights: {weighted}", T::NAME);
+    let policy = if nulls { NullPolicy::Skip } else { NullPolicy::Raise };
+    let cases =
+        [(1, false, InstructionSet::detect()), (3, true, InstructionSet::detect()), (2, false, InstructionSet::Portable)];
+    let mut expected = None;
+    for (threads, in_parts, set) in cases {
+        let estimator = KMeans::new(k).threads(threads).null_policy(policy);
+        let params = estimator.validate(d).unwrap();
+        // The first part is too small for an order of its own.
+        let cuts = if in_parts { vec![0, n / 30, n] } else { vec![0, n] };
+        let mut parts = data.parts(&cuts);
+        let prepared = match prepare(&mut parts, &params) {
+            Ok(prepared) => prepared,
+            Err(error) => panic!("{kind}, {shape:?}: {error}"),
+        };
+        let expected = expected.get_or_insert_with(|| seeding(&mut Plain::new(&data, &prepared), shape, prepared.distances));
+        let sessions: Vec<Box<dyn Session<T> + '_>> = parts
+            .into_iter()
+            .map(|part| Box::new(CpuSession::new(part, &prepared, k, threads, set).unwrap()) as Box<dyn Session<T>>)
+            .collect();
+        let mut session = Joined::new(sessions, &prepared).unwrap();
+        let answers = seeding(&mut (&mut session as &mut dyn Session<T>), shape, prepared.distances);
+        assert_eq!(answers, *expected, "{kind}, {shape:?}, {}, {threads} threads, {set:?}", T::NAME);
     }
-    on_host.is_ok()
+}
+
+/// Every kind of data that both types hold.
+#[test]
+fn seeding_that_skips_rows_is_seeding_over_all_rows() {
+    for (i, kind) in KINDS.into_iter().enumerate() {
+        let [n, k] = [9_000 + 100 * i, 20];
+        let d = [1, 2, 5, 12][i % 4];
+        check::<f32>(kind, [n, d, k], i % 2 == 0, i % 3 == 0);
+        check::<f64>(kind, [n, 1 + d % 5, k], i % 2 == 1, i % 3 == 1);
+    }
 }
 
 #[test]
-fn a_gpu_draws_the_seeds_of_the_cpu() {
-    if gpu().is_none() {
-        return;
-    }
-    let kinds: Vec<&str> = KINDS.into_iter().chain(MORE_KINDS).collect();
-    let shapes = [[9_000, 8, 60], [8_192, 16, 100], [12_345, 33, 180], [9_500, 130, 70], [20_000, 3, 90], [3_000, 20, 40]];
-    let (mut compared, mut asked) = (0, 0);
-    for (i, kind) in kinds.iter().enumerate().take(rounds(usize::MAX)) {
-        for (j, &shape) in shapes.iter().enumerate() {
-            let weighted = (i + j) % 3 == 0;
-            compared += usize::from(check::<f32>(kind, shape, weighted, None));
-            compared += usize::from(check::<f64>(kind, shape, (i + j) % 3 == 1, None));
-            asked += 2;
-        }
-    }
-    println!("{compared} of {asked} seedings compared");
-    assert!(compared * 3 >= asked * 2, "only {compared} of {asked} seedings had an answer");
-}
-
-#[test]
-fn many_seeds_and_many_rows() {
-    if gpu().is_none() {
-        return;
-    }
-    assert!(check::<f32>("blobs", [20_000, 24, 500], false, None));
-    assert!(check::<f64>("uniform", [10_000, 9, 500], true, None));
-    assert!(check::<f32>("uniform", [16_000, 2, 450], true, None));
-    // The lists of the filter get longer than a warp, a block and all blocks.
-    assert!(check::<f32>("blobs", [150_000, 12, 64], false, None));
-}
-
-#[test]
-fn rows_that_stream_give_the_same_seeds() {
-    if gpu().is_none() {
-        return;
-    }
-    for (kind, chunk) in [("blobs", 1_024), ("heavy tails", 2_048), ("lattice", 4_096)] {
-        assert!(check::<f32>(kind, [9_000, 16, 60], kind == "blobs", Some(chunk)));
-    }
+fn many_features_and_many_clusters() {
+    check::<f32>("blobs", [9_000, 300, 9], false, false);
+    check::<f64>("offset 1e6", [9_000, 100, 8], true, false);
+    check::<f32>("mixed scales", [8_500, 40, 30], true, true);
+    check::<f32>("lattice", [12_000, 16, 60], false, false);
+    check::<f32>("blobs", [20_000, 2, 500], true, false);
+    check::<f64>("uniform", [16_000, 3, 400], false, true);
 }

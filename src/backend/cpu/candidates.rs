@@ -1,6 +1,6 @@
 //! What k-means|| asks about many rows at once: samples in which every row decides alone, and the masses of candidates.
 
-use super::seeds::{Seeds, rows_of_tile};
+use super::seeds::rows_of_tile;
 use super::simd::{Task, Vector};
 use super::{Assigner, CentroidTable, CpuSession, TaskRows};
 use crate::backend::Sample;
@@ -14,7 +14,7 @@ use crate::tile::{Part, Tile};
 /// The numbers of the rows of a sample, in ascending order.
 pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Result<Vec<u64>> {
     const WHAT: &str = "the rows drawn";
-    let CpuSession { part, prepared, set, tasks, workers, seeds, labels, .. } = session;
+    let CpuSession { prepared, tasks, workers, seeds, labels, .. } = session;
     let Some(seeds) = seeds else { unreachable!("draws were started") };
     let mut drawn = memory::zeroed::<bool>(labels.len(), WHAT)?;
     let mut rest = drawn.as_mut_slice();
@@ -23,8 +23,10 @@ pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Res
         rest = tail;
         (task, drawn)
     });
-    for_each_task(workers, work, |worker, (task, drawn)| {
-        set.run(Decide { part, prepared, seeds, sample, tile: &mut worker.tile, task, drawn });
+    for_each_task(workers, work, |_, (task, drawn)| {
+        for (row, drawn) in (task.first..).zip(drawn) {
+            *drawn = sample.has(row as u64, seeds.weight(row, prepared));
+        }
     });
     memory::collected((0..).zip(&drawn).filter(|(_, drawn)| **drawn).map(|(row, _)| row), WHAT)
 }
@@ -48,42 +50,6 @@ pub fn masses<T: Float>(session: &mut CpuSession<'_, T>, candidates: &[T]) -> Re
         all.iter_mut().zip(masses).for_each(|(all, mass)| *all += mass);
     }
     Ok(all)
-}
-
-/// Every row of one task decides whether it is in the sample.
-struct Decide<'p, 'a, T> {
-    part: &'p Part<'a, T>,
-    prepared: &'p Prepared,
-    seeds: &'p Seeds,
-    sample: &'p Sample,
-    tile: &'p mut Tile<T>,
-    task: &'p TaskRows,
-    drawn: &'p mut [bool],
-}
-
-impl<T: Float> Task for Decide<'_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let first = self.task.first;
-        if self.prepared.weights.is_none() {
-            for (r, drawn) in self.drawn.iter_mut().enumerate() {
-                *drawn = self.sample.has((first + r) as u64, self.seeds.weight(first + r, 1.0, self.prepared));
-            }
-            return;
-        }
-        let mut at = 0;
-        for start in self.task.physical.clone().step_by(self.tile.stride) {
-            self.tile.load(self.part, self.prepared.weights, rows_of_tile(self.tile, self.task, start));
-            for r in 0..self.tile.rows {
-                let row = first + at + r;
-                let weight = self.seeds.weight(row, self.tile.weights[r], self.prepared);
-                self.drawn[at + r] = self.sample.has(row as u64, weight);
-            }
-            at += self.tile.rows;
-        }
-    }
 }
 
 /// Adds the weight of each row of one task to the mass of its nearest candidate.

@@ -29,17 +29,3 @@ pub fn own_distances<T: Float>(tile: &Tile<T>, table: &CentroidTable<T>, labels:
         out[start..start + len].copy_from_slice(&s[..len]);
     }
 }
-
-/// The reference distance of every row to one centroid.
-#[inline(always)]
-pub fn distances_to<T: Float>(tile: &Tile<T>, centroid: &[T], out: &mut [f64]) {
-    let out = &mut out[..tile.rows];
-    out.fill(0.0);
-    for (f, c) in centroid.iter().enumerate() {
-        let c = c.to_f64();
-        for (s, x) in out.iter_mut().zip(tile.column(f)) {
-            let t = x.to_f64() - c;
-            *s = t.mul_add(t, *s);
-        }
-    }
-}

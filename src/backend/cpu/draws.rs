@@ -1,6 +1,6 @@
 //! The rows of a fit on the CPU, as seeding sees them.
 
-use super::seeds::Seeds;
+use super::seeds::{Lent, Seeds};
 use super::{CpuSession, candidates};
 use crate::backend::{Draws, KeptRows, Sample, Sampled};
 use crate::distances::DistanceScale;
@@ -15,6 +15,15 @@ impl<T: Float> KeptRows for CpuSession<'_, T> {
 
     fn positive_rows(&self) -> u64 {
         self.tasks.iter().map(|task| task.positive as u64).sum()
+    }
+}
+
+impl<'a, T: Float> CpuSession<'a, T> {
+    /// The state of seeding, and what its passes need.
+    fn lend(&mut self) -> (Option<&mut Seeds<T>>, Lent<'_, 'a, T>) {
+        let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
+        let tiles = workers.iter_mut().map(|worker| &mut worker.tile).collect();
+        (seeds.as_mut(), Lent { set: *set, part, prepared, tasks, tiles })
     }
 }
 
@@ -44,50 +53,27 @@ impl<T: Float> Draws<T> for CpuSession<'_, T> {
     }
 
     fn start_draws(&mut self) -> Result<u128> {
-        let weights = self.prepared.weights;
-        let mut totals = memory::zeroed::<u128>(self.tasks.len(), "the list of tasks")?;
-        for (task, total) in self.tasks.iter().zip(&mut totals) {
-            match weights {
-                None => *total = task.kept as u128,
-                Some(scale) => self.visit_task(task.physical.clone(), |tile, _| {
-                    *total += tile.weights[..tile.rows].iter().map(|w| scale.integer(*w) as u128).sum::<u128>();
-                })?,
-            }
-        }
-        let seeds = Seeds::new(totals, self.labels.len())?;
+        self.seeds = None;
+        let k = self.k;
+        let (_, mut lent) = self.lend();
+        let seeds = Seeds::new(&mut lent, k)?;
         Ok(self.seeds.insert(seeds).total())
     }
 
     fn draw(&self, target: u128) -> Result<u64> {
         let Some(seeds) = &self.seeds else { unreachable!("draws were started") };
-        let (index, mut rest) = seeds.task_of(target);
-        let task = &self.tasks[index];
-        let mut found = None;
-        self.visit_task(task.physical.clone(), |tile, at| {
-            for r in 0..tile.rows {
-                let weight = seeds.weight(task.first + at + r, tile.weights[r], self.prepared);
-                if found.is_none() {
-                    match rest.checked_sub(weight) {
-                        Some(left) => rest = left,
-                        None => found = Some(task.first + at + r),
-                    }
-                }
-            }
-        })?;
-        Ok(found.unwrap_or(task.first) as u64)
+        Ok(seeds.draw(target, self.prepared) as u64)
     }
 
     fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
-        let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
-        let Some(seeds) = seeds else { unreachable!("draws were started") };
-        seeds.take(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), centroids, scale);
+        let (Some(seeds), lent) = self.lend() else { unreachable!("draws were started") };
+        seeds.take(lent, centroids, scale);
         Ok(seeds.total())
     }
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
-        let Self { part, prepared, set, tasks, workers, seeds, .. } = self;
-        let Some(seeds) = seeds else { unreachable!("draws were started") };
-        Ok(seeds.gains(*set, part, prepared, tasks, workers.iter_mut().map(|worker| &mut worker.tile), candidates))
+        let (Some(seeds), lent) = self.lend() else { unreachable!("draws were started") };
+        seeds.gains(lent, candidates)
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {

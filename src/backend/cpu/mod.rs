@@ -70,7 +70,7 @@ pub struct CpuSession<'a, T> {
     workers: Vec<Worker<T>>,
     /// The centroids of the last assign.
     table: Option<Arc<CentroidTable<T>>>,
-    seeds: Option<Seeds>,
+    seeds: Option<Seeds<T>>,
 }
 
 impl<'a, T: Float> CpuSession<'a, T> {

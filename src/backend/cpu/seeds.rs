@@ -1,11 +1,27 @@
-//! The state of seeding: each row's reference distance to the nearest centroid taken so far, and draw totals per task.
+//! The state of seeding: each row's reference distance to the nearest centroid taken so far, and totals of draw weights.
+//!
+//! ```text
+//! start : totals of w^; for large fits a copy of the rows in an order of neighbours               seeds/order.rs, grouped.rs
+//! gains : for each block of rows in reach of a candidate, the rows that are nearer to it          seeds/nearer.rs
+//! take  : the same with the candidate that was chosen, in the blocks where it had a gain
+//! draw  : the range of rows that has the target, then the row                                     seeds/ranges.rs
+//! ```
+//! What is skipped changes no distance, so all integers are those of a pass over all rows. Small fits have no copy: their rows come
+//! through tiles, and nothing is skipped.
 
-use std::sync::Mutex;
+mod grouped;
+mod nearer;
+mod order;
+mod ranges;
 
-use super::TaskRows;
-use super::distances::distances_to;
+use std::ops::Range;
+
+use self::grouped::{Grouped, TASK_BLOCKS};
+use self::nearer::{Candidates, Changes, MOST, ONES, Share, Strip, UNIT};
+use self::ranges::Ranges;
 use super::product::MAX_TILE_ROWS;
 use super::simd::{InstructionSet, Task, Vector};
+use super::{TaskRows, split_off};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
@@ -14,177 +30,441 @@ use crate::parallel::for_each_task;
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
 
-/// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
-pub struct Seeds {
-    /// Reference distance to the nearest centroid taken so far. Infinite before the first.
-    nearest: Vec<f64>,
-    /// Total draw weight of each task.
-    totals: Vec<u128>,
-    /// Scale of the integer distances. `None` before the first centroid is taken.
-    scale: Option<DistanceScale>,
+/// Tasks of blocks for each worker, so that workers finish together.
+const TASKS_PER_WORKER: usize = 8;
+
+/// The name for the distances in errors.
+const DISTANCES: &str = "the distances of the rows to the nearest seed";
+/// The name for the gains in errors.
+const GAINS: &str = "the gains of candidates";
+
+/// What a session lends for a pass.
+pub struct Lent<'s, 'a, T> {
+    pub set: InstructionSet,
+    pub part: &'s Part<'a, T>,
+    pub prepared: &'s Prepared,
+    pub tasks: &'s [TaskRows],
+    /// One tile per worker.
+    pub tiles: Vec<&'s mut Tile<T>>,
 }
 
-impl Seeds {
-    pub fn new(totals: Vec<u128>, rows: usize) -> Result<Self> {
-        let nearest = memory::filled(rows, f64::INFINITY, "the distances of the rows to the nearest seed")?;
-        Ok(Self { nearest, totals, scale: None })
+/// The rows at some places.
+#[derive(Clone, Copy)]
+pub enum Rows<'r> {
+    /// Consecutive rows from this one on.
+    From(usize),
+    List(&'r [u32]),
+}
+
+impl Rows<'_> {
+    #[inline(always)]
+    fn at(&self, place: usize) -> usize {
+        match self {
+            Self::From(first) => first + place,
+            Self::List(rows) => rows[place] as usize,
+        }
+    }
+}
+
+/// Draw weights of the rows: `w^` before the first centroid is taken, then integer distances.
+pub struct Seeds<T> {
+    /// Distances and weights are at the places of this order, or in row order.
+    grouped: Option<Grouped<T>>,
+    /// Reference distance to the nearest centroid taken so far. Infinite before the first; 0 in padding.
+    nearest: Vec<f64>,
+    /// `w^` of each row. Empty if all weights are 1.
+    weights: Vec<f64>,
+    ranges: Ranges,
+    /// Scale of the integer distances. `None` before the first centroid is taken.
+    scale: Option<DistanceScale>,
+    /// For each worker and range, what a take lowers the total by.
+    amounts: Vec<Vec<u128>>,
+    /// For each block, its largest distance.
+    farthest: Vec<f64>,
+    /// The candidates of the last gains, and for each block those that are nearer to some row. Later takes only make fewer rows
+    /// nearer.
+    tried: Vec<T>,
+    gaining: Vec<u32>,
+    share: Share,
+}
+
+impl<T: Float> Seeds<T> {
+    /// `k`: the number of centroids that are to be taken.
+    pub fn new(lent: &mut Lent<'_, '_, T>, k: usize) -> Result<Self> {
+        let (rows, d) = (lent.part.features.n_rows(), lent.part.features.n_features());
+        let kept = lent.tasks.iter().map(|task| task.kept).sum();
+        let grouped = if grouped::pays::<T>(rows, d, k, lent.prepared.weights.is_some()) {
+            Some(Grouped::new(lent.set, lent.part, lent.tasks, &mut lent.tiles)?)
+        } else {
+            None
+        };
+        let places = grouped.as_ref().map_or(kept, |grouped| grouped.rows.len());
+        let blocks = grouped.as_ref().map_or(0, Grouped::blocks);
+        let ranges = Ranges::new(kept)?;
+        let amounts = lent.tiles.iter().map(|_| memory::zeroed(ranges.totals.len(), "the totals of ranges of rows"));
+        let mut seeds = Self {
+            nearest: memory::filled(places, f64::INFINITY, DISTANCES)?,
+            weights: Vec::new(),
+            scale: None,
+            amounts: memory::try_collected(amounts, "the threads' buffers")?,
+            farthest: memory::filled(blocks, f64::INFINITY, DISTANCES)?,
+            tried: Vec::new(),
+            gaining: memory::zeroed(blocks, GAINS)?,
+            share: Share::default(),
+            ranges,
+            grouped,
+        };
+        if let Some(grouped) = &seeds.grouped {
+            let padding = seeds.nearest.iter_mut().zip(&grouped.rows).filter(|(_, row)| **row == grouped::NO_ROW);
+            padding.for_each(|(nearest, _)| *nearest = 0.0);
+        }
+        seeds.copy_weights(lent)?;
+        seeds.add_up(lent);
+        Ok(seeds)
+    }
+
+    /// Copies `w^` of all rows, unless all are 1.
+    fn copy_weights(&mut self, lent: &Lent<'_, '_, T>) -> Result<()> {
+        let (Some(scale), Some(column)) = (lent.prepared.weights, &lent.part.weights) else { return Ok(()) };
+        self.weights = memory::zeroed(self.nearest.len(), "the weights of the rows")?;
+        let (mut row, mut some) = (0, [0.0; 1_024]);
+        for start in (0..column.len()).step_by(some.len()) {
+            let physical = start..(start + some.len()).min(column.len());
+            column.copy(physical.clone(), &mut some);
+            for (_, weight) in physical.zip(&some).filter(|(i, _)| lent.part.selection.contains(*i)) {
+                let place = self.place(row);
+                self.weights[place] = scale.round(*weight);
+                row += 1;
+            }
+        }
+        Ok(())
     }
 
     pub fn total(&self) -> u128 {
-        self.totals.iter().sum()
+        self.ranges.total()
     }
 
-    /// The task in which the running total first exceeds `target`, and the rest of the target within that task.
-    pub fn task_of(&self, mut target: u128) -> (usize, u128) {
-        for (index, total) in self.totals.iter().enumerate() {
-            match target.checked_sub(*total) {
-                Some(rest) => target = rest,
-                None => return (index, target),
+    /// The first row whose running total of draw weights exceeds `target`.
+    pub fn draw(&self, target: u128, prepared: &Prepared) -> usize {
+        let (rows, mut rest) = self.ranges.find(target);
+        for row in rows.clone() {
+            match rest.checked_sub(self.weight(row, prepared)) {
+                Some(left) => rest = left,
+                None => return row,
             }
         }
-        unreachable!("the target is below the total")
+        unreachable!("the range's total is the sum of its rows' draw weights")
     }
 
-    /// The draw weight of a row of weight `w^`.
+    /// The draw weight of a row.
     #[inline(always)]
-    pub fn weight(&self, row: usize, weight: f64, prepared: &Prepared) -> u128 {
+    pub fn weight(&self, row: usize, prepared: &Prepared) -> u128 {
+        let place = self.place(row);
+        let weight = self.weights.get(place).map_or(1.0, |weight| *weight);
         match self.scale {
-            Some(scale) => scale.quantise(weight, self.nearest[row]),
+            Some(scale) => scale.quantise(weight, self.nearest[place]),
             None => prepared.weights.map_or(1, |scale| scale.integer(weight) as u128),
         }
     }
 
-    /// The amount by which each candidate would lower the total.
-    pub fn gains<'t, T: Float>(
-        &mut self,
-        set: InstructionSet,
-        part: &Part<'_, T>,
-        prepared: &Prepared,
-        tasks: &[TaskRows],
-        tiles: impl Iterator<Item = &'t mut Tile<T>>,
-        candidates: &[T],
-    ) -> Vec<u128> {
-        let m = candidates.len() / part.features.n_features();
-        let mut workers: Vec<_> = tiles.map(|tile| (tile, vec![0u128; m])).collect();
-        let (nearest, scale) = (&self.nearest, self.scale.unwrap_or(DistanceScale::NONE));
-        for_each_task(&mut workers, tasks.iter(), |(tile, gains), task| {
-            let nearest = &nearest[task.first..][..task.kept];
-            set.run(Gains { part, prepared, tile, task, nearest, scale, candidates, gains });
+    /// Where the distance of a row is.
+    #[inline(always)]
+    fn place(&self, row: usize) -> usize {
+        self.grouped.as_ref().map_or(row, |grouped| grouped.places[row] as usize)
+    }
+
+    /// Adds up the draw weights of every range.
+    fn add_up(&mut self, lent: &Lent<'_, '_, T>) {
+        let mut totals = std::mem::take(&mut self.ranges.totals);
+        let (this, prepared) = (&*self, lent.prepared);
+        for_each_task(&mut vec![(); lent.tiles.len()], totals.iter_mut().enumerate(), |(), (range, total)| {
+            *total = lent.set.run(AddUp { seeds: this, prepared, rows: this.ranges.rows(range) });
         });
-        workers.into_iter().fold(vec![0; m], |mut all, (_, gains)| {
-            all.iter_mut().zip(gains).for_each(|(a, b)| *a += b);
-            all
-        })
+        self.ranges.totals = totals;
+    }
+
+    /// Whether float32 differences may rule candidates out: not while most units have a row that gets nearer.
+    fn filter_pays(&self) -> bool {
+        self.share.nearer * 8 < self.share.asked * 5
+    }
+
+    /// The amount by which each candidate would lower the total.
+    pub fn gains(&mut self, lent: Lent<'_, '_, T>, candidates: &[T]) -> Result<Vec<u128>> {
+        let d = lent.part.features.n_features();
+        let mut gains = memory::zeroed(candidates.len() / d, GAINS)?;
+        let scale = self.scale.unwrap_or(DistanceScale::NONE);
+        let Lent { set, part, prepared, tasks, tiles } = lent;
+        let workers = tiles.into_iter().map(|tile| (tile, [0u128; MOST], Share::default()));
+        let mut workers = memory::collected(workers, "the threads' buffers")?;
+        for (batch, gains) in candidates.chunks(MOST * d).zip(gains.chunks_mut(MOST)) {
+            let candidates = &Candidates::new(batch, d, self.filter_pays());
+            if let Some(grouped) = &self.grouped {
+                self.tried = memory::copied(batch, GAINS)?;
+                let blocks = block_tasks(grouped, workers.len());
+                let mut rest = self.gaining.as_mut_slice();
+                let work = blocks.map(|blocks| (blocks.clone(), split_off(&mut rest, blocks.len())));
+                let (near, weights, farthest) = (&self.nearest, &self.weights, &self.farthest);
+                for_each_task(&mut workers, work, |(_, gains, share), (blocks, gaining)| {
+                    set.run(BlockGains { grouped, near, weights, farthest, candidates, scale, blocks, gaining, gains, share });
+                });
+            } else {
+                let near = &self.nearest;
+                for_each_task(&mut workers, tasks.iter(), |(tile, gains, share), task| {
+                    let near = &near[task.first..][..task.kept];
+                    set.run(TileGains { part, prepared, tile, task, near, candidates, scale, gains, share });
+                });
+            }
+            self.share = Share::default();
+            for (_, more, share) in &mut workers {
+                gains.iter_mut().zip(std::mem::take(more)).for_each(|(all, more)| *all += more);
+                self.share.add(std::mem::take(share));
+            }
+        }
+        Ok(gains)
     }
 
     /// Takes centroids (`(m, d)`, row-major). From now on, distances count in this scale.
-    #[expect(clippy::too_many_arguments)]
-    pub fn take<'t, T: Float>(
-        &mut self,
-        set: InstructionSet,
-        part: &Part<'_, T>,
-        prepared: &Prepared,
-        tasks: &[TaskRows],
-        tiles: impl Iterator<Item = &'t mut Tile<T>>,
-        centroids: &[T],
-        scale: DistanceScale,
-    ) {
+    pub fn take(&mut self, mut lent: Lent<'_, '_, T>, centroids: &[T], scale: DistanceScale) {
+        let d = lent.part.features.n_features();
+        let (first, anew) = (self.scale.is_none(), self.scale != Some(scale));
         self.scale = Some(scale);
-        let mut rest = self.nearest.as_mut_slice();
-        let totals = self.totals.iter_mut().map(Mutex::new);
-        let work = tasks.iter().zip(totals).map(move |(task, total)| {
-            let (nearest, tail) = std::mem::take(&mut rest).split_at_mut(task.kept);
-            rest = tail;
-            (task, total, nearest)
-        });
-        let mut tiles: Vec<_> = tiles.collect();
-        for_each_task(&mut tiles, work, |tile, (task, total, nearest)| {
-            let sum = set.run(Take { part, prepared, tile, task, nearest, scale, centroids });
-            **total.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = sum;
-        });
-    }
-}
-
-/// Computes the gains of candidates over one task.
-struct Gains<'p, 'a, T> {
-    part: &'p Part<'a, T>,
-    prepared: &'p Prepared,
-    tile: &'p mut Tile<T>,
-    task: &'p TaskRows,
-    nearest: &'p [f64],
-    scale: DistanceScale,
-    candidates: &'p [T],
-    gains: &'p mut [u128],
-}
-
-impl<T: Float> Task for Gains<'_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let d = self.part.features.n_features();
-        let mut s = [0.0; MAX_TILE_ROWS];
-        let mut at = 0;
-        // A loop and no closure: one with a caller for each instruction set is not inlined, and is then compiled without them.
-        for start in self.task.physical.clone().step_by(self.tile.stride) {
-            self.tile.load(self.part, self.prepared.weights, rows_of_tile(self.tile, self.task, start));
-            let tile = &*self.tile;
-            let nearest = &self.nearest[at..at + tile.rows];
-            for (candidate, gain) in self.candidates.chunks_exact(d).zip(self.gains.iter_mut()) {
-                distances_to(tile, candidate, &mut s);
-                for (r, (s, near)) in s.iter().zip(nearest).enumerate() {
-                    // Integer distances grow with s, so only rows that get nearer change.
-                    if s < near {
-                        let weight = tile.weights[r];
-                        *gain += self.scale.quantise(weight, *near) - self.scale.quantise(weight, *s);
-                    }
-                }
+        for batch in centroids.chunks(MOST * d) {
+            let candidates = &Candidates::new(batch, d, !first && self.filter_pays());
+            match &self.grouped {
+                Some(_) => self.take_in_blocks(&lent, candidates, scale, anew),
+                None => self.take_in_tiles(&mut lent, candidates, scale, anew),
             }
-            at += tile.rows;
+        }
+        if anew {
+            self.add_up(&lent);
+        } else {
+            self.amounts.iter_mut().for_each(|amounts| self.ranges.lower(amounts));
         }
     }
+
+    fn take_in_blocks(&mut self, lent: &Lent<'_, '_, T>, candidates: &Candidates<'_, T>, scale: DistanceScale, anew: bool) {
+        let Self { grouped, nearest, weights, ranges, amounts, farthest, tried, gaining, .. } = self;
+        let (Some(grouped), weights, ranges, gaining) = (grouped, &*weights, &*ranges, &*gaining) else { return };
+        // A candidate of the last gains has something to lower only where it had a gain.
+        let tried = tried.chunks_exact(candidates.d).position(|tried| tried == candidates.values);
+        let blocks = block_tasks(grouped, amounts.len());
+        let (mut rest, mut rest_farthest) = (nearest.as_mut_slice(), farthest.as_mut_slice());
+        let work = blocks.map(|blocks| {
+            let near = split_off(&mut rest, grouped.places(blocks.clone()).len());
+            (blocks.clone(), near, split_off(&mut rest_farthest, blocks.len()))
+        });
+        for_each_task(amounts, work, |amounts, (blocks, near, farthest)| {
+            let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
+            let changes = Changes { scale, ranges, amounts };
+            lent.set.run(BlockTake { grouped, near, weights, farthest, candidates, tried, gaining, blocks, changes });
+        });
+    }
+
+    fn take_in_tiles(&mut self, lent: &mut Lent<'_, '_, T>, candidates: &Candidates<'_, T>, scale: DistanceScale, anew: bool) {
+        let Self { nearest, ranges, amounts, .. } = self;
+        let Lent { set, part, prepared, tasks, tiles } = lent;
+        let (set, part, prepared, ranges) = (*set, *part, *prepared, &*ranges);
+        let mut rest = nearest.as_mut_slice();
+        let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
+        let mut workers: Vec<_> = tiles.iter_mut().zip(amounts).collect();
+        for_each_task(&mut workers, work, |(tile, amounts), (task, near)| {
+            let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
+            let changes = Changes { scale, ranges, amounts };
+            set.run(TileTake { part, prepared, tile, task, near, candidates, changes });
+        });
+    }
 }
 
-/// Lowers the distances of the rows of one task. Returns its new total.
-struct Take<'p, 'a, T> {
-    part: &'p Part<'a, T>,
+/// The blocks of each task.
+fn block_tasks<T: Float>(grouped: &Grouped<T>, workers: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
+    let blocks = grouped.blocks();
+    let each = (blocks / (workers * TASKS_PER_WORKER)).clamp(1, TASK_BLOCKS);
+    (0..blocks).step_by(each).map(move |first| first..(first + each).min(blocks))
+}
+
+/// Adds up the draw weights of some rows.
+struct AddUp<'p, T> {
+    seeds: &'p Seeds<T>,
     prepared: &'p Prepared,
-    tile: &'p mut Tile<T>,
-    task: &'p TaskRows,
-    nearest: &'p mut [f64],
-    scale: DistanceScale,
-    centroids: &'p [T],
+    rows: Range<usize>,
 }
 
-impl<T: Float> Task for Take<'_, '_, T> {
+impl<T: Float> Task for AddUp<'_, T> {
     type Output = u128;
 
     #[inline(always)]
     fn run<V: Vector>(self) -> u128 {
-        let d = self.part.features.n_features();
-        let mut s = [0.0; MAX_TILE_ROWS];
-        let (mut at, mut total) = (0, 0);
-        for start in self.task.physical.clone().step_by(self.tile.stride) {
-            self.tile.load(self.part, self.prepared.weights, rows_of_tile(self.tile, self.task, start));
-            let tile = &*self.tile;
-            let nearest = &mut self.nearest[at..at + tile.rows];
-            for centroid in self.centroids.chunks_exact(d) {
-                distances_to(tile, centroid, &mut s);
-                for (s, near) in s.iter().zip(nearest.iter_mut()) {
-                    *near = if *s < *near { *s } else { *near };
+        let Self { seeds, prepared, rows } = self;
+        let Some(scale) = seeds.scale else { return rows.map(|row| seeds.weight(row, prepared)).sum() };
+        let mut total = 0;
+        for start in rows.clone().step_by(UNIT) {
+            let (mut near, mut weights) = ([0.0; UNIT], ONES);
+            for (i, row) in (start..(start + UNIT).min(rows.end)).enumerate() {
+                let place = seeds.place(row);
+                near[i] = seeds.nearest[place];
+                if let Some(weight) = seeds.weights.get(place) {
+                    weights[i] = *weight;
                 }
             }
-            for (near, weight) in nearest.iter().zip(&tile.weights) {
-                total += self.scale.quantise(*weight, *near);
-            }
-            at += tile.rows;
+            total += scale.lowered(&weights, &near, &[0.0; UNIT]);
         }
         total
     }
 }
 
+/// Computes the gains of candidates over some blocks.
+struct BlockGains<'p, T> {
+    grouped: &'p Grouped<T>,
+    near: &'p [f64],
+    weights: &'p [f64],
+    farthest: &'p [f64],
+    candidates: &'p Candidates<'p, T>,
+    scale: DistanceScale,
+    blocks: Range<usize>,
+    /// Of these blocks.
+    gaining: &'p mut [u32],
+    gains: &'p mut [u128; MOST],
+    share: &'p mut Share,
+}
+
+impl<T: Float> Task for BlockGains<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { grouped, near, weights, farthest, candidates, scale, blocks, gaining, gains, share } = self;
+        let mut reach = [0; TASK_BLOCKS];
+        grouped.reach(blocks.clone(), &farthest[blocks.clone()], candidates, &mut reach);
+        for ((block, asked), gaining) in blocks.zip(reach).zip(gaining) {
+            *gaining = 0;
+            if asked != 0 {
+                let places = grouped.places(block..block + 1);
+                let weights = weights.get(places.clone()).unwrap_or(&[]);
+                let strip = grouped.strip(block);
+                *gaining = nearer::add_gains::<V, T>(strip, &near[places], weights, candidates, asked, scale, gains, share);
+            }
+        }
+    }
+}
+
+/// Computes the gains of candidates over one task of a session.
+struct TileGains<'p, 'a, T> {
+    part: &'p Part<'a, T>,
+    prepared: &'p Prepared,
+    tile: &'p mut Tile<T>,
+    task: &'p TaskRows,
+    /// Of the rows of the task.
+    near: &'p [f64],
+    candidates: &'p Candidates<'p, T>,
+    scale: DistanceScale,
+    gains: &'p mut [u128; MOST],
+    share: &'p mut Share,
+}
+
+impl<T: Float> Task for TileGains<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { part, prepared, tile, task, mut near, candidates, scale, gains, share } = self;
+        let mut padded = [0.0; MAX_TILE_ROWS];
+        for start in task.physical.clone().step_by(tile.stride) {
+            tile.load(part, prepared.weights, rows_of_tile(tile, task, start));
+            let (here, rest) = near.split_at(tile.rows);
+            near = rest;
+            let padded = pad(&mut padded, here);
+            let strip = Strip { x: &tile.x, step: UNIT, stride: tile.stride };
+            nearer::add_gains::<V, T>(strip, padded, &tile.weights, candidates, candidates.all(), scale, gains, share);
+        }
+    }
+}
+
+/// Lowers the distances of the rows of some blocks.
+struct BlockTake<'p, T> {
+    grouped: &'p Grouped<T>,
+    /// Of the places of these blocks.
+    near: &'p mut [f64],
+    weights: &'p [f64],
+    /// Of these blocks.
+    farthest: &'p mut [f64],
+    candidates: &'p Candidates<'p, T>,
+    /// The number of the only candidate among those of the last gains.
+    tried: Option<usize>,
+    gaining: &'p [u32],
+    blocks: Range<usize>,
+    changes: Changes<'p>,
+}
+
+impl<T: Float> Task for BlockTake<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { grouped, mut near, weights, farthest, candidates, tried, gaining, blocks, mut changes } = self;
+        let mut reach = [0; TASK_BLOCKS];
+        match tried {
+            Some(tried) => {
+                let bits = reach.iter_mut().zip(&gaining[blocks.clone()]);
+                bits.for_each(|(reach, gaining)| *reach = gaining >> tried & 1);
+            }
+            None => grouped.reach(blocks.clone(), farthest, candidates, &mut reach),
+        }
+        for ((block, asked), farthest) in blocks.zip(reach).zip(farthest) {
+            let places = grouped.places(block..block + 1);
+            let near = split_off(&mut near, places.len());
+            if asked != 0 {
+                let weights = weights.get(places.clone()).unwrap_or(&[]);
+                let rows = Rows::List(&grouped.rows[places]);
+                nearer::lower::<V, T>(grouped.strip(block), near, weights, candidates, asked, rows, &mut changes);
+                *farthest = near.iter().fold(0.0, |most, near| if *near > most { *near } else { most });
+            }
+        }
+    }
+}
+
+/// Lowers the distances of the rows of one task of a session.
+struct TileTake<'p, 'a, T> {
+    part: &'p Part<'a, T>,
+    prepared: &'p Prepared,
+    tile: &'p mut Tile<T>,
+    task: &'p TaskRows,
+    /// Of the rows of the task.
+    near: &'p mut [f64],
+    candidates: &'p Candidates<'p, T>,
+    changes: Changes<'p>,
+}
+
+impl<T: Float> Task for TileTake<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { part, prepared, tile, task, mut near, candidates, mut changes } = self;
+        let (mut padded, mut row) = ([0.0; MAX_TILE_ROWS], task.first);
+        for start in task.physical.clone().step_by(tile.stride) {
+            tile.load(part, prepared.weights, rows_of_tile(tile, task, start));
+            let near = split_off(&mut near, tile.rows);
+            let padded = pad(&mut padded, near);
+            let strip = Strip { x: &tile.x, step: UNIT, stride: tile.stride };
+            let rows = Rows::From(row);
+            nearer::lower::<V, T>(strip, padded, &tile.weights, candidates, candidates.all(), rows, &mut changes);
+            near.copy_from_slice(&padded[..near.len()]);
+            row += tile.rows;
+        }
+    }
+}
+
+/// Copies distances. Fills up their last unit with zeros, so that nothing is nearer than the rows that are not there.
+#[inline(always)]
+fn pad<'p>(padded: &'p mut [f64; MAX_TILE_ROWS], near: &[f64]) -> &'p mut [f64] {
+    let padded = &mut padded[..near.len().next_multiple_of(UNIT)];
+    padded[near.len()..].fill(0.0);
+    padded[..near.len()].copy_from_slice(near);
+    padded
+}
+
 /// The rows of a task's tile that begins with row `start`.
 #[inline(always)]
-pub fn rows_of_tile<T>(tile: &Tile<T>, task: &TaskRows, start: usize) -> std::ops::Range<usize> {
+pub fn rows_of_tile<T>(tile: &Tile<T>, task: &TaskRows, start: usize) -> Range<usize> {
     start..(start + tile.stride).min(task.physical.end)
 }

@@ -1,0 +1,120 @@
+//! Times k-means++ on the CPU beside the loop that follows it, on several kinds of data.
+//!
+//! `cargo bench --no-default-features --bench seeding [-- SHAPE ...] [--data KIND ...] [--array] [--f64] [--vectors FILE]`
+//!
+//! SHAPE is NxDxK. The seeding's time is that of a fit of one iteration from k-means++, less that of the same fit from given
+//! centroids. `--vectors` reads rows of float32 in little endian, N x D of them, as another kind of data.
+
+use std::time::Instant;
+
+use polars_kmeans::{Engine, Features, Init, KMeans};
+
+/// Rows, features, clusters.
+const SHAPES: [[usize; 3]; 5] =
+    [[200_000, 16, 100], [50_000, 64, 200], [20_000, 256, 50], [1_000_000, 2, 50], [3_000_000, 2, 500]];
+const KINDS: [&str; 4] = ["blobs", "uniform", "lognormal", "ties"];
+
+struct Random(u64);
+
+impl Random {
+    fn unit(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1u64 << 24) as f32
+    }
+
+    /// The sum of six uniform numbers is close enough to normal. Its variance is 1/2.
+    fn normal(&mut self) -> f32 {
+        (0..6).map(|_| self.unit()).sum::<f32>() - 3.0
+    }
+}
+
+/// Rows, row-major.
+fn rows(kind: &str, [n, d]: [usize; 2]) -> Vec<f32> {
+    let random = &mut Random((n + d) as u64);
+    let centres: Vec<f32> = (0..10 * d).map(|_| 200.0 * random.unit() - 100.0).collect();
+    let mut x = Vec::with_capacity(n * d);
+    for _ in 0..n {
+        let blob = (10.0 * random.unit()) as usize;
+        for f in 0..d {
+            x.push(match kind {
+                "blobs" => centres[blob * d + f] + 14.1 * random.normal(),
+                "lognormal" => (2.1 * random.normal()).exp() * [1.0, 10.0, 100.0, 1000.0][f % 4],
+                "ties" => (10.0 * random.unit()).floor(),
+                _ => random.unit(),
+            });
+        }
+    }
+    x
+}
+
+fn seconds<R>(work: impl FnOnce() -> R) -> (f64, R) {
+    let start = Instant::now();
+    let result = work();
+    (start.elapsed().as_secs_f64(), result)
+}
+
+fn bench<T: Engine>(kind: &str, x: &[f32], [n, d, k]: [usize; 3], array: bool) {
+    let x: Vec<T> = x.iter().map(|&x| T::from_f64(f64::from(x))).collect();
+    let columns: Vec<Vec<T>> =
+        if array { Vec::new() } else { (0..d).map(|f| x.iter().skip(f).step_by(d).copied().collect()).collect() };
+    let features = if array {
+        Features::from_rows(&x, d).expect("whole rows")
+    } else {
+        Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths")
+    };
+    let given: Vec<f64> = (0..k).flat_map(|j| x[j * (n / k) * d..][..d].iter().map(|c| c.to_f64())).collect();
+    let fit = |estimator: KMeans| seconds(|| estimator.fit_features(&features, None));
+    let rounds = if n * d * k > 1 << 29 { 1 } else { 3 };
+    let (mut seeding, mut inertia) = (f64::INFINITY, 0.0);
+    for _ in 0..rounds {
+        let (with, fitted) = fit(KMeans::new(k).max_iter(1));
+        let Ok(fitted) = fitted else { return println!("{n} x {d} into {k}, {kind}: too few distinct rows") };
+        let (without, _) = fit(KMeans::new(k).max_iter(1).init(Init::Given(given.clone())));
+        seeding = seeding.min(with - without);
+        inertia = fitted.model.inertia();
+    }
+    let (whole, fitted) = fit(KMeans::new(k));
+    let model = fitted.expect("clusters").model;
+    let looped: f64 = model.history().iter().filter_map(|row| row.seconds).sum();
+    println!(
+        "{n:>9} x {d:>3} into {k:>4} {kind:<10}{} {}: seeding {:>9.1} ms, loop {:>9.1} ms of {:>3}, fit {:>9.1} ms, inertia {inertia:.6e}",
+        if array { " Array" } else { "" },
+        T::NAME,
+        1e3 * seeding,
+        1e3 * looped,
+        model.n_iter(),
+        1e3 * whole,
+    );
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let has = |flag: &str| arguments.iter().any(|arg| arg == flag);
+    let shape = |arg: &String| {
+        let parts: Vec<usize> = arg.split('x').filter_map(|part| part.parse().ok()).collect();
+        <[usize; 3]>::try_from(parts).ok()
+    };
+    let asked: Vec<[usize; 3]> = arguments.iter().filter_map(shape).collect();
+    let shapes = if asked.is_empty() { SHAPES.to_vec() } else { asked };
+    let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| has(kind)).collect();
+    let kinds = if kinds.is_empty() { KINDS.to_vec() } else { kinds };
+    let vectors = arguments.iter().position(|arg| arg == "--vectors").and_then(|at| arguments.get(at + 1));
+    for [n, d, k] in shapes {
+        let run = |kind: &str, x: &[f32]| {
+            if has("--f64") {
+                bench::<f64>(kind, x, [n, d, k], has("--array"))
+            } else {
+                bench::<f32>(kind, x, [n, d, k], has("--array"))
+            }
+        };
+        if let Some(path) = vectors {
+            let bytes = std::fs::read(path).expect("a file of vectors");
+            let x: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            run("vectors", &x[..n * d]);
+            continue;
+        }
+        for kind in &kinds {
+            run(kind, &rows(kind, [n, d]));
+        }
+    }
+}

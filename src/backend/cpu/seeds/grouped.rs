@@ -1,0 +1,254 @@
+//! A copy of the rows in an order in which neighbours are close together, cut into blocks.
+//!
+//! ```text
+//! for each block of up to 512 rows: the box of its rows, and the largest distance of a row to its nearest seed
+//! a candidate passes over a block if no point of the box is nearer than that                  src/certify/skip.rs
+//! ```
+//! What is left of a step is the search around its candidates. It shrinks as seeds come in.
+
+use std::ops::Range;
+
+use super::super::simd::{InstructionSet, Task, Vector};
+use super::super::{TaskRows, split_off};
+use super::nearer::{Candidates, MOST, Strip, UNIT};
+use super::order::{ORDER, SAMPLE, Tree};
+use super::rows_of_tile;
+use crate::certify::skip::gap;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::parallel::for_each_task;
+use crate::tile::{Part, Tile};
+
+/// Fewest clusters for which the copy pays: it costs as much as the distances to a few dozen candidates.
+const LEAST_CLUSTERS: usize = 8;
+/// Fewest rows for which the copy pays.
+const LEAST_ROWS: usize = 8_192;
+/// Bytes that the copy, the distances and the order of the rows may take.
+const MOST_BYTES: usize = 4 << 30;
+/// A leaf of the tree has at least half as many rows on average.
+const LEAF_ROWS: usize = 256;
+/// Most rows of a block. Only leaves of many equal rows are larger.
+const BLOCK_ROWS: usize = 512;
+/// Most blocks of a task.
+pub const TASK_BLOCKS: usize = 64;
+
+/// The place of a block's padding in [`Grouped::rows`].
+pub const NO_ROW: u32 = u32::MAX;
+
+/// The name for the copy in errors.
+const COPY: &str = "the rows in the order for seeding";
+
+/// The rows of a session in the new order. A *place* counts rows and padding in this order.
+pub struct Grouped<T> {
+    d: usize,
+    /// `(places / UNIT, d, UNIT)`. A unit lies in one piece, as prefetchers want it. The padding of a block repeats its first row.
+    x: Vec<T>,
+    /// The first place of each block, and the number of places. All are multiples of [`UNIT`].
+    pub starts: Vec<usize>,
+    /// The place of each row.
+    pub places: Vec<u32>,
+    /// The row at each place, or [`NO_ROW`].
+    pub rows: Vec<u32>,
+    /// The boxes of the blocks: `(d, blocks)`.
+    lows: Vec<T>,
+    highs: Vec<T>,
+}
+
+/// Whether rows should be copied for k-means++ into `k` clusters.
+pub fn pays<T>(rows: usize, d: usize, k: usize, weighted: bool) -> bool {
+    // Values, distance, both directions of the order, and perhaps a weight.
+    let each = d.saturating_mul(size_of::<T>()).saturating_add(if weighted { 24 } else { 16 });
+    k >= LEAST_CLUSTERS && (LEAST_ROWS..NO_ROW as usize / 2).contains(&rows) && each.saturating_mul(rows) <= MOST_BYTES
+}
+
+impl<T: Float> Grouped<T> {
+    pub fn new(set: InstructionSet, part: &Part<'_, T>, tasks: &[TaskRows], tiles: &mut [&mut Tile<T>]) -> Result<Self> {
+        let (n, d) = (tasks.iter().map(|task| task.kept).sum::<usize>(), part.features.n_features());
+        let physical = physical_rows(part, n)?;
+        let depth = (n / LEAF_ROWS).max(1).ilog2() + 1;
+        let tree = {
+            let m = SAMPLE << depth;
+            let chosen = (0..m).map(|i| physical_row(&physical, (i as u64 * n as u64 / m as u64) as usize));
+            let chosen = memory::collected(chosen, ORDER)?;
+            let mut sample = memory::zeroed(m.saturating_mul(d), ORDER)?;
+            part.features.gather_tile(&chosen, m, &mut sample);
+            Tree::grow(&sample, d, depth)?
+        };
+        let mut places = memory::zeroed::<u32>(n, ORDER)?;
+        let mut rest = places.as_mut_slice();
+        let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
+        for_each_task(tiles, work, |tile, (task, leaves)| set.run(Leaves { part, tree: &tree, tile, task, leaves }));
+        let starts = places_of_leaves(&mut places, 1 << depth)?;
+        let mut rows = memory::filled(starts[starts.len() - 1], NO_ROW, ORDER)?;
+        for (row, place) in places.iter().enumerate() {
+            rows[*place as usize] = row as u32;
+        }
+        let mut grouped = Self {
+            d,
+            x: memory::zeroed(rows.len().saturating_mul(d), COPY)?,
+            starts,
+            places,
+            rows,
+            lows: Vec::new(),
+            highs: Vec::new(),
+        };
+        grouped.copy(part, &physical, tiles.len())?;
+        (grouped.lows, grouped.highs) = grouped.boxes()?;
+        Ok(grouped)
+    }
+
+    fn copy(&mut self, part: &Part<'_, T>, physical: &[u32], workers: usize) -> Result<()> {
+        let Self { d, x, starts, rows, .. } = self;
+        let mut rest = x.as_mut_slice();
+        let blocks = starts.windows(2).map(|block| {
+            let places = block[0]..block[1];
+            (split_off(&mut rest, places.len() * *d), &rows[places])
+        });
+        let mut lists = memory::try_collected((0..workers).map(|_| memory::with_room(BLOCK_ROWS + UNIT, ORDER)), ORDER)?;
+        for_each_task(&mut lists, blocks, |list: &mut Vec<usize>, (x, rows)| {
+            list.clear();
+            list.extend(rows.iter().map(|&row| physical_row(physical, if row == NO_ROW { rows[0] } else { row } as usize)));
+            for (unit, x) in list.chunks_exact(UNIT).zip(x.chunks_exact_mut(UNIT * *d)) {
+                part.features.gather_tile(unit, UNIT, x);
+            }
+        });
+        Ok(())
+    }
+
+    /// The least and the largest values of the blocks: `(d, blocks)`.
+    fn boxes(&self) -> Result<(Vec<T>, Vec<T>)> {
+        let blocks = self.blocks();
+        let mut lows = memory::zeroed(blocks.saturating_mul(self.d), COPY)?;
+        let mut highs = memory::zeroed(blocks.saturating_mul(self.d), COPY)?;
+        for block in 0..blocks {
+            let x = self.strip(block).x;
+            for f in 0..self.d {
+                let (mut low, mut high) = (x[f * UNIT], x[f * UNIT]);
+                for unit in x.chunks_exact(self.d * UNIT) {
+                    for &value in &unit[f * UNIT..][..UNIT] {
+                        low = if value < low { value } else { low };
+                        high = if value > high { value } else { high };
+                    }
+                }
+                (lows[f * blocks + block], highs[f * blocks + block]) = (low, high);
+            }
+        }
+        Ok((lows, highs))
+    }
+
+    pub fn blocks(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// The places of some blocks.
+    #[inline(always)]
+    pub fn places(&self, blocks: Range<usize>) -> Range<usize> {
+        self.starts[blocks.start]..self.starts[blocks.end]
+    }
+
+    /// The rows of a block.
+    #[inline(always)]
+    pub fn strip(&self, block: usize) -> Strip<'_, T> {
+        let places = self.places(block..block + 1);
+        Strip { x: &self.x[places.start * self.d..places.end * self.d], step: self.d * UNIT, stride: UNIT }
+    }
+
+    /// For each of at most [`TASK_BLOCKS`] blocks, the candidates that can be nearer to some row than its nearest seed. `farthest`
+    /// has the largest distance of each of these blocks.
+    #[inline(always)]
+    pub fn reach(
+        &self,
+        blocks: Range<usize>,
+        farthest: &[f64],
+        candidates: &Candidates<'_, T>,
+        reach: &mut [u32; TASK_BLOCKS],
+    ) {
+        let (all, count) = (self.blocks(), blocks.len());
+        reach.fill(0);
+        for (candidate, values) in candidates.values.chunks_exact(self.d).enumerate().take(MOST) {
+            let mut s = [0.0f64; TASK_BLOCKS];
+            for (f, c) in values.iter().enumerate() {
+                let (lows, highs) =
+                    (&self.lows[f * all + blocks.start..][..count], &self.highs[f * all + blocks.start..][..count]);
+                let c = c.to_f64();
+                for ((s, low), high) in s.iter_mut().zip(lows).zip(highs) {
+                    let t = gap(low.to_f64(), high.to_f64(), c);
+                    *s = t.mul_add(t, *s);
+                }
+            }
+            for ((reach, s), farthest) in reach.iter_mut().zip(&s).zip(farthest) {
+                *reach |= u32::from(s < farthest) << candidate;
+            }
+        }
+    }
+}
+
+/// The physical rows of the kept rows, in order. Empty if all rows are kept.
+fn physical_rows<T>(part: &Part<'_, T>, kept: usize) -> Result<Vec<u32>> {
+    if part.selection.is_all() {
+        return Ok(Vec::new());
+    }
+    let mut rows = memory::with_room(kept, ORDER)?;
+    let mut row = 0;
+    while rows.len() < kept {
+        if part.selection.contains(row) {
+            rows.push(row as u32);
+        }
+        row += 1;
+    }
+    Ok(rows)
+}
+
+/// The physical row of a kept row.
+#[inline(always)]
+fn physical_row(physical: &[u32], row: usize) -> usize {
+    physical.get(row).map_or(row, |row| *row as usize)
+}
+
+/// Turns the leaf of each row into its place. Returns the first place of each block, and the number of places.
+fn places_of_leaves(leaves: &mut [u32], count: usize) -> Result<Vec<usize>> {
+    let mut next = memory::zeroed::<u32>(count, ORDER)?;
+    leaves.iter().for_each(|leaf| next[*leaf as usize] += 1);
+    let mut starts = memory::with_room(2 * count + 1 + leaves.len() / BLOCK_ROWS, ORDER)?;
+    let mut place = 0;
+    for next in &mut next {
+        let end = place + (*next as usize).next_multiple_of(UNIT);
+        *next = place as u32;
+        // A block that is full has no padding, so the places of a leaf have no gaps.
+        while place < end {
+            starts.push(place);
+            place = (place + BLOCK_ROWS).min(end);
+        }
+    }
+    starts.push(place);
+    for place in leaves {
+        let next = &mut next[*place as usize];
+        *place = *next;
+        *next += 1;
+    }
+    Ok(starts)
+}
+
+/// Finds the leaves of the rows of one task.
+struct Leaves<'p, 'a, T> {
+    part: &'p Part<'a, T>,
+    tree: &'p Tree<T>,
+    tile: &'p mut Tile<T>,
+    task: &'p TaskRows,
+    leaves: &'p mut [u32],
+}
+
+impl<T: Float> Task for Leaves<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let mut at = 0;
+        for start in self.task.physical.clone().step_by(self.tile.stride) {
+            self.tile.load(self.part, None, rows_of_tile(self.tile, self.task, start));
+            self.tree.leaves(self.tile, &mut self.leaves[at..][..self.tile.rows]);
+            at += self.tile.rows;
+        }
+    }
+}

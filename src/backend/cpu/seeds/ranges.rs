@@ -1,0 +1,58 @@
+//! Totals of draw weights over ranges of rows. A draw looks for its range first, and then for its row within the range.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::memory;
+
+/// Rows of a range, as powers of two. Between the two a range has about as many rows as there are ranges.
+const ROWS: std::ops::RangeInclusive<u32> = 8..=16;
+
+/// The totals of consecutive ranges of rows of equal length. The last range may be shorter.
+pub struct Ranges {
+    pub totals: Vec<u128>,
+    /// A range has two to the power of this many rows.
+    shift: u32,
+    rows: usize,
+}
+
+impl Ranges {
+    pub fn new(rows: usize) -> Result<Self> {
+        let shift = (rows.max(1).ilog2() / 2).clamp(*ROWS.start(), *ROWS.end());
+        let totals = memory::zeroed(rows.div_ceil(1 << shift), "the totals of ranges of rows")?;
+        Ok(Self { totals, shift, rows })
+    }
+
+    pub fn total(&self) -> u128 {
+        self.totals.iter().sum()
+    }
+
+    /// The range of a row.
+    #[inline(always)]
+    pub fn of(&self, row: usize) -> usize {
+        row >> self.shift
+    }
+
+    /// The rows of a range.
+    pub fn rows(&self, range: usize) -> Range<usize> {
+        range << self.shift..((range + 1) << self.shift).min(self.rows)
+    }
+
+    /// The rows of the range in which the running total first exceeds `target`, and the rest of the target within that range.
+    pub fn find(&self, mut target: u128) -> (Range<usize>, u128) {
+        for (range, total) in self.totals.iter().enumerate() {
+            match target.checked_sub(*total) {
+                Some(rest) => target = rest,
+                None => return (self.rows(range), target),
+            }
+        }
+        unreachable!("the target is below the total")
+    }
+
+    /// Takes these amounts off the totals, and sets the amounts to 0.
+    pub fn lower(&mut self, amounts: &mut [u128]) {
+        for (total, amount) in self.totals.iter_mut().zip(amounts) {
+            *total -= std::mem::take(amount);
+        }
+    }
+}
