@@ -239,7 +239,7 @@ fn data_that_do_not_fit_where_they_must_are_no_memory() {
 fn memory_counts_features_rows_weights_and_tables() {
     // A row: its values, the labels before and after, its place in the list of rows in doubt. While seeds are drawn: its distance, and
     // its share of the list of rows that come nearer.
-    let of_rows = |shape: Shape| (needed(shape) - needed(Shape { rows: 1_024, ..shape })) / (shape.rows - 1_024);
+    let of_rows = |shape: Shape| (needed(shape) - needed(Shape { rows: 102_400, ..shape })) / (shape.rows - 102_400);
     let whole = Shape { rows: 1_024_000, clusters: 200, ..LARGE };
     assert_eq!(of_rows(whole), 32 * 4 + 1 + 1 + 8 + 8 + 3);
     assert_eq!(of_rows(Shape { float64: true, weighted: true, ..whole }), 32 * 8 + 8 + 1 + 1 + 8 + 8 + 3);
