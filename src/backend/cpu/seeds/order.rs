@@ -111,7 +111,7 @@ mod tests {
         // Sixteen groups of equal size, far apart along three features. The last feature is the same everywhere.
         let rows: Vec<f32> = (0..1_024u32)
             .flat_map(|i| {
-                let group = i.wrapping_mul(2_654_435_761) >> 28;
+                let group = i * 37 % 16;
                 let noise = (i * 7 % 13) as f32 * 0.01;
                 [(group & 3) as f32 + noise, (group >> 2 & 1) as f32 * 10.0 - noise, (group >> 3) as f32 * 100.0, 5.0]
             })
