@@ -2,24 +2,28 @@
 //!
 //! ```text
 //! start : totals of w^; for large fits a copy of the rows in an order of neighbours               seeds/order.rs, grouped.rs
-//! gains : for each block of rows in reach of a candidate, the rows that are nearer to it          seeds/nearer.rs
-//! take  : the same with the candidate that was chosen, in the blocks where it had a gain
+//! gains : for each block of rows in reach of a candidate, the rows that are nearer to it          seeds/blocks.rs, nearer.rs
+//! take  : the same with the candidate that was chosen, in the units of 32 rows where it had a gain
 //! draw  : the range of rows that has the target, then the row                                     seeds/ranges.rs
 //! ```
 //! What is skipped changes no distance, so all integers are those of a pass over all rows. Small fits have no copy: their rows come
 //! through tiles, and nothing is skipped.
 
+mod blocks;
 mod grouped;
 mod nearer;
 mod order;
 mod ranges;
+mod tiles;
 
 use std::ops::Range;
 
-use self::grouped::{Grouped, TASK_BLOCKS};
-use self::nearer::{Candidates, Changes, Found, Gains, MOST, ONES, Share, Strip, UNIT};
+use self::blocks::{BlockGains, BlockTake, Tried};
+use self::grouped::Grouped;
+use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share, UNIT};
 use self::ranges::Ranges;
-use super::product::MAX_TILE_ROWS;
+pub use self::tiles::rows_of_tile;
+use self::tiles::{TileGains, TileTake};
 use super::simd::{InstructionSet, Task, Vector};
 use super::{TaskRows, split_off};
 use crate::distances::DistanceScale;
@@ -29,9 +33,6 @@ use crate::memory;
 use crate::parallel::for_each_task;
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
-
-/// Tasks of blocks for each worker, so that workers finish together.
-const TASKS_PER_WORKER: usize = 8;
 
 /// The name for the distances in errors.
 const DISTANCES: &str = "the distances of the rows to the nearest seed";
@@ -215,7 +216,7 @@ impl<T: Float> Seeds<T> {
             self.make_room(candidates.count(), d)?;
             if let Some(grouped) = &self.grouped {
                 self.tried = memory::copied(batch, GAINS)?;
-                let tasks = block_tasks(grouped, workers.len());
+                let tasks = blocks::tasks(grouped, workers.len());
                 let (mut rest, mut rest_kept) = (self.gaining.as_mut_slice(), self.kept.as_mut_slice());
                 let work = tasks.map(|blocks| {
                     let places = grouped.places(blocks.clone()).len();
@@ -268,7 +269,7 @@ impl<T: Float> Seeds<T> {
         // A candidate of the last gains has something to lower only where it had a gain.
         let number = tried.chunks_exact(candidates.d).position(|tried| tried == candidates.values);
         let tried = number.map(|number| Tried { number, of: tried.len() / candidates.d, gaining, kept });
-        let blocks = block_tasks(grouped, amounts.len());
+        let blocks = blocks::tasks(grouped, amounts.len());
         let (mut rest, mut rest_farthest) = (nearest.as_mut_slice(), farthest.as_mut_slice());
         let work = blocks.map(|blocks| {
             let near = split_off(&mut rest, grouped.places(blocks.clone()).len());
@@ -294,13 +295,6 @@ impl<T: Float> Seeds<T> {
             set.run(TileTake { part, prepared, tile, task, near, candidates, changes });
         });
     }
-}
-
-/// The blocks of each task.
-fn block_tasks<T: Float>(grouped: &Grouped<T>, workers: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
-    let blocks = grouped.blocks();
-    let each = (blocks / (workers * TASKS_PER_WORKER)).clamp(1, TASK_BLOCKS);
-    (0..blocks).step_by(each).map(move |first| first..(first + each).min(blocks))
 }
 
 /// Adds up the draw weights of some rows.
@@ -331,199 +325,6 @@ impl<T: Float> Task for AddUp<'_, T> {
         }
         total
     }
-}
-
-/// Computes the gains of candidates over some blocks.
-struct BlockGains<'p, T> {
-    grouped: &'p Grouped<T>,
-    near: &'p [f64],
-    weights: &'p [f64],
-    farthest: &'p [f64],
-    candidates: &'p Candidates<'p, T>,
-    blocks: Range<usize>,
-    /// For the units of these blocks.
-    out: Gains<'p>,
-}
-
-impl<T: Float> Task for BlockGains<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Self { grouped, near, weights, farthest, candidates, blocks, mut out } = self;
-        let (mut reach, mut found) = ([0; TASK_BLOCKS], Found::new());
-        grouped.reach(blocks.clone(), &farthest[blocks.clone()], candidates, &mut reach);
-        out.gaining.fill(0);
-        for (block, asked) in blocks.zip(reach) {
-            let places = grouped.places(block..block + 1);
-            let gaining = split_off(&mut out.gaining, places.len() / UNIT);
-            let kept = split_off(&mut out.kept, places.len() * candidates.count());
-            if asked != 0 {
-                let weights = weights.get(places.clone()).unwrap_or(&[]);
-                let mut out = Gains { scale: out.scale, gains: out.gains, share: out.share, gaining, kept };
-                let strip = grouped.strip(block);
-                nearer::add_gains::<V, T>(strip, &near[places], weights, candidates, asked, &mut found, &mut out);
-            }
-        }
-    }
-}
-
-/// Computes the gains of candidates over one task of a session.
-struct TileGains<'p, 'a, T> {
-    part: &'p Part<'a, T>,
-    prepared: &'p Prepared,
-    tile: &'p mut Tile<T>,
-    task: &'p TaskRows,
-    /// Of the rows of the task.
-    near: &'p [f64],
-    candidates: &'p Candidates<'p, T>,
-    out: Gains<'p>,
-}
-
-impl<T: Float> Task for TileGains<'_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Self { part, prepared, tile, task, mut near, candidates, mut out } = self;
-        let (mut padded, mut found) = ([0.0; MAX_TILE_ROWS], Found::new());
-        for start in task.physical.clone().step_by(tile.stride) {
-            tile.load(part, prepared.weights, rows_of_tile(tile, task, start));
-            let (here, rest) = near.split_at(tile.rows);
-            near = rest;
-            let padded = pad(&mut padded, here);
-            let strip = Strip { x: &tile.x, step: UNIT, stride: tile.stride };
-            nearer::add_gains::<V, T>(strip, padded, &tile.weights, candidates, candidates.all(), &mut found, &mut out);
-        }
-    }
-}
-
-/// A centroid that was a candidate of the last gains.
-#[derive(Clone, Copy)]
-struct Tried<'t> {
-    number: usize,
-    /// How many candidates there were.
-    of: usize,
-    /// For each unit, the candidates that are nearer to some row.
-    gaining: &'t [u32],
-    kept: &'t [f64],
-}
-
-impl Tried<'_> {
-    /// Whether the centroid is nearer to some row of the unit.
-    #[inline(always)]
-    fn gains(&self, unit: usize) -> bool {
-        self.gaining[unit] >> self.number & 1 == 1
-    }
-
-    /// The distances of the unit, if they are kept.
-    #[inline(always)]
-    fn kept(&self, unit: usize) -> Option<&[f64; UNIT]> {
-        self.kept.get((unit * self.of + self.number) * UNIT..).and_then(<[f64]>::first_chunk)
-    }
-}
-
-/// Lowers the distances of the rows of some blocks.
-struct BlockTake<'p, T> {
-    grouped: &'p Grouped<T>,
-    /// Of the places of these blocks.
-    near: &'p mut [f64],
-    weights: &'p [f64],
-    /// Of these blocks.
-    farthest: &'p mut [f64],
-    candidates: &'p Candidates<'p, T>,
-    /// If there is one candidate and it was one of the last gains.
-    tried: Option<Tried<'p>>,
-    blocks: Range<usize>,
-    changes: Changes<'p>,
-}
-
-impl<T: Float> Task for BlockTake<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Self { grouped, mut near, weights, farthest, candidates, tried, blocks, mut changes } = self;
-        let (mut reach, mut found) = ([0; TASK_BLOCKS], Found::new());
-        if tried.is_none() {
-            grouped.reach(blocks.clone(), farthest, candidates, &mut reach);
-        }
-        for ((block, asked), farthest) in blocks.zip(reach).zip(farthest) {
-            let places = grouped.places(block..block + 1);
-            let near = split_off(&mut near, places.len());
-            let weights = weights.get(places.clone()).unwrap_or(&[]);
-            let rows = Rows::List(&grouped.rows[places.clone()]);
-            let mut lowered = asked != 0;
-            if asked != 0 {
-                let strip = grouped.strip(block);
-                nearer::lower::<V, T>(strip, near, weights, candidates, asked, rows, &mut found, &mut changes);
-            }
-            if let Some(tried) = tried {
-                for (unit, near) in near.as_chunks_mut::<UNIT>().0.iter_mut().enumerate() {
-                    let place = places.start / UNIT + unit;
-                    if !tried.gains(place) {
-                        continue;
-                    }
-                    lowered = true;
-                    let again =
-                        tried.kept(place).is_none().then(|| grouped.strip(block).distances(unit, candidates.values, near));
-                    if let Some(new) = tried.kept(place).or(again.as_ref().and_then(Option::as_ref)) {
-                        changes.lower(near, new, weights, rows, unit * UNIT);
-                    }
-                }
-            }
-            if lowered {
-                *farthest = near.iter().fold(0.0, |most, near| if *near > most { *near } else { most });
-            }
-        }
-    }
-}
-
-/// Lowers the distances of the rows of one task of a session.
-struct TileTake<'p, 'a, T> {
-    part: &'p Part<'a, T>,
-    prepared: &'p Prepared,
-    tile: &'p mut Tile<T>,
-    task: &'p TaskRows,
-    /// Of the rows of the task.
-    near: &'p mut [f64],
-    candidates: &'p Candidates<'p, T>,
-    changes: Changes<'p>,
-}
-
-impl<T: Float> Task for TileTake<'_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Self { part, prepared, tile, task, mut near, candidates, mut changes } = self;
-        let (mut padded, mut found, mut row) = ([0.0; MAX_TILE_ROWS], Found::new(), task.first);
-        for start in task.physical.clone().step_by(tile.stride) {
-            tile.load(part, prepared.weights, rows_of_tile(tile, task, start));
-            let near = split_off(&mut near, tile.rows);
-            let padded = pad(&mut padded, near);
-            let strip = Strip { x: &tile.x, step: UNIT, stride: tile.stride };
-            let (rows, all) = (Rows::From(row), candidates.all());
-            nearer::lower::<V, T>(strip, padded, &tile.weights, candidates, all, rows, &mut found, &mut changes);
-            near.copy_from_slice(&padded[..near.len()]);
-            row += tile.rows;
-        }
-    }
-}
-
-/// Copies distances. Fills up their last unit with zeros, so that nothing is nearer than the rows that are not there.
-#[inline(always)]
-fn pad<'p>(padded: &'p mut [f64; MAX_TILE_ROWS], near: &[f64]) -> &'p mut [f64] {
-    let padded = &mut padded[..near.len().next_multiple_of(UNIT)];
-    padded[near.len()..].fill(0.0);
-    padded[..near.len()].copy_from_slice(near);
-    padded
-}
-
-/// The rows of a task's tile that begins with row `start`.
-#[inline(always)]
-pub fn rows_of_tile<T>(tile: &Tile<T>, task: &TaskRows, start: usize) -> Range<usize> {
-    start..(start + tile.stride).min(task.physical.end)
 }
 
 #[cfg(test)]
