@@ -126,8 +126,8 @@ fn fits<T: Engine>() {
         let estimator = KMeans::new(k).max_iter(2).tol(0.0).threads(2).seed(3);
         let by_rows = Features::from_rows(&x, d).unwrap();
         let part = |weighted: bool| vec![Part::new(by_rows.clone(), weighted.then(|| Column::from_slice(&weights)))];
-        // Each seed takes one pass over the rows.
-        let plus_plus = KMeans::new(k.min(40)).max_iter(2).tol(0.0).threads(2).seed(3);
+        // Each seed takes one pass over the rows. For eight clusters of many rows, these are copied first.
+        let plus_plus = KMeans::new(k.clamp(8, 40)).max_iter(2).tol(0.0).threads(2).seed(3);
         refuse_each(&what("k-means++"), 5, || part(false), |parts| fit(&plus_plus, parts));
         refuse_each(&what("weighted"), 5, || part(true), |parts| fit(&plus_plus, parts));
         let random = estimator.clone().init(Init::Random).n_init(polars_kmeans::Restarts::Count(2));

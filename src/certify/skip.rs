@@ -191,7 +191,7 @@ mod tests {
                     let t = x - c;
                     if fused { t.mul_add(t, s) } else { s + t * t }
                 });
-                assert!(!(sum > highest), "d {d}, sort {sort}: {sum:e} above {highest:e}");
+                assert!(sum <= highest, "d {d}, sort {sort}: {sum:e} above {highest:e}");
                 let allowed = f64::from(highest) - s;
                 if s > 1e-30 && highest.is_finite() {
                     largest = largest.max((f64::from(sum) - s) / allowed);

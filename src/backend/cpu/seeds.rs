@@ -2,24 +2,28 @@
 //!
 //! ```text
 //! start : totals of w^; for large fits a copy of the rows in an order of neighbours               seeds/order.rs, grouped.rs
-//! gains : for each block of rows in reach of a candidate, the rows that are nearer to it          seeds/nearer.rs
-//! take  : the same with the candidate that was chosen, in the blocks where it had a gain
+//! gains : for each block of rows in reach of a candidate, the rows that are nearer to it          seeds/blocks.rs, nearer.rs
+//! take  : the same with the candidate that was chosen, in the units of 32 rows where it had a gain
 //! draw  : the range of rows that has the target, then the row                                     seeds/ranges.rs
 //! ```
 //! What is skipped changes no distance, so all integers are those of a pass over all rows. Small fits have no copy: their rows come
 //! through tiles, and nothing is skipped.
 
+mod blocks;
 mod grouped;
 mod nearer;
 mod order;
 mod ranges;
+mod tiles;
 
 use std::ops::Range;
 
-use self::grouped::{Grouped, TASK_BLOCKS};
-use self::nearer::{Candidates, Changes, MOST, ONES, Share, Strip, UNIT};
+use self::blocks::{BlockGains, BlockTake, Tried};
+use self::grouped::Grouped;
+use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share, UNIT};
 use self::ranges::Ranges;
-use super::product::MAX_TILE_ROWS;
+pub use self::tiles::rows_of_tile;
+use self::tiles::{TileGains, TileTake};
 use super::simd::{InstructionSet, Task, Vector};
 use super::{TaskRows, split_off};
 use crate::distances::DistanceScale;
@@ -29,9 +33,6 @@ use crate::memory;
 use crate::parallel::for_each_task;
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
-
-/// Tasks of blocks for each worker, so that workers finish together.
-const TASKS_PER_WORKER: usize = 8;
 
 /// The name for the distances in errors.
 const DISTANCES: &str = "the distances of the rows to the nearest seed";
@@ -81,10 +82,12 @@ pub struct Seeds<T> {
     amounts: Vec<Vec<u128>>,
     /// For each block, its largest distance.
     farthest: Vec<f64>,
-    /// The candidates of the last gains, and for each block those that are nearer to some row. Later takes only make fewer rows
-    /// nearer.
+    /// The candidates of the last gains, and for each unit of places those that are nearer to some row. Later takes only make fewer
+    /// rows nearer.
     tried: Vec<T>,
     gaining: Vec<u32>,
+    /// `(units, candidates, UNIT)`: the distances of these. Empty where it costs less to compute them again.
+    kept: Vec<f64>,
     share: Share,
 }
 
@@ -109,7 +112,8 @@ impl<T: Float> Seeds<T> {
             amounts: memory::try_collected(amounts, "the threads' buffers")?,
             farthest: memory::filled(blocks, f64::INFINITY, DISTANCES)?,
             tried: Vec::new(),
-            gaining: memory::zeroed(blocks, GAINS)?,
+            gaining: memory::zeroed(if blocks > 0 { places / UNIT } else { 0 }, GAINS)?,
+            kept: Vec::new(),
             share: Share::default(),
             ranges,
             grouped,
@@ -183,9 +187,20 @@ impl<T: Float> Seeds<T> {
         self.ranges.totals = totals;
     }
 
-    /// Whether float32 differences may rule candidates out: not while most units have a row that gets nearer.
+    /// Whether float32 differences save time: not while many rows are nearer to a candidate than to their seeds.
     fn filter_pays(&self) -> bool {
-        self.share.nearer * 8 < self.share.asked * 5
+        self.share.nearer * 8 <= self.share.asked
+    }
+
+    /// Makes room to keep the distances to `m` candidates, if that is little beside the rows themselves.
+    fn make_room(&mut self, m: usize, d: usize) -> Result<()> {
+        let few = m * 4 * size_of::<f64>() <= d * size_of::<T>();
+        let len = if few && self.grouped.is_some() { self.nearest.len() * m } else { 0 };
+        if self.kept.len() != len {
+            self.kept = Vec::new();
+            self.kept = memory::zeroed(len, GAINS)?;
+        }
+        Ok(())
     }
 
     /// The amount by which each candidate would lower the total.
@@ -198,20 +213,26 @@ impl<T: Float> Seeds<T> {
         let mut workers = memory::collected(workers, "the threads' buffers")?;
         for (batch, gains) in candidates.chunks(MOST * d).zip(gains.chunks_mut(MOST)) {
             let candidates = &Candidates::new(batch, d, self.filter_pays());
+            self.make_room(candidates.count(), d)?;
             if let Some(grouped) = &self.grouped {
                 self.tried = memory::copied(batch, GAINS)?;
-                let blocks = block_tasks(grouped, workers.len());
-                let mut rest = self.gaining.as_mut_slice();
-                let work = blocks.map(|blocks| (blocks.clone(), split_off(&mut rest, blocks.len())));
+                let tasks = blocks::tasks(grouped, workers.len());
+                let (mut rest, mut rest_kept) = (self.gaining.as_mut_slice(), self.kept.as_mut_slice());
+                let work = tasks.map(|blocks| {
+                    let places = grouped.places(blocks.clone()).len();
+                    (blocks, split_off(&mut rest, places / UNIT), split_off(&mut rest_kept, places * candidates.count()))
+                });
                 let (near, weights, farthest) = (&self.nearest, &self.weights, &self.farthest);
-                for_each_task(&mut workers, work, |(_, gains, share), (blocks, gaining)| {
-                    set.run(BlockGains { grouped, near, weights, farthest, candidates, scale, blocks, gaining, gains, share });
+                for_each_task(&mut workers, work, |(_, gains, share), (blocks, gaining, kept)| {
+                    let out = Gains { scale, gains, share, gaining, kept };
+                    set.run(BlockGains { grouped, near, weights, farthest, candidates, blocks, out });
                 });
             } else {
                 let near = &self.nearest;
                 for_each_task(&mut workers, tasks.iter(), |(tile, gains, share), task| {
                     let near = &near[task.first..][..task.kept];
-                    set.run(TileGains { part, prepared, tile, task, near, candidates, scale, gains, share });
+                    let out = Gains { scale, gains, share, gaining: &mut [], kept: &mut [] };
+                    set.run(TileGains { part, prepared, tile, task, near, candidates, out });
                 });
             }
             self.share = Share::default();
@@ -243,11 +264,12 @@ impl<T: Float> Seeds<T> {
     }
 
     fn take_in_blocks(&mut self, lent: &Lent<'_, '_, T>, candidates: &Candidates<'_, T>, scale: DistanceScale, anew: bool) {
-        let Self { grouped, nearest, weights, ranges, amounts, farthest, tried, gaining, .. } = self;
-        let (Some(grouped), weights, ranges, gaining) = (grouped, &*weights, &*ranges, &*gaining) else { return };
+        let Self { grouped, nearest, weights, ranges, amounts, farthest, tried, gaining, kept, .. } = self;
+        let (Some(grouped), weights, ranges) = (grouped, &*weights, &*ranges) else { return };
         // A candidate of the last gains has something to lower only where it had a gain.
-        let tried = tried.chunks_exact(candidates.d).position(|tried| tried == candidates.values);
-        let blocks = block_tasks(grouped, amounts.len());
+        let number = tried.chunks_exact(candidates.d).position(|tried| tried == candidates.values);
+        let tried = number.map(|number| Tried { number, of: tried.len() / candidates.d, gaining, kept });
+        let blocks = blocks::tasks(grouped, amounts.len());
         let (mut rest, mut rest_farthest) = (nearest.as_mut_slice(), farthest.as_mut_slice());
         let work = blocks.map(|blocks| {
             let near = split_off(&mut rest, grouped.places(blocks.clone()).len());
@@ -256,7 +278,7 @@ impl<T: Float> Seeds<T> {
         for_each_task(amounts, work, |amounts, (blocks, near, farthest)| {
             let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
             let changes = Changes { scale, ranges, amounts };
-            lent.set.run(BlockTake { grouped, near, weights, farthest, candidates, tried, gaining, blocks, changes });
+            lent.set.run(BlockTake { grouped, near, weights, farthest, candidates, tried, blocks, changes });
         });
     }
 
@@ -273,13 +295,6 @@ impl<T: Float> Seeds<T> {
             set.run(TileTake { part, prepared, tile, task, near, candidates, changes });
         });
     }
-}
-
-/// The blocks of each task.
-fn block_tasks<T: Float>(grouped: &Grouped<T>, workers: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
-    let blocks = grouped.blocks();
-    let each = (blocks / (workers * TASKS_PER_WORKER)).clamp(1, TASK_BLOCKS);
-    (0..blocks).step_by(each).map(move |first| first..(first + each).min(blocks))
 }
 
 /// Adds up the draw weights of some rows.
@@ -312,159 +327,52 @@ impl<T: Float> Task for AddUp<'_, T> {
     }
 }
 
-/// Computes the gains of candidates over some blocks.
-struct BlockGains<'p, T> {
-    grouped: &'p Grouped<T>,
-    near: &'p [f64],
-    weights: &'p [f64],
-    farthest: &'p [f64],
-    candidates: &'p Candidates<'p, T>,
-    scale: DistanceScale,
-    blocks: Range<usize>,
-    /// Of these blocks.
-    gaining: &'p mut [u32],
-    gains: &'p mut [u128; MOST],
-    share: &'p mut Share,
-}
+#[cfg(test)]
+mod tests {
+    use super::super::CpuSession;
+    use super::*;
+    use crate::backend::Draws;
+    use crate::features::Features;
+    use crate::params::KMeans;
+    use crate::prepare::prepare;
 
-impl<T: Float> Task for BlockGains<'_, T> {
-    type Output = ();
+    const ROWS: usize = 20_000;
+    const CLUSTERS: usize = 60;
 
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Self { grouped, near, weights, farthest, candidates, scale, blocks, gaining, gains, share } = self;
-        let mut reach = [0; TASK_BLOCKS];
-        grouped.reach(blocks.clone(), &farthest[blocks.clone()], candidates, &mut reach);
-        for ((block, asked), gaining) in blocks.zip(reach).zip(gaining) {
-            *gaining = 0;
-            if asked != 0 {
-                let places = grouped.places(block..block + 1);
-                let weights = weights.get(places.clone()).unwrap_or(&[]);
-                let strip = grouped.strip(block);
-                *gaining = nearer::add_gains::<V, T>(strip, &near[places], weights, candidates, asked, scale, gains, share);
-            }
+    /// The share of all pairs of a row and a candidate whose distances are looked at in the last of 60 steps.
+    fn share_in_reach(d: usize, value: impl Fn(&mut dyn FnMut() -> f64, usize, usize) -> f64) -> f64 {
+        let mut state = 5u64;
+        let mut unit = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 * 2f64.powi(-53)
+        };
+        let x: Vec<f32> = (0..ROWS * d).map(|i| value(&mut unit, i / d, i % d) as f32).collect();
+        let mut parts = vec![Part::new(Features::from_rows(&x, d).unwrap(), None)];
+        let prepared = prepare(&mut parts, &KMeans::new(CLUSTERS).validate(d).unwrap()).unwrap();
+        let mut session = CpuSession::new(parts.remove(0), &prepared, CLUSTERS, 2, InstructionSet::detect()).unwrap();
+        let mut total = session.start_draws().unwrap();
+        let mut seed: Vec<f32> = x[..d].to_vec();
+        for step in 0..CLUSTERS as u128 {
+            total = total.min(session.take_seeds(&seed, prepared.distances).unwrap());
+            let targets: Vec<u128> = (0..6).map(|trial| total / 360 * (6 * step + trial)).collect();
+            seed = session.trials(&targets).unwrap().0[..d].to_vec();
+        }
+        let seeds = session.seeds.unwrap();
+        // A copy of the rows, and little more for each row.
+        let places = seeds.nearest.len();
+        assert!(places < ROWS * 5 / 4, "{places} places");
+        seeds.share.asked as f64 / (6 * places) as f64
+    }
+
+    #[test]
+    fn blocks_out_of_reach_are_passed_over() {
+        let blob = |d: usize, i: usize, f: usize| (((i % 10 + 1) * (f + 3) * 7_919) % 1_000) as f64 / (d as f64).sqrt();
+        for d in [2, 16, 64] {
+            let blobs = share_in_reach(d, |unit, i, f| blob(d, i, f) + 10.0 * (unit() + unit() - 1.0));
+            let uniform = share_in_reach(d, |unit, _, _| unit());
+            println!("{d} features: {:.1} % of ten blobs, {:.1} % of uniform rows", 100.0 * blobs, 100.0 * uniform);
+            assert!(blobs < 0.25, "{d}: {blobs}");
+            assert!(uniform < if d == 2 { 0.25 } else { 1.01 }, "{d}: {uniform}");
         }
     }
-}
-
-/// Computes the gains of candidates over one task of a session.
-struct TileGains<'p, 'a, T> {
-    part: &'p Part<'a, T>,
-    prepared: &'p Prepared,
-    tile: &'p mut Tile<T>,
-    task: &'p TaskRows,
-    /// Of the rows of the task.
-    near: &'p [f64],
-    candidates: &'p Candidates<'p, T>,
-    scale: DistanceScale,
-    gains: &'p mut [u128; MOST],
-    share: &'p mut Share,
-}
-
-impl<T: Float> Task for TileGains<'_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Self { part, prepared, tile, task, mut near, candidates, scale, gains, share } = self;
-        let mut padded = [0.0; MAX_TILE_ROWS];
-        for start in task.physical.clone().step_by(tile.stride) {
-            tile.load(part, prepared.weights, rows_of_tile(tile, task, start));
-            let (here, rest) = near.split_at(tile.rows);
-            near = rest;
-            let padded = pad(&mut padded, here);
-            let strip = Strip { x: &tile.x, step: UNIT, stride: tile.stride };
-            nearer::add_gains::<V, T>(strip, padded, &tile.weights, candidates, candidates.all(), scale, gains, share);
-        }
-    }
-}
-
-/// Lowers the distances of the rows of some blocks.
-struct BlockTake<'p, T> {
-    grouped: &'p Grouped<T>,
-    /// Of the places of these blocks.
-    near: &'p mut [f64],
-    weights: &'p [f64],
-    /// Of these blocks.
-    farthest: &'p mut [f64],
-    candidates: &'p Candidates<'p, T>,
-    /// The number of the only candidate among those of the last gains.
-    tried: Option<usize>,
-    gaining: &'p [u32],
-    blocks: Range<usize>,
-    changes: Changes<'p>,
-}
-
-impl<T: Float> Task for BlockTake<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Self { grouped, mut near, weights, farthest, candidates, tried, gaining, blocks, mut changes } = self;
-        let mut reach = [0; TASK_BLOCKS];
-        match tried {
-            Some(tried) => {
-                let bits = reach.iter_mut().zip(&gaining[blocks.clone()]);
-                bits.for_each(|(reach, gaining)| *reach = gaining >> tried & 1);
-            }
-            None => grouped.reach(blocks.clone(), farthest, candidates, &mut reach),
-        }
-        for ((block, asked), farthest) in blocks.zip(reach).zip(farthest) {
-            let places = grouped.places(block..block + 1);
-            let near = split_off(&mut near, places.len());
-            if asked != 0 {
-                let weights = weights.get(places.clone()).unwrap_or(&[]);
-                let rows = Rows::List(&grouped.rows[places]);
-                nearer::lower::<V, T>(grouped.strip(block), near, weights, candidates, asked, rows, &mut changes);
-                *farthest = near.iter().fold(0.0, |most, near| if *near > most { *near } else { most });
-            }
-        }
-    }
-}
-
-/// Lowers the distances of the rows of one task of a session.
-struct TileTake<'p, 'a, T> {
-    part: &'p Part<'a, T>,
-    prepared: &'p Prepared,
-    tile: &'p mut Tile<T>,
-    task: &'p TaskRows,
-    /// Of the rows of the task.
-    near: &'p mut [f64],
-    candidates: &'p Candidates<'p, T>,
-    changes: Changes<'p>,
-}
-
-impl<T: Float> Task for TileTake<'_, '_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        let Self { part, prepared, tile, task, mut near, candidates, mut changes } = self;
-        let (mut padded, mut row) = ([0.0; MAX_TILE_ROWS], task.first);
-        for start in task.physical.clone().step_by(tile.stride) {
-            tile.load(part, prepared.weights, rows_of_tile(tile, task, start));
-            let near = split_off(&mut near, tile.rows);
-            let padded = pad(&mut padded, near);
-            let strip = Strip { x: &tile.x, step: UNIT, stride: tile.stride };
-            let rows = Rows::From(row);
-            nearer::lower::<V, T>(strip, padded, &tile.weights, candidates, candidates.all(), rows, &mut changes);
-            near.copy_from_slice(&padded[..near.len()]);
-            row += tile.rows;
-        }
-    }
-}
-
-/// Copies distances. Fills up their last unit with zeros, so that nothing is nearer than the rows that are not there.
-#[inline(always)]
-fn pad<'p>(padded: &'p mut [f64; MAX_TILE_ROWS], near: &[f64]) -> &'p mut [f64] {
-    let padded = &mut padded[..near.len().next_multiple_of(UNIT)];
-    padded[near.len()..].fill(0.0);
-    padded[..near.len()].copy_from_slice(near);
-    padded
-}
-
-/// The rows of a task's tile that begins with row `start`.
-#[inline(always)]
-pub fn rows_of_tile<T>(tile: &Tile<T>, task: &TaskRows, start: usize) -> Range<usize> {
-    start..(start + tile.stride).min(task.physical.end)
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! for each unit of 32 rows:
-//!   float32 rows of many features: the candidates whose float32 differences leave no doubt are dropped     src/certify/skip.rs
-//!   for each candidate that is left: reference distances of the 32 rows, in registers, until none can be nearer
+//!   float32 rows of many features: float32 differences to all candidates rule out rows            src/certify/skip.rs
+//!   for each candidate with rows that are left: their reference distances, a few rows at a time or all 32
 //!     a row that is nearer adds to the candidate's gain, or takes its new distance
 //! ```
 
@@ -22,6 +22,10 @@ pub const MOST: usize = 32;
 const PANEL: usize = 32;
 /// The float32 differences are for rows of more features than this. For fewer, reference distances take no longer.
 const FILTER_ABOVE: usize = 8;
+/// Pairs of a row and a candidate whose distances are computed together.
+const PAIRS: usize = 8;
+/// If a candidate has at most this many rows of a unit in reach, their distances are computed one by one.
+const FEW: u32 = 8;
 /// Weights of rows without weights.
 pub const ONES: [f64; UNIT] = [1.0; UNIT];
 
@@ -55,24 +59,33 @@ impl<'c, T: Float> Candidates<'c, T> {
         &self.values[candidate * self.d..][..self.d]
     }
 
-    /// A word with a bit for each candidate.
-    pub fn all(&self) -> u32 {
-        u32::MAX >> (MOST - self.values.len() / self.d)
+    #[inline(always)]
+    pub fn count(&self) -> usize {
+        self.values.len() / self.d
     }
 
-    /// Those of the `asked` candidates that can be nearer to a row of the unit, as far as float32 differences say.
+    /// A word with a bit for each candidate.
+    pub fn all(&self) -> u32 {
+        u32::MAX >> (MOST - self.count())
+    }
+
+    /// Finds the rows of the unit that can be nearer to each of the `asked` candidates, as far as float32 differences say. Returns
+    /// the candidates with such rows.
     #[inline(always)]
-    fn open<V: Vector>(&self, strip: Strip<'_, T>, unit: usize, near: &[f64; UNIT], asked: u32) -> u32 {
+    fn open<V: Vector>(&self, strip: Strip<'_, T>, unit: usize, near: &[f64; UNIT], asked: u32, rows: &mut [u32; MOST]) -> u32 {
         match (self.limit, T::as_f32s(strip.x), T::as_f32s(self.values)) {
             (Some(limit), Some(x), Some(values)) => {
                 let limits = near.map(|near| limit.of(near));
                 let unit = Unit { x: &x[unit * strip.step..], stride: strip.stride, values, d: self.d, limits: &limits };
                 match V::LANES {
-                    16 => unit.open::<V, 2>(asked),
-                    _ => unit.open::<V, 4>(asked),
+                    16 => unit.open::<V, 2>(asked, rows),
+                    _ => unit.open::<V, 4>(asked, rows),
                 }
             }
-            _ => asked,
+            _ => {
+                rows.fill(u32::MAX);
+                asked
+            }
         }
     }
 }
@@ -89,23 +102,27 @@ struct Unit<'u> {
 
 impl Unit<'_> {
     #[inline(always)]
-    fn open<V: Vector, const R: usize>(&self, asked: u32) -> u32 {
+    fn open<V: Vector, const R: usize>(&self, asked: u32, rows: &mut [u32; MOST]) -> u32 {
         let (mut left, mut open) = (asked, 0);
         while left.count_ones() >= 4 && V::MANY_REGISTERS {
-            open |= self.differences::<V, R, 4>(take_bits(&mut left));
+            open |= self.differences::<V, R, 4>(take_bits(&mut left), rows);
         }
         while left.count_ones() >= 2 {
-            open |= self.differences::<V, R, 2>(take_bits(&mut left));
+            open |= self.differences::<V, R, 2>(take_bits(&mut left), rows);
         }
         if left != 0 {
-            open |= self.differences::<V, R, 1>(take_bits(&mut left));
+            open |= self.differences::<V, R, 1>(take_bits(&mut left), rows);
         }
         open
     }
 
-    /// Those of C candidates whose sum is within a row's limit, as bits.
+    /// For each of C candidates, the rows whose sum is within their limit.
     #[inline(always)]
-    fn differences<V: Vector, const R: usize, const C: usize>(&self, candidates: [usize; C]) -> u32 {
+    fn differences<V: Vector, const R: usize, const C: usize>(
+        &self,
+        candidates: [usize; C],
+        open_rows: &mut [u32; MOST],
+    ) -> u32 {
         assert!(R * V::LANES == UNIT && self.x.len() >= (self.d - 1) * self.stride + UNIT);
         let rows: [&[f32]; C] = candidates.map(|candidate| &self.values[candidate * self.d..][..self.d]);
         // SAFETY: the assertion bounds what is read of `x`: R vectors of each of the d features. `limits` has R * LANES values, and
@@ -129,7 +146,11 @@ impl Unit<'_> {
                 }
                 let mut open = 0;
                 for c in 0..C {
-                    let near = (0..R).fold(0, |near, v| near | V::bits(sums[c][v].not_above(limits[v])));
+                    let mut near = 0;
+                    for v in 0..R {
+                        near |= V::bits(sums[c][v].not_above(limits[v])) << (v * V::LANES);
+                    }
+                    open_rows[candidates[c]] = near;
                     open |= u32::from(near != 0) << candidates[c];
                 }
                 // Sums never fall. So a candidate that is out stays out.
@@ -153,10 +174,9 @@ fn take_bits<const C: usize>(word: &mut u32) -> [usize; C] {
 }
 
 impl<T: Float> Strip<'_, T> {
-    /// The reference distances of a unit, if any of them is below the distance to the nearest seed. Chains never fall. So they end
-    /// where none can be nearer any more.
+    /// The reference distances of all rows of a unit. Chains never fall. So they end where no row can be nearer any more.
     #[inline(always)]
-    fn nearer(&self, unit: usize, candidate: &[T], near: &[f64; UNIT]) -> Option<[f64; UNIT]> {
+    pub fn distances(&self, unit: usize, candidate: &[T], near: &[f64; UNIT]) -> Option<[f64; UNIT]> {
         let mut s = [0.0f64; UNIT];
         let mut at = unit * self.step;
         for panel in candidate.chunks(PANEL) {
@@ -178,9 +198,98 @@ impl<T: Float> Strip<'_, T> {
         }
         Some(s)
     }
+
+    /// The reference distances of some pairs of a row of the unit and a candidate.
+    #[inline(always)]
+    fn distances_of_pairs(&self, unit: usize, candidates: &Candidates<'_, T>, pairs: &[(usize, usize); PAIRS]) -> [f64; PAIRS] {
+        let mut s = [0.0f64; PAIRS];
+        let values: [&[T]; PAIRS] = std::array::from_fn(|i| candidates.row(pairs[i].1));
+        for f in 0..candidates.d {
+            let Some(x) = self.x[unit * self.step + f * self.stride..].first_chunk::<UNIT>() else { return s };
+            for i in 0..PAIRS {
+                let t = x[pairs[i].0 % UNIT].to_f64() - values[i][f].to_f64();
+                s[i] = t.mul_add(t, s[i]);
+            }
+        }
+        s
+    }
 }
 
-/// Counts units and candidates, so that the next pass knows whether float32 differences save time.
+/// What was found about a unit of rows and each candidate.
+pub struct Found {
+    /// Reference distances, of the rows that are nearer at least. All others are not below the distance to the nearest seed.
+    distances: [[f64; UNIT]; MOST],
+    /// The rows that may be nearer.
+    rows: [u32; MOST],
+}
+
+impl Found {
+    pub fn new() -> Self {
+        Self { distances: [[0.0; UNIT]; MOST], rows: [0; MOST] }
+    }
+
+    /// Finds the candidates that are nearer to some row of the unit, among the `asked` ones.
+    #[inline(always)]
+    fn find<V: Vector, T: Float>(
+        &mut self,
+        strip: Strip<'_, T>,
+        unit: usize,
+        near: &[f64; UNIT],
+        candidates: &Candidates<'_, T>,
+        asked: u32,
+    ) -> u32 {
+        let (mut open, mut nearer) = (candidates.open::<V>(strip, unit, near, asked, &mut self.rows), 0);
+        let (mut pairs, mut count) = ([(0, 0); PAIRS], 0);
+        while open != 0 {
+            let [candidate] = take_bits(&mut open);
+            let mut rows = self.rows[candidate];
+            if rows.count_ones() > FEW {
+                if let Some(s) = strip.distances(unit, candidates.row(candidate), near) {
+                    self.distances[candidate] = s;
+                    nearer |= 1 << candidate;
+                }
+                continue;
+            }
+            self.distances[candidate] = [f64::INFINITY; UNIT];
+            while rows != 0 {
+                let [row] = take_bits(&mut rows);
+                pairs[count] = (row, candidate);
+                count += 1;
+                if count == PAIRS {
+                    nearer |= self.settle(strip, unit, near, candidates, &pairs);
+                    count = 0;
+                }
+            }
+        }
+        if count > 0 {
+            // The first pair fills the list up.
+            let first = pairs[0];
+            pairs[count..].fill(first);
+            nearer |= self.settle(strip, unit, near, candidates, &pairs);
+        }
+        nearer
+    }
+
+    /// Settles pairs of a row and a candidate. Returns the candidates that are nearer.
+    #[inline(always)]
+    fn settle<T: Float>(
+        &mut self,
+        strip: Strip<'_, T>,
+        unit: usize,
+        near: &[f64; UNIT],
+        candidates: &Candidates<'_, T>,
+        pairs: &[(usize, usize); PAIRS],
+    ) -> u32 {
+        let mut nearer = 0;
+        for ((row, candidate), s) in pairs.iter().zip(strip.distances_of_pairs(unit, candidates, pairs)) {
+            self.distances[*candidate][*row] = s;
+            nearer |= u32::from(s < near[*row]) << candidate;
+        }
+        nearer
+    }
+}
+
+/// Counts pairs of rows and candidates, so that the next pass knows whether float32 differences save time.
 #[derive(Default, Clone, Copy)]
 pub struct Share {
     pub asked: u64,
@@ -194,8 +303,19 @@ impl Share {
     }
 }
 
-/// Adds to each candidate's gain what it would take off the draw weights of the strip's rows. `weights` is empty if all are 1.
-/// Returns the candidates that are nearer to some row.
+/// Where gains go.
+pub struct Gains<'g> {
+    pub scale: DistanceScale,
+    pub gains: &'g mut [u128; MOST],
+    pub share: &'g mut Share,
+    /// For each unit of the strip, the candidates that are nearer to some row. Empty if nobody asks.
+    pub gaining: &'g mut [u32],
+    /// `(units, m, UNIT)`: the distances of these. Empty if they are not kept.
+    pub kept: &'g mut [f64],
+}
+
+/// Adds to each of the `asked` candidates' gains what it would take off the draw weights of the strip's rows. `weights` is empty if
+/// all are 1.
 #[inline(always)]
 pub fn add_gains<V: Vector, T: Float>(
     strip: Strip<'_, T>,
@@ -203,26 +323,27 @@ pub fn add_gains<V: Vector, T: Float>(
     weights: &[f64],
     candidates: &Candidates<'_, T>,
     asked: u32,
-    scale: DistanceScale,
-    gains: &mut [u128],
-    share: &mut Share,
-) -> u32 {
-    let mut found = 0;
+    found: &mut Found,
+    out: &mut Gains<'_>,
+) {
+    let m = candidates.count();
     for (unit, near) in near.as_chunks::<UNIT>().0.iter().enumerate() {
-        let at = unit * UNIT;
-        let weights = weights.get(at..).and_then(<[f64]>::first_chunk).unwrap_or(&ONES);
-        let mut open = candidates.open::<V>(strip, unit, near, asked);
-        share.asked += u64::from(asked.count_ones());
-        while open != 0 {
-            let [candidate] = take_bits(&mut open);
-            if let Some(s) = strip.nearer(unit, candidates.row(candidate), near) {
-                gains[candidate] += scale.lowered(weights, near, &s);
-                found |= 1 << candidate;
-                share.nearer += 1;
+        let weights = weights.get(unit * UNIT..).and_then(<[f64]>::first_chunk).unwrap_or(&ONES);
+        let mut nearer = found.find::<V, T>(strip, unit, near, candidates, asked);
+        out.share.asked += u64::from(asked.count_ones()) * UNIT as u64;
+        if let Some(gaining) = out.gaining.get_mut(unit) {
+            *gaining = nearer;
+        }
+        while nearer != 0 {
+            let [candidate] = take_bits(&mut nearer);
+            let distances = &found.distances[candidate];
+            out.gains[candidate] += out.scale.lowered(weights, near, distances);
+            out.share.nearer += near.iter().zip(distances).filter(|(near, s)| s < near).count() as u64;
+            if let Some(kept) = out.kept.get_mut((unit * m + candidate) * UNIT..(unit * m + candidate + 1) * UNIT) {
+                kept.copy_from_slice(distances);
             }
         }
     }
-    found
 }
 
 /// Where the changes of draw weights go.
@@ -233,8 +354,27 @@ pub struct Changes<'c> {
     pub amounts: &'c mut [u128],
 }
 
+impl Changes<'_> {
+    /// Lowers the distances of a unit's rows, where the new ones are smaller. `first` is the place of the first row in `rows` and
+    /// `weights`.
+    #[inline(always)]
+    pub fn lower(&mut self, near: &mut [f64; UNIT], new: &[f64; UNIT], weights: &[f64], rows: Rows<'_>, first: usize) {
+        for r in 0..UNIT {
+            if new[r] < near[r] {
+                if !self.amounts.is_empty() {
+                    let weight = weights.get(first + r).map_or(1.0, |weight| *weight);
+                    let change = self.scale.quantise(weight, near[r]) - self.scale.quantise(weight, new[r]);
+                    self.amounts[self.ranges.of(rows.at(first + r))] += change;
+                }
+                near[r] = new[r];
+            }
+        }
+    }
+}
+
 /// Lowers the distances of the strip's rows to those to the `asked` candidates, where these are nearer.
 #[inline(always)]
+#[expect(clippy::too_many_arguments)]
 pub fn lower<V: Vector, T: Float>(
     strip: Strip<'_, T>,
     near: &mut [f64],
@@ -242,24 +382,14 @@ pub fn lower<V: Vector, T: Float>(
     candidates: &Candidates<'_, T>,
     asked: u32,
     rows: Rows<'_>,
+    found: &mut Found,
     changes: &mut Changes<'_>,
 ) {
     for (unit, near) in near.as_chunks_mut::<UNIT>().0.iter_mut().enumerate() {
-        let at = unit * UNIT;
-        let mut open = candidates.open::<V>(strip, unit, near, asked);
-        while open != 0 {
-            let [candidate] = take_bits(&mut open);
-            let Some(s) = strip.nearer(unit, candidates.row(candidate), near) else { continue };
-            for r in 0..UNIT {
-                if s[r] < near[r] {
-                    if !changes.amounts.is_empty() {
-                        let weight = weights.get(at + r).map_or(1.0, |weight| *weight);
-                        let change = changes.scale.quantise(weight, near[r]) - changes.scale.quantise(weight, s[r]);
-                        changes.amounts[changes.ranges.of(rows.at(at + r))] += change;
-                    }
-                    near[r] = s[r];
-                }
-            }
+        let mut nearer = found.find::<V, T>(strip, unit, near, candidates, asked);
+        while nearer != 0 {
+            let [candidate] = take_bits(&mut nearer);
+            changes.lower(near, &found.distances[candidate], weights, rows, unit * UNIT);
         }
     }
 }

@@ -1,0 +1,136 @@
+//! Gains and takes over blocks of copied rows: one task is some blocks.
+
+use std::ops::Range;
+
+use super::super::simd::{Task, Vector};
+use super::super::split_off;
+use super::Rows;
+use super::grouped::{Grouped, TASK_BLOCKS};
+use super::nearer::{self, Candidates, Changes, Found, Gains, UNIT};
+use crate::float::Float;
+
+/// Tasks for each worker, so that workers finish together.
+const TASKS_PER_WORKER: usize = 8;
+
+/// The blocks of each task.
+pub fn tasks<T: Float>(grouped: &Grouped<T>, workers: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
+    let blocks = grouped.blocks();
+    let each = (blocks / (workers * TASKS_PER_WORKER)).clamp(1, TASK_BLOCKS);
+    (0..blocks).step_by(each).map(move |first| first..(first + each).min(blocks))
+}
+
+/// Computes the gains of candidates over some blocks.
+pub struct BlockGains<'p, T> {
+    pub grouped: &'p Grouped<T>,
+    pub near: &'p [f64],
+    pub weights: &'p [f64],
+    pub farthest: &'p [f64],
+    pub candidates: &'p Candidates<'p, T>,
+    pub blocks: Range<usize>,
+    /// For the units of these blocks.
+    pub out: Gains<'p>,
+}
+
+impl<T: Float> Task for BlockGains<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { grouped, near, weights, farthest, candidates, blocks, mut out } = self;
+        let (mut reach, mut found) = ([0; TASK_BLOCKS], Found::new());
+        grouped.reach(blocks.clone(), &farthest[blocks.clone()], candidates, &mut reach);
+        out.gaining.fill(0);
+        for (block, asked) in blocks.zip(reach) {
+            let places = grouped.places(block..block + 1);
+            let gaining = split_off(&mut out.gaining, places.len() / UNIT);
+            let kept = split_off(&mut out.kept, places.len() * candidates.count());
+            if asked != 0 {
+                let weights = weights.get(places.clone()).unwrap_or(&[]);
+                let mut out = Gains { scale: out.scale, gains: out.gains, share: out.share, gaining, kept };
+                let strip = grouped.strip(block);
+                nearer::add_gains::<V, T>(strip, &near[places], weights, candidates, asked, &mut found, &mut out);
+            }
+        }
+    }
+}
+
+/// A centroid that was a candidate of the last gains.
+#[derive(Clone, Copy)]
+pub struct Tried<'t> {
+    pub number: usize,
+    /// How many candidates there were.
+    pub of: usize,
+    /// For each unit, the candidates that are nearer to some row.
+    pub gaining: &'t [u32],
+    pub kept: &'t [f64],
+}
+
+impl Tried<'_> {
+    /// Whether the centroid is nearer to some row of the unit.
+    #[inline(always)]
+    fn gains(&self, unit: usize) -> bool {
+        self.gaining[unit] >> self.number & 1 == 1
+    }
+
+    /// The distances of the unit, if they are kept.
+    #[inline(always)]
+    fn kept(&self, unit: usize) -> Option<&[f64; UNIT]> {
+        self.kept.get((unit * self.of + self.number) * UNIT..).and_then(<[f64]>::first_chunk)
+    }
+}
+
+/// Lowers the distances of the rows of some blocks.
+pub struct BlockTake<'p, T> {
+    pub grouped: &'p Grouped<T>,
+    /// Of the places of these blocks.
+    pub near: &'p mut [f64],
+    pub weights: &'p [f64],
+    /// Of these blocks.
+    pub farthest: &'p mut [f64],
+    pub candidates: &'p Candidates<'p, T>,
+    /// If there is one candidate and it was one of the last gains.
+    pub tried: Option<Tried<'p>>,
+    pub blocks: Range<usize>,
+    pub changes: Changes<'p>,
+}
+
+impl<T: Float> Task for BlockTake<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { grouped, mut near, weights, farthest, candidates, tried, blocks, mut changes } = self;
+        let (mut reach, mut found) = ([0; TASK_BLOCKS], Found::new());
+        if tried.is_none() {
+            grouped.reach(blocks.clone(), farthest, candidates, &mut reach);
+        }
+        for ((block, asked), farthest) in blocks.zip(reach).zip(farthest) {
+            let places = grouped.places(block..block + 1);
+            let near = split_off(&mut near, places.len());
+            let weights = weights.get(places.clone()).unwrap_or(&[]);
+            let rows = Rows::List(&grouped.rows[places.clone()]);
+            let mut lowered = asked != 0;
+            if asked != 0 {
+                let strip = grouped.strip(block);
+                nearer::lower::<V, T>(strip, near, weights, candidates, asked, rows, &mut found, &mut changes);
+            }
+            if let Some(tried) = tried {
+                for (unit, near) in near.as_chunks_mut::<UNIT>().0.iter_mut().enumerate() {
+                    let place = places.start / UNIT + unit;
+                    if !tried.gains(place) {
+                        continue;
+                    }
+                    lowered = true;
+                    let again =
+                        tried.kept(place).is_none().then(|| grouped.strip(block).distances(unit, candidates.values, near));
+                    if let Some(new) = tried.kept(place).or(again.as_ref().and_then(Option::as_ref)) {
+                        changes.lower(near, new, weights, rows, unit * UNIT);
+                    }
+                }
+            }
+            if lowered {
+                *farthest = near.iter().fold(0.0, |most, near| if *near > most { *near } else { most });
+            }
+        }
+    }
+}
