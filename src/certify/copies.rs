@@ -75,7 +75,7 @@ impl<T: Float> Copies<T> {
         let distance = crate::reference::distance(x, &centroids[j * d..][..d]);
         let threshold = super::CopyDifference { d, scale }.threshold(distance, square);
         // What is not a number rules nothing out.
-        !(difference > threshold)
+        difference <= threshold || difference.is_nan() || threshold.is_nan()
     }
 }
 
