@@ -24,8 +24,9 @@ use crate::tile::{Part, Tile};
 const LEAST_CLUSTERS: usize = 8;
 /// Fewest rows for which the copy pays.
 const LEAST_ROWS: usize = 8_192;
-/// Bytes that the copy, the distances and the order of the rows may take.
-const MOST_BYTES: usize = 4 << 30;
+/// Bytes that the copy, the distances and the order of the rows may take. Larger tables are read where they are: a fit takes only a
+/// fraction of the memory of its data.
+const MOST_BYTES: usize = 96 << 20;
 /// A leaf of the tree has at least half as many rows on average.
 const LEAF_ROWS: usize = 256;
 /// Most rows of a block. Only leaves of many equal rows are larger.
