@@ -79,9 +79,12 @@ fn no_gpu() -> ! {
     unreachable!("without the feature there is no GPU to choose")
 }
 
+/// The name for the answers in errors.
+pub const ANSWERS: &str = "the answers for all rows";
+
 /// Room for `width` values per row.
 pub fn reserve<R>(n: usize, width: usize) -> Result<Vec<R>> {
-    memory::with_room(n.saturating_mul(width), "the answers for all rows")
+    memory::with_room(n.saturating_mul(width), ANSWERS)
 }
 
 /// The scales that turn the distances and weights of a score into integers.

@@ -143,7 +143,9 @@ fn largest_offset(prepared: &Prepared, params: &Params) -> f64 {
     let starting = if let Init::Given(centroids) = &params.seeding.init { &centroids[..] } else { &[] };
     let offset = |f: usize, x: f64| (x - prepared.centre[f]).abs();
     let largest = (0..d).fold(0.0f64, |m, f| m.max(offset(f, prepared.lows[f])).max(offset(f, prepared.highs[f])));
-    starting.iter().enumerate().fold(largest, |m, (i, &x)| m.max(offset(i % d, x)))
+    let rows =
+        starting.chunks_exact(d).map(|row| row.iter().zip(&prepared.centre).fold(0.0f64, |m, (x, c)| m.max((x - c).abs())));
+    rows.fold(largest, f64::max)
 }
 
 impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
