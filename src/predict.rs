@@ -82,6 +82,9 @@ fn no_gpu() -> ! {
     unreachable!("without the feature there is no GPU to choose")
 }
 
+/// The name for the answers in errors.
+pub const ANSWERS: &str = "the answers for all rows";
+
 /// Room for `width` values per row.
 #[cfg(feature = "cuda")]
 pub fn reserve<R>(n: usize, width: usize) -> Result<Vec<R>> {

@@ -11,6 +11,7 @@
 //! - `--plus-plus` starts from k-means++, not from given rows.
 //! - `--limit BYTES` streams rows through this many bytes of the device. With `--fits` too, the resident fit follows.
 //! - `--strategy NAME` (more than once, or `all`) times iterations alone, with one line per strategy.
+//! - `--predictions` times `predict` instead: all rows in one call, and in morsels of 100,000 rows from eight threads.
 //! - `--choose` times every strategy that the default may take, and says how much time the default's choice loses.
 //! - `--json` prints one object per strategy (`--strategies A,B`; the default is `default`; `cpu` is the CPU).
 //!   `benches/papers.py` uses it and also gives `--tol-labels SHARE`.
@@ -210,6 +211,50 @@ fn json<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: 
     }
 }
 
+/// Predictions of all rows in one call, and of morsels from several threads, as a query engine calls them. The model is the starting
+/// centroids after one iteration.
+fn predictions<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
+    const MORSEL: usize = 100_000;
+    const THREADS: usize = 8;
+    let Shape { n, d, .. } = shape;
+    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+    let begin = Instant::now();
+    let model = estimator.clone().max_iter(1).fit_features(&features, None).expect("clusters").model;
+    println!("  fit of one iteration, the first call: {:.3} ms", 1e3 * begin.elapsed().as_secs_f64());
+    let model = model.on(Device::Cuda(None));
+    let report = |name: &str, predict: &dyn Fn()| {
+        let mut seconds: Vec<f64> = Vec::new();
+        for _ in 0..if n * d < 1 << 20 { 21 } else { 6 } {
+            let begin = Instant::now();
+            predict();
+            seconds.push(begin.elapsed().as_secs_f64());
+        }
+        let (first, median) = (seconds[0], median(seconds[1..].to_vec()));
+        let speed = (n * d * size_of::<T>()) as f64 / median / 1e9;
+        println!("  predict {name:<32}{:>10.3} ms (first {:.3}), {speed:.2} GB/s of rows", 1e3 * median, 1e3 * first);
+    };
+    report("in one call", &|| drop(model.predict(&features).expect("labels")));
+    report("with distances", &|| drop(model.predict_distances(&features).expect("distances")));
+    let morsel = |start: usize| model.predict(&features.slice(start..n.min(start + MORSEL)).expect("a view")).expect("labels");
+    report("in morsels, one thread", &|| (0..n).step_by(MORSEL).for_each(|start| drop(morsel(start))));
+    report("in morsels, eight threads", &|| {
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    loop {
+                        let start = next.fetch_add(MORSEL, Ordering::Relaxed);
+                        if start >= n {
+                            break;
+                        }
+                        drop(morsel(start));
+                    }
+                });
+            }
+        });
+    });
+}
+
 fn fits<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
     let Shape { n, d, .. } = shape;
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
@@ -295,6 +340,10 @@ fn run<T: Engine>(name: &str, shape: Shape, options: &Options) {
     let estimator = estimator(&columns, shape, options.flag("--plus-plus")).tol_labels(options.tol_labels);
     if options.flag("--json") {
         return json(&columns, shape, &estimator.device_memory_limit(options.limit), &options.names);
+    }
+    if options.flag("--predictions") {
+        println!("{name}: {n} x {d} {}, k = {k}", T::NAME);
+        return predictions(&columns, shape, &estimator);
     }
     if options.flag("--choose") {
         return choose(&columns, shape, &estimator);

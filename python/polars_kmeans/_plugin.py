@@ -150,6 +150,11 @@ def _device(device: Device) -> str:
     return name
 
 
+def _literal(model: bytes) -> pl.Expr:
+    """Pass a model on as one binary value, in a Series: Polars copies other literals many times in every query."""
+    return pl.lit(pl.Series("model", [model], dtype=pl.Binary))
+
+
 def elementwise(
     function: Literal["predict", "transform"],
     exprs: list[pl.Expr],
@@ -162,7 +167,7 @@ def elementwise(
     return register_plugin_function(
         plugin_path=_LIBRARY,
         function_name=function,
-        args=[*exprs, pl.lit(model, dtype=pl.Binary)],
+        args=[*exprs, _literal(model)],
         kwargs={**kwargs, "device": _device(device)},
         is_elementwise=True,
         input_wildcard_expansion=True,
@@ -178,7 +183,7 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, devi
     return register_plugin_function(
         plugin_path=_LIBRARY,
         function_name="score",
-        args=[*args, pl.lit(model, dtype=pl.Binary)],
+        args=[*args, _literal(model)],
         kwargs={"weighted": weight is not None, "device": _device(device)},
         returns_scalar=True,
         changes_length=True,

@@ -3,6 +3,7 @@
 //! The results have the same bits everywhere. A wrong guess costs only time.
 
 use std::fmt;
+use std::ops::Range;
 
 #[cfg(feature = "cuda")]
 use super::chunking::MOST_ROWS;
@@ -37,8 +38,8 @@ const GPU_MARGIN: f64 = 2.0;
 /// after the other.
 const MORSEL_MARGIN: f64 = 8.0;
 
-/// Bytes on a GPU for one batch of rows of a prediction, including the results.
-const BATCH_BYTES: u64 = 256 << 20;
+/// Bytes on a GPU for one batch of rows of a prediction, including the results. Two batches are there at a time.
+const BATCH_BYTES: u64 = 128 << 20;
 
 /// A GPU, as the driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,9 +143,12 @@ impl Shape {
         (self.features as u64).saturating_mul(size).saturating_add(self.answer()).saturating_add(12)
     }
 
-    /// Number of rows in one batch of a prediction on a GPU, at least 1.
-    pub fn batch(&self) -> u64 {
-        (BATCH_BYTES / self.row()).max(1).min(self.rows)
+    /// The rows of the batches of a prediction on a GPU, in order. The first is a quarter of the others, because the GPU has nothing to do while it is sent.
+    pub fn batches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let (rows, most) = (self.rows, (BATCH_BYTES / self.row()).max(1));
+        let first = (most / 4).max(1).min(rows);
+        let others = (first..rows).step_by(most as usize).map(move |start| start..(start + most).min(rows));
+        (first > 0).then_some(0..first).into_iter().chain(others)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::predict::Rows;
 /// A model whose predictions run on a device. They have the same bits on every device. [`Model::on`] and `KMeansModel::on` make
 /// one at no cost.
 ///
+/// [`Device::Cuda`] without a number chooses a GPU at the first call. Later calls stay there, because the model is there.
 /// [`Device::Auto`] chooses again for every call. A call may hold one morsel of many, so `Auto` takes a GPU only if one call is
 /// much work. If the GPU has no memory left, `Auto` falls back to the CPU.
 ///
@@ -110,7 +111,14 @@ impl<T: Engine> Placed<'_, Model<T>> {
         }
         let _environment = FloatEnvironment::default_rounding();
         let _share = PoolShare::enter();
-        let place = if device == Device::Cpu { Place::Cpu } else { self.choice(job, features.n_rows(), weighted)?.place };
+        let place = match device {
+            Device::Cpu => Place::Cpu,
+            // A query engine asks for thousands of morsels per second. To ask the driver each time would take longer than the work.
+            Device::Cuda(wanted) if let Some(ordinal) = model.is_on(wanted).filter(|_| job != Job::Score) => {
+                Place::Cuda(ordinal)
+            }
+            _ => self.choice(job, features.n_rows(), weighted)?.place,
+        };
         match work(Rows { model, features, place }) {
             // Other programs may have taken the memory since the choice was made.
             Err(KMeansError::NoMemory { .. }) if device == Device::Auto && place != Place::Cpu => {

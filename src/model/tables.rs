@@ -42,6 +42,18 @@ impl<T: Float> Model<T> {
         Ok(table.clone())
     }
 
+    /// A GPU that has the model already: this one, or any.
+    pub(crate) fn is_on(&self, wanted: Option<u32>) -> Option<u32> {
+        #[cfg(feature = "cuda")]
+        if let Ok(tables) = self.table.get(|| Ok(Tables::default())) {
+            let devices = tables.devices.lock().unwrap_or_else(PoisonError::into_inner);
+            return devices.keys().copied().filter(|ordinal| wanted.is_none_or(|wanted| wanted == *ordinal)).min();
+        }
+        #[cfg(not(feature = "cuda"))]
+        let _ = wanted;
+        None
+    }
+
     /// The first of several threads makes the table. The other threads wait for it.
     #[cfg(feature = "cuda")]
     pub(crate) fn device_table(&self, ordinal: u32) -> Result<Arc<cuda::DeviceTable<T>>> {

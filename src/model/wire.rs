@@ -3,7 +3,7 @@
 //! The format is `magic and version | 16 bytes: xxh3 of the body | body (postcard)`. Every morsel of a prediction gets these
 //! bytes. Decoded models are cached under the hash of the body, so that a morsel does not decode the model again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -47,6 +47,19 @@ impl KMeansModel {
         Ok(bytes)
     }
 
+    /// As [`KMeansModel::to_bytes`]. The model itself goes to the cache, so that nobody has to decode it again.
+    ///
+    /// # Errors
+    /// As [`KMeansModel::to_bytes`].
+    pub fn into_bytes(self) -> Result<Vec<u8>> {
+        let bytes = self.to_bytes()?;
+        let hash = bytes[MAGIC.len()..].first_chunk::<HASH>().copied();
+        if let Some(hash) = hash.filter(|_| OWNER.enter()) {
+            keep(hash, bytes.len() - MAGIC.len() - HASH, Arc::new(self));
+        }
+        Ok(bytes)
+    }
+
     /// A model from the bytes of [`KMeansModel::to_bytes`]. A model that was decoded recently comes from the cache.
     ///
     /// # Errors
@@ -62,28 +75,37 @@ impl KMeansModel {
         if !OWNER.enter() {
             return Ok(Arc::new(decode(body)?));
         }
-        let same = |kept: &Decoded| kept.0 == *hash && kept.1 == body.len();
-        let lock = || DECODED.lock().unwrap_or_else(PoisonError::into_inner);
-        let find = |decoded: &mut Vec<Decoded>| {
-            let kept = decoded.iter().position(same).map(|place| decoded.remove(place))?;
-            decoded.push(kept.clone());
-            Some(kept.2)
-        };
-        if let Some(model) = find(&mut lock()) {
-            return Ok(model);
+        let found = find(&mut decoded_models(), hash, body.len());
+        match found {
+            Some(model) => Ok(model),
+            None => Ok(keep(*hash, body.len(), Arc::new(decode(body)?))),
         }
-        let model = Arc::new(decode(body)?);
-        let mut decoded = lock();
-        // Another thread may have decoded the model first.
-        if let Some(model) = find(&mut decoded) {
-            return Ok(model);
-        }
-        decoded.push((*hash, body.len(), model.clone()));
-        while decoded.len() > KEPT || decoded.len() > 1 && decoded.iter().map(|kept| kept.1).sum::<usize>() > KEPT_BYTES {
-            decoded.remove(0);
-        }
-        Ok(model)
     }
+}
+
+fn decoded_models() -> MutexGuard<'static, Vec<Decoded>> {
+    DECODED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The cached model with this hash and this length of the body. It is now the one that was used last.
+fn find(decoded: &mut Vec<Decoded>, hash: &[u8; HASH], length: usize) -> Option<Arc<KMeansModel>> {
+    let place = decoded.iter().position(|kept| kept.0 == *hash && kept.1 == length)?;
+    let kept = decoded.remove(place);
+    decoded.push(kept.clone());
+    Some(kept.2)
+}
+
+/// Puts a model into the cache, unless another thread was first. Returns the model that is there.
+fn keep(hash: [u8; HASH], length: usize, model: Arc<KMeansModel>) -> Arc<KMeansModel> {
+    let mut decoded = decoded_models();
+    if let Some(model) = find(&mut decoded, &hash, length) {
+        return model;
+    }
+    decoded.push((hash, length, model.clone()));
+    while decoded.len() > KEPT || decoded.len() > 1 && decoded.iter().map(|kept| kept.1).sum::<usize>() > KEPT_BYTES {
+        decoded.remove(0);
+    }
+    model
 }
 
 fn decode(body: &[u8]) -> Result<KMeansModel> {

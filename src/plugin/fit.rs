@@ -96,6 +96,6 @@ pub fn fit<'py>(columns: &Columns, options: &Bound<'py, PyAny>, computed: bool) 
 fn fit_call(call: Option<Call>, options: &FitOptions, computed: bool) -> Result<Option<(Vec<u8>, String, String)>> {
     let Some(model) = call.ok_or(KMeansError::NoFeatures)?.fit_model(options)? else { return Ok(None) };
     let (device, reason) = model.choice().map(|choice| (choice.place.to_string(), choice.reason.clone())).unzip();
-    let model = model.with_computed(computed).to_bytes()?;
+    let model = model.with_computed(computed).into_bytes()?;
     Ok(Some((model, device.unwrap_or_default(), reason.unwrap_or_default())))
 }

@@ -116,7 +116,7 @@ fn model_to_file<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Bound<'py, PyBy
 #[pyfunction]
 fn model_from_file<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = memory::copied(bytes, "the bytes of a file");
-    let encoded = bytes.and_then(KMeansModel::from_parquet).and_then(|model| model.to_bytes());
+    let encoded = bytes.and_then(KMeansModel::from_parquet).and_then(KMeansModel::into_bytes);
     copy_to_python(py, &encoded.map_err(|error| raise(py, &error))?)
 }
 
@@ -130,7 +130,7 @@ fn save_model(py: Python<'_>, model: &[u8], path: PathBuf) -> PyResult<()> {
 /// Reads an encoded model from a file.
 #[pyfunction]
 fn load_model(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyBytes>> {
-    let bytes = py.detach(|| KMeansModel::load(path).and_then(|model| model.to_bytes()));
+    let bytes = py.detach(|| KMeansModel::load(path).and_then(KMeansModel::into_bytes));
     copy_to_python(py, &bytes.map_err(|error| raise(py, &error))?)
 }
 

@@ -172,17 +172,18 @@ fn check_weights<T: Float>(passes: &mut dyn Passes<T>, survey: &Survey, params: 
 
 /// Widens the box of the rows so that it holds the starting centroids (`(k, d)`, row-major).
 fn widen<T: Float>(lows: &mut [f64], highs: &mut [f64], centroids: &[f64]) -> Result<()> {
+    let typed = |value: f64| T::from_f64(value).to_f64() + 0.0;
+    if let Some(got) = centroids.iter().find(|value| !typed(**value).is_finite()) {
+        let expected = format!("starting centroids that are finite as {}", T::NAME);
+        return Err(KMeansError::InvalidOption { option: "init", expected, got: format!("{got:e}") });
+    }
     let mut largest = 0.0f64;
     for row in centroids.chunks_exact(lows.len()) {
-        for (f, &value) in row.iter().enumerate() {
-            let value = T::from_f64(value).to_f64() + 0.0;
-            if !value.is_finite() {
-                let expected = format!("starting centroids that are finite as {}", T::NAME);
-                return Err(KMeansError::InvalidOption { option: "init", expected, got: format!("{:e}", row[f]) });
-            }
+        for ((&value, low), high) in row.iter().zip(&mut *lows).zip(&mut *highs) {
+            let value = typed(value);
             largest = largest.max(value.abs());
-            lows[f] = lows[f].min(value);
-            highs[f] = highs[f].max(value);
+            *low = low.min(value);
+            *high = high.max(value);
         }
     }
     check_centroid_magnitude::<T>("starting centroids", largest)

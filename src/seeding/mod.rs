@@ -19,7 +19,11 @@ const CENTROIDS: &str = "the starting centroids";
 /// [`crate::KMeansError::TooFewDistinct`] when a method runs out of distinct rows.
 pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
     match &params.seeding.init {
-        Init::Given(centroids) => memory::collected(centroids.iter().map(|&c| T::from_f64(c)), CENTROIDS),
+        Init::Given(centroids) => {
+            let mut typed = memory::zeroed(centroids.len(), CENTROIDS)?;
+            typed.iter_mut().zip(centroids).for_each(|(typed, c)| *typed = T::from_f64(*c));
+            Ok(typed)
+        }
         Init::Random => random::seed(session, params, restart),
         Init::KMeansPlusPlus => {
             let centroids = plus_plus::seed(session, params, prepared.distances, restart);

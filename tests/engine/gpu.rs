@@ -290,7 +290,7 @@ fn a_model_on_the_gpu_says_what_it_says_on_the_cpu() {
 fn rows_in_several_batches_are_one_answer() {
     let Some(device) = gpu() else { return };
     let random = &mut Random(77);
-    // More than one batch of 256 MiB: first of features, then of distances.
+    // More than one batch of 128 MiB: first of features, then of distances.
     for [n, d, k] in [[34_000, 1_000, 2], [12_000, 2, 3_000]] {
         let mut x: Vec<f64> = rows("uniform", n, d, random);
         let model = model_of(&x[..(k + 10) * d], d, k, random).unwrap();

@@ -111,7 +111,10 @@ check() {
 measure() {
     local bench
     for bench in bin/bench-*; do
-        step "${bench#bin/}" "$bench" --bench
+        case $bench in
+            *-rough) step "${bench#bin/}" "$bench" --device cuda --quick ;;
+            *) step "${bench#bin/}" "$bench" --bench ;;
+        esac
     done
     if has torch; then step gpu python3 benches/gpu.py --out "$OUT/gpu.json"; else skip gpu "needs torch"; fi
     step peers python3 benches/peers.py

@@ -5,7 +5,7 @@
 //! a fit         rows + the larger of    what the passes before the fit need
 //!                                       the session + what its largest pass needs: draws, far rows, inertia
 //! rows          all rows, or the buffers of the chunks that fit at a time and pieces of row-major rows on their way
-//! predictions   the model's table + one batch of rows + its answers
+//! predictions   the model's table + two batches of rows + their answers
 //! ```
 //! Not counted: the pieces of row-major rows that are all sent at once. The lanes of the upload have them, at most 32 MiB in all, and
 //! only until the rows have arrived.
@@ -169,9 +169,19 @@ pub(in crate::backend) fn of_model(shape: Shape, gpu: GpuSize) -> u64 {
 }
 
 fn bytes_of_model<T: Float + Plain>(shape: Shape, gpu: GpuSize) -> u64 {
-    let n = usize::try_from(if shape.job == Job::Score { shape.rows } else { shape.batch() }).unwrap_or(usize::MAX);
     let (d, k) = (shape.features, shape.clusters);
-    let answers = DeviceTable::<T>::answer_bytes(shape.job, [n, d, k], gpu);
-    let before = if shape.job == Job::Score { preparation_bytes(n, d) } else { 0 };
-    sum([DeviceTable::<T>::bytes(d, k, gpu), DeviceRows::<T>::bytes(n, d, shape.weighted), answers.max(before)])
+    let bytes = |rows: u64, before: u64| {
+        let n = usize::try_from(rows).unwrap_or(usize::MAX);
+        let answers = DeviceTable::<T>::answer_bytes(shape.job, [n, d, k], gpu);
+        sum([DeviceRows::<T>::bytes(n, d, shape.weighted), answers.max(before)])
+    };
+    let rows = if shape.job == Job::Score {
+        bytes(shape.rows, preparation_bytes(usize::try_from(shape.rows).unwrap_or(usize::MAX), d))
+    } else {
+        // All batches between the first and the last are of one size.
+        let batches: Vec<u64> = shape.batches().take(4).map(|range| bytes(range.end - range.start, 0)).collect();
+        let two = batches.windows(2).map(|two| sum([two[0], two[1]])).max();
+        two.or(batches.first().copied()).unwrap_or(0)
+    };
+    sum([DeviceTable::<T>::bytes(d, k, gpu), rows])
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! once a model:  the centroids and the filter's copies of them go to the device, and stay there
-//! per batch of rows, of bounded size:
+//! per batch of rows, of bounded size; while the device works on a batch, the next one is sent:
 //!   upload
 //!   labels       what the filter is sure of, then the others              step/tiled.rs
 //!   distances    to the two nearest centroids, or to all                  predict/table.rs
@@ -13,10 +13,15 @@
 
 mod table;
 
-use self::table::DistanceBuffers;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use self::table::{CallQueue, DistanceBuffers};
 pub use self::table::{DeviceTable, NearestBuffers, ROWS};
-use super::device::Plain;
+use super::device::{Buffer, Plain, Queue};
 use super::passes::prepare::DevicePasses;
+use super::rows::DeviceRows;
+use super::rows::download::{PIECE, download};
 use super::rows::upload::upload;
 use crate::answers::{Answered, Distances, LABELS, Labels, Predictions, every_row};
 use crate::backend::select::Job;
@@ -26,7 +31,7 @@ use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::memory;
 use crate::model::Model;
-use crate::predict::{ScoreScales, centroid_extents, reserve};
+use crate::predict::{ANSWERS, ScoreScales, centroid_extents};
 use crate::prepare::passes::Passes;
 use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
 use crate::tile::Part;
@@ -51,58 +56,115 @@ fn blank_here<T: Float>(
     }
 }
 
+/// A batch of rows on the device, and the answers that are computed for them.
+struct Batch<'t, 'a, T: Plain, B> {
+    answers: B,
+    /// Kernels may still read them.
+    _rows: DeviceRows<T>,
+    features: Features<'a, T>,
+    range: Range<usize>,
+    /// Dropped last: waits for the kernels.
+    _queue: CallQueue<'t>,
+}
+
+/// Sends the rows batch by batch. `launch` queues the kernels of a batch. `finish` downloads the answers for the rows of a batch. It
+/// is called when the next batch has been sent, so the device computes while the bus is busy.
+fn in_batches<'a, T: Float + Plain, B>(
+    table: &DeviceTable<T>,
+    job: Job,
+    features: &Features<'a, T>,
+    launch: impl Fn(&Queue, &DeviceRows<T>) -> Result<B>,
+    mut finish: impl FnMut(&B, &Features<'a, T>, Range<usize>) -> Result<()>,
+) -> Result<()> {
+    let mut finish = |batch: Batch<'_, 'a, T, B>| finish(&batch.answers, &batch.features, batch.range.clone());
+    let mut before = None;
+    for range in table.batches(job, features.n_rows()) {
+        let (features, queue) = (features.slice(range.clone())?, table.queue()?);
+        let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
+        let answers = launch(&queue, &rows)?;
+        let batch = Batch { answers, _rows: rows, features, range, _queue: queue };
+        before.replace(batch).map_or(Ok(()), &mut finish)?;
+    }
+    before.map_or(Ok(()), finish)
+}
+
+/// Downloads labels to `out`. Returns whether there may be rows without one.
+fn download_labels(labels: &Buffer<u32>, out: &mut [u32]) -> Result<bool> {
+    let blanks = AtomicBool::new(false);
+    download(labels, out.len(), PIECE, out.chunks_mut(PIECE), |values, out| {
+        out.copy_from_slice(values);
+        if values.iter().fold(false, |any, label| any | (*label == UNASSIGNED)) {
+            blanks.store(true, Ordering::Relaxed);
+        }
+    })?;
+    Ok(blanks.into_inner())
+}
+
+/// Downloads distances to `out`.
+fn download_distances(distances: &Buffer<f64>, out: &mut [f64]) -> Result<()> {
+    download(distances, out.len(), PIECE, out.chunks_mut(PIECE), |values, out| out.copy_from_slice(values))
+}
+
 /// The labels of the rows. None for rows with a null or a value that is not finite.
 pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Labels> {
     let n = features.n_rows();
-    let (queue, mut out, mut bits) = (table.queue()?, memory::zeroed(n, LABELS)?, every_row(n)?);
-    for range in table.batches(Job::Labels, n) {
-        let features = features.slice(range.clone())?;
-        let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
-        let labels = table.assign(&queue, &rows)?;
-        table.blank(&queue, &rows, Some(&labels), None)?;
+    let (mut out, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
+    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
+        let labels = table.assign(queue, rows)?;
+        table.blank(queue, rows, Some(labels.labels()), None)?;
+        Ok(labels)
+    };
+    in_batches(table, Job::Labels, features, launch, |labels, features, range| {
         let out = &mut out[range.clone()];
-        labels.read(0, out)?;
-        blank_here(&features, out, [&mut [], &mut []], range.start, &mut bits);
-    }
+        if download_labels(labels.labels(), out)? | features.has_nulls() {
+            blank_here(features, out, [&mut [], &mut []], range.start, &mut bits);
+        }
+        Ok(())
+    })?;
     Ok(Labels::new(out, Answered::from_bits(n, bits)))
 }
 
 /// The labels, and the distances to the two nearest centroids. None for rows with a null or a value that is not finite.
 pub fn nearest<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Predictions> {
     let n = features.n_rows();
-    let (queue, mut out, mut bits) = (table.queue()?, memory::zeroed(n, LABELS)?, every_row(n)?);
+    let (mut out, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
     let mut all = Distances::zeroed(n, table.k)?;
-    for range in table.batches(Job::Nearest, n) {
-        let (features, len) = (features.slice(range.clone())?, range.len());
-        let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
-        let on_device = NearestBuffers::allocate(&queue, len)?;
-        table.nearest(&queue, &rows, &on_device)?;
-        table.blank(&queue, &rows, Some(&on_device.labels), None)?;
+    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
+        let answers = NearestBuffers::allocate(queue, rows.n)?;
+        table.nearest(queue, rows, &answers)?;
+        table.blank(queue, rows, Some(&answers.labels), None)?;
+        Ok(answers)
+    };
+    in_batches(table, Job::Nearest, features, launch, |answers, features, range| {
         let (out, nearest) = (&mut out[range.clone()], &mut all.nearest[range.clone()]);
         let second = all.second.as_mut().map_or(&mut [][..], |second| &mut second[range.clone()]);
-        on_device.labels.read(0, out)?;
-        on_device.distances.read(0, nearest)?;
-        on_device.seconds.read(0, second)?;
-        blank_here(&features, out, [nearest, second], range.start, &mut bits);
-    }
+        let blanks = download_labels(&answers.labels, out)?;
+        download_distances(&answers.distances, nearest)?;
+        download_distances(&answers.seconds, second)?;
+        if blanks | features.has_nulls() {
+            blank_here(features, out, [nearest, second], range.start, &mut bits);
+        }
+        Ok(())
+    })?;
     Ok(Predictions::new(Labels::new(out, Answered::from_bits(n, bits)), all))
 }
 
 /// The distances to all centroids, `(n, k)`, row-major. They are NaN for rows with a null or a value that is not finite.
 pub fn distances<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
     let (n, k) = (features.n_rows(), table.k);
-    let (queue, mut out) = (table.queue()?, reserve(n, k)?);
-    out.resize(n * k, f64::NAN);
-    for range in table.batches(Job::Distances, n) {
-        let features = features.slice(range.clone())?;
-        let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
-        let distances = DistanceBuffers::allocate(&queue, range.len(), k)?;
-        table.distances(&queue, &rows, &distances)?;
-        table.blank(&queue, &rows, None, Some(&distances.distances))?;
+    let mut out = memory::zeroed(n.saturating_mul(k), ANSWERS)?;
+    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
+        let distances = DistanceBuffers::allocate(queue, rows.n, k)?;
+        table.distances(queue, rows, &distances)?;
+        table.blank(queue, rows, None, Some(&distances.distances))?;
+        Ok(distances)
+    };
+    in_batches(table, Job::Distances, features, launch, |distances, features, range| {
         let out = &mut out[range.start * k..range.end * k];
-        distances.distances.read(0, out)?;
+        download_distances(&distances.distances, out)?;
         features.for_each_null(0..range.len(), |_, i| out[i * k..][..k].fill(f64::NAN));
-    }
+        Ok(())
+    })?;
     Ok(out)
 }
 
@@ -141,7 +203,7 @@ pub fn inertia<T: Float + Plain>(
     }
     let rows = passes.into_chunks().into_resident()?;
     let labels = table.assign(&queue, &rows)?;
-    let total = |scale: DistanceScale| table.total_distance(&queue, &rows, &labels, scale);
+    let total = |scale: DistanceScale| table.total_distance(&queue, &rows, labels.labels(), scale);
     let first = DistanceSum { total: total(scales.distances)?, scale: scales.distances };
     Ok(first.precise(survey.positive, total)?.to_f64())
 }

@@ -138,16 +138,16 @@ fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usiz
     FitShape { rows: rows.n(), chunk: rows.longest(), d: rows.d(), k, weighted, float64: !T::IS_F32, limbs }
 }
 
-/// The largest distance of rows and starting centroids from each other, in any feature.
+/// The largest distance of rows from each other and of starting centroids from rows, in any feature.
 fn largest_distance(prepared: &Prepared, params: &Params) -> f64 {
     let d = prepared.centre.len();
     let starting = if let Init::Given(centroids) = &params.seeding.init { &centroids[..] } else { &[] };
-    let spread = |f: usize| {
-        let values = starting.iter().skip(f).step_by(d);
-        let (low, high) = values.fold((prepared.lows[f], prepared.highs[f]), |(low, high), &x| (low.min(x), high.max(x)));
-        high - low
-    };
-    (0..d).map(spread).fold(0.0, f64::max)
+    let extents = || prepared.lows.iter().zip(&prepared.highs);
+    let rows = starting.chunks_exact(d).map(|row| {
+        let distances = row.iter().zip(extents()).map(|(x, (low, high))| (x - low).max(high - x));
+        distances.fold(0.0f64, f64::max)
+    });
+    rows.fold(extents().map(|(low, high)| high - low).fold(0.0, f64::max), f64::max)
 }
 
 impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {

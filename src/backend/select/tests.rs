@@ -131,12 +131,27 @@ fn one_morsel_must_have_much_work() {
 #[test]
 fn predictions_take_bounded_memory() {
     let shape = |job, rows, features, clusters| Shape { job, rows, features, clusters, ..LARGE };
-    assert_eq!(shape(Job::Labels, 1_000, 32, 256).batch(), 1_000);
-    assert_eq!(shape(Job::Labels, 1 << 30, 12, 256).batch(), (256 << 20) / 64);
-    assert_eq!(shape(Job::Nearest, 1 << 30, 8, 256).batch(), (256 << 20) / 64);
-    assert_eq!(shape(Job::Distances, 1 << 30, 2, 256).batch(), (256 << 20) / (2 * 4 + 12 + 256 * 8));
-    assert_eq!(shape(Job::Distances, 1 << 30, 2, 1 << 31).batch(), 1);
-    assert_eq!(shape(Job::Labels, 0, 2, 2).batch(), 0);
+    let batch = |shape: Shape| shape.batches().take(4).map(|rows| rows.end - rows.start).max().unwrap_or(0);
+    assert_eq!(batch(shape(Job::Labels, 1_000, 32, 256)), 1_000);
+    assert_eq!(batch(shape(Job::Labels, 1 << 30, 12, 256)), (128 << 20) / 64);
+    assert_eq!(batch(shape(Job::Nearest, 1 << 30, 8, 256)), (128 << 20) / 64);
+    assert_eq!(batch(shape(Job::Distances, 1 << 30, 2, 256)), (128 << 20) / (2 * 4 + 12 + 256 * 8));
+    assert_eq!(batch(shape(Job::Distances, 1 << 30, 2, 1 << 31)), 1);
+    assert_eq!(batch(shape(Job::Labels, 0, 2, 2)), 0);
+    // The first batch is smaller. Every row is in one batch.
+    let batches: Vec<Range<u64>> = shape(Job::Labels, 10_000_000, 12, 256).batches().collect();
+    let quarter = (128 << 20) / 64 / 4;
+    assert_eq!(
+        batches,
+        [
+            0..quarter,
+            quarter..5 * quarter,
+            5 * quarter..9 * quarter,
+            9 * quarter..13 * quarter,
+            13 * quarter..17 * quarter,
+            17 * quarter..10_000_000
+        ]
+    );
     for job in [Job::Labels, Job::Nearest, Job::Distances] {
         assert!(needed(shape(job, 1 << 40, 32, 256)) < 300 << 20, "{job:?}");
         assert!(needed(shape(job, u64::MAX, usize::MAX, usize::MAX)) > u64::MAX / 2);

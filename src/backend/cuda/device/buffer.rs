@@ -34,6 +34,11 @@ impl<T: Plain> Buffer<T> {
         self.len
     }
 
+    /// The queue that it belongs to.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
     /// The address on the device. Kernels take it as a parameter.
     pub fn at(&self) -> u64 {
         self.address
@@ -61,6 +66,19 @@ impl<T: Plain> Buffer<T> {
         // SAFETY: the range is within the buffer (asserted).
         unsafe { result::memset_d8_async(at, byte, bytes.len(), self.queue.stream.cu_stream()) }
             .map_err(failed("clearing memory"))
+    }
+
+    /// Sets the ends of columns to zero: the values of each from `first` on. There are `columns` columns of `stride` values.
+    pub fn zero_ends(&self, columns: usize, stride: usize, first: usize) -> Result<()> {
+        assert!(first <= stride && columns * stride <= self.len, "{columns} columns of {stride} in {} values", self.len);
+        if columns == 0 || first == stride {
+            return Ok(());
+        }
+        self.queue.bind()?;
+        let [pitch, width] = [stride, stride - first].map(|values| values * size_of::<T>());
+        let (at, stream) = (self.at_index(first), self.queue.stream.cu_stream());
+        // SAFETY: the ends are within the buffer (asserted).
+        unsafe { sys::cuMemsetD2D8Async(at, pitch, 0, width, columns, stream) }.result().map_err(failed("clearing memory"))
     }
 
     /// Copies host values to the device, from value `first` on. If `values` is in pageable memory, CUDA has read it when this

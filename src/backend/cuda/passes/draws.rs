@@ -50,6 +50,7 @@ impl SeedLabels<'_> {
 }
 
 /// Widens a label of 1, 2 or 4 bytes. All ones stay all ones.
+#[inline]
 pub fn widen(bytes: &[u8]) -> u32 {
     match *bytes {
         [u8::MAX] | [u8::MAX, u8::MAX] => UNASSIGNED,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Deref, Range};
+use std::sync::{Mutex, PoisonError};
 
 use crate::backend::Scales;
 use crate::backend::cuda::arguments::{
@@ -34,6 +35,8 @@ pub struct DeviceTable<T> {
     /// The kernel that the filter was made for.
     tiled: Tiled,
     queue: Queue,
+    /// Queues of earlier calls. No work is left in them.
+    idle: Mutex<Vec<Queue>>,
 }
 
 impl<T> fmt::Debug for DeviceTable<T> {
@@ -42,20 +45,32 @@ impl<T> fmt::Debug for DeviceTable<T> {
     }
 }
 
-/// The queue of one call. It is empty when the call ends, also with an error: so nothing reads the table after that.
-pub struct CallQueue(Queue);
+/// Most queues that a table keeps for later calls.
+const MOST_IDLE: usize = 32;
 
-impl Deref for CallQueue {
+/// The queue of one batch of a call. It is empty when it is dropped, also after an error: so nothing reads the table after that. The
+/// table then keeps it for later calls. To make a queue takes longer than to label a morsel.
+pub struct CallQueue<'t> {
+    queue: Queue,
+    idle: &'t Mutex<Vec<Queue>>,
+}
+
+impl Deref for CallQueue<'_> {
     type Target = Queue;
     fn deref(&self) -> &Queue {
-        &self.0
+        &self.queue
     }
 }
 
-impl Drop for CallQueue {
+impl Drop for CallQueue<'_> {
     fn drop(&mut self) {
         // An error here means that the context no longer exists, and neither does its work.
-        let _ = self.0.wait();
+        if self.queue.wait().is_ok() {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            if idle.len() < MOST_IDLE {
+                idle.push(self.queue.clone());
+            }
+        }
     }
 }
 
@@ -64,6 +79,19 @@ buffers! {
     struct LabelBuffers = "the answers for a batch of rows" (n: usize) {
         labels: u32 [n],
         control: Control [1],
+    }
+}
+
+/// The labels of a batch of rows, and what their kernels use. All of it is kept until the kernels are done. If some were freed
+/// before, the driver would give it to the next batch, and the upload of that batch would wait for these kernels.
+pub struct BatchLabels {
+    buffers: LabelBuffers,
+    _doubt: Doubt,
+}
+
+impl BatchLabels {
+    pub fn labels(&self) -> &Buffer<u32> {
+        &self.buffers.labels
     }
 }
 
@@ -112,24 +140,26 @@ impl<T: Float + Plain> DeviceTable<T> {
         let tiled = Tiled::for_model(d, k, queue.gpu.size());
         let mut filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), d, largest)?;
         filter.centre(centroids)?;
-        let mut table = Self { k, d, centroids: Centroids::allocate(&queue, d, k)?, filter, tiled, queue };
+        let centroids_here = Centroids::allocate(&queue, d, k)?;
+        let mut table = Self { k, d, centroids: centroids_here, filter, tiled, queue, idle: Mutex::default() };
         table.centroids.now.write(0, centroids)?;
         Preparation::new(&table.queue, d, k, 0)?.start(&table.queue, &table.filter, &table.centroids, d, k)?;
         table.queue.wait()?;
         Ok(table)
     }
 
-    /// A new queue for one call, so that several calls can run at the same time.
-    pub fn queue(&self) -> Result<CallQueue> {
-        Ok(CallQueue(self.queue.gpu.queue()?))
+    /// A queue for one batch. Each has its own, so several calls and several batches can run at the same time.
+    pub fn queue(&self) -> Result<CallQueue<'_>> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let queue = idle.map_or_else(|| self.queue.gpu.queue(), Ok)?;
+        Ok(CallQueue { queue, idle: &self.idle })
     }
 
     /// The ranges of rows of the batches, in order.
     pub fn batches(&self, job: Job, n: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
         let (features, clusters) = (self.d, self.k);
         let shape = Shape { job, rows: n as u64, features, clusters, float64: !T::IS_F32, weighted: false };
-        let rows = shape.batch().max(1) as usize;
-        (0..n).step_by(rows).map(move |start| start..(start + rows).min(n))
+        shape.batches().map(|range| range.start as usize..range.end as usize)
     }
 
     /// Launches a kernel of `kernels/passes/predict.cu` with as many blocks as the device runs at once, but at most `most`.
@@ -144,10 +174,11 @@ impl<T: Float + Plain> DeviceTable<T> {
     }
 
     /// The exact labels of all finite rows. Other rows get any label.
-    pub fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<Buffer<u32>> {
-        let LabelBuffers { mut labels, mut control } = LabelBuffers::allocate(queue, rows.n)?;
-        labels.fill(0)?;
-        control.fill(0)?;
+    pub fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<BatchLabels> {
+        let mut buffers = LabelBuffers::allocate(queue, rows.n)?;
+        buffers.labels.fill(0)?;
+        buffers.control.fill(0)?;
+        let LabelBuffers { labels, control } = &buffers;
         let doubt = Doubt::allocate(queue, rows.n)?;
         let place = LabelsArgument { at: labels.at(), bytes: 4 };
         let argument = AssignArgument {
@@ -180,7 +211,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         // SAFETY: the filter was made for this kernel, and its copies are complete. Each row has a label and a place in the list.
         // These kernels do not touch sums.
         unsafe { kernels.launch(queue, false, &argument, self.centroids.now.at())? };
-        Ok(labels)
+        Ok(BatchLabels { buffers, _doubt: doubt })
     }
 
     /// Writes the labels, and the distances to the nearest and to the second nearest centroid.

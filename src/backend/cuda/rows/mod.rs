@@ -1,6 +1,7 @@
 //! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are.
 
 pub mod chunks;
+pub mod download;
 pub mod stream;
 pub mod upload;
 
@@ -12,11 +13,7 @@ use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
-use crate::memory;
 use crate::tile::WeightScale;
-
-/// The name of the zeros between columns in errors.
-const PADDING: &str = "the padding of the rows";
 
 /// The kept rows on the device. Columns are zero from row `n` up to the stride.
 pub struct DeviceRows<T> {
@@ -58,17 +55,11 @@ impl<T: Float + Plain> DeviceRows<T> {
     /// Memory for `n` rows of `d` features. Only the padding is written.
     pub fn new(queue: &Queue, n: usize, d: usize, weighted: bool) -> Result<Self> {
         let stride = Self::stride(n);
-        let mut x = queue.alloc(product([stride, d]), "the rows")?;
-        let mut weights = if weighted { Some(queue.alloc(stride, "the weights")?) } else { None };
-        // The padding is shorter than `ROW_ALIGNMENT`, unless there are no rows.
-        let (zeros, no_weights) = (memory::zeroed(stride - n, PADDING)?, memory::zeroed(stride - n, PADDING)?);
-        for f in 0..d {
-            x.write(f * stride + n, &zeros)?;
-        }
-        if let Some(weights) = &mut weights {
-            weights.write(n, &no_weights)?;
-        }
-        Ok(Self { queue: queue.clone(), x, stride, n, d, weights })
+        let x = queue.alloc(product([stride, d]), "the rows")?;
+        let weights = if weighted { Some(queue.alloc(stride, "the weights")?) } else { None };
+        let rows = Self { queue: queue.clone(), x, stride, n, d, weights };
+        rows.clear_padding()?;
+        Ok(rows)
     }
 
     pub fn place(&self) -> RowsPlace {
@@ -77,12 +68,8 @@ impl<T: Float + Plain> DeviceRows<T> {
 
     /// Sets the padding to zero, because other rows may have been there.
     pub fn clear_padding(&self) -> Result<()> {
-        if self.n == self.stride {
-            return Ok(());
-        }
-        let bytes = |column: usize, size: usize| (column * self.stride + self.n) * size..(column + 1) * self.stride * size;
-        (0..self.d).try_for_each(|f| self.x.fill_bytes(bytes(f, size_of::<T>()), 0))?;
-        self.weights.as_ref().map_or(Ok(()), |weights| weights.fill_bytes(bytes(0, size_of::<f64>()), 0))
+        self.x.zero_ends(self.d, self.stride, self.n)?;
+        self.weights.as_ref().map_or(Ok(()), |weights| weights.zero_ends(1, self.stride, self.n))
     }
 
     /// Rounds the weights to `w^`. Doing it again changes nothing.

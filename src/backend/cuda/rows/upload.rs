@@ -14,7 +14,8 @@
 //! One thread fills pinned memory at a fifth of the speed at which the bus empties it. So several threads fill it at once. Each
 //! sends its own slots, and none waits for another. Pinning is slow, so lanes are kept until the process ends. The host memory
 //! for uploads is two slots of [`UploadPlan::slot`] bytes for each lane, however many fits there are. Lanes have their own
-//! threads, because a fit that waits for lanes may itself be a task of the thread pool.
+//! threads, because a fit that waits for lanes may itself be a task of the thread pool. Answers come back through the same lanes
+//! (`rows/download.rs`).
 
 #[cfg(feature = "bench")]
 mod benchmark;

@@ -1,12 +1,13 @@
-//! Pinned host memory. The GPU reads it by itself during a copy, while the calling thread goes on.
+//! Pinned host memory. The GPU reads and writes it by itself during a copy, while the calling thread goes on.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, DriverError, result, sys};
 
-use crate::backend::cuda::device::{Gpu, Plain, Queue, failed, refusal};
+use crate::backend::cuda::device::{Buffer, Gpu, Plain, Queue, failed, refusal};
 use crate::error::Result;
 use crate::memory;
 
@@ -17,7 +18,7 @@ const HOST_FLAGS: u32 = 0;
 /// The largest distance between two strips that the driver accepts (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`).
 const LARGEST_PITCH: usize = i32::MAX as usize;
 
-/// A buffer that is filled, sent and filled again. Nobody can access its bytes while a copy reads them.
+/// A buffer that is filled, sent and filled again, by the host or by the device. Nobody can access its bytes while a copy reads them.
 pub struct Pinned {
     address: NonNull<u8>,
     bytes: usize,
@@ -73,6 +74,21 @@ impl Pinned {
         // valid value (`Plain`). Nothing else reads it: this borrow is exclusive, and the device is done, because the event
         // covers every copy that `send` leaves under way.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.address.cast().as_ptr(), len) })
+    }
+
+    /// Copies values from the device, and waits for them.
+    ///
+    /// # Safety
+    /// The work that writes the values is done, or the queue has waited for it. Nothing writes them during the call.
+    pub unsafe fn receive<T: Plain>(&mut self, queue: &Queue, from: &Buffer<T>, range: Range<usize>) -> Result<&[T]> {
+        assert!(range.end <= from.len(), "{range:?} of {} values", from.len());
+        self.gpu.bind()?;
+        let at = from.at_index(range.start);
+        let out = self.values::<T>(range.len())?;
+        // SAFETY: the values are within the buffer (asserted). `out` stays until the wait, which comes before every other use of it.
+        let copied = unsafe { result::memcpy_dtoh_async(out, at, queue.stream.cu_stream()) }.map_err(failed("a download"));
+        copied.and(queue.wait())?;
+        Ok(out)
     }
 
     /// Starts the copies of the strips, in the order of the queue.
