@@ -82,15 +82,6 @@ fn no_gpu() -> ! {
     unreachable!("without the feature there is no GPU to choose")
 }
 
-/// The name for the answers in errors.
-pub const ANSWERS: &str = "the answers for all rows";
-
-/// Room for `width` values per row.
-#[cfg(feature = "cuda")]
-pub fn reserve<R>(n: usize, width: usize) -> Result<Vec<R>> {
-    memory::with_room(n.saturating_mul(width), ANSWERS)
-}
-
 /// The scales that turn the distances and weights of a score into integers.
 pub struct ScoreScales {
     pub weights: Option<WeightScale>,
@@ -167,7 +158,6 @@ pub fn survey_score<T: Float>(passes: &mut dyn Passes<T>, model: &Model<T>) -> R
         distances: scales.distances,
         shifts: DistanceScale::NONE,
         variance: 0.0,
-        centre: model.centre()?,
         weights: scales.weights,
     })
 }

@@ -83,7 +83,7 @@ __device__ __forceinline__ u64 block_sum(u64 v, u64* shared) {
 
 // The extent of one chunk of one column, or of several chunks.
 struct Extent {
-    double low, high, smallest, sum; // over rows of positive weight. smallest: the least magnitude that is not 0
+    double low, high, smallest; // over rows of positive weight. smallest: the least magnitude that is not 0
     double largest; // the largest magnitude, over all rows
     u64 not_finite; // whether any value is NaN or infinite. If so, the other fields mean nothing
 };
@@ -92,7 +92,6 @@ __device__ __forceinline__ void merge(Extent& a, const Extent& b) {
     a.low = b.low < a.low ? b.low : a.low;
     a.high = b.high > a.high ? b.high : a.high;
     a.smallest = b.smallest < a.smallest ? b.smallest : a.smallest;
-    a.sum = __dadd_rn(a.sum, b.sum);
     a.largest = b.largest > a.largest ? b.largest : a.largest;
     a.not_finite |= b.not_finite;
 }
@@ -102,7 +101,6 @@ __device__ __forceinline__ Extent from_lane(const Extent& e, int offset) {
     other.low = __shfl_down_sync(FULL_WARP, e.low, offset);
     other.high = __shfl_down_sync(FULL_WARP, e.high, offset);
     other.smallest = __shfl_down_sync(FULL_WARP, e.smallest, offset);
-    other.sum = __shfl_down_sync(FULL_WARP, e.sum, offset);
     other.largest = __shfl_down_sync(FULL_WARP, e.largest, offset);
     other.not_finite = __shfl_down_sync(FULL_WARP, e.not_finite, offset);
     return other;
@@ -119,7 +117,6 @@ template <typename T, typename V, bool WEIGHTED, bool CONTRIBUTIONS> __device__ 
     const Chunk chunk = chunk_of(a.rows, a.chunk);
     const V none = (V)infinity();
     V low = none, high = -none, smallest = none, largest = 0;
-    double sum = 0.0;
     bool finite = true;
     for_each_value<T, WEIGHTED>(a.rows, chunk, [&](T x, double w) {
         const V v = CONTRIBUTIONS ? (V)__dmul_rn(w, (double)x) : (V)x;
@@ -130,10 +127,9 @@ template <typename T, typename V, bool WEIGHTED, bool CONTRIBUTIONS> __device__ 
             low = v < low ? v : low;
             high = v > high ? v : high;
             smallest = magnitude > (V)0 && magnitude < smallest ? magnitude : smallest;
-            sum = __dadd_rn(sum, (double)v);
         }
     });
-    Extent e = {(double)low, (double)high, (double)smallest, sum, (double)largest, finite ? 0ull : 1ull};
+    Extent e = {(double)low, (double)high, (double)smallest, (double)largest, finite ? 0ull : 1ull};
 #pragma unroll
     for (int offset = 16; offset; offset >>= 1) merge(e, from_lane(e, offset));
     __shared__ Extent warps[WARPS];

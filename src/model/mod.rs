@@ -266,15 +266,4 @@ impl<T: Float> Model<T> {
             table: Derived::default(),
         })
     }
-
-    /// A point near the data: the mean of the centroids, weighted by their sizes.
-    pub(crate) fn centre(&self) -> Result<Vec<f64>> {
-        let total = self.sizes.iter().sum::<u64>().max(1) as f64;
-        let mean = |f| {
-            let column = self.centroids.iter().skip(f).step_by(self.d).zip(&self.sizes);
-            let sum: f64 = column.map(|(c, &size)| c.to_f64() * (size as f64 / total)).sum();
-            T::from_f64(sum).to_f64()
-        };
-        memory::collected((0..self.d).map(mean), "the middle of the centroids")
-    }
 }

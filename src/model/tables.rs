@@ -37,7 +37,7 @@ impl<T: Float> Model<T> {
     pub(crate) fn host_table(&self) -> Result<Arc<CentroidTable<T>>> {
         let table = self.table.get(|| Ok(Tables::default()))?.host.get(|| {
             let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
-            Ok(Arc::new(CentroidTable::new(&self.centroids, self.d, &self.centre()?, extent)?))
+            Ok(Arc::new(CentroidTable::new(&self.centroids, self.d, extent)?))
         })?;
         Ok(table.clone())
     }
@@ -62,7 +62,7 @@ impl<T: Float> Model<T> {
         if let Some(table) = devices.get(&ordinal) {
             return Ok(table.clone());
         }
-        let table = Arc::new(cuda::DeviceTable::new(ordinal, &self.centroids, self.d, &self.centre()?)?);
+        let table = Arc::new(cuda::DeviceTable::new(ordinal, &self.centroids, self.d)?);
         devices.insert(ordinal, table.clone());
         Ok(table)
     }

@@ -1,13 +1,13 @@
 //! Learns from the data before fitting: validity, extents, quanta, the scale of distances, the variance.
 //!
 //! ```text
-//! pass 1   rows with nulls or non-finite values; lows, highs, largest weight; a centring vector near the means
+//! pass 1   rows with nulls or non-finite values; lows, highs, largest weight
 //! pass 2   extents of the weighted contributions                     (only with weights other than 1)
 //! pass 3   how many values are tiny beside their column's largest    (only where the smallest one is)
 //! pass 4   the mean variance of the features                         (only if `tol` is positive)
 //! ```
 //! Everything that affects a result is an extremum, a count or a fixed-point sum. So it can be merged over tasks, chunks and
-//! parts in any order. The centring vector is a plain float sum, but it never affects a bit of the result.
+//! parts in any order.
 
 pub(crate) mod passes;
 pub(crate) mod quanta;
@@ -49,8 +49,6 @@ pub struct Prepared {
     pub shifts: DistanceScale,
     /// Mean variance of the features; 0 if `tol` is 0.
     pub variance: f64,
-    /// A vector near the column means, representable in the feature type. It never affects a bit of the result.
-    pub centre: Vec<f64>,
     /// How weights become integers. `None` if all weights are 1.
     pub weights: Option<WeightScale>,
 }
@@ -92,8 +90,6 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
     }
     let s = reference::distance(&box_highs, &box_lows);
     let variance = if params.stopping.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
-    let centre = survey.columns.iter().map(|column| T::from_f64(column.sum / survey.positive as f64).to_f64());
-    let centre = memory::collected(centre, EXTENTS)?;
     Ok(Prepared {
         n,
         n_positive: survey.positive,
@@ -103,7 +99,6 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
         highs,
         scales,
         variance,
-        centre,
         weights,
     })
 }

@@ -23,19 +23,16 @@ pub struct Extent {
     /// Largest and smallest nonzero magnitude.
     pub largest: f64,
     pub smallest: f64,
-    pub sum: f64,
 }
 
 impl Extent {
-    pub const EMPTY: Self =
-        Self { low: f64::INFINITY, high: f64::NEG_INFINITY, largest: 0.0, smallest: f64::INFINITY, sum: 0.0 };
+    pub const EMPTY: Self = Self { low: f64::INFINITY, high: f64::NEG_INFINITY, largest: 0.0, smallest: f64::INFINITY };
 
     pub fn merge(&mut self, other: &Self) {
         self.low = self.low.min(other.low);
         self.high = self.high.max(other.high);
         self.largest = self.largest.max(other.largest);
         self.smallest = self.smallest.min(other.smallest);
-        self.sum += other.sum;
     }
 
     /// Adds values, each times its weight if there are weights. The loops run over lanes so that they vectorise.
@@ -71,16 +68,11 @@ struct Lanes {
     low: [f64; LANES],
     high: [f64; LANES],
     smallest: [f64; LANES],
-    sum: [f64; LANES],
 }
 
 impl Lanes {
-    const EMPTY: Self = Self {
-        low: [f64::INFINITY; LANES],
-        high: [f64::NEG_INFINITY; LANES],
-        smallest: [f64::INFINITY; LANES],
-        sum: [0.0; LANES],
-    };
+    const EMPTY: Self =
+        Self { low: [f64::INFINITY; LANES], high: [f64::NEG_INFINITY; LANES], smallest: [f64::INFINITY; LANES] };
 
     #[inline(always)]
     fn add(&mut self, i: usize, v: f64) {
@@ -89,14 +81,13 @@ impl Lanes {
         self.high[i] = if v > self.high[i] { v } else { self.high[i] };
         let nonzero = if magnitude > 0.0 { magnitude } else { f64::INFINITY };
         self.smallest[i] = if nonzero < self.smallest[i] { nonzero } else { self.smallest[i] };
-        self.sum[i] += v;
     }
 
     #[inline(always)]
     fn extent(&self, i: usize) -> Extent {
         let (low, high) = (self.low[i], self.high[i]);
         let largest = if low <= high { low.abs().max(high.abs()) } else { 0.0 };
-        Extent { low, high, largest, smallest: self.smallest[i], sum: self.sum[i] }
+        Extent { low, high, largest, smallest: self.smallest[i] }
     }
 }
 

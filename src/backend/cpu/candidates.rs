@@ -35,7 +35,7 @@ pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Res
 pub fn masses<T: Float>(session: &mut CpuSession<'_, T>, candidates: &[T]) -> Result<Vec<u128>> {
     const WHAT: &str = "the masses of the candidates";
     let m = candidates.len() / session.d;
-    let table = CentroidTable::new(candidates, session.d, &session.prepared.centre, session.prepared.extent())?;
+    let table = CentroidTable::new(candidates, session.d, session.prepared.extent())?;
     let CpuSession { part, prepared, set, tasks, workers, d, .. } = session;
     let workers = workers.iter_mut().map(|worker| {
         let assigner = Assigner::new::<T>(*d, m, worker.tile.stride)?;

@@ -1,6 +1,7 @@
 //! The filter: float32 copies of the centroids, the scale of the copies, and the bound on the error of their scores. Fits,
 //! predictions and scores of a model all use this one.
 
+use crate::backend::centre::middle;
 use crate::certify;
 use crate::error::Result;
 use crate::float::Float;
@@ -44,16 +45,15 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// The filter for these centroids (`(k, d)`, row-major). `centre` is near the data and representable in `T`. `extent` is the
-    /// largest known magnitude of the rows. It is a hint for scaling: larger rows only cost time.
-    pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Result<Self> {
+    /// The filter for these centroids (`(k, d)`, row-major). `extent` is the largest known magnitude of the rows. It is a hint for scaling: larger rows only cost time.
+    pub fn new<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Self> {
         match Form::of::<T>(d) {
             Form::Difference => difference(rows, d, extent),
-            Form::Product => Self::product(rows, d, centre),
+            Form::Product => Self::product(rows, d, &middle(rows, d)?),
         }
     }
 
-    /// The product filter, whatever the features are.
+    /// The product filter, whatever the features are. `centre`: a point near the data.
     pub fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Self> {
         product(rows, d, centre)
     }

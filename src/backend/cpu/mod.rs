@@ -164,7 +164,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
 
     fn table(&self, centroids: &[T]) -> Result<CentroidTable<T>> {
         let extent = self.prepared.lows.iter().chain(&self.prepared.highs).fold(0.0f64, |m, v| m.max(v.abs()));
-        CentroidTable::new(centroids, self.d, &self.prepared.centre, extent)
+        CentroidTable::new(centroids, self.d, extent)
     }
 
     /// Labels every row by the centroids of a model, without any sums. Returns the integer inertia of each cluster.

@@ -140,7 +140,7 @@ fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usiz
 
 /// The largest distance of rows from each other and of starting centroids from rows, in any feature.
 fn largest_distance(prepared: &Prepared, params: &Params) -> f64 {
-    let d = prepared.centre.len();
+    let d = prepared.lows.len();
     let starting = if let Init::Given(centroids) = &params.seeding.init { &centroids[..] } else { &[] };
     let extents = || prepared.lows.iter().zip(&prepared.highs);
     let rows = starting.chunks_exact(d).map(|row| {

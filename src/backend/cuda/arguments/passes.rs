@@ -70,7 +70,6 @@ arguments! {
         low: f64,
         high: f64,
         smallest: f64,
-        sum: f64,
         largest: f64,
         not_finite: u64,
     }
@@ -160,7 +159,7 @@ arguments! {
 
 plain! {
     FarRow { f64, u64 }
-    ChunkExtent { f64, f64, f64, f64, f64, u64 }
+    ChunkExtent { f64, f64, f64, f64, u64 }
     WeightFacts { f64, f64, u64, u32, u32, u32, u32 }
     MomentsArgument { f64, Factors, Factors }
 }

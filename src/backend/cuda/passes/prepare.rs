@@ -187,9 +187,9 @@ fn merge(chunks: &[ChunkExtent], d: usize) -> Result<(Vec<Extent>, f64, bool)> {
     let (mut largest, mut finite) = (0.0f64, true);
     for chunks in chunks.chunks_exact(d) {
         for (column, chunk) in columns.iter_mut().zip(chunks) {
-            let &ChunkExtent { low, high, smallest, sum, .. } = chunk;
+            let &ChunkExtent { low, high, smallest, .. } = chunk;
             let within = if low <= high { low.abs().max(high.abs()) } else { 0.0 };
-            column.merge(&Extent { low, high, largest: within, smallest, sum });
+            column.merge(&Extent { low, high, largest: within, smallest });
             largest = largest.max(chunk.largest);
             finite &= chunk.not_finite == 0;
         }
@@ -293,18 +293,12 @@ mod tests {
 
     #[test]
     fn chunks_merge_by_column() {
-        let chunk = |low: f64, high: f64, largest: f64, not_finite: u64| ChunkExtent {
-            low,
-            high,
-            smallest: 0.5,
-            sum: high,
-            largest,
-            not_finite,
-        };
+        let chunk =
+            |low: f64, high: f64, largest: f64, not_finite: u64| ChunkExtent { low, high, smallest: 0.5, largest, not_finite };
         let none =
             ChunkExtent { low: f64::INFINITY, high: f64::NEG_INFINITY, smallest: f64::INFINITY, ..chunk(0.0, 0.0, 0.0, 0) };
         let (columns, largest, finite) = merge(&[chunk(-3.0, 1.0, 9.0, 0), none, chunk(2.0, 2.5, 2.5, 0), none], 2).unwrap();
-        assert_eq!((columns[0].low, columns[0].high, columns[0].largest, columns[0].sum), (-3.0, 2.5, 3.0, 3.5));
+        assert_eq!((columns[0].low, columns[0].high, columns[0].largest), (-3.0, 2.5, 3.0));
         assert_eq!((columns[1].largest, columns[1].smallest), (0.0, f64::INFINITY));
         assert!(largest == 9.0 && finite);
         assert!(!merge(&[none, chunk(0.0, 1.0, 1.0, 1)], 2).unwrap().2);

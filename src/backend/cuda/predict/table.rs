@@ -5,6 +5,7 @@ use std::ops::{Deref, Range};
 use std::sync::{Mutex, PoisonError};
 
 use crate::backend::Scales;
+use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BlankArgument, Control, DistancesArgument, LabelsArgument, NearestArgument, SumsArgument,
 };
@@ -130,11 +131,12 @@ impl<T: Float + Plain> DeviceTable<T> {
         }
     }
 
-    /// Uploads the centroids. `centroids`: `(k, d)`, row-major. `centre`: a point near the data.
-    pub fn new(ordinal: u32, centroids: &[T], d: usize, centre: &[f64]) -> Result<Self> {
+    /// Uploads the centroids: `(k, d)`, row-major.
+    pub fn new(ordinal: u32, centroids: &[T], d: usize) -> Result<Self> {
         let queue = Gpu::get(ordinal)?.queue()?;
         let k = centroids.len() / d;
-        let offsets = centroids.chunks_exact(d).flat_map(|row| row.iter().zip(centre).map(|(c, m)| (c.to_f64() - m).abs()));
+        let centre = middle(centroids, d)?;
+        let offsets = centroids.chunks_exact(d).flat_map(|row| row.iter().zip(&centre).map(|(c, m)| (c.to_f64() - m).abs()));
         // Two centroids are at most twice as far from each other as the farther one is from the centre.
         let largest = 2.0 * offsets.fold(0.0f64, f64::max);
         let tiled = Tiled::for_model(d, k, queue.gpu.size());

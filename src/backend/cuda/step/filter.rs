@@ -4,6 +4,7 @@
 //! `kernels/passes/update.cu` makes the copies and the bound: after every update in a fit, and once for a model ([`Preparation`]). The
 //! bound is that of [`ExpandedTerms`].
 
+use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
     self, BlockMoves, Bound, BoundTerms, Control, DistanceArgument, SumsArgument, UpdateArgument,
 };
@@ -170,22 +171,6 @@ impl<T: Float + Plain> Filter<T> {
     }
 }
 
-/// The median of each feature over at most this many centroids is the centre.
-const MOST_IN_THE_MIDDLE: usize = 63;
-
-/// A point near most of these centroids: the median of each feature. The mean of the rows may be far from all of them, if some
-/// rows are far out; then the errors of all scores would be large.
-fn middle<T: Float>(centroids: &[T], d: usize) -> Result<Vec<f64>> {
-    let k = centroids.len() / d;
-    let step = k.div_ceil(MOST_IN_THE_MIDDLE);
-    let mut values = [0.0; MOST_IN_THE_MIDDLE];
-    let medians = (0..d).map(|f| {
-        let count = (0..k).step_by(step).zip(&mut values).map(|(j, value)| *value = centroids[j * d + f].to_f64()).count();
-        *values[..count].select_nth_unstable_by(count / 2, f64::total_cmp).1
-    });
-    memory::collected(medians, COPIES)
-}
-
 /// Limits of `kernels/passes/update.cu`: the most threads of a block, the most threads of one cluster, and the number of blocks up to
 /// which blocks stay small (see [`Teams::new`]).
 const MOST_THREADS: u32 = 512;
@@ -325,15 +310,6 @@ mod tests {
         assert_eq!(teams(34, 32), (64, 128, 16));
         assert_eq!(teams(30, 2_000), (32, 256, 250));
         assert_eq!(teams(4_000, 100), (256, 256, 100));
-    }
-
-    #[test]
-    fn the_centre_is_where_most_centroids_are() {
-        let far = [1.0f32, 10.0, 2.0, 30.0, 1e9, 20.0];
-        assert_eq!(middle(&far, 2).unwrap(), [2.0, 20.0]);
-        assert_eq!(middle(&far[..2], 1).unwrap(), [10.0]);
-        let many: Vec<f32> = (0..1_000).map(|j| j as f32).collect();
-        assert_eq!(middle(&many, 1).unwrap(), [496.0]);
     }
 
     #[test]
