@@ -1,6 +1,6 @@
 //! The update step: moves rows into empty clusters, computes exact means, and measures how far the centroids moved.
 
-use crate::backend::Iterate;
+use crate::backend::{Iterate, Move};
 use crate::error::{KMeansError, Result};
 use crate::fixed::round_quotient;
 use crate::float::Float;
@@ -58,33 +58,35 @@ fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T
 /// Gives one row to every empty cluster, in index order. The row is the one farthest from the centroid that gave it its label,
 /// among the rows whose cluster keeps at least one other row. Returns whether there was an empty cluster.
 fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>) -> Result<bool> {
-    let without_rows = (0u32..).zip(&session.partial()?.rows).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
+    let mut sizes = session.sizes()?;
+    let without_rows = (0u32..).zip(&sizes).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
     let mut empty = memory::collected(without_rows, "the empty clusters")?;
     if empty.is_empty() {
         return Ok(false);
     }
-    let k = session.partial()?.rows.len();
+    let too_few = Err(KMeansError::TooFewDistinct { k: sizes.len(), rows: session.positive_rows() });
     empty.reverse();
     // A row that cannot be given now can never be given: clusters only lose rows, and a relocated row is alone in its cluster. So
     // the loop goes through the farthest rows once, in batches as large as the number of empty clusters.
     while !empty.is_empty() {
-        let donors =
-            memory::collected(session.partial()?.rows.iter().map(|rows| *rows >= 2), "the clusters that may give a row")?;
-        let far = session.farthest(empty.len(), &donors)?;
-        let before = empty.len();
-        for far in far {
+        let donors = memory::collected(sizes.iter().map(|rows| *rows >= 2), "the clusters that may give a row")?;
+        let mut moves = memory::with_room(empty.len(), "the rows that move to empty clusters")?;
+        for far in session.farthest(empty.len(), &donors)? {
             if far.distance <= 0.0 {
-                return Err(KMeansError::TooFewDistinct { k, rows: session.positive_rows() });
+                return too_few;
             }
-            if session.partial()?.rows[far.cluster as usize] < 2 {
+            if sizes[far.cluster as usize] < 2 {
                 continue;
             }
             let Some(to) = empty.pop() else { break };
-            session.relocate(far.row, to)?;
+            sizes[far.cluster as usize] -= 1;
+            sizes[to as usize] = 1;
+            moves.push(Move { row: far.row, to });
         }
-        if empty.len() == before {
-            return Err(KMeansError::TooFewDistinct { k, rows: session.positive_rows() });
+        if moves.is_empty() {
+            return too_few;
         }
+        session.relocate(&moves)?;
     }
     Ok(true)
 }

@@ -1,4 +1,4 @@
-// distances: passes over rows and their labels. Inertia, the farthest rows, and one row that moves to another cluster.
+// distances: passes over rows and their labels. Inertia, the farthest rows, and rows that move to other clusters.
 //
 // Used when: the inertia is needed (for the last labels of every fit, and in each iteration of a full history), or a cluster is empty.
 // Tile:      one row a thread. Inertia: the sums of the clusters are in a table in shared memory, as in `assign_registers`.
@@ -57,79 +57,91 @@ template <typename T> __device__ __forceinline__ void inertia(const Inertia<T>& 
         for (int cell = threadIdx.x; cell < table.cells; cell += THREADS) add_pending(a.pending + (u64)cell * 2, table_take(table, cell));
 }
 
-// The distances of rows that may move to an empty cluster; -1 for all others.
+// A row far from its centroid.
+struct Candidate {
+    double distance;
+    u64 row;
+};
+
+// The farther row comes first. Of rows equally far, the one with the smaller number comes first.
+__device__ __forceinline__ bool farther(Candidate a, Candidate b) {
+    return a.distance > b.distance || (a.distance == b.distance && a.row < b.row);
+}
+
+// The distances of rows that may move to an empty cluster; -1 for all others. Also the farthest row of each warp, which strides over the rows.
 template <typename T> struct Masked {
     Rows<T> rows;
     Labels labels;
     const T* centroids;
     const u8* donors; // (k)
     double* out; // (n)
+    Candidate* farthest; // one a warp; its distance is -1 if none of the warp's rows may move
 };
 
 template <typename T> __device__ __forceinline__ void masked_distances(const Masked<T>& a) {
+    Candidate best = {-1.0, ~0ull};
     for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
         const u32 label = load_label(a.labels, row);
         const bool may = a.donors[label] && (!a.rows.w || a.rows.w[row] > 0.0);
-        a.out[row] = may ? own_distance(a.rows, row, a.centroids, label) : -1.0;
+        const Candidate c = {may ? own_distance(a.rows, row, a.centroids, label) : -1.0, row};
+        a.out[row] = c.distance;
+        if (farther(c, best)) best = c;
     }
+    for (int o = 16; o; o >>= 1) {
+        const Candidate c = {__shfl_xor_sync(FULL_WARP, best.distance, o), __shfl_xor_sync(FULL_WARP, best.row, o)};
+        if (farther(c, best)) best = c;
+    }
+    if ((threadIdx.x & 31) == 0) a.farthest[global_thread() / 32] = best;
 }
 
-struct Candidate {
-    double distance;
-    u64 row;
-};
-
-// Finds the farthest row of each block that comes after `after`: a nearer row, or one equally far with a larger number.
-struct Farthest {
-    const double* distances;
-    Candidate* out; // one a block
-    Candidate after;
-    u32 n;
+struct FarRow {
+    Candidate at;
+    u32 label;
     u32 unused;
 };
 
-__device__ __forceinline__ bool farther(Candidate a, Candidate b) {
-    return a.distance > b.distance || (a.distance == b.distance && a.row < b.row);
-}
+// Lists the rows that may move and do not come after `last`. Counts them all, but lists no more than there is room for.
+struct FarRows {
+    const double* distances;
+    Labels labels;
+    FarRow* out; // (room)
+    u32* count;
+    Candidate last;
+    u32 n, room;
+};
 
-extern "C" __global__ void __launch_bounds__(THREADS) farthest(const __grid_constant__ Farthest a) {
-    __shared__ Candidate warps[THREADS / 32];
-    Candidate best = {-1.0, ~0ull};
+extern "C" __global__ void __launch_bounds__(THREADS) far_rows(const __grid_constant__ FarRows a) {
     for (u64 row = global_thread(); row < a.n; row += all_threads()) {
-        Candidate c = {a.distances[row], row};
-        if (c.distance >= 0.0 && farther(a.after, c) && farther(c, best)) best = c;
-    }
-    for (int o = 16; o; o >>= 1) {
-        Candidate c = {__shfl_xor_sync(FULL_WARP, best.distance, o), __shfl_xor_sync(FULL_WARP, best.row, o)};
-        if (farther(c, best)) best = c;
-    }
-    if ((threadIdx.x & 31) == 0) warps[threadIdx.x / 32] = best;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int w = 1; w < THREADS / 32; w++)
-            if (farther(warps[w], best)) best = warps[w];
-        a.out[blockIdx.x] = best;
+        const Candidate c = {a.distances[row], row};
+        if (c.distance < 0.0 || farther(a.last, c)) continue;
+        const u32 place = atomicAdd(a.count, 1);
+        if (place < a.room) a.out[place] = {c, load_label(a.labels, row), 0};
     }
 }
 
-// Moves one row and its contribution to another cluster. One warp does it.
+// Moves rows and their contributions to other clusters. One warp moves one row.
+struct Move {
+    u64 row; // its number among the labels
+    u32 place; // its number among the rows
+    u32 to;
+};
+
 template <typename T> struct Relocate {
     Rows<T> rows;
     Labels labels;
     Sums sums;
     const Factors* factors;
     double mass_to_integer;
-    u64 row;
-    u32 to;
-    u32 unused;
+    const Move* moves; // one a block; no row twice
 };
 
 template <typename T> __device__ __forceinline__ void relocate(const Relocate<T>& a) {
-    const u32 from = load_label(a.labels, a.row);
+    const Move move = a.moves[blockIdx.x];
+    const u32 from = load_label(a.labels, move.row);
     __syncwarp();
-    if (threadIdx.x == 0) store_label(a.labels, a.row, a.to);
-    const double weight = a.rows.w ? a.rows.w[a.row] : 1.0;
-    move_pending(a.rows, a.sums, a.factors, a.mass_to_integer, a.row, from, a.to, weight, threadIdx.x, 32);
+    if (threadIdx.x == 0) store_label(a.labels, move.row, move.to);
+    const double weight = a.rows.w ? a.rows.w[move.place] : 1.0;
+    move_pending(a.rows, a.sums, a.factors, a.mass_to_integer, move.place, from, move.to, weight, threadIdx.x, 32);
 }
 
 #define KERNELS(T, NAME)                                                                                                                  \

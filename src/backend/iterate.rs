@@ -44,6 +44,14 @@ impl Far {
     }
 }
 
+/// A row that moves to another cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// Number of the kept row, counted from the session's first row.
+    pub row: u64,
+    pub to: u32,
+}
+
 /// When to stop before the limit of iterations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stop {
@@ -102,8 +110,8 @@ pub trait Iterate<T: Float>: KeptRows {
     /// The `count` rows of positive weight that are farthest from the centroids that gave them their labels, in [`Far::order`].
     /// Only clusters that `donors` allows count.
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>>;
-    /// Moves a row and its contribution to another cluster.
-    fn relocate(&mut self, row: u64, to: u32) -> Result<()>;
+    /// Moves rows and their contributions to other clusters. No row moves twice.
+    fn relocate(&mut self, moves: &[Move]) -> Result<()>;
     /// The integer inertia of each cluster under the current labels and the last centroids.
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>>;
     /// The labels in row order.

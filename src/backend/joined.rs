@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::{Advanced, Assigned, Draws, Far, Iterate, Iteration, KeptRows, Sample, Sampled, Scales, Session, Stop};
+use super::{Advanced, Assigned, Draws, Far, Iterate, Iteration, KeptRows, Move, Sample, Sampled, Scales, Session, Stop};
 use crate::answers::{DISTANCES, Distances, LABELS};
 use crate::distances::DistanceScale;
 use crate::error::Result;
@@ -248,9 +248,12 @@ impl<T: Float> Iterate<T> for Joined<'_, T> {
         Ok(all)
     }
 
-    fn relocate(&mut self, row: u64, to: u32) -> Result<()> {
-        let session = self.session_of(row);
-        self.sessions[session].relocate(row - self.starts[session], to)?;
+    fn relocate(&mut self, moves: &[Move]) -> Result<()> {
+        for (session, start) in self.sessions.iter_mut().zip(&self.starts) {
+            let rows = *start..start + session.rows();
+            let own = moves.iter().filter(|step| rows.contains(&step.row)).map(|step| Move { row: step.row - start, ..*step });
+            session.relocate(&memory::collected(own, "the rows that move to empty clusters")?)?;
+        }
         self.merge()
     }
 

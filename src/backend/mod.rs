@@ -15,7 +15,7 @@ mod joined;
 pub mod select;
 
 pub use draws::{Draws, PlusPlus, Sample, Sampled};
-pub use iterate::{Advanced, Assigned, Far, Iterate, Iteration, Scales, Stop};
+pub use iterate::{Advanced, Assigned, Far, Iterate, Iteration, Move, Scales, Stop};
 pub use joined::Joined;
 
 use self::select::Devices;

@@ -17,6 +17,7 @@ mod centroids;
 mod difference;
 mod distances;
 mod draws;
+mod farthest;
 mod filter;
 mod pass;
 pub mod predict;
@@ -33,9 +34,9 @@ pub use simd::InstructionSet;
 pub(crate) use simd::{Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
-use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, room_for_farthest, split_off};
+use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, split_off};
 use self::seeds::Seeds;
-use super::{Assigned, Far, Iterate, Scales};
+use super::{Assigned, Far, Iterate, Move, Scales};
 use crate::answers::{Distances, LABELS};
 use crate::distances::DistanceScale;
 use crate::error::Result;
@@ -211,28 +212,27 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     }
 
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
-        const WHAT: &str = "the farthest rows";
-        let most = room_for_farthest(count).min(self.labels.len());
         for worker in &mut self.workers {
-            memory::reserve(&mut worker.far, most, WHAT)?;
+            worker.far.start(count, self.labels.len())?;
             worker.reserve()?;
         }
-        self.pass(Pass::Farthest { count, donors });
-        let mut all: Vec<Far> = memory::with_room(self.workers.iter().map(|worker| worker.far.len()).sum(), WHAT)?;
-        self.workers.iter_mut().for_each(|worker| all.extend(std::mem::take(&mut worker.far)));
+        self.pass(Pass::Farthest { donors });
+        let kept = self.workers.iter_mut().flat_map(|worker| worker.far.take());
+        let mut all: Vec<Far> = memory::collected(kept, "the farthest rows")?;
         all.sort_unstable_by(Far::order);
         all.truncate(count);
         Ok(all)
     }
 
-    fn relocate(&mut self, row: u64, to: u32) -> Result<()> {
-        let tile = self.load_row(row as usize)?;
-        let from = std::mem::replace(&mut self.labels[row as usize], to);
-        let (contribution, mass) = contribution(&tile, 0, self.prepared);
-        let deltas = &mut self.workers[0].deltas;
-        let target = Mutex::new(&mut self.partial);
-        deltas.move_row(&self.quantiser, contribution, mass, [from, to], &target);
-        deltas.flush(&self.quantiser, &mut self.partial);
+    fn relocate(&mut self, moves: &[Move]) -> Result<()> {
+        for &Move { row, to } in moves {
+            let tile = self.load_row(row as usize)?;
+            let from = std::mem::replace(&mut self.labels[row as usize], to);
+            let (contribution, mass) = contribution(&tile, 0, self.prepared);
+            let deltas = &mut self.workers[0].deltas;
+            deltas.move_row(&self.quantiser, contribution, mass, [from, to], &Mutex::new(&mut self.partial));
+        }
+        self.workers[0].deltas.flush(&self.quantiser, &mut self.partial);
         Ok(())
     }
 

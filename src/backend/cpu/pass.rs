@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use super::assign::{Assigner, Moved, TwoNearest};
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
+use super::farthest::Farthest;
 use super::simd::{Task, Vector};
 use crate::backend::{Far, Scales};
 use crate::distances::DistanceScale;
@@ -35,7 +36,7 @@ pub struct Worker<T> {
     pub distances: Vec<f64>,
     pub inertia: Vec<u128>,
     pub changed: u64,
-    pub far: Vec<Far>,
+    pub far: Farthest,
     chosen: Chosen,
 }
 
@@ -74,7 +75,7 @@ impl<T: Float> Worker<T> {
             distances: memory::zeroed(tile_rows, WHAT)?,
             inertia: Vec::new(),
             changed: 0,
-            far: Vec::new(),
+            far: Farthest::default(),
             chosen: Chosen::default(),
         })
     }
@@ -97,7 +98,7 @@ pub enum Pass<'p> {
     /// Compute the inertia under the current labels.
     Inertia { scales: Scales<'p> },
     /// Find the farthest rows of the clusters that may give one.
-    Farthest { count: usize, donors: &'p [bool] },
+    Farthest { donors: &'p [bool] },
 }
 
 impl Pass<'_> {
@@ -107,7 +108,7 @@ impl Pass<'_> {
         match self {
             Self::Assign { .. } | Self::Inertia { scales: Scales::Same(_) } => true,
             Self::Inertia { scales: Scales::Each(scales) } => scales[label as usize] != DistanceScale::NONE,
-            Self::Farthest { donors, .. } => donors[label as usize],
+            Self::Farthest { donors } => donors[label as usize],
         }
     }
 }
@@ -191,10 +192,10 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
             own_distances(tile, table, labels, distances);
             match pass {
                 Pass::Inertia { scales } => add_inertia(tile, labels, distances, scales, inertia),
-                Pass::Farthest { count, .. } => {
+                Pass::Farthest { .. } => {
                     for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
                         let row = task.first + first + if all { r } else { chosen.places[r] };
-                        keep_farthest(far, count, Far { distance: distances[r], row: row as u64, cluster: labels[r] });
+                        far.see(Far { distance: distances[r], row: row as u64, cluster: labels[r] });
                     }
                 }
                 Pass::Assign { .. } => unreachable!("an assign finds labels"),
@@ -210,20 +211,6 @@ fn add_inertia<T: Float>(tile: &Tile<T>, labels: &[u32], distances: &[f64], scal
     match scales {
         Scales::Same(scale) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scale.quantise(w, s)),
         Scales::Each(scales) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scales[j as usize].quantise(w, s)),
-    }
-}
-
-/// The capacity of a list of the `count` farthest rows.
-pub fn room_for_farthest(count: usize) -> usize {
-    2 * count + 64
-}
-
-/// Keeps the `count` farthest rows. Sorts and cuts the list whenever it holds twice as many.
-fn keep_farthest(far: &mut Vec<Far>, count: usize, new: Far) {
-    far.push(new);
-    if far.len() >= room_for_farthest(count) {
-        far.sort_unstable_by(Far::order);
-        far.truncate(count);
     }
 }
 

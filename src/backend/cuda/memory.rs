@@ -11,7 +11,8 @@
 //! only until the rows have arrived.
 
 use super::device::{Plain, sum};
-use super::passes::distances::{FarSearch, Inertia};
+use super::passes::distances::Inertia;
+use super::passes::farthest::FarSearch;
 use super::passes::prepare::preparation_bytes;
 use super::passes::seeds::DeviceSeeds;
 use super::predict::DeviceTable;

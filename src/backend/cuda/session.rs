@@ -33,7 +33,7 @@ use super::step::choice::choose;
 use super::step::{Fit, Step};
 use super::update::Update;
 use crate::answers::Distances;
-use crate::backend::{Advanced, Assigned, Far, Iterate, Iteration, Scales, Stop};
+use crate::backend::{Advanced, Assigned, Far, Iterate, Iteration, Move, Scales, Stop};
 use crate::error::Result;
 use crate::fixed::Limbs;
 use crate::float::Float;
@@ -247,9 +247,9 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         self.farthest_rows(count, donors)
     }
 
-    fn relocate(&mut self, row: u64, to: u32) -> Result<()> {
+    fn relocate(&mut self, moves: &[Move]) -> Result<()> {
         self.forget();
-        self.move_row(row, to)
+        self.move_rows(moves)
     }
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {

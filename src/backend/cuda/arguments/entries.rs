@@ -101,7 +101,7 @@ entries! {
         sum_adjust(SystemSumsArgument) = "sum_atomics" "sum_adjust";
     }
     untyped {
-        farthest(FarthestArgument) = "distances" "farthest";
+        far_rows(FarRowsArgument) = "distances" "far_rows";
         weight_survey(WeightSurveyArgument) = "prepare" "weight_survey";
         round_weights(RoundWeightsArgument) = "prepare" "round_weights";
         seed_totals(TotalsArgument) = "seed" "seed_totals";

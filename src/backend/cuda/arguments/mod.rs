@@ -17,7 +17,7 @@ pub use self::papers::*;
 pub use self::passes::*;
 pub use self::seeding::*;
 pub use self::step::*;
-use super::device::{Buffer, Plain};
+use super::device::Plain;
 use crate::distances::DistanceScale;
 use crate::fixed::{ColumnScale, Limbs};
 
@@ -134,13 +134,6 @@ pub const CONTROL_OF_CHUNK: std::ops::Range<usize> = std::mem::offset_of!(Contro
 
 /// The value of `Control::stop` if a cluster is empty. Then the host does the update.
 pub const STOP_EMPTY: u32 = 2;
-
-impl RowsArgument {
-    /// The parameter for a single row. `x`: its values. `w`: the address of its weight, or 0 if there is none.
-    pub fn of_one<T: Plain>(x: &Buffer<T>, w: u64) -> Self {
-        Self { x: x.at(), w, stride: 1, n: 1, d: x.len() as i32 }
-    }
-}
 
 impl SumsArgument {
     /// For kernels that read only k and d, and no sums.

@@ -22,33 +22,48 @@ arguments! {
         centroids: u64,
         donors: u64,
         out: u64,
+        farthest: u64,
     }
 
-    /// A row far from its centroid.
-    FarRow as "Candidate" {
+    /// The distance of a row from its centroid.
+    FarCandidate as "Candidate" {
         distance: f64,
         row: u64,
     }
 
-    /// For the search for the farthest row.
-    FarthestArgument as "Farthest" {
+    /// For the list of the farthest rows.
+    FarRowsArgument as "FarRows" {
         distances: u64,
+        labels: LabelsArgument,
         out: u64,
-        after: FarRow,
+        count: u64,
+        last: FarCandidate,
         n: u32,
+        room: u32,
+    }
+
+    /// A row far from its centroid, and its label.
+    FarRow as "FarRow" {
+        at: FarCandidate,
+        label: u32,
         unused: u32,
     }
 
-    /// For the move of one row to another cluster.
+    /// A row that moves to another cluster.
+    MoveArgument as "Move" {
+        row: u64,
+        place: u32,
+        to: u32,
+    }
+
+    /// For rows that move to other clusters.
     RelocateArgument as "Relocate" {
         rows: RowsArgument,
         labels: LabelsArgument,
         sums: SumsArgument,
         factors: u64,
         mass_to_integer: f64,
-        row: u64,
-        to: u32,
-        unused: u32,
+        moves: u64,
     }
 
     /// For weights that are rounded.
@@ -158,7 +173,9 @@ arguments! {
 }
 
 plain! {
-    FarRow { f64, u64 }
+    FarCandidate { f64, u64 }
+    FarRow { FarCandidate, u32, u32 }
+    MoveArgument { u64, u32, u32 }
     ChunkExtent { f64, f64, f64, f64, u64 }
     WeightFacts { f64, f64, u64, u32, u32, u32, u32 }
     MomentsArgument { f64, Factors, Factors }

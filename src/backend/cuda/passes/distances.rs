@@ -1,11 +1,8 @@
-//! Inertia, and rows far from their centroids: `kernels/passes/distances.cu`.
+//! The inertia: `kernels/passes/distances.cu`.
 
 use crate::backend::Scales;
-use crate::backend::cuda::arguments::{
-    self, DistanceArgument, FarRow, FarthestArgument, InertiaArgument, LabelsArgument, MaskedArgument, RowsArgument,
-};
+use crate::backend::cuda::arguments::{self, DistanceArgument, InertiaArgument, LabelsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of, product};
-use crate::backend::cuda::shape::FitShape;
 use crate::backend::cuda::step::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::distances::DistanceScale;
 use crate::error::Result;
@@ -125,93 +122,5 @@ impl Inertia {
     pub fn total(mut self) -> Result<Vec<u128>> {
         self.move_out()?;
         Ok(self.clusters)
-    }
-}
-
-/// The name in errors of the farthest rows.
-pub const FAR: &str = "the farthest rows";
-/// The most blocks of the search for the farthest row.
-const BLOCKS: usize = 1_024;
-
-/// The farther row first. Of rows equally far, the one with the smaller number first.
-pub fn order(a: &FarRow, b: &FarRow) -> std::cmp::Ordering {
-    b.distance.total_cmp(&a.distance).then(a.row.cmp(&b.row))
-}
-
-/// The number of blocks of the search.
-fn search_blocks(n: usize) -> usize {
-    n.div_ceil(THREADS as usize).clamp(1, BLOCKS)
-}
-
-buffers! {
-    /// The memory of a search for the farthest rows of a chunk.
-    struct FarBuffers = "the farthest rows" (n: usize) {
-        distances: f64 [n],
-        /// One for each block.
-        found: FarRow [search_blocks(n)],
-    }
-}
-
-/// A search for the rows that are farthest from the centroids that their labels name.
-pub struct FarSearch {
-    buffers: FarBuffers,
-    donors: Buffer<u8>,
-    masked: Launch<MaskedArgument>,
-    search: Launch<FarthestArgument>,
-}
-
-impl FarSearch {
-    /// The bytes that a search takes on the device.
-    pub fn bytes(shape: &FitShape) -> u64 {
-        FarBuffers::bytes(shape.chunk).saturating_add(bytes_of::<u8>(shape.k))
-    }
-
-    /// A search in chunks of at most `n` rows. Only rows of clusters that `donors` allows count.
-    pub fn new<T: Float>(queue: &Queue, n: usize, donors: &[bool]) -> Result<Self> {
-        let donors = memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?;
-        let (block, blocks) = (Block::of(THREADS), search_blocks(n) as u32);
-        let masked = arguments::masked_distances::<T>().load(&queue.gpu, "")?;
-        let search = arguments::farthest().load(&queue.gpu, "")?;
-        Ok(Self {
-            donors: queue.upload(&donors, FAR)?,
-            buffers: FarBuffers::allocate(queue, n)?,
-            masked: Launch::exactly(masked, block, blocks),
-            search: Launch::exactly(search, block, blocks),
-        })
-    }
-
-    /// Adds to `best` the rows of a chunk that may be among the `count` farthest. `first`: the number of the chunk's first row.
-    ///
-    /// # Safety
-    /// Each row has a label below k. `centroids` has k x d values on the device.
-    pub unsafe fn add(
-        &self,
-        queue: &Queue,
-        (rows, labels, centroids): (RowsArgument, LabelsArgument, u64),
-        first: usize,
-        count: usize,
-        best: &mut Vec<FarRow>,
-    ) -> Result<()> {
-        let FarBuffers { distances, found } = &self.buffers;
-        let argument = MaskedArgument { rows, labels, centroids, donors: self.donors.at(), out: distances.at() };
-        // SAFETY: the caller promises labels and centroids. There is a distance for each row of a chunk, and a donor for each
-        // cluster.
-        unsafe { queue.run(&self.masked, &argument)? };
-        let last = best.get(count - 1).copied();
-        let mut after = FarRow { distance: f64::INFINITY, row: 0 };
-        // Distances are finite, because magnitudes are bounded. So the first search considers all rows.
-        for _ in 0..count {
-            let argument = FarthestArgument { distances: distances.at(), out: found.at(), after, n: rows.n, unused: 0 };
-            // SAFETY: `distances` has n values, and `found` has one entry for each block.
-            unsafe { queue.run(&self.search, &argument)? };
-            let Some(next) = found.to_vec()?.into_iter().filter(|c| c.distance >= 0.0).min_by(order) else { break };
-            let global = FarRow { row: next.row + first as u64, ..next };
-            if last.is_some_and(|last| order(&last, &global).is_lt()) {
-                break;
-            }
-            memory::push(best, global, FAR)?;
-            after = next;
-        }
-        Ok(())
     }
 }

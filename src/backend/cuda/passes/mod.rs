@@ -3,6 +3,7 @@
 mod byte_copies;
 pub mod distances;
 pub mod draws;
+pub mod farthest;
 mod plus_plus;
 pub mod prepare;
 pub mod samples;

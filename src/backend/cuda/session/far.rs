@@ -1,75 +1,82 @@
 //! Finds the rows that are farthest from their centroids, and moves them to empty clusters.
 
 use super::CudaSession;
-use crate::backend::Far;
-use crate::backend::cuda::arguments::{self, FarRow, RelocateArgument, RowsArgument};
+use crate::backend::cuda::arguments::{self, MoveArgument, RelocateArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain};
-use crate::backend::cuda::passes::distances::{FAR, FarSearch, order};
+use crate::backend::cuda::passes::farthest::FarSearch;
 use crate::backend::cuda::rows::chunks::Chunks;
+use crate::backend::cuda::rows::stream::Stream;
+use crate::backend::{Far, Move};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
+
+/// The name in errors of rows that move.
+const MOVED: &str = "the rows that move to empty clusters";
 
 impl<T: Float + Plain> CudaSession<'_, T> {
     /// The `count` rows of positive weight that are farthest from their centroids. Only rows of clusters that `donors` allows
     /// count. They are in the order [`Far::order`].
     pub(super) fn farthest_rows(&self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         let state = &self.state;
-        let search = FarSearch::new::<T>(&state.queue, self.rows.longest(), donors)?;
-        let mut best: Vec<FarRow> = Vec::new();
+        let mut search = FarSearch::new::<T>(&state.queue, self.rows.longest(), count, donors)?;
+        let mut best = Vec::new();
         self.rows.visit(|chunk| {
             let rows = (chunk.rows.argument(), state.labels.now(chunk.first), state.centroids.now.at());
             // SAFETY: every row has a label, and the centroids are those of the state.
-            unsafe { search.add(&state.queue, rows, chunk.first, count, &mut best)? };
-            best.sort_unstable_by(order);
-            best.truncate(count);
-            Ok(())
+            unsafe { search.add(&state.queue, rows, chunk.first, &mut best) }
         })?;
-        let far = |c: FarRow| Ok(Far { distance: c.distance, row: c.row, cluster: self.label(c.row)? });
-        memory::try_collected(best.into_iter().map(far), FAR)
+        Ok(best)
     }
 
-    /// Moves a row and its contribution to another cluster.
-    pub(super) fn move_row(&mut self, row: u64, to: u32) -> Result<()> {
+    /// Moves rows and their contributions to other clusters.
+    pub(super) fn move_rows(&mut self, moves: &[Move]) -> Result<()> {
+        match &self.rows {
+            Chunks::Resident(rows) => self.launch_moves(rows.argument(), moves, |_, row| row as u32)?,
+            Chunks::Streamed(stream) => {
+                // No more rows at once than take as much memory as the search for them took.
+                let most = self.state.shape.chunk * size_of::<f64>() / (self.state.shape.d * size_of::<T>());
+                for moves in moves.chunks(most.max(1)) {
+                    let (values, weights) = self.gathered(stream, moves)?;
+                    let w = weights.as_ref().map_or(0, Buffer::at);
+                    let (stride, n, d) = (moves.len() as u64, moves.len() as u32, self.state.shape.d as i32);
+                    self.launch_moves(RowsArgument { x: values.at(), w, stride, n, d }, moves, |place, _| place as u32)?;
+                }
+            }
+        }
+        self.update.fold(&self.state)
+    }
+
+    /// Moves rows that are on the device. `place(i, row)`: the place among `rows` of the row of move `i`.
+    fn launch_moves(&self, rows: RowsArgument, moves: &[Move], place: impl Fn(usize, u64) -> u32) -> Result<()> {
         let state = &self.state;
         let kernel = arguments::relocate::<T>().load(&state.queue.gpu, "")?;
-        // A row that may not be on the device is uploaded alone. The kernel sees it as row 0, and its label as label 0.
-        let alone = match &self.rows {
-            Chunks::Resident(_) => None,
-            Chunks::Streamed(stream) => {
-                let (values, weights) = stream.gather(row as usize..row as usize + 1)?;
-                let weights =
-                    self.prepared.weights.map(|scale| state.queue.upload(&[scale.round(weights[0])], "a row")).transpose()?;
-                Some((state.queue.upload(&values, "a row")?, weights))
-            }
-        };
-        let (rows, labels, place) = match (&self.rows, &alone) {
-            (Chunks::Resident(rows), _) => (rows.argument(), state.labels.now(0), row),
-            (_, Some((values, weights))) => {
-                let rows = RowsArgument::of_one(values, weights.as_ref().map_or(0, Buffer::at));
-                (rows, state.labels.now(row as usize), 0)
-            }
-            (_, None) => unreachable!("it was just fetched"),
-        };
+        let moves = moves.iter().enumerate().map(|(i, &Move { row, to })| MoveArgument { row, place: place(i, row), to });
+        let moves = state.queue.upload(&memory::collected(moves, MOVED)?, MOVED)?;
         let argument = RelocateArgument {
             rows,
-            labels,
+            labels: state.labels.now(0),
             sums: state.sums.argument(&state.shape),
             factors: state.columns.factors.at(),
             mass_to_integer: state.mass_to_integer,
-            row: place,
-            to,
-            unused: 0,
+            moves: moves.at(),
         };
-        // SAFETY: the addresses are those of the state's buffers and of the row. The row is below n, and the cluster is below k.
-        unsafe { state.queue.run(&Launch::exactly(kernel, Block::of(32), 1), &argument)? };
-        self.update.fold(state)
+        // SAFETY: the addresses are those of the state's buffers and of the rows. The rows are below n, and the clusters are below
+        // k. No row moves twice. There is a block for each move.
+        unsafe { state.queue.run(&Launch::exactly(kernel, Block::of(32), moves.len() as u32), &argument) }
     }
 
-    fn label(&self, row: u64) -> Result<u32> {
-        let bytes = self.state.labels.bytes;
-        let mut narrow = [0u8; 4];
-        self.state.labels.array().read(row as usize * bytes, &mut narrow[..bytes])?;
-        Ok(u32::from_le_bytes(narrow))
+    /// Uploads rows that may not be on the device, as columns, and their rounded weights.
+    fn gathered(&self, stream: &Stream<'_, T>, moves: &[Move]) -> Result<(Buffer<T>, Option<Buffer<f64>>)> {
+        let (queue, count) = (&self.state.queue, moves.len());
+        let mut columns = memory::zeroed(count * self.state.shape.d, MOVED)?;
+        let mut all_weights = memory::with_room(count, MOVED)?;
+        for (i, &Move { row, .. }) in moves.iter().enumerate() {
+            let (values, weights) = stream.gather(row as usize..row as usize + 1)?;
+            columns.iter_mut().skip(i).step_by(count).zip(values).for_each(|(to, value)| *to = value);
+            all_weights.extend(self.prepared.weights.map(|scale| scale.round(weights[0])));
+        }
+        let weights = self.prepared.weights.map(|_| queue.upload(&all_weights, MOVED)).transpose()?;
+        Ok((queue.upload(&columns, MOVED)?, weights))
     }
 }

@@ -1,0 +1,158 @@
+//! The rows that are farthest from their centroids: `kernels/passes/distances.cu`.
+//!
+//! The first pass computes all distances and finds the farthest row of each warp. Of these rows, the one in place `count` says where
+//! to cut: at least `count` rows do not come after it, and usually not many more. The second pass lists them.
+
+use crate::backend::Far;
+use crate::backend::cuda::arguments::{
+    self, FarCandidate, FarRow, FarRowsArgument, LabelsArgument, MaskedArgument, RowsArgument,
+};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of};
+use crate::backend::cuda::shape::FitShape;
+use crate::backend::cuda::step::THREADS;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+
+/// The name in errors of the farthest rows.
+const FAR: &str = "the farthest rows";
+/// What a list holds before it is read.
+const NOTHING: FarRow = FarRow { at: FarCandidate { distance: -1.0, row: 0 }, label: 0, unused: 0 };
+/// The most blocks of a pass.
+const BLOCKS: usize = 1_024;
+
+/// The number of blocks of a pass over `n` rows.
+fn blocks(n: usize) -> usize {
+    n.div_ceil(THREADS as usize).clamp(1, BLOCKS)
+}
+
+/// The number of warps of a pass over `n` rows.
+fn warps(n: usize) -> usize {
+    blocks(n) * THREADS as usize / 32
+}
+
+/// The rows that the list has room for, if `count` are wanted.
+fn room(count: usize) -> usize {
+    count.saturating_mul(4).saturating_add(1_024)
+}
+
+buffers! {
+    /// The memory of a search for the `count` farthest rows of a chunk.
+    struct FarBuffers = "the farthest rows" (n: usize, count: usize) {
+        distances: f64 [n],
+        /// The farthest row of each warp.
+        farthest: FarCandidate [warps(n)],
+        list: FarRow [room(count)],
+        /// The number of rows that the list should hold.
+        listed: u32 [1],
+    }
+}
+
+/// A search for the rows that are farthest from the centroids that their labels name.
+pub struct FarSearch {
+    count: usize,
+    buffers: FarBuffers,
+    donors: Buffer<u8>,
+    masked: Launch<MaskedArgument>,
+    far_rows: Launch<FarRowsArgument>,
+}
+
+impl FarSearch {
+    /// The bytes that a search takes on the device.
+    pub fn bytes(shape: &FitShape) -> u64 {
+        FarBuffers::bytes(shape.chunk, shape.k).saturating_add(bytes_of::<u8>(shape.k))
+    }
+
+    /// A search for `count` rows in chunks of at most `n` rows. Only rows of clusters that `donors` allows count.
+    pub fn new<T: Float>(queue: &Queue, n: usize, count: usize, donors: &[bool]) -> Result<Self> {
+        let donors = memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?;
+        let (block, blocks) = (Block::of(THREADS), blocks(n) as u32);
+        let masked = arguments::masked_distances::<T>().load(&queue.gpu, "")?;
+        let far_rows = arguments::far_rows().load(&queue.gpu, "")?;
+        Ok(Self {
+            count,
+            donors: queue.upload(&donors, FAR)?,
+            buffers: FarBuffers::allocate(queue, n, count)?,
+            masked: Launch::exactly(masked, block, blocks),
+            far_rows: Launch::exactly(far_rows, block, blocks),
+        })
+    }
+
+    /// Adds to `best` the rows of a chunk that may be among the farthest. Keeps the farthest of all, in the order [`Far::order`].
+    /// `first`: the number of the chunk's first row.
+    ///
+    /// # Safety
+    /// Each row has a label below k. `centroids` has k x d values on the device.
+    pub unsafe fn add(
+        &mut self,
+        queue: &Queue,
+        (rows, labels, centroids): (RowsArgument, LabelsArgument, u64),
+        first: usize,
+        best: &mut Vec<Far>,
+    ) -> Result<()> {
+        let FarBuffers { distances, farthest, list, listed } = &mut self.buffers;
+        let (donors, out, n) = (self.donors.at(), distances.at(), rows.n);
+        let argument = MaskedArgument { rows, labels, centroids, donors, out, farthest: farthest.at() };
+        // SAFETY: the caller promises labels and centroids. There is a distance for each row of a chunk, a donor for each cluster,
+        // and a place for each warp.
+        unsafe { queue.run(&self.masked, &argument)? };
+        let mut last = cut(farthest.to_vec()?, self.count, best);
+        loop {
+            listed.fill(0)?;
+            let (distances, out, count, room) = (distances.at(), list.at(), listed.at(), list.len() as u32);
+            let argument = FarRowsArgument { distances, labels, out, count, last, n, room };
+            // SAFETY: `distances` has n values, `list` has `room` places, and every row has a label.
+            unsafe { queue.run(&self.far_rows, &argument)? };
+            let found = listed.to_vec()?[0] as usize;
+            let mut rows = memory::filled(found.min(list.len()), NOTHING, FAR)?;
+            list.read(0, &mut rows)?;
+            if found <= list.len() {
+                let far = |far: FarRow| Far { distance: far.at.distance, row: first as u64 + far.at.row, cluster: far.label };
+                memory::reserve(best, rows.len(), FAR)?;
+                best.extend(rows.into_iter().map(far));
+                best.sort_unstable_by(Far::order);
+                best.truncate(self.count);
+                return Ok(());
+            }
+            // So many rows that the list did not hold them. Those that it holds give a closer cut.
+            last = rows.select_nth_unstable_by(self.count - 1, |a, b| order(&a.at, &b.at)).1.at;
+        }
+    }
+}
+
+/// The farther row first. Of rows equally far, the one with the smaller number first.
+fn order(a: &FarCandidate, b: &FarCandidate) -> std::cmp::Ordering {
+    b.distance.total_cmp(&a.distance).then(a.row.cmp(&b.row))
+}
+
+/// A row of a chunk after which none of the chunk's `count` farthest rows comes, and none that is farther than the last of `best`.
+fn cut(mut farthest: Vec<FarCandidate>, count: usize, best: &[Far]) -> FarCandidate {
+    let mut last = FarCandidate { distance: 0.0, row: u64::MAX };
+    farthest.retain(|far| far.distance >= 0.0);
+    if count <= farthest.len() {
+        last = *farthest.select_nth_unstable_by(count - 1, order).1;
+    }
+    // A row of this chunk that is as far as a row of a chunk before comes after it.
+    let known = best.get(count - 1).map(|far| FarCandidate { distance: far.distance, row: 0 });
+    known.filter(|known| order(known, &last).is_lt()).unwrap_or(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_keeps_the_farthest_rows() {
+        let far = |distance: f64, row: u64| FarCandidate { distance, row };
+        let pair = |FarCandidate { distance, row }| (distance, row);
+        let found = || vec![far(3.0, 7), far(-1.0, u64::MAX), far(5.0, 2), far(3.0, 4), far(1.0, 0)];
+        assert_eq!(pair(cut(found(), 1, &[])), (5.0, 2));
+        assert_eq!(pair(cut(found(), 2, &[])), (3.0, 4));
+        assert_eq!(pair(cut(found(), 3, &[])), (3.0, 7));
+        // There is no such row, so all rows may be among the farthest.
+        assert_eq!(pair(cut(found(), 5, &[])), (0.0, u64::MAX));
+        let known = |distance| [Far { distance, row: 1, cluster: 0 }];
+        assert_eq!(pair(cut(found(), 1, &known(4.0))), (5.0, 2));
+        assert_eq!(pair(cut(found(), 1, &known(6.0))), (6.0, 0));
+    }
+}
