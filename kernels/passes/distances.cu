@@ -68,23 +68,37 @@ __device__ __forceinline__ bool farther(Candidate a, Candidate b) {
     return a.distance > b.distance || (a.distance == b.distance && a.row < b.row);
 }
 
-// The distances of rows that may move to an empty cluster; -1 for all others. Also the farthest row of each warp, which strides over the rows.
-template <typename T> struct Masked {
+struct FarRow {
+    Candidate at;
+    u32 label;
+    u32 unused;
+};
+
+// The search for the rows that are farthest from their centroids.
+template <typename T> struct Far {
     Rows<T> rows;
     Labels labels;
     const T* centroids;
-    const u8* donors; // (k)
-    double* out; // (n)
-    Candidate* farthest; // one a warp; its distance is -1 if none of the warp's rows may move
+    const u8* donors; // (k): whether a cluster may give a row
+    Candidate* farthest; // one a warp
+    FarRow* list; // (room)
+    u32* listed; // how many rows the list should hold
+    Candidate last;
+    u32 room;
+    u32 unused;
 };
 
-template <typename T> __device__ __forceinline__ void masked_distances(const Masked<T>& a) {
+// The distance of a row that may move to an empty cluster; -1 for all others.
+template <typename T> __device__ __forceinline__ Candidate candidate(const Far<T>& a, u64 row, u32 label) {
+    const bool may = a.donors[label] && (!a.rows.w || a.rows.w[row] > 0.0);
+    return {may ? own_distance(a.rows, row, a.centroids, label) : -1.0, row};
+}
+
+// Finds the farthest row of each warp. Its distance is -1 if none of them may move.
+template <typename T> __device__ __forceinline__ void farthest(const Far<T>& a) {
     Candidate best = {-1.0, ~0ull};
     for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
-        const u32 label = load_label(a.labels, row);
-        const bool may = a.donors[label] && (!a.rows.w || a.rows.w[row] > 0.0);
-        const Candidate c = {may ? own_distance(a.rows, row, a.centroids, label) : -1.0, row};
-        a.out[row] = c.distance;
+        const Candidate c = candidate(a, row, load_label(a.labels, row));
         if (farther(c, best)) best = c;
     }
     for (int o = 16; o; o >>= 1) {
@@ -94,28 +108,14 @@ template <typename T> __device__ __forceinline__ void masked_distances(const Mas
     if ((threadIdx.x & 31) == 0) a.farthest[global_thread() / 32] = best;
 }
 
-struct FarRow {
-    Candidate at;
-    u32 label;
-    u32 unused;
-};
-
 // Lists the rows that may move and do not come after `last`. Counts them all, but lists no more than there is room for.
-struct FarRows {
-    const double* distances;
-    Labels labels;
-    FarRow* out; // (room)
-    u32* count;
-    Candidate last;
-    u32 n, room;
-};
-
-extern "C" __global__ void __launch_bounds__(THREADS) far_rows(const __grid_constant__ FarRows a) {
-    for (u64 row = global_thread(); row < a.n; row += all_threads()) {
-        const Candidate c = {a.distances[row], row};
+template <typename T> __device__ __forceinline__ void far_rows(const Far<T>& a) {
+    for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
+        const u32 label = load_label(a.labels, row);
+        const Candidate c = candidate(a, row, label);
         if (c.distance < 0.0 || farther(a.last, c)) continue;
-        const u32 place = atomicAdd(a.count, 1);
-        if (place < a.room) a.out[place] = {c, load_label(a.labels, row), 0};
+        const u32 place = atomicAdd(a.listed, 1);
+        if (place < a.room) a.list[place] = {c, label, 0};
     }
 }
 
@@ -146,9 +146,8 @@ template <typename T> __device__ __forceinline__ void relocate(const Relocate<T>
 
 #define KERNELS(T, NAME)                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS) inertia_##NAME(const __grid_constant__ Inertia<T> a) { inertia(a); }           \
-    extern "C" __global__ void __launch_bounds__(THREADS) masked_distances_##NAME(const __grid_constant__ Masked<T> a) {                 \
-        masked_distances(a);                                                                                                              \
-    }                                                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS) farthest_##NAME(const __grid_constant__ Far<T> a) { farthest(a); }             \
+    extern "C" __global__ void __launch_bounds__(THREADS) far_rows_##NAME(const __grid_constant__ Far<T> a) { far_rows(a); }             \
     extern "C" __global__ void __launch_bounds__(32) relocate_##NAME(const __grid_constant__ Relocate<T> a) { relocate(a); }
 KERNELS(float, f32)
 KERNELS(double, f64)

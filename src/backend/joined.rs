@@ -251,7 +251,7 @@ impl<T: Float> Iterate<T> for Joined<'_, T> {
     fn relocate(&mut self, moves: &[Move]) -> Result<()> {
         for (session, start) in self.sessions.iter_mut().zip(&self.starts) {
             let rows = *start..start + session.rows();
-            let own = moves.iter().filter(|step| rows.contains(&step.row)).map(|step| Move { row: step.row - start, ..*step });
+            let own = moves.iter().filter(|one| rows.contains(&one.row)).map(|one| Move { row: one.row - start, ..*one });
             session.relocate(&memory::collected(own, "the rows that move to empty clusters")?)?;
         }
         self.merge()

@@ -44,7 +44,8 @@ entries! {
         update_fold(UpdateArgument<T>) = "update" "update_fold";
         update_start(UpdateArgument<T>) = "update" "start";
         inertia(InertiaArgument) = "distances" "inertia";
-        masked_distances(MaskedArgument) = "distances" "masked_distances";
+        farthest(FarArgument) = "distances" "farthest";
+        far_rows(FarArgument) = "distances" "far_rows";
         relocate(RelocateArgument) = "distances" "relocate";
         survey(SurveyArgument) = "prepare" "survey";
         weighted_extents(SurveyArgument) = "prepare" "weighted_extents";
@@ -101,7 +102,6 @@ entries! {
         sum_adjust(SystemSumsArgument) = "sum_atomics" "sum_adjust";
     }
     untyped {
-        far_rows(FarRowsArgument) = "distances" "far_rows";
         weight_survey(WeightSurveyArgument) = "prepare" "weight_survey";
         round_weights(RoundWeightsArgument) = "prepare" "round_weights";
         seed_totals(TotalsArgument) = "seed" "seed_totals";

@@ -15,37 +15,30 @@ arguments! {
         table_copies: i32,
     }
 
-    /// For distances of rows whose cluster may give up rows.
-    MaskedArgument as "Masked" {
-        rows: RowsArgument,
-        labels: LabelsArgument,
-        centroids: u64,
-        donors: u64,
-        out: u64,
-        farthest: u64,
-    }
-
     /// The distance of a row from its centroid.
     FarCandidate as "Candidate" {
         distance: f64,
         row: u64,
     }
 
-    /// For the list of the farthest rows.
-    FarRowsArgument as "FarRows" {
-        distances: u64,
-        labels: LabelsArgument,
-        out: u64,
-        count: u64,
-        last: FarCandidate,
-        n: u32,
-        room: u32,
-    }
-
     /// A row far from its centroid, and its label.
     FarRow as "FarRow" {
         at: FarCandidate,
         label: u32,
+        unused: u32,
+    }
+
+    /// For the search for the rows that are farthest from their centroids.
+    FarArgument as "Far" {
+        rows: RowsArgument,
+        labels: LabelsArgument,
+        centroids: u64,
+        donors: u64,
+        farthest: u64,
+        list: u64,
+        listed: u64,
+        last: FarCandidate,
+        room: u32,
         unused: u32,
     }
 

@@ -1,12 +1,10 @@
 //! The rows that are farthest from their centroids: `kernels/passes/distances.cu`.
 //!
-//! The first pass computes all distances and finds the farthest row of each warp. Of these rows, the one in place `count` says where
-//! to cut: at least `count` rows do not come after it, and usually not many more. The second pass lists them.
+//! The first pass finds the farthest row of each warp. Of these rows, the one in place `count` says where to cut: at least `count`
+//! rows do not come after it, and usually not many more. The second pass computes the distances again and lists these rows.
 
 use crate::backend::Far;
-use crate::backend::cuda::arguments::{
-    self, FarCandidate, FarRow, FarRowsArgument, LabelsArgument, MaskedArgument, RowsArgument,
-};
+use crate::backend::cuda::arguments::{self, FarArgument, FarCandidate, FarRow, LabelsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of};
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::cuda::step::THREADS;
@@ -33,13 +31,12 @@ fn warps(n: usize) -> usize {
 
 /// The rows that the list has room for, if `count` are wanted.
 fn room(count: usize) -> usize {
-    count.saturating_mul(4).saturating_add(1_024)
+    count.saturating_mul(4).saturating_add(256)
 }
 
 buffers! {
     /// The memory of a search for the `count` farthest rows of a chunk.
     struct FarBuffers = "the farthest rows" (n: usize, count: usize) {
-        distances: f64 [n],
         /// The farthest row of each warp.
         farthest: FarCandidate [warps(n)],
         list: FarRow [room(count)],
@@ -53,8 +50,8 @@ pub struct FarSearch {
     count: usize,
     buffers: FarBuffers,
     donors: Buffer<u8>,
-    masked: Launch<MaskedArgument>,
-    far_rows: Launch<FarRowsArgument>,
+    farthest: Launch<FarArgument>,
+    far_rows: Launch<FarArgument>,
 }
 
 impl FarSearch {
@@ -67,13 +64,13 @@ impl FarSearch {
     pub fn new<T: Float>(queue: &Queue, n: usize, count: usize, donors: &[bool]) -> Result<Self> {
         let donors = memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?;
         let (block, blocks) = (Block::of(THREADS), blocks(n) as u32);
-        let masked = arguments::masked_distances::<T>().load(&queue.gpu, "")?;
-        let far_rows = arguments::far_rows().load(&queue.gpu, "")?;
+        let farthest = arguments::farthest::<T>().load(&queue.gpu, "")?;
+        let far_rows = arguments::far_rows::<T>().load(&queue.gpu, "")?;
         Ok(Self {
             count,
             donors: queue.upload(&donors, FAR)?,
             buffers: FarBuffers::allocate(queue, n, count)?,
-            masked: Launch::exactly(masked, block, blocks),
+            farthest: Launch::exactly(farthest, block, blocks),
             far_rows: Launch::exactly(far_rows, block, blocks),
         })
     }
@@ -90,18 +87,25 @@ impl FarSearch {
         first: usize,
         best: &mut Vec<Far>,
     ) -> Result<()> {
-        let FarBuffers { distances, farthest, list, listed } = &mut self.buffers;
-        let (donors, out, n) = (self.donors.at(), distances.at(), rows.n);
-        let argument = MaskedArgument { rows, labels, centroids, donors, out, farthest: farthest.at() };
-        // SAFETY: the caller promises labels and centroids. There is a distance for each row of a chunk, a donor for each cluster,
-        // and a place for each warp.
-        unsafe { queue.run(&self.masked, &argument)? };
-        let mut last = cut(farthest.to_vec()?, self.count, best);
+        let FarBuffers { farthest, list, listed } = &mut self.buffers;
+        let mut argument = FarArgument {
+            rows,
+            labels,
+            centroids,
+            donors: self.donors.at(),
+            farthest: farthest.at(),
+            list: list.at(),
+            listed: listed.at(),
+            last: NOTHING.at,
+            room: list.len() as u32,
+            unused: 0,
+        };
+        // SAFETY: the caller promises labels and centroids. There is a donor for each cluster, and a place for each warp.
+        unsafe { queue.run(&self.farthest, &argument)? };
+        argument.last = cut(farthest.to_vec()?, self.count, best);
         loop {
             listed.fill(0)?;
-            let (distances, out, count, room) = (distances.at(), list.at(), listed.at(), list.len() as u32);
-            let argument = FarRowsArgument { distances, labels, out, count, last, n, room };
-            // SAFETY: `distances` has n values, `list` has `room` places, and every row has a label.
+            // SAFETY: as above, and `list` has `room` places.
             unsafe { queue.run(&self.far_rows, &argument)? };
             let found = listed.to_vec()?[0] as usize;
             let mut rows = memory::filled(found.min(list.len()), NOTHING, FAR)?;
@@ -115,7 +119,7 @@ impl FarSearch {
                 return Ok(());
             }
             // So many rows that the list did not hold them. Those that it holds give a closer cut.
-            last = rows.select_nth_unstable_by(self.count - 1, |a, b| order(&a.at, &b.at)).1.at;
+            argument.last = rows.select_nth_unstable_by(self.count - 1, |a, b| order(&a.at, &b.at)).1.at;
         }
     }
 }

@@ -31,11 +31,14 @@ impl<T: Float + Plain> CudaSession<'_, T> {
 
     /// Moves rows and their contributions to other clusters.
     pub(super) fn move_rows(&mut self, moves: &[Move]) -> Result<()> {
+        if moves.is_empty() {
+            return Ok(());
+        }
         match &self.rows {
             Chunks::Resident(rows) => self.launch_moves(rows.argument(), moves, |_, row| row as u32)?,
             Chunks::Streamed(stream) => {
-                // No more rows at once than take as much memory as the search for them took.
-                let most = self.state.shape.chunk * size_of::<f64>() / (self.state.shape.d * size_of::<T>());
+                // No more rows at once than take as much memory as the search for them.
+                let most = FarSearch::bytes(&self.state.shape) as usize / (self.state.shape.d * size_of::<T>());
                 for moves in moves.chunks(most.max(1)) {
                     let (values, weights) = self.gathered(stream, moves)?;
                     let w = weights.as_ref().map_or(0, Buffer::at);
