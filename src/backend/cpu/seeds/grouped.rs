@@ -23,7 +23,7 @@ use crate::tile::{Part, Tile};
 /// Fewest clusters for which the copy pays: it costs as much as the distances to a few dozen candidates.
 const LEAST_CLUSTERS: usize = 8;
 /// Fewest rows for which the copy pays.
-const LEAST_ROWS: usize = 8_192;
+const LEAST_ROWS: usize = 1_024;
 /// Bytes that the copy, the distances and the order of the rows may take. Larger tables are read where they are: a fit takes only a
 /// fraction of the memory of its data.
 const MOST_BYTES: usize = 96 << 20;

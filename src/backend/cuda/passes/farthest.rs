@@ -136,8 +136,8 @@ fn cut(mut farthest: Vec<FarCandidate>, count: usize, best: &[Far]) -> FarCandid
     if count <= farthest.len() {
         last = *farthest.select_nth_unstable_by(count - 1, order).1;
     }
-    // A row of this chunk that is as far as a row of a chunk before comes after it.
-    let known = best.get(count - 1).map(|far| FarCandidate { distance: far.distance, row: 0 });
+    // Chunks come in any order, so a row that is as far may come before it.
+    let known = best.get(count - 1).map(|far| FarCandidate { distance: far.distance, row: u64::MAX });
     known.filter(|known| order(known, &last).is_lt()).unwrap_or(last)
 }
 
@@ -157,6 +157,6 @@ mod tests {
         assert_eq!(pair(cut(found(), 5, &[])), (0.0, u64::MAX));
         let known = |distance| [Far { distance, row: 1, cluster: 0 }];
         assert_eq!(pair(cut(found(), 1, &known(4.0))), (5.0, 2));
-        assert_eq!(pair(cut(found(), 1, &known(6.0))), (6.0, 0));
+        assert_eq!(pair(cut(found(), 1, &known(6.0))), (6.0, u64::MAX));
     }
 }
