@@ -106,8 +106,9 @@ pub struct Expanded {
 }
 
 impl Expanded {
-    /// The binary logarithms of the weights t that tiles may have.
-    pub const WEIGHTS: std::ops::RangeInclusive<i32> = -4..=6;
+    /// The binary logarithms of the weights t that tiles may have. Between two of them the sum of both errors is at most 1.06 times
+    /// the least.
+    pub const WEIGHTS: [i32; 6] = [-4, -2, 0, 2, 4, 6];
 
     /// The bound for tiles of weight `2^weight`. Copies are scaled by `2^scale_exponent`.
     pub fn new(d: usize, scale_exponent: i32, weight: i32) -> Self {

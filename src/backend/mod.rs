@@ -4,7 +4,7 @@
 //! [`Draws`], the loop calls [`Iterate`], and both call [`KeptRows`]. The traits are coarse: each call is one pass over the data
 //! (or concerns a few rows). It returns only scalars, centroids and integer sums.
 
-mod centre;
+pub(crate) mod centre;
 pub mod chunking;
 pub mod cpu;
 #[cfg(feature = "cuda")]

@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{Derived, Model};
+use crate::backend::centre::middle;
 use crate::backend::cpu::CentroidTable;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
@@ -37,7 +38,7 @@ impl<T: Float> Model<T> {
     pub(crate) fn host_table(&self) -> Result<Arc<CentroidTable<T>>> {
         let table = self.table.get(|| Ok(Tables::default()))?.host.get(|| {
             let extent = self.centroids.iter().fold(0.0f64, |m, c| m.max(c.to_f64().abs()));
-            Ok(Arc::new(CentroidTable::new(&self.centroids, self.d, extent)?))
+            Ok(Arc::new(CentroidTable::new(&self.centroids, self.d, &middle(&self.centroids, self.d)?, extent)?))
         })?;
         Ok(table.clone())
     }

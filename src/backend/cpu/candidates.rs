@@ -4,6 +4,7 @@ use super::seeds::rows_of_tile;
 use super::simd::{Task, Vector};
 use super::{Assigner, CentroidTable, CpuSession, TaskRows};
 use crate::backend::Sample;
+use crate::backend::centre::middle;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -35,7 +36,8 @@ pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Res
 pub fn masses<T: Float>(session: &mut CpuSession<'_, T>, candidates: &[T]) -> Result<Vec<u128>> {
     const WHAT: &str = "the masses of the candidates";
     let m = candidates.len() / session.d;
-    let table = CentroidTable::new(candidates, session.d, session.prepared.extent())?;
+    let centre = middle(candidates, session.d)?;
+    let table = CentroidTable::new(candidates, session.d, &centre, session.prepared.extent())?;
     let CpuSession { part, prepared, set, tasks, workers, d, .. } = session;
     let workers = workers.iter_mut().map(|worker| {
         let assigner = Assigner::new::<T>(*d, m, worker.tile.stride)?;

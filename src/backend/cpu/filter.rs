@@ -1,7 +1,6 @@
 //! The filter: float32 copies of the centroids, the scale of the copies, and the bound on the error of their scores. Fits,
 //! predictions and scores of a model all use this one.
 
-use crate::backend::centre::middle;
 use crate::certify;
 use crate::error::Result;
 use crate::float::Float;
@@ -45,11 +44,12 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// The filter for these centroids (`(k, d)`, row-major). `extent` is the largest known magnitude of the rows. It is a hint for scaling: larger rows only cost time.
-    pub fn new<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Self> {
+    /// The filter for these centroids (`(k, d)`, row-major). `centre` is near most of them. `extent` is the largest known magnitude of the
+    /// rows. Both only cost time where they are wrong.
+    pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Result<Self> {
         match Form::of::<T>(d) {
             Form::Difference => difference(rows, d, extent),
-            Form::Product => Self::product(rows, d, &middle(rows, d)?),
+            Form::Product => Self::product(rows, d, centre),
         }
     }
 
@@ -107,7 +107,7 @@ impl ProductTable {
     /// The bound for tiles of this weight.
     #[inline(always)]
     pub fn weighted(&self, weight: Weight) -> &Weighted {
-        &self.weights[(weight.0 - certify::Expanded::WEIGHTS.start()) as usize]
+        &self.weights[((weight.0 - certify::Expanded::WEIGHTS[0]) / 2) as usize]
     }
 
     /// The weight that suits these rows: their squared norms, and their labels. It takes the mean of the logarithms, so that a
@@ -122,8 +122,8 @@ impl ProductTable {
                 count += 1.0;
             }
         }
-        let (least, most) = certify::Expanded::WEIGHTS.into_inner();
-        Weight(((0.5 * sum / count.max(1.0)).round() as i32).clamp(least, most))
+        let [least, .., most] = certify::Expanded::WEIGHTS;
+        Weight((2 * (0.25 * sum / count.max(1.0)).round() as i32).clamp(least, most))
     }
 }
 

@@ -36,6 +36,7 @@ pub(crate) use simd::{Task, Vector};
 use self::assign::{Assigner, TwoNearest};
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, split_off};
 use self::seeds::Seeds;
+use super::centre::middle;
 use super::{Assigned, Far, Iterate, Move, Scales};
 use crate::answers::{Distances, LABELS};
 use crate::distances::DistanceScale;
@@ -69,6 +70,8 @@ pub struct CpuSession<'a, T> {
     labels: Vec<u32>,
     partial: Partial,
     workers: Vec<Worker<T>>,
+    /// A point near the centroids of the first assign. Empty before.
+    centre: Vec<f64>,
     /// The centroids of the last assign.
     table: Option<Arc<CentroidTable<T>>>,
     seeds: Option<Seeds<T>>,
@@ -98,6 +101,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             tasks: memory::with_room(n.div_ceil(task), "the list of tasks")?,
             labels: Vec::new(),
             partial: Partial::new(k, prepared.scales.len())?,
+            centre: Vec::new(),
             table: None,
             seeds: None,
         };
@@ -165,7 +169,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
 
     fn table(&self, centroids: &[T]) -> Result<CentroidTable<T>> {
         let extent = self.prepared.lows.iter().chain(&self.prepared.highs).fold(0.0f64, |m, v| m.max(v.abs()));
-        CentroidTable::new(centroids, self.d, extent)
+        CentroidTable::new(centroids, self.d, &self.centre, extent)
     }
 
     /// Labels every row by the centroids of a model, without any sums. Returns the integer inertia of each cluster.
@@ -186,10 +190,14 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     fn reset(&mut self) -> Result<()> {
         self.labels.fill(UNASSIGNED);
         self.partial.reset();
+        self.centre.clear();
         Ok(())
     }
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
+        if self.centre.is_empty() {
+            self.centre = middle(centroids, self.d)?;
+        }
         self.table = Some(Arc::new(self.table(centroids)?));
         if want_inertia {
             self.make_room_for_inertia()?;
@@ -252,6 +260,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     }
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
+        self.centre = middle(centroids, self.d)?;
         let table = self.table(centroids)?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
