@@ -1,20 +1,24 @@
-// Rows in doubt of kernels/step/assign_columns.cu: their warp settles them at once. A lane computes the reference distance of one row to
-// one centroid in reach.
+// Rows in doubt of kernels/step/assign_columns.cu. A warp keeps them until their pairs with centroids in reach fill its lanes. Then each
+// lane computes one reference distance. This takes about as long for one pair as for 32, because the lanes wait for memory.
 #pragma once
-#include "columns_stream.cuh"
+#include "columns_sums.cuh"
 
-// The rows in doubt of one warp's tile.
+// The rows in doubt of one warp.
 struct Doubtful {
-    u16 pairs[32]; // the place of a row in the tile, and a centroid in reach in the last 5 bits. The pairs of a row are neighbours
-    u8 label[TILE]; // the exact label of a row that was in doubt
+    u16 pairs[32]; // the place of a row below, and a centroid in reach in the last 5 bits. The pairs of a row are neighbours
+    u32 row[32];
+    u8 old[32]; // the label before
+    u32 count, rows; // pairs and rows
 };
 
-// Settles the rows of `count` pairs of the tile that begins with row `first`. The whole warp must call this.
-template <typename T> __device__ __forceinline__ void settle_pairs(const Assign<T>& a, Doubtful& doubtful, u32 first, u32 count, int lane) {
+// Gives the rows of all pairs their exact labels, and lists the rows that move. The list must have room for them. The whole warp must
+// call this.
+template <typename T> __device__ __forceinline__ void settle_pairs(const Assign<T>& a, Doubtful& doubtful, List& list, int lane) {
     __syncwarp();
-    const u32 pair = doubtful.pairs[min((u32)lane, count - 1)], place = pair >> 5;
+    const u32 count = doubtful.count;
+    const u32 pair = doubtful.pairs[min((u32)lane, count - 1)], place = pair >> 5, row = doubtful.row[place];
     u32 j = pair & 31;
-    const T* x = a.rows.x + first + place;
+    const T* x = a.rows.x + row;
     const T* c = a.centroid_columns + j;
     double s = 0.0;
     const int FLIGHT = sizeof(T) == 4 ? 16 : 8; // features whose values are on their way
@@ -37,38 +41,43 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Assign<
 #pragma unroll 1
     for (u32 o = 1; o < 32; o *= 2) {
         const double other = __shfl_down_sync(FULL_WARP, s, o);
-        const u32 row = __shfl_down_sync(FULL_WARP, place, o), i = __shfl_down_sync(FULL_WARP, j, o);
-        if (lane + o < count && row == place && (other < s || (other == s && i < j))) s = other, j = i;
+        const u32 of = __shfl_down_sync(FULL_WARP, place, o), i = __shfl_down_sync(FULL_WARP, j, o);
+        if (lane + o < count && of == place && (other < s || (other == s && i < j))) s = other, j = i;
     }
-    const u32 before = __shfl_up_sync(FULL_WARP, place, 1);
-    if ((u32)lane < count && (lane == 0 || before != place)) doubtful.label[place] = (u8)j;
+    const u32 before = __shfl_up_sync(FULL_WARP, place, 1), old = doubtful.old[place];
+    if ((u32)lane < count && (lane == 0 || before != place) && j != old) {
+        ((u8*)a.labels.at)[row] = (u8)j;
+        if (!a.rows.w || a.rows.w[row] > 0.0) list.add(atomicAdd(&list.count, 1u), row, old, j);
+    }
+    __syncwarp();
+    if (lane == 0) doubtful.count = 0, doubtful.rows = 0;
     __syncwarp();
 }
 
-// Replaces the labels of all rows in doubt by their exact labels. `reach`: the centroids in reach of each row in doubt. Returns the number of
-// rows. The whole warp must call this.
+// Keeps the rows in doubt of the tile that begins with row `first`. `reach`: the centroids in reach of each. `old`: the four labels before.
+// Returns the number of rows. The whole warp must call this.
 template <typename T>
-__device__ __forceinline__ u32 settle(const Assign<T>& a, Doubtful& doubtful, u32 first, u32 doubt, const u32 (&reach)[ROWS], u32 (&label)[ROWS],
-                                      int lane) {
-    u32 pairs = 0, rows = 0;
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+__device__ __forceinline__ u32 keep(const Assign<T>& a, Doubtful& doubtful, List& list, u32 first, u32 doubt, const u32 (&reach)[ROWS], u32 old,
+                                    int lane) {
+    u32 pairs = doubtful.count, rows = doubtful.rows, all = 0;
 #pragma unroll 1
-        for (u32 lanes = __ballot_sync(FULL_WARP, doubt >> r & 1); lanes; lanes &= lanes - 1, rows++) {
+    for (int r = 0; r < ROWS; r++) {
+        const u32 in_reach = r == 0 ? reach[0] : r == 1 ? reach[1] : r == 2 ? reach[2] : reach[3];
+#pragma unroll 1
+        for (u32 lanes = __ballot_sync(FULL_WARP, doubt >> r & 1); lanes; lanes &= lanes - 1, all++) {
             const int source = __ffs(lanes) - 1;
-            const u32 bits = __shfl_sync(FULL_WARP, reach[r], source), count = __popc(bits);
+            const u32 bits = __shfl_sync(FULL_WARP, in_reach, source), count = __popc(bits);
             if (pairs + count > 32) {
-                settle_pairs(a, doubtful, first, pairs, lane);
-                pairs = 0;
+                if (lane == 0) doubtful.count = pairs;
+                settle_pairs(a, doubtful, list, lane);
+                pairs = 0, rows = 0;
             }
-            if (bits >> lane & 1)
-                doubtful.pairs[pairs + __popc(bits & ((1u << lane) - 1))] = (u16)(place_of<T>(source, r) << 5 | lane);
-            pairs += count;
+            if (bits >> lane & 1) doubtful.pairs[pairs + __popc(bits & ((1u << lane) - 1))] = (u16)(rows << 5 | lane);
+            if (lane == source) doubtful.row[rows] = first + place_of<T>(lane, r), doubtful.old[rows] = (u8)(old >> 8 * r);
+            pairs += count, rows++;
         }
     }
-    if (pairs) settle_pairs(a, doubtful, first, pairs, lane);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-        if (doubt >> r & 1) label[r] = doubtful.label[place_of<T>(lane, r)];
-    return rows;
+    if (lane == 0) doubtful.count = pairs, doubtful.rows = rows;
+    __syncwarp();
+    return all;
 }

@@ -2,19 +2,21 @@
 #pragma once
 #include "../common/filter.cuh"
 
-#define THREADS 384
-#define WARPS (THREADS / 32)
 #define ROWS 4
 #define TILE (32 * ROWS)
 
 // The shape of one kernel. K: centroids, with padding. STEP: columns between two waits. RING: steps in shared memory, one in use and the
-// others on their way. Together these are 60 KB for each SM, which hides the way from memory.
+// others on their way. Together these are 60 to 64 KB for each SM, which hides the way from memory. THREADS: as many as their registers
+// allow.
 template <typename Value, int K> struct Shape {
     typedef Value T;
-    static const int k = K, planes = sizeof(Value) / 4, step = 2, ring = sizeof(Value) == 4 ? 6 : 3;
+    static const int k = K, planes = sizeof(Value) / 4, step = 2;
+    static const int unrolled = K < 32 ? step : 1; // for 32 centroids no register is left for two columns at a time
+    static const int threads = sizeof(Value) == 4 && K < 32 ? 512 : 384, warps = threads / 32;
+    static const int ring = sizeof(Value) == 8 ? 3 : K < 32 ? 5 : 6;
     // Floats of a feature in shared memory: the copies of all centroids, `minus_centre`, the weight of its square, and padding to 16 bytes.
     static const int weight_at = K + planes, width = (weight_at + 4) / 4 * 4;
-    static const int ring_bytes = ring * step * planes * THREADS * 16;
+    static const int ring_bytes = ring * step * planes * threads * 16;
 };
 
 // The place of row `r` of lane `lane` in a tile. 16 bytes of a float64 column hold two rows. A lane has two such pairs, so each copy of a
@@ -31,30 +33,34 @@ template <typename S> struct Stream {
     const Rows<T>& rows;
     const u32 tiles;
     const float4* own; // this thread's first place
-    u32 asked; // the tile whose columns are requested
-    const T* x; // its next column
-    int left; // its columns that were not requested yet
+    u32 row; // this thread's first row of the tile whose columns are requested
+    int left; // its columns that were not requested yet, in whole steps; negative if there is no such tile
     u32 slot; // the place of the current step in the ring
 
     __device__ __forceinline__ Stream(const Rows<T>& rows, u32 tiles, float4* ring) : rows(rows), tiles(tiles), own(ring + threadIdx.x), slot(0) {}
 
+    // The tile whose columns are requested.
+    __device__ __forceinline__ u32 asked() const { return row / TILE; }
     __device__ __forceinline__ void begin(u32 tile) {
-        asked = tile;
-        x = rows.x + (u64)tile * TILE + place_of<T>(threadIdx.x & 31, 0);
-        left = tile < tiles ? rows.d : 0;
+        row = tile * TILE + place_of<T>(threadIdx.x & 31, 0);
+        left = tile < tiles ? padded() : -S::step;
     }
-    // Requests the next step of columns into a slot. The group of copies may be empty.
+    __device__ __forceinline__ int padded() const { return (rows.d + S::step - 1) / S::step * S::step; }
+    // Requests the next step of columns into a slot. What is beyond the last column becomes 0. The group of copies may be empty.
     __device__ __forceinline__ void ask(u32 into) {
-        const u32 to = (u32)__cvta_generic_to_shared(own) + into * (S::step * S::planes * THREADS * 16);
+        const u32 to = (u32)__cvta_generic_to_shared(own) + into * (S::step * S::planes * S::threads * 16);
+        if (left > 0) {
+            const T* x = rows.x + row + (u64)(u32)(padded() - left) * rows.stride; // computed again, to save registers
 #pragma unroll
-        for (int i = 0; i < S::step; i++) {
-            if (i < left) {
+            for (int i = 0; i < S::step; i++) {
+                const bool last = left == S::step && i > (rows.d - 1) % S::step;
+                const int bytes = last ? 0 : 16;
 #pragma unroll
                 for (int p = 0; p < S::planes; p++)
-                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (i * S::planes + p) * THREADS * 16),
-                                 "l"(x + p * (TILE / 2))
+                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + (i * S::planes + p) * S::threads * 16),
+                                 "l"(x + p * (TILE / 2)), "r"(bytes)
                                  : "memory");
-                x += rows.stride;
+                if (!last) x += rows.stride;
             }
         }
         left -= S::step;
@@ -64,12 +70,12 @@ template <typename S> struct Stream {
     __device__ __forceinline__ void wait() const { asm volatile("cp.async.wait_group %0;" ::"n"(S::ring - 1) : "memory"); }
     // The four rows of column i of the current step.
     __device__ __forceinline__ void take(int i, float (&out)[ROWS]) const {
-        const float4 v = own[(slot * S::step + i) * THREADS];
+        const float4 v = own[(slot * S::step + i) * S::threads];
         out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
     }
     __device__ __forceinline__ void take(int i, double (&out)[ROWS]) const {
-        const float4* at = own + (slot * S::step + i) * 2 * THREADS;
-        const double2 v = *(const double2*)at, w = *(const double2*)(at + THREADS);
+        const float4* at = own + (slot * S::step + i) * 2 * S::threads;
+        const double2 v = *(const double2*)at, w = *(const double2*)(at + S::threads);
         out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
     }
 };

@@ -1,7 +1,7 @@
 //! Labels and sums in one pass, for few clusters of many features: `kernels/step/assign_columns.cu`.
 
 use super::filter::{FilterSpec, Layout};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work, copies};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -17,14 +17,32 @@ const CLUSTERS: [usize; 5] = [2, 4, 8, 16, 32];
 const MOST_CLUSTERS: usize = CLUSTERS[CLUSTERS.len() - 1];
 /// With fewer features, copies would run more than one tile ahead.
 const FEWEST_FEATURES: usize = 9;
-/// Constants of the kernel: threads of a block, the rows of a warp's tile, the bytes of columns on their way, and other static
-/// shared memory.
-const THREADS: u32 = 384;
+/// The rows of a warp's tile.
 const TILE: usize = 128;
-const RING_BYTES: usize = 72 << 10;
-const OTHER_BYTES: usize = 14 << 10;
-/// The most bytes for copies of cells.
-const COPIES_BYTES: usize = 48 << 10;
+/// Static shared memory of a warp, and of a block.
+const WARP_BYTES: usize = 1_600;
+const BLOCK_BYTES: usize = 256;
+
+/// What the kernel calls its shape: the threads of a block, and the bytes of columns on their way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ring {
+    threads: u32,
+    bytes: usize,
+}
+
+impl Ring {
+    fn new(padded: usize, float64: bool) -> Self {
+        // Steps of two columns, each with 16 bytes a thread for two or four rows.
+        let (threads, steps, planes) =
+            if float64 { (384, 3, 2) } else { (if padded < 32 { 512 } else { 384 }, if padded < 32 { 5 } else { 6 }, 1) };
+        Self { threads, bytes: steps * 2 * planes * 16 * threads as usize }
+    }
+
+    /// Static shared memory.
+    fn other(self) -> usize {
+        self.threads as usize / 32 * WARP_BYTES + BLOCK_BYTES
+    }
+}
 
 /// The candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +53,9 @@ pub struct Columns;
 struct Room {
     /// Bytes besides the table of sums.
     fixed: usize,
-    /// Bytes of a feature besides its cells.
-    feature: usize,
+    /// Bytes of a feature besides its cells: the copies of the centroids, and its factors.
+    copies: usize,
+    factors: usize,
     /// Cells of a limb of a column.
     across: usize,
     /// The bytes that a block may have.
@@ -46,13 +65,15 @@ struct Room {
 impl Room {
     fn new(k: usize, float64: bool, shared: usize) -> Self {
         let padded = Columns::padded(k);
+        let ring = Ring::new(padded, float64);
         // The copies of the centroids, the centre and the weight of a feature, padded to 16 bytes.
         let width = (padded + if float64 { 3 } else { 2 }).next_multiple_of(4);
         Self {
-            fixed: RING_BYTES + 4 * padded.max(4) + 4 * padded,
-            feature: 4 * width + 24,
+            fixed: ring.bytes + 4 * padded.max(4) + 4 * padded,
+            copies: 4 * width,
+            factors: 24,
             across: k | 1,
-            most: shared.saturating_sub(OTHER_BYTES),
+            most: shared.saturating_sub(ring.other()),
         }
     }
 
@@ -62,16 +83,16 @@ impl Room {
         let limbs = if shape.float64 || shape.weighted { 2 } else { 1 };
         let column = self.across * limbs * 8;
         let mass = if shape.weighted { column } else { 0 };
-        self.most.saturating_sub(self.fixed + mass) / (self.feature + column)
+        // One feature fills the last step of two.
+        self.most.saturating_sub(self.fixed + self.copies + mass) / (self.copies + self.factors + column)
     }
 
-    /// The copies of each cell, and the bytes of shared memory.
-    fn table(&self, shape: &FitShape) -> (usize, usize) {
-        let others = self.fixed + shape.d * self.feature;
-        let cells = shape.columns() * shape.limbs * self.across;
-        let left = self.most.saturating_sub(others);
-        let copies = copies(cells, COPIES_BYTES.min(left), left);
-        (copies, others + cells * 8 * copies)
+    /// Whether there is a table, and the bytes of shared memory.
+    fn table(&self, shape: &FitShape) -> (bool, usize) {
+        let others = self.fixed + shape.d.next_multiple_of(2) * self.copies + shape.d * self.factors;
+        let cells = shape.columns() * shape.limbs * self.across * 8;
+        let fits = others + cells <= self.most;
+        (fits, others + if fits { cells } else { 0 })
     }
 }
 
@@ -130,22 +151,23 @@ impl Work for Columns {
 /// The step of one fit.
 struct ColumnsStep<T> {
     launch: Launch<AssignArgument<T>>,
-    table_copies: usize,
+    table: bool,
 }
 
 impl<T: Float + Plain> ColumnsStep<T> {
     fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
         let gpu = &queue.gpu;
-        let (table_copies, shared) = Room::new(shape.k, shape.float64, gpu.size().shared).table(shape);
+        let (table, shared) = Room::new(shape.k, shape.float64, gpu.size().shared).table(shape);
+        let threads = Ring::new(Columns::padded(shape.k), shape.float64).threads;
         let kernel = arguments::assign_columns::<T>().load(gpu, &format!("_k{}", Columns::padded(shape.k)))?;
-        let launch = Launch::resident(gpu, kernel, Block { threads: THREADS, shared }, shape.chunk.div_ceil(TILE))?;
-        Ok(Self { launch, table_copies })
+        let launch = Launch::resident(gpu, kernel, Block { threads, shared }, shape.chunk.div_ceil(TILE))?;
+        Ok(Self { launch, table })
     }
 }
 
 impl<T: Float + Plain> Step<T> for ColumnsStep<T> {
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
-        let argument = AssignArgument { table_copies: self.table_copies as i32, ..state.assign_argument(chunk, 0) };
+        let argument = AssignArgument { table_copies: i32::from(self.table), ..state.assign_argument(chunk, 0) };
         // SAFETY: the addresses are those of the state's buffers, which have the sizes that the kernel indexes: rows up to the
         // stride, (k, columns, limbs) sums, copies of k padded centroids by feature. A label has one byte, because there are few
         // clusters. The kernel settles its rows in doubt itself, so it needs no list of them. It begins with the wait.
@@ -163,12 +185,14 @@ mod tests {
         for (d, k) in [(9, 1), (48, 8), (100, 16), (256, 32), (300, 17)] {
             let shape = shape(1_000, d, k);
             assert!(Candidate::<f32>::supports(&Columns, &shape, H200).is_ok(), "{d} {k}");
-            let (copies, shared) = Room::new(k, false, H200.shared).table(&shape);
-            assert!(copies > 0 && shared <= H200.shared - OTHER_BYTES && shared > RING_BYTES, "{d} {k}: {copies} {shared}");
+            let room = Room::new(k, false, H200.shared);
+            let (table, shared) = room.table(&shape);
+            assert!(table && shared <= room.most && shared > room.fixed, "{d} {k}: {table} {shared}");
         }
         // If float32 features turn out to need two limbs, a table that is too large is left out.
-        let (copies, shared) = Room::new(32, false, H200.shared).table(&FitShape { limbs: 2, ..shape(1_000, 300, 32) });
-        assert!(copies == 0 && shared <= H200.shared - OTHER_BYTES);
+        let room = Room::new(32, false, H200.shared);
+        let (table, shared) = room.table(&FitShape { limbs: 2, ..shape(1_000, 300, 32) });
+        assert!(!table && shared <= room.most);
     }
 
     #[test]
