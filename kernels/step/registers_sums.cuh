@@ -8,8 +8,8 @@
 // The list is emptied once it has this many rows. There must still be room for all rows of one tile.
 #define ENOUGH 32
 #define LIST (ENOUGH - 1 + WARP_TILE)
-// Rows in doubt that are settled together, at most: four for each lane.
-#define MOST_DOUBTFUL (4 * 32)
+// Rows in doubt that are settled together, at most: two for each lane.
+#define MOST_DOUBTFUL (2 * 32)
 // Rows that may move through a block's table before it must be flushed. An int64 is sure to hold 4,096 values of one limb. When the
 // table is flushed, each other warp may have announced rows that it has not added yet, so their number is subtracted.
 #define CAPACITY (4096 - (WARPS - 1) * LIST)

@@ -165,7 +165,11 @@ impl<T: Float + Plain> Settle<T> {
     pub fn new([n, d, k]: [usize; 3], by_feature: bool, queue: &Queue) -> Result<Self> {
         let values = settle_values(d, k);
         let kernel = arguments::settle::<T>().load(&queue.gpu, "")?;
-        Ok(Self { launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?, values, by_feature })
+        Ok(Self {
+            launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?,
+            values,
+            by_feature,
+        })
     }
 
     /// Labels the rows that an assign with the same argument has left in doubt. `centroids`: `(k, d)`.
