@@ -40,10 +40,10 @@ struct Share {
 template <int D, int GROUP> struct Portions {
     const float* centroids;
     int gap, k;
-    int size; // centroids of a portion: an even number
+    int size; // centroids of a portion: a multiple of 8, so that 8 of them are neighbours in one group
 
     __device__ __forceinline__ Portions(const float* centroids, int gap, int k) : centroids(centroids), gap(gap), k(k) {
-        size = max(8, ((k + 31) / 32 + 1) & ~1);
+        size = max(8, ((k + 31) / 32 + 7) & ~7);
     }
     __device__ __forceinline__ const float* at(int j) const {
         return centroids + j * Centroid<D>::width + (GROUP ? j / (GROUP ? GROUP : 1) * gap : 0);
@@ -74,15 +74,26 @@ __device__ __forceinline__ void sweep_differences(const Portions<D, GROUP>& p, c
 #pragma unroll
         for (int r = 0; r < R; r++) low[r] = 0x7fffffff;
         const int end = min(p.k, first + p.size);
+        int j = first;
 #pragma unroll 1
-        for (int j = first; j < end; j += 2) {
+        for (; j + 8 <= end; j += 8) {
             const float* at = p.at(j);
-            Centroid<D> c, e;
-            c.load(at);
-            e.load(j + 1 < end ? at + Centroid<D>::width : at); // what follows the last centroid is none
+#pragma unroll(D <= 4 ? 4 : 2)
+            for (int i = 0; i < 8; i += 2) {
+                Centroid<D> c, e;
+                c.load(at + i * Centroid<D>::width);
+                e.load(at + (i + 1) * Centroid<D>::width);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                low[r] = __vimin3_s32(low[r], __float_as_int(difference(x, r, c)), __float_as_int(difference(x, r, e)));
+                for (int r = 0; r < R; r++)
+                    low[r] = __vimin3_s32(low[r], __float_as_int(difference(x, r, c)), __float_as_int(difference(x, r, e)));
+            }
+        }
+#pragma unroll 1
+        for (; j < end; j++) { // the last centroids. What follows them is none
+            Centroid<D> c;
+            c.load(p.at(j));
+#pragma unroll
+            for (int r = 0; r < R; r++) low[r] = min(low[r], __float_as_int(difference(x, r, c)));
         }
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -118,14 +129,16 @@ __device__ __forceinline__ u32 nearest_in_reach(const Assign<T>& a, const Portio
         u32 portions = open;
 #pragma unroll 1
         for (int done = 0; __any_sync(FULL_WARP, portions != 0);) {
-            const int first = (portions ? __ffs(portions) - 1 : 0) * p.size + done, last = min(p.k, first - done + p.size);
+            // 8 centroids of the lane's next portion
+            const int first = (__ffs(portions) - 1) * p.size + done, there = portions ? min(8, p.k - first) : 0;
             u32 in_reach = 0;
-            if (portions) {
-#pragma unroll 1
-                for (int i = 0; i < min(32, last - first); i++) {
+            const float* at = p.at(first);
+#pragma unroll(D <= 4 ? 8 : 2)
+            for (int i = 0; i < 8; i++) {
+                if (i < there) {
                     Centroid<D> c;
-                    c.load(p.at(first + i));
-                    if (!(difference(x, 0, c) > limit)) in_reach |= 1u << i;
+                    c.load(at + i * Centroid<D>::width);
+                    mark(in_reach, 1u << i, difference(x, 0, c), limit);
                 }
             }
             if (pass == 0) {
@@ -148,9 +161,8 @@ __device__ __forceinline__ u32 nearest_in_reach(const Assign<T>& a, const Portio
                 }
             }
             __syncwarp();
-            // A portion may have more than 32 centroids.
-            done = p.size > 32 && done + 32 < p.size ? done + 32 : 0;
-            if (done == 0) portions &= portions - 1;
+            done += 8;
+            if (done == p.size) done = 0, portions &= portions - 1;
         }
         if (pass == 0) {
 #pragma unroll 1
