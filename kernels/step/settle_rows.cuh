@@ -16,7 +16,7 @@
 #include "registers_sums.cuh"
 
 template <typename T, int D> struct Settling {
-    static const int rows = sizeof(T) == 8 && D <= 2 ? 1 : 2; // of a lane
+    static const int rows = sizeof(T) == 8 && D <= 4 ? 1 : 2; // of a lane
 };
 
 // How lanes share the rows of a batch.
