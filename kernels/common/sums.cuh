@@ -127,7 +127,7 @@ struct Together {
     // Only looks at the cluster of one lane: where most lanes have one cluster, this is mostly it. (To compare all lanes costs as much as adding
     // rows of different clusters.) `copies`: of a cell, so that many lanes may add at once. All lanes of the warp must call this.
     __device__ __forceinline__ void find(u32 label, bool there, int copies, int from) {
-        const u32 same = __ballot_sync(FULL_WARP, there && label == __shfl_sync(FULL_WARP, label, from));
+        const u32 one = __shfl_sync(FULL_WARP, label, from), same = __ballot_sync(FULL_WARP, there && label == one);
         lanes = __popc(same) >= 4 * copies + 4 ? same : 0;
     }
     // Replaces the values of these lanes, which are below 2^51, by their sum in the leader and by 0 in the others. All lanes of the warp must
