@@ -236,6 +236,27 @@ impl ExpandedTerms {
         up((self.unit * self.balance + self.reference.of_row(self.balance)) * self.norm_factor * 1.001)
     }
 
+    /// What takes the place of the margins for a kernel that looks none up: see [`Ceiling`].
+    pub fn ceiling(&self) -> Ceiling {
+        let (t, g) = (self.balance, 2.03 * self.start + 2.02 * U);
+        let relative =
+            2.0 * self.half() + 1.001 * self.unit / t * (1.0 + 0.5 * g) + 0.5 * g + 1.001 * self.reference.of_centroid(0.5, t);
+        let relative = 1.0001 * relative;
+        // A score's rounding when it is multiplied by this is far below the factor 1.001 of the slope.
+        let rise = up(6.0 * relative / (1.0 - 6.0 * relative).max(0.0));
+        let rise = if relative < 0.01 { rise } else { f32::INFINITY };
+        let (p, error) = (f64::from(rise) / 6.0, self.unit * t);
+        let slope = error + self.reference.of_row(t) + p * (4.5 + 3.0 * error);
+        let slope = up(slope * self.norm_factor * 1.001);
+        let rest = 2f64.powi(-116) + 2.0 * self.reference.underflow;
+        Ceiling {
+            slope,
+            rise,
+            lower: 1.0001 * (6.0 * p * (1.0 + g) + g),
+            offset: 1.0001 * ((1.0 + 6.0 * p) * rest + f64::from(slope) * self.norm_offset),
+        }
+    }
+
     /// The roundings of the half square in float64, relative to it.
     pub fn half(&self) -> f64 {
         (self.d + 16) as f64 * V
@@ -252,20 +273,61 @@ impl ExpandedTerms {
     }
 }
 
+/// A threshold that needs no margin: the score of the best centroid says how long that centroid can be. All weights W are 1.
+///
+/// [`own::Own`] makes margins so that `F_b <= P |c_b|^2 + Q lower + N`, where `Q = 2.03 g_h + 2.02 u` counts the roundings of p. For the
+/// distance `D_b` of the row from the centroid, `D_b^2 = 2 H_b + |x|^2`. So
+///
+/// ```text
+/// |c_b|^2 <= (|x| + D_b)^2 <= 1.5 |x|^2 + 3 D_b^2 = 4.5 |x|^2 + 6 H_b
+/// H_b     <= y_b + lower + E_x + F_b,   E_x = unit t / 2 |x|^2
+/// |c_b|^2 (1 - 6 P) <= (4.5 + 3 unit t) |x|^2 + 6 (y_b + lower) + 6 Q lower + 6 N
+/// ```
+/// With `p = P / (1 - 6 P)`, or anything above it, the threshold `y_b + F_b + 2 E_x + r (1 + t) |x|^2` is at most
+///
+/// ```text
+/// y_b + 6 p y_b + (unit t + r (1 + t) + p (4.5 + 3 unit t)) |x|^2 + (6 p (1 + Q) + Q) lower + (1 + 6 p) N
+/// ```
+/// Where the row is much nearer to its centroid than to the centre, this is about 1.5 times as wide as with margins. But nothing is looked
+/// up, and a long centroid makes only the threshold of its own rows wide.
+#[derive(Debug, Clone, Copy)]
+pub struct Ceiling {
+    /// The factor of the row's square.
+    pub slope: f32,
+    /// The factor of the score, beside 1.
+    pub rise: f32,
+    /// The factor of what half squares are lowered by.
+    pub lower: f64,
+    pub offset: f64,
+}
+
+impl Ceiling {
+    /// The threshold on a row's least score. `square`: the sum of squares of its copy. `lower`: as in [`ExpandedTerms`]. A kernel rounds each
+    /// sum up: `ceiling` in `kernels/common/filter.cuh`.
+    #[cfg(test)]
+    fn threshold(&self, square: f64, least: f64, lower: f64) -> f64 {
+        let offset = f64::from(up(self.lower * lower + self.offset));
+        least + (f64::from(self.rise) * least + (f64::from(self.slope) * square + offset))
+    }
+}
+
 /// Differences of copies: `s~_j = sum fl(x^ - c^_j)^2` in float32, on the centred, scaled copies of [`Expanded`]. A second filter, for
 /// rows that the first one leaves open. The products of a row far from the centre have large errors, but this form only loses what
 /// the copies lose.
 ///
-/// Let a be the label, and S the reference distance of any centroid. Then `S_a <= S`. In scaled units:
+/// Let X be the length of the row's copy, D_j the true distance in scaled units, and w what underflows. One chain of d fmas gives
 ///
 /// ```text
-/// |x - c_a|  <=  D = s sqrt(S) (1 + gamma_(d+2)(v)) + underflow
-/// t_f = fl(x^_f - c^_af):  |t| <= (1 + u) (|x - c_a| + q |x^| + q |c^_a|),  and |c^_a| <= (1 + q) (|x| + |x - c_a|)
-///                              <= (1 + 3 u) D + 2.02 q |x^|
-/// s~_a = fl(sum t_f^2)     <=  (1 + gamma_d(u)) |t|^2 + d 2^-149
+/// | |x^ - c^_j| - D_j |  <=  |x^ - x| + |c^_j - c_j|  <=  2.004 u X + 1.002 u D_j + w       because |c_j| <= |x| + D_j
+/// s~_j = (1 +- gamma_d(u)) (1 +- u)^2 |x^ - c^_j|^2 +- d 2^-149
 /// ```
-/// A centroid with a larger `s~` is out of reach. The kernel evaluates this in float64, where a few units of `u` of slack cover its
-/// roundings. 1e-18 covers all that underflows, because the scale of data in range is at most 2^460. `nearer_than` in `kernels/step/settle_rows.cuh` computes the same.
+/// Let a be the label and b any centroid. `S_a <= S_b` gives `D_a <= (1 + 1.01 gamma_(d+2)(v)) D_b + 1.5 sqrt(d) 2^-537 s`. So
+///
+/// ```text
+/// sqrt(s~_a)  <=  (1 + (d + 6) 1.02 u) sqrt(s~_b) + 4.04 u X + w
+/// ```
+/// A centroid with a larger `s~` is out of reach of b, and the least `s~` gives the strictest threshold. 2e-18 covers all that underflows in
+/// float32. `Differences` in `kernels/step/differences.cuh` computes the same, with all roundings upwards.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyDifference {
     pub d: usize,
@@ -274,13 +336,29 @@ pub struct CopyDifference {
 }
 
 impl CopyDifference {
-    /// The largest `s~` of a centroid that is not farther than `distance`, a squared reference distance. `square`: the float32
-    /// sum of squares of the row's copy.
-    pub fn threshold(&self, distance: f64, square: f32) -> f32 {
-        let d = self.d as f64;
-        let norm = (f64::from(square) * (1.0 + (d + 9.0) * U) + 1e-37).sqrt();
-        let root = distance.sqrt() * self.scale * (1.0 + 4.0 * U) + 2.03 * U * norm + 1e-18;
-        up(root * root * (1.0 + 2.0 * (d + 8.0) * U))
+    /// The factor of the root of the least `s~`.
+    pub fn slope(&self) -> f32 {
+        up(1.0 + 1.05 * (self.d + 8) as f64 * U)
+    }
+
+    /// The factor of the root of the row's square, which is the float32 sum of squares of its copy.
+    pub fn of_row(&self) -> f32 {
+        up(4.1 * U * (1.0 + (self.d + 9) as f64 * U))
+    }
+
+    /// What is added to the row's part.
+    pub fn offset(&self) -> f32 {
+        let scale = if self.d > 100_000 { f64::INFINITY } else { self.scale };
+        up(2e-18 + 8.0 * (self.d as f64).sqrt() * 2f64.powi(-537) * scale)
+    }
+
+    /// The largest `s~` of a centroid that is not farther from a row than one with `least`. `square`: the sum of squares of the row's copy.
+    #[cfg(test)]
+    fn threshold(&self, least: f32, square: f32) -> f32 {
+        let up = |x: f64| up(x * (1.0 + 4.0 * V));
+        let far = up(f64::from(self.of_row()) * f64::from(up(f64::from(square).sqrt())) + f64::from(self.offset()));
+        let root = f64::from(up(f64::from(up(f64::from(least).sqrt())) * f64::from(self.slope()) + f64::from(far)));
+        up(root * root)
     }
 }
 
@@ -355,6 +433,14 @@ mod tests {
                         let width = margin + f64::from(square) * f64::from(terms.slope());
                         let roundings = (d + 40) as f64 * U * 2.0 * (sum(&x, false) + sum(&centroids[b], false) + lower);
                         assert!(error < width && width < roundings, "{d} {chains:?} {seed} {b}: {error} {width} {roundings}");
+                        if chains == Chains::FromHalf {
+                            // The same without the margin.
+                            let ceiling = terms.ceiling();
+                            let without = ceiling.threshold(f64::from(square), best, lower) - best;
+                            let (rows, distance) = (sum(&x, false), 2.0 * exact_best + sum(&x, false));
+                            let most = (d + 40) as f64 * U * 3.0 * (4.5 * rows + 3.0 * distance + 2.0 * lower);
+                            assert!(width <= without && without < most, "{d} {seed} {b}: {width} {without} {most}");
+                        }
                     }
                 }
                 assert_eq!(f32::INFINITY * terms.slope(), f32::INFINITY);

@@ -5,11 +5,23 @@
 
 // How far above the best score another score may be and still be in reach: src/certify.rs, `ExpandedTerms`. A row needs the weighted
 // square of its copy, and the margin of the centroid with the best score.
+//
+// A kernel that looks up no margins has a ceiling instead: the least score says how large the margin can be (`Ceiling` of src/certify.rs).
+struct Ceiling {
+    float slope, rise, offset;
+    int by_value; // whether assign_registers compares scores as floats, not as bits
+
+    // Scores that are not greater than this are in reach of the least score.
+    __device__ __forceinline__ float reach(float square, float least) const {
+        return __fadd_ru(least, __fmaf_ru(least, rise, __fmaf_ru(square, slope, offset)));
+    }
+};
+
 struct Bound {
+    Ceiling ceiling;
     float slope; // infinite if no centroid may be ruled out
     float lower; // what assign_registers wants the half squares to be lowered by, so that most rows have a negative score
-    int by_value; // whether assign_registers compares scores as floats, not as bits
-    int unused;
+    int unused[2];
 };
 
 // Scores that are not greater than this are in reach. `margin` is that of the centroid with this score. If the copy's square is infinite
@@ -66,6 +78,7 @@ template <typename T> struct Assign {
     int table_copies; // copies of each cell in shared memory; 0: add directly to device memory
     int centroids_in_shared; // whether they fit there
     const T* centroid_columns; // (d, k): the centroids, column-major
+    const T* centroids; // (k, d): the same, row-major
     u32 run; // tiles that a warp takes at a time, a power of two
     u32 even; // up to this tile, in whole rounds, every warp takes equally many
     // For assign_tiled.

@@ -124,11 +124,11 @@ __device__ __forceinline__ void flush_table(const Table& t, int* table_rows, con
 struct Together {
     u32 lanes; // a bit for each of them; 0 if there are too few
 
-    // `copies`: of a cell, so that many lanes may add at once. All lanes of the warp must call this.
-    __device__ __forceinline__ void find(u32 label, bool there, int copies) {
-        const u32 lane = threadIdx.x & 31, same = __match_any_sync(FULL_WARP, there ? label : UNASSIGNED);
-        const u32 most = __reduce_max_sync(FULL_WARP, there ? (u32)__popc(same) << 5 | lane : 0u);
-        lanes = (int)(most >> 5) >= 4 * copies + 4 ? __shfl_sync(FULL_WARP, same, most & 31) : 0;
+    // Only looks at the cluster of one lane: where most lanes have one cluster, this is mostly it. (To compare all lanes costs as much as adding
+    // rows of different clusters.) `copies`: of a cell, so that many lanes may add at once. All lanes of the warp must call this.
+    __device__ __forceinline__ void find(u32 label, bool there, int copies, int from) {
+        const u32 one = __shfl_sync(FULL_WARP, label, from), same = __ballot_sync(FULL_WARP, there && label == one);
+        lanes = __popc(same) >= 4 * copies + 4 ? same : 0;
     }
     // Replaces the values of these lanes, which are below 2^51, by their sum in the leader and by 0 in the others. All lanes of the warp must
     // call this.

@@ -31,6 +31,8 @@ struct BlockMoves {
 struct BoundTerms {
     double unit, start, reference, underflow, half, balance;
     double offset; // slope * norm_offset
+    double ceiling_lower, ceiling_offset; // `Ceiling`
+    float ceiling_slope, ceiling_rise;
     float slope;
     int panel; // for `weight_of`
 };
@@ -323,14 +325,17 @@ __device__ __forceinline__ BlockMoves together(const BlockMoves* parts, u32 coun
 // assign_registers can compare the bits of scores as integers, which is faster, if every row has a negative score. So it wants the half
 // squares to be lowered by about the square of a usual centroid's norm. Then a row has no negative score only if it is much nearer to the
 // centre than to any centroid. It counts these rows. If there are many, the next step compares by value. Half squares of the next update
-// are lowered by the number that this one finds. Only speed depends on all this.
-template <typename T> __device__ __forceinline__ void make_bound(const Update<T>& a, const Control& before, const BlockMoves& all) {
+// are lowered by the number that this one finds. Only speed depends on all this. `lower`: by what those of this update were lowered.
+template <typename T>
+__device__ __forceinline__ void make_bound(const Update<T>& a, const Control& before, const BlockMoves& all, float lower) {
     const int exponent = all.exponents / a.sums.k + 2;
-    Bound b;
+    Bound b = {};
     b.slope = all.not_finite ? infinity_f() : a.terms.slope;
     b.lower = a.lowered ? (float)power_of_two(min(max(exponent, -100), 20)) : 0.0f;
-    b.by_value = before.started == 0 || before.unresolved > a.most_unresolved;
-    b.unused = 0;
+    b.ceiling.slope = all.not_finite ? infinity_f() : a.terms.ceiling_slope;
+    b.ceiling.rise = a.terms.ceiling_rise;
+    b.ceiling.offset = __double2float_ru(a.terms.ceiling_lower * lower + a.terms.ceiling_offset);
+    b.ceiling.by_value = before.started == 0 || before.unresolved > a.most_unresolved;
     *a.bound = b;
 }
 
@@ -406,7 +411,7 @@ template <bool START, typename T> __device__ __forceinline__ void update(const U
         __threadfence();
         all = together(a.block_moves, gridDim.x, lane);
     }
-    if (lane == 0 && warp == 1) make_bound(a, before, all);
+    if (lane == 0 && warp == 1) make_bound(a, before, all, lower);
     if (warp != 0) return;
     if (START) {
         Control c = {};

@@ -9,15 +9,16 @@
 // Memory:    each value is read once. Asynchronous copies bring the next tile to the thread's own places in shared memory while the
 //            thread works on the current tile. Labels take 1, 2 or 4 bytes. They are read, and written only if they changed.
 // Precision: a float32 product filter, h_j = |c_j|^2 / 2 - x.c_j on centred, scaled copies, certified by `Bound` (d fmas onto the half
-//            square: d roundings). The warp that finds rows in doubt settles them at once.
+//            square: d roundings). A warp collects its rows in doubt and settles many together, by differences of copies.
 //
 //   for each tile:
 //     scores:  up to 8 centroids  all scores at once, the least, and the centroids in reach of it
 //              more               best, second best and index, over pairs of centroids
 //              many               best and second best over groups of centroids, then the best group once more
-//     rows whose second best is in reach: the warp computes the scores again, and reference distances to the centroids in reach
-//     rows whose label changed: to the list of the warp. When the list is long enough, its lanes take (row, column) pairs:
-//              quantise, subtract from one cluster's cell, add to the other's
+//     rows whose second best is in reach: to the warp's list of rows in doubt; their labels stay as they are
+//     rows whose label changed: to the warp's list of such rows
+//   when there are enough rows in doubt: their differences from all centroids, then reference distances to centroids in reach
+//   when enough rows have changed: lanes take (row, column) pairs: quantise, subtract from one cluster's cell, add to the other's
 //   flush the block's table of cells
 //
 // Departures from the paper: (1) Groups: the first sweep keeps only the least score of a group (one instruction a score instead of
@@ -25,7 +26,6 @@
 // that move are spread evenly over the lanes of a warp. (3) Values that few tiles need (single labels, counts) are not kept in
 // registers, and tiles that do not need them do not compute them.
 #include "settle_rows.cuh"
-#include "registers_sums.cuh"
 
 // Loops that the compiler unrolls, and loops that it must not.
 #define UNROLL _Pragma("unroll")
@@ -38,13 +38,12 @@
 // hands them out. One run is always requested ahead. A run has a power of two tiles, and starts at a multiple of that.
 //
 // In a first assign every row moves, from no cluster. Then each lane adds its own rows, unless the sums are in device memory or there
-// are weights; their values stay in place until they are added. Rows in doubt have no label at first. Rows beyond n get one too.
+// are weights; their values stay in place until they are added. Rows in doubt are left out, and move later. Rows beyond n may get a label.
 template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ List lists[WARPS];
     __shared__ Entrance entrance;
     __shared__ u32 following[WARPS]; // the next run of each warp
-    __shared__ Doubtful doubtful[WARPS];
     __shared__ u32 block_changed, block_contested, block_unresolved;
     __shared__ Factors factors[D];
     wait_for_kernel_before();
@@ -59,7 +58,7 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     const int d = a.rows.d, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const u32 tiles = (a.rows.n + WARP_TILE - 1) / WARP_TILE, in_run = a.run - 1;
     u32 tile = (blockIdx.x * WARPS + warp) * a.run;
-    if (lane == 0) lists[warp].count = 0;
+    if (lane == 0) lists[warp].count = 0, lists[warp].doubtful = 0;
     if (lane == 0) following[warp] = a.even + tile;
     if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
     if (threadIdx.x < d) factors[threadIdx.x] = a.factors[threadIdx.x];
@@ -71,20 +70,27 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         table_clear(table);
         KEEP_LOOP for (int i = threadIdx.x; i < a.sums.k; i += THREADS) own.rows[i] = 0;
     }
-    if (fit) fetch_centroids<D, GROUP>(a.copies, a.margins, centroids, a.k_padded);
+    if (fit) fetch_centroids<D, GROUP>(a.copies, centroids, a.k_padded);
     const bool exact = D <= 4; // up to four features there is a kernel for each number of features
     T minus_centre[D];
     UNROLL for (int f = 0; f < D; f++) minus_centre[f] = exact || f < d ? a.minus_centre[f] : (T)0;
     const bool by_lanes = a.table_copies && !a.rows.w;
     __syncthreads();
-    u32 listed = 0; // rows in the list of this warp
+    u32 listed = 0; // rows of this warp that have changed
     u32 later = a.even < tiles && lane == 0 ? atomicAdd(&a.control->next_run, in_run + 1) : 0;
     KEEP_LOOP while (true) {
         const bool done = tile >= tiles;
-        if (listed >= (done ? 1 : ENOUGH)) {
+        const u32 doubtful = lists[warp].doubtful;
+        if (listed >= ENOUGH || (done && listed && !doubtful)) {
             move_listed(a, factors, entrance, cells(), lists[warp], listed, lane);
             if (lane == 0) atomicAdd(&block_changed, listed);
             listed = 0;
+        }
+        if (doubtful >= (done ? 1 : 32 * Settling<T, D>::rows)) {
+            const u32 settled = settle_rows<T, D, GROUP>(a, minus_centre, centroids, lists[warp], doubtful, lane);
+            if (lane == 0) atomicAdd(&block_contested, settled);
+            listed = lists[warp].count;
+            continue; // there may be many changed rows now
         }
         if (done) break;
         const u32 row = tile * WARP_TILE + lane * ROWS;
@@ -116,25 +122,22 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         const Four old = next.take_labels(a.labels.bytes);
         const bool first = by_lanes && __all_sync(FULL_WARP, old.none());
         if (!first && tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
-        const Bound bound = *a.bound; // read again for every tile: registers are scarce
-        Found found = fit ? nearest<D, GROUP, 4>(x, square, bound, {centroids, a.margins, a.k_padded})
-                          : nearest<D, GROUP, 0>(x, square, bound, {a.copies, a.margins, a.k_padded});
+        const Ceiling bound = a.bound->ceiling; // read again for every tile: registers are scarce
+        Found found = fit ? nearest<D, GROUP, 4>(x, square, bound, {centroids, a.k_padded})
+                          : nearest<D, GROUP, 0>(x, square, bound, {a.copies, a.k_padded});
         const u32 valid = (1u << min(a.rows.n - min(a.rows.n, row), ROWS)) - 1; // a bit for each row that exists
-        const u32 doubt = found.doubt & valid;
         if (__any_sync(FULL_WARP, (found.doubt | found.unresolved) != 0)) {
-            UNROLL for (int i = 0; i < ROWS; i++) found.label[i] = found.doubt >> i & 1 ? 0 : found.label[i];
-            const Scored scored = {fit ? centroids : a.copies, a.margins, a.k_padded};
-            const u32 settled = settle_rows<T, D, GROUP>(a, minus_centre, bound, scored, fit ? 4 : 0, row - lane * ROWS, doubt, found,
-                                                         doubtful[warp], lane);
-            if (lane == 0) atomicAdd(&block_contested, settled);
+            UNROLL for (int i = 0; i < ROWS; i++) found.label[i] = found.doubt >> i & 1 ? old.label(a.labels.bytes, i) : found.label[i];
+            list_doubtful(lists[warp], found.doubt & valid, row);
             if (GROUP && (found.unresolved & valid)) atomicAdd(&block_unresolved, (u32)__popc(found.unresolved & valid));
+            __syncwarp();
         }
         const Four now(a.labels.bytes, found.label);
         if (first) {
             if (valid) now.store(a.labels.bytes, (u8*)a.labels.at + (u64)row * (u32)a.labels.bytes);
-            const u32 count = min(WARP_TILE, a.rows.n - (row - lane * ROWS));
+            const u32 count = __reduce_add_sync(FULL_WARP, __popc(valid & ~found.doubt));
             enter(entrance, count, cells(), a.sums, lane);
-            add_first(a, factors, next, cells(), found.label, valid, lane);
+            add_first(a, factors, next, cells(), found.label, valid & ~found.doubt, lane);
             if (lane == 0) atomicAdd(&block_changed, count);
             if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
             continue;

@@ -185,7 +185,7 @@ __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& li
         }
         const u32 copy = lane & (u32)(table.copies - 1);
         Together together = {0};
-        if (!DIRECT && sizeof(T) == 4) together.find(to, listed, table.copies);
+        if (!DIRECT && sizeof(T) == 4) together.find(to, listed, table.copies, 0);
 #pragma unroll 1
         for (int c = start; c < columns; c += FLIGHT * step) {
             T values[FLIGHT];

@@ -1,5 +1,5 @@
 // The scores of kernels/step/assign_registers.cu. They give the nearest centroid of each row of a tile and say whether other centroids are in
-// reach. If so, the row is in doubt, and `settle_rows` (settle_rows.cuh) finds its exact label.
+// reach. If so, the row is in doubt, and `settle_rows` (settle_rows.cuh) will find its exact label.
 #pragma once
 #include "../common/filter.cuh"
 #include "arriving.cuh"
@@ -24,18 +24,15 @@ template <int D> struct Centroid {
     }
 };
 
-// The result for the four rows of a thread: the labels, the limits above which a score is out of reach, a bit for each row in doubt, and a
-// bit for each row that has no negative score. A limit is infinite if it was not found.
+// The result for the four rows of a thread: the labels, a bit for each row in doubt, and a bit for each row that has no negative score.
 struct Found {
     u32 label[ROWS];
-    float limit[ROWS];
     u32 doubt, unresolved;
 };
 
-// Where the scores come from: the centroids, in shared memory if they fit, and their margins in device memory.
+// Where the scores come from: the centroids, in shared memory if they fit.
 struct Scored {
     const float* centroids;
-    const float* margins;
     int count; // with the padding
 };
 
@@ -47,22 +44,12 @@ __device__ __forceinline__ void mark(u32& in_reach, u32 bit, float score, float 
 // All N scores of a row at once: the least, and the centroids in reach. Each centroid in reach adds 64 and its number to the last bits of
 // a float. If there is only one, these bits are its number.
 template <int D, int N>
-__device__ __forceinline__ Found nearest_of_few(const float (&x)[D][ROWS], const float (&square)[ROWS], const Bound& bound,
+__device__ __forceinline__ Found nearest_of_few(const float (&x)[D][ROWS], const float (&square)[ROWS], const Ceiling& bound,
                                                 const Scored& scored) {
     const int W = Centroid<D>::width, TOGETHER = N <= 4 ? ROWS : 2;
     const float none = 8388608.0f;
     Found found;
     found.doubt = found.unresolved = 0;
-    float margin[N];
-    // Read again for every tile: the compiler would keep them in registers, which are scarce.
-#pragma unroll
-    for (int j = 0; j < N; j++) asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(margin[j]) : "l"(scored.margins + j));
-    if (N == 8) { // one register for the largest
-#pragma unroll
-        for (int j = 1; j < N; j++) margin[0] = fmaxf(margin[0], margin[j]);
-#pragma unroll
-        for (int j = 1; j < N; j++) margin[j] = margin[0];
-    }
 #pragma unroll
     for (int first = 0; first < ROWS; first += TOGETHER) {
         float h[N][TOGETHER];
@@ -76,13 +63,12 @@ __device__ __forceinline__ Found nearest_of_few(const float (&x)[D][ROWS], const
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
             const int r = first + i;
-            // The least score with its margin gives the lowest limit.
-            float least = __fadd_ru(h[0][i], margin[0]), in_reach = none;
+            float least = h[0][i], in_reach = none;
 #pragma unroll
-            for (int j = 1; j < N; j++) least = fminf(least, __fadd_ru(h[j][i], margin[j]));
-            found.limit[r] = reach(bound, square[r], least, 0.0f);
+            for (int j = 1; j < N; j++) least = fminf(least, h[j][i]);
+            const float limit = bound.reach(square[r], least);
 #pragma unroll
-            for (int j = 0; j < N; j++) in_reach = __fmaf_rn(h[j][i] > found.limit[r] ? 0.0f : 1.0f, (float)(64 + j), in_reach);
+            for (int j = 0; j < N; j++) in_reach = __fmaf_rn(h[j][i] > limit ? 0.0f : 1.0f, (float)(64 + j), in_reach);
             found.label[r] = __float_as_uint(in_reach) & 63;
             found.doubt |= in_reach < none + 128.0f ? 0 : 1u << r;
         }
@@ -208,47 +194,29 @@ __device__ __forceinline__ void least_of_groups_by_bits(const float (&x)[D][ROWS
     for (int r = 0; r < ROWS; r++) best[r] = __uint_as_float(high[r]), second[r] = fminf(__uint_as_float(next[r]), 0.0f);
 }
 
-// Computes the scores of the best group of each row once more, with the same roundings: which of them is the best, and which are in reach.
+// Computes the scores of the best group of each row once more, with the same roundings, to find the centroids in reach.
 template <int D, int GROUP, int GAP>
-__device__ __forceinline__ void decide_in_group(const float (&x)[D][ROWS], const float (&square)[ROWS], const Bound& bound,
+__device__ __forceinline__ void decide_in_group(const float (&x)[D][ROWS], const float (&square)[ROWS], const Ceiling& bound,
                                                 const Scored& scored, const float (&best)[ROWS], const float (&second)[ROWS], Found& found) {
     const int W = Centroid<D>::width, STEP = D <= 4 ? 4 : 1;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
+        const float limit = bound.reach(square[r], best[r]);
         const float* from = scored.centroids + (GAP ? found.label[r] / GROUP * (GROUP * W + GAP) : found.label[r] * W);
-        // Sets a bit for each centroid whose score is at most `limit`.
-        auto marked = [&](float limit) {
-            u32 bits = 0;
-            const float* at = from;
-#pragma unroll 1
-            for (int i = 0; i < GROUP; i += STEP) {
-                bits >>= STEP;
-#pragma unroll
-                for (int e = 0; e < STEP; e++) {
-                    Centroid<D> c;
-                    c.load(at + e * W);
-                    mark(bits, 1u << (GROUP - STEP + e), c.score(x, r), limit);
-                }
-                at += STEP * W;
-            }
-            return bits;
-        };
-        // With the largest margin of the group most rows are decided. The others look for the best centroid, whose own margin is enough.
         u32 in_reach = 0;
-        bool sure = false;
-        if (GAP) {
-            found.limit[r] = reach(bound, square[r], best[r], from[GROUP * W]);
-            in_reach = marked(found.limit[r]);
-            sure = second[r] > found.limit[r] && (in_reach & (in_reach - 1)) == 0;
-        }
-        if (!sure) {
-            in_reach = marked(best[r]);
-            found.limit[r] = reach(bound, square[r], best[r], __ldg(scored.margins + found.label[r] + (31 - __clz(in_reach | 1))));
-            in_reach = marked(found.limit[r]);
-            sure = second[r] > found.limit[r] && (in_reach & (in_reach - 1)) == 0;
+#pragma unroll 1
+        for (int i = 0; i < GROUP; i += STEP) {
+            in_reach >>= STEP;
+#pragma unroll
+            for (int e = 0; e < STEP; e++) {
+                Centroid<D> c;
+                c.load(from + e * W);
+                mark(in_reach, 1u << (GROUP - STEP + e), c.score(x, r), limit);
+            }
+            from += STEP * W;
         }
         found.label[r] += 31 - __clz(in_reach | 1);
-        found.doubt |= sure ? 0 : 1u << r;
+        found.doubt |= second[r] > limit && (in_reach & (in_reach - 1)) == 0 ? 0 : 1u << r;
     }
 }
 
@@ -256,7 +224,7 @@ __device__ __forceinline__ void decide_in_group(const float (&x)[D][ROWS], const
 // least two scores, over pairs of centroids. In shared memory groups are 16 bytes apart (GAP words), so lanes that read different groups
 // use different banks.
 template <int D, int GROUP, int GAP>
-__device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float (&square)[ROWS], const Bound& bound, const Scored& scored) {
+__device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float (&square)[ROWS], const Ceiling& bound, const Scored& scored) {
     if constexpr (GROUP == 0 && GAP != 0 && D <= 4) {
         if (scored.count == 2) return nearest_of_few<D, 2>(x, square, bound, scored);
         if (scored.count == 4) return nearest_of_few<D, 4>(x, square, bound, scored);
@@ -272,10 +240,7 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
     if constexpr (GROUP == 0) {
         least_of_pairs<D>(x, scored.centroids, scored.count, found.label, best, second);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            found.limit[r] = reach(bound, square[r], best[r], __ldg(scored.margins + found.label[r]));
-            found.doubt |= second[r] > found.limit[r] ? 0 : 1u << r;
-        }
+        for (int r = 0; r < ROWS; r++) found.doubt |= second[r] > bound.reach(square[r], best[r]) ? 0 : 1u << r;
         return found;
     } else {
         const bool by_bits = GAP != 0 && !bound.by_value;
@@ -285,31 +250,18 @@ __device__ __forceinline__ Found nearest(const float (&x)[D][ROWS], const float 
         if (GAP != 0) {
 #pragma unroll
             for (int r = 0; r < ROWS; r++) found.unresolved |= best[r] < 0.0f ? 0 : 1u << r;
-            if (by_bits) {
-                found.doubt |= found.unresolved;
-#pragma unroll
-                for (int r = 0; r < ROWS; r++) found.limit[r] = best[r] < 0.0f ? found.limit[r] : infinity_f();
-            }
+            if (by_bits) found.doubt |= found.unresolved;
         }
         return found;
     }
 }
 
-// Copies centroids from device memory to shared memory, with a gap between groups. The first float of a gap is the largest margin of the
-// group before it.
-template <int D, int GROUP> __device__ __forceinline__ void fetch_centroids(const float* from, const float* margins, float* to, int count) {
+// Copies centroids from device memory to shared memory, with a gap between groups.
+template <int D, int GROUP> __device__ __forceinline__ void fetch_centroids(const float* from, float* to, int count) {
     const int W = Centroid<D>::width;
 #pragma unroll 1
     for (int i = threadIdx.x; i < count * W / 4; i += THREADS) {
         const int group = GROUP ? i / (GROUP * W / 4) : 0;
         ((float4*)to)[i + group] = ((const float4*)from)[i];
-    }
-    if constexpr (GROUP != 0) {
-#pragma unroll 1
-        for (int g = threadIdx.x; g < count / GROUP; g += THREADS) {
-            float largest = 0.0f;
-            for (int i = 0; i < GROUP; i++) largest = fmaxf(largest, margins[g * GROUP + i]);
-            to[(g + 1) * GROUP * W + g * 4] = largest;
-        }
     }
 }

@@ -8,14 +8,23 @@
 // The list is emptied once it has this many rows. There must still be room for all rows of one tile.
 #define ENOUGH 32
 #define LIST (ENOUGH - 1 + WARP_TILE)
+// Rows in doubt that are settled together, at most: two for each lane.
+#define MOST_DOUBTFUL (2 * 32)
 // Rows that may move through a block's table before it must be flushed. An int64 is sure to hold 4,096 values of one limb. When the
 // table is flushed, each other warp may have announced rows that it has not added yet, so their number is subtracted.
 #define CAPACITY (4096 - (WARPS - 1) * LIST)
 
-// The rows of one warp whose label changed.
+// The rows of one warp whose label changed, and those whose label is in doubt. A row of a tile is in one of both. So they share the words, from
+// both ends: three words for a row that changed, one for a row in doubt.
 struct List {
-    u32 from[LIST], to[LIST], row[LIST];
-    u32 count;
+    u32 words[3 * LIST + MOST_DOUBTFUL - 1];
+    u32 count, doubtful; // how many there are
+
+    __device__ __forceinline__ u32 from(u32 i) const { return words[3 * i]; }
+    __device__ __forceinline__ u32 to(u32 i) const { return words[3 * i + 1]; }
+    __device__ __forceinline__ u32 row(u32 i) const { return words[3 * i + 2]; }
+    __device__ __forceinline__ void put(u32 i, u32 from, u32 to, u32 row) { words[3 * i] = from, words[3 * i + 1] = to, words[3 * i + 2] = row; }
+    __device__ __forceinline__ u32& doubted(u32 i) { return words[3 * LIST + MOST_DOUBTFUL - 2 - i]; }
 };
 
 // A block's table of sums, and the row counts of its clusters.
@@ -55,14 +64,14 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* f
         for (int i = 0; i < AHEAD; i++) {
             const u32 at = pair + i * 32, e = at * reciprocal >> 16, c = at - e * columns;
             ahead[i] = (T)0;
-            if (at < pairs && c < a.rows.d) ahead[i] = a.rows.x[(u64)c * a.rows.stride + list.row[e]];
+            if (at < pairs && c < a.rows.d) ahead[i] = a.rows.x[(u64)c * a.rows.stride + list.row(e)];
         }
         const u32 end = min(pairs, pair + AHEAD * 32);
 #pragma unroll 1
         for (; pair < end; pair += 32) {
             const u32 e = pair * reciprocal >> 16, c = pair - e * columns;
-            const u32 from = list.from[e], to = list.to[e];
-            const double weight = a.rows.w ? a.rows.w[list.row[e]] : 1.0;
+            const u32 from = list.from(e), to = list.to(e);
+            const double weight = a.rows.w ? a.rows.w[list.row(e)] : 1.0;
             double x = (double)ahead[0];
 #pragma unroll
             for (int i = 1; i < AHEAD; i++) ahead[i - 1] = ahead[i];
@@ -89,7 +98,7 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* f
     }
 #pragma unroll 1
     for (u32 e = lane; e < count; e += 32) {
-        const u32 from = list.from[e], to = list.to[e];
+        const u32 from = list.from(e), to = list.to(e);
         if (table.copies) {
             atomicAdd(&cells.rows[to], 1);
             if (from != UNASSIGNED) atomicSub(&cells.rows[from], 1);
@@ -112,7 +121,7 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* fac
     const int copy = lane & (table.copies - 1);
     Together together[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) together[r].find(label[r], valid >> r & 1, table.copies);
+    for (int r = 0; r < ROWS; r++) together[r].find(label[r], valid >> r & 1, table.copies, 9 * r + 2);
 #pragma unroll 1
     for (int f = 0; f < a.rows.d; f++) {
         const Factors own = factors[f];
@@ -155,8 +164,14 @@ __device__ __forceinline__ void list_changed(const Assign<T>& a, List& list, con
 #pragma unroll 1
     for (; differs; differs &= differs - 1, at++) {
         const int r = __ffs(differs) - 1;
-        list.from[at] = old.label(a.labels.bytes, r);
-        list.to[at] = pick(label, r);
-        list.row[at] = row + r;
+        list.put(at, old.label(a.labels.bytes, r), pick(label, r), row + r);
     }
+}
+
+// Lists rows in doubt: a bit of `doubt` for each of the lane's rows, the first of which is `row`.
+__device__ __forceinline__ void list_doubtful(List& list, u32 doubt, u32 row) {
+    if (!doubt) return;
+    u32 at = atomicAdd(&list.doubtful, __popc(doubt));
+#pragma unroll 1
+    for (; doubt; doubt &= doubt - 1, at++) list.doubted(at) = row + __ffs(doubt) - 1;
 }

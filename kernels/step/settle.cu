@@ -1,6 +1,7 @@
 // settle: the exact labels of all rows that a filter could not decide, by reference distances.
 //
-//   settle         rows that may belong to any cluster: distances to all centroids
+//   settle         rows that may belong to any cluster. If there are many, differences of copies decide most of them (sift.cuh). The others:
+//                  distances to all centroids
 //   settle_pairs   rows with two centroids in reach, the best and second best of the filter: distances to these two
 //
 // Used when: after every assign. settle_pairs only if the assign makes a list of pairs. The lists are usually short: they hold ties,
@@ -15,26 +16,13 @@
 //            column by column from the second-level cache. settle_pairs: single values of x, each of which costs 32 bytes or more of
 //            memory traffic.
 // Precision: float64, exactly as the contract defines it. The label is the smallest j of least distance.
-#include "../common/filter.cuh"
-
-#define THREADS 256
-#define MOST_ROWS 16
-
-template <typename T> struct Settle {
-    Rows<T> rows;
-    Labels next; // where the labels go
-    const T* centroid_columns; // (d, k): the centroids, column-major
-    const T* centroids; // (k, d): the same, row-major
-    const Contested* contested;
-    Control* control;
-    int k;
-    int values; // float64 values that fit in shared memory: at least one for each of the 16 rows of each group
-};
+#include "sift.cuh"
 
 // Each of `groups` groups has THREADS / groups threads, and takes ROWS rows at a time. All are powers of two.
-template <int ROWS, typename T>
+// Either the rows of the list from `begin` on, every gridDim.x-th batch. Or the LEFT rows, which this block has left over itself (sift.cuh).
+template <int ROWS, bool LEFT, typename T>
 __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, double (&least_of)[8][MOST_ROWS], u32 (&label_of)[8][MOST_ROWS],
-                                       u32 count, int groups) {
+                                       u32 count, int groups, u64 begin) {
     // Loads of centroid values in flight. With few rows there is little work to hide them behind, so there are more.
     const int FLIGHT = ROWS == MOST_ROWS ? 8 : ROWS == 4 || sizeof(T) == 8 ? 12 : 24;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
@@ -47,9 +35,10 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
     const bool whole = piece == d;
 
 #pragma unroll 1
-    for (u64 base = (u64)blockIdx.x * rows; base < count; base += (u64)gridDim.x * rows) {
+    for (u64 base = begin; base < count; base += LEFT ? rows : (u64)gridDim.x * rows) {
         const bool listed = base + place < count;
-        const u64 row = listed ? a.contested[a.rows.n - 1 - (u32)(base + place)].row : 0;
+        u64 row = 0;
+        if (listed) row = LEFT ? left_over(a, (u32)(base + place), groups).second : a.contested[a.rows.n - 1 - (u32)(base + place)].row;
         const T* const x = a.rows.x + row;
         double least[ROWS];
         u32 label[ROWS];
@@ -195,15 +184,27 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
         extern __shared__ __align__(16) double shared[];                                                                           \
         __shared__ double least_of[8][MOST_ROWS];                                                                                  \
         __shared__ u32 label_of[8][MOST_ROWS];                                                                                     \
+        __shared__ Sifted<T> sifted;                                                                                               \
         wait_for_kernel_before();                                                                                                  \
         if (a.control->stop) return;                                                                                               \
         const u32 count = a.control->contested;                                                                                    \
         if (count == 0) return;                                                                                                    \
         const int groups = a.k <= 32 ? 8 : a.k <= 64 ? 4 : a.k <= 128 ? 2 : 1;                                                     \
         const u64 most = (u64)gridDim.x * groups;                                                                                  \
-        if (count >= 8 * most) settle<16>(a, shared, least_of, label_of, count, groups);                                           \
-        else if (count >= 2 * most) settle<4>(a, shared, least_of, label_of, count, groups);                                       \
-        else settle<1>(a, shared, least_of, label_of, count, groups);                                                              \
+        const u64 first = (u64)blockIdx.x * groups;                                                                                \
+        if (count >= 8 * most) {                                                                                                   \
+            u64 begin = 16 * first;                                                                                                \
+            if (threadIdx.x == 0) sifted.left = 0;                                                                                 \
+            if (sizeof(T) == 4 && a.copies && a.bound->slope < infinity_f()) sift(a, (float*)shared, sifted, count, groups, begin);                  \
+            settle<16, false>(a, shared, least_of, label_of, count, groups, begin);                                                \
+            __syncthreads();                                                                                                       \
+            if (sifted.left > (u32)groups) settle<4, true>(a, shared, least_of, label_of, sifted.left, groups, 0);                 \
+            else settle<1, true>(a, shared, least_of, label_of, sifted.left, groups, 0);                                           \
+        } else if (count >= 2 * most) {                                                                                            \
+            settle<4, false>(a, shared, least_of, label_of, count, groups, 4 * first);                                             \
+        } else {                                                                                                                   \
+            settle<1, false>(a, shared, least_of, label_of, count, groups, first);                                                 \
+        }                                                                                                                          \
     }
 #define SETTLE_PAIRS(T, NAME)                                                                                                      \
     extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS, 6) NAME(const __grid_constant__ Settle<T> a) {                   \

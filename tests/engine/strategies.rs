@@ -160,3 +160,40 @@ fn shapes_beyond_a_strategy_are_errors_with_the_limit() {
         assert!(text.contains(strategy.name()), "{text}");
     }
 }
+
+/// Two groups far apart, half of the rows on a lattice. Products cannot decide the rows of one group, so the lists of rows in doubt fill up. Ties
+/// need reference distances.
+fn check_in_doubt<T: Engine>(seed: u64, [n, d, k]: [usize; 3], weighted: bool) {
+    let random = &mut Random(90_000 + seed);
+    let x: Vec<T> = (0..n)
+        .flat_map(|i| {
+            let far = if random.below(2) == 0 { 1e5 } else { 0.0 };
+            let value = |unit: f64| if i % 2 == 0 { (3.0 * unit).floor() } else { 3.0 * unit };
+            (0..d).map(|_| T::from_f64(far + value(random.unit()))).collect::<Vec<_>>()
+        })
+        .collect();
+    let weights: Option<Vec<f64>> = weighted.then(|| (0..n).map(|_| random.below(3) as f64).collect());
+    let weights = weights.as_ref().map(|w| Column::from_slice(w));
+    let start = (0..k).flat_map(|j| x[j * d..][..d].iter().map(|v| v.to_f64())).collect();
+    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(3).tol(0.0);
+    let Some(on_gpu) = on_gpu(&estimator) else { return };
+    let columns = columns(&x, d);
+    let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
+    let expected = hash(&estimator.device(Device::Cpu).fit_features(&features, weights.as_ref()).unwrap());
+    for strategy in strategies().filter(|s| s.source().starts_with("ours") && !limited(*s, [n, d, k])) {
+        let found = on_gpu.clone().strategy(strategy).fit_features(&features, weights.as_ref()).unwrap();
+        assert_eq!(hash(&found), expected, "{strategy}, {n} x {d} {}, k = {k}", T::NAME);
+    }
+}
+
+/// So many rows are in doubt that they are settled in whole batches.
+#[test]
+fn every_strategy_settles_many_rows_in_doubt() {
+    let shapes =
+        [[1, 40], [2, 5], [2, 700], [3, 8], [4, 2_100], [6, 33], [8, 300], [12, 70], [16, 3], [20, 40], [70, 64], [150, 130]];
+    for (seed, [d, k]) in (0..).zip(shapes).take(rounds(shapes.len())) {
+        let n = if d * k > 5_000 { 30_000 } else { 80_000 };
+        check_in_doubt::<f32>(seed, [n, d, k], seed % 4 == 3);
+        check_in_doubt::<f64>(100 + seed, [n / 2, d, k], seed % 4 == 1);
+    }
+}

@@ -37,8 +37,8 @@ entries! {
         assign_registers(AssignArgument<T>) = "assign_registers" "assign_registers";
         assign_columns(AssignArgument<T>) = "assign_columns" "assign_columns";
         assign_tiled(AssignArgument<T>) = "assign_tiled" "assign_tiled";
-        settle(SettleArgument) = "settle" "settle";
-        settle_pairs(SettleArgument) = "settle" "settle_pairs";
+        settle(SettleArgument<T>) = "settle" "settle";
+        settle_pairs(SettleArgument<T>) = "settle" "settle_pairs";
         deltas(DeltasArgument) = "deltas" "deltas";
         update(UpdateArgument<T>) = "update" "update";
         update_fold(UpdateArgument<T>) = "update" "update_fold";

@@ -92,12 +92,20 @@ arguments! {
         none: i32,
     }
 
+    /// The bound of a filter that looks up no margins.
+    CeilingArgument as "Ceiling" {
+        slope: f32,
+        rise: f32,
+        offset: f32,
+        by_value: i32,
+    }
+
     /// The bound of a filter.
     Bound as "Bound" {
+        ceiling: CeilingArgument,
         slope: f32,
         lower: f32,
-        by_value: i32,
-        unused: i32,
+        unused: [i32; 2],
     }
 
     /// A row in doubt.
@@ -124,7 +132,8 @@ arguments! {
 plain! {
     Factors { f64, f64, f64 }
     DistanceArgument { Factors, i32, i32 }
-    Bound { f32, f32, i32, i32 }
+    CeilingArgument { f32, f32, f32, i32 }
+    Bound { CeilingArgument, f32, f32, [i32; 2] }
     Contested { u32, u32 }
     Control { u64, u64, u32, u32, u32, u32, u32, u32, u32, u32 }
 }

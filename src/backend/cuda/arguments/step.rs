@@ -1,7 +1,7 @@
 //! The parameters of the kernels of an iteration: `kernels/step/` and `kernels/passes/update.cu`.
 
 use super::*;
-use crate::certify::ExpandedTerms;
+use crate::certify::{Ceiling, ExpandedTerms};
 
 arguments! {
     /// For kernels that label rows.
@@ -25,6 +25,7 @@ arguments! {
         table_copies: i32,
         centroids_in_shared: i32,
         centroid_columns: u64,
+        centroids: u64,
         run: u32,
         even: u32,
         shares: u32,
@@ -41,15 +42,21 @@ arguments! {
     }
 
     /// For the kernels that label rows in doubt.
-    SettleArgument as "Settle" {
+    SettleArgument<T> as "Settle" {
         rows: RowsArgument,
         next: LabelsArgument,
         centroid_columns: u64,
         centroids: u64,
+        minus_centre: u64,
+        scale: T,
+        copies: u64,
+        bound: u64,
         contested: u64,
         control: u64,
         k: i32,
+        k_padded: i32,
         values: i32,
+        unused: i32,
     }
 
     /// For the kernel that moves the sums of changed rows.
@@ -76,6 +83,10 @@ arguments! {
         half: f64,
         balance: f64,
         offset: f64,
+        ceiling_lower: f64,
+        ceiling_offset: f64,
+        ceiling_slope: f32,
+        ceiling_rise: f32,
         slope: f32,
         panel: i32,
     }
@@ -144,10 +155,26 @@ plain! {
 impl From<ExpandedTerms> for BoundTerms {
     fn from(terms: ExpandedTerms) -> Self {
         let (slope, half) = (terms.slope(), terms.half());
+        let Ceiling { slope: ceiling_slope, rise: ceiling_rise, lower: ceiling_lower, offset: ceiling_offset } =
+            terms.ceiling();
         let ExpandedTerms { unit, start, reference, balance, norm_offset, chains, .. } = terms;
         let (offset, panel) = (f64::from(slope) * norm_offset, chains.panel() as i32);
         let (reference, underflow) = (reference.relative, reference.underflow);
-        Self { unit, start, reference, underflow, half, balance, offset, slope, panel }
+        Self {
+            unit,
+            start,
+            reference,
+            underflow,
+            half,
+            balance,
+            offset,
+            ceiling_lower,
+            ceiling_offset,
+            ceiling_slope,
+            ceiling_rise,
+            slope,
+            panel,
+        }
     }
 }
 

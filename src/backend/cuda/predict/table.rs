@@ -203,6 +203,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             table_copies: 0,
             centroids_in_shared: 0,
             centroid_columns: self.centroids.columns.at(),
+            centroids: self.centroids.now.at(),
             run: 1,
             even: 0,
             shares: 1,

@@ -153,38 +153,50 @@ fn settle_values(d: usize, k: usize) -> usize {
 }
 
 /// The launch that labels all rows in doubt by reference distances to all centroids in reach.
-pub struct Settle {
-    launch: Launch<SettleArgument>,
+pub struct Settle<T> {
+    launch: Launch<SettleArgument<T>>,
     values: usize,
+    /// Whether the copies of the centroids lie feature by feature, as differences want them.
+    by_feature: bool,
 }
 
-impl Settle {
+impl<T: Float + Plain> Settle<T> {
     /// `n`: the most rows of a chunk.
-    pub fn new<T: Float + Plain>([n, d, k]: [usize; 3], queue: &Queue) -> Result<Self> {
+    pub fn new([n, d, k]: [usize; 3], by_feature: bool, queue: &Queue) -> Result<Self> {
         let values = settle_values(d, k);
         let kernel = arguments::settle::<T>().load(&queue.gpu, "")?;
-        Ok(Self { launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?, values })
+        Ok(Self {
+            launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?,
+            values,
+            by_feature,
+        })
     }
 
     /// Labels the rows that an assign with the same argument has left in doubt. `centroids`: `(k, d)`.
     ///
     /// # Safety
     /// The assign was launched before in the same queue, and its addresses are still live. `centroids` has k x d values.
-    pub unsafe fn launch<T>(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64) -> Result<()> {
+    pub unsafe fn launch(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64) -> Result<()> {
         // SAFETY: the caller promises the addresses. The shared memory has room for the values. The kernel begins with the wait.
         unsafe { queue.run_behind(&self.launch, &self.argument(assign, centroids)) }
     }
 
-    fn argument<T>(&self, assign: &AssignArgument<T>, centroids: u64) -> SettleArgument {
+    fn argument(&self, assign: &AssignArgument<T>, centroids: u64) -> SettleArgument<T> {
         SettleArgument {
             rows: assign.rows,
             next: assign.next,
             centroid_columns: assign.centroid_columns,
             centroids,
+            minus_centre: assign.minus_centre,
+            scale: assign.scale,
+            copies: if self.by_feature { assign.copies } else { 0 },
+            bound: assign.bound,
             contested: assign.contested,
             control: assign.control,
             k: assign.k,
+            k_padded: assign.k_padded,
             values: self.values as i32,
+            unused: 0,
         }
     }
 }
@@ -194,9 +206,9 @@ impl Settle {
 pub struct TiledLabels<T> {
     assign: Launch<AssignArgument<T>>,
     shares: Shares,
-    settle: Settle,
+    settle: Settle<T>,
     /// For rows in doubt that have only two centroids in reach. Only variants with panels list them separately.
-    pairs: Option<Launch<SettleArgument>>,
+    pairs: Option<Launch<SettleArgument<T>>>,
 }
 
 impl<T: Float + Plain> TiledLabels<T> {
@@ -221,7 +233,7 @@ impl<T: Float + Plain> TiledLabels<T> {
         } else {
             None
         };
-        Ok(Self { assign, shares, settle: Settle::new::<T>([n, d, k], queue)?, pairs })
+        Ok(Self { assign, shares, settle: Settle::new([n, d, k], true, queue)?, pairs })
     }
 
     /// Labels the rows of the argument. `first`: how the first kernel is launched. `centroids`: `(k, d)`.

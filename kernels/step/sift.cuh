@@ -1,0 +1,182 @@
+// Float32 differences of copies for kernels/step/settle.cu (differences.cuh). Where many rows are in doubt, they decide most of them for half of what
+// float64 takes.
+//
+//   a group of threads takes 16 rows; each thread takes every width-th centroid, and keeps the least two sums of each row, and the first's centroid
+//   the threads of a warp share the rows: each gets one row, and its least two sums of all centroids of the warp
+//   a row whose second sum is out of reach has its label. The block lists the others
+//   if these are many in the block's first batch, as with real ties, it sifts no more
+#pragma once
+#include "../common/filter.cuh"
+#include "differences.cuh"
+
+#define THREADS 256
+#define MOST_ROWS 16
+
+template <typename T> struct Settle {
+    Rows<T> rows;
+    Labels next; // where the labels go
+    const T* centroid_columns; // (d, k): the centroids, column-major
+    const T* centroids; // (k, d): the same, row-major
+    const T* minus_centre; // this, the scale, the copies (d, k padded) and the bound are those of `Assign`
+    T scale;
+    const float* copies; // null if they are laid out in another way
+    const Bound* bound;
+    Contested* contested;
+    Control* control;
+    int k, k_padded;
+    int values; // float64 values that fit in shared memory: at least one for each of the 16 rows of each group
+    int unused;
+};
+
+// The least two sums of a row, and the centroid of the least.
+struct Two {
+    float least, second;
+    u32 label;
+
+    __device__ __forceinline__ void take(float s, u32 j) {
+        second = fminf(second, fmaxf(least, s));
+        label = s < least ? j : label;
+        least = fminf(least, s);
+    }
+    __device__ __forceinline__ void merge(const Two& other) {
+        label = other.least < least ? other.label : label;
+        second = fminf(fminf(second, other.second), fmaxf(least, other.least));
+        least = fminf(least, other.least);
+    }
+    __device__ __forceinline__ Two of_lane(int mask) const {
+        return {__shfl_xor_sync(FULL_WARP, least, mask), __shfl_xor_sync(FULL_WARP, second, mask), __shfl_xor_sync(FULL_WARP, label, mask)};
+    }
+};
+
+// What the threads of a block tell each other.
+template <typename T> struct Sifted {
+    Two two[THREADS / 32][MOST_ROWS];
+    float squares[THREADS]; // of the values that each thread has fetched
+    u32 left; // rows that the differences cannot decide
+};
+
+// The place of the row number `at` that a block leaves over: the unused word of one of its own entries in the list of rows in doubt.
+template <typename T> __device__ __forceinline__ Contested& left_over(const Settle<T>& a, u32 at, int groups) {
+    const u32 rows = groups * MOST_ROWS;
+    return a.contested[a.rows.n - 1 - ((at / rows * gridDim.x + blockIdx.x) * rows + at % rows)];
+}
+
+// 16 rows of a group: the sums of their squared differences from centroid j. `values`: their copies, feature after feature.
+__device__ __forceinline__ void add_differences(const float* values, const float* copies, int features, int k_padded, float (&s)[MOST_ROWS]) {
+    const int FLIGHT = 4;
+#pragma unroll 1
+    for (int left = features; left > 0; left -= FLIGHT, copies += (u64)FLIGHT * k_padded) {
+        float copy[FLIGHT];
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++) copy[i] = i < left ? copies[(u64)i * k_padded] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++) {
+            if (i >= left) break;
+#pragma unroll
+            for (int r = 0; r < MOST_ROWS; r += 4, values += 4) {
+                const float4 v = *(const float4*)values;
+                const float t[4] = {__fadd_rn(v.x, copy[i]), __fadd_rn(v.y, copy[i]), __fadd_rn(v.z, copy[i]), __fadd_rn(v.w, copy[i])};
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[r + e] = __fmaf_rn(t[e], t[e], s[r + e]);
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ Two either(bool first, const Two& a, const Two& b) {
+    return {first ? a.least : b.least, first ? a.second : b.second, first ? a.label : b.label};
+}
+
+// Two lanes whose numbers differ by 2 HALF exchange halves of their 2 HALF rows.
+template <int HALF> __device__ __forceinline__ void halve(Two (&two)[MOST_ROWS], int lane) {
+    const bool upper = lane & 2 * HALF;
+#pragma unroll
+    for (int r = 0; r < HALF; r++) {
+        const Two given = either(upper, two[r], two[r + HALF]);
+        two[r] = either(upper, two[r + HALF], two[r]);
+        two[r].merge(given.of_lane(2 * HALF));
+    }
+}
+// Leaves lane 2 i and lane 2 i + 1 with row i, merged over the lanes of the warp.
+__device__ __forceinline__ Two share_rows(Two (&two)[MOST_ROWS], int lane) {
+    halve<8>(two, lane);
+    halve<4>(two, lane);
+    halve<2>(two, lane);
+    halve<1>(two, lane);
+    two[0].merge(two[0].of_lane(1));
+    return two[0];
+}
+
+// Labels the rows in doubt that differences can decide. `sifted.left`, which must be 0, counts those that this block leaves over. `begin`: the place of its first batch in the
+// list, then of the first that it did not sift.
+template <typename T>
+__device__ __forceinline__ void sift(const Settle<T>& a, float* shared, Sifted<T>& sifted, u32 count, int groups, u64& begin) {
+    int tid = threadIdx.x;
+    asm volatile("" : "+r"(tid)); // what `settle` computes from it is not kept in registers until then
+    const int lane = tid & 31, warp = tid >> 5;
+    const int width = THREADS / groups, group = tid / width, member = tid - group * width;
+    // As in `settle`: this thread fetches features first, first + step, ... of one row.
+    const int rows = groups * MOST_ROWS, place = tid & (rows - 1), first = tid / rows, step = THREADS / rows;
+    const int d = a.rows.d, k = a.k, piece = min(d, 2 * a.values / rows);
+    float* const to = shared + (place / MOST_ROWS) * piece * MOST_ROWS + place % MOST_ROWS;
+    const float* const from = shared + group * piece * MOST_ROWS;
+    const Differences bound(d, (double)a.scale);
+#pragma unroll 1
+    for (bool is_first = true; begin < count; is_first = false) {
+        const u64 base = begin;
+        begin += (u64)gridDim.x * rows;
+        const bool listed = base + place < count;
+        const u64 row = listed ? a.contested[a.rows.n - 1 - (u32)(base + place)].row : 0;
+        const T* const x = a.rows.x + row;
+        Two two[MOST_ROWS];
+#pragma unroll
+        for (int r = 0; r < MOST_ROWS; r++) two[r] = {infinity_f(), infinity_f(), 0};
+        float square = 0.0f;
+#pragma unroll 1
+        for (int start = 0; start < k; start += width) {
+            const int j = start + member;
+            float s[MOST_ROWS];
+#pragma unroll
+            for (int r = 0; r < MOST_ROWS; r++) s[r] = 0.0f;
+#pragma unroll 1
+            for (int done = 0; done < d; done += piece) {
+                const int features = min(piece, d - done);
+                if (piece != d || start == 0) {
+                    __syncthreads(); // all threads are done with the piece before
+#pragma unroll(sizeof(T) == 4 ? 4 : 2)
+                    for (int f = first; f < features; f += step) {
+                        const float v = listed ? centred_copy(x[(u64)(done + f) * a.rows.stride], a.minus_centre[done + f], a.scale) : 0.0f;
+                        to[f * MOST_ROWS] = v;
+                        if (start == 0) square = __fmaf_rn(v, v, square);
+                    }
+                    if (start == 0 && done + piece >= d) sifted.squares[tid] = square;
+                    __syncthreads();
+                }
+                if (j < k) add_differences(from, a.copies + (u64)done * a.k_padded + j, features, a.k_padded, s);
+            }
+            if (j < k) {
+#pragma unroll
+                for (int r = 0; r < MOST_ROWS; r++) two[r].take(s[r], (u32)j);
+            }
+        }
+        const Two one = share_rows(two, lane);
+        if (!(lane & 1)) sifted.two[warp][lane / 2] = one;
+        __syncthreads();
+        if (tid < rows && listed) {
+            const int warps = width / 32, w = place / MOST_ROWS * warps;
+            Two best = sifted.two[w][place % MOST_ROWS];
+#pragma unroll 1
+            for (int i = 1; i < warps; i++) best.merge(sifted.two[w + i][place % MOST_ROWS]);
+            float sum = 0.0f;
+#pragma unroll 1
+            for (int i = place; i < THREADS; i += rows) sum = __fadd_rn(sum, sifted.squares[i]);
+            if (best.second > bound.reach(best.least, bound.far(sum))) store_label(a.next, row, best.label);
+            else left_over(a, atomicAdd(&sifted.left, 1u), groups).second = (u32)row;
+        }
+        // The next rows write their sums and squares only after the barriers of their first piece.
+        if (is_first) {
+            __syncthreads();
+            if (4 * sifted.left > (u32)rows) break;
+        }
+    }
+}
