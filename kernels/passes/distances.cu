@@ -120,7 +120,7 @@ template <typename T> __device__ __forceinline__ void far_rows(const Far<T>& a) 
 }
 
 // Moves rows and their contributions to other clusters. One warp moves one row.
-struct Move {
+struct Moved {
     u64 row; // its number among the labels
     u32 place; // its number among the rows
     u32 to;
@@ -132,11 +132,11 @@ template <typename T> struct Relocate {
     Sums sums;
     const Factors* factors;
     double mass_to_integer;
-    const Move* moves; // one a block; no row twice
+    const Moved* moves; // one a block; no row twice
 };
 
 template <typename T> __device__ __forceinline__ void relocate(const Relocate<T>& a) {
-    const Move move = a.moves[blockIdx.x];
+    const Moved move = a.moves[blockIdx.x];
     const u32 from = load_label(a.labels, move.row);
     __syncwarp();
     if (threadIdx.x == 0) store_label(a.labels, move.row, move.to);

@@ -43,7 +43,7 @@ arguments! {
     }
 
     /// A row that moves to another cluster.
-    MoveArgument as "Move" {
+    MoveArgument as "Moved" {
         row: u64,
         place: u32,
         to: u32,
