@@ -119,9 +119,10 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* fac
     const Sums& s = a.sums;
     const Table& table = cells.table;
     const int copy = lane & (table.copies - 1);
-    Together together[ROWS];
+    const bool SPARE = sizeof(T) == 4 || D != 4; // four float64 features leave no registers
+    Together together[ROWS] = {};
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) together[r].find(label[r], valid >> r & 1, table.copies, 9 * r + 2);
+    for (int r = 0; r < ROWS && SPARE; r++) together[r].find(label[r], valid >> r & 1, table.copies, 9 * r + 2);
 #pragma unroll 1
     for (int f = 0; f < a.rows.d; f++) {
         const Factors own = factors[f];
