@@ -103,6 +103,13 @@ __device__ __forceinline__ void flush_table_by_warp(const Table& t, int* table_r
         if (rows != 0) atomicAdd((u64*)&s.pending_rows[j], (u64)(i64)rows);
     }
 }
+// The same as a function that is called. All arguments are passed in registers: no pointer to a struct, which would be written to memory.
+__device__ __noinline__ void flush_table_apart(u32* words, int cells, int copies, int* table_rows, u64* pending, i64* pending_rows, int k,
+                                               int lane) {
+    Sums s = {};
+    s.pending = pending, s.pending_rows = pending_rows, s.k = k;
+    flush_table_by_warp({words, cells, copies}, table_rows, s, lane);
+}
 // Adds a block's table to device memory and empties it. Only between barriers.
 __device__ __forceinline__ void flush_table(const Table& t, int* table_rows, const Sums& s) {
 #pragma unroll 1
@@ -130,6 +137,8 @@ struct Together {
         const u32 one = __shfl_sync(FULL_WARP, label, from), same = __ballot_sync(FULL_WARP, there && label == one);
         lanes = __popc(same) >= 4 * copies + 4 ? same : 0;
     }
+    // One of them adds for all.
+    __device__ __forceinline__ bool leads(int lane) const { return lane == __ffs(lanes) - 1; }
     // Replaces the values of these lanes, which are below 2^51, by their sum in the leader and by 0 in the others. All lanes of the warp must
     // call this.
     __device__ __forceinline__ void add_up(i64& v) const {
@@ -138,7 +147,7 @@ struct Together {
         const bool in = lanes >> lane & 1;
         const u32 low = __reduce_add_sync(FULL_WARP, in ? (u32)v & 0x3ffffffu : 0u);
         const int high = __reduce_add_sync(FULL_WARP, in ? (int)(v >> 26) : 0);
-        if (in) v = lane == (u32)__ffs(lanes) - 1 ? ((i64)high << 26) + (i64)low : 0;
+        if (in) v = leads(lane) ? ((i64)high << 26) + (i64)low : 0;
     }
 };
 

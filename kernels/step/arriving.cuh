@@ -105,5 +105,10 @@ template <typename T, int D> struct Arriving {
         double2 v = *(double2*)(values + 2 * f * THREADS + threadIdx.x), w = *(double2*)(values + (2 * f + 1) * THREADS + threadIdx.x);
         out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
     }
+    // Row r of column f.
+    __device__ __forceinline__ T value(int f, int r) const {
+        const int per_plane = 4 / planes;
+        return ((const T*)(values + (f * planes + r / per_plane) * THREADS + threadIdx.x))[r % per_plane];
+    }
     __device__ __forceinline__ Four take_labels(int label_bytes) const { return Four(label_bytes, labels + threadIdx.x * 4 * label_bytes); }
 };

@@ -39,20 +39,24 @@ struct Entrance {
     Gate gate;
 };
 
-__device__ __forceinline__ void enter(Entrance& entrance, u32 count, const Cells& cells, const Sums& s, int lane) {
-    enter(entrance.gate, count, CAPACITY, lane, [&] { flush_table_by_warp(cells.table, cells.rows, s, lane); });
+template <bool APART> __device__ __forceinline__ void enter(Entrance& entrance, u32 count, const Cells& cells, const Sums& s, int lane) {
+    enter(entrance.gate, count, CAPACITY, lane, [&] {
+        const Table& t = cells.table;
+        if constexpr (APART) flush_table_apart(t.words, t.cells, t.copies, cells.rows, s.pending, s.pending_rows, s.k, lane);
+        else flush_table_by_warp(t, cells.rows, s, lane);
+    });
 }
 
 // Moves the contributions of the listed rows from cluster to cluster. Each lane takes (row, column) pairs. In the table all additions
 // of a pair are issued at once, and then their carries.
-template <typename T>
+template <bool APART, typename T>
 __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* factors, Entrance& entrance, const Cells& cells, List& list,
                                             u32 count, int lane) {
     const int AHEAD = sizeof(T) == 4 ? 4 : 1;
     const Sums& s = a.sums;
     __syncwarp();
     const Table& table = cells.table;
-    if (table.copies) enter(entrance, count, cells, s, lane);
+    if (table.copies) enter<APART>(entrance, count, cells, s, lane);
     const u32 columns = s.columns, reciprocal = (65536 + columns - 1) / columns; // gives exact quotients up to 159 * 13 pairs
     const bool two = s.limbs == 2;
     const u32 pairs = count * columns;
@@ -112,17 +116,45 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* f
     __syncwarp();
 }
 
-// Adds the rows of a tile that had no labels, from the places where it arrived. Each lane adds its own rows, without a list.
+// Adds rows of a tile that many lanes have in one cluster: their sum, by one lane. Returns the bits of the rows that are left.
 template <typename T, int D>
+__device__ __forceinline__ u32 add_together(const Assign<T>& a, const Factors* factors, const Arriving<T, D>& next, const Table& table,
+                                            const u32 (&label)[ROWS], u32 valid, int lane) {
+    const Sums& s = a.sums;
+#pragma unroll 1
+    for (int r = 0; r < ROWS; r++) {
+        const u32 own = pick(label, r);
+        Together together;
+        together.find(own, valid >> r & 1, table.copies, 9 * r + 2);
+        if (!together.lanes) continue;
+#pragma unroll 1
+        for (int f = 0; f < a.rows.d; f++) {
+            Pair p = limbs_of((double)next.value(f, r), factors[f]);
+            const u32 cell = (own * s.columns + f) * s.limbs;
+            together.add_up(p.hi);
+            if (together.leads(lane)) table_add(table, cell, lane & (table.copies - 1), p.hi);
+            if (s.limbs == 2) {
+                together.add_up(p.lo);
+                if (together.leads(lane)) table_add(table, cell + 1, lane & (table.copies - 1), p.lo);
+            }
+        }
+        if (together.lanes >> lane & 1) valid &= ~(1u << r);
+    }
+    return valid;
+}
+
+// Adds the rows of a tile that had no labels, from the places where it arrived. Each lane adds its own rows, without a list.
+// SPARE: whether there are registers for `add_together`. It only looks for rows of one cluster if a tile's first rows are such.
+template <bool SPARE, typename T, int D>
 __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* factors, const Arriving<T, D>& next, const Cells& cells,
                                           const u32 (&label)[ROWS], u32 valid, int lane) {
     const Sums& s = a.sums;
     const Table& table = cells.table;
     const int copy = lane & (table.copies - 1);
-    const bool SPARE = sizeof(T) == 4 || D != 4; // four float64 features leave no registers
-    Together together[ROWS] = {};
-#pragma unroll
-    for (int r = 0; r < ROWS && SPARE; r++) together[r].find(label[r], valid >> r & 1, table.copies, 9 * r + 2);
+    const u32 counted = valid;
+    Together together = {};
+    if (SPARE) together.find(label[0], valid & 1, table.copies, 2);
+    if (SPARE && together.lanes) valid = add_together<T, D>(a, factors, next, table, label, valid, lane);
 #pragma unroll 1
     for (int f = 0; f < a.rows.d; f++) {
         const Factors own = factors[f];
@@ -130,20 +162,17 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* fac
         next.take(f, raw);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            Pair p = limbs_of((double)raw[r], own);
-            if (!(valid >> r & 1)) p = {0, 0};
-            together[r].add_up(p.hi);
-            const u32 cell = (label[r] * s.columns + f) * s.limbs;
-            if (p.hi != 0) table_add(table, cell, copy, p.hi);
-            if (s.limbs == 2) {
-                together[r].add_up(p.lo);
-                if (p.lo != 0) table_add(table, cell + 1, copy, p.lo);
+            if (valid >> r & 1) {
+                const Pair p = limbs_of((double)raw[r], own);
+                const u32 cell = (label[r] * s.columns + f) * s.limbs;
+                table_add(table, cell, copy, p.hi);
+                if (s.limbs == 2) table_add(table, cell + 1, copy, p.lo);
             }
         }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        if (valid >> r & 1) atomicAdd(&cells.rows[label[r]], 1);
+        if (counted >> r & 1) atomicAdd(&cells.rows[label[r]], 1);
     __syncwarp();
 }
 

@@ -178,6 +178,44 @@ __device__ __forceinline__ u32 nearest_in_reach(const Assign<T>& a, const Portio
     return found < 2 ? label : exact;
 }
 
+// Stores the exact label of a row, which differs from the one before. `list` gets the row.
+template <typename T> __device__ __forceinline__ void store_settled(const Assign<T>& a, List& list, u64 row, u32 old, u32 label) {
+    store_label(a.labels, row, label);
+    // Rows of weight 0 have labels, but do not move.
+    if (!a.rows.w || a.rows.w[row] > 0.0) list.put(atomicAdd(&list.count, 1), old, label, (u32)row);
+}
+
+// Whether `count` rows in doubt have so few reference distances that `settle_few` is faster than filters.
+__device__ __forceinline__ bool are_few(u32 count, int k) { return count <= 32 && (u64)count * (u32)k <= 1024; }
+
+// Settles the last rows in doubt of a warp by reference distances to all centroids. Here no other work hides how long it takes, and this is the
+// shortest way. The whole warp must call this.
+template <typename T, int D> __device__ __forceinline__ void settle_few(const Assign<T>& a, List& list, u32 count, int lane) {
+    const Share share(count, 1, lane);
+    const u32 at = lane / share.width;
+    const u64 row = list.doubted(count - 1 - min(at, count - 1));
+    const u32 old = load_label(a.labels, row);
+    T x[D];
+#pragma unroll
+    for (int f = 0; f < D; f++) x[f] = D <= 4 || f < a.rows.d ? a.rows.x[(u64)f * a.rows.stride + row] : (T)0;
+    Closest closest;
+#pragma unroll 1
+    for (int j = share.member; j < a.k; j += share.width) {
+        double s = 0.0;
+#pragma unroll
+        for (int f = 0; f < D; f++) { // a feature that is not there adds 0 * 0, which changes nothing
+            const T centroid = D <= 4 || f < a.rows.d ? a.centroids[(u64)j * a.rows.d + f] : (T)0;
+            const double t = __dadd_rn((double)x[f], -(double)centroid);
+            s = __fma_rn(t, t, s);
+        }
+        closest.compare(j, s);
+    }
+    const u32 label = closest.of_lanes(share.width);
+    if (at < count && share.member == 0 && label != old) store_settled(a, list, row, old, label);
+    if (lane == 0) list.doubtful = 0;
+    __syncwarp();
+}
+
 // Settles a batch of the rows in doubt of a warp, `count` of which are listed: stores their exact labels, and lists those whose label changed.
 // Returns how many it settled. The list must have room for them. The whole warp must call this.
 // `in_shared`: the centroids in shared memory.
@@ -225,11 +263,7 @@ __device__ __forceinline__ u32 settle_rows(const Assign<T>& a, const T (&minus_c
         const u32 label = nearest_in_reach(a, portions, share, one, at, limit, is_row ? chosen(open, r) : 0);
         if (is_row && share.member == 0) {
             const u32 old = load_label(a.labels, at);
-            if (label != old) {
-                store_label(a.labels, at, label);
-                // Rows of weight 0 have labels, but do not move.
-                if (!a.rows.w || a.rows.w[at] > 0.0) list.put(atomicAdd(&list.count, 1), old, label, (u32)at);
-            }
+            if (label != old) store_settled(a, list, at, old, label);
         }
     }
     if (lane == 0) list.doubtful = count - taken;
