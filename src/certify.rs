@@ -326,6 +326,7 @@ impl Ceiling {
 /// ```text
 /// sqrt(s~_a)  <=  (1 + (d + 6) 1.02 u) sqrt(s~_b) + 4.04 u X + w
 /// ```
+/// Where a kernel takes the differences of float32 values, scaled by a power of two, there are no copies, and the term in X falls away.
 /// A centroid with a larger `s~` is out of reach of b, and the least `s~` gives the strictest threshold. 2e-18 covers all that underflows in
 /// float32. `Differences` in `kernels/step/differences.cuh` computes the same, with all roundings upwards.
 #[derive(Debug, Clone, Copy)]

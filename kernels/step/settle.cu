@@ -1,6 +1,6 @@
 // settle: the exact labels of all rows that a filter could not decide, by reference distances.
 //
-//   settle         rows that may belong to any cluster. If there are many, differences of copies decide most of them (sift.cuh). The others:
+//   settle         rows that may belong to any cluster. If there are many, differences in float32 decide most of them (sift.cuh). The others:
 //                  distances to all centroids
 //   settle_pairs   rows with two centroids in reach, the best and second best of the filter: distances to these two
 //
@@ -184,7 +184,7 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
         extern __shared__ __align__(16) double shared[];                                                                           \
         __shared__ double least_of[8][MOST_ROWS];                                                                                  \
         __shared__ u32 label_of[8][MOST_ROWS];                                                                                     \
-        __shared__ Sifted<T> sifted;                                                                                               \
+        __shared__ Sifted sifted;                                                                                                  \
         wait_for_kernel_before();                                                                                                  \
         if (a.control->stop) return;                                                                                               \
         const u32 count = a.control->contested;                                                                                    \
@@ -195,7 +195,7 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
         if (count >= 8 * most) {                                                                                                   \
             u64 begin = 16 * first;                                                                                                \
             if (threadIdx.x == 0) sifted.left = 0;                                                                                 \
-            if (sizeof(T) == 4 && a.copies && a.bound->slope < infinity_f()) sift(a, (float*)shared, sifted, count, groups, begin);                  \
+            sift(a, (float*)shared, sifted, count, groups, begin);                                                                 \
             settle<16, false>(a, shared, least_of, label_of, count, groups, begin);                                                \
             __syncthreads();                                                                                                       \
             if (sifted.left > (u32)groups) settle<4, true>(a, shared, least_of, label_of, sifted.left, groups, 0);                 \

@@ -1,5 +1,5 @@
-// Float32 differences of copies for kernels/step/settle.cu (differences.cuh). Where many rows are in doubt, they decide most of them, and float64 only
-// decides the others. At 64 features and more this does not pay yet (docs/lab/rough-data.md).
+// Float32 differences for kernels/step/settle.cu. Where many rows with float32 features are in doubt, they decide most of them for half of what
+// float64 takes. These are differences of the values themselves, not of copies (differences.cuh): only one rounding each, however far out a row is.
 //
 //   a group of threads takes 16 rows; each thread takes every width-th centroid, and keeps the least two sums of each row, and the first's centroid
 //   the threads of a warp share the rows: each gets one row, and its least two sums of all centroids of the warp
@@ -17,15 +17,11 @@ template <typename T> struct Settle {
     Labels next; // where the labels go
     const T* centroid_columns; // (d, k): the centroids, column-major
     const T* centroids; // (k, d): the same, row-major
-    const T* minus_centre; // this, the scale, the copies (d, k padded) and the bound are those of `Assign`
-    T scale;
-    const float* copies; // null if they are laid out in another way
-    const Bound* bound;
+    T scale; // that of `Assign`: so no square leaves the range
     Contested* contested;
     Control* control;
-    int k, k_padded;
+    int k;
     int values; // float64 values that fit in shared memory: at least one for each of the 16 rows of each group
-    int unused;
 };
 
 // The least two sums of a row, and the centroid of the least.
@@ -49,9 +45,8 @@ struct Two {
 };
 
 // What the threads of a block tell each other.
-template <typename T> struct Sifted {
+struct Sifted {
     Two two[THREADS / 32][MOST_ROWS];
-    float squares[THREADS]; // of the values that each thread has fetched
     u32 left; // rows that the differences cannot decide
 };
 
@@ -61,21 +56,23 @@ template <typename T> __device__ __forceinline__ Contested& left_over(const Sett
     return a.contested[a.rows.n - 1 - ((at / rows * gridDim.x + blockIdx.x) * rows + at % rows)];
 }
 
-// 16 rows of a group: the sums of their squared differences from centroid j. `values`: their copies, feature after feature.
-__device__ __forceinline__ void add_differences(const float* values, const float* copies, int features, int k_padded, float (&s)[MOST_ROWS]) {
+// 16 rows of a group: the sums of their squared differences from a centroid. `values`: their scaled values, feature after feature. `centroid`: its
+// values, k apart.
+__device__ __forceinline__ void add_differences(const float* values, const float* centroid, float scale, int features, int k,
+                                                float (&s)[MOST_ROWS]) {
     const int FLIGHT = 4;
 #pragma unroll 1
-    for (int left = features; left > 0; left -= FLIGHT, copies += (u64)FLIGHT * k_padded) {
-        float copy[FLIGHT];
+    for (int left = features; left > 0; left -= FLIGHT, centroid += (u64)FLIGHT * k) {
+        float minus[FLIGHT];
 #pragma unroll
-        for (int i = 0; i < FLIGHT; i++) copy[i] = i < left ? copies[(u64)i * k_padded] : 0.0f;
+        for (int i = 0; i < FLIGHT; i++) minus[i] = i < left ? __fmul_rn(centroid[(u64)i * k], -scale) : 0.0f;
 #pragma unroll
         for (int i = 0; i < FLIGHT; i++) {
             if (i >= left) break;
 #pragma unroll
             for (int r = 0; r < MOST_ROWS; r += 4, values += 4) {
                 const float4 v = *(const float4*)values;
-                const float t[4] = {__fadd_rn(v.x, copy[i]), __fadd_rn(v.y, copy[i]), __fadd_rn(v.z, copy[i]), __fadd_rn(v.w, copy[i])};
+                const float t[4] = {__fadd_rn(v.x, minus[i]), __fadd_rn(v.y, minus[i]), __fadd_rn(v.z, minus[i]), __fadd_rn(v.w, minus[i])};
 #pragma unroll
                 for (int e = 0; e < 4; e++) s[r + e] = __fmaf_rn(t[e], t[e], s[r + e]);
             }
@@ -107,10 +104,9 @@ __device__ __forceinline__ Two share_rows(Two (&two)[MOST_ROWS], int lane) {
     return two[0];
 }
 
-// Labels the rows in doubt that differences can decide. `sifted.left`, which must be 0, counts those that this block leaves over. `begin`: the place of its first batch in the
-// list, then of the first that it did not sift.
-template <typename T>
-__device__ __forceinline__ void sift(const Settle<T>& a, float* shared, Sifted<T>& sifted, u32 count, int groups, u64& begin) {
+// Labels the rows in doubt that differences can decide. `sifted.left`, which must be 0, counts those that this block leaves over. `begin`: the
+// place of its first batch in the list, then of the first that it did not sift.
+__device__ __forceinline__ void sift(const Settle<float>& a, float* shared, Sifted& sifted, u32 count, int groups, u64& begin) {
     int tid = threadIdx.x;
     asm volatile("" : "+r"(tid)); // what `settle` computes from it is not kept in registers until then
     const int lane = tid & 31, warp = tid >> 5;
@@ -127,11 +123,10 @@ __device__ __forceinline__ void sift(const Settle<T>& a, float* shared, Sifted<T
         begin += (u64)gridDim.x * rows;
         const bool listed = base + place < count;
         const u64 row = listed ? a.contested[a.rows.n - 1 - (u32)(base + place)].row : 0;
-        const T* const x = a.rows.x + row;
+        const float* const x = a.rows.x + row;
         Two two[MOST_ROWS];
 #pragma unroll
         for (int r = 0; r < MOST_ROWS; r++) two[r] = {infinity_f(), infinity_f(), 0};
-        float square = 0.0f;
 #pragma unroll 1
         for (int start = 0; start < k; start += width) {
             const int j = start + member;
@@ -143,16 +138,12 @@ __device__ __forceinline__ void sift(const Settle<T>& a, float* shared, Sifted<T
                 const int features = min(piece, d - done);
                 if (piece != d || start == 0) {
                     __syncthreads(); // all threads are done with the piece before
-#pragma unroll(sizeof(T) == 4 ? 4 : 2)
-                    for (int f = first; f < features; f += step) {
-                        const float v = listed ? centred_copy(x[(u64)(done + f) * a.rows.stride], a.minus_centre[done + f], a.scale) : 0.0f;
-                        to[f * MOST_ROWS] = v;
-                        if (start == 0) square = __fmaf_rn(v, v, square);
-                    }
-                    if (start == 0 && done + piece >= d) sifted.squares[tid] = square;
+#pragma unroll 4
+                    for (int f = first; f < features; f += step)
+                        to[f * MOST_ROWS] = listed ? __fmul_rn(x[(u64)(done + f) * a.rows.stride], a.scale) : 0.0f;
                     __syncthreads();
                 }
-                if (j < k) add_differences(from, a.copies + (u64)done * a.k_padded + j, features, a.k_padded, s);
+                if (j < k) add_differences(from, a.centroid_columns + (u64)done * k + j, a.scale, features, k, s);
             }
             if (j < k) {
 #pragma unroll
@@ -167,16 +158,14 @@ __device__ __forceinline__ void sift(const Settle<T>& a, float* shared, Sifted<T
             Two best = sifted.two[w][place % MOST_ROWS];
 #pragma unroll 1
             for (int i = 1; i < warps; i++) best.merge(sifted.two[w + i][place % MOST_ROWS]);
-            float sum = 0.0f;
-#pragma unroll 1
-            for (int i = place; i < THREADS; i += rows) sum = __fadd_rn(sum, sifted.squares[i]);
-            if (best.second > bound.reach(best.least, bound.far(sum))) store_label(a.next, row, best.label);
+            if (best.second > bound.reach(best.least, bound.offset)) store_label(a.next, row, best.label);
             else left_over(a, atomicAdd(&sifted.left, 1u), groups).second = (u32)row;
         }
-        // The next rows write their sums and squares only after the barriers of their first piece.
+        // The next rows write their sums only after the barriers of their first piece.
         if (is_first) {
             __syncthreads();
             if (4 * sifted.left > (u32)rows) break;
         }
     }
 }
+__device__ __forceinline__ void sift(const Settle<double>&, float*, Sifted&, u32, int, u64&) {} // float64 goes to distances at once

@@ -47,16 +47,11 @@ arguments! {
         next: LabelsArgument,
         centroid_columns: u64,
         centroids: u64,
-        minus_centre: u64,
         scale: T,
-        copies: u64,
-        bound: u64,
         contested: u64,
         control: u64,
         k: i32,
-        k_padded: i32,
         values: i32,
-        unused: i32,
     }
 
     /// For the kernel that moves the sums of changed rows.

@@ -85,7 +85,7 @@ impl<T: Float + Plain> Labelling<T> {
         let loaded = entry.load(gpu, &kernel.variant())?;
         let launch = Launch::resident(gpu, loaded, block, chunk.div_ceil(kernel.threads as usize))?;
         let in_pass = matches!(system.labels, Labels::Fused | Labels::Rows { sums: true, .. });
-        let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], false, fit.queue)?) };
+        let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], fit.queue)?) };
         Ok(Self::Rows { kernel, launch, settle })
     }
 

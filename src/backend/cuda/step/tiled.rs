@@ -156,20 +156,14 @@ fn settle_values(d: usize, k: usize) -> usize {
 pub struct Settle<T> {
     launch: Launch<SettleArgument<T>>,
     values: usize,
-    /// Whether the copies of the centroids lie feature by feature, as differences want them.
-    by_feature: bool,
 }
 
 impl<T: Float + Plain> Settle<T> {
     /// `n`: the most rows of a chunk.
-    pub fn new([n, d, k]: [usize; 3], by_feature: bool, queue: &Queue) -> Result<Self> {
+    pub fn new([n, d, k]: [usize; 3], queue: &Queue) -> Result<Self> {
         let values = settle_values(d, k);
         let kernel = arguments::settle::<T>().load(&queue.gpu, "")?;
-        Ok(Self {
-            launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?,
-            values,
-            by_feature,
-        })
+        Ok(Self { launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?, values })
     }
 
     /// Labels the rows that an assign with the same argument has left in doubt. `centroids`: `(k, d)`.
@@ -187,16 +181,11 @@ impl<T: Float + Plain> Settle<T> {
             next: assign.next,
             centroid_columns: assign.centroid_columns,
             centroids,
-            minus_centre: assign.minus_centre,
             scale: assign.scale,
-            copies: if self.by_feature { assign.copies } else { 0 },
-            bound: assign.bound,
             contested: assign.contested,
             control: assign.control,
             k: assign.k,
-            k_padded: assign.k_padded,
             values: self.values as i32,
-            unused: 0,
         }
     }
 }
@@ -233,7 +222,7 @@ impl<T: Float + Plain> TiledLabels<T> {
         } else {
             None
         };
-        Ok(Self { assign, shares, settle: Settle::new([n, d, k], true, queue)?, pairs })
+        Ok(Self { assign, shares, settle: Settle::new([n, d, k], queue)?, pairs })
     }
 
     /// Labels the rows of the argument. `first`: how the first kernel is launched. `centroids`: `(k, d)`.
