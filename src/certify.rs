@@ -10,6 +10,7 @@
 //!
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
+pub mod differences;
 pub mod own;
 pub mod skip;
 
@@ -308,58 +309,6 @@ impl Ceiling {
     fn threshold(&self, square: f64, least: f64, lower: f64) -> f64 {
         let offset = f64::from(up(self.lower * lower + self.offset));
         least + (f64::from(self.rise) * least + (f64::from(self.slope) * square + offset))
-    }
-}
-
-/// Differences of copies: `s~_j = sum fl(x^ - c^_j)^2` in float32, on the centred, scaled copies of [`Expanded`]. A second filter, for
-/// rows that the first one leaves open. The products of a row far from the centre have large errors, but this form only loses what
-/// the copies lose.
-///
-/// Let X be the length of the row's copy, D_j the true distance in scaled units, and w what underflows. One chain of d fmas gives
-///
-/// ```text
-/// | |x^ - c^_j| - D_j |  <=  |x^ - x| + |c^_j - c_j|  <=  2.004 u X + 1.002 u D_j + w       because |c_j| <= |x| + D_j
-/// s~_j = (1 +- gamma_d(u)) (1 +- u)^2 |x^ - c^_j|^2 +- d 2^-149
-/// ```
-/// Let a be the label and b any centroid. `S_a <= S_b` gives `D_a <= (1 + 1.01 gamma_(d+2)(v)) D_b + 1.5 sqrt(d) 2^-537 s`. So
-///
-/// ```text
-/// sqrt(s~_a)  <=  (1 + (d + 6) 1.02 u) sqrt(s~_b) + 4.04 u X + w
-/// ```
-/// Where a kernel takes the differences of float32 values, scaled by a power of two, there are no copies, and the term in X falls away.
-/// A centroid with a larger `s~` is out of reach of b, and the least `s~` gives the strictest threshold. 2e-18 covers all that underflows in
-/// float32. `Differences` in `kernels/step/differences.cuh` computes the same, with all roundings upwards.
-#[derive(Debug, Clone, Copy)]
-pub struct CopyDifference {
-    pub d: usize,
-    /// The scale of the copies.
-    pub scale: f64,
-}
-
-impl CopyDifference {
-    /// The factor of the root of the least `s~`.
-    pub fn slope(&self) -> f32 {
-        up(1.0 + 1.05 * (self.d + 8) as f64 * U)
-    }
-
-    /// The factor of the root of the row's square, which is the float32 sum of squares of its copy.
-    pub fn of_row(&self) -> f32 {
-        up(4.1 * U * (1.0 + (self.d + 9) as f64 * U))
-    }
-
-    /// What is added to the row's part.
-    pub fn offset(&self) -> f32 {
-        let scale = if self.d > 100_000 { f64::INFINITY } else { self.scale };
-        up(2e-18 + 8.0 * (self.d as f64).sqrt() * 2f64.powi(-537) * scale)
-    }
-
-    /// The largest `s~` of a centroid that is not farther from a row than one with `least`. `square`: the sum of squares of the row's copy.
-    #[cfg(test)]
-    fn threshold(&self, least: f32, square: f32) -> f32 {
-        let up = |x: f64| up(x * (1.0 + 4.0 * V));
-        let far = up(f64::from(self.of_row()) * f64::from(up(f64::from(square).sqrt())) + f64::from(self.offset()));
-        let root = f64::from(up(f64::from(up(f64::from(least).sqrt())) * f64::from(self.slope()) + f64::from(far)));
-        up(root * root)
     }
 }
 

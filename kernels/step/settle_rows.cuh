@@ -211,6 +211,7 @@ template <typename T, int D> __device__ __forceinline__ void settle_few(const As
         closest.compare(j, s);
     }
     const u32 label = closest.of_lanes(share.width);
+    __syncwarp(); // all lanes have read the list
     if (at < count && share.member == 0 && label != old) store_settled(a, list, row, old, label);
     if (lane == 0) list.doubtful = 0;
     __syncwarp();
