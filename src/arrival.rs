@@ -65,6 +65,7 @@ impl Arrival {
     }
 
     /// One row arrives.
+    #[cfg(any(test, feature = "cuda"))]
     pub fn row<T: Float>(&self, row: &mut [T]) {
         self.tile(1, 1, row);
     }
@@ -108,7 +109,8 @@ impl Arrival {
             }
         }
         let init = Init::Given(memory::collected(arrived.iter().map(|c| c.to_f64()), WHAT)?);
-        Ok(Some(Seeding { init, ..seeding.clone() }))
+        // Not a copy of all of it: the given centroids may be many.
+        Ok(Some(Seeding { init, n_init: seeding.n_init, seed: seeding.seed }))
     }
 }
 

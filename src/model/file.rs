@@ -123,7 +123,7 @@ impl KMeansModel {
             n_iter: self.n_iter(),
             inertia: self.inertia(),
             computed: self.computed,
-            scaling: self.scaling().cloned(),
+            scaling: self.scaling().map(Scaling::copy).transpose()?,
             history: self.history_rows().iter().map(row).collect(),
         };
         let encode = || {

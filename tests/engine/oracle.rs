@@ -53,7 +53,8 @@ fn round_ratio<T: Float>(numerator: &BigInt, denominator: &BigInt, exponent: i32
     let unit = (top - T::PRECISION as i32 + 1).max(T::SMALLEST_EXPONENT);
     let (a, b) = scaled(unit);
     let integer: i128 = divide_to_even(&a, &b).try_into().unwrap();
-    let mut value = integer as f64;
+    // A small negative quotient becomes -0.
+    let mut value = if integer == 0 && numerator.sign() == Sign::Minus { -0.0 } else { integer as f64 };
     let mut left = unit;
     while left != 0 {
         let step = left.clamp(-1000, 1000);

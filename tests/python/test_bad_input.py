@@ -273,7 +273,7 @@ MODELS: list[Case] = [
     (
         "a model file with a metric that this version does not know",
         InvalidModelError,
-        load("cosine.parquet", asking('"euclidean"', '"cosine"')),
+        load("manhattan.parquet", asking('"euclidean"', '"manhattan"')),
     ),
     (
         "a model file with a parameter that this version does not know",
