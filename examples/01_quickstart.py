@@ -58,7 +58,7 @@ def main(picture: Path) -> None:
     with step("read flights.csv"):
         flights = read_flights()
     with step("fit: k-means++ and Lloyd, k = 6"):
-        # The columns have different units: minutes, miles, hours. Scaled, they count alike. The model keeps the factors.
+        # The columns have different units: minutes, miles, hours. Scaled, they count alike.
         model = pk.KMeans(k=6, seed=1, scale="standard", null_policy="skip").fit(flights, FEATURES)
     with step("predict: label every row"):
         flights = flights.with_columns(model.predict())

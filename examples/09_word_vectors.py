@@ -1,7 +1,7 @@
 """Words by meaning: token vectors of a language model, clustered by the angle between them (spherical k-means).
 
-The vectors come with the package wordllama: `pip install --no-deps wordllama`. Its files are read directly, because importing it
-needs more packages.
+The vectors come with the package wordllama: `pip install --no-deps wordllama`. Its files are read directly, because
+importing it needs more packages.
 """
 
 from __future__ import annotations

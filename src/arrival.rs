@@ -103,7 +103,10 @@ impl Arrival {
         if self.directions {
             for (j, centroid) in arrived.chunks_exact_mut(names.len()).enumerate() {
                 if centroid.iter().all(|c| c.to_f64() == 0.0) {
-                    return Err(refused("starting centroids with a direction (metric=\"cosine\")".into(), format!("zeros in centroid {j}")));
+                    return Err(refused(
+                        "starting centroids with a direction (metric=\"cosine\")".into(),
+                        format!("zeros in centroid {j}"),
+                    ));
                 }
                 normalise::<T, 1>(0, 1, centroid);
             }

@@ -130,7 +130,9 @@ pub enum KMeansError {
     #[error("{what}: expected a largest magnitude of {}, got {got:e}", if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" })]
     MagnitudeOutOfRange { what: String, got: f64 },
     /// A column's values overflow or vanish when they are scaled.
-    #[error("scale: expected a factor that keeps the values of column {column:?} in range, got {factor:e}, with which they {how}")]
+    #[error(
+        "scale: expected a factor that keeps the values of column {column:?} in range, got {factor:e}, with which they {how}"
+    )]
     ScaledOutOfRange { column: String, factor: f64, how: &'static str },
     /// Rows of zeros have no direction, and `null_policy` is `"raise"`.
     #[error(

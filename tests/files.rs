@@ -148,7 +148,9 @@ fn scaled_models_keep_factors_and_centroids_bit_for_bit() {
                 let expected: Vec<f64> = model.centroids().iter().skip(f).step_by(2).map(|c| c / factor).collect();
                 assert_eq!(column.values()[..], expected);
             }
-            assert!(refusal(with(&file, &format!("\"{word}\""), &format!("\"{}\"", "x".repeat(word.len())))).contains("of kind"));
+            assert!(
+                refusal(with(&file, &format!("\"{word}\""), &format!("\"{}\"", "x".repeat(word.len())))).contains("of kind")
+            );
         }
     }
     // A model that scales nothing has no word about it, so older versions read it.

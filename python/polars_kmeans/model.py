@@ -168,8 +168,8 @@ class KMeansModel:
         Returns
         -------
         Expr
-            A column named `distances`: `Array(Float64, k)`, Euclidean, between scaled and normalised rows and centroids if the
-            fit had them so. Rows with nulls, NaNs or infinities are null.
+            A column named `distances`: `Array(Float64, k)`, Euclidean. Rows and centroids are scaled and normalised
+            first, if they were in the fit. Rows with nulls, NaNs or infinities are null.
 
         Raises
         ------
@@ -224,9 +224,9 @@ class KMeansModel:
     def save(self, path: str | PathLike[str]) -> None:
         """Save as a Parquet file: the centroid frame, with the parameters in the file's metadata.
 
-        Any Parquet reader reads it as a table. If the fit scaled the columns, this table has the scaled centroids, bit for
-        bit, and the metadata the factors. An existing file is replaced only after the new file is complete. Links
-        are followed.
+        Any Parquet reader reads it as a table. If the fit scaled the columns, the table has the scaled centroids, bit
+        for bit, and the metadata have the factors. An existing file is replaced only after the new file is complete.
+        Links are followed.
 
         Raises
         ------

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::FACTORS;
 use crate::error::{KMeansError, Result};
-use crate::float::Float;
 use crate::fixed::power_of_two;
+use crate::float::Float;
 use crate::memory;
 use crate::names::Names;
 use crate::params::{Params, Scale};
@@ -27,7 +27,9 @@ pub fn factors<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<O
     let names = parts[0].features.names().clone();
     let factors = match &params.space.scale {
         Scale::None => return Ok(None),
-        Scale::Factors(given) => return given_factors(given.iter().map(|(name, factor)| (&name[..], *factor)), &names).map(Some),
+        Scale::Factors(given) => {
+            return given_factors(given.iter().map(|(name, factor)| (&name[..], *factor)), &names).map(Some);
+        }
         Scale::Standard => standard(parts, params)?,
         Scale::Robust => robust(parts, params)?,
     };
@@ -134,11 +136,8 @@ impl Search {
 /// Keys have the order of the values.
 #[inline(always)]
 fn key<T: Float>(x: T) -> u64 {
-    let (bits, sign) = if T::IS_F32 {
-        (u64::from((x.to_f64() as f32).to_bits()), 1u64 << 31)
-    } else {
-        (x.to_f64().to_bits(), 1 << 63)
-    };
+    let (bits, sign) =
+        if T::IS_F32 { (u64::from((x.to_f64() as f32).to_bits()), 1u64 << 31) } else { (x.to_f64().to_bits(), 1 << 63) };
     if bits & sign == 0 { bits | sign } else { !bits & (sign | (sign - 1)) }
 }
 

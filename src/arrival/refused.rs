@@ -18,7 +18,8 @@ pub fn refusal<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<KMeansError>> {
     for_each_scaled(parts, false, |tile, part, _| {
         let Some(arrival) = part.features.arrival() else { return };
         let factors = arrival.factors().iter().enumerate();
-        let bad = factors.filter(|(f, _)| tile.column(*f).iter().any(|x| !x.is_finite())).map(|(f, factor)| (f, *factor)).next();
+        let bad =
+            factors.filter(|(f, _)| tile.column(*f).iter().any(|x| !x.is_finite())).map(|(f, factor)| (f, *factor)).next();
         overflow = overflow.or(bad);
         if arrival.directions() {
             let zero = |r: &usize| tile.x.chunks_exact(tile.stride).all(|column| column[*r].to_f64() == 0.0);
@@ -49,7 +50,9 @@ pub fn check_vanished<T: Float>(parts: &[Part<'_, T>], survey: &Survey) -> Resul
         }
     })?;
     match seen.iter().position(|[raw, after]| *raw && !after) {
-        Some(f) => Err(out_of_range(parts, f, parts[0].features.arrival().map_or(1.0, |arrival| arrival.factors()[f]), "vanish")),
+        Some(f) => {
+            Err(out_of_range(parts, f, parts[0].features.arrival().map_or(1.0, |arrival| arrival.factors()[f]), "vanish"))
+        }
         None => Ok(()),
     }
 }

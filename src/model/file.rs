@@ -139,7 +139,8 @@ impl KMeansModel {
                 ]))
                 .build();
             // The bits that rows are compared with, which are in the scaled space.
-            let table = self.table_of(|model| memory::copied(model.centroids(), TABLE), |model| memory::copied(model.centroids(), TABLE));
+            let table = self
+                .table_of(|model| memory::copied(model.centroids(), TABLE), |model| memory::copied(model.centroids(), TABLE));
             let table = table.map_err(|error| error.to_string())?;
             let write = || {
                 let mut writer = ArrowWriter::try_new(Vec::new(), table.schema(), Some(properties))?;

@@ -249,7 +249,11 @@ mod tests {
             ("tol", Some(f64::NAN.into()), "tol: expected a finite number of at least 0, got NaN"),
             ("tol_labels", Some("x".into()), "tol_labels: expected a finite number of at least 0, got \"x\""),
             ("metric", Some("angle".into()), "metric: expected \"euclidean\" or \"cosine\", got \"angle\""),
-            ("scale", Some("minmax".into()), "scale: expected \"standard\", \"robust\" or a positive finite factor by column, got \"minmax\""),
+            (
+                "scale",
+                Some("minmax".into()),
+                "scale: expected \"standard\", \"robust\" or a positive finite factor by column, got \"minmax\"",
+            ),
             (
                 "scale",
                 Some(Value::Factors([("a".to_owned(), 1.0), ("b".to_owned(), 0.0)].into())),

@@ -72,7 +72,18 @@ fn ways() -> [KMeans; 5] {
 fn task<T: Engine>(x: &[T], d: usize, estimator: &KMeans) -> Task<T> {
     let cosine = *estimator == estimator.clone().metric(Metric::Cosine);
     let table = x.chunks_exact(d).map(<[T]>::to_vec).collect();
-    Task { rows: table, weights: None, k: 7, start: Start::PlusPlus, restarts: 1, max_iter: 1, tol: 0.0, tol_labels: 0.0, seed: 0, cosine }
+    Task {
+        rows: table,
+        weights: None,
+        k: 7,
+        start: Start::PlusPlus,
+        restarts: 1,
+        max_iter: 1,
+        tol: 0.0,
+        tol_labels: 0.0,
+        seed: 0,
+        cosine,
+    }
 }
 
 /// The rows as they arrive, by the oracle and the factors of a fit.
@@ -133,7 +144,8 @@ fn scaled_fits_are_fits_of_scaled_rows() {
         // Centroids in the units of the columns are near the means of the raw rows.
         let centroids = fit.model.centroids_in_units().unwrap();
         for (j, c) in centroids.chunks_exact(d).enumerate() {
-            let own: Vec<&[f32]> = x.chunks_exact(d).zip(&fit.labels).filter(|(_, l)| **l == j as u32).map(|(x, _)| x).collect();
+            let own: Vec<&[f32]> =
+                x.chunks_exact(d).zip(&fit.labels).filter(|(_, l)| **l == j as u32).map(|(x, _)| x).collect();
             for f in 0..d {
                 let mean = own.iter().map(|x| f64::from(x[f])).sum::<f64>() / own.len() as f64;
                 assert!((mean - f64::from(c[f])).abs() < 1e-4 * mean.abs().max(1.0), "{mean} {}", c[f]);
@@ -193,7 +205,9 @@ fn rows_without_a_direction_count_as_null() {
 #[test]
 fn equal_directions_are_too_few() {
     // Ten multiples of two directions: lone rows and their centroids differ by rounding.
-    let x: Vec<f64> = (1..21).flat_map(|i| if i % 2 == 0 { [0.3, 0.7, 0.1] } else { [0.2, -0.9, 0.4] }.map(|v| v * f64::from(1 << (i % 7)))).collect();
+    let x: Vec<f64> = (1..21)
+        .flat_map(|i| if i % 2 == 0 { [0.3, 0.7, 0.1] } else { [0.2, -0.9, 0.4] }.map(|v| v * f64::from(1 << (i % 7))))
+        .collect();
     let features = Features::from_rows(&x, 3).unwrap();
     let cosine = KMeans::new(3).metric(Metric::Cosine);
     for estimator in [Some(cosine.clone()), on_gpu(&cosine)].into_iter().flatten() {
@@ -217,7 +231,8 @@ fn scales_that_cannot_be_are_refused() {
     let by = |name: &str, factor: f64| Scale::Factors([(name.to_owned(), factor)].into());
     let x = [1.0f32, 2.0, 3.0, 1e30, 5.0, -6.0];
     let two = KMeans::new(2);
-    let overflows = "scale: expected a factor that keeps the values of column \"b\" in range, got 1e10, with which they overflow";
+    let overflows =
+        "scale: expected a factor that keeps the values of column \"b\" in range, got 1e10, with which they overflow";
     assert_eq!(refused(&two.clone().scale(by("b", 1e10)), &x), overflows);
     assert_eq!(refused(&two.clone().scale(by("b", 1e10)).null_policy(NullPolicy::Skip), &x), overflows);
     let vanishes = "scale: expected a factor that keeps the values of column \"a\" in range, got 1e-60, with which they vanish";
@@ -227,7 +242,10 @@ fn scales_that_cannot_be_are_refused() {
     assert_eq!(refused(&two.clone().scale(by("c", 2.0)), &x), unknown);
     for factor in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let error = refused(&two.clone().scale(by("a", factor)), &x);
-        assert!(error.starts_with("scale: expected \"standard\", \"robust\" or a positive finite factor by column, got"), "{error}");
+        assert!(
+            error.starts_with("scale: expected \"standard\", \"robust\" or a positive finite factor by column, got"),
+            "{error}"
+        );
     }
     // What the factors are computed from is checked as any values are.
     let wide = [1.0, 1e200, 2.0, -1e200, 3.0, 0.0];
@@ -240,7 +258,10 @@ fn scales_that_cannot_be_are_refused() {
     let zero = refused(&given([1.0, 1.0, 0.0, 0.0]).metric(Metric::Cosine), &x);
     assert_eq!(zero, "init: expected starting centroids with a direction (metric=\"cosine\"), got zeros in centroid 1");
     let large = refused(&given([1.0, 1.0, 0.0, 1e38]).scale(by("b", 100.0)), &[1.0f32, 2.0, 3.0, 4.0]);
-    assert_eq!(large, "init: expected starting centroids that are finite as Float32 after their scaling, got 1e38 in column \"b\"");
+    assert_eq!(
+        large,
+        "init: expected starting centroids that are finite as Float32 after their scaling, got 1e38 in column \"b\""
+    );
 }
 
 #[test]
@@ -249,6 +270,7 @@ fn a_row_that_overflows_later_has_no_answer() {
     let fit = KMeans::new(2).scale(Scale::Factors([("column_0".to_owned(), 1e10)].into()));
     let model = fit.fit_features(&Features::from_rows(&x, 1).unwrap(), None).unwrap().model;
     let later = [1.0f32, 1e35, 40.0];
-    let labels: Vec<bool> = model.predict(&Features::from_rows(&later, 1).unwrap()).unwrap().iter().map(|l| l.is_some()).collect();
+    let labels: Vec<bool> =
+        model.predict(&Features::from_rows(&later, 1).unwrap()).unwrap().iter().map(|l| l.is_some()).collect();
     assert_eq!(labels, [true, false, true]);
 }
