@@ -53,7 +53,7 @@ words = words.with_columns(model.predict(output="struct")).unnest("kmeans")
 words = words.with_columns(cosine=1 - pl.col("distance") ** 2 / 2)
 centroids = model.centroids.select(pl.col("cluster").alias("label"), "size", centroid="vector")
 unit = words.select(pl.col("vector").cast(pl.Array(pl.Float64, 256))).to_series().to_numpy()
-unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
 own = centroids["centroid"].to_numpy().astype(np.float64)[words["label"].to_numpy()]
 assert np.allclose((unit * own).sum(axis=1), words["cosine"].to_numpy(), atol=1e-6)
 

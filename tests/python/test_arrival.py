@@ -132,4 +132,4 @@ def test_narrow_floats_and_integers_arrive_as_wider_ones() -> None:
     for options in ({"scale": "robust"}, {"metric": "cosine"}):
         narrow = df.select(pk.kmeans("x", "z", k=3, **options))
         assert narrow.equals(wide.select(pk.kmeans("x", "z", k=3, **options)))
-        assert df.select(pk.kmeans("y", k=2, **options)).equals(wide.select(pk.kmeans("y", k=2, **options)))
+        assert df.select(pk.kmeans("y", "x", k=2, **options)).equals(wide.select(pk.kmeans("y", "x", k=2, **options)))
