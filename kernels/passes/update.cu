@@ -196,12 +196,12 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
         if (f < d) {
             before = after = a.centroids[at], minus_centre = a.minus_centre[f];
             if (!START) {
+                T low = 0, high = 0;
+                int exponent = 0;
+                if (DIRECTIONS) after = a.previous[at];
+                else low = a.lows[f], high = a.highs[f], exponent = a.mean_exponents[f];
                 sum = Cell(s, j, f).total(s, f);
-                if (DIRECTIONS) {
-                    after = a.previous[at];
-                } else if (rows > 0) {
-                    const T low = a.lows[f], high = a.highs[f];
-                    const int exponent = a.mean_exponents[f];
+                if (!DIRECTIONS && rows > 0) {
                     after = (T)rounded_mean(sum, (u128)mass, exponent, (T)0);
                     if (after < low) after = low;
                     else if (after > high) after = high;

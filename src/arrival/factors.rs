@@ -191,7 +191,7 @@ mod tests {
             let x: Vec<T> = (0..2 * n).map(|i| T::from_f64(value(i))).collect();
             let part = Part::new(Features::from_rows(&x, 2).unwrap(), None);
             for ranks in [[0, n - 1], [(n - 1) / 4, 3 * (n - 1) / 4]] {
-                let found = order_statistics(&[part.clone()], ranks.map(|rank| rank as u64), 2).unwrap();
+                let found = order_statistics(std::slice::from_ref(&part), ranks.map(|rank| rank as u64), 2).unwrap();
                 for f in 0..2 {
                     let mut column: Vec<f64> = x.iter().skip(f).step_by(2).map(|x| x.to_f64()).collect();
                     column.sort_by(f64::total_cmp);
