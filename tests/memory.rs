@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Column, Engine, Features, History, Init, KMeans, KMeansError, Model, NullPolicy, Result, Wanted};
+use polars_kmeans::{
+    Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, Model, NullPolicy, Result, Scale, Wanted,
+};
 
 use crate::child::{ONLY, STEP, in_child};
 
@@ -139,6 +141,10 @@ fn fits<T: Engine>() {
         let halves = || [0..n / 2, n / 2..n].map(|range| Part::new(columns.slice(range).unwrap(), None)).into();
         refuse_each(&what("two parts"), 5, halves, |parts| fit(&from_given, parts));
         refuse_each(&what("two parts, k-means++"), 5, halves, |parts| fit(&plus_plus, parts));
+        let arriving = from_given.clone().scale(Scale::Standard).metric(Metric::Cosine);
+        refuse_each(&what("standard, cosine"), 5, || part(true), |parts| fit(&arriving, parts));
+        let robust = estimator.clone().init(Init::Random).scale(Scale::Robust);
+        refuse_each(&what("robust"), 5, || part(false), |parts| fit(&robust, parts));
         x[n / 3 * d] = T::from_f64(f64::NAN);
         let by_rows = Features::from_rows(&x, d).unwrap();
         let skip = random.clone().null_policy(NullPolicy::Skip);
@@ -171,12 +177,15 @@ fn predictions<T: Engine>() {
         let x: Vec<T> = rows(n, d);
         let features = Features::from_rows(&x, d).unwrap();
         let given = x[..k * d].iter().map(|v| v.to_f64()).collect();
-        let model = KMeans::new(k).init(Init::Given(given)).max_iter(1).fit_features(&features, None).unwrap().model;
+        let estimator = KMeans::new(k).init(Init::Given(given)).max_iter(1);
+        let model = estimator.fit_features(&features, None).unwrap().model;
+        let scaled = estimator.scale(Scale::Standard).fit_features(&features, None).unwrap().model;
         let weights: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.5).collect();
         let weights = Column::from_slice(&weights);
         let what = |job: &str| format!("{n} x {d} into {k}, {}, {job}", T::NAME);
         // A clone does not have its tables yet.
         let new = || model.clone();
+        refuse_each(&what("labels, scaled"), 3, || scaled.clone(), |model: Model<T>| model.predict(&features));
         refuse_each(&what("labels"), 3, new, |model: Model<T>| model.predict(&features));
         refuse_each(&what("distances"), 3, new, |model: Model<T>| model.predict_distances(&features));
         refuse_each(&what("transform"), 3, new, |model: Model<T>| model.transform(&features));

@@ -8,7 +8,7 @@ import polars as pl
 
 from polars_kmeans import _plugin
 from polars_kmeans._options import FitOptions
-from polars_kmeans._typing import Device, Init, IntoFeatures
+from polars_kmeans._typing import Device, Init, IntoFeatures, Scale
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class KMeans(Generic[_Fitted]):
         max_iter: int = ...,
         tol: float = ...,
         tol_labels: float = ...,
+        metric: Literal["euclidean", "cosine"] = ...,
+        scale: Scale = ...,
         null_policy: Literal["raise", "skip"] = ...,
         history: Literal["light", "full"] = ...,
         device: Device = ...,
@@ -75,6 +77,8 @@ class KMeans(Generic[_Fitted]):
         max_iter: int = ...,
         tol: float = ...,
         tol_labels: float = ...,
+        metric: Literal["euclidean", "cosine"] = ...,
+        scale: Scale = ...,
         null_policy: Literal["raise", "skip"] = ...,
         history: Literal["light", "full"] = ...,
         device: Device = ...,
@@ -93,6 +97,8 @@ class KMeans(Generic[_Fitted]):
         max_iter: int = 300,
         tol: float = 0.0001,
         tol_labels: float = 0.0,
+        metric: Literal["euclidean", "cosine"] = "euclidean",
+        scale: Scale = None,
         null_policy: Literal["raise", "skip"] = "raise",
         history: Literal["light", "full"] = "light",
         device: Device = "auto",
@@ -107,6 +113,8 @@ class KMeans(Generic[_Fitted]):
             max_iter=max_iter,
             tol=tol,
             tol_labels=tol_labels,
+            metric=metric,
+            scale=scale,
             null_policy=null_policy,
             history=history,
             device=device,

@@ -8,7 +8,7 @@ import polars as pl
 
 from polars_kmeans import _plugin
 from polars_kmeans._options import FitOptions
-from polars_kmeans._typing import Device, Init, IntoFeatures
+from polars_kmeans._typing import Device, Init, IntoFeatures, Scale
 
 
 def kmeans(
@@ -21,6 +21,8 @@ def kmeans(
     max_iter: int = 300,
     tol: float = 0.0001,
     tol_labels: float = 0.0,
+    metric: Literal["euclidean", "cosine"] = "euclidean",
+    scale: Scale = None,
     null_policy: Literal["raise", "skip"] = "raise",
     history: Literal["light", "full"] = "light",
     device: Device = "auto",
@@ -59,6 +61,16 @@ def kmeans(
         stops when no centroid moves.
     tol_labels
         Stop when at most this share of the rows changed cluster.
+    metric
+        `"euclidean"`, or `"cosine"`: rows and centroids are normalised to length 1, so only their directions count. A
+        row of zeros has none and counts as null. Distances are then those between points on the unit sphere: `2 - 2
+        cos(angle)`, squared.
+    scale
+        What the values of each column are multiplied by, so that columns of different units count alike. `"standard"`:
+        1 over the standard deviation. `"robust"`: 1 over the distance between the quartiles, which outliers hardly
+        change. Or a dict of factors by column; other columns keep their values. The model keeps the factors, so it
+        takes raw columns and shows centroids in their units. Starting centroids are in these units too. Distances and
+        inertia are those of scaled values.
     null_policy
         `"raise"` or `"skip"`. With `"skip"`, rows with nulls, NaNs or infinities are left out and get null labels (or
         null structs).
@@ -115,6 +127,8 @@ def kmeans(
         max_iter=max_iter,
         tol=tol,
         tol_labels=tol_labels,
+        metric=metric,
+        scale=scale,
         null_policy=null_policy,
         history=history,
         device=device,
@@ -135,6 +149,8 @@ def centroids(
     max_iter: int = 300,
     tol: float = 0.0001,
     tol_labels: float = 0.0,
+    metric: Literal["euclidean", "cosine"] = "euclidean",
+    scale: Scale = None,
     null_policy: Literal["raise", "skip"] = "raise",
     device: Device = "auto",
     device_memory_limit: int | None = None,
@@ -188,6 +204,8 @@ def centroids(
         max_iter=max_iter,
         tol=tol,
         tol_labels=tol_labels,
+        metric=metric,
+        scale=scale,
         null_policy=null_policy,
         device=device,
         device_memory_limit=device_memory_limit,

@@ -111,6 +111,7 @@ impl<T: Engine> Placed<'_, Model<T>> {
         }
         let _environment = FloatEnvironment::default_rounding();
         let _share = PoolShare::enter();
+        let features = &features.arriving(model.arrival()?);
         let place = match device {
             Device::Cpu => Place::Cpu,
             // A query engine asks for thousands of morsels per second. To ask the driver each time would take longer than the work.

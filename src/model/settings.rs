@@ -4,7 +4,7 @@
 use crate::error::{KMeansError, Result};
 use crate::params::Params;
 #[cfg(feature = "serde")]
-use crate::params::{History, NullPolicy};
+use crate::params::{History, Metric, NullPolicy};
 
 /// The parameters of a fit, as they are saved with its model. Starting centroids that the caller gave are not kept.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Settings {
     pub tol: f64,
     pub tol_labels: f64,
     pub seed: u64,
-    /// `"euclidean"`.
+    /// `"euclidean"` or `"cosine"`.
     pub metric: String,
     /// Whether rows had weights.
     pub weighted: bool,
@@ -40,7 +40,7 @@ impl Settings {
             tol: params.stopping.tol,
             tol_labels: params.stopping.tol_labels,
             seed: params.seeding.seed,
-            metric: "euclidean".into(),
+            metric: params.space.metric.word().into(),
             weighted,
             null_policy: params.rows.null_policy.word().into(),
             history: params.output.history.word().into(),
@@ -56,7 +56,7 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<()> {
         let known: [(&str, &str, &[&str]); 4] = [
             ("init", &self.init, &["k-means++", "random", "given"]),
-            ("metric", &self.metric, &["euclidean"]),
+            ("metric", &self.metric, Metric::WORDS),
             ("null_policy", &self.null_policy, NullPolicy::WORDS),
             ("history", &self.history, History::WORDS),
         ];

@@ -11,8 +11,8 @@ use std::ops::ControlFlow;
 
 use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
-pub use self::table::{Execution, Output, Rows, Seeding, Stopping};
-pub use self::values::{Device, History, Init, NullPolicy, Restarts};
+pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
+pub use self::values::{Device, History, Init, Metric, NullPolicy, Restarts, Scale};
 use crate::answers::Wanted;
 use crate::error::{KMeansError, Result};
 use crate::progress::{Observer, Progress};
@@ -34,6 +34,7 @@ use crate::strategy::Strategy;
 #[derive(Debug, Clone, PartialEq)]
 pub struct KMeans {
     pub(crate) k: usize,
+    pub(crate) space: Space,
     pub(crate) seeding: Seeding,
     pub(crate) stopping: Stopping,
     pub(crate) rows: Rows,
@@ -50,6 +51,7 @@ impl KMeans {
     pub fn new(k: usize) -> Self {
         Self {
             k,
+            space: Space::default(),
             seeding: Seeding::default(),
             stopping: Stopping::default(),
             rows: Rows::default(),
@@ -98,7 +100,8 @@ impl KMeans {
             self.k = usize::read(&Asked { option: "k", expected: Some(CLUSTERS), value })?;
             return Ok(());
         }
-        let known = self.seeding.set(option, value)?
+        let known = self.space.set(option, value)?
+            || self.seeding.set(option, value)?
             || self.stopping.set(option, value)?
             || self.rows.set(option, value)?
             || self.output.set(option, value)?
@@ -112,8 +115,8 @@ impl KMeans {
 
     /// Describes every option but `k`, in the order of the documentation.
     pub fn options() -> Vec<OptionInfo> {
-        let groups = [Seeding::describe(), Stopping::describe(), Rows::describe(), Output::describe(), Execution::describe()];
-        groups.into_iter().flatten().collect()
+        let groups = [Seeding::describe(), Stopping::describe(), Space::describe(), Rows::describe(), Output::describe()];
+        groups.into_iter().flatten().chain(Execution::describe()).collect()
     }
 
     /// Checks the parameters against the width of the data.
@@ -127,6 +130,7 @@ impl KMeans {
         if self.k == 0 || u32::try_from(self.k).is_err() {
             return Err(invalid("k", CLUSTERS, self.k));
         }
+        self.space.check()?;
         self.stopping.check()?;
         self.seeding.check()?;
         self.rows.check()?;
@@ -150,6 +154,7 @@ impl KMeans {
         };
         Ok(Params {
             k: self.k,
+            space: &self.space,
             seeding: &self.seeding,
             restarts: self.seeding.n_init.for_init(&self.seeding.init),
             stopping: self.stopping,
@@ -167,6 +172,7 @@ impl KMeans {
 pub struct Params<'e> {
     /// Number of clusters, at least 1.
     pub k: usize,
+    pub space: &'e Space,
     pub seeding: &'e Seeding,
     /// Number of restarts, at least 1: what `seeding.n_init` stands for.
     pub restarts: u32,
@@ -208,6 +214,8 @@ mod tests {
             ("max_iter", Some("12".into())),
             ("tol", Some(0.5.into())),
             ("tol_labels", Some("0.25".into())),
+            ("metric", Some("cosine".into())),
+            ("scale", Some(Value::Factors([("x".to_owned(), 2.0)].into()))),
             ("null_policy", Some("skip".into())),
             ("history", Some("full".into())),
             ("device", Some("cuda:1".into())),
@@ -220,6 +228,7 @@ mod tests {
         let built = KMeans::new(3).init(Init::Random).n_init(Restarts::Count(7)).seed(u64::MAX).max_iter(12).tol(0.5);
         let built = built.tol_labels(0.25).null_policy(NullPolicy::Skip).history(History::Full).device(Device::Cuda(Some(1)));
         let built = built.device_memory_limit(Some(u64::MAX)).threads(2).strategy(Strategy::Tiled);
+        let built = built.metric(Metric::Cosine).scale(Scale::Factors([("x".to_owned(), 2.0)].into()));
         assert_eq!(set, built);
         set.set("device_memory_limit", None).unwrap();
         set.set("n_init", Some(&"auto".into())).unwrap();
@@ -228,7 +237,7 @@ mod tests {
 
     #[test]
     fn refusals_say_what_was_expected_and_got() {
-        let refusals: [(&str, Option<Value>, &str); 14] = [
+        let refusals: [(&str, Option<Value>, &str); 17] = [
             ("k", Some(0.into()), "k: expected an integer from 1 to 2^32 - 1, got 0"),
             ("k", Some((-3).into()), "k: expected an integer from 1 to 2^32 - 1, got -3"),
             ("k", Some((1 << 100).into()), "k: expected an integer from 1 to 2^32 - 1, got 1267650600228229401496703205376"),
@@ -239,6 +248,17 @@ mod tests {
             ("seed", Some((-1).into()), "seed: expected an integer from 0 to 2^64 - 1, got -1"),
             ("tol", Some(f64::NAN.into()), "tol: expected a finite number of at least 0, got NaN"),
             ("tol_labels", Some("x".into()), "tol_labels: expected a finite number of at least 0, got \"x\""),
+            ("metric", Some("angle".into()), "metric: expected \"euclidean\" or \"cosine\", got \"angle\""),
+            (
+                "scale",
+                Some("minmax".into()),
+                "scale: expected \"standard\", \"robust\" or a positive finite factor by column, got \"minmax\"",
+            ),
+            (
+                "scale",
+                Some(Value::Factors([("a".to_owned(), 1.0), ("b".to_owned(), 0.0)].into())),
+                "scale: expected \"standard\", \"robust\" or a positive finite factor by column, got {\"a\": 1.0, \"b\": 0.0}",
+            ),
             ("history", Some("some".into()), "history: expected \"light\" or \"full\", got \"some\""),
             ("init", Some("best".into()), "init: expected \"k-means++\", \"random\" or starting centroids, got \"best\""),
             (

@@ -7,7 +7,7 @@
 
 use super::KMeans;
 use super::declare::options;
-use super::values::{Device, History, Init, NullPolicy, Restarts};
+use super::values::{Device, History, Init, Metric, NullPolicy, Restarts, Scale};
 use crate::strategy::Strategy;
 
 options! {
@@ -43,6 +43,27 @@ options! {
 
         /// Stop when at most this share of the rows changed cluster.
         tol_labels: f64 = 0.0, "a finite number of at least 0" if |share| *share >= 0.0 && share.is_finite();
+    }
+}
+
+options! {
+    /// In which space distances are measured.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Space for KMeans.space {
+        /// `"euclidean"`, or `"cosine"`: rows and centroids are normalised to length 1, so only their directions count. A row of
+        /// zeros has none and counts as null.
+        ///
+        /// Distances are then those between points on the unit sphere: `2 - 2 cos(angle)`, squared.
+        metric: Metric = Metric::Euclidean;
+
+        /// What the values of each column are multiplied by, so that columns of different units count alike. `"standard"`: 1 over
+        /// the standard deviation. `"robust"`: 1 over the distance between the quartiles, which outliers hardly change. Or a dict
+        /// of factors by column; other columns keep their values.
+        ///
+        /// The model keeps the factors, so it takes raw columns and shows centroids in their units. Starting centroids are in
+        /// these units too. Distances and inertia are those of scaled values.
+        scale: Scale = Scale::None,
+            "\"standard\", \"robust\" or a positive finite factor by column" if |scale| scale.is_valid();
     }
 }
 

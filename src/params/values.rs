@@ -1,9 +1,10 @@
 //! The types that values of options have.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use super::declare::{Asked, Form, Numbers, OptionValue, read_text, words};
+use super::declare::{Asked, Form, Numbers, OptionValue, Value, read_text, words};
 use crate::error::{KMeansError, Result};
 use crate::strategy::Strategy;
 
@@ -51,6 +52,77 @@ impl OptionValue for Init {
 
     fn shown(&self) -> String {
         self.word().into()
+    }
+}
+
+words! {
+    /// How rows and centroids are compared.
+    pub enum Metric("metric") {
+        /// By Euclidean distances.
+        #[default]
+        Euclidean = "euclidean",
+        /// By their directions: Euclidean distances after rows and centroids are normalised (Dhillon & Modha 2001).
+        Cosine = "cosine",
+    }
+}
+
+/// What the values of each column are multiplied by.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Scale {
+    /// Nothing.
+    #[default]
+    None,
+    /// 1 over the column's standard deviation.
+    Standard,
+    /// 1 over the distance between the column's quartiles.
+    Robust,
+    /// Factors by the name of the column. Columns that are not named keep their values.
+    Factors(BTreeMap<String, f64>),
+}
+
+impl Scale {
+    /// The word for this value, as a model remembers it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Standard => "standard",
+            Self::Robust => "robust",
+            Self::Factors(_) => "given",
+        }
+    }
+
+    /// Whether all factors are positive and finite.
+    pub(super) fn is_valid(&self) -> bool {
+        match self {
+            Self::Factors(factors) => factors.values().all(|factor| *factor > 0.0 && factor.is_finite()),
+            _ => true,
+        }
+    }
+}
+
+impl OptionValue for Scale {
+    const FORM: Form =
+        Form { words: &["standard", "robust"], none: true, others: Some(("factors by column", "Scale")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        match asked.value {
+            None => Ok(Self::None),
+            Some(Value::Factors(factors)) => Ok(Self::Factors(factors.clone())),
+            Some(Value::Text(word)) if word == "standard" => Ok(Self::Standard),
+            Some(Value::Text(word)) if word == "robust" => Ok(Self::Robust),
+            Some(_) => Err(asked.refusal::<Self>()),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Factors(factors) => format!("{factors:?}"),
+            _ => self.word().into(),
+        }
+    }
+
+    fn in_python(&self) -> String {
+        if *self == Self::None { "None".into() } else { format!("{:?}", self.word()) }
     }
 }
 

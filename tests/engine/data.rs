@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 #[cfg(feature = "cuda")]
 use polars_kmeans::backend::select::DeviceInfo;
-use polars_kmeans::{Device, Fitted, Float, KMeans};
+use polars_kmeans::{Device, Fitted, Float, KMeans, Metric, Scale};
 
 /// The GPU, if there is one that can be used. If a GPU was demanded and none can be used, this fails.
 pub fn gpu() -> Option<Device> {
@@ -48,6 +48,18 @@ pub fn some_rows<T: Float>(x: &[T], d: usize, k: usize, repeated: usize, random:
 /// kernels a hundred times slower.
 pub fn rounds(all: usize) -> usize {
     std::env::var("POLARS_KMEANS_GPU_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(all)
+}
+
+/// The estimator with rows that arrive in one of several ways. Half of the time, they stay as they are.
+pub fn arriving(estimator: KMeans, round: u64, d: usize) -> KMeans {
+    match round % 10 {
+        1 if d > 2 => estimator.metric(Metric::Cosine),
+        3 => estimator.scale(Scale::Standard),
+        5 => estimator.scale(Scale::Robust),
+        7 if d > 2 => estimator.metric(Metric::Cosine).scale(Scale::Standard),
+        9 => estimator.scale(Scale::Factors([("column_0".to_owned(), 1.7)].into())),
+        _ => estimator,
+    }
 }
 
 /// The estimator on the GPU, if there is one.

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Chunk, Column, Engine, Features, History, Init, KMeans, NullPolicy, Restarts, Validity, Wanted};
+use polars_kmeans::{
+    Chunk, Column, Engine, Features, History, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Validity, Wanted,
+};
 
 use crate::data::{Random, columns, hash, on_gpu, rows};
 
@@ -37,8 +39,23 @@ fn cases() -> Vec<Case> {
         case("denormals", "denormals", (2_000, 4), false, KMeans::new(5).seed(8)),
         case("sentinel-weighted", "sentinel", (3_000, 9), true, KMeans::new(4).seed(9)),
         case("many-clusters", "tight blobs far apart", (9_000, 2), false, KMeans::new(300).seed(10).max_iter(30)),
+        case("cosine", "uniform", (4_000, 24), false, KMeans::new(20).seed(12).metric(Metric::Cosine).max_iter(20)),
+        case("cosine-weighted", "blobs", (5_000, 5), true, KMeans::new(9).seed(13).metric(Metric::Cosine)),
+        case("standard", "offset 1e6", (4_000, 6), false, KMeans::new(8).seed(14).scale(Scale::Standard)),
+        case("robust-weighted", "sentinel", (3_000, 10), true, KMeans::new(8).seed(15).scale(Scale::Robust)),
+        case(
+            "factors-cosine",
+            "blobs",
+            (3_000, 3),
+            false,
+            KMeans::new(12).seed(16).metric(Metric::Cosine).scale(factors()).history(History::Full),
+        ),
         case("relocations", "duplicates", (400, 2), false, KMeans::new(6).seed(11).init(Init::Given(vec![0.25; 12]))),
     ]
+}
+
+fn factors() -> Scale {
+    Scale::Factors([("column_0".to_owned(), 0.3), ("column_2".to_owned(), 1e3)].into())
 }
 
 struct Data<T> {

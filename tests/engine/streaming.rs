@@ -10,7 +10,7 @@ use polars_kmeans::{
     Wanted,
 };
 
-use crate::data::{KINDS, Random, columns, gpu, gpu_info, hash, on_gpu, rounds, rows, some_rows};
+use crate::data::{KINDS, Random, arriving, columns, gpu, gpu_info, hash, on_gpu, rounds, rows, some_rows};
 
 fn shape<T: Engine>(n: usize, d: usize, k: usize, weighted: bool) -> Shape {
     Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted }
@@ -75,6 +75,7 @@ fn check<T: Engine>(round: u64) -> usize {
         .tol([0.0, 1e-4][random.below(2)])
         .seed(random.next())
         .history(if random.below(4) == 0 { History::Full } else { History::Light });
+    let estimator = arriving(estimator, round / 3, d);
     let Some(on_gpu) = on_gpu(&estimator) else { return 0 };
     let by_columns = columns(&x, d);
     let features = match random.below(3) {

@@ -28,6 +28,7 @@ use cudarc::driver::CudaEvent;
 
 use self::order::{VISITS, held_after, visits};
 use self::sweep::Sweep;
+use crate::arrival::Arrival;
 use crate::backend::chunking::{Chunking, piece_bytes};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
@@ -160,6 +161,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
             if visit.load.is_some() {
                 held.rounded = false;
                 held.rows.clear_padding()?;
+                held.rows.arrive(self.arrival())?;
             }
             if let Some(scale) = weights.filter(|_| !held.rounded) {
                 held.rows.round_weights(scale)?;
@@ -186,7 +188,12 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         UploadPlan { lanes, slot: plan.slot.min(bytes / lanes) }
     }
 
-    /// Kept rows `rows` from host memory: their values, row-major, and their original weights.
+    /// What happens to rows after they were sent.
+    fn arrival(&self) -> Option<&Arrival> {
+        self.sources.first().and_then(Source::arrival)
+    }
+
+    /// Kept rows `rows` from host memory, as they arrive: their values, row-major, and their original weights.
     pub fn gather(&self, rows: Range<usize>) -> Result<(Vec<T>, Vec<f64>)> {
         const WHAT: &str = "a range of rows";
         let mut values = memory::zeroed(rows.len() * self.d, WHAT)?;
@@ -210,6 +217,9 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
                 source.fill_columns(&own, &(f * own.len()..(f + 1) * own.len()), &mut column);
                 out.iter_mut().skip(f).step_by(self.d).zip(&column).for_each(|(out, value)| *out = *value);
             }
+        }
+        if let Some(arrival) = self.arrival() {
+            values.chunks_exact_mut(self.d).for_each(|row| arrival.row(row));
         }
         Ok((values, weights))
     }
