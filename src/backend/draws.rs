@@ -40,6 +40,10 @@ pub trait Draws<T: Float>: KeptRows {
     fn plus_plus_steps(&mut self, _asked: &PlusPlus, _potential: &mut DistanceSum, _centroids: &mut Vec<T>) -> Result<()> {
         Ok(())
     }
+    /// For each target, the first row whose running total of weights, in row order, exceeds it. Targets may be many.
+    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>>;
+    /// The values of all rows, row-major, and their `w^`. For few features.
+    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)>;
     /// The rows of a sample for which every row decides alone. At least one centroid must be taken.
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>>;
     /// For each candidate (`(m, d)`, row-major), the total of the integers of `w^` of the rows that are nearest to it. The
@@ -49,10 +53,46 @@ pub trait Draws<T: Float>: KeptRows {
     fn end_draws(&mut self);
 }
 
+/// What rows weigh in a draw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrawBy {
+    /// The integer of `w^`.
+    Weight,
+    /// The integer distance to the nearest centroid taken so far. There must be one.
+    Distance,
+    /// 1 for each row of positive weight.
+    Positive,
+}
+
+/// The rows that targets draw, in the order of the targets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picked<T> {
+    pub rows: Vec<u64>,
+    /// Their values: `(rows, d)`.
+    pub values: Vec<T>,
+    /// Their `w^`.
+    pub weights: Vec<f64>,
+}
+
+impl<T: Float> Picked<T> {
+    /// The rows at these places, in this order.
+    pub fn in_order(&self, places: &[usize]) -> Result<Self> {
+        const WHAT: &str = "the rows drawn";
+        let d = self.values.len() / self.rows.len().max(1);
+        let mut values = memory::with_room(places.len().saturating_mul(d), WHAT)?;
+        places.iter().for_each(|place| values.extend_from_slice(&self.values[place * d..][..d]));
+        let rows = memory::collected(places.iter().map(|&place| self.rows[place]), WHAT)?;
+        let weights = memory::collected(places.iter().map(|&place| self.weights[place]), WHAT)?;
+        Ok(Self { rows, values, weights })
+    }
+}
+
 /// The steps of k-means++ that a session is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlusPlus {
     pub seed: u64,
+    /// The stream of the draws.
+    pub stream: Stream,
     pub restart: u32,
     /// The number of centroids after the last step.
     pub k: usize,

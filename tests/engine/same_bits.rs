@@ -38,6 +38,18 @@ fn cases() -> Vec<Case> {
         case("sentinel-weighted", "sentinel", (3_000, 9), true, KMeans::new(4).seed(9)),
         case("many-clusters", "tight blobs far apart", (9_000, 2), false, KMeans::new(300).seed(10).max_iter(30)),
         case("relocations", "duplicates", (400, 2), false, KMeans::new(6).seed(11).init(Init::Given(vec![0.25; 12]))),
+        case("kmeans-parallel", "blobs", (8_000, 4), true, KMeans::new(25).seed(12).init(Init::KMeansParallel)),
+        case(
+            "kmeans-parallel-few",
+            "lattice",
+            (3_000, 9),
+            false,
+            KMeans::new(30).seed(13).init(Init::KMeansParallel).oversampling(0.2).rounds(2).max_iter(9),
+        ),
+        case("afk-mc2", "uniform", (6_000, 12), false, KMeans::new(40).seed(14).init(Init::AfkMc2).max_iter(20)),
+        case("afk-mc2-weighted", "blobs", (5_000, 2), true, KMeans::new(20).seed(15).init(Init::AfkMc2).chain_length(30)),
+        case("optimal", "blobs", (9_000, 1), true, KMeans::new(8).init(Init::Optimal)),
+        case("init-sample", "blobs", (12_000, 3), false, KMeans::new(30).seed(16).init_sample(Some(900))),
     ]
 }
 

@@ -1,12 +1,11 @@
 //! The rows of a fit on the CPU, as seeding sees them.
 
 use super::seeds::{Lent, Seeds};
-use super::{CpuSession, candidates};
-use crate::backend::{Draws, KeptRows, Sample, Sampled};
+use super::{CpuSession, candidates, picks};
+use crate::backend::{DrawBy, Draws, KeptRows, Picked, Sample, Sampled};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
-use crate::memory;
 
 impl<T: Float> KeptRows for CpuSession<'_, T> {
     fn rows(&self) -> u64 {
@@ -76,12 +75,17 @@ impl<T: Float> Draws<T> for CpuSession<'_, T> {
         seeds.gains(lent, candidates)
     }
 
+    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
+        picks::pick(self, by, targets)
+    }
+
+    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)> {
+        picks::all(self)
+    }
+
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
         let rows = candidates::sample(self, sample)?;
-        let mut values = memory::with_room(rows.len().saturating_mul(self.d), "the rows drawn")?;
-        for &row in &rows {
-            values.extend(self.row(row)?);
-        }
+        let (values, _) = picks::load(self, &rows)?;
         Ok(Sampled { rows, values })
     }
 

@@ -18,6 +18,7 @@
 //! thread fills it more slowly than the bus empties it.
 
 pub mod order;
+mod picks;
 pub mod seeds;
 pub mod sweep;
 

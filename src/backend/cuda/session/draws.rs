@@ -3,7 +3,8 @@
 use super::CudaSession;
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels};
-use crate::backend::{Draws, KeptRows, PlusPlus, Sample, Sampled};
+use crate::backend::cuda::passes::picks::batch;
+use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled};
 use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::float::Float;
@@ -76,6 +77,16 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
     fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
         let positive = self.positive;
         self.with_draws(|session, draws| draws.plus_plus_steps(&session.rows, asked, positive, potential, centroids))
+    }
+
+    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
+        let (labels, weights) = (self.seed_labels(), self.prepared.weights);
+        let draws = self.draws.as_ref().map(|draws| (draws, &labels));
+        draws::pick(&self.rows, draws, weights, by, targets, batch::<T>(&self.state.shape))
+    }
+
+    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)> {
+        draws::all_rows(&self.rows, self.prepared.weights)
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
