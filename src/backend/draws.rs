@@ -5,7 +5,9 @@ use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
+use crate::prepare::Prepared;
 use crate::rng::{Stream, below, draw_u64};
+use crate::tile::Part;
 
 /// The rows of a fit as seeding sees them. Every row has a draw weight, an integer.
 ///
@@ -13,8 +15,6 @@ use crate::rng::{Stream, below, draw_u64};
 pub trait Draws<T: Float>: KeptRows {
     /// The values of a row.
     fn row(&self, row: u64) -> Result<Vec<T>>;
-    /// The row of positive weight with this rank.
-    fn positive_row(&self, rank: u64) -> Result<u64>;
     /// Sets every row's draw weight to its `w^`. Returns the total.
     fn start_draws(&mut self) -> Result<u128>;
     /// The first row whose running total of draw weights, in row order, exceeds `target`.
@@ -49,6 +49,10 @@ pub trait Draws<T: Float>: KeptRows {
     /// For each candidate (`(m, d)`, row-major), the total of the integers of `w^` of the rows that are nearest to it. The
     /// smaller candidate wins ties.
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
+    /// A session over other rows for k centroids, on the same device, if there is room and it pays.
+    fn other_rows<'t>(&self, _part: &Part<'t, T>, _prepared: &'t Prepared, _k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+        None
+    }
     /// Frees the memory that only seeding needs.
     fn end_draws(&mut self);
 }

@@ -25,6 +25,7 @@ use crate::parallel::FloatEnvironment;
 use crate::partial::Partial;
 use crate::prepare::Prepared;
 use crate::progress::Watch;
+use crate::tile::Part;
 use crate::update;
 
 /// What errors call the list of sessions.
@@ -140,16 +141,6 @@ impl<T: Float> Draws<T> for Joined<'_, T> {
         self.sessions[session].row(row - self.starts[session])
     }
 
-    fn positive_row(&self, mut rank: u64) -> Result<u64> {
-        for (session, start) in self.sessions.iter().zip(&self.starts) {
-            if rank < session.positive_rows() {
-                return Ok(start + session.positive_row(rank)?);
-            }
-            rank -= session.positive_rows();
-        }
-        unreachable!("the rank is below the number of rows of positive weight")
-    }
-
     fn start_draws(&mut self) -> Result<u128> {
         let totals = self.each(|session, _| session.start_draws())?;
         self.weights = memory::copied(&totals, SESSIONS)?;
@@ -232,6 +223,10 @@ impl<T: Float> Draws<T> for Joined<'_, T> {
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         Ok(added(self.each(|session, _| session.masses(candidates))?))
+    }
+
+    fn other_rows<'t>(&self, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+        self.sessions[0].other_rows(part, prepared, k)
     }
 
     fn end_draws(&mut self) {
@@ -348,7 +343,6 @@ mod tests {
     use crate::features::Features;
     use crate::params::KMeans;
     use crate::prepare::prepare;
-    use crate::tile::Part;
 
     const ROWS: usize = 900;
 

@@ -69,5 +69,5 @@ fn from_sample<T: Float>(
     // Weights are rounded already, and distances count in the scale of all rows.
     let facts = table::Facts { distances: prepared.distances, weights: prepared.weights };
     let table = Table::new(sample.values, prepared.weights.is_some().then_some(sample.weights), prepared, facts)?;
-    table.with_session(params, |session| by_method(session, params, &table.prepared, restart))
+    table.with_session(session, params, |session| by_method(session, params, &table.prepared, restart))
 }

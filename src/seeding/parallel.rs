@@ -37,7 +37,7 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Pr
         let masses = session.masses(&candidates)?;
         let table = weighted(candidates, &masses, prepared)?;
         let among = PlusPlus { stream: Stream::Candidates, ..asked };
-        table.with_session(params, |session| plus_plus::seed(session, &among, table.prepared.distances))?
+        table.with_session(session, params, |session| plus_plus::seed(session, &among, table.prepared.distances))?
     };
     plus_plus::complete(session, &asked, prepared.distances, &mut centroids, d)?;
     Ok(centroids)

@@ -3,7 +3,7 @@
 use crate::backend::Draws;
 use crate::backend::cpu::{CpuSession, InstructionSet};
 use crate::distances::DistanceScale;
-use crate::error::Result;
+use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::memory;
@@ -44,10 +44,22 @@ impl<T: Float> Table<T> {
         Ok(Self { values, weights, prepared })
     }
 
-    /// Calls `work` with a session over the rows.
-    pub fn with_session<R>(&self, params: &Params, work: impl FnOnce(&mut dyn Draws<T>) -> Result<R>) -> Result<R> {
+    /// Calls `work` with a session over the rows: where those of `near` are, or on the CPU.
+    pub fn with_session<R>(
+        &self,
+        near: &dyn Draws<T>,
+        params: &Params,
+        work: impl Fn(&mut dyn Draws<T>) -> Result<R>,
+    ) -> Result<R> {
         let features = Features::from_rows(&self.values, self.prepared.lows.len())?;
         let part = Part::new(features, self.weights.as_ref().map(|weights| Column::from_slice(weights)));
+        if let Some(mut session) = near.other_rows(&part, &self.prepared, params.k) {
+            match work(session.as_mut()) {
+                // The plan of a device does not count these rows.
+                Err(KMeansError::NoMemory { .. }) => {}
+                result => return result,
+            }
+        }
         let threads = params.execution.threads;
         work(&mut CpuSession::new(part, &self.prepared, params.k, threads, InstructionSet::detect())?)
     }

@@ -31,26 +31,6 @@ impl<T: Float> Draws<T> for CpuSession<'_, T> {
         Ok(self.load_row(row as usize)?.x)
     }
 
-    fn positive_row(&self, mut rank: u64) -> Result<u64> {
-        for task in &self.tasks {
-            if rank >= task.positive as u64 {
-                rank -= task.positive as u64;
-                continue;
-            }
-            let mut found = None;
-            self.visit_task(task.physical.clone(), |tile, at| {
-                for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
-                    if rank == 0 && found.is_none() {
-                        found = Some(task.first + at + r);
-                    }
-                    rank = rank.wrapping_sub(1);
-                }
-            })?;
-            return Ok(found.unwrap_or(task.first) as u64);
-        }
-        unreachable!("the rank is below the number of rows of positive weight")
-    }
-
     fn start_draws(&mut self) -> Result<u128> {
         self.seeds = None;
         let k = self.k;

@@ -176,14 +176,6 @@ pub fn row<T: Float + Plain>(chunks: &Chunks<'_, T>, row: u64) -> Result<Vec<T>>
     }
 }
 
-/// The `rank`th row of positive weight.
-pub fn positive_row<T: Float + Plain>(chunks: &Chunks<'_, T>, rank: u64) -> Result<u64> {
-    match chunks {
-        Chunks::Resident(rows) => seeds::positive_row(rows, rank),
-        Chunks::Streamed(stream) => stream.positive_row(rank),
-    }
-}
-
 /// The number of rows of positive weight.
 pub fn positive_rows<T: Float + Plain>(chunks: &Chunks<'_, T>) -> Result<u64> {
     match chunks {

@@ -307,17 +307,6 @@ pub fn add_masses<T: Float + Plain>(
     unsafe { queue.run(&launch, &argument) }
 }
 
-/// The `rank`th row of positive weight.
-pub fn positive_row<T: Float + Plain>(rows: &DeviceRows<T>, rank: u64) -> Result<u64> {
-    if rows.weights.is_none() {
-        return Ok(rank);
-    }
-    let ranges = Ranges::new(rows.n);
-    let (draws, counts) = (draws(rows, ranges, Draw::Positive), rows.queue.alloc(ranges.count, TOTALS)?);
-    totals(&rows.queue, draws, &counts)?;
-    Ok(search(rows, draws, &counts, &[u128::from(rank)])?.rows.to_vec()?[0])
-}
-
 pub(super) fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind: Draw) -> DrawsArgument {
     DrawsArgument {
         w: rows.weights.as_ref().map_or(0, Buffer::at),

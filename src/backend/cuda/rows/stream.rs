@@ -219,23 +219,4 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
     pub fn positive_rows(&self) -> u64 {
         if self.weighted { self.positive.iter().map(|(_, positive)| positive).sum() } else { self.n as u64 }
     }
-
-    /// The `rank`th row of positive weight.
-    pub fn positive_row(&self, mut rank: u64) -> Result<u64> {
-        if !self.weighted {
-            return Ok(rank);
-        }
-        let mut first = 0;
-        for &(len, positive) in &self.positive {
-            if rank < positive {
-                let (_, weights) = self.gather(first..first + len)?;
-                let mut rows = (first as u64..).zip(weights).filter(|(_, weight)| *weight > 0.0);
-                if let Some((row, _)) = rows.nth(rank as usize) {
-                    return Ok(row);
-                }
-            }
-            (rank, first) = (rank - positive, first + len);
-        }
-        unreachable!("the rank is below the number of rows of positive weight")
-    }
 }

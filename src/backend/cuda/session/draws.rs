@@ -1,6 +1,7 @@
 //! The rows of a fit on a GPU, as seeding sees them.
 
 use super::CudaSession;
+use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels};
 use crate::backend::cuda::passes::picks::batch;
@@ -8,6 +9,8 @@ use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled}
 use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::float::Float;
+use crate::prepare::Prepared;
+use crate::tile::Part;
 
 impl<T: Float + Plain> KeptRows for CudaSession<'_, T> {
     fn rows(&self) -> u64 {
@@ -47,10 +50,6 @@ impl<T: Float + Plain> CudaSession<'_, T> {
 impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
     fn row(&self, row: u64) -> Result<Vec<T>> {
         draws::row(&self.rows, row)
-    }
-
-    fn positive_row(&self, rank: u64) -> Result<u64> {
-        draws::positive_row(&self.rows, rank)
     }
 
     fn start_draws(&mut self) -> Result<u128> {
@@ -95,6 +94,10 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         draws::masses(&self.rows, self.prepared.weights, candidates)
+    }
+
+    fn other_rows<'t>(&self, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+        OtherRows::if_it_pays(self.rows.queue(), part, prepared, k)
     }
 
     fn end_draws(&mut self) {
