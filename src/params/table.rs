@@ -15,10 +15,10 @@ options! {
     /// How a fit finds starting centroids.
     #[derive(Debug, Clone, PartialEq)]
     pub struct Seeding for KMeans.seeding {
-        /// The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"kmeans-parallel"` (k-means||; Bahmani et
-        /// al. 2012), `"afk-mc2"` (Bachem et al. 2016) and `"random"` choose them. For one feature, `"optimal"` (Wang & Song 2011)
-        /// finds the clusters of least inertia. Or pass the centroids themselves: a frame or a model (columns matched by name), an
-        /// array, or `k` rows of numbers.
+        /// The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"kmeans-parallel"` (Bahmani et al. 2012),
+        /// `"afk-mc2"` (Bachem et al. 2016) and `"random"` choose them. For one feature, `"optimal"` (Wang & Song 2011) finds the
+        /// clusters of least inertia. Or pass the centroids themselves: a frame or a model (columns matched by name), an array, or
+        /// `k` rows of numbers.
         init: Init = Init::KMeansPlusPlus;
 
         /// The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
