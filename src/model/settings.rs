@@ -90,6 +90,17 @@ impl Settings {
                 return Err(refused(name, "a positive number", "0".into()));
             }
         }
+        let of_seeding = [
+            ("rounds", self.rounds.map(u64::from)),
+            ("chain_length", self.chain_length.map(u64::from)),
+            ("init_sample", self.init_sample),
+        ];
+        if let Some((name, _)) = of_seeding.iter().find(|(_, value)| *value == Some(0)) {
+            return Err(refused(name, "a positive number", "0".into()));
+        }
+        if let Some(value) = self.oversampling.filter(|value| !(*value > 0.0 && value.is_finite())) {
+            return Err(refused("oversampling", "a finite number above 0", value.to_string()));
+        }
         for (name, value) in [("tol", self.tol), ("tol_labels", self.tol_labels)] {
             if !(value >= 0.0 && value.is_finite()) {
                 return Err(refused(name, "a finite number of at least 0", value.to_string()));

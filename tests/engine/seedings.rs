@@ -126,6 +126,17 @@ fn seeds_are_the_same_in_every_way() {
     }
 }
 
+/// So many candidates, and so large a sample, that a GPU has a session of its own for them.
+#[test]
+fn seeds_among_many_rows_are_the_same_in_every_way() {
+    for weighted in [false, true] {
+        let kmeans = |k: usize| KMeans::new(k).seed(3);
+        check_every_way::<f32>("blobs", [9_000, 16], weighted, &kmeans(200).init(Init::KMeansParallel));
+        check_every_way::<f64>("uniform", [9_000, 16], weighted, &kmeans(70).init_sample(Some(4_000)));
+        check_every_way::<f32>("uniform", [9_000, 16], weighted, &kmeans(70).init(Init::AfkMc2).init_sample(Some(4_000)));
+    }
+}
+
 /// The centroids of fits of some numbers with every seeding, or their error.
 fn of_all_seedings(x: &[f64], weights: Option<&[f64]>, k: usize) -> Vec<polars_kmeans::Result<Vec<f64>>> {
     let features = Features::from_rows(x, 1).unwrap();
