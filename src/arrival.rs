@@ -113,7 +113,8 @@ impl Arrival {
         }
         let init = Init::Given(memory::collected(arrived.iter().map(|c| c.to_f64()), WHAT)?);
         // Not a copy of all of it: the given centroids may be many.
-        Ok(Some(Seeding { init, n_init: seeding.n_init, seed: seeding.seed }))
+        let &Seeding { n_init, seed, oversampling, rounds, chain_length, init_sample, .. } = seeding;
+        Ok(Some(Seeding { init, n_init, seed, oversampling, rounds, chain_length, init_sample }))
     }
 }
 

@@ -69,9 +69,6 @@ pub enum KMeansError {
     /// An option has a value outside its domain.
     #[error("{option}: expected {expected}, got {got}")]
     InvalidOption { option: &'static str, expected: String, got: String },
-    /// This version knows the option by name but does not support it yet.
-    #[error("{option}={value:?} is not available yet in this version")]
-    NotAvailable { option: &'static str, value: String },
     /// There are no feature columns.
     #[error("features: expected at least one column, got none")]
     NoFeatures,
@@ -212,10 +209,9 @@ impl KMeansError {
     /// The family that the error belongs to.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::InvalidOption { .. }
-            | Self::NotAvailable { .. }
-            | Self::LengthMismatch { .. }
-            | Self::WidthMismatch { what: STARTING_CENTROIDS, .. } => ErrorKind::InvalidParameter,
+            Self::InvalidOption { .. } | Self::LengthMismatch { .. } | Self::WidthMismatch { what: STARTING_CENTROIDS, .. } => {
+                ErrorKind::InvalidParameter
+            }
             Self::NoFeatures
             | Self::WidthMismatch { .. }
             | Self::ComputedFeatures { .. }

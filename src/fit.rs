@@ -88,6 +88,7 @@ pub(crate) fn fit<T: Float>(
         clusters: params.k,
         float64: !T::IS_F32,
         weighted: parts[0].weights.is_some(),
+        candidates: params.seeding.candidates(params.k),
     };
     let execution = &params.execution;
     let request = Request { device: execution.device, strategy: execution.strategy, limit: execution.device_memory_limit };

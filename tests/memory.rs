@@ -132,6 +132,13 @@ fn fits<T: Engine>() {
         let plus_plus = KMeans::new(k.clamp(8, 40)).max_iter(2).tol(0.0).threads(2).seed(3);
         refuse_each(&what("k-means++"), 5, || part(false), |parts| fit(&plus_plus, parts));
         refuse_each(&what("weighted"), 5, || part(true), |parts| fit(&plus_plus, parts));
+        for init in [Init::KMeansParallel, Init::AfkMc2] {
+            let seeding = plus_plus.clone().init(init.clone()).chain_length(5).init_sample((d == 2).then_some(n as u64 / 2));
+            refuse_each(&what(init.word()), 5, || part(true), |parts| fit(&seeding, parts));
+        }
+        let one = Features::from_rows(&x, 1).unwrap();
+        let optimal = KMeans::new(3).max_iter(2).tol(0.0).threads(2).init(Init::Optimal);
+        refuse_each(&what("optimal"), 5, || vec![Part::new(one.clone(), None)], |parts| fit(&optimal, parts));
         let random = estimator.clone().init(Init::Random).n_init(polars_kmeans::Restarts::Count(2));
         refuse_each(&what("random"), 5, || part(true), |parts| fit(&random, parts));
         let from_given = estimator.clone().init(Init::Given(given)).history(History::Full).tol(1e-9);

@@ -22,7 +22,7 @@ class SupportsArray(Protocol):
         ...
 
 
-InitMethod: TypeAlias = Literal["k-means++", "random"]
+InitMethod: TypeAlias = Literal["k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal"]
 Init: TypeAlias = "InitMethod | pl.DataFrame | KMeansModel | SupportsArray | Sequence[Sequence[float]]"
 """A method, or starting centroids: a frame (columns matched by name), or `k` rows of `d` numbers (by position)."""
 

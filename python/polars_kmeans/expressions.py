@@ -18,6 +18,10 @@ def kmeans(
     init: Init = "k-means++",
     n_init: int | Literal["auto"] = "auto",
     seed: int = 0,
+    oversampling: float = 2.0,
+    rounds: int = 5,
+    chain_length: int = 200,
+    init_sample: int | None = None,
     max_iter: int = 300,
     tol: float = 0.0001,
     tol_labels: float = 0.0,
@@ -46,12 +50,23 @@ def kmeans(
     weight
         Non-negative row weights: a column or an expression.
     init
-        The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007) and `"random"` choose them. Or pass
-        the centroids themselves: a frame or a model (columns matched by name), an array, or `k` rows of numbers.
+        The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"kmeans-parallel"` (Bahmani et al.
+        2012), `"afk-mc2"` (Bachem et al. 2016) and `"random"` choose them. For one feature, `"optimal"` (Wang & Song
+        2011) finds the clusters of least inertia. Or pass the centroids themselves: a frame or a model (columns matched
+        by name), an array, or `k` rows of numbers.
     n_init
         The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
     seed
         The seed of every draw, from 0 to 2^64 - 1.
+    oversampling
+        For `init="kmeans-parallel"`: how many candidates a round draws on average, in multiples of `k`.
+    rounds
+        For `init="kmeans-parallel"`: the number of rounds, from 1 to 255.
+    chain_length
+        For `init="afk-mc2"`: the rows of a chain. Longer chains draw more like k-means++, and take longer.
+    init_sample
+        How many rows the starting centroids are chosen from. They are drawn without replacement, each row equally
+        likely. None: all rows. Given centroids need no sample.
     max_iter
         The most iterations of one restart.
     tol
@@ -124,6 +139,10 @@ def kmeans(
         init=init,
         n_init=n_init,
         seed=seed,
+        oversampling=oversampling,
+        rounds=rounds,
+        chain_length=chain_length,
+        init_sample=init_sample,
         max_iter=max_iter,
         tol=tol,
         tol_labels=tol_labels,
@@ -146,6 +165,10 @@ def centroids(
     init: Init = "k-means++",
     n_init: int | Literal["auto"] = "auto",
     seed: int = 0,
+    oversampling: float = 2.0,
+    rounds: int = 5,
+    chain_length: int = 200,
+    init_sample: int | None = None,
     max_iter: int = 300,
     tol: float = 0.0001,
     tol_labels: float = 0.0,
@@ -201,6 +224,10 @@ def centroids(
         init=init,
         n_init=n_init,
         seed=seed,
+        oversampling=oversampling,
+        rounds=rounds,
+        chain_length=chain_length,
+        init_sample=init_sample,
         max_iter=max_iter,
         tol=tol,
         tol_labels=tol_labels,

@@ -2,7 +2,7 @@
 
 use super::Model;
 use crate::answers::{Labels, Predictions};
-use crate::backend::select::{self, Choice, Job, Place, Shape};
+use crate::backend::select::{self, Candidates, Choice, Job, Place, Shape};
 use crate::engine::Engine;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
@@ -53,7 +53,8 @@ impl<T: Engine> Placed<'_, Model<T>> {
     /// [`KMeansError::DeviceNotAvailable`] or [`KMeansError::NoMemory`] for a GPU that the caller demanded.
     pub fn choice(&self, job: Job, rows: usize, weighted: bool) -> Result<Choice> {
         let (features, clusters) = (self.model.d, self.model.n_clusters());
-        let shape = Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted };
+        let shape =
+            Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted, candidates: Candidates::NONE };
         select::place(self.device.into(), shape)
     }
 

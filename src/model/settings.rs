@@ -2,9 +2,9 @@
 
 #[cfg(feature = "serde")]
 use crate::error::{KMeansError, Result};
-use crate::params::Params;
 #[cfg(feature = "serde")]
 use crate::params::{History, Metric, NullPolicy};
+use crate::params::{Init, Params};
 
 /// The parameters of a fit, as they are saved with its model. Starting centroids that the caller gave are not kept.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +12,7 @@ use crate::params::{History, Metric, NullPolicy};
 pub struct Settings {
     /// Clusters.
     pub k: u64,
-    /// `"k-means++"`, `"random"` or `"given"`.
+    /// A word of [`Init::METHODS`], or `"given"`.
     pub init: String,
     /// Restarts.
     pub n_init: u32,
@@ -28,22 +28,40 @@ pub struct Settings {
     pub null_policy: String,
     /// `"light"` or `"full"`.
     pub history: String,
+    /// Only of `"kmeans-parallel"`.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub oversampling: Option<f64>,
+    /// Only of `"kmeans-parallel"`.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub rounds: Option<u32>,
+    /// Only of `"afk-mc2"`.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub chain_length: Option<u32>,
+    /// The rows that starting centroids were chosen from, if not all.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub init_sample: Option<u64>,
 }
 
 impl Settings {
     pub(crate) fn new(params: &Params, weighted: bool) -> Self {
+        let seeding = params.seeding;
+        let parallel = seeding.init == Init::KMeansParallel;
         Self {
             k: params.k as u64,
-            init: params.seeding.init.word().into(),
+            init: seeding.init.word().into(),
             n_init: params.restarts,
             max_iter: params.stopping.max_iter,
             tol: params.stopping.tol,
             tol_labels: params.stopping.tol_labels,
-            seed: params.seeding.seed,
+            seed: seeding.seed,
             metric: params.space.metric.word().into(),
             weighted,
             null_policy: params.rows.null_policy.word().into(),
             history: params.output.history.word().into(),
+            oversampling: parallel.then_some(seeding.oversampling),
+            rounds: parallel.then_some(seeding.rounds),
+            chain_length: (seeding.init == Init::AfkMc2).then_some(seeding.chain_length),
+            init_sample: seeding.init_sample.filter(|_| !matches!(seeding.init, Init::Given(_))),
         }
     }
 
@@ -54,8 +72,9 @@ impl Settings {
     /// [`KMeansError::InvalidModel`].
     #[cfg(feature = "serde")]
     pub(crate) fn check(&self) -> Result<()> {
+        let inits = [Init::METHODS, &[Init::GIVEN]].concat();
         let known: [(&str, &str, &[&str]); 4] = [
-            ("init", &self.init, &["k-means++", "random", "given"]),
+            ("init", &self.init, &inits),
             ("metric", &self.metric, Metric::WORDS),
             ("null_policy", &self.null_policy, NullPolicy::WORDS),
             ("history", &self.history, History::WORDS),
@@ -70,6 +89,17 @@ impl Settings {
             if value == 0 {
                 return Err(refused(name, "a positive number", "0".into()));
             }
+        }
+        let of_seeding = [
+            ("rounds", self.rounds.map(u64::from)),
+            ("chain_length", self.chain_length.map(u64::from)),
+            ("init_sample", self.init_sample),
+        ];
+        if let Some((name, _)) = of_seeding.iter().find(|(_, value)| *value == Some(0)) {
+            return Err(refused(name, "a positive number", "0".into()));
+        }
+        if let Some(value) = self.oversampling.filter(|value| !(*value > 0.0 && value.is_finite())) {
+            return Err(refused("oversampling", "a finite number above 0", value.to_string()));
         }
         for (name, value) in [("tol", self.tol), ("tol_labels", self.tol_labels)] {
             if !(value >= 0.0 && value.is_finite()) {

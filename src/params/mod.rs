@@ -43,6 +43,8 @@ pub struct KMeans {
     pub(crate) observer: Option<Observer>,
 }
 
+/// The most candidates of a round of k-means||, on average: products with it fit into 128 bits.
+const MOST_CANDIDATES: u64 = 1 << 33;
 /// What an error about `k` says that it expected.
 const CLUSTERS: &str = "an integer from 1 to 2^32 - 1";
 
@@ -94,7 +96,7 @@ impl KMeans {
     /// ```
     ///
     /// # Errors
-    /// [`KMeansError::InvalidOption`] or [`KMeansError::NotAvailable`].
+    /// [`KMeansError::InvalidOption`].
     pub fn set(&mut self, option: &str, value: Option<&Value>) -> Result<()> {
         if option == "k" {
             self.k = usize::read(&Asked { option: "k", expected: Some(CLUSTERS), value })?;
@@ -144,6 +146,13 @@ impl KMeans {
             if let Some(value) = centroids.iter().find(|value| !value.is_finite()) {
                 return Err(invalid("init", "finite starting centroids", value));
             }
+        }
+        if self.seeding.init == Init::Optimal && d > 1 {
+            return Err(invalid("init", "one feature for \"optimal\"", d));
+        }
+        if self.seeding.candidates(self.k).of_round > MOST_CANDIDATES {
+            let expected = format!("at most 2^33 candidates a round from k = {} times a number", self.k);
+            return Err(invalid("oversampling", &expected, self.seeding.oversampling));
         }
         let device = match (self.execution.strategy, self.execution.device) {
             (Strategy::Default, device) | (_, device @ Device::Cuda(_)) => device,
@@ -237,7 +246,7 @@ mod tests {
 
     #[test]
     fn refusals_say_what_was_expected_and_got() {
-        let refusals: [(&str, Option<Value>, &str); 17] = [
+        let refusals: [(&str, Option<Value>, &str); 22] = [
             ("k", Some(0.into()), "k: expected an integer from 1 to 2^32 - 1, got 0"),
             ("k", Some((-3).into()), "k: expected an integer from 1 to 2^32 - 1, got -3"),
             ("k", Some((1 << 100).into()), "k: expected an integer from 1 to 2^32 - 1, got 1267650600228229401496703205376"),
@@ -260,7 +269,20 @@ mod tests {
                 "scale: expected \"standard\", \"robust\" or a positive finite factor by column, got {\"a\": 1.0, \"b\": 0.0}",
             ),
             ("history", Some("some".into()), "history: expected \"light\" or \"full\", got \"some\""),
-            ("init", Some("best".into()), "init: expected \"k-means++\", \"random\" or starting centroids, got \"best\""),
+            (
+                "init",
+                Some("best".into()),
+                "init: expected \"k-means++\", \"random\", \"kmeans-parallel\", \"afk-mc2\", \"optimal\" or starting centroids, got \"best\"",
+            ),
+            ("oversampling", Some(0.0.into()), "oversampling: expected a finite number above 0, got 0"),
+            ("rounds", Some(256.into()), "rounds: expected an integer from 1 to 255, got 256"),
+            ("chain_length", Some(0.into()), "chain_length: expected an integer from 1 to 2^32 - 1, got 0"),
+            ("init_sample", Some(0.into()), "init_sample: expected an integer from 1 to 2^32 - 1, or none for all rows, got 0"),
+            (
+                "init_sample",
+                Some((1 << 32).into()),
+                "init_sample: expected an integer from 1 to 2^32 - 1, or none for all rows, got 4294967296",
+            ),
             (
                 "device_memory_limit",
                 Some(0.into()),

@@ -16,17 +16,31 @@ pub enum Init {
     KMeansPlusPlus,
     /// `k` different rows, chosen uniformly.
     Random,
+    /// k-means|| (Bahmani et al. 2012): a few passes, each of which draws many candidates. Greedy k-means++ chooses among them.
+    KMeansParallel,
+    /// AFK-MC² (Bachem et al. 2016): each centroid is the last row of a Markov chain over drawn rows.
+    AfkMc2,
+    /// The clusters of least inertia (Wang & Song 2011). For one feature.
+    Optimal,
     /// Given centroids: row-major, `k` rows of `d` values, rounded to the feature type.
     Given(Vec<f64>),
 }
 
 impl Init {
+    /// The words of the methods.
+    pub const METHODS: &[&str] = &["k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal"];
+    /// The word for centroids that were given, as a model remembers it.
+    pub(crate) const GIVEN: &str = "given";
+
     /// The word for this method, as a model remembers it.
     pub fn word(&self) -> &'static str {
         match self {
             Self::KMeansPlusPlus => "k-means++",
             Self::Random => "random",
-            Self::Given(_) => "given",
+            Self::KMeansParallel => "kmeans-parallel",
+            Self::AfkMc2 => "afk-mc2",
+            Self::Optimal => "optimal",
+            Self::Given(_) => Self::GIVEN,
         }
     }
 }
@@ -34,17 +48,14 @@ impl Init {
 impl FromStr for Init {
     type Err = KMeansError;
     fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "k-means++" => Ok(Self::KMeansPlusPlus),
-            "random" => Ok(Self::Random),
-            "kmeans-parallel" | "afk-mc2" => Err(KMeansError::NotAvailable { option: "init", value: name.into() }),
-            _ => Err(Asked { option: "init", expected: None, value: Some(&name.into()) }.refusal::<Self>()),
-        }
+        let methods = [Self::KMeansPlusPlus, Self::Random, Self::KMeansParallel, Self::AfkMc2, Self::Optimal];
+        let method = methods.into_iter().find(|method| method.word() == name);
+        method.ok_or_else(|| Asked { option: "init", expected: None, value: Some(&name.into()) }.refusal::<Self>())
     }
 }
 
 impl OptionValue for Init {
-    const FORM: Form = Form { words: &["k-means++", "random"], others: Some(("starting centroids", "Init")), ..Form::NOTHING };
+    const FORM: Form = Form { words: Self::METHODS, others: Some(("starting centroids", "Init")), ..Form::NOTHING };
 
     fn read(asked: &Asked<'_>) -> Result<Self> {
         read_text(asked)
@@ -151,10 +162,10 @@ words! {
 /// The number of restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Restarts {
-    /// 1 for k-means++ and given centroids, 10 for random starts.
+    /// 10 for random starts, else 1.
     #[default]
     Auto,
-    /// This many. Given centroids always start once, because every restart would be the same.
+    /// This many. Given and optimal centroids always start once, because every restart would be the same.
     Count(u32),
 }
 
@@ -162,8 +173,9 @@ impl Restarts {
     /// The number for starting centroids that are found in this way.
     pub(super) fn for_init(self, init: &Init) -> u32 {
         match (init, self) {
-            (Init::Given(_), _) | (Init::KMeansPlusPlus, Self::Auto) => 1,
+            (Init::Given(_) | Init::Optimal, _) => 1,
             (Init::Random, Self::Auto) => 10,
+            (_, Self::Auto) => 1,
             (_, Self::Count(count)) => count,
         }
     }

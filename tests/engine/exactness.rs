@@ -12,7 +12,7 @@ use crate::oracle::{self, Failure, Scaling, Start, Task};
 const SETS: [InstructionSet; 3] = [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable];
 
 /// A random size. Half of the time it is an edge case: just below, at or above the size of a tile or a vector.
-fn size(random: &mut Random, low: usize, high: usize) -> usize {
+pub fn size(random: &mut Random, low: usize, high: usize) -> usize {
     let edges = [1, 2, 3, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1024];
     let edge = edges[random.below(edges.len())];
     if random.below(2) == 0 && (low..=high).contains(&edge) { edge } else { low + random.below(high - low + 1) }
@@ -76,7 +76,7 @@ fn check_labels_of<T: Engine>(kind: &str, case: u64, [n, d, k]: [usize; 3], rand
 }
 
 /// Checks `rounds` cases of each kind. Most must have an answer, or nothing was tested.
-fn check_all(first: u64, rounds: u64, step: u64, check: fn(&str, u64) -> bool) {
+pub fn check_all(first: u64, rounds: u64, step: u64, check: fn(&str, u64) -> bool) {
     let cases = (0..rounds).flat_map(|round| KINDS.iter().zip(first + round * step..));
     let answered = cases.filter(|(kind, case)| check(kind, *case)).count();
     println!("{answered} of {} cases had labels to check", rounds as usize * KINDS.len());
@@ -133,6 +133,7 @@ fn check_fit<T: Engine>(kind: &str, case: u64) -> bool {
         weights,
         k,
         start,
+        sample: None,
         restarts,
         max_iter: 1 + random.below(15),
         tol: [0.0, 1e-4, 0.1][random.below(3)],
@@ -156,7 +157,11 @@ pub fn check_arriving<T: Engine>(task: &Task<T>, scaling: &Scaling, what: &str) 
             Start::Given(centroids) => Init::Given(centroids.iter().flatten().map(|c| c.to_f64()).collect()),
             Start::Random => Init::Random,
             Start::PlusPlus => Init::KMeansPlusPlus,
+            Start::Parallel { .. } => Init::KMeansParallel,
+            Start::AfkMc2 { .. } => Init::AfkMc2,
+            Start::Optimal => Init::Optimal,
         })
+        .init_sample(task.sample.map(|rows| rows as u64))
         .n_init(Restarts::Count(task.restarts))
         .max_iter(task.max_iter as u32)
         .tol(task.tol)
@@ -172,6 +177,11 @@ pub fn check_arriving<T: Engine>(task: &Task<T>, scaling: &Scaling, what: &str) 
                 Scale::Factors(factors.iter().enumerate().map(|(f, factor)| (format!("column_{f}"), *factor)).collect())
             }
         });
+    let estimator = match task.start {
+        Start::Parallel { oversampling, rounds } => estimator.oversampling(oversampling).rounds(rounds),
+        Start::AfkMc2 { chain } => estimator.chain_length(chain),
+        _ => estimator,
+    };
     let (arrived, factors) = oracle::arrive(task, scaling);
     let x = task.rows.concat();
     let features = Features::from_rows(&x, task.rows[0].len()).unwrap();

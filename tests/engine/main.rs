@@ -22,6 +22,7 @@ mod same_bits;
 mod seeding;
 #[cfg(feature = "cuda")]
 mod seeding_on_gpu;
+mod seedings;
 mod sessions;
 #[cfg(feature = "papers")]
 mod strategies;

@@ -2,7 +2,7 @@
 
 use polars_kmeans::backend::cuda::memory;
 use polars_kmeans::backend::cuda::refusal;
-use polars_kmeans::backend::select::Shape;
+use polars_kmeans::backend::select::{Candidates, Shape};
 use polars_kmeans::{Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, Result, Wanted};
 
 use crate::child::{STEP, in_child};
@@ -49,7 +49,15 @@ fn fits<T: Engine>(device: Device) {
             let estimator = if view == 1 { estimator.history(History::Full) } else { estimator };
             let expected = estimator.clone().device(Device::Cpu).fit_with(features, weights, Wanted::Distances).unwrap();
             let expected = (hash(&expected), expected.distances);
-            let shape = Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted };
+            let shape = Shape {
+                job: Job::Fit,
+                rows: n as u64,
+                features: d,
+                clusters: k,
+                float64: !T::IS_F32,
+                weighted,
+                candidates: Candidates::NONE,
+            };
             let least = memory::chunking(shape, &gpu_info(), 0).unwrap_err();
             for limit in [None, Some(least)] {
                 let estimator = estimator.clone().device(device).device_memory_limit(limit);
@@ -98,7 +106,15 @@ fn exactly<T: Engine>(device: Device, [n, d, k]: [usize; 3]) {
     // With weights, sums have two limbs, as the prediction assumes.
     let weights: Vec<f64> = (0..n).map(|i| 0.5 + (i % 5) as f64).collect();
     let weights = Column::from_slice(&weights);
-    let shape = Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted: true };
+    let shape = Shape {
+        job: Job::Fit,
+        rows: n as u64,
+        features: d,
+        clusters: k,
+        float64: !T::IS_F32,
+        weighted: true,
+        candidates: Candidates::NONE,
+    };
     let predicted = memory::resident_bytes(shape, &gpu_info());
     let estimator = KMeans::new(k).max_iter(3).device(device).device_memory_limit(Some(predicted));
     let what = format!("{n} x {d} into {k}, {}: {predicted} bytes", T::NAME);

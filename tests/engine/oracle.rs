@@ -1,8 +1,10 @@
 //! A k-means written straight from the contract, in big integers. It is slow. It shares only two things with the engine: the
 //! reference distance and the Philox block. These have tests of their own.
 
+mod seeds;
+
 use num_bigint::{BigInt, Sign};
-use polars_kmeans::{Float, reference, rng};
+use polars_kmeans::{Float, reference};
 
 /// `value = integer * 2^exponent`, exactly.
 fn decode(x: f64) -> (BigInt, i32) {
@@ -77,6 +79,9 @@ pub enum Start<T> {
     Given(Vec<Vec<T>>),
     Random,
     PlusPlus,
+    Parallel { oversampling: f64, rounds: u32 },
+    AfkMc2 { chain: u32 },
+    Optimal,
 }
 
 #[derive(Clone)]
@@ -85,6 +90,8 @@ pub struct Task<T> {
     pub weights: Option<Vec<f64>>,
     pub k: usize,
     pub start: Start<T>,
+    /// How many rows starting centroids are chosen from.
+    pub sample: Option<usize>,
     pub restarts: u32,
     pub max_iter: usize,
     pub tol: f64,
@@ -272,9 +279,19 @@ struct Facts {
     units: Vec<i32>,
     lows: Vec<f64>,
     highs: Vec<f64>,
+    /// S.
+    diameter: f64,
     /// The units of integer distances and of the shift. `None` if S is 0.
     distance_unit: Option<(i32, i32)>,
     variance: f64,
+}
+
+/// The unit of distances of at most `s` with weights of at most `w`: 90 bits below the power of two at or above the product of both
+/// and 4. The mantissas are multiplied in float64.
+fn unit_for(s: f64, w: f64) -> i32 {
+    let (a, b) = (exponent_above(s), exponent_above(w));
+    let scaled = |m: f64, e: i32| round_ratio::<f64>(&decode(m).0, &BigInt::from(1), decode(m).1 - e);
+    exponent_above(scaled(s, a) * scaled(w, b)) + a + b + 2 - 90
 }
 
 pub fn fit<T: Float>(task: &Task<T>) -> Result<Answer<T>, Failure> {
@@ -285,7 +302,7 @@ pub fn fit<T: Float>(task: &Task<T>) -> Result<Answer<T>, Failure> {
     }
     let mut best: Option<Answer<T>> = None;
     for restart in 0..task.restarts {
-        let start = seed(task, &facts, restart)?;
+        let start = seeds::seed(task, &facts, restart)?;
         let answer = lloyd(task, &facts, start)?;
         if best.as_ref().is_none_or(|best| answer.exact_inertia.less_than(&best.exact_inertia)) {
             best = Some(answer);
@@ -346,15 +363,9 @@ fn learn<T: Float>(task: &Task<T>) -> Result<Facts, Failure> {
     }
     let s = if task.cosine { 4.0 } else { reference::distance(&far_highs, &far_lows) };
     let largest_weight = weights.iter().copied().fold(0.0, f64::max);
-    // The exponent of the power of two at or above the product. The mantissas are multiplied in float64.
-    let unit_for = |w: f64| {
-        let (a, b) = (exponent_above(s), exponent_above(w));
-        let scaled = |m: f64, e: i32| round_ratio::<f64>(&decode(m).0, &BigInt::from(1), decode(m).1 - e);
-        exponent_above(scaled(s, a) * scaled(w, b)) + a + b + 2 - 90
-    };
-    let distance_unit = (s > 0.0).then(|| (unit_for(largest_weight), unit_for(1.0)));
+    let distance_unit = (s > 0.0).then(|| (unit_for(s, largest_weight), unit_for(s, 1.0)));
     let variance = (0..d).fold(0.0, |total, f| total + column_variance(&column(f).collect::<Vec<f64>>()));
-    Ok(Facts { weights, integers, weight_unit, units, lows, highs, distance_unit, variance: variance / d as f64 })
+    Ok(Facts { weights, integers, weight_unit, units, lows, highs, diameter: s, distance_unit, variance: variance / d as f64 })
 }
 
 impl Facts {
@@ -371,68 +382,6 @@ impl Facts {
 
     fn positive(&self) -> usize {
         self.weights.iter().filter(|w| **w > 0.0).count()
-    }
-}
-
-fn below(u: u64, total: &BigInt) -> BigInt {
-    (total * u) >> 64
-}
-
-fn pick(weights: &[BigInt], target: &BigInt) -> usize {
-    let mut running = BigInt::from(0);
-    weights
-        .iter()
-        .position(|w| {
-            running += w;
-            running > *target
-        })
-        .unwrap()
-}
-
-fn seed<T: Float>(task: &Task<T>, facts: &Facts, restart: u32) -> Result<Vec<Vec<T>>, Failure> {
-    let draw = |stream: u32, step: usize, trial: u32| {
-        let words = rng::philox([stream, restart, step as u32, trial], [task.seed as u32, (task.seed >> 32) as u32]);
-        u64::from(words[0]) + (u64::from(words[1]) << 32)
-    };
-    match &task.start {
-        Start::Given(centroids) => Ok(centroids.clone()),
-        Start::Random => {
-            let mut weights: Vec<BigInt> = facts.weights.iter().map(|w| BigInt::from(u32::from(*w > 0.0))).collect();
-            Ok((0..task.k)
-                .map(|step| {
-                    let total: BigInt = weights.iter().sum();
-                    let row = pick(&weights, &below(draw(0, step, 0), &total));
-                    weights[row] = BigInt::from(0);
-                    task.rows[row].clone()
-                })
-                .collect())
-        }
-        Start::PlusPlus => {
-            let first = pick(&facts.integers, &below(draw(1, 0, 0), &facts.integers.iter().sum()));
-            let mut centroids = vec![task.rows[first].clone()];
-            // Each potential starts from the unit of the potential before.
-            let rows = facts.positive();
-            let potential = |centroids: &[Vec<T>], unit: i32| precise(&facts.nearest(task, centroids), unit, rows);
-            let mut current = potential(&centroids, facts.base());
-            let trials = 2 + (1..).take_while(|m| (task.k as f64) >= std::f64::consts::E.powi(*m)).count() as u32;
-            for step in 1..task.k {
-                let Exact { integer: total, unit } = current.clone();
-                if total == BigInt::from(0) {
-                    return Err(Failure::TooFewDistinct);
-                }
-                let near = facts.nearest(task, &centroids);
-                let weights: Vec<BigInt> = near.iter().map(|(w, s)| integer(*w, *s, unit)).collect();
-                let with = |trial: u32| {
-                    let mut with = centroids.clone();
-                    with.push(task.rows[pick(&weights, &below(draw(1, step, trial), &total))].clone());
-                    with
-                };
-                let tried = (0..trials).map(with).map(|with| (potential(&with, unit), with));
-                let best = tried.reduce(|best, other| if other.0.less_than(&best.0) { other } else { best });
-                (current, centroids) = best.unwrap();
-            }
-            Ok(centroids)
-        }
     }
 }
 

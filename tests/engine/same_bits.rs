@@ -51,6 +51,18 @@ fn cases() -> Vec<Case> {
             KMeans::new(12).seed(16).metric(Metric::Cosine).scale(factors()).history(History::Full),
         ),
         case("relocations", "duplicates", (400, 2), false, KMeans::new(6).seed(11).init(Init::Given(vec![0.25; 12]))),
+        case("kmeans-parallel", "blobs", (8_000, 4), true, KMeans::new(25).seed(12).init(Init::KMeansParallel)),
+        case(
+            "kmeans-parallel-few",
+            "lattice",
+            (3_000, 9),
+            false,
+            KMeans::new(30).seed(13).init(Init::KMeansParallel).oversampling(0.2).rounds(2).max_iter(9),
+        ),
+        case("afk-mc2", "uniform", (6_000, 12), false, KMeans::new(40).seed(14).init(Init::AfkMc2).max_iter(20)),
+        case("afk-mc2-weighted", "blobs", (5_000, 2), true, KMeans::new(20).seed(15).init(Init::AfkMc2).chain_length(30)),
+        case("optimal", "blobs", (9_000, 1), true, KMeans::new(8).init(Init::Optimal)),
+        case("init-sample", "blobs", (12_000, 3), false, KMeans::new(30).seed(16).init_sample(Some(900))),
     ]
 }
 

@@ -3,7 +3,7 @@
 use polars_kmeans::backend::chunking::Chunking;
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::backend::cuda::memory;
-use polars_kmeans::backend::select::Shape;
+use polars_kmeans::backend::select::{Candidates, Shape};
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
@@ -13,7 +13,15 @@ use polars_kmeans::{
 use crate::data::{KINDS, Random, arriving, columns, gpu, gpu_info, hash, on_gpu, rounds, rows, some_rows};
 
 fn shape<T: Engine>(n: usize, d: usize, k: usize, weighted: bool) -> Shape {
-    Shape { job: Job::Fit, rows: n as u64, features: d, clusters: k, float64: !T::IS_F32, weighted }
+    Shape {
+        job: Job::Fit,
+        rows: n as u64,
+        features: d,
+        clusters: k,
+        float64: !T::IS_F32,
+        weighted,
+        candidates: Candidates::NONE,
+    }
 }
 
 /// Memory limits under which the rows stream, from the smallest that is enough. Each gives another number of chunks or of

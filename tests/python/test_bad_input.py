@@ -201,9 +201,13 @@ PARAMETERS: list[Case] = [
             "tol_labels": [-0.5],
             "max_iter": [0, 2.0],
             "n_init": [0, "many"],
-            "init": ["best", "kmeans-parallel", 3, [1.0, 2.0], [], [[]], [["a", "b"], ["c", "d"]], [[1.0, 2.0], [3.0]]],
+            "init": ["best", 3, [1.0, 2.0], [], [[]], [["a", "b"], ["c", "d"]], [[1.0, 2.0], [3.0]]],
             "metric": ["angle", None],
             "scale": ["minmax", 2.0, {"x": 0}, {"x": -1.5}, {"x": "2"}, {"x": math.inf}, {1: 2.0}],
+            "oversampling": [0.0, math.nan, "2"],
+            "rounds": [0, 256],
+            "chain_length": [0, 1.5],
+            "init_sample": [0, 2**32],
             "null_policy": ["drop", None],
             "too_few": ["maybe"],
             "device": ["gpu", "cuda:-1", "cuda:x", None],
@@ -219,6 +223,7 @@ PARAMETERS: list[Case] = [
     ('`model.predict(output="both")`', InvalidParameterError, lambda: fitted().predict(output="both")),  # type: ignore[arg-type]
     ("`init` of 3 features, 2 columns", InvalidParameterError, started([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])),
     ("`init` of 3 rows, `k=2`", InvalidParameterError, started([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])),
+    ('`init="optimal"`, 2 columns', InvalidParameterError, started("optimal")),
     ("`init` with a null", InvalidParameterError, started([[1.0, 2.0], [None, 4.0]])),
     (
         "`init`: a masked array",

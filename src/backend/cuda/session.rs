@@ -17,6 +17,7 @@ mod draws;
 mod far;
 mod labels;
 mod nearest;
+mod other_rows;
 
 pub use self::labels::download;
 pub use self::nearest::nearest_bytes;

@@ -18,6 +18,7 @@
 //! thread fills it more slowly than the bus empties it.
 
 pub mod order;
+mod picks;
 pub mod seeds;
 pub mod sweep;
 
@@ -227,24 +228,5 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
     /// The number of rows of positive weight.
     pub fn positive_rows(&self) -> u64 {
         if self.weighted { self.positive.iter().map(|(_, positive)| positive).sum() } else { self.n as u64 }
-    }
-
-    /// The `rank`th row of positive weight.
-    pub fn positive_row(&self, mut rank: u64) -> Result<u64> {
-        if !self.weighted {
-            return Ok(rank);
-        }
-        let mut first = 0;
-        for &(len, positive) in &self.positive {
-            if rank < positive {
-                let (_, weights) = self.gather(first..first + len)?;
-                let mut rows = (first as u64..).zip(weights).filter(|(_, weight)| *weight > 0.0);
-                if let Some((row, _)) = rows.nth(rank as usize) {
-                    return Ok(row);
-                }
-            }
-            (rank, first) = (rank - positive, first + len);
-        }
-        unreachable!("the rank is below the number of rows of positive weight")
     }
 }
