@@ -39,6 +39,7 @@ impl<T: Float> Table<T> {
             distances: facts.distances,
             shifts: DistanceScale::NONE,
             variance: 0.0,
+            metric: all.metric,
             weights: facts.weights,
         };
         Ok(Self { values, weights, prepared })

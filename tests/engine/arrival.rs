@@ -39,7 +39,7 @@ fn check<T: Engine>(kind: &str, case: u64) -> bool {
     };
     let restarts = if matches!(start, Start::Given(_)) { 1 } else { 2 };
     let (max_iter, tol, seed) = (1 + random.below(12), [0.0, 1e-4][random.below(2)], random.next());
-    let task = Task { rows: table, weights, k, start, restarts, max_iter, tol, tol_labels: 0.0, seed, cosine };
+    let task = Task { rows: table, weights, k, start, sample: None, restarts, max_iter, tol, tol_labels: 0.0, seed, cosine };
     check_arriving(&task, &scaling, &format!("{kind}, case {case}: n {n}, d {d}, k {k}, cosine: {cosine}, {scaling:?}"))
 }
 
@@ -73,6 +73,7 @@ fn task<T: Engine>(x: &[T], d: usize, estimator: &KMeans) -> Task<T> {
     let cosine = *estimator == estimator.clone().metric(Metric::Cosine);
     let table = x.chunks_exact(d).map(<[T]>::to_vec).collect();
     Task {
+        sample: None,
         rows: table,
         weights: None,
         k: 7,

@@ -46,6 +46,7 @@ fn check_seeding<T: Engine>(kind: &str, case: u64) -> bool {
         _ => None,
     };
     let task = Task {
+        cosine: false,
         rows: x.chunks_exact(d).map(<[T]>::to_vec).collect(),
         weights,
         k,

@@ -4,6 +4,7 @@ use super::centroids::CentroidTable;
 use super::distances::own_distances;
 use super::simd::{InstructionSet, Task, Vector};
 use super::{Assigner, split_off};
+use crate::backend::centre::middle;
 use crate::error::Result;
 use crate::features::Features;
 use crate::float::Float;
@@ -33,7 +34,7 @@ impl<T: Float> LeastDistances<T> {
         let mut tile = Tile::new(d, n.next_multiple_of(TOGETHER))?;
         tile.load(&part, None, 0..n);
         let mut least = memory::filled(tile.stride, f64::INFINITY, DISTANCES)?;
-        let table = CentroidTable::new(centroids, d, extent)?;
+        let table = CentroidTable::new(centroids, d, &middle(centroids, d)?, extent)?;
         let tile_rows = Assigner::tile_rows(&part.features);
         let workers = (0..workers_for(threads, n.div_ceil(tile_rows)))
             .map(|_| Ok((Tile::new(d, tile_rows)?, Assigner::new::<T>(d, k, tile_rows)?)));
