@@ -1,9 +1,9 @@
-// The sums of a tile of kernels/step/assign_columns.cu of which many rows move. They are products of integers on the tensor cores:
+// Sums for kernels/step/assign_columns.cu: a tile of which many rows move. They are products of integers on the tensor cores:
 //
 //   (clusters x rows: 1 where a row comes, -1 where it leaves) x (rows x columns: one byte of each fixed-point value)
 //
-// is how that byte adds up in each cluster. Seven such products are the exact sums. Their number does not depend on how many rows move, and
-// only one addition a cluster and column goes to the block's table.
+// Each product adds up one byte in each cluster. Seven products are the exact sums. Their number does not depend on how many rows move. The
+// block's table gets only one addition for each cluster and column.
 //
 // The products are `mma.m16n8k32`: 16 clusters, 32 rows, 8 columns. Lane 4 g + q has the rows 4 q to 4 q + 3 and 16 more of column g as
 // the right operand. It has the same rows of clusters g and g + 8 as the left one, and columns 2 q and 2 q + 1 of these clusters as the result.

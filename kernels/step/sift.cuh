@@ -1,5 +1,5 @@
-// Float32 differences of copies for kernels/step/settle.cu (differences.cuh). Where many rows are in doubt, they decide most of them for half of what
-// float64 takes.
+// Float32 differences of copies for kernels/step/settle.cu (differences.cuh). Where many rows are in doubt, they decide most of them, and float64 only
+// decides the others. At 64 features and more this does not pay yet (docs/lab/rough-data.md).
 //
 //   a group of threads takes 16 rows; each thread takes every width-th centroid, and keeps the least two sums of each row, and the first's centroid
 //   the threads of a warp share the rows: each gets one row, and its least two sums of all centroids of the warp

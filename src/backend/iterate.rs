@@ -110,7 +110,7 @@ pub trait Iterate<T: Float>: KeptRows {
     /// The `count` rows of positive weight that are farthest from the centroids that gave them their labels, in [`Far::order`].
     /// Only clusters that `donors` allows count.
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>>;
-    /// Moves rows and their contributions to other clusters. No row moves twice.
+    /// Moves rows and their contributions to other clusters. There may be none, and no row moves twice.
     fn relocate(&mut self, moves: &[Move]) -> Result<()>;
     /// The integer inertia of each cluster under the current labels and the last centroids.
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>>;

@@ -129,7 +129,8 @@ fn order(a: &FarCandidate, b: &FarCandidate) -> std::cmp::Ordering {
     b.distance.total_cmp(&a.distance).then(a.row.cmp(&b.row))
 }
 
-/// A row of a chunk after which none of the chunk's `count` farthest rows comes, and none that is farther than the last of `best`.
+/// Where to cut the rows of a chunk, in the order of [`order`]. No row after the cut is among the `count` farthest of the chunk and of
+/// `best` together.
 fn cut(mut farthest: Vec<FarCandidate>, count: usize, best: &[Far]) -> FarCandidate {
     let mut last = FarCandidate { distance: 0.0, row: u64::MAX };
     farthest.retain(|far| far.distance >= 0.0);
