@@ -64,6 +64,29 @@ fn all(labels: &UInt32Chunked) -> Vec<u32> {
     labels.into_no_null_iter().collect()
 }
 
+/// The columns, the rows as lists in a column `e`, and the weights in a column `w`.
+fn record_batch<'a, T: Engine>(
+    dtype: &DataType,
+    columns: impl ExactSizeIterator<Item = (&'static str, &'a Vec<f64>)>,
+    rows: &[T],
+    weights: &[f64],
+) -> RecordBatch {
+    let to_arrow = |values: Vec<f64>| -> ArrayRef {
+        match dtype {
+            DataType::Float32 => Arc::new(Float32Array::from_iter_values(values.into_iter().map(|v| v as f32))),
+            _ => Arc::new(Float64Array::from(values)),
+        }
+    };
+    let d = columns.len() as i32;
+    let mut table: Vec<(&str, ArrayRef)> = columns.map(|(name, column)| (name, to_arrow(column.clone()))).collect();
+    let flat = to_arrow(rows.iter().map(|v| v.to_f64()).collect());
+    let item = Arc::new(Field::new("item", flat.data_type().clone(), true));
+    assert!(matches!(item.data_type(), ArrowType::Float32 | ArrowType::Float64));
+    table.push(("e", Arc::new(FixedSizeListArray::try_new(item, d, flat, None).unwrap())));
+    table.push(("w", Arc::new(Float64Array::from(weights.to_vec()))));
+    RecordBatch::try_from_iter(table).unwrap()
+}
+
 /// The hash of every way to pass the data, by name.
 fn ways<T: Engine>(options: &str, weighted: bool, dtype: &DataType) -> Vec<(&'static str, String)> {
     let (columns, weights) = data();
@@ -121,20 +144,7 @@ fn ways<T: Engine>(options: &str, weighted: bool, dtype: &DataType) -> Vec<(&'st
     }
 
     // Record batches of columns and of lists, cut at any place.
-    let to_arrow = |values: Vec<f64>| -> ArrayRef {
-        match dtype {
-            DataType::Float32 => Arc::new(Float32Array::from_iter_values(values.into_iter().map(|v| v as f32))),
-            _ => Arc::new(Float64Array::from(values)),
-        }
-    };
-    let mut table: Vec<(&str, ArrayRef)> =
-        names.iter().zip(columns).map(|(name, column)| (*name, to_arrow(column.clone()))).collect();
-    let flat = to_arrow(rows.iter().map(|v| v.to_f64()).collect());
-    let item = Arc::new(Field::new("item", flat.data_type().clone(), true));
-    assert!(matches!(item.data_type(), ArrowType::Float32 | ArrowType::Float64));
-    table.push(("e", Arc::new(FixedSizeListArray::try_new(item, d as i32, flat, None).unwrap())));
-    table.push(("w", Arc::new(Float64Array::from(weights.clone()))));
-    let whole = RecordBatch::try_from_iter(table).unwrap();
+    let whole = record_batch(dtype, names.iter().copied().zip(columns), &rows, &weights);
     let batches = [whole.slice(0, 11_111), whole.slice(11_111, 1), whole.slice(11_112, N - 11_112)];
     let of_lists = lists.then_some(("batches of lists", &["e"][..]));
     for (name, names) in [("batches", names)].into_iter().chain(of_lists) {

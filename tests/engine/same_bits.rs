@@ -19,8 +19,17 @@ struct Case {
     estimator: KMeans,
 }
 
+fn case(name: &'static str, kind: &'static str, shape: (usize, usize), weighted: bool, estimator: KMeans) -> Case {
+    Case { name, kind, shape, weighted, estimator }
+}
+
 fn cases() -> Vec<Case> {
-    let case = |name, kind, shape, weighted, estimator| Case { name, kind, shape, weighted, estimator };
+    let mut all = plain_cases();
+    all.extend(cases_of_seedings());
+    all
+}
+
+fn plain_cases() -> Vec<Case> {
     vec![
         case("blobs-2d", "blobs", (20_000, 2), false, KMeans::new(10).seed(1)),
         case("blobs-weighted", "blobs", (20_000, 3), true, KMeans::new(7).seed(2)),
@@ -51,6 +60,12 @@ fn cases() -> Vec<Case> {
             KMeans::new(12).seed(16).metric(Metric::Cosine).scale(factors()).history(History::Full),
         ),
         case("relocations", "duplicates", (400, 2), false, KMeans::new(6).seed(11).init(Init::Given(vec![0.25; 12]))),
+    ]
+}
+
+/// Other seedings, also of rows that arrive scaled and normalised.
+fn cases_of_seedings() -> Vec<Case> {
+    vec![
         case("kmeans-parallel", "blobs", (8_000, 4), true, KMeans::new(25).seed(12).init(Init::KMeansParallel)),
         case(
             "kmeans-parallel-few",
