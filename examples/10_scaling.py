@@ -27,8 +27,9 @@ archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
 flights = pl.read_csv(archive.read("flights.csv"), null_values=["NA", ""]).drop_nulls(FEATURES)
 known, new = flights.filter(pl.col("month") < 12), flights.filter(month=12)
 
-# Raw columns in, centroids in minutes, miles and hours out. The model keeps the factors.
-model = pk.KMeans(k=6, seed=1, scale="standard").fit(known, FEATURES)
+# Raw columns in, centroids in minutes, miles and hours out. The model keeps the factors. With `tol=0`, the fit goes on until
+# the centroids are the means of their rows.
+model = pk.KMeans(k=6, seed=1, tol=0, scale="standard").fit(known, FEATURES)
 factors = model.factors
 assert factors is not None
 print({name: round(factor, 5) for name, factor in factors.items()})
@@ -40,7 +41,7 @@ for name in FEATURES:
 
 # The same fit, scaled by hand with the factors of the model: the same labels, the same inertia.
 by_hand = [pl.col(name) * factor for name, factor in factors.items()]
-hand = pk.KMeans(k=6, seed=1).fit(known.select(by_hand), FEATURES)
+hand = pk.KMeans(k=6, seed=1, tol=0).fit(known.select(by_hand), FEATURES)
 assert hand.inertia == model.inertia
 assert known.select(by_hand).select(hand.predict()).equals(known.select(model.predict()))
 

@@ -127,7 +127,8 @@ fn ways<T: Engine>(options: &str, weighted: bool, dtype: &DataType) -> Vec<(&'st
         ("columns", Features::from_columns(slices.iter().map(|c| &c[..])).unwrap()),
         ("rows", Features::from_rows(&rows, d).unwrap()),
     ] {
-        let features = features.with_names(names.iter().map(|name| (*name).to_owned()).collect()).unwrap();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let features = features.with_names(names).unwrap();
         let fitted = estimator().fit_features(&features, weight).unwrap();
         assert_eq!(
             fitted.model.centroids_in_units().unwrap().iter().map(|c| c.to_f64()).collect::<Vec<_>>(),

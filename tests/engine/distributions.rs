@@ -1,7 +1,7 @@
 //! The draws of seedings have the distributions that their papers say: chi-square tests on a few rows.
 
+use polars_kmeans::backend::Sample;
 use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::backend::{Draws, Sample};
 use polars_kmeans::seeding::seed;
 use polars_kmeans::{Init, KMeans, reference};
 
