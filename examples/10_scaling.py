@@ -27,8 +27,8 @@ archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
 flights = pl.read_csv(archive.read("flights.csv"), null_values=["NA", ""]).drop_nulls(FEATURES)
 known, new = flights.filter(pl.col("month") < 12), flights.filter(month=12)
 
-# Raw columns in, centroids in minutes, miles and hours out. The model keeps the factors. With `tol=0`, the fit goes on until
-# the centroids are the means of their rows.
+# Raw columns in, centroids in minutes, miles and hours out. The model keeps the factors. With `tol=0`, the fit goes on
+# until the centroids are the means of their rows.
 model = pk.KMeans(k=6, seed=1, tol=0, scale="standard").fit(known, FEATURES)
 factors = model.factors
 assert factors is not None
