@@ -36,6 +36,8 @@ $(VENV)/quick: pyproject.toml
 # The packages of all other targets.
 $(VENV)/ready: $(VENV)/quick
 	$(BIN)/pip install --quiet --group test --group cuda
+	# The word vectors of an example. Only its data are used. Without it, the example says so.
+	-$(BIN)/pip install --quiet --no-deps --only-binary :all: wordllama
 	touch $@
 
 .PHONY: build

@@ -1,13 +1,15 @@
-//! Times k-means++ on the CPU beside the loop that follows it, on several kinds of data.
+//! Times a seeding on the CPU beside the loop that follows it, on several kinds of data.
 //!
-//! `cargo bench --no-default-features --bench seeding [-- SHAPE ...] [--data KIND ...] [--array] [--f64] [--vectors FILE]`
+//! `cargo bench --no-default-features --bench seeding [-- SHAPE ...] [KIND ...] [--init METHOD ...] [--sample ROWS] [--array] [--f64]
+//! [--vectors FILE] [--seeds COUNT]`
 //!
-//! SHAPE is NxDxK. The seeding's time is that of a fit of one iteration from k-means++, less that of the same fit from given
-//! centroids. `--vectors` reads rows of float32 in little endian, N x D of them, as another kind of data.
+//! With `--seeds`, inertias and times are medians over so many seeds. SHAPE is NxDxK. The seeding's time is that of a fit of one
+//! iteration, less that of the same fit from given centroids. `--vectors` reads rows of float32 in little endian, N x D of them,
+//! as another kind of data.
 
 use std::time::Instant;
 
-use polars_kmeans::{Engine, Features, Init, KMeans};
+use polars_kmeans::{Engine, Features, History, Init, KMeans};
 
 /// Rows, features, clusters.
 const SHAPES: [[usize; 3]; 5] =
@@ -53,7 +55,37 @@ fn seconds<R>(work: impl FnOnce() -> R) -> (f64, R) {
     (start.elapsed().as_secs_f64(), result)
 }
 
-fn bench<T: Engine>(kind: &str, x: &[f32], [n, d, k]: [usize; 3], array: bool) {
+/// What is asked besides shapes and data.
+#[derive(Clone, Copy)]
+struct Asked {
+    array: bool,
+    sample: Option<u64>,
+    seeds: Option<u64>,
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Inertia after the seeding and after the fit, and times, as medians over some seeds.
+fn quality<T: Engine>(features: &Features<'_, T>, estimator: &KMeans, seeds: u64, what: &str) {
+    let (mut before, mut after, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    for seed in 0..seeds {
+        let fit = || estimator.clone().seed(seed).history(History::Full).fit_features(features, None);
+        let (time, fitted) = seconds(fit);
+        let Ok(fitted) = fitted else { return println!("{what}: too few distinct rows") };
+        before.extend(fitted.model.history()[0].inertia);
+        after.push(fitted.model.inertia());
+        times.push(time);
+    }
+    let worst = after.iter().copied().fold(0.0, f64::max);
+    let (before, after, time) = (median(before), median(after), 1e3 * median(times));
+    println!("{what}: inertia {before:.6e} before the loop, {after:.6e} after it, at worst {worst:.6e}, fit {time:>9.1} ms");
+}
+
+fn bench<T: Engine>(kind: &str, x: &[f32], [n, d, k]: [usize; 3], init: &Init, asked: Asked) {
+    let array = asked.array;
     let x: Vec<T> = x.iter().map(|&x| T::from_f64(f64::from(x))).collect();
     let columns: Vec<Vec<T>> =
         if array { Vec::new() } else { (0..d).map(|f| x.iter().skip(f).step_by(d).copied().collect()).collect() };
@@ -62,24 +94,30 @@ fn bench<T: Engine>(kind: &str, x: &[f32], [n, d, k]: [usize; 3], array: bool) {
     } else {
         Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths")
     };
+    let estimator = KMeans::new(k).init(init.clone()).init_sample(asked.sample);
+    if let Some(seeds) = asked.seeds {
+        let what = format!("{n:>9} x {d:>3} into {k:>4} {kind:<10} {:<16}", init.word());
+        return quality(&features, &estimator, seeds, &what);
+    }
     let given: Vec<f64> = (0..k).flat_map(|j| x[j * (n / k) * d..][..d].iter().map(|c| c.to_f64())).collect();
     let fit = |estimator: KMeans| seconds(|| estimator.fit_features(&features, None));
     let rounds = if n * d * k > 1 << 29 { 1 } else { 3 };
     let (mut seeding, mut inertia) = (f64::INFINITY, 0.0);
     for _ in 0..rounds {
-        let (with, fitted) = fit(KMeans::new(k).max_iter(1));
+        let (with, fitted) = fit(estimator.clone().max_iter(1));
         let Ok(fitted) = fitted else { return println!("{n} x {d} into {k}, {kind}: too few distinct rows") };
         let (without, _) = fit(KMeans::new(k).max_iter(1).init(Init::Given(given.clone())));
         seeding = seeding.min(with - without);
         inertia = fitted.model.inertia();
     }
-    let (whole, fitted) = fit(KMeans::new(k));
+    let (whole, fitted) = fit(estimator);
     let model = fitted.expect("clusters").model;
     let looped: f64 = model.history().iter().filter_map(|row| row.seconds).sum();
     println!(
-        "{n:>9} x {d:>3} into {k:>4} {kind:<10}{} {}: seeding {:>9.1} ms, loop {:>9.1} ms of {:>3}, fit {:>9.1} ms, inertia {inertia:.6e}",
+        "{n:>9} x {d:>3} into {k:>4} {kind:<10}{} {} {:<16}: seeding {:>9.1} ms, loop {:>9.1} ms of {:>3}, fit {:>9.1} ms, inertia {inertia:.6e}",
         if array { " Array" } else { "" },
         T::NAME,
+        init.word(),
         1e3 * seeding,
         1e3 * looped,
         model.n_iter(),
@@ -99,12 +137,21 @@ fn main() {
     let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| has(kind)).collect();
     let kinds = if kinds.is_empty() { KINDS.to_vec() } else { kinds };
     let vectors = arguments.iter().position(|arg| arg == "--vectors").and_then(|at| arguments.get(at + 1));
+    let number = |flag: &str| {
+        let at = arguments.iter().position(|arg| arg == flag)?;
+        arguments.get(at + 1)?.parse().ok()
+    };
+    let asked = Asked { array: has("--array"), sample: number("--sample"), seeds: number("--seeds") };
+    let inits: Vec<Init> = arguments.iter().filter_map(|arg| arg.parse().ok()).collect();
+    let inits = if inits.is_empty() { vec![Init::KMeansPlusPlus] } else { inits };
     for [n, d, k] in shapes {
         let run = |kind: &str, x: &[f32]| {
-            if has("--f64") {
-                bench::<f64>(kind, x, [n, d, k], has("--array"))
-            } else {
-                bench::<f32>(kind, x, [n, d, k], has("--array"))
+            for init in &inits {
+                if has("--f64") {
+                    bench::<f64>(kind, x, [n, d, k], init, asked)
+                } else {
+                    bench::<f32>(kind, x, [n, d, k], init, asked)
+                }
             }
         };
         if let Some(path) = vectors {

@@ -57,22 +57,18 @@ def draw(flights: pl.DataFrame, path: Path) -> None:
 def main(picture: Path) -> None:
     with step("read flights.csv"):
         flights = read_flights()
-    with step("standardise, with plain Polars expressions"):
-        columns = [pl.col(name).cast(pl.Float64) for name in FEATURES]
-        scaled = flights.select((c - c.mean()) / c.std() for c in columns)
     with step("fit: k-means++ and Lloyd, k = 6"):
-        model = pk.KMeans(k=6, seed=1, null_policy="skip").fit(scaled, FEATURES)
+        # The columns have different units: minutes, miles, hours. Scaled, they count alike.
+        model = pk.KMeans(k=6, seed=1, scale="standard", null_policy="skip").fit(flights, FEATURES)
     with step("predict: label every row"):
-        flights = flights.with_columns(scaled.select(model.predict()))
+        flights = flights.with_columns(model.predict())
     with step("draw"):
         draw(flights, picture)
 
-    units = flights.select(pl.col(FEATURES).mean().name.suffix("_mean"), pl.col(FEATURES).std().name.suffix("_std"))
-    back = [pl.col(name) * units[0, f"{name}_std"] + units[0, f"{name}_mean"] for name in FEATURES]
     print(f"\n{flights.height:,} flights, {flights['kmeans'].null_count():,} with a null and a null label")
     print(f"{model.n_iter} iterations, inertia {model.inertia}\n")
     with pl.Config(tbl_cols=-1, tbl_width_chars=120, float_precision=1):
-        print(model.centroids.with_columns(back).drop("inertia").sort("size", descending=True))
+        print(model.centroids.drop("inertia").sort("size", descending=True))
     print(f"\npicture: {picture}")
 
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::backend::select::{self, Job, Place, Request, Shape};
+use crate::backend::select::{self, Candidates, Job, Place, Request, Shape};
 use crate::backend::{Advanced, Iterate, Iteration, Stop};
 use crate::error::Result;
 use crate::features::Features;
@@ -82,6 +82,7 @@ pub fn measure<T: Float>(estimator: &KMeans, features: &Features<'_, T>, extent:
         clusters: params.k,
         float64: !T::IS_F32,
         weighted: false,
+        candidates: Candidates::NONE,
     };
     let execution = &params.execution;
     let request = Request { device: execution.device, strategy: execution.strategy, limit: execution.device_memory_limit };

@@ -69,9 +69,6 @@ pub enum KMeansError {
     /// An option has a value outside its domain.
     #[error("{option}: expected {expected}, got {got}")]
     InvalidOption { option: &'static str, expected: String, got: String },
-    /// This version knows the option by name but does not support it yet.
-    #[error("{option}={value:?} is not available yet in this version")]
-    NotAvailable { option: &'static str, value: String },
     /// There are no feature columns.
     #[error("features: expected at least one column, got none")]
     NoFeatures,
@@ -129,6 +126,16 @@ pub enum KMeansError {
     /// Values have magnitudes for which distances cannot be computed.
     #[error("{what}: expected a largest magnitude of {}, got {got:e}", if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" })]
     MagnitudeOutOfRange { what: String, got: f64 },
+    /// A column's values overflow or vanish when they are scaled.
+    #[error(
+        "scale: expected a factor that keeps the values of column {column:?} in range, got {factor:e}, with which they {how}"
+    )]
+    ScaledOutOfRange { column: String, factor: f64, how: &'static str },
+    /// Rows of zeros have no direction, and `null_policy` is `"raise"`.
+    #[error(
+        "rows: expected values other than zero in each (metric=\"cosine\"), got {count} rows of zeros (null_policy=\"skip\" leaves such rows out)"
+    )]
+    ZeroRows { count: u64 },
     /// More than half of a column's values are so small compared with its largest value that they cannot be told apart.
     #[error(
         "column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values (times their weights) lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)"
@@ -202,10 +209,9 @@ impl KMeansError {
     /// The family that the error belongs to.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::InvalidOption { .. }
-            | Self::NotAvailable { .. }
-            | Self::LengthMismatch { .. }
-            | Self::WidthMismatch { what: STARTING_CENTROIDS, .. } => ErrorKind::InvalidParameter,
+            Self::InvalidOption { .. } | Self::LengthMismatch { .. } | Self::WidthMismatch { what: STARTING_CENTROIDS, .. } => {
+                ErrorKind::InvalidParameter
+            }
             Self::NoFeatures
             | Self::WidthMismatch { .. }
             | Self::ComputedFeatures { .. }
@@ -219,6 +225,8 @@ impl KMeansError {
             | Self::TooManyRows { .. }
             | Self::NotFinite { .. }
             | Self::MagnitudeOutOfRange { .. }
+            | Self::ScaledOutOfRange { .. }
+            | Self::ZeroRows { .. }
             | Self::RangeTooWide { .. }
             | Self::NegativeWeight { .. }
             | Self::NoPositiveWeight

@@ -1,13 +1,15 @@
 //! A zero-copy view of the features. The view holds either `d` columns, each with its own chunks, or row-major blocks.
 //!
 //! The view owns no values. Engines read it one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows of every
-//! feature, feature-major. Vector units need this layout, and a tile fits in a cache.
+//! feature, feature-major. Vector units need this layout, and a tile fits in a cache. Where rows are scaled or normalised, they
+//! are so as they are read ([`crate::arrival`]).
 
 mod transpose;
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::arrival::Arrival;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
@@ -225,6 +227,8 @@ pub struct Features<'a, T> {
     n: usize,
     d: usize,
     names: Names,
+    /// What happens to rows as they are read. Row slices and columns are read as they are.
+    arrival: Option<Arc<Arrival>>,
 }
 
 impl<'a, T: Float> Features<'a, T> {
@@ -240,7 +244,7 @@ impl<'a, T: Float> Features<'a, T> {
                 return Err(KMeansError::LengthMismatch { what: format!("column {f}"), expected: n, got: column.len() });
             }
         }
-        Ok(Self { layout: Arc::new(Layout::Columns(columns)), n, d, names: default_names(d)? })
+        Ok(Self { layout: Arc::new(Layout::Columns(columns)), n, d, names: default_names(d)?, arrival: None })
     }
 
     /// One slice per column.
@@ -294,7 +298,7 @@ impl<'a, T: Float> Features<'a, T> {
             }
         }
         let n = starts[starts.len() - 1];
-        Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)? })
+        Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)?, arrival: None })
     }
 
     /// The same view with names for errors to use.
@@ -308,6 +312,16 @@ impl<'a, T: Float> Features<'a, T> {
         }
         self.names = names;
         Ok(self)
+    }
+
+    /// The same view with another arrival of its rows.
+    pub(crate) fn arriving(&self, arrival: Option<Arc<Arrival>>) -> Self {
+        Self { arrival, ..self.clone() }
+    }
+
+    /// What happens to rows as they are read. `None`: nothing.
+    pub(crate) fn arrival(&self) -> Option<&Arrival> {
+        self.arrival.as_deref()
     }
 
     /// The number of rows, nulls included.
@@ -357,7 +371,7 @@ impl<'a, T: Float> Features<'a, T> {
                 Layout::Blocks(pieces, ends)
             }
         };
-        Ok(Self { layout: Arc::new(layout), n, d: self.d, names: self.names.clone() })
+        Ok(Self { layout: Arc::new(layout), n, d: self.d, names: self.names.clone(), arrival: self.arrival.clone() })
     }
 
     /// The columns. `None` if the rows lie in row-major blocks.
@@ -383,6 +397,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// Copies the rows of `range` to `out[f * stride + i]`. `i` counts from the start of the range.
     #[inline]
     pub fn copy_tile(&self, range: Range<usize>, stride: usize, out: &mut [T]) {
+        let rows = range.len();
         match &*self.layout {
             Layout::Columns(columns) => {
                 for (column, out) in columns.iter().zip(out.chunks_exact_mut(stride)) {
@@ -395,6 +410,7 @@ impl<'a, T: Float> Features<'a, T> {
                 }
             }
         }
+        self.arrive(rows, stride, out);
     }
 
     /// Copies these rows, in this order, to `out[f * stride + i]`. `i` is the position in the list.
@@ -415,6 +431,14 @@ impl<'a, T: Float> Features<'a, T> {
                 };
                 transpose::rows_to_columns(rows.iter().map(values), 0, stride, out);
             }
+        }
+        self.arrive(rows.len(), stride, out);
+    }
+
+    #[inline]
+    fn arrive(&self, rows: usize, stride: usize, tile: &mut [T]) {
+        if let Some(arrival) = &self.arrival {
+            arrival.tile(rows, stride, &mut tile[..self.d * stride]);
         }
     }
 

@@ -1,6 +1,7 @@
 //! START HERE: the whole algorithm.
 //!
 //! ```text
+//! rows arrive: scaled, normalised, if so asked                       src/arrival.rs
 //! best of `restarts`:
 //!   centroids = seed(...)                                            src/seeding
 //!   for it in 1..=max_iter:
@@ -15,6 +16,7 @@
 use std::time::Instant;
 
 use crate::answers::{Distances, Wanted};
+use crate::arrival::{self, Arrival};
 use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
@@ -26,7 +28,7 @@ use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::memory;
-use crate::model::{Derived, Fitted, HistoryRow, Model, Settings};
+use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
 use crate::names::Names;
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::{History, KMeans, Params};
@@ -86,14 +88,25 @@ pub(crate) fn fit<T: Float>(
         clusters: params.k,
         float64: !T::IS_F32,
         weighted: parts[0].weights.is_some(),
+        candidates: params.seeding.candidates(params.k),
     };
     let execution = &params.execution;
     let request = Request { device: execution.device, strategy: execution.strategy, limit: execution.device_memory_limit };
     let choice = select::place(request, shape)?;
+    let factors = arrival::factors(&mut parts, &params)?;
+    let arrival = Arrival::new(factors, params.space.metric);
+    let seeding = match &arrival {
+        Some(arrival) => arrival.seeding::<T>(params.seeding, parts[0].features.names())?,
+        None => None,
+    };
+    let params = Params { seeding: seeding.as_ref().unwrap_or(params.seeding), ..params };
+    for part in &mut parts {
+        part.features = part.features.arriving(arrival.clone());
+    }
     match choice.place {
         Place::Cpu => {
             let prepared = prepare(&mut parts, &params)?;
-            let rows = Origin::of(&parts)?;
+            let rows = Origin::of(&parts, &params)?;
             let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
             for part in parts {
                 sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.execution.threads, set)?));
@@ -108,7 +121,7 @@ pub(crate) fn fit<T: Float>(
             let prepared = prepare_by(&mut passes, &params)?;
             let chunks = passes.into_chunks();
             let session = Box::new(cuda::CudaSession::new(chunks, &parts, &prepared, &params, choice.strategy)?);
-            fitted(session, &params, &prepared, Origin::of(&parts)?, choice)
+            fitted(session, &params, &prepared, Origin::of(&parts, &params)?, choice)
         }
         #[cfg(not(feature = "cuda"))]
         Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
@@ -119,12 +132,14 @@ pub(crate) fn fit<T: Float>(
 struct Origin {
     names: Names,
     selection: Vec<(Selection, usize)>,
+    scaling: Option<Scaling>,
 }
 
 impl Origin {
-    fn of<T: Float>(parts: &[Part<'_, T>]) -> Result<Self> {
+    fn of<T: Float>(parts: &[Part<'_, T>], params: &Params) -> Result<Self> {
         let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
-        Ok(Self { names: parts[0].features.names().clone(), selection })
+        let scaling = Scaling::new(parts[0].features.arrival(), params)?;
+        Ok(Self { names: parts[0].features.names().clone(), selection, scaling })
     }
 }
 
@@ -148,6 +163,7 @@ fn fitted<'a, T: Float>(
         n_iter: run.history.len() as u32,
         history: run.history,
         settings: Settings::new(params, prepared.weights.is_some()),
+        scaling: rows.scaling,
         table: Derived::default(),
     };
     Ok(Fitted { model, labels, distances, choice, selection: rows.selection })

@@ -23,6 +23,8 @@ pub trait Float: sealed::Sealed + Copy + Default + Send + Sync + PartialOrd + st
     fn to_f64(self) -> f64;
     /// Rounding to nearest, ties to even.
     fn from_f64(value: f64) -> Self;
+    /// The largest finite value.
+    fn largest() -> Self;
     /// Whether the value is neither infinite nor NaN.
     fn is_finite(self) -> bool;
     /// The values as `f32` if `Self` is `f32`, else `None`.
@@ -45,6 +47,9 @@ impl Float for f32 {
     #[inline(always)]
     fn from_f64(value: f64) -> Self {
         value as f32
+    }
+    fn largest() -> Self {
+        Self::MAX
     }
     #[inline(always)]
     fn is_finite(self) -> bool {
@@ -73,6 +78,9 @@ impl Float for f64 {
     #[inline(always)]
     fn from_f64(value: f64) -> Self {
         value
+    }
+    fn largest() -> Self {
+        Self::MAX
     }
     #[inline(always)]
     fn is_finite(self) -> bool {

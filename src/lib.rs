@@ -23,6 +23,7 @@
 //! Without features, only the engine is built. It works on plain slices.
 
 pub mod answers;
+mod arrival;
 pub mod backend;
 #[cfg(feature = "arrow")]
 pub mod batch;
@@ -72,9 +73,9 @@ pub use float::Float;
 pub use frame::FrameFit;
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
-pub use model::{Fitted, HistoryRow, Model, Placed, Settings};
+pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};
 pub use names::Names;
-pub use params::{Device, Form, History, Init, KMeans, NullPolicy, Numbers, OptionInfo, Restarts, Value};
+pub use params::{Device, Form, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, Scale, Value};
 pub use progress::Progress;
 pub use strategy::Strategy;
 

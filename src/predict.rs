@@ -13,10 +13,10 @@ use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::memory;
 use crate::model::Model;
-use crate::prepare::Prepared;
+use crate::params::Metric;
 use crate::prepare::passes::Passes;
 use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
-use crate::reference;
+use crate::prepare::{Prepared, diameter};
 use crate::tile::WeightScale;
 
 /// The name for the extents of the rows in errors.
@@ -91,7 +91,7 @@ pub struct ScoreScales {
 impl ScoreScales {
     /// `lows` and `highs` are taken over the finite rows of positive weight and the centroids. `largest_weight` is the largest
     /// weight of these rows, if there are weights.
-    pub fn new<T: Float>(lows: &[f64], highs: &[f64], largest_weight: Option<f64>) -> Result<Self> {
+    pub fn new<T: Float>(metric: Metric, lows: &[f64], highs: &[f64], largest_weight: Option<f64>) -> Result<Self> {
         match largest_weight {
             Some(0.0) => return Err(KMeansError::NoPositiveWeight),
             Some(got) if !(power_of_two(-64)..=power_of_two(64)).contains(&got) => {
@@ -102,7 +102,8 @@ impl ScoreScales {
         let largest = lows.iter().chain(highs).fold(0.0f64, |m, v| m.max(v.abs()));
         crate::prepare::check_magnitude::<T>("feature values", largest)?;
         let weights = largest_weight.map(WeightScale::new);
-        let distances = DistanceScale::new(reference::distance(highs, lows), weights.map_or(1.0, |scale| scale.largest));
+        let s = diameter(metric, highs, lows);
+        let distances = DistanceScale::new(s, weights.map_or(1.0, |scale| scale.largest));
         Ok(Self { weights, distances })
     }
 }
@@ -141,7 +142,8 @@ pub fn survey_score<T: Float>(passes: &mut dyn Passes<T>, model: &Model<T>) -> R
         lows[f] = lows[f].min(column.low);
         highs[f] = highs[f].max(column.high);
     }
-    let scales = ScoreScales::new::<T>(&lows, &highs, weighted.then_some(survey.largest_weight))?;
+    let metric = model.metric();
+    let scales = ScoreScales::new::<T>(metric, &lows, &highs, weighted.then_some(survey.largest_weight))?;
     if weighted {
         let range = [survey.smallest_weight, survey.largest_weight];
         check_weight_range(range, survey.positive, |bound| count_weights_below(passes.parts(), bound, 0))?;
@@ -159,5 +161,6 @@ pub fn survey_score<T: Float>(passes: &mut dyn Passes<T>, model: &Model<T>) -> R
         shifts: DistanceScale::NONE,
         variance: 0.0,
         weights: scales.weights,
+        metric,
     })
 }

@@ -16,6 +16,14 @@ pub enum Stream {
     PlusPlus,
     /// One round of k-means||, at most 255.
     Parallel { round: u32 },
+    /// The k-means++ among the candidates of k-means||.
+    Candidates,
+    /// The coins and the acceptances of AFK-MC².
+    Chain,
+    /// The rows that AFK-MC² proposes.
+    Proposals,
+    /// `init_sample`.
+    Sample,
 }
 
 impl Stream {
@@ -25,6 +33,10 @@ impl Stream {
             Self::Random => 0,
             Self::PlusPlus => 1,
             Self::Parallel { round } => 2 + 256 * round,
+            Self::Candidates => 3,
+            Self::Chain => 4,
+            Self::Proposals => 5,
+            Self::Sample => 6,
         }
     }
 }
@@ -42,8 +54,13 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// The 64-bit number of draw `(stream, restart, step, trial)` for a seed.
 pub fn draw_u64(seed: u64, stream: Stream, restart: u32, step: u32, trial: u32) -> u64 {
+    draw_two(seed, stream, restart, step, trial)[0]
+}
+
+/// The two 64-bit numbers of a draw. The first one is that of [`draw_u64`].
+pub fn draw_two(seed: u64, stream: Stream, restart: u32, step: u32, trial: u32) -> [u64; 2] {
     let words = philox([stream.word(), restart, step, trial], [seed as u32, (seed >> 32) as u32]);
-    u64::from(words[0]) | u64::from(words[1]) << 32
+    [0, 2].map(|i| u64::from(words[i]) | u64::from(words[i + 1]) << 32)
 }
 
 /// `floor(u * total / 2^64)`: a number below `total`, computed exactly (`total < 2^127`).
@@ -70,10 +87,11 @@ mod tests {
     #[test]
     fn streams_never_meet() {
         let rounds = (0..=255).map(|round| Stream::Parallel { round }.word());
-        let mut words: Vec<u32> = rounds.chain([Stream::Random.word(), Stream::PlusPlus.word()]).collect();
+        let others = [Stream::Random, Stream::PlusPlus, Stream::Candidates, Stream::Chain, Stream::Proposals, Stream::Sample];
+        let mut words: Vec<u32> = rounds.chain(others.map(Stream::word)).collect();
         words.sort_unstable();
         words.dedup();
-        assert_eq!(words.len(), 258);
+        assert_eq!(words.len(), 262);
         assert_eq!(Stream::Parallel { round: 3 }.word(), 770);
     }
 

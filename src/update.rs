@@ -1,10 +1,12 @@
 //! The update step: moves rows into empty clusters, computes exact means, and measures how far the centroids moved.
 
+use crate::arrival::{finish_centroid, same_direction};
 use crate::backend::{Iterate, Move};
 use crate::error::{KMeansError, Result};
 use crate::fixed::round_quotient;
 use crate::float::Float;
 use crate::memory;
+use crate::params::Metric;
 use crate::partial::Partial;
 use crate::prepare::Prepared;
 use crate::reference;
@@ -20,16 +22,24 @@ pub struct Updated {
 
 /// Replaces `centroids` by the means of their rows.
 pub fn update<T: Float>(session: &mut dyn Iterate<T>, centroids: &mut [T], prepared: &Prepared) -> Result<Updated> {
-    let relocated = relocate_into_empty(session)?;
+    let d = prepared.lows.len();
+    let same = if prepared.metric == Metric::Cosine { same_direction::<T>(d) } else { 0.0 };
+    let relocated = relocate_into_empty(session, same)?;
     let partial = session.partial()?;
-    let d = partial.d;
+    let mut direction: Vec<f64> = memory::zeroed(if prepared.metric == Metric::Cosine { d } else { 0 }, "a centroid")?;
     let mut moves = memory::with_room(partial.mass.len(), "how far the centroids moved")?;
     let mut moved = relocated;
     let mut old: Vec<T> = memory::zeroed(d, "a centroid")?;
     // A cluster whose rows did not change keeps its mean. Right after seeding all clusters are dirty.
     for (j, centroid) in centroids.chunks_exact_mut(d).enumerate().filter(|(j, _)| partial.dirty[*j]) {
         old.copy_from_slice(centroid);
-        mean(partial, j, prepared, centroid);
+        match prepared.metric {
+            Metric::Euclidean => mean(partial, j, prepared, centroid),
+            Metric::Cosine => {
+                quotients(partial, j, prepared, &mut direction);
+                finish_centroid(&mut direction, centroid);
+            }
+        }
         let s = reference::distance(&old, centroid);
         moves.push(s);
         moved |= s > 0.0 || old != centroid;
@@ -40,24 +50,30 @@ pub fn update<T: Float>(session: &mut dyn Iterate<T>, centroids: &mut [T], prepa
 
 /// The exact quotient, rounded once to `T` and clamped to the column's extent.
 fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T]) {
+    quotients(partial, j, prepared, out);
+    for (f, mean) in out.iter_mut().enumerate() {
+        let (low, high) = (T::from_f64(prepared.lows[f]), T::from_f64(prepared.highs[f]));
+        if *mean < low {
+            *mean = low;
+        } else if *mean > high {
+            *mean = high;
+        }
+    }
+}
+
+/// The exact quotients of sums and weight, rounded once to `R`.
+fn quotients<R: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [R]) {
     let mass = partial.mass[j].unsigned_abs();
     let weight_exponent = prepared.weights.map_or(0, |scale| scale.exponent - 53);
-    for (f, (out, &sum)) in out.iter_mut().zip(partial.sums_of(j)).enumerate() {
-        let mean: T = round_quotient(sum, mass, prepared.scales[f].quantum_exponent() - weight_exponent);
-        let (low, high) = (T::from_f64(prepared.lows[f]), T::from_f64(prepared.highs[f]));
-        *out = if mean < low {
-            low
-        } else if mean > high {
-            high
-        } else {
-            mean
-        };
+    for ((out, &sum), scale) in out.iter_mut().zip(partial.sums_of(j)).zip(&prepared.scales) {
+        *out = round_quotient(sum, mass, scale.quantum_exponent() - weight_exponent);
     }
 }
 
 /// Gives one row to every empty cluster, in index order. The row is the one farthest from the centroid that gave it its label,
-/// among the rows whose cluster keeps at least one other row. Returns whether there was an empty cluster.
-fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>) -> Result<bool> {
+/// among the rows whose cluster keeps at least one other row. A row whose squared distance is at most `same` counts as equal to
+/// its centroid. Returns whether there was an empty cluster.
+fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>, same: f64) -> Result<bool> {
     let mut sizes = session.sizes()?;
     let without_rows = (0u32..).zip(&sizes).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
     let mut empty = memory::collected(without_rows, "the empty clusters")?;
@@ -72,7 +88,7 @@ fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>) -> Result<bool> {
         let donors = memory::collected(sizes.iter().map(|rows| *rows >= 2), "the clusters that may give a row")?;
         let mut moves = memory::with_room(empty.len(), "the rows that move to empty clusters")?;
         for far in session.farthest(empty.len(), &donors)? {
-            if far.distance <= 0.0 {
+            if far.distance <= same {
                 return too_few;
             }
             if sizes[far.cluster as usize] < 2 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field};
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use polars_kmeans::{ErrorKind, FeatureLayout, History, Init, KMeans, KMeansError, KMeansModel};
+use polars_kmeans::{AnyModel, ErrorKind, FeatureLayout, History, Init, KMeans, KMeansError, KMeansModel, Metric, Scale};
 
 fn batch(columns: impl IntoIterator<Item = (&'static str, ArrayRef)>) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
@@ -101,7 +101,7 @@ fn what_a_file_asks_for_and_this_version_does_not_know_is_named() {
     let file = small().to_parquet().unwrap();
     // A value is refused before the checksum is compared: in a file of a later version, the checksum would be correct.
     for (old, new, named) in [
-        ("\"euclidean\"", "\"cosine\"   ", "metric"),
+        ("\"euclidean\"", "\"manhattan\"", "metric"),
         ("\"k-means++\"", "\"optimal\"  ", "init"),
         ("\"raise\"", "\"drop\" ", "null_policy"),
         ("\"full\"", "\"some\"", "history"),
@@ -122,8 +122,43 @@ fn what_a_file_asks_for_and_this_version_does_not_know_is_named() {
     }
     // Format 1 had no checksum, and no option that this version does not know.
     let old = std::fs::read("tests/data/model-v1-columns.parquet").unwrap();
-    assert!(refusal(with(&old, "\"euclidean\"", "\"cosine\"   ")).contains("\"cosine\""));
+    assert!(refusal(with(&old, "\"euclidean\"", "\"manhattan\"")).contains("\"manhattan\""));
     assert!(refusal(with(&old, "\"weighted\"", "\"sharding\"")).contains("unknown field \"sharding\""));
+}
+
+#[test]
+fn scaled_models_keep_factors_and_centroids_bit_for_bit() {
+    let rows = batch([("x", float64(&[0.0, 0.1, 5.0, 5.3, 9.0])), ("y", float64(&[1000.0, 1500.0, -100.0, 20.0, 7000.0]))]);
+    for (scale, word) in [(Scale::Standard, "standard"), (Scale::Robust, "robust"), (factor(), "given")] {
+        for metric in [Metric::Euclidean, Metric::Cosine] {
+            let estimator = KMeans::new(2).seed(3).scale(scale.clone()).metric(metric);
+            let fit = estimator.fit_batches(&[rows.clone()], ["x", "y"], None).unwrap();
+            let file = fit.model.to_parquet().unwrap();
+            let loaded = KMeansModel::from_parquet(file.clone()).unwrap();
+            assert_eq!(loaded, fit.model);
+            assert_eq!((loaded.scaling().unwrap().scale(), &loaded.settings().metric[..]), (word, metric.word()));
+            // It takes raw rows.
+            assert_eq!(loaded.predict_batch(&rows).unwrap(), fit.labels[0]);
+            assert_eq!(-loaded.score_batches(&[rows.clone()], None).unwrap(), fit.model.inertia());
+            // The table has the scaled centroids, and `centroids_batch` those in the units of the columns.
+            let AnyModel::F64(model) = loaded.as_any() else { panic!("the rows are float64") };
+            let in_units = loaded.centroids_batch().unwrap();
+            for (f, factor) in model.scaling().unwrap().factors().iter().enumerate() {
+                let column = in_units.column(3 + f).as_any().downcast_ref::<Float64Array>().unwrap();
+                let expected: Vec<f64> = model.centroids().iter().skip(f).step_by(2).map(|c| c / factor).collect();
+                assert_eq!(column.values()[..], expected);
+            }
+            assert!(
+                refusal(with(&file, &format!("\"{word}\""), &format!("\"{}\"", "x".repeat(word.len())))).contains("of kind")
+            );
+        }
+    }
+    // A model that scales nothing has no word about it, so older versions read it.
+    assert!(!metadata(&small().to_parquet().unwrap(), "polars-kmeans").unwrap().contains("scaling"));
+}
+
+fn factor() -> Scale {
+    Scale::Factors([("y".to_owned(), 1e-3)].into())
 }
 
 /// Renames a column. The Parquet reader needs the name changed in the schema and in every column's path.

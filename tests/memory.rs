@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Column, Engine, Features, History, Init, KMeans, KMeansError, Model, NullPolicy, Result, Wanted};
+use polars_kmeans::{
+    Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, Model, NullPolicy, Result, Scale, Wanted,
+};
 
 use crate::child::{ONLY, STEP, in_child};
 
@@ -130,6 +132,13 @@ fn fits<T: Engine>() {
         let plus_plus = KMeans::new(k.clamp(8, 40)).max_iter(2).tol(0.0).threads(2).seed(3);
         refuse_each(&what("k-means++"), 5, || part(false), |parts| fit(&plus_plus, parts));
         refuse_each(&what("weighted"), 5, || part(true), |parts| fit(&plus_plus, parts));
+        for init in [Init::KMeansParallel, Init::AfkMc2] {
+            let seeding = plus_plus.clone().init(init.clone()).chain_length(5).init_sample((d == 2).then_some(n as u64 / 2));
+            refuse_each(&what(init.word()), 5, || part(true), |parts| fit(&seeding, parts));
+        }
+        let one = Features::from_rows(&x, 1).unwrap();
+        let optimal = KMeans::new(3).max_iter(2).tol(0.0).threads(2).init(Init::Optimal);
+        refuse_each(&what("optimal"), 5, || vec![Part::new(one.clone(), None)], |parts| fit(&optimal, parts));
         let random = estimator.clone().init(Init::Random).n_init(polars_kmeans::Restarts::Count(2));
         refuse_each(&what("random"), 5, || part(true), |parts| fit(&random, parts));
         let from_given = estimator.clone().init(Init::Given(given)).history(History::Full).tol(1e-9);
@@ -139,6 +148,10 @@ fn fits<T: Engine>() {
         let halves = || [0..n / 2, n / 2..n].map(|range| Part::new(columns.slice(range).unwrap(), None)).into();
         refuse_each(&what("two parts"), 5, halves, |parts| fit(&from_given, parts));
         refuse_each(&what("two parts, k-means++"), 5, halves, |parts| fit(&plus_plus, parts));
+        let arriving = from_given.clone().scale(Scale::Standard).metric(Metric::Cosine);
+        refuse_each(&what("standard, cosine"), 5, || part(true), |parts| fit(&arriving, parts));
+        let robust = estimator.clone().init(Init::Random).scale(Scale::Robust);
+        refuse_each(&what("robust"), 5, || part(false), |parts| fit(&robust, parts));
         x[n / 3 * d] = T::from_f64(f64::NAN);
         let by_rows = Features::from_rows(&x, d).unwrap();
         let skip = random.clone().null_policy(NullPolicy::Skip);
@@ -171,12 +184,15 @@ fn predictions<T: Engine>() {
         let x: Vec<T> = rows(n, d);
         let features = Features::from_rows(&x, d).unwrap();
         let given = x[..k * d].iter().map(|v| v.to_f64()).collect();
-        let model = KMeans::new(k).init(Init::Given(given)).max_iter(1).fit_features(&features, None).unwrap().model;
+        let estimator = KMeans::new(k).init(Init::Given(given)).max_iter(1);
+        let model = estimator.fit_features(&features, None).unwrap().model;
+        let scaled = estimator.scale(Scale::Standard).fit_features(&features, None).unwrap().model;
         let weights: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.5).collect();
         let weights = Column::from_slice(&weights);
         let what = |job: &str| format!("{n} x {d} into {k}, {}, {job}", T::NAME);
         // A clone does not have its tables yet.
         let new = || model.clone();
+        refuse_each(&what("labels, scaled"), 3, || scaled.clone(), |model: Model<T>| model.predict(&features));
         refuse_each(&what("labels"), 3, new, |model: Model<T>| model.predict(&features));
         refuse_each(&what("distances"), 3, new, |model: Model<T>| model.predict_distances(&features));
         refuse_each(&what("transform"), 3, new, |model: Model<T>| model.transform(&features));

@@ -56,13 +56,17 @@ template <typename T> struct Search {
     const u128* targets; // one a block
     u64* found; // (targets): the rows drawn
     T* values; // (targets, d): the values of these rows
+    double* weights; // (targets): the weights of these rows. Null if nobody asks
 };
 
 template <typename T> __device__ __forceinline__ void seed_search(const Search<T>& a) {
     __shared__ SearchSpace shared;
     const u128 target = a.targets[blockIdx.x];
     const u64 row = a.draws.kind == DRAW_ROW ? (u64)target : drawn_row(a.draws, a.totals, target, shared);
-    if (threadIdx.x == 0) a.found[blockIdx.x] = row;
+    if (threadIdx.x == 0) {
+        a.found[blockIdx.x] = row;
+        if (a.weights) a.weights[blockIdx.x] = a.rows.w ? a.rows.w[row] : 1.0;
+    }
     copy_row(a.rows, row, a.values + (u64)blockIdx.x * a.rows.d);
 }
 

@@ -8,8 +8,10 @@
 //            combines them. If a cluster is empty, the other centroids have moved by then. So the centroids before are kept: the host
 //            needs them, because it does the update instead.
 // Memory:    (k, d) tables only.
+// With metric="cosine", the new centroids come from `directions.cu`.
 // Precision: 128-bit integers. A mean is rounded once. The copies, the half squares and the margins are those of certify.rs.
 #include "../common/filter.cuh"
+#include "cell.cuh"
 
 #define MOST_THREADS 512
 #define MOST_WARPS (MOST_THREADS / 32)
@@ -43,7 +45,7 @@ template <typename T> struct Update {
     const T* lows; // (d): the least value of each column
     const T* highs;
     T* centroids; // (k, d)
-    T* previous; // (k, d): the centroids before
+    T* previous; // (k, d): the centroids before. DIRECTIONS: at first the new centroids
     T* centroid_columns; // (d, k)
     // copies for the next assign
     const T* minus_centre; // (d)
@@ -75,32 +77,6 @@ __device__ __forceinline__ u64 device_clock() {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
     return t;
 }
-
-// The pending and the canonical sum of column c of cluster j.
-struct Cell {
-    u64* pending;
-    i128* sum;
-
-    __device__ __forceinline__ Cell(const Sums& s, int j, int c) {
-        const u64 cell = (u64)j * s.columns + c;
-        pending = s.pending + cell * s.limbs * 2, sum = s.sums + cell;
-    }
-    // The total of both. Plain loads are enough, because nothing else touches the cells in this kernel.
-    __device__ __forceinline__ i128 total(const Sums& s, int c) const {
-        ulonglong2 p = *(const ulonglong2*)pending, q = make_ulonglong2(0, 0);
-        i128 all = *sum;
-        bool one = true;
-        if (s.limbs == 2) q = *(const ulonglong2*)(pending + 2), one = s.one_limb[c];
-        i128 hi = ((i128)(i64)p.y << 32) + (i128)p.x, lo = ((i128)(i64)q.y << 32) + (i128)q.x;
-        return all + (one ? hi : (hi << (c == s.mass_column ? 27 : 45)) + lo);
-    }
-    // Makes the total canonical.
-    __device__ __forceinline__ void settle(const Sums& s, i128 all) const {
-        *(ulonglong2*)pending = make_ulonglong2(0, 0);
-        if (s.limbs == 2) *(ulonglong2*)(pending + 2) = make_ulonglong2(0, 0);
-        *sum = all;
-    }
-};
 
 __device__ __forceinline__ double to_double(u128 v) {
     return __dadd_rn(__dmul_rn((double)(u64)(v >> 64), 18446744073709551616.0), (double)(u64)v);
@@ -193,10 +169,11 @@ __device__ __forceinline__ Folded fold(const BoundTerms& a, double half_square, 
     return {start, __double2float_ru((margin + 4.0 * v * (half_square + lower)) * (1.0 + 8.0 * v))};
 }
 
-// A team updates cluster j: fold, mean, shift and copies. START: only makes the copies of `centroids`. The first thread of the team has
+// A team updates cluster j: fold, mean, shift and copies. START: only makes the copies of `centroids`. DIRECTIONS: the new centroids
+// are in `previous`, which this thread overwrites. The first thread of the team has
 // the results for copies and rows. The first thread of its last warp has the shift. `stop` is checked after the first loads are issued;
 // if it is set, nothing is done.
-template <bool START, typename T>
+template <bool START, bool DIRECTIONS, typename T>
 __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& shared, const Team& team, int j, u32 stop, float lower, int& turn,
                                                BlockMoves& part) {
     const Sums& s = a.sums;
@@ -221,10 +198,12 @@ __device__ __forceinline__ void update_cluster(const Update<T>& a, Shared& share
         if (f < d) {
             before = after = a.centroids[at], minus_centre = a.minus_centre[f];
             if (!START) {
-                const T low = a.lows[f], high = a.highs[f];
-                const int exponent = a.mean_exponents[f];
+                T low = 0, high = 0;
+                int exponent = 0;
+                if (DIRECTIONS) after = a.previous[at];
+                else low = a.lows[f], high = a.highs[f], exponent = a.mean_exponents[f];
                 sum = Cell(s, j, f).total(s, f);
-                if (rows > 0) {
+                if (!DIRECTIONS && rows > 0) {
                     after = (T)rounded_mean(sum, (u128)mass, exponent, (T)0);
                     if (after < low) after = low;
                     else if (after > high) after = high;
@@ -378,7 +357,7 @@ __device__ __forceinline__ void finish(const Update<T>& a, const Control& before
     c->next_run = 0;
 }
 
-template <bool START, typename T> __device__ __forceinline__ void update(const Update<T>& a) {
+template <bool START, bool DIRECTIONS, typename T> __device__ __forceinline__ void update(const Update<T>& a) {
     __shared__ Shared shared;
     wait_for_kernel_before();
     const Control before = *a.control;
@@ -390,7 +369,7 @@ template <bool START, typename T> __device__ __forceinline__ void update(const U
     int turn = 0;
 #pragma unroll 1
     for (int j = blockIdx.x * teams + team.number; j < a.sums.k; j += gridDim.x * teams)
-        update_cluster<START>(a, shared, team, j, stop, lower, turn, part);
+        update_cluster<START, DIRECTIONS>(a, shared, team, j, stop, lower, turn, part);
     if (stop) return;
     // In a team of one warp one thread has all results. In others two threads have a half each.
     BlockMoves& mine = shared.parts[team.number];
@@ -437,9 +416,12 @@ template <typename T> __device__ __forceinline__ void fold_all(const Update<T>& 
 
 #define KERNELS(T, NAME)                                                                                                         \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) update_##NAME(const __grid_constant__ Update<T> a) {           \
-        update<false>(a);                                                                                                        \
+        update<false, false>(a);                                                                                                 \
+    }                                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) update_directions_##NAME(const __grid_constant__ Update<T> a) { \
+        update<false, true>(a);                                                                                                  \
     }                                                                                                                            \
     extern "C" __global__ void __launch_bounds__(256, 1) update_fold_##NAME(const __grid_constant__ Update<T> a) { fold_all(a); } \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) start_##NAME(const __grid_constant__ Update<T> a) { update<true>(a); }
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) start_##NAME(const __grid_constant__ Update<T> a) { update<true, false>(a); }
 KERNELS(float, f32)
 KERNELS(double, f64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from ast import literal_eval
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import index
@@ -59,9 +60,23 @@ def _number(name: str, value: Any, expected: str) -> float:
         raise InvalidParameterError(msg) from None
 
 
-def _passed(name: str, value: Any) -> str | float | None:
-    """Return a value as the library takes it: a word, the digits of an integer, or a number. It refuses other words."""
+def _factors(name: str, value: Mapping[Any, Any]) -> dict[str, float]:
+    """Return numbers by name."""
+    factors = {}
+    for column, factor in value.items():
+        if not isinstance(column, str):
+            msg = f"{name}: expected names of columns, got {column!r:.80}"
+            raise InvalidParameterError(msg)
+        check_name(column)
+        factors[text(column)] = _number(f"{name}[{column!r}]", factor, "a positive finite factor")
+    return factors
+
+
+def _passed(name: str, value: Any) -> str | float | dict[str, float] | None:
+    """Return a value as the library takes it: a word, the digits of an integer, or numbers. It refuses other words."""
     option = _OPTIONS[name]
+    if name == "scale" and isinstance(value, Mapping):
+        return _factors(name, value)
     if option.none and value is None:
         return None
     if not (isinstance(value, str) and value in option.words):
@@ -85,7 +100,7 @@ class FitOptions:
     """The options of a fit, checked by the library, as its functions take them."""
 
     def __init__(self, *, k: int, init: Any = "k-means++", **values: Any) -> None:
-        passed: dict[str, str | float | None] = {"k": _integer("k", k, "an integer")}
+        passed: dict[str, str | float | dict[str, float] | None] = {"k": _integer("k", k, "an integer")}
         if isinstance(init, str):
             values["init"] = init
         for name, value in values.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import polars as pl
@@ -22,9 +22,12 @@ class SupportsArray(Protocol):
         ...
 
 
-InitMethod: TypeAlias = Literal["k-means++", "random"]
+InitMethod: TypeAlias = Literal["k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal"]
 Init: TypeAlias = "InitMethod | pl.DataFrame | KMeansModel | SupportsArray | Sequence[Sequence[float]]"
 """A method, or starting centroids: a frame (columns matched by name), or `k` rows of `d` numbers (by position)."""
+
+Scale: TypeAlias = Literal["standard", "robust"] | Mapping[str, float] | None
+"""How the columns are scaled, or a factor for some of them."""
 
 Output: TypeAlias = Literal["label", "struct"]
 Device: TypeAlias = 'Literal["auto", "cpu", "cuda"] | str'

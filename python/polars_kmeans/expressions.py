@@ -8,7 +8,7 @@ import polars as pl
 
 from polars_kmeans import _plugin
 from polars_kmeans._options import FitOptions
-from polars_kmeans._typing import Device, Init, IntoFeatures
+from polars_kmeans._typing import Device, Init, IntoFeatures, Scale
 
 
 def kmeans(
@@ -18,9 +18,15 @@ def kmeans(
     init: Init = "k-means++",
     n_init: int | Literal["auto"] = "auto",
     seed: int = 0,
+    oversampling: float = 2.0,
+    rounds: int = 5,
+    chain_length: int = 200,
+    init_sample: int | None = None,
     max_iter: int = 300,
     tol: float = 0.0001,
     tol_labels: float = 0.0,
+    metric: Literal["euclidean", "cosine"] = "euclidean",
+    scale: Scale = None,
     null_policy: Literal["raise", "skip"] = "raise",
     history: Literal["light", "full"] = "light",
     device: Device = "auto",
@@ -44,12 +50,23 @@ def kmeans(
     weight
         Non-negative row weights: a column or an expression.
     init
-        The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007) and `"random"` choose them. Or pass
-        the centroids themselves: a frame or a model (columns matched by name), an array, or `k` rows of numbers.
+        The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"kmeans-parallel"` (Bahmani et al.
+        2012), `"afk-mc2"` (Bachem et al. 2016) and `"random"` choose them. For one feature, `"optimal"` (Wang & Song
+        2011) finds the clusters of least inertia. Or pass the centroids themselves: a frame or a model (columns matched
+        by name), an array, or `k` rows of numbers.
     n_init
         The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
     seed
         The seed of every draw, from 0 to 2^64 - 1.
+    oversampling
+        For `init="kmeans-parallel"`: how many candidates a round draws on average, in multiples of `k`.
+    rounds
+        For `init="kmeans-parallel"`: the number of rounds, from 1 to 255.
+    chain_length
+        For `init="afk-mc2"`: the rows of a chain. Longer chains draw more like k-means++, and take longer.
+    init_sample
+        How many rows the starting centroids are chosen from. They are drawn without replacement, each row equally
+        likely. None: all rows. Given centroids need no sample.
     max_iter
         The most iterations of one restart.
     tol
@@ -59,6 +76,16 @@ def kmeans(
         stops when no centroid moves.
     tol_labels
         Stop when at most this share of the rows changed cluster.
+    metric
+        `"euclidean"`, or `"cosine"`: rows and centroids are normalised to length 1, so only their directions count. A
+        row of zeros has none and counts as null. Distances are then those between points on the unit sphere: `2 - 2
+        cos(angle)`, squared.
+    scale
+        What the values of each column are multiplied by, so that columns of different units count alike. `"standard"`:
+        1 over the standard deviation. `"robust"`: 1 over the distance between the quartiles, which outliers hardly
+        change. Or a dict of factors by column; other columns keep their values. The model keeps the factors, so it
+        takes raw columns and shows centroids in their units. Starting centroids are in these units too. Distances and
+        inertia are those of scaled values.
     null_policy
         `"raise"` or `"skip"`. With `"skip"`, rows with nulls, NaNs or infinities are left out and get null labels (or
         null structs).
@@ -112,9 +139,15 @@ def kmeans(
         init=init,
         n_init=n_init,
         seed=seed,
+        oversampling=oversampling,
+        rounds=rounds,
+        chain_length=chain_length,
+        init_sample=init_sample,
         max_iter=max_iter,
         tol=tol,
         tol_labels=tol_labels,
+        metric=metric,
+        scale=scale,
         null_policy=null_policy,
         history=history,
         device=device,
@@ -132,9 +165,15 @@ def centroids(
     init: Init = "k-means++",
     n_init: int | Literal["auto"] = "auto",
     seed: int = 0,
+    oversampling: float = 2.0,
+    rounds: int = 5,
+    chain_length: int = 200,
+    init_sample: int | None = None,
     max_iter: int = 300,
     tol: float = 0.0001,
     tol_labels: float = 0.0,
+    metric: Literal["euclidean", "cosine"] = "euclidean",
+    scale: Scale = None,
     null_policy: Literal["raise", "skip"] = "raise",
     device: Device = "auto",
     device_memory_limit: int | None = None,
@@ -185,9 +224,15 @@ def centroids(
         init=init,
         n_init=n_init,
         seed=seed,
+        oversampling=oversampling,
+        rounds=rounds,
+        chain_length=chain_length,
+        init_sample=init_sample,
         max_iter=max_iter,
         tol=tol,
         tol_labels=tol_labels,
+        metric=metric,
+        scale=scale,
         null_policy=null_policy,
         device=device,
         device_memory_limit=device_memory_limit,

@@ -61,7 +61,8 @@ class KMeansModel:
     def centroids(self) -> pl.DataFrame:
         """A frame of `k` rows: cluster (UInt32), size (UInt64: rows of positive weight), inertia (Float64), features.
 
-        The features are one column each, in the fit's float type, or the one Array column.
+        The features are one column each, in the fit's float type, or the one Array column. They are in the units of the
+        columns, also if the fit scaled these. With `metric="cosine"`, they are directions: points on the unit sphere.
         """
         return _internal.model_centroids(self._encoded)
 
@@ -79,6 +80,11 @@ class KMeansModel:
         with _internal.FloatEnvironment():
             parameters: dict[str, Any] = json.loads(_internal.model_parameters(self._encoded))
         return parameters
+
+    @property
+    def factors(self) -> dict[str, float] | None:
+        """What the model multiplies the values of each feature by. None if the fit did not scale them."""
+        return _internal.model_factors(self._encoded)
 
     @property
     def n_clusters(self) -> int:
@@ -162,7 +168,8 @@ class KMeansModel:
         Returns
         -------
         Expr
-            A column named `distances`: `Array(Float64, k)`, Euclidean. Rows with nulls, NaNs or infinities are null.
+            A column named `distances`: `Array(Float64, k)`, Euclidean. Rows and centroids are scaled and normalised
+            first, if they were in the fit. Rows with nulls, NaNs or infinities are null.
 
         Raises
         ------
@@ -217,8 +224,9 @@ class KMeansModel:
     def save(self, path: str | PathLike[str]) -> None:
         """Save as a Parquet file: the centroid frame, with the parameters in the file's metadata.
 
-        Any Parquet reader reads it as a table. An existing file is replaced only after the new file is complete. Links
-        are followed.
+        Any Parquet reader reads it as a table. If the fit scaled the columns, the table has the scaled centroids, bit
+        for bit, and the metadata have the factors. An existing file is replaced only after the new file is complete.
+        Links are followed.
 
         Raises
         ------

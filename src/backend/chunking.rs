@@ -105,7 +105,7 @@ pub fn row_bytes(shape: Shape) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::select::Job;
+    use super::super::select::{Candidates, Job};
     use super::*;
 
     /// A label a row, and 64 KiB for tables.
@@ -120,7 +120,15 @@ mod tests {
         Chunking::new(shape, room, bytes_of(shape))
     }
 
-    const SHAPE: Shape = Shape { job: Job::Fit, rows: 1 << 30, features: 4, clusters: 64, float64: false, weighted: false };
+    const SHAPE: Shape = Shape {
+        job: Job::Fit,
+        rows: 1 << 30,
+        features: 4,
+        clusters: 64,
+        float64: false,
+        weighted: false,
+        candidates: Candidates::NONE,
+    };
 
     #[test]
     fn a_large_fit_streams_in_chunks_of_64_mib() {

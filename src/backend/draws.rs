@@ -5,7 +5,9 @@ use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
+use crate::prepare::Prepared;
 use crate::rng::{Stream, below, draw_u64};
+use crate::tile::Part;
 
 /// The rows of a fit as seeding sees them. Every row has a draw weight, an integer.
 ///
@@ -13,8 +15,6 @@ use crate::rng::{Stream, below, draw_u64};
 pub trait Draws<T: Float>: KeptRows {
     /// The values of a row.
     fn row(&self, row: u64) -> Result<Vec<T>>;
-    /// The row of positive weight with this rank.
-    fn positive_row(&self, rank: u64) -> Result<u64>;
     /// Sets every row's draw weight to its `w^`. Returns the total.
     fn start_draws(&mut self) -> Result<u128>;
     /// The first row whose running total of draw weights, in row order, exceeds `target`.
@@ -40,19 +40,63 @@ pub trait Draws<T: Float>: KeptRows {
     fn plus_plus_steps(&mut self, _asked: &PlusPlus, _potential: &mut DistanceSum, _centroids: &mut Vec<T>) -> Result<()> {
         Ok(())
     }
+    /// For each target, the first row whose running total of weights, in row order, exceeds it. Targets may be many.
+    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>>;
+    /// The values of all rows, row-major, and their `w^`. For few features.
+    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)>;
     /// The rows of a sample for which every row decides alone. At least one centroid must be taken.
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>>;
     /// For each candidate (`(m, d)`, row-major), the total of the integers of `w^` of the rows that are nearest to it. The
     /// smaller candidate wins ties.
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
+    /// A session over other rows for k centroids, on the same device, if there is room and it pays.
+    fn other_rows<'t>(&self, _part: &Part<'t, T>, _prepared: &'t Prepared, _k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+        None
+    }
     /// Frees the memory that only seeding needs.
     fn end_draws(&mut self);
+}
+
+/// What rows weigh in a draw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrawBy {
+    /// The integer of `w^`.
+    Weight,
+    /// The integer distance to the nearest centroid taken so far. There must be one.
+    Distance,
+    /// 1 for each row of positive weight.
+    Positive,
+}
+
+/// The rows that targets draw, in the order of the targets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picked<T> {
+    pub rows: Vec<u64>,
+    /// Their values: `(rows, d)`.
+    pub values: Vec<T>,
+    /// Their `w^`.
+    pub weights: Vec<f64>,
+}
+
+impl<T: Float> Picked<T> {
+    /// The rows at these places, in this order.
+    pub fn in_order(&self, places: &[usize]) -> Result<Self> {
+        const WHAT: &str = "the rows drawn";
+        let d = self.values.len() / self.rows.len().max(1);
+        let mut values = memory::with_room(places.len().saturating_mul(d), WHAT)?;
+        places.iter().for_each(|place| values.extend_from_slice(&self.values[place * d..][..d]));
+        let rows = memory::collected(places.iter().map(|&place| self.rows[place]), WHAT)?;
+        let weights = memory::collected(places.iter().map(|&place| self.weights[place]), WHAT)?;
+        Ok(Self { rows, values, weights })
+    }
 }
 
 /// The steps of k-means++ that a session is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlusPlus {
     pub seed: u64,
+    /// The stream of the draws.
+    pub stream: Stream,
     pub restart: u32,
     /// The number of centroids after the last step.
     pub k: usize,

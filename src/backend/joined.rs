@@ -13,7 +13,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::{Advanced, Assigned, Draws, Far, Iterate, Iteration, KeptRows, Move, Sample, Sampled, Scales, Session, Stop};
+use super::{
+    Advanced, Assigned, DrawBy, Draws, Far, Iterate, Iteration, KeptRows, Move, Picked, Sample, Sampled, Scales, Session, Stop,
+};
 use crate::answers::{DISTANCES, Distances, LABELS};
 use crate::distances::DistanceScale;
 use crate::error::Result;
@@ -23,6 +25,7 @@ use crate::parallel::FloatEnvironment;
 use crate::partial::Partial;
 use crate::prepare::Prepared;
 use crate::progress::Watch;
+use crate::tile::Part;
 use crate::update;
 
 /// What errors call the list of sessions.
@@ -38,6 +41,8 @@ pub struct Joined<'a, T> {
     merged: Partial,
     /// Draw totals of each session.
     totals: Vec<u128>,
+    /// The total weight of each session.
+    weights: Vec<u128>,
     /// Whether the sessions work at the same time.
     at_once: bool,
 }
@@ -53,10 +58,10 @@ impl<'a, T: Float> Joined<'a, T> {
         let starts = memory::collected(starts, SESSIONS)?;
         let first = sessions[0].partial()?;
         let merged = Partial::new(first.rows.len(), first.d)?;
-        let totals = memory::zeroed(sessions.len(), SESSIONS)?;
+        let (totals, weights) = (memory::zeroed(sessions.len(), SESSIONS)?, memory::zeroed(sessions.len(), SESSIONS)?);
         // A session on the CPU takes all threads for each of its passes.
         let at_once = sessions.iter().all(|session| session.on_device());
-        Ok(Self { sessions, starts, prepared, merged, totals, at_once })
+        Ok(Self { sessions, starts, prepared, merged, totals, weights, at_once })
     }
 
     /// The session that has a row.
@@ -136,18 +141,9 @@ impl<T: Float> Draws<T> for Joined<'_, T> {
         self.sessions[session].row(row - self.starts[session])
     }
 
-    fn positive_row(&self, mut rank: u64) -> Result<u64> {
-        for (session, start) in self.sessions.iter().zip(&self.starts) {
-            if rank < session.positive_rows() {
-                return Ok(start + session.positive_row(rank)?);
-            }
-            rank -= session.positive_rows();
-        }
-        unreachable!("the rank is below the number of rows of positive weight")
-    }
-
     fn start_draws(&mut self) -> Result<u128> {
         let totals = self.each(|session, _| session.start_draws())?;
+        self.weights = memory::copied(&totals, SESSIONS)?;
         Ok(self.set_totals(totals))
     }
 
@@ -170,6 +166,47 @@ impl<T: Float> Draws<T> for Joined<'_, T> {
         Ok(added(self.each(|session, _| session.gains(candidates))?))
     }
 
+    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
+        let positive = memory::collected(self.sessions.iter().map(|session| u128::from(session.positive_rows())), SESSIONS)?;
+        let totals = match by {
+            DrawBy::Weight => &self.weights,
+            DrawBy::Distance => &self.totals,
+            DrawBy::Positive => &positive,
+        };
+        // Where the targets of each session begin.
+        let ends = totals.iter().scan(0, |end, total| {
+            *end += total;
+            Some(*end)
+        });
+        let ends = memory::collected(ends, SESSIONS)?;
+        let session_of = |target: u128| ends.partition_point(|&end| end <= target);
+        let mut all = Picked { rows: Vec::new(), values: Vec::new(), weights: Vec::new() };
+        let mut places = memory::zeroed::<usize>(targets.len(), SESSIONS)?;
+        for (number, session) in self.sessions.iter_mut().enumerate() {
+            let mut own = Vec::new();
+            for (place, target) in targets.iter().enumerate().filter(|(_, target)| session_of(**target) == number) {
+                places[place] = all.rows.len() + own.len();
+                memory::push(&mut own, target + totals[number] - ends[number], SESSIONS)?;
+            }
+            let mut picked = session.pick(by, &own)?;
+            picked.rows.iter_mut().for_each(|row| *row += self.starts[number]);
+            memory::extend(&mut all.rows, &picked.rows, "the rows drawn")?;
+            memory::extend(&mut all.values, &picked.values, "the rows drawn")?;
+            memory::extend(&mut all.weights, &picked.weights, "the rows drawn")?;
+        }
+        all.in_order(&places)
+    }
+
+    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)> {
+        let (mut values, mut weights) = (Vec::new(), Vec::new());
+        for session in &self.sessions {
+            let (more, more_weights) = session.all_rows()?;
+            memory::extend(&mut values, &more, "all rows")?;
+            memory::extend(&mut weights, &more_weights, "all rows")?;
+        }
+        Ok((values, weights))
+    }
+
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
         let samples = self.each(|session, start| {
             let mut sampled = session.sample(&Sample { first: sample.first + start, ..*sample })?;
@@ -186,6 +223,10 @@ impl<T: Float> Draws<T> for Joined<'_, T> {
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         Ok(added(self.each(|session, _| session.masses(candidates))?))
+    }
+
+    fn other_rows<'t>(&self, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+        self.sessions[0].other_rows(part, prepared, k)
     }
 
     fn end_draws(&mut self) {
@@ -302,7 +343,6 @@ mod tests {
     use crate::features::Features;
     use crate::params::KMeans;
     use crate::prepare::prepare;
-    use crate::tile::Part;
 
     const ROWS: usize = 900;
 

@@ -13,8 +13,9 @@ mod draws;
 mod iterate;
 mod joined;
 pub mod select;
+mod sweep;
 
-pub use draws::{Draws, PlusPlus, Sample, Sampled};
+pub use draws::{DrawBy, Draws, Picked, PlusPlus, Sample, Sampled};
 pub use iterate::{Advanced, Assigned, Far, Iterate, Iteration, Move, Scales, Stop};
 pub use joined::Joined;
 

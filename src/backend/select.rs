@@ -111,6 +111,19 @@ pub struct Shape {
     /// Whether features are float64.
     pub float64: bool,
     pub weighted: bool,
+    pub candidates: Candidates,
+}
+
+/// The rows that k-means|| draws. None for other seedings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidates {
+    /// In a round, on average.
+    pub of_round: u64,
+    pub rounds: u32,
+}
+
+impl Candidates {
+    pub const NONE: Self = Self { of_round: 0, rounds: 0 };
 }
 
 impl fmt::Display for Shape {

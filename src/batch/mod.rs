@@ -27,7 +27,7 @@ use self::columns::{BatchFeatures, frame_error, view, weights};
 use crate::answers::{Answered, DISTANCES, LABELS, Labels, Wanted};
 use crate::error::{KMeansError, Result};
 use crate::memory;
-use crate::model::{AnyModel, FeatureLayout, KMeansModel, Placed};
+use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Placed};
 use crate::parallel::FloatEnvironment;
 use crate::params::{Device, KMeans};
 
@@ -68,6 +68,12 @@ impl KMeans {
         let lengths = batches.iter().map(RecordBatch::num_rows);
         Ok(BatchFit { model, labels: split(rows.into_labels()?, lengths)? })
     }
+}
+
+/// Centroids of either type: `(k, d)`, row-major.
+enum Centroids {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
 }
 
 /// The labels of each batch. They are views of the engine's own buffer.
@@ -120,11 +126,21 @@ impl KMeansModel {
     }
 
     /// A table of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
-    /// features' type, or the one column of lists.
+    /// features' type and units, or the one column of lists.
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if arrow refuses.
     pub fn centroids_batch(&self) -> Result<RecordBatch> {
+        let _environment = FloatEnvironment::default_rounding();
+        self.table_of(Model::centroids_in_units, Model::centroids_in_units)
+    }
+
+    /// The table with the centroids that one of the functions gives: `(k, d)`, row-major.
+    pub(crate) fn table_of(
+        &self,
+        of_f32: impl FnOnce(&Model<f32>) -> Result<Vec<f32>>,
+        of_f64: impl FnOnce(&Model<f64>) -> Result<Vec<f64>>,
+    ) -> Result<RecordBatch> {
         const WHAT: &str = "the table of the centroids";
         let (k, d) = (self.n_clusters(), self.n_features());
         let mut names = vec!["cluster", "size", "inertia"];
@@ -133,17 +149,19 @@ impl KMeansModel {
             Arc::new(UInt64Array::from(memory::copied(self.sizes(), WHAT)?)),
             Arc::new(Float64Array::from(memory::copied(self.inertias(), WHAT)?)),
         ];
+        let centroids = match self.as_any() {
+            AnyModel::F32(model) => Centroids::F32(of_f32(model)?),
+            AnyModel::F64(model) => Centroids::F64(of_f64(model)?),
+        };
         // Every `step`th value, beginning with value `first`.
         let values = |first: usize, step: usize| -> Result<ArrayRef> {
-            Ok(match self.as_any() {
-                AnyModel::F32(model) => Arc::new(Float32Array::from(memory::collected(
-                    model.centroids().iter().skip(first).step_by(step).copied(),
-                    WHAT,
-                )?)),
-                AnyModel::F64(model) => Arc::new(Float64Array::from(memory::collected(
-                    model.centroids().iter().skip(first).step_by(step).copied(),
-                    WHAT,
-                )?)),
+            Ok(match &centroids {
+                Centroids::F32(all) => {
+                    Arc::new(Float32Array::from(memory::collected(all.iter().skip(first).step_by(step).copied(), WHAT)?))
+                }
+                Centroids::F64(all) => {
+                    Arc::new(Float64Array::from(memory::collected(all.iter().skip(first).step_by(step).copied(), WHAT)?))
+                }
             })
         };
         match self.layout() {

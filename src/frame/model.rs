@@ -16,7 +16,7 @@ use crate::params::Device;
 
 impl KMeansModel {
     /// A frame of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the
-    /// features' type, or the one Array column.
+    /// features' type and units, or the one Array column.
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if Polars refuses the names.
@@ -239,6 +239,7 @@ where
     ChunkedArray<P>: IntoSeries,
 {
     let (k, d) = (model.n_clusters(), model.n_features());
+    let centroids = model.centroids_in_units()?;
     const WHAT: &str = "the frame of the centroids";
     let clusters = memory::collected(0..k as u32, WHAT)?;
     let (sizes, inertias) = (memory::copied(model.sizes(), WHAT)?, memory::copied(model.inertias(), WHAT)?);
@@ -250,13 +251,13 @@ where
     match layout {
         FeatureLayout::Columns(names) => {
             for (f, name) in names.iter().enumerate() {
-                let values = memory::collected(model.centroids().iter().copied().skip(f).step_by(d), WHAT)?;
+                let values = memory::collected(centroids.iter().copied().skip(f).step_by(d), WHAT)?;
                 columns.push(series(name, values).into_column());
             }
         }
         FeatureLayout::Array(name) => {
             let shape = [ReshapeDimension::new_dimension(k as u64), ReshapeDimension::new_dimension(d as u64)];
-            columns.push(series(name, memory::copied(model.centroids(), WHAT)?).reshape_array(&shape)?.into_column());
+            columns.push(series(name, centroids).reshape_array(&shape)?.into_column());
         }
     }
     Ok(DataFrame::new(k, columns)?)

@@ -1,4 +1,5 @@
-//! A model as a Parquet file: the table is the centroid frame, and the file's metadata hold everything else as JSON.
+//! A model as a Parquet file: the table is the centroid frame, and the file's metadata hold everything else as JSON. If values are
+//! scaled, the table holds the scaled centroids, bit for bit, and the metadata the factors.
 //!
 //! Any Parquet reader sees a table with the columns `cluster`, `size`, `inertia` and the features. Values are written plain and
 //! uncompressed. A reader then knows from the length of the file how many values there can be, so a few crafted bytes cannot
@@ -10,8 +11,7 @@
 //!
 //! Format 2 has a [`mod@checksum`] over the whole model, in the metadata next to the header. Format 1 has none.
 //!
-//! A later version may add an option (another metric, a factor per feature, other ways of seeding). It needs no third format
-//! for that:
+//! A later version may add an option (other ways of seeding). It needs no third format for that. `scaling` came so:
 //!
 //! - It writes the option as one more field of the header or of its parameters, and only if the value is not the default. The
 //!   checksum covers this text as it is.
@@ -34,8 +34,9 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersi
 use serde::{Deserialize, Serialize};
 
 use self::checksum::checksum;
-use super::{HistoryRow, KMeansModel, Settings};
+use super::{HistoryRow, KMeansModel, Scaling, Settings};
 use crate::error::{KMeansError, Result};
+use crate::memory;
 use crate::parallel::FloatEnvironment;
 
 /// The version of the file format that is written. Older versions can be read.
@@ -45,6 +46,8 @@ const CHECKED: u32 = 2;
 /// The key of the header in the metadata. The checksum has its own key.
 const KEY: &str = "polars-kmeans";
 const CHECKSUM: &str = "polars-kmeans-checksum";
+/// The name of the table in errors.
+const TABLE: &str = "the table of the centroids";
 /// A Parquet file starts and ends with these bytes.
 const PARQUET: &[u8] = b"PAR1";
 
@@ -66,6 +69,9 @@ struct Header {
     inertia: f64,
     /// Whether the features were computed by expressions.
     computed: bool,
+    /// How values are scaled before rows are compared with the centroids in the table. Left out if they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scaling: Option<Scaling>,
     history: Vec<Row>,
 }
 
@@ -117,6 +123,7 @@ impl KMeansModel {
             n_iter: self.n_iter(),
             inertia: self.inertia(),
             computed: self.computed,
+            scaling: self.scaling().map(Scaling::copy).transpose()?,
             history: self.history_rows().iter().map(row).collect(),
         };
         let encode = || {
@@ -131,7 +138,10 @@ impl KMeansModel {
                     KeyValue::new(KEY.into(), json),
                 ]))
                 .build();
-            let table = self.centroids_batch().map_err(|error| error.to_string())?;
+            // The bits that rows are compared with, which are in the scaled space.
+            let table = self
+                .table_of(|model| memory::copied(model.centroids(), TABLE), |model| memory::copied(model.centroids(), TABLE));
+            let table = table.map_err(|error| error.to_string())?;
             let write = || {
                 let mut writer = ArrowWriter::try_new(Vec::new(), table.schema(), Some(properties))?;
                 writer.write(&table)?;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Derived, HistoryRow, Model, Placed, Settings};
+use super::{Derived, HistoryRow, Model, Placed, Scaling, Settings};
 #[cfg(feature = "polars")]
 use crate::answers::Predictions;
 use crate::answers::{KeptRows, Labels, Wanted};
@@ -256,13 +256,20 @@ impl KMeansModel {
         either!(self, model => model.settings())
     }
 
-    /// The centroids in float64: `(k, d)`, row-major.
+    /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
+    pub fn scaling(&self) -> Option<&Scaling> {
+        either!(self, model => model.scaling())
+    }
+
+    /// The centroids in the units of the columns, in float64: `(k, d)`, row-major.
     ///
     /// # Errors
     /// [`KMeansError::NoMemory`].
     pub fn centroid_values(&self) -> Result<Vec<f64>> {
         let _environment = FloatEnvironment::default_rounding();
-        either!(self, model => memory::collected(model.centroids().iter().map(|c| c.to_f64()), "the centroids in float64"))
+        either!(self, model => {
+            memory::collected(model.centroids_in_units()?.iter().map(|c| c.to_f64()), "the centroids in float64")
+        })
     }
 
     /// Whether the centroids are float32.
@@ -283,6 +290,9 @@ impl KMeansModel {
             got: format!("others: {error}"),
         })?;
         self.settings().check()?;
+        if let Some(scaling) = self.scaling() {
+            scaling.check(self.n_features())?;
+        }
         let consistent = either!(self, model => {
             model.is_consistent() && model.names == self.layout.feature_names(model.d)?
         });

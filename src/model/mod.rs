@@ -8,6 +8,7 @@ mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
 mod placed;
+mod scaling;
 mod settings;
 mod tables;
 #[cfg(feature = "polars")]
@@ -20,6 +21,7 @@ pub(crate) use kmeans_model::AnyFeatures;
 #[cfg(feature = "serde")]
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
 pub use placed::Placed;
+pub use scaling::Scaling;
 pub use settings::Settings;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -66,6 +68,8 @@ pub struct Model<T> {
     pub(crate) n_iter: u32,
     pub(crate) history: Vec<HistoryRow>,
     pub(crate) settings: Settings,
+    /// `None` if rows are not scaled.
+    pub(crate) scaling: Option<Scaling>,
     /// The centroids in the form that predictions read. Made at the first prediction.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) table: Derived<Tables<T>>,
@@ -166,7 +170,8 @@ impl<T: Float> Model<T> {
         &self.names
     }
 
-    /// The centroids: `(k, d)`, row-major.
+    /// The centroids that rows are compared with: `(k, d)`, row-major. They are in the scaled space, if rows are scaled. See
+    /// [`Model::centroids_in_units`].
     pub fn centroids(&self) -> &[T] {
         &self.centroids
     }
@@ -200,6 +205,11 @@ impl<T: Float> Model<T> {
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
+
+    /// The factors that the values of the columns are multiplied by. `None` if rows are not scaled.
+    pub fn scaling(&self) -> Option<&Scaling> {
+        self.scaling.as_ref()
+    }
 }
 
 impl<T: Engine> Model<T> {
@@ -225,7 +235,8 @@ impl<T: Engine> Model<T> {
         self.on(Device::Cpu).predict_distances(features)
     }
 
-    /// The Euclidean distance of every row to every centroid, `(n, k)` row-major. NaN if a row holds a null or a value that is
+    /// The distance of every row to every centroid, `(n, k)` row-major: Euclidean, after the rows were scaled and normalised as in
+    /// the fit. NaN if a row holds a null or a value that is
     /// not finite.
     ///
     /// # Errors
@@ -263,6 +274,7 @@ impl<T: Float> Model<T> {
             n_iter: self.n_iter,
             history: memory::copied(&self.history, WHAT)?,
             settings: self.settings.clone(),
+            scaling: self.scaling.as_ref().map(Scaling::copy).transpose()?,
             table: Derived::default(),
         })
     }

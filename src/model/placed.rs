@@ -2,7 +2,7 @@
 
 use super::Model;
 use crate::answers::{Labels, Predictions};
-use crate::backend::select::{self, Choice, Job, Place, Shape};
+use crate::backend::select::{self, Candidates, Choice, Job, Place, Shape};
 use crate::engine::Engine;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
@@ -53,7 +53,8 @@ impl<T: Engine> Placed<'_, Model<T>> {
     /// [`KMeansError::DeviceNotAvailable`] or [`KMeansError::NoMemory`] for a GPU that the caller demanded.
     pub fn choice(&self, job: Job, rows: usize, weighted: bool) -> Result<Choice> {
         let (features, clusters) = (self.model.d, self.model.n_clusters());
-        let shape = Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted };
+        let shape =
+            Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted, candidates: Candidates::NONE };
         select::place(self.device.into(), shape)
     }
 
@@ -111,6 +112,7 @@ impl<T: Engine> Placed<'_, Model<T>> {
         }
         let _environment = FloatEnvironment::default_rounding();
         let _share = PoolShare::enter();
+        let features = &features.arriving(model.arrival()?);
         let place = match device {
             Device::Cpu => Place::Cpu,
             // A query engine asks for thousands of morsels per second. To ask the driver each time would take longer than the work.

@@ -2,17 +2,17 @@
 
 #[cfg(feature = "serde")]
 use crate::error::{KMeansError, Result};
-use crate::params::Params;
 #[cfg(feature = "serde")]
-use crate::params::{History, NullPolicy};
+use crate::params::{History, Metric, NullPolicy};
+use crate::params::{Init, Params};
 
 /// The parameters of a fit, as they are saved with its model. Starting centroids that the caller gave are not kept.
 #[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Settings {
     /// Clusters.
     pub k: u64,
-    /// `"k-means++"`, `"random"` or `"given"`.
+    /// A word of [`Init::METHODS`], or `"given"`.
     pub init: String,
     /// Restarts.
     pub n_init: u32,
@@ -20,7 +20,7 @@ pub struct Settings {
     pub tol: f64,
     pub tol_labels: f64,
     pub seed: u64,
-    /// `"euclidean"`.
+    /// `"euclidean"` or `"cosine"`.
     pub metric: String,
     /// Whether rows had weights.
     pub weighted: bool,
@@ -28,22 +28,75 @@ pub struct Settings {
     pub null_policy: String,
     /// `"light"` or `"full"`.
     pub history: String,
+    /// Only of `"kmeans-parallel"`.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub oversampling: Option<f64>,
+    /// Only of `"kmeans-parallel"`.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub rounds: Option<u32>,
+    /// Only of `"afk-mc2"`.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub chain_length: Option<u32>,
+    /// The rows that starting centroids were chosen from, if not all.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub init_sample: Option<u64>,
+}
+
+/// Text leaves out the options that a fit does not use, so versions that do not know them can read it. Bytes hold every field,
+/// because they do not name the fields.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Settings {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let every = !serializer.is_human_readable();
+        let mut fields = serializer.serialize_struct("Settings", 15)?;
+        fields.serialize_field("k", &self.k)?;
+        fields.serialize_field("init", &self.init)?;
+        fields.serialize_field("n_init", &self.n_init)?;
+        fields.serialize_field("max_iter", &self.max_iter)?;
+        fields.serialize_field("tol", &self.tol)?;
+        fields.serialize_field("tol_labels", &self.tol_labels)?;
+        fields.serialize_field("seed", &self.seed)?;
+        fields.serialize_field("metric", &self.metric)?;
+        fields.serialize_field("weighted", &self.weighted)?;
+        fields.serialize_field("null_policy", &self.null_policy)?;
+        fields.serialize_field("history", &self.history)?;
+        if every || self.oversampling.is_some() {
+            fields.serialize_field("oversampling", &self.oversampling)?;
+        }
+        if every || self.rounds.is_some() {
+            fields.serialize_field("rounds", &self.rounds)?;
+        }
+        if every || self.chain_length.is_some() {
+            fields.serialize_field("chain_length", &self.chain_length)?;
+        }
+        if every || self.init_sample.is_some() {
+            fields.serialize_field("init_sample", &self.init_sample)?;
+        }
+        fields.end()
+    }
 }
 
 impl Settings {
     pub(crate) fn new(params: &Params, weighted: bool) -> Self {
+        let seeding = params.seeding;
+        let parallel = seeding.init == Init::KMeansParallel;
         Self {
             k: params.k as u64,
-            init: params.seeding.init.word().into(),
+            init: seeding.init.word().into(),
             n_init: params.restarts,
             max_iter: params.stopping.max_iter,
             tol: params.stopping.tol,
             tol_labels: params.stopping.tol_labels,
-            seed: params.seeding.seed,
-            metric: "euclidean".into(),
+            seed: seeding.seed,
+            metric: params.space.metric.word().into(),
             weighted,
             null_policy: params.rows.null_policy.word().into(),
             history: params.output.history.word().into(),
+            oversampling: parallel.then_some(seeding.oversampling),
+            rounds: parallel.then_some(seeding.rounds),
+            chain_length: (seeding.init == Init::AfkMc2).then_some(seeding.chain_length),
+            init_sample: seeding.init_sample.filter(|_| !matches!(seeding.init, Init::Given(_))),
         }
     }
 
@@ -54,9 +107,10 @@ impl Settings {
     /// [`KMeansError::InvalidModel`].
     #[cfg(feature = "serde")]
     pub(crate) fn check(&self) -> Result<()> {
+        let inits = [Init::METHODS, &[Init::GIVEN]].concat();
         let known: [(&str, &str, &[&str]); 4] = [
-            ("init", &self.init, &["k-means++", "random", "given"]),
-            ("metric", &self.metric, &["euclidean"]),
+            ("init", &self.init, &inits),
+            ("metric", &self.metric, Metric::WORDS),
             ("null_policy", &self.null_policy, NullPolicy::WORDS),
             ("history", &self.history, History::WORDS),
         ];
@@ -70,6 +124,17 @@ impl Settings {
             if value == 0 {
                 return Err(refused(name, "a positive number", "0".into()));
             }
+        }
+        let of_seeding = [
+            ("rounds", self.rounds.map(u64::from)),
+            ("chain_length", self.chain_length.map(u64::from)),
+            ("init_sample", self.init_sample),
+        ];
+        if let Some((name, _)) = of_seeding.iter().find(|(_, value)| *value == Some(0)) {
+            return Err(refused(name, "a positive number", "0".into()));
+        }
+        if let Some(value) = self.oversampling.filter(|value| !(*value > 0.0 && value.is_finite())) {
+            return Err(refused("oversampling", "a finite number above 0", value.to_string()));
         }
         for (name, value) in [("tol", self.tol), ("tol_labels", self.tol_labels)] {
             if !(value >= 0.0 && value.is_finite()) {

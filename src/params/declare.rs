@@ -3,6 +3,7 @@
 //! [`options!`] turns a list of options into a struct with defaults, builder methods, setters by name, checks, and a description
 //! that the Python package is generated from. [`words!`] turns a list of words into an enum.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use crate::error::{KMeansError, Result};
@@ -14,6 +15,8 @@ pub enum Value {
     /// A word or an integer. Integers are texts, so that they may have any size.
     Text(String),
     Number(f64),
+    /// Numbers by name.
+    Factors(BTreeMap<String, f64>),
 }
 
 impl From<&str> for Value {
@@ -107,6 +110,7 @@ impl Asked<'_> {
         let got = match self.value {
             None => "none".into(),
             Some(Value::Number(number)) => number.to_string(),
+            Some(Value::Factors(factors)) => format!("{factors:?}"),
             Some(Value::Text(text)) if text.parse::<i128>().is_ok() => text.clone(),
             Some(Value::Text(text)) => format!("{text:?}"),
         };
@@ -345,7 +349,7 @@ impl OptionValue for f64 {
         match asked.value {
             Some(Value::Number(number)) => Ok(*number),
             Some(Value::Text(text)) => text.parse().map_err(|_| asked.refusal::<Self>()),
-            None => Err(asked.refusal::<Self>()),
+            _ => Err(asked.refusal::<Self>()),
         }
     }
 

@@ -11,8 +11,8 @@ use std::ops::ControlFlow;
 
 use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
-pub use self::table::{Execution, Output, Rows, Seeding, Stopping};
-pub use self::values::{Device, History, Init, NullPolicy, Restarts};
+pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
+pub use self::values::{Device, History, Init, Metric, NullPolicy, Restarts, Scale};
 use crate::answers::Wanted;
 use crate::error::{KMeansError, Result};
 use crate::progress::{Observer, Progress};
@@ -34,6 +34,7 @@ use crate::strategy::Strategy;
 #[derive(Debug, Clone, PartialEq)]
 pub struct KMeans {
     pub(crate) k: usize,
+    pub(crate) space: Space,
     pub(crate) seeding: Seeding,
     pub(crate) stopping: Stopping,
     pub(crate) rows: Rows,
@@ -42,6 +43,8 @@ pub struct KMeans {
     pub(crate) observer: Option<Observer>,
 }
 
+/// The most candidates of a round of k-means||, on average: products with it fit into 128 bits.
+const MOST_CANDIDATES: u64 = 1 << 33;
 /// What an error about `k` says that it expected.
 const CLUSTERS: &str = "an integer from 1 to 2^32 - 1";
 
@@ -50,6 +53,7 @@ impl KMeans {
     pub fn new(k: usize) -> Self {
         Self {
             k,
+            space: Space::default(),
             seeding: Seeding::default(),
             stopping: Stopping::default(),
             rows: Rows::default(),
@@ -92,13 +96,14 @@ impl KMeans {
     /// ```
     ///
     /// # Errors
-    /// [`KMeansError::InvalidOption`] or [`KMeansError::NotAvailable`].
+    /// [`KMeansError::InvalidOption`].
     pub fn set(&mut self, option: &str, value: Option<&Value>) -> Result<()> {
         if option == "k" {
             self.k = usize::read(&Asked { option: "k", expected: Some(CLUSTERS), value })?;
             return Ok(());
         }
-        let known = self.seeding.set(option, value)?
+        let known = self.space.set(option, value)?
+            || self.seeding.set(option, value)?
             || self.stopping.set(option, value)?
             || self.rows.set(option, value)?
             || self.output.set(option, value)?
@@ -112,8 +117,8 @@ impl KMeans {
 
     /// Describes every option but `k`, in the order of the documentation.
     pub fn options() -> Vec<OptionInfo> {
-        let groups = [Seeding::describe(), Stopping::describe(), Rows::describe(), Output::describe(), Execution::describe()];
-        groups.into_iter().flatten().collect()
+        let groups = [Seeding::describe(), Stopping::describe(), Space::describe(), Rows::describe(), Output::describe()];
+        groups.into_iter().flatten().chain(Execution::describe()).collect()
     }
 
     /// Checks the parameters against the width of the data.
@@ -127,6 +132,7 @@ impl KMeans {
         if self.k == 0 || u32::try_from(self.k).is_err() {
             return Err(invalid("k", CLUSTERS, self.k));
         }
+        self.space.check()?;
         self.stopping.check()?;
         self.seeding.check()?;
         self.rows.check()?;
@@ -141,6 +147,13 @@ impl KMeans {
                 return Err(invalid("init", "finite starting centroids", value));
             }
         }
+        if self.seeding.init == Init::Optimal && d > 1 {
+            return Err(invalid("init", "one feature for \"optimal\"", d));
+        }
+        if self.seeding.candidates(self.k).of_round > MOST_CANDIDATES {
+            let expected = format!("at most 2^33 candidates a round from k = {} times a number", self.k);
+            return Err(invalid("oversampling", &expected, self.seeding.oversampling));
+        }
         let device = match (self.execution.strategy, self.execution.device) {
             (Strategy::Default, device) | (_, device @ Device::Cuda(_)) => device,
             (_, Device::Auto) => Device::Cuda(None),
@@ -150,6 +163,7 @@ impl KMeans {
         };
         Ok(Params {
             k: self.k,
+            space: &self.space,
             seeding: &self.seeding,
             restarts: self.seeding.n_init.for_init(&self.seeding.init),
             stopping: self.stopping,
@@ -167,6 +181,7 @@ impl KMeans {
 pub struct Params<'e> {
     /// Number of clusters, at least 1.
     pub k: usize,
+    pub space: &'e Space,
     pub seeding: &'e Seeding,
     /// Number of restarts, at least 1: what `seeding.n_init` stands for.
     pub restarts: u32,
@@ -208,6 +223,8 @@ mod tests {
             ("max_iter", Some("12".into())),
             ("tol", Some(0.5.into())),
             ("tol_labels", Some("0.25".into())),
+            ("metric", Some("cosine".into())),
+            ("scale", Some(Value::Factors([("x".to_owned(), 2.0)].into()))),
             ("null_policy", Some("skip".into())),
             ("history", Some("full".into())),
             ("device", Some("cuda:1".into())),
@@ -220,6 +237,7 @@ mod tests {
         let built = KMeans::new(3).init(Init::Random).n_init(Restarts::Count(7)).seed(u64::MAX).max_iter(12).tol(0.5);
         let built = built.tol_labels(0.25).null_policy(NullPolicy::Skip).history(History::Full).device(Device::Cuda(Some(1)));
         let built = built.device_memory_limit(Some(u64::MAX)).threads(2).strategy(Strategy::Tiled);
+        let built = built.metric(Metric::Cosine).scale(Scale::Factors([("x".to_owned(), 2.0)].into()));
         assert_eq!(set, built);
         set.set("device_memory_limit", None).unwrap();
         set.set("n_init", Some(&"auto".into())).unwrap();
@@ -228,7 +246,7 @@ mod tests {
 
     #[test]
     fn refusals_say_what_was_expected_and_got() {
-        let refusals: [(&str, Option<Value>, &str); 14] = [
+        let refusals: [(&str, Option<Value>, &str); 22] = [
             ("k", Some(0.into()), "k: expected an integer from 1 to 2^32 - 1, got 0"),
             ("k", Some((-3).into()), "k: expected an integer from 1 to 2^32 - 1, got -3"),
             ("k", Some((1 << 100).into()), "k: expected an integer from 1 to 2^32 - 1, got 1267650600228229401496703205376"),
@@ -239,8 +257,32 @@ mod tests {
             ("seed", Some((-1).into()), "seed: expected an integer from 0 to 2^64 - 1, got -1"),
             ("tol", Some(f64::NAN.into()), "tol: expected a finite number of at least 0, got NaN"),
             ("tol_labels", Some("x".into()), "tol_labels: expected a finite number of at least 0, got \"x\""),
+            ("metric", Some("angle".into()), "metric: expected \"euclidean\" or \"cosine\", got \"angle\""),
+            (
+                "scale",
+                Some("minmax".into()),
+                "scale: expected \"standard\", \"robust\" or a positive finite factor by column, got \"minmax\"",
+            ),
+            (
+                "scale",
+                Some(Value::Factors([("a".to_owned(), 1.0), ("b".to_owned(), 0.0)].into())),
+                "scale: expected \"standard\", \"robust\" or a positive finite factor by column, got {\"a\": 1.0, \"b\": 0.0}",
+            ),
             ("history", Some("some".into()), "history: expected \"light\" or \"full\", got \"some\""),
-            ("init", Some("best".into()), "init: expected \"k-means++\", \"random\" or starting centroids, got \"best\""),
+            (
+                "init",
+                Some("best".into()),
+                "init: expected \"k-means++\", \"random\", \"kmeans-parallel\", \"afk-mc2\", \"optimal\" or starting centroids, got \"best\"",
+            ),
+            ("oversampling", Some(0.0.into()), "oversampling: expected a finite number above 0, got 0"),
+            ("rounds", Some(256.into()), "rounds: expected an integer from 1 to 255, got 256"),
+            ("chain_length", Some(0.into()), "chain_length: expected an integer from 1 to 2^32 - 1, got 0"),
+            ("init_sample", Some(0.into()), "init_sample: expected an integer from 1 to 2^32 - 1, or none for all rows, got 0"),
+            (
+                "init_sample",
+                Some((1 << 32).into()),
+                "init_sample: expected an integer from 1 to 2^32 - 1, or none for all rows, got 4294967296",
+            ),
             (
                 "device_memory_limit",
                 Some(0.into()),

@@ -7,15 +7,18 @@
 
 use super::KMeans;
 use super::declare::options;
-use super::values::{Device, History, Init, NullPolicy, Restarts};
+use super::values::{Device, History, Init, Metric, NullPolicy, Restarts, Scale};
+use crate::backend::select::Candidates;
 use crate::strategy::Strategy;
 
 options! {
     /// How a fit finds starting centroids.
     #[derive(Debug, Clone, PartialEq)]
     pub struct Seeding for KMeans.seeding {
-        /// The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007) and `"random"` choose them. Or pass the
-        /// centroids themselves: a frame or a model (columns matched by name), an array, or `k` rows of numbers.
+        /// The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"kmeans-parallel"` (Bahmani et al. 2012),
+        /// `"afk-mc2"` (Bachem et al. 2016) and `"random"` choose them. For one feature, `"optimal"` (Wang & Song 2011) finds the
+        /// clusters of least inertia. Or pass the centroids themselves: a frame or a model (columns matched by name), an array, or
+        /// `k` rows of numbers.
         init: Init = Init::KMeansPlusPlus;
 
         /// The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
@@ -24,6 +27,32 @@ options! {
 
         /// The seed of every draw, from 0 to 2^64 - 1.
         seed: u64 = 0, "an integer from 0 to 2^64 - 1";
+
+        /// For `init="kmeans-parallel"`: how many candidates a round draws on average, in multiples of `k`.
+        oversampling: f64 = 2.0, "a finite number above 0" if |factor| *factor > 0.0 && factor.is_finite();
+
+        /// For `init="kmeans-parallel"`: the number of rounds, from 1 to 255.
+        rounds: u32 = 5, "an integer from 1 to 255" if |rounds| (1..=255).contains(rounds);
+
+        /// For `init="afk-mc2"`: the rows of a chain. Longer chains draw more like k-means++, and take longer.
+        chain_length: u32 = 200, "an integer from 1 to 2^32 - 1" if |length| *length > 0;
+
+        /// How many rows the starting centroids are chosen from. They are drawn without replacement, each row equally likely.
+        /// None: all rows. Given centroids need no sample.
+        init_sample: Option<u64> = None,
+            "an integer from 1 to 2^32 - 1, or none for all rows"
+            if |rows| rows.is_none_or(|rows| (1..=u64::from(u32::MAX)).contains(&rows));
+    }
+}
+
+impl Seeding {
+    /// The candidates that k-means|| draws for k clusters, if it is asked for.
+    pub(crate) fn candidates(&self, k: usize) -> Candidates {
+        if self.init != Init::KMeansParallel {
+            return Candidates::NONE;
+        }
+        // A product that is too large becomes the largest number. `KMeans::validate` refuses it.
+        Candidates { of_round: (self.oversampling * k as f64).ceil().max(1.0) as u64, rounds: self.rounds }
     }
 }
 
@@ -43,6 +72,27 @@ options! {
 
         /// Stop when at most this share of the rows changed cluster.
         tol_labels: f64 = 0.0, "a finite number of at least 0" if |share| *share >= 0.0 && share.is_finite();
+    }
+}
+
+options! {
+    /// In which space distances are measured.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Space for KMeans.space {
+        /// `"euclidean"`, or `"cosine"`: rows and centroids are normalised to length 1, so only their directions count. A row of
+        /// zeros has none and counts as null.
+        ///
+        /// Distances are then those between points on the unit sphere: `2 - 2 cos(angle)`, squared.
+        metric: Metric = Metric::Euclidean;
+
+        /// What the values of each column are multiplied by, so that columns of different units count alike. `"standard"`: 1 over
+        /// the standard deviation. `"robust"`: 1 over the distance between the quartiles, which outliers hardly change. Or a dict
+        /// of factors by column; other columns keep their values.
+        ///
+        /// The model keeps the factors, so it takes raw columns and shows centroids in their units. Starting centroids are in
+        /// these units too. Distances and inertia are those of scaled values.
+        scale: Scale = Scale::None,
+            "\"standard\", \"robust\" or a positive finite factor by column" if |scale| scale.is_valid();
     }
 }
 

@@ -1,9 +1,10 @@
 //! The types that values of options have.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use super::declare::{Asked, Form, Numbers, OptionValue, read_text, words};
+use super::declare::{Asked, Form, Numbers, OptionValue, Value, read_text, words};
 use crate::error::{KMeansError, Result};
 use crate::strategy::Strategy;
 
@@ -15,17 +16,31 @@ pub enum Init {
     KMeansPlusPlus,
     /// `k` different rows, chosen uniformly.
     Random,
+    /// k-means|| (Bahmani et al. 2012): a few passes, each of which draws many candidates. Greedy k-means++ chooses among them.
+    KMeansParallel,
+    /// AFK-MC² (Bachem et al. 2016): each centroid is the last row of a Markov chain over drawn rows.
+    AfkMc2,
+    /// The clusters of least inertia (Wang & Song 2011). For one feature.
+    Optimal,
     /// Given centroids: row-major, `k` rows of `d` values, rounded to the feature type.
     Given(Vec<f64>),
 }
 
 impl Init {
+    /// The words of the methods.
+    pub const METHODS: &[&str] = &["k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal"];
+    /// The word for centroids that were given, as a model remembers it.
+    pub(crate) const GIVEN: &str = "given";
+
     /// The word for this method, as a model remembers it.
     pub fn word(&self) -> &'static str {
         match self {
             Self::KMeansPlusPlus => "k-means++",
             Self::Random => "random",
-            Self::Given(_) => "given",
+            Self::KMeansParallel => "kmeans-parallel",
+            Self::AfkMc2 => "afk-mc2",
+            Self::Optimal => "optimal",
+            Self::Given(_) => Self::GIVEN,
         }
     }
 }
@@ -33,17 +48,14 @@ impl Init {
 impl FromStr for Init {
     type Err = KMeansError;
     fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "k-means++" => Ok(Self::KMeansPlusPlus),
-            "random" => Ok(Self::Random),
-            "kmeans-parallel" | "afk-mc2" => Err(KMeansError::NotAvailable { option: "init", value: name.into() }),
-            _ => Err(Asked { option: "init", expected: None, value: Some(&name.into()) }.refusal::<Self>()),
-        }
+        let methods = [Self::KMeansPlusPlus, Self::Random, Self::KMeansParallel, Self::AfkMc2, Self::Optimal];
+        let method = methods.into_iter().find(|method| method.word() == name);
+        method.ok_or_else(|| Asked { option: "init", expected: None, value: Some(&name.into()) }.refusal::<Self>())
     }
 }
 
 impl OptionValue for Init {
-    const FORM: Form = Form { words: &["k-means++", "random"], others: Some(("starting centroids", "Init")), ..Form::NOTHING };
+    const FORM: Form = Form { words: Self::METHODS, others: Some(("starting centroids", "Init")), ..Form::NOTHING };
 
     fn read(asked: &Asked<'_>) -> Result<Self> {
         read_text(asked)
@@ -51,6 +63,77 @@ impl OptionValue for Init {
 
     fn shown(&self) -> String {
         self.word().into()
+    }
+}
+
+words! {
+    /// How rows and centroids are compared.
+    pub enum Metric("metric") {
+        /// By Euclidean distances.
+        #[default]
+        Euclidean = "euclidean",
+        /// By their directions: Euclidean distances after rows and centroids are normalised (Dhillon & Modha 2001).
+        Cosine = "cosine",
+    }
+}
+
+/// What the values of each column are multiplied by.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Scale {
+    /// Nothing.
+    #[default]
+    None,
+    /// 1 over the column's standard deviation.
+    Standard,
+    /// 1 over the distance between the column's quartiles.
+    Robust,
+    /// Factors by the name of the column. Columns that are not named keep their values.
+    Factors(BTreeMap<String, f64>),
+}
+
+impl Scale {
+    /// The word for this value, as a model remembers it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Standard => "standard",
+            Self::Robust => "robust",
+            Self::Factors(_) => "given",
+        }
+    }
+
+    /// Whether all factors are positive and finite.
+    pub(super) fn is_valid(&self) -> bool {
+        match self {
+            Self::Factors(factors) => factors.values().all(|factor| *factor > 0.0 && factor.is_finite()),
+            _ => true,
+        }
+    }
+}
+
+impl OptionValue for Scale {
+    const FORM: Form =
+        Form { words: &["standard", "robust"], none: true, others: Some(("factors by column", "Scale")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        match asked.value {
+            None => Ok(Self::None),
+            Some(Value::Factors(factors)) => Ok(Self::Factors(factors.clone())),
+            Some(Value::Text(word)) if word == "standard" => Ok(Self::Standard),
+            Some(Value::Text(word)) if word == "robust" => Ok(Self::Robust),
+            Some(_) => Err(asked.refusal::<Self>()),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Factors(factors) => format!("{factors:?}"),
+            _ => self.word().into(),
+        }
+    }
+
+    fn in_python(&self) -> String {
+        if *self == Self::None { "None".into() } else { format!("{:?}", self.word()) }
     }
 }
 
@@ -79,10 +162,10 @@ words! {
 /// The number of restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Restarts {
-    /// 1 for k-means++ and given centroids, 10 for random starts.
+    /// 10 for random starts, else 1.
     #[default]
     Auto,
-    /// This many. Given centroids always start once, because every restart would be the same.
+    /// This many. Given and optimal centroids always start once, because every restart would be the same.
     Count(u32),
 }
 
@@ -90,8 +173,9 @@ impl Restarts {
     /// The number for starting centroids that are found in this way.
     pub(super) fn for_init(self, init: &Init) -> u32 {
         match (init, self) {
-            (Init::Given(_), _) | (Init::KMeansPlusPlus, Self::Auto) => 1,
+            (Init::Given(_) | Init::Optimal, _) => 1,
             (Init::Random, Self::Auto) => 10,
+            (_, Self::Auto) => 1,
             (_, Self::Count(count)) => count,
         }
     }

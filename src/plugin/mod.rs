@@ -18,8 +18,9 @@ use std::sync::Arc;
 use polars::prelude::PolarsError;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use pyo3_polars::PyDataFrame;
+use serde::Serialize;
 
 use self::fit::Columns;
 use self::options::FitOptions;
@@ -27,7 +28,7 @@ use self::table::OptionInfo;
 use crate::backend::select::DeviceInfo;
 use crate::error::KMeansError;
 use crate::memory;
-use crate::model::KMeansModel;
+use crate::model::{KMeansModel, Scaling, Settings};
 use crate::parallel;
 use crate::params::Device;
 
@@ -91,11 +92,33 @@ fn model_columns(py: Python<'_>, model: &[u8]) -> PyResult<Vec<String>> {
     Ok(decode(py, model)?.columns_to_find().map_err(|error| raise(py, &error))?.to_vec())
 }
 
+/// The parameters of a model by name.
+#[derive(Serialize)]
+struct Parameters<'m> {
+    #[serde(flatten)]
+    settings: &'m Settings,
+    scale: Option<&'m str>,
+}
+
 /// The parameters that an encoded model was fitted with, as JSON.
 #[pyfunction]
 fn model_parameters(py: Python<'_>, model: &[u8]) -> PyResult<String> {
     let model = decode(py, model)?;
-    serde_json::to_string(model.settings()).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    let parameters = Parameters { settings: model.settings(), scale: model.scaling().map(Scaling::scale) };
+    serde_json::to_string(&parameters).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// The factors of an encoded model by the names of its features, in their order.
+#[pyfunction]
+fn model_factors<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let model = decode(py, model)?;
+    let Some(scaling) = model.scaling() else { return Ok(None) };
+    let names = model.layout().feature_names(model.n_features()).map_err(|error| raise(py, &error))?;
+    let factors = PyDict::new(py);
+    for (f, factor) in scaling.factors().iter().enumerate() {
+        factors.set_item(names.get(f).unwrap_or_default(), factor)?;
+    }
+    Ok(Some(factors))
 }
 
 /// Whether two encoded models are equal apart from wall times. They are if their files are equal.
@@ -234,6 +257,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(model_facts, module)?)?;
     module.add_function(wrap_pyfunction!(model_columns, module)?)?;
     module.add_function(wrap_pyfunction!(model_parameters, module)?)?;
+    module.add_function(wrap_pyfunction!(model_factors, module)?)?;
     module.add_function(wrap_pyfunction!(models_equal, module)?)?;
     module.add_function(wrap_pyfunction!(model_to_file, module)?)?;
     module.add_function(wrap_pyfunction!(model_from_file, module)?)?;

@@ -12,19 +12,23 @@
 pub(crate) mod passes;
 pub(crate) mod quanta;
 pub(crate) mod survey;
-mod tiles;
+pub(crate) mod tiles;
 pub(crate) mod variance;
 
 use self::passes::{HostPasses, Passes};
 use self::quanta::quanta;
-use self::survey::{EXTENTS, Survey, check_weight_range, count_bad, count_weights_below, first_negative_weight};
+use self::survey::{
+    EXTENTS, Survey, check_overflow, check_weight_range, count_bad, count_weights_below, first_negative_weight,
+};
 use self::variance::variance;
+use crate::arrival::check_vanished;
 use crate::distances::DistanceScale;
 use crate::error::{KMeansError, Result};
 use crate::fixed::{ColumnScale, frexp, power_of_two};
 use crate::float::Float;
 use crate::memory;
-use crate::params::{Init, NullPolicy, Params};
+use crate::names::Names;
+use crate::params::{Init, Metric, NullPolicy, Params};
 use crate::reference;
 use crate::tile::{Part, WeightScale};
 
@@ -51,6 +55,8 @@ pub struct Prepared {
     pub variance: f64,
     /// How weights become integers. `None` if all weights are 1.
     pub weights: Option<WeightScale>,
+    /// With `Cosine`, the mean of a cluster is normalised. So centroids may be outside of the extents.
+    pub metric: Metric,
 }
 
 impl Prepared {
@@ -88,7 +94,8 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
     if let Init::Given(centroids) = &params.seeding.init {
         widen::<T>(&mut box_lows, &mut box_highs, centroids)?;
     }
-    let s = reference::distance(&box_highs, &box_lows);
+    let metric = params.space.metric;
+    let s = diameter(metric, &box_highs, &box_lows);
     let variance = if params.stopping.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
     Ok(Prepared {
         n,
@@ -100,11 +107,38 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
         scales,
         variance,
         weights,
+        metric,
     })
+}
+
+/// The largest squared distance that scales of distances must hold: between corners of the box of the rows and centroids. With
+/// `Cosine`, centroids leave the box of the rows when they are normalised, but not the unit sphere.
+pub(crate) fn diameter(metric: Metric, highs: &[f64], lows: &[f64]) -> f64 {
+    match metric {
+        Metric::Euclidean => reference::distance(highs, lows),
+        Metric::Cosine => 4.0,
+    }
 }
 
 /// Surveys the kept rows and checks them. Also returns how many there are.
 fn surveyed<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<(Survey, u64)> {
+    let (survey, n) = survey_rows(passes, params)?;
+    check_vanished(passes.parts(), &survey)?;
+    // The check over all rows keeps rows of weight 0 from overflowing. The check over rows of positive weight keeps S in range.
+    check_column_magnitudes::<T>(passes.parts()[0].features.names(), &survey)?;
+    check_magnitude::<T>("values of rows of weight 0", survey.largest)?;
+    Ok((survey, n))
+}
+
+/// Checks the magnitude of the column with the largest one.
+pub(crate) fn check_column_magnitudes<T: Float>(names: &Names, survey: &Survey) -> Result<()> {
+    let columns = &survey.columns;
+    let widest = (0..columns.len()).max_by(|&a, &b| columns[a].largest.total_cmp(&columns[b].largest)).unwrap_or(0);
+    check_magnitude::<T>(&format!("column {:?}", names.get(widest).unwrap_or_default()), columns[widest].largest)
+}
+
+/// Surveys the kept rows and checks them, but not how large their values are. Also returns how many there are.
+pub(crate) fn survey_rows<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<(Survey, u64)> {
     let total = checked_rows(passes.parts())?;
     let weighted = passes.parts().iter().any(|part| part.weights.is_some());
     let mut survey = passes.survey()?;
@@ -114,7 +148,10 @@ fn surveyed<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<(Su
     if survey.bad > 0 {
         survey = match params.rows.null_policy {
             NullPolicy::Raise => return Err(count_bad(passes.parts())),
-            NullPolicy::Skip => passes.skip_bad(survey)?,
+            NullPolicy::Skip => {
+                check_overflow(passes.parts())?;
+                passes.skip_bad(survey)?
+            }
         };
     }
     let n = total - survey.bad;
@@ -127,12 +164,6 @@ fn surveyed<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<(Su
     if params.k as u64 > survey.positive {
         return Err(KMeansError::TooFewDistinct { k: params.k, rows: survey.positive });
     }
-    // The check over all rows keeps rows of weight 0 from overflowing. The check over rows of positive weight keeps S in range.
-    let d = survey.columns.len();
-    let widest = (0..d).max_by(|&a, &b| survey.columns[a].largest.total_cmp(&survey.columns[b].largest)).unwrap_or(0);
-    let column = format!("column {:?}", passes.parts()[0].features.names().get(widest).unwrap_or_default());
-    check_magnitude::<T>(&column, survey.columns[widest].largest)?;
-    check_magnitude::<T>("values of rows of weight 0", survey.largest)?;
     Ok((survey, n))
 }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::tiles::{TILE, Visit, for_each_tile, load_positive, merge_columns};
+use crate::arrival;
 use crate::error::{KMeansError, Result};
 use crate::fixed::power_of_two;
 use crate::float::Float;
@@ -237,8 +238,16 @@ impl<T: Float> Visit<T> for WeightsBelow {
     }
 }
 
-/// The error that counts the bad values of the first bad column. Weights come last. If there is no memory to look, that error
-/// instead.
+/// Refuses values that overflow when they are scaled. Under `null_policy="skip"` they are no reason to leave rows out.
+pub fn check_overflow<T: Float>(parts: &[Part<'_, T>]) -> Result<()> {
+    match arrival::refusal(parts)? {
+        Some(error @ KMeansError::ScaledOutOfRange { .. }) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The error that counts the bad values of the first bad column as the caller gave it. Weights come last, then rows that are bad
+/// only after their arrival. If there is no memory to look, that error instead.
 pub fn count_bad<T: Float>(parts: &[Part<'_, T>]) -> KMeansError {
     try_count_bad(parts).unwrap_or_else(|error| error)
 }
@@ -250,12 +259,12 @@ fn try_count_bad<T: Float>(parts: &[Part<'_, T>]) -> Result<KMeansError> {
     let mut tile = Tile::<T>::new(d, TILE)?;
     let mut nulls = memory::zeroed::<bool>((d + 1) * TILE, WHAT)?;
     for part in parts {
-        let n = part.features.n_rows();
+        let (n, raw) = (part.features.n_rows(), part.features.arriving(None));
         for start in (0..n).step_by(TILE) {
             let range = start..(start + TILE).min(n);
             nulls.fill(false);
-            part.features.copy_tile(range.clone(), TILE, &mut tile.x);
-            part.features.for_each_null(range.clone(), |f, i| nulls[f * TILE + i] = true);
+            raw.copy_tile(range.clone(), TILE, &mut tile.x);
+            raw.for_each_null(range.clone(), |f, i| nulls[f * TILE + i] = true);
             if let Some(weights) = &part.weights {
                 weights.copy(range.clone(), &mut tile.weights);
                 weights.for_each_null(range.clone(), |i| nulls[d * TILE + i] = true);
@@ -273,7 +282,13 @@ fn try_count_bad<T: Float>(parts: &[Part<'_, T>]) -> Result<KMeansError> {
             }
         }
     }
-    let f = counts.iter().position(|count| *count != [0; 3]).unwrap_or(d);
+    let bad = counts.iter().position(|count| *count != [0; 3]);
+    if bad.is_none()
+        && let Some(error) = arrival::refusal(parts)?
+    {
+        return Ok(error);
+    }
+    let f = bad.unwrap_or(d);
     let column = parts[0].features.names().get(f).unwrap_or_else(|| "weight".into());
     let [nulls, nans, infinities] = counts[f];
     Ok(KMeansError::NotFinite { column, nulls, nans, infinities })

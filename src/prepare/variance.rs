@@ -31,18 +31,22 @@ impl Moments {
     }
 }
 
-/// Pass 4: the mean over the features of `max(0, m2 - m1 * m1)`. m1 and m2 are the means of t and t^2, with `t = x - midrange`.
+/// Pass 4: the mean of the variances of the features.
 pub fn variance<T: Float>(passes: &mut dyn Passes<T>, lows: &[f64], highs: &[f64], n: u64) -> Result<f64> {
+    Ok(variances(passes, lows, highs, n)?.into_iter().fold(0.0, |total, variance| total + variance) / lows.len() as f64)
+}
+
+/// For each feature `max(0, m2 - m1 * m1)`. m1 and m2 are the means of t and t^2, with `t = x - midrange`.
+pub fn variances<T: Float>(passes: &mut dyn Passes<T>, lows: &[f64], highs: &[f64], n: u64) -> Result<Vec<f64>> {
     let moments = lows.iter().zip(highs).map(|(&low, &high)| Moments::new(low, high));
     let moments: Vec<Moments> = memory::collected(moments, VARIANCE)?;
     let sums = passes.variance_sums(&moments)?;
-    let mut total = 0.0;
-    for ([first, second], moments) in sums.into_iter().zip(&moments) {
+    let variance = |([first, second], moments): ([i128; 2], &Moments)| {
         let [m1, m2]: [f64; 2] = [(first, moments.first), (second, moments.second)]
             .map(|(sum, scale)| round_quotient(sum, u128::from(n), scale.quantum_exponent()));
-        total += (m2 - m1 * m1).max(0.0);
-    }
-    Ok(total / lows.len() as f64)
+        (m2 - m1 * m1).max(0.0)
+    };
+    memory::collected(sums.into_iter().zip(&moments).map(variance), VARIANCE)
 }
 
 /// Pass 4 over parts.

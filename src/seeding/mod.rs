@@ -1,10 +1,17 @@
 //! Starting centroids: one file per method.
 
+mod afk_mc2;
+mod optimal;
+mod parallel;
 pub mod plus_plus;
 mod random;
+mod sample;
+mod table;
+mod undrawn;
 
-use crate::backend::Draws;
-use crate::error::Result;
+use self::table::Table;
+use crate::backend::{Draws, PlusPlus};
+use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
 use crate::params::{Init, Params};
@@ -12,23 +19,55 @@ use crate::prepare::Prepared;
 
 /// The name for the starting centroids in errors.
 const CENTROIDS: &str = "the starting centroids";
+/// The name for drawn rows in errors.
+const ROWS: &str = "the rows that seeding draws";
 
 /// The starting centroids of a restart: `(k, d)`, row-major.
 ///
 /// # Errors
-/// [`crate::KMeansError::TooFewDistinct`] when a method runs out of distinct rows.
+/// [`KMeansError::TooFewDistinct`] when a method runs out of distinct rows.
 pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
-    match &params.seeding.init {
-        Init::Given(centroids) => {
-            let mut typed = memory::zeroed(centroids.len(), CENTROIDS)?;
-            typed.iter_mut().zip(centroids).for_each(|(typed, c)| *typed = T::from_f64(*c));
-            Ok(typed)
-        }
-        Init::Random => random::seed(session, params, restart),
-        Init::KMeansPlusPlus => {
-            let centroids = plus_plus::seed(session, params, prepared.distances, restart);
-            session.end_draws();
-            centroids
-        }
+    if let Init::Given(centroids) = &params.seeding.init {
+        let mut typed = memory::zeroed(centroids.len(), CENTROIDS)?;
+        typed.iter_mut().zip(centroids).for_each(|(typed, c)| *typed = T::from_f64(*c));
+        return Ok(typed);
     }
+    let rows = session.positive_rows();
+    let mut centroids = match params.seeding.init_sample {
+        Some(most) if most < rows => from_sample(session, params, prepared, restart, most)?,
+        _ => by_method(session, params, prepared, restart)?,
+    };
+    let d = prepared.lows.len();
+    if centroids.len() < params.k * d && params.seeding.init_sample.is_some() {
+        plus_plus::complete(session, &PlusPlus::of(params, restart), prepared.distances, &mut centroids, d)?;
+    }
+    session.end_draws();
+    if centroids.len() < params.k * d { Err(KMeansError::TooFewDistinct { k: params.k, rows }) } else { Ok(centroids) }
+}
+
+/// As many centroids as the method finds, at most k.
+fn by_method<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
+    match params.seeding.init {
+        Init::Given(_) => unreachable!("given centroids need no method"),
+        Init::Random => random::seed(session, params, restart),
+        Init::KMeansPlusPlus => plus_plus::seed(session, &PlusPlus::of(params, restart), prepared.distances),
+        Init::KMeansParallel => parallel::seed(session, params, prepared, restart),
+        Init::AfkMc2 => afk_mc2::seed(session, params, prepared, restart),
+        Init::Optimal => optimal::seed(session, params, prepared),
+    }
+}
+
+/// Centroids from a sample of `rows` rows, without those that the sample has too few distinct rows for.
+fn from_sample<T: Float>(
+    session: &mut dyn Draws<T>,
+    params: &Params,
+    prepared: &Prepared,
+    restart: u32,
+    rows: u64,
+) -> Result<Vec<T>> {
+    let sample = sample::draw(session, params, restart, rows)?;
+    // Weights are rounded already, and distances count in the scale of all rows.
+    let facts = table::Facts { distances: prepared.distances, weights: prepared.weights };
+    let table = Table::new(sample.values, prepared.weights.is_some().then_some(sample.weights), prepared, facts)?;
+    table.with_session(session, params, |session| by_method(session, params, &table.prepared, restart))
 }

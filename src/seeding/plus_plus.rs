@@ -14,7 +14,7 @@
 
 use crate::backend::{Draws, PlusPlus};
 use crate::distances::{DistanceScale, DistanceSum};
-use crate::error::{KMeansError, Result};
+use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::params::Params;
@@ -25,33 +25,85 @@ pub fn trials(k: usize) -> u32 {
     2 + (k as f64).ln().floor() as u32
 }
 
-/// The starting centroids of a restart; `base` is the scale of the first distances.
-pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, base: DistanceScale, restart: u32) -> Result<Vec<T>> {
-    let target = |total: u128, step: usize, trial: u32| {
-        below(draw_u64(params.seeding.seed, Stream::PlusPlus, restart, step as u32, trial), total)
-    };
-    let trials = trials(params.k);
-    let rows = session.positive_rows();
-    let total = session.start_draws()?;
-    let mut centroids = session.row(session.draw(target(total, 0, 0))?)?;
-    if params.k == 1 {
-        return Ok(centroids);
+impl PlusPlus {
+    /// The steps of a restart.
+    pub fn of(params: &Params, restart: u32) -> Self {
+        let (seed, k) = (params.seeding.seed, params.k);
+        Self { seed, stream: Stream::PlusPlus, restart, k, trials: trials(k) }
     }
-    let d = centroids.len();
-    memory::reserve(&mut centroids, d.saturating_mul(params.k - 1), super::CENTROIDS)?;
-    let total = session.take_seeds(&centroids, base)?;
-    let mut potential = DistanceSum { total, scale: base }.precise(rows, |finer| session.take_seeds(&[], finer))?;
-    let asked = PlusPlus { seed: params.seeding.seed, restart, k: params.k, trials };
+
+    /// What a step draws.
+    fn target(&self, total: u128, step: usize, trial: u32) -> u128 {
+        below(draw_u64(self.seed, self.stream, self.restart, step as u32, trial), total)
+    }
+}
+
+/// The starting centroids: `asked.k` of them, or as many as there are distinct rows. `base` is the scale of the first distances.
+pub fn seed<T: Float>(session: &mut dyn Draws<T>, asked: &PlusPlus, base: DistanceScale) -> Result<Vec<T>> {
+    let mut centroids = first(session, asked)?.values;
+    if asked.k > 1 {
+        let potential = taken(session, &centroids, base)?;
+        let d = centroids.len();
+        go_on(session, asked, potential, &mut centroids, d)?;
+    }
+    Ok(centroids)
+}
+
+/// The first centroid.
+pub struct First<T> {
+    pub row: u64,
+    pub values: Vec<T>,
+    /// The total weight of the rows, as an integer.
+    pub weight: u128,
+}
+
+/// Starts the draws of a session and draws the first centroid, by the weights of the rows.
+pub fn first<T: Float>(session: &mut dyn Draws<T>, asked: &PlusPlus) -> Result<First<T>> {
+    let weight = session.start_draws()?;
+    let row = session.draw(asked.target(weight, 0, 0))?;
+    Ok(First { row, values: session.row(row)?, weight })
+}
+
+/// Takes centroids. Returns the potential, which starts from the scale `base`.
+pub fn taken<T: Float>(session: &mut dyn Draws<T>, centroids: &[T], base: DistanceScale) -> Result<DistanceSum> {
+    let total = session.take_seeds(centroids, base)?;
+    let rows = session.positive_rows();
+    DistanceSum { total, scale: base }.precise(rows, |finer| session.take_seeds(&[], finer))
+}
+
+/// Appends centroids until there are `asked.k`, or as many as there are distinct rows. There must be one already.
+pub fn complete<T: Float>(
+    session: &mut dyn Draws<T>,
+    asked: &PlusPlus,
+    base: DistanceScale,
+    centroids: &mut Vec<T>,
+    d: usize,
+) -> Result<()> {
+    if centroids.len() < asked.k.saturating_mul(d) {
+        session.start_draws()?;
+        let potential = taken(session, centroids, base)?;
+        go_on(session, asked, potential, centroids, d)?;
+    }
+    Ok(())
+}
+
+/// As [`complete`], for a session that has taken these centroids and no others. `potential` is precise.
+pub fn go_on<T: Float>(
+    session: &mut dyn Draws<T>,
+    asked: &PlusPlus,
+    mut potential: DistanceSum,
+    centroids: &mut Vec<T>,
+    d: usize,
+) -> Result<()> {
+    let rows = session.positive_rows();
+    memory::reserve(centroids, d.saturating_mul(asked.k).saturating_sub(centroids.len()), super::CENTROIDS)?;
     loop {
-        session.plus_plus_steps(&asked, &mut potential, &mut centroids)?;
+        session.plus_plus_steps(asked, &mut potential, centroids)?;
         let step = centroids.len() / d;
-        if step == params.k {
-            return Ok(centroids);
+        if step == asked.k || potential.total == 0 {
+            return Ok(());
         }
-        if potential.total == 0 {
-            return Err(KMeansError::TooFewDistinct { k: params.k, rows });
-        }
-        let targets: Vec<u128> = (0..trials).map(|trial| target(potential.total, step, trial)).collect();
+        let targets: Vec<u128> = (0..asked.trials).map(|trial| asked.target(potential.total, step, trial)).collect();
         let (candidates, gains) = session.trials(&targets)?;
         let mut best: Option<(DistanceSum, &[T])> = None;
         for (candidate, gain) in candidates.chunks_exact(d).zip(gains) {
@@ -70,7 +122,7 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, base: Distanc
         centroids.extend_from_slice(chosen);
         potential = left;
         // The last centroid needs no distances. It only matters that there was a candidate to take.
-        if step + 1 < params.k {
+        if step + 1 < asked.k {
             potential.total = session.take_seeds(chosen, left.scale)?;
         }
     }

@@ -3,8 +3,10 @@
 use std::sync::OnceLock;
 
 #[cfg(feature = "cuda")]
-use polars_kmeans::backend::select::DeviceInfo;
-use polars_kmeans::{Device, Fitted, Float, KMeans};
+use polars_kmeans::backend::select::{Candidates, DeviceInfo, Shape};
+use polars_kmeans::{Device, Fitted, Float, KMeans, Metric, Scale};
+#[cfg(feature = "cuda")]
+use polars_kmeans::{Engine, Job};
 
 /// The GPU, if there is one that can be used. If a GPU was demanded and none can be used, this fails.
 pub fn gpu() -> Option<Device> {
@@ -36,6 +38,20 @@ pub fn gpu_info() -> DeviceInfo {
     })
 }
 
+/// The shape of a fit. Seedings other than k-means|| need no more memory than others.
+#[cfg(feature = "cuda")]
+pub fn shape<T: Engine>([n, d, k]: [usize; 3], weighted: bool) -> Shape {
+    Shape {
+        job: Job::Fit,
+        rows: n as u64,
+        features: d,
+        clusters: k,
+        float64: !T::IS_F32,
+        weighted,
+        candidates: Candidates::NONE,
+    }
+}
+
 /// Some rows as starting centroids. About one in `repeated` of them is the first row: that makes empty clusters, which take the
 /// farthest rows.
 pub fn some_rows<T: Float>(x: &[T], d: usize, k: usize, repeated: usize, random: &mut Random) -> Vec<f64> {
@@ -48,6 +64,18 @@ pub fn some_rows<T: Float>(x: &[T], d: usize, k: usize, repeated: usize, random:
 /// kernels a hundred times slower.
 pub fn rounds(all: usize) -> usize {
     std::env::var("POLARS_KMEANS_GPU_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(all)
+}
+
+/// The estimator with rows that arrive in one of several ways. Half of the time, they stay as they are.
+pub fn arriving(estimator: KMeans, round: u64, d: usize) -> KMeans {
+    match round % 10 {
+        1 if d > 2 => estimator.metric(Metric::Cosine),
+        3 => estimator.scale(Scale::Standard),
+        5 => estimator.scale(Scale::Robust),
+        7 if d > 2 => estimator.metric(Metric::Cosine).scale(Scale::Standard),
+        9 => estimator.scale(Scale::Factors([("column_0".to_owned(), 1.7)].into())),
+        _ => estimator,
+    }
 }
 
 /// The estimator on the GPU, if there is one.

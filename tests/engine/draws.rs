@@ -1,10 +1,10 @@
 //! What seeding asks of a session, against a direct computation: totals, samples in which every row decides alone, gains, draws and
 //! masses. Every backend, any parts and any number of threads give the same integers.
 
-use polars_kmeans::backend::{Draws, Sample, Sampled};
+use polars_kmeans::backend::{DrawBy, Draws, Picked, Sample, Sampled};
 use polars_kmeans::distances::DistanceScale;
 use polars_kmeans::prepare::Prepared;
-use polars_kmeans::rng::philox;
+use polars_kmeans::rng::{below, philox};
 use polars_kmeans::{Float, KMeans, reference};
 
 use crate::data::{Random, rows};
@@ -53,6 +53,22 @@ impl<'a, T: Float> Direct<'a, T> {
         Sampled { values: rows.iter().flat_map(|&i| self.row(i as usize)).copied().collect(), rows }
     }
 
+    fn pick(&self, weights: &[u128], targets: &[u128]) -> Picked<T> {
+        let ends: Vec<u128> = weights
+            .iter()
+            .scan(0, |end, weight| {
+                *end += weight;
+                Some(*end)
+            })
+            .collect();
+        let rows: Vec<u64> = targets.iter().map(|target| ends.iter().position(|end| end > target).unwrap() as u64).collect();
+        Picked {
+            values: rows.iter().flat_map(|&i| self.row(i as usize)).copied().collect(),
+            weights: rows.iter().map(|&i| self.weights[i as usize]).collect(),
+            rows,
+        }
+    }
+
     fn masses(&self, candidates: &[T]) -> Vec<u128> {
         let mut masses = vec![0; candidates.len() / self.data.d];
         for i in 0..self.data.rows() {
@@ -96,6 +112,8 @@ struct Answers<T> {
     samples: Vec<Sampled<T>>,
     gains: Vec<u128>,
     drawn: Vec<u64>,
+    /// By weight, by distance, and among the rows of positive weight.
+    picked: [Picked<T>; 3],
     masses: Vec<Vec<u128>>,
     positive: u64,
 }
@@ -122,6 +140,15 @@ impl<T: Float> Questions<T> {
         (total >> 32) * u128::from(self.targets[i])
     }
 
+    /// Many targets below a total, in no order, some of them twice.
+    fn many(&self, total: u128) -> Vec<u128> {
+        let random = &mut Random(self.targets[0]);
+        let mut targets: Vec<u128> = (0..400).map(|_| below(random.next(), total)).collect();
+        targets.extend_from_within(..20);
+        targets.extend([0, total - 1]);
+        targets
+    }
+
     fn ask(&self, session: &mut dyn Draws<T>) -> Answers<T> {
         let mut totals = vec![session.start_draws().unwrap(), session.take_seeds(&self.first, self.scales[0]).unwrap()];
         let mut samples = Vec::new();
@@ -139,11 +166,16 @@ impl<T: Float> Questions<T> {
         let (values, _) = session.trials(&targets).unwrap();
         let rows: Vec<T> = drawn.iter().flat_map(|&row| session.row(row).unwrap()).collect();
         assert_eq!(values, rows, "the rows of trials are those that are drawn");
+        let positive = session.positive_rows();
+        let picked = [(DrawBy::Weight, totals[0]), (DrawBy::Distance, total), (DrawBy::Positive, positive.into())]
+            .map(|(by, total)| session.pick(by, &self.many(total)).unwrap());
+        let none = session.pick(DrawBy::Distance, &[]).unwrap();
+        assert_eq!(none, Picked { rows: vec![], values: vec![], weights: vec![] });
         let mut all = self.first.clone();
         all.extend(self.batches.iter().flatten());
         let masses = vec![session.masses(&self.candidates).unwrap(), session.masses(&all).unwrap()];
         session.end_draws();
-        Answers { totals, samples, gains, drawn, masses, positive: session.positive_rows() }
+        Answers { totals, samples, gains, drawn, picked, masses, positive }
     }
 
     fn answer(&self, mut direct: Direct<'_, T>) -> Answers<T> {
@@ -167,6 +199,9 @@ impl<T: Float> Questions<T> {
             place.unwrap() as u64
         });
         let drawn = drawn.collect();
+        let integers: Vec<u128> = (0..direct.data.rows()).map(|i| direct.integer(i)).collect();
+        let positives = integers.iter().map(|&integer| u128::from(integer > 0)).collect();
+        let picked = [integers, weights, positives].map(|weights| direct.pick(&weights, &self.many(weights.iter().sum())));
         let mut all = self.first.clone();
         all.extend(self.batches.iter().flatten());
         let masses = vec![direct.masses(&self.candidates), direct.masses(&all)];
@@ -177,7 +212,7 @@ impl<T: Float> Questions<T> {
             direct.take(candidate);
             now - total(&direct, self.scales[1])
         });
-        Answers { gains: gains.collect(), totals, samples, drawn, masses, positive }
+        Answers { gains: gains.collect(), totals, samples, drawn, picked, masses, positive }
     }
 }
 

@@ -2,15 +2,17 @@
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Column, Engine, Features, History, Init, KMeans, KMeansError, Prediction, Restarts, Wanted, reference};
+use polars_kmeans::{
+    Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, Prediction, Restarts, Scale, Wanted, reference,
+};
 
 use crate::data::{KINDS, Random, columns, hash, on_gpu, rows};
-use crate::oracle::{self, Failure, Start, Task};
+use crate::oracle::{self, Failure, Scaling, Start, Task};
 
 const SETS: [InstructionSet; 3] = [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable];
 
 /// A random size. Half of the time it is an edge case: just below, at or above the size of a tile or a vector.
-fn size(random: &mut Random, low: usize, high: usize) -> usize {
+pub fn size(random: &mut Random, low: usize, high: usize) -> usize {
     let edges = [1, 2, 3, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1024];
     let edge = edges[random.below(edges.len())];
     if random.below(2) == 0 && (low..=high).contains(&edge) { edge } else { low + random.below(high - low + 1) }
@@ -74,7 +76,7 @@ fn check_labels_of<T: Engine>(kind: &str, case: u64, [n, d, k]: [usize; 3], rand
 }
 
 /// Checks `rounds` cases of each kind. Most must have an answer, or nothing was tested.
-fn check_all(first: u64, rounds: u64, step: u64, check: fn(&str, u64) -> bool) {
+pub fn check_all(first: u64, rounds: u64, step: u64, check: fn(&str, u64) -> bool) {
     let cases = (0..rounds).flat_map(|round| KINDS.iter().zip(first + round * step..));
     let answered = cases.filter(|(kind, case)| check(kind, *case)).count();
     println!("{answered} of {} cases had labels to check", rounds as usize * KINDS.len());
@@ -131,11 +133,13 @@ fn check_fit<T: Engine>(kind: &str, case: u64) -> bool {
         weights,
         k,
         start,
+        sample: None,
         restarts,
         max_iter: 1 + random.below(15),
         tol: [0.0, 1e-4, 0.1][random.below(3)],
         tol_labels: [0.0, 0.05][random.below(2)],
         seed: random.next(),
+        cosine: false,
     };
     check_task(&task, &format!("{kind}, case {case}: n {n}, d {d}, k {k}"))
 }
@@ -143,18 +147,42 @@ fn check_fit<T: Engine>(kind: &str, case: u64) -> bool {
 /// Compares a whole fit and its score with the oracle's, bit for bit. Also on the GPU, if there is one. Returns whether there
 /// was an answer to compare.
 pub fn check_task<T: Engine>(task: &Task<T>, what: &str) -> bool {
+    check_arriving(task, &Scaling::None, what)
+}
+
+/// As [`check_task`], with rows that are scaled, and normalised if the task says so.
+pub fn check_arriving<T: Engine>(task: &Task<T>, scaling: &Scaling, what: &str) -> bool {
     let estimator = KMeans::new(task.k)
         .init(match &task.start {
             Start::Given(centroids) => Init::Given(centroids.iter().flatten().map(|c| c.to_f64()).collect()),
             Start::Random => Init::Random,
             Start::PlusPlus => Init::KMeansPlusPlus,
+            Start::Parallel { .. } => Init::KMeansParallel,
+            Start::AfkMc2 { .. } => Init::AfkMc2,
+            Start::Optimal => Init::Optimal,
         })
+        .init_sample(task.sample.map(|rows| rows as u64))
         .n_init(Restarts::Count(task.restarts))
         .max_iter(task.max_iter as u32)
         .tol(task.tol)
         .tol_labels(task.tol_labels)
         .seed(task.seed)
-        .history(History::Full);
+        .history(History::Full)
+        .metric(if task.cosine { Metric::Cosine } else { Metric::Euclidean })
+        .scale(match scaling {
+            Scaling::None => Scale::None,
+            Scaling::Standard => Scale::Standard,
+            Scaling::Robust => Scale::Robust,
+            Scaling::Factors(factors) => {
+                Scale::Factors(factors.iter().enumerate().map(|(f, factor)| (format!("column_{f}"), *factor)).collect())
+            }
+        });
+    let estimator = match task.start {
+        Start::Parallel { oversampling, rounds } => estimator.oversampling(oversampling).rounds(rounds),
+        Start::AfkMc2 { chain } => estimator.chain_length(chain),
+        _ => estimator,
+    };
+    let (arrived, factors) = oracle::arrive(task, scaling);
     let x = task.rows.concat();
     let features = Features::from_rows(&x, task.rows[0].len()).unwrap();
     let weights = task.weights.as_ref().map(|w| Column::from_slice(w));
@@ -164,7 +192,7 @@ pub fn check_task<T: Engine>(task: &Task<T>, what: &str) -> bool {
         let brief = |fit: &polars_kmeans::Result<polars_kmeans::Fitted<T>>| fit.as_ref().map(hash).map_err(ToString::to_string);
         assert_eq!(brief(&gpu), brief(&fitted), "{what}: on the GPU, {estimator:?}");
     }
-    match (fitted, oracle::fit(task)) {
+    match (fitted, oracle::fit(&arrived)) {
         (Ok(fitted), Ok(answer)) => {
             let bits = |v: &[T]| v.iter().map(|v| v.to_f64().to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(fitted.model.centroids()), bits(&answer.centroids.concat()), "{what}: centroids");
@@ -177,7 +205,9 @@ pub fn check_task<T: Engine>(task: &Task<T>, what: &str) -> bool {
             let history: Vec<_> =
                 fitted.model.history().iter().map(|row| (row.changed, row.shift, row.inertia.unwrap())).collect();
             assert_eq!(history, answer.history, "{what}: history");
-            if let Ok(score) = oracle::score(task, &answer.centroids) {
+            let scaled = fitted.model.scaling().map_or(vec![1.0; factors.len()], |scaling| scaling.factors().to_vec());
+            assert_eq!(scaled, factors, "{what}: factors");
+            if let Ok(score) = oracle::score(&arrived, &answer.centroids) {
                 let ours = fitted.model.score(&features, weights.as_ref()).unwrap();
                 assert_eq!(ours.to_bits(), score.to_bits(), "{what}: score");
             }

@@ -9,7 +9,7 @@ use crate::oracle::{Start, Task};
 /// What lies far out in a generated fit.
 const FAR: [&str; 5] = ["a starting centroid", "a row", "several rows", "a weight", "all but one row close together"];
 
-fn task(case: u64) -> (Task<f64>, String) {
+pub fn task(case: u64) -> (Task<f64>, String) {
     let random = &mut Random(500_000 + case);
     let what = FAR[case as usize % FAR.len()];
     let (n, d) = (5 + random.below(60), 1 + random.below(4));
@@ -46,7 +46,10 @@ fn task(case: u64) -> (Task<f64>, String) {
     let restarts = if matches!(start, Start::Given(_)) { 1 } else { 1 + random.below(4) as u32 };
     let (max_iter, tol, seed) = (1 + random.below(10), [0.0, 1e-4][random.below(2)], random.next());
     let description = format!("{what}, {kind}, case {case}: n {n}, d {d}, k {k}");
-    (Task { rows: table, weights, k, start, restarts, max_iter, tol, tol_labels: 0.0, seed }, description)
+    (
+        Task { rows: table, weights, k, start, sample: None, restarts, max_iter, tol, tol_labels: 0.0, seed, cosine: false },
+        description,
+    )
 }
 
 #[test]

@@ -5,7 +5,7 @@ use polars_kmeans::{
     Restarts, Strategy, Validity, reference,
 };
 
-use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows, some_rows};
+use crate::data::{KINDS, Random, arriving, columns, gpu, hash, on_gpu, rounds, rows, some_rows};
 
 /// The shape of a round. Together, the rounds reach registers of every width, one sweep and groups, one and many portions of
 /// centroids, sums in shared memory and in device memory, every tile of the tiled kernel, and labels of one and two bytes.
@@ -40,7 +40,7 @@ fn check<T: Engine>(round: u64) -> bool {
         _ => None,
     };
     let init = match random.below(4) {
-        0 if k <= 200 => Init::KMeansPlusPlus,
+        0 if k <= 200 => [Init::KMeansPlusPlus, Init::KMeansParallel, Init::AfkMc2][random.below(3)].clone(),
         1 => Init::Random,
         _ => Init::Given(some_rows(&x, d, k, 12, random)),
     };
@@ -52,6 +52,7 @@ fn check<T: Engine>(round: u64) -> bool {
         .tol([0.0, 1e-4][random.below(2)])
         .seed(random.next())
         .history(history);
+    let estimator = arriving(estimator, round / 7, d);
     let Some(on_gpu) = on_gpu(&estimator) else { return true };
     // With so few rows the default would use tiles.
     let on_gpu = if d <= 12 { on_gpu.strategy(Strategy::Registers) } else { on_gpu };

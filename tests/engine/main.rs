@@ -1,10 +1,12 @@
 //! Compares the engine with an oracle that shares no code with it. It works on slices, without Polars.
 
+mod arrival;
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
 mod data;
 mod distances;
+mod distributions;
 mod draws;
 mod exactness;
 mod far;
@@ -21,6 +23,7 @@ mod same_bits;
 mod seeding;
 #[cfg(feature = "cuda")]
 mod seeding_on_gpu;
+mod seedings;
 mod sessions;
 #[cfg(feature = "papers")]
 mod strategies;

@@ -1,8 +1,14 @@
 //! A k-means written straight from the contract, in big integers. It is slow. It shares only two things with the engine: the
 //! reference distance and the Philox block. These have tests of their own.
 
+mod arrival;
+mod seeds;
+
 use num_bigint::{BigInt, Sign};
-use polars_kmeans::{Float, reference, rng};
+use polars_kmeans::{Float, reference};
+
+pub use self::arrival::{Scaling, arrive};
+use self::arrival::{column_variance, direction};
 
 /// `value = integer * 2^exponent`, exactly.
 fn decode(x: f64) -> (BigInt, i32) {
@@ -53,7 +59,8 @@ fn round_ratio<T: Float>(numerator: &BigInt, denominator: &BigInt, exponent: i32
     let unit = (top - T::PRECISION as i32 + 1).max(T::SMALLEST_EXPONENT);
     let (a, b) = scaled(unit);
     let integer: i128 = divide_to_even(&a, &b).try_into().unwrap();
-    let mut value = integer as f64;
+    // A small negative quotient becomes -0.
+    let mut value = if integer == 0 && numerator.sign() == Sign::Minus { -0.0 } else { integer as f64 };
     let mut left = unit;
     while left != 0 {
         let step = left.clamp(-1000, 1000);
@@ -76,6 +83,9 @@ pub enum Start<T> {
     Given(Vec<Vec<T>>),
     Random,
     PlusPlus,
+    Parallel { oversampling: f64, rounds: u32 },
+    AfkMc2 { chain: u32 },
+    Optimal,
 }
 
 #[derive(Clone)]
@@ -84,11 +94,15 @@ pub struct Task<T> {
     pub weights: Option<Vec<f64>>,
     pub k: usize,
     pub start: Start<T>,
+    /// How many rows starting centroids are chosen from.
+    pub sample: Option<usize>,
     pub restarts: u32,
     pub max_iter: usize,
     pub tol: f64,
     pub tol_labels: f64,
     pub seed: u64,
+    /// Whether centroids are normalised. The rows have arrived: see [`arrive`].
+    pub cosine: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -191,9 +205,19 @@ struct Facts {
     units: Vec<i32>,
     lows: Vec<f64>,
     highs: Vec<f64>,
+    /// S.
+    diameter: f64,
     /// The units of integer distances and of the shift. `None` if S is 0.
     distance_unit: Option<(i32, i32)>,
     variance: f64,
+}
+
+/// The unit of distances of at most `s` with weights of at most `w`: 90 bits below the power of two at or above the product of both
+/// and 4. The mantissas are multiplied in float64.
+fn unit_for(s: f64, w: f64) -> i32 {
+    let (a, b) = (exponent_above(s), exponent_above(w));
+    let scaled = |m: f64, e: i32| round_ratio::<f64>(&decode(m).0, &BigInt::from(1), decode(m).1 - e);
+    exponent_above(scaled(s, a) * scaled(w, b)) + a + b + 2 - 90
 }
 
 pub fn fit<T: Float>(task: &Task<T>) -> Result<Answer<T>, Failure> {
@@ -204,7 +228,7 @@ pub fn fit<T: Float>(task: &Task<T>) -> Result<Answer<T>, Failure> {
     }
     let mut best: Option<Answer<T>> = None;
     for restart in 0..task.restarts {
-        let start = seed(task, &facts, restart)?;
+        let start = seeds::seed(task, &facts, restart)?;
         let answer = lloyd(task, &facts, start)?;
         if best.as_ref().is_none_or(|best| answer.exact_inertia.less_than(&best.exact_inertia)) {
             best = Some(answer);
@@ -263,32 +287,11 @@ fn learn<T: Float>(task: &Task<T>) -> Result<Facts, Failure> {
             }
         }
     }
-    let s = reference::distance(&far_highs, &far_lows);
+    let s = if task.cosine { 4.0 } else { reference::distance(&far_highs, &far_lows) };
     let largest_weight = weights.iter().copied().fold(0.0, f64::max);
-    // The exponent of the power of two at or above the product. The mantissas are multiplied in float64.
-    let unit_for = |w: f64| {
-        let (a, b) = (exponent_above(s), exponent_above(w));
-        let scaled = |m: f64, e: i32| round_ratio::<f64>(&decode(m).0, &BigInt::from(1), decode(m).1 - e);
-        exponent_above(scaled(s, a) * scaled(w, b)) + a + b + 2 - 90
-    };
-    let distance_unit = (s > 0.0).then(|| (unit_for(largest_weight), unit_for(1.0)));
-    let mut variance = 0.0;
-    for f in 0..d {
-        let middle = 0.5 * (lows[f] + highs[f]);
-        let t: Vec<f64> = column(f).map(|x| x - middle).collect();
-        let mean = |values: Vec<f64>| -> f64 {
-            let largest = values.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-            if largest == 0.0 {
-                return 0.0;
-            }
-            let unit = exponent_above(largest) - 90;
-            let sum: BigInt = values.iter().map(|v| quantise(*v, unit)).sum();
-            round_ratio(&sum, &BigInt::from(values.len()), unit)
-        };
-        let (m1, m2) = (mean(t.clone()), mean(t.iter().map(|t| t * t).collect()));
-        variance += (m2 - m1 * m1).max(0.0);
-    }
-    Ok(Facts { weights, integers, weight_unit, units, lows, highs, distance_unit, variance: variance / d as f64 })
+    let distance_unit = (s > 0.0).then(|| (unit_for(s, largest_weight), unit_for(s, 1.0)));
+    let variance = (0..d).fold(0.0, |total, f| total + column_variance(&column(f).collect::<Vec<f64>>()));
+    Ok(Facts { weights, integers, weight_unit, units, lows, highs, diameter: s, distance_unit, variance: variance / d as f64 })
 }
 
 impl Facts {
@@ -308,66 +311,37 @@ impl Facts {
     }
 }
 
-fn below(u: u64, total: &BigInt) -> BigInt {
-    (total * u) >> 64
-}
-
-fn pick(weights: &[BigInt], target: &BigInt) -> usize {
-    let mut running = BigInt::from(0);
-    weights
-        .iter()
-        .position(|w| {
-            running += w;
-            running > *target
-        })
-        .unwrap()
-}
-
-fn seed<T: Float>(task: &Task<T>, facts: &Facts, restart: u32) -> Result<Vec<Vec<T>>, Failure> {
-    let draw = |stream: u32, step: usize, trial: u32| {
-        let words = rng::philox([stream, restart, step as u32, trial], [task.seed as u32, (task.seed >> 32) as u32]);
-        u64::from(words[0]) + (u64::from(words[1]) << 32)
-    };
-    match &task.start {
-        Start::Given(centroids) => Ok(centroids.clone()),
-        Start::Random => {
-            let mut weights: Vec<BigInt> = facts.weights.iter().map(|w| BigInt::from(u32::from(*w > 0.0))).collect();
-            Ok((0..task.k)
-                .map(|step| {
-                    let total: BigInt = weights.iter().sum();
-                    let row = pick(&weights, &below(draw(0, step, 0), &total));
-                    weights[row] = BigInt::from(0);
-                    task.rows[row].clone()
-                })
-                .collect())
-        }
-        Start::PlusPlus => {
-            let first = pick(&facts.integers, &below(draw(1, 0, 0), &facts.integers.iter().sum()));
-            let mut centroids = vec![task.rows[first].clone()];
-            // Each potential starts from the unit of the potential before.
-            let rows = facts.positive();
-            let potential = |centroids: &[Vec<T>], unit: i32| precise(&facts.nearest(task, centroids), unit, rows);
-            let mut current = potential(&centroids, facts.base());
-            let trials = 2 + (1..).take_while(|m| (task.k as f64) >= std::f64::consts::E.powi(*m)).count() as u32;
-            for step in 1..task.k {
-                let Exact { integer: total, unit } = current.clone();
-                if total == BigInt::from(0) {
-                    return Err(Failure::TooFewDistinct);
-                }
-                let near = facts.nearest(task, &centroids);
-                let weights: Vec<BigInt> = near.iter().map(|(w, s)| integer(*w, *s, unit)).collect();
-                let with = |trial: u32| {
-                    let mut with = centroids.clone();
-                    with.push(task.rows[pick(&weights, &below(draw(1, step, trial), &total))].clone());
-                    with
-                };
-                let tried = (0..trials).map(with).map(|with| (potential(&with, unit), with));
-                let best = tried.reduce(|best, other| if other.0.less_than(&best.0) { other } else { best });
-                (current, centroids) = best.unwrap();
-            }
-            Ok(centroids)
-        }
+/// The largest squared distance at which a row counts as equal to its centroid when a row is looked for.
+fn same_place<T: Float>(cosine: bool, d: usize) -> f64 {
+    match (cosine, T::IS_F32) {
+        (false, _) => 0.0,
+        (true, true) => 2f64.powi(-45),
+        (true, false) => (d as f64 + 4.0).powi(2) * 2f64.powi(-104),
     }
+}
+
+/// The centroid of these rows: the exact mean, rounded and clamped, or its direction. A mean of zero keeps the old centroid.
+fn centroid_of<T: Float>(task: &Task<T>, facts: &Facts, rows: &[usize], old: &[T]) -> Vec<T> {
+    let mass: BigInt = rows.iter().map(|&i| &facts.integers[i]).sum();
+    let mean = |f: usize| {
+        let sum: BigInt = rows.iter().map(|&i| quantise(facts.weights[i] * task.rows[i][f].to_f64(), facts.units[f])).sum();
+        (sum, facts.units[f] - facts.weight_unit)
+    };
+    if task.cosine {
+        let exact: Vec<f64> = (0..old.len()).map(mean).map(|(sum, unit)| round_ratio(&sum, &mass, unit)).collect();
+        return direction(&exact).map_or(old.to_vec(), |new| new.into_iter().map(T::from_f64).collect());
+    }
+    let clamped = |f: usize| {
+        let (sum, unit) = mean(f);
+        let mean: T = round_ratio(&sum, &mass, unit);
+        let value = mean.to_f64();
+        if value < facts.lows[f] || value > facts.highs[f] {
+            T::from_f64(value.clamp(facts.lows[f], facts.highs[f]))
+        } else {
+            mean
+        }
+    };
+    (0..old.len()).map(clamped).collect()
 }
 
 fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) -> Result<Answer<T>, Failure> {
@@ -412,7 +386,7 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
             let sizes: Vec<usize> = (0..k).map(|j| size(&labels, j)).collect();
             let far = (0..n).filter(|&i| counts(i) && sizes[labels[i] as usize] >= 2);
             let far = far.max_by(|&a, &b| away[a].total_cmp(&away[b]).then(b.cmp(&a))).ok_or(Failure::TooFewDistinct)?;
-            if away[far] == 0.0 {
+            if away[far] <= same_place::<T>(task.cosine, d) {
                 return Err(Failure::TooFewDistinct);
             }
             labels[far] = j as u32;
@@ -423,19 +397,7 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
         let mut moved = relocated;
         for j in 0..k {
             let rows: Vec<usize> = (0..n).filter(|&i| counts(i) && labels[i] as usize == j).collect();
-            let mass: BigInt = rows.iter().map(|&i| &facts.integers[i]).sum();
-            let mean = |f: usize| {
-                let sum: BigInt =
-                    rows.iter().map(|&i| quantise(facts.weights[i] * task.rows[i][f].to_f64(), facts.units[f])).sum();
-                let mean: T = round_ratio(&sum, &mass, facts.units[f] - facts.weight_unit);
-                let value = mean.to_f64();
-                if value < facts.lows[f] || value > facts.highs[f] {
-                    T::from_f64(value.clamp(facts.lows[f], facts.highs[f]))
-                } else {
-                    mean
-                }
-            };
-            let new: Vec<T> = (0..d).map(mean).collect();
+            let new = centroid_of(task, facts, &rows, &centroids[j]);
             let s = reference::distance(&centroids[j], &new);
             moves.push((1.0, s));
             moved |= centroids[j].iter().zip(&new).any(|(a, b)| a != b);

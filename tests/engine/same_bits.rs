@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Chunk, Column, Engine, Features, History, Init, KMeans, NullPolicy, Restarts, Validity, Wanted};
+use polars_kmeans::{
+    Chunk, Column, Engine, Features, History, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Validity, Wanted,
+};
 
 use crate::data::{Random, columns, hash, on_gpu, rows};
 
@@ -17,8 +19,17 @@ struct Case {
     estimator: KMeans,
 }
 
+fn case(name: &'static str, kind: &'static str, shape: (usize, usize), weighted: bool, estimator: KMeans) -> Case {
+    Case { name, kind, shape, weighted, estimator }
+}
+
 fn cases() -> Vec<Case> {
-    let case = |name, kind, shape, weighted, estimator| Case { name, kind, shape, weighted, estimator };
+    let mut all = plain_cases();
+    all.extend(cases_of_seedings());
+    all
+}
+
+fn plain_cases() -> Vec<Case> {
     vec![
         case("blobs-2d", "blobs", (20_000, 2), false, KMeans::new(10).seed(1)),
         case("blobs-weighted", "blobs", (20_000, 3), true, KMeans::new(7).seed(2)),
@@ -37,8 +48,77 @@ fn cases() -> Vec<Case> {
         case("denormals", "denormals", (2_000, 4), false, KMeans::new(5).seed(8)),
         case("sentinel-weighted", "sentinel", (3_000, 9), true, KMeans::new(4).seed(9)),
         case("many-clusters", "tight blobs far apart", (9_000, 2), false, KMeans::new(300).seed(10).max_iter(30)),
+        case("cosine", "uniform", (4_000, 24), false, KMeans::new(20).seed(12).metric(Metric::Cosine).max_iter(20)),
+        case("cosine-weighted", "blobs", (5_000, 5), true, KMeans::new(9).seed(13).metric(Metric::Cosine)),
+        case("standard", "offset 1e6", (4_000, 6), false, KMeans::new(8).seed(14).scale(Scale::Standard)),
+        case("robust-weighted", "sentinel", (3_000, 10), true, KMeans::new(8).seed(15).scale(Scale::Robust)),
+        case(
+            "factors-cosine",
+            "blobs",
+            (3_000, 3),
+            false,
+            KMeans::new(12).seed(16).metric(Metric::Cosine).scale(factors()).history(History::Full),
+        ),
         case("relocations", "duplicates", (400, 2), false, KMeans::new(6).seed(11).init(Init::Given(vec![0.25; 12]))),
     ]
+}
+
+/// Other seedings, also of rows that arrive scaled and normalised.
+fn cases_of_seedings() -> Vec<Case> {
+    vec![
+        case("kmeans-parallel", "blobs", (8_000, 4), true, KMeans::new(25).seed(12).init(Init::KMeansParallel)),
+        case(
+            "kmeans-parallel-few",
+            "lattice",
+            (3_000, 9),
+            false,
+            KMeans::new(30).seed(13).init(Init::KMeansParallel).oversampling(0.2).rounds(2).max_iter(9),
+        ),
+        case("afk-mc2", "uniform", (6_000, 12), false, KMeans::new(40).seed(14).init(Init::AfkMc2).max_iter(20)),
+        case("afk-mc2-weighted", "blobs", (5_000, 2), true, KMeans::new(20).seed(15).init(Init::AfkMc2).chain_length(30)),
+        case("optimal", "blobs", (9_000, 1), true, KMeans::new(8).init(Init::Optimal)),
+        case("init-sample", "blobs", (12_000, 3), false, KMeans::new(30).seed(16).init_sample(Some(900))),
+        case(
+            "kmeans-parallel-cosine",
+            "uniform",
+            (5_000, 14),
+            false,
+            KMeans::new(30).seed(17).init(Init::KMeansParallel).metric(Metric::Cosine).max_iter(15),
+        ),
+        case(
+            "kmeans-parallel-standard",
+            "mixed scales",
+            (5_000, 5),
+            true,
+            KMeans::new(12).seed(18).init(Init::KMeansParallel).scale(Scale::Standard).max_iter(15),
+        ),
+        case(
+            "afk-mc2-cosine-weighted",
+            "blobs",
+            (5_000, 6),
+            true,
+            KMeans::new(25).seed(19).init(Init::AfkMc2).metric(Metric::Cosine).scale(factors()).max_iter(15),
+        ),
+        case(
+            "afk-mc2-robust",
+            "sentinel",
+            (4_000, 3),
+            false,
+            KMeans::new(9).seed(20).init(Init::AfkMc2).chain_length(50).scale(Scale::Robust),
+        ),
+        case("optimal-standard", "offset 1e6", (5_000, 1), true, KMeans::new(6).init(Init::Optimal).scale(Scale::Standard)),
+        case(
+            "init-sample-cosine",
+            "uniform",
+            (6_000, 11),
+            false,
+            KMeans::new(20).seed(21).init_sample(Some(500)).metric(Metric::Cosine).max_iter(15),
+        ),
+    ]
+}
+
+fn factors() -> Scale {
+    Scale::Factors([("column_0".to_owned(), 0.3), ("column_2".to_owned(), 1e3)].into())
 }
 
 struct Data<T> {

@@ -2,7 +2,7 @@
 //! stream. Tables are large enough, and have enough features and clusters, that a GPU uses the copies.
 
 use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::seeding::plus_plus;
+use polars_kmeans::seeding::seed;
 use polars_kmeans::{Engine, KMeans};
 
 use crate::data::{KINDS, Random, gpu, rounds, rows};
@@ -56,14 +56,10 @@ fn check<T: Engine>(kind: &str, [n, d, k]: [usize; 3], weighted: bool, chunk: Op
     let params = estimator.validate(d).unwrap();
     let cuts = [0, n];
     let restart = random.below(3) as u32;
-    let on_host = plus_plus::seed(
-        on_cpu(&data, &prepared, &params, &cuts, InstructionSet::detect()).as_mut(),
-        &params,
-        prepared.distances,
-        restart,
-    );
+    let mut session = on_cpu(&data, &prepared, &params, &cuts, InstructionSet::detect());
+    let on_host = seed(session.as_mut(), &params, &prepared, restart);
     let mut session = on_gpu(&data, &prepared, &params, &cuts, chunk);
-    let on_device = plus_plus::seed(session.as_mut(), &params, prepared.distances, restart);
+    let on_device = seed(session.as_mut(), &params, &prepared, restart);
     let bits = |seeds: polars_kmeans::Result<Vec<T>>| {
         seeds.map(|seeds| seeds.iter().map(|v| v.to_f64().to_bits()).collect::<Vec<_>>()).map_err(|error| error.to_string())
     };

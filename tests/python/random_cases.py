@@ -273,9 +273,12 @@ def cases(draw: Any) -> Case:
         "null_policy": draw(st.sampled_from(["skip", "skip", "raise"])),
         "too_few": draw(st.sampled_from(["raise", "null"])),
     }
-    options["init"] = draw(st.sampled_from(["k-means++", "k-means++", "random", "given"]))
+    inits = ["k-means++", "k-means++", "random", "given", "kmeans-parallel", "afk-mc2"]
+    options["init"] = draw(st.sampled_from([*inits, "optimal"] if case.d == 1 else inits))
     if options["init"] == "given":
         options["init"] = starting_centroids(draw, case, k) if case.d and not case.refused else "random"
+    options["chain_length"] = draw(st.sampled_from([200, 1, 5]))
+    options["init_sample"] = draw(st.sampled_from([None, None, 1, 3, 1000]))
     options["weight"] = weight(draw, case, n)
     case.options = options
     case.output = draw(st.sampled_from(["label", "struct"]))

@@ -106,7 +106,7 @@ def verdict(case: Case) -> Verdict:
             if 2 * sum(v * 2.0**66 < max(parts) for v in nonzero) > len(nonzero):
                 families.add("InvalidDataError")
         distinct = {tuple(v + 0.0 for v in x[i]) for i in positive}
-        if len(positive) < k or (len(distinct) < k and case.given is None and options["init"] == "k-means++"):
+        if len(positive) < k or (len(distinct) < k and case.given is None and options["init"] != "random"):
             few.add("TooFewRowsError")
         elif len(distinct) < k:
             maybe_few = True

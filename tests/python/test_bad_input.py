@@ -136,6 +136,9 @@ VALUES: list[Case] = [
     ("a null weight", InvalidDataError, weighted([1.0, 1.0, None, 1.0])),
     ("a NaN weight", InvalidDataError, weighted([1.0, 1.0, math.nan, 1.0])),
     ("a weight beyond 2^64", InvalidDataError, weighted([1.0, 1.0, 1.0, 1e30])),
+    ('a row of zeros, `metric="cosine"`', InvalidDataError, kmeans([1.0, 0.0, 2.0], metric="cosine")),
+    ("a factor that is too large", InvalidDataError, kmeans([1.0, 1e30], pl.Float32, scale={"x": 1e10})),
+    ("a factor that is too small", InvalidDataError, kmeans([1.0, 2.0], pl.Float32, scale={"x": 1e-60})),
 ]
 COLUMNS: list[Case] = [
     ("String", InvalidColumnError, kmeans(["a", "b"])),
@@ -198,7 +201,13 @@ PARAMETERS: list[Case] = [
             "tol_labels": [-0.5],
             "max_iter": [0, 2.0],
             "n_init": [0, "many"],
-            "init": ["best", "kmeans-parallel", 3, [1.0, 2.0], [], [[]], [["a", "b"], ["c", "d"]], [[1.0, 2.0], [3.0]]],
+            "init": ["best", 3, [1.0, 2.0], [], [[]], [["a", "b"], ["c", "d"]], [[1.0, 2.0], [3.0]]],
+            "metric": ["angle", None],
+            "scale": ["minmax", 2.0, {"x": 0}, {"x": -1.5}, {"x": "2"}, {"x": math.inf}, {1: 2.0}],
+            "oversampling": [0.0, math.nan, "2"],
+            "rounds": [0, 256],
+            "chain_length": [0, 1.5],
+            "init_sample": [0, 2**32],
             "null_policy": ["drop", None],
             "too_few": ["maybe"],
             "device": ["gpu", "cuda:-1", "cuda:x", None],
@@ -214,6 +223,7 @@ PARAMETERS: list[Case] = [
     ('`model.predict(output="both")`', InvalidParameterError, lambda: fitted().predict(output="both")),  # type: ignore[arg-type]
     ("`init` of 3 features, 2 columns", InvalidParameterError, started([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])),
     ("`init` of 3 rows, `k=2`", InvalidParameterError, started([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])),
+    ('`init="optimal"`, 2 columns', InvalidParameterError, started("optimal")),
     ("`init` with a null", InvalidParameterError, started([[1.0, 2.0], [None, 4.0]])),
     (
         "`init`: a masked array",
@@ -221,6 +231,16 @@ PARAMETERS: list[Case] = [
         started(np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, False], [True, False]])),
     ),
     ("`init`: a frame with a NUL in a name", InvalidColumnError, started(pl.DataFrame({"x\0": [1.0, 2.0]}))),
+    (
+        '`init` with a row of zeros, `metric="cosine"`',
+        InvalidParameterError,
+        lambda: DF.select(pk.kmeans("x", "y", k=2, init=[[0.0, 0.0], [1.0, 1.0]], metric="cosine")),
+    ),
+    (
+        "`scale` of a column that is not there",
+        InvalidParameterError,
+        query(lambda: pk.kmeans("x", k=2, scale={"z": 1.0})),
+    ),
     ("`init` with an infinity", InvalidParameterError, started([[1.0, 2.0], [math.inf, 4.0]])),
     ("`init` beyond 2^450", InvalidDataError, started([[1.0, 2.0], [1e200, 4.0]])),
     (
@@ -273,12 +293,12 @@ MODELS: list[Case] = [
     (
         "a model file with a metric that this version does not know",
         InvalidModelError,
-        load("cosine.parquet", asking('"euclidean"', '"cosine"')),
+        load("manhattan.parquet", asking('"euclidean"', '"manhattan"')),
     ),
     (
         "a model file with a parameter that this version does not know",
         InvalidModelError,
-        load("unknown.parquet", asking('"weighted"', '"rounds"')),
+        load("unknown.parquet", asking('"weighted"', '"sharding"')),
     ),
     (
         "a model file with a feature named twice",

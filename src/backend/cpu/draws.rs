@@ -1,12 +1,11 @@
 //! The rows of a fit on the CPU, as seeding sees them.
 
 use super::seeds::{Lent, Seeds};
-use super::{CpuSession, candidates};
-use crate::backend::{Draws, KeptRows, Sample, Sampled};
+use super::{CpuSession, candidates, picks};
+use crate::backend::{DrawBy, Draws, KeptRows, Picked, Sample, Sampled};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
-use crate::memory;
 
 impl<T: Float> KeptRows for CpuSession<'_, T> {
     fn rows(&self) -> u64 {
@@ -30,26 +29,6 @@ impl<'a, T: Float> CpuSession<'a, T> {
 impl<T: Float> Draws<T> for CpuSession<'_, T> {
     fn row(&self, row: u64) -> Result<Vec<T>> {
         Ok(self.load_row(row as usize)?.x)
-    }
-
-    fn positive_row(&self, mut rank: u64) -> Result<u64> {
-        for task in &self.tasks {
-            if rank >= task.positive as u64 {
-                rank -= task.positive as u64;
-                continue;
-            }
-            let mut found = None;
-            self.visit_task(task.physical.clone(), |tile, at| {
-                for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
-                    if rank == 0 && found.is_none() {
-                        found = Some(task.first + at + r);
-                    }
-                    rank = rank.wrapping_sub(1);
-                }
-            })?;
-            return Ok(found.unwrap_or(task.first) as u64);
-        }
-        unreachable!("the rank is below the number of rows of positive weight")
     }
 
     fn start_draws(&mut self) -> Result<u128> {
@@ -76,12 +55,17 @@ impl<T: Float> Draws<T> for CpuSession<'_, T> {
         seeds.gains(lent, candidates)
     }
 
+    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
+        picks::pick(self, by, targets)
+    }
+
+    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)> {
+        picks::all(self)
+    }
+
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
         let rows = candidates::sample(self, sample)?;
-        let mut values = memory::with_room(rows.len().saturating_mul(self.d), "the rows drawn")?;
-        for &row in &rows {
-            values.extend(self.row(row)?);
-        }
+        let (values, _) = picks::load(self, &rows)?;
         Ok(Sampled { rows, values })
     }
 

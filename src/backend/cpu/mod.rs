@@ -19,7 +19,9 @@ mod distances;
 mod draws;
 mod farthest;
 mod filter;
+mod least;
 mod pass;
+mod picks;
 pub mod predict;
 mod product;
 mod seeds;
@@ -30,6 +32,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
+pub use least::LeastDistances;
 pub use simd::InstructionSet;
 pub(crate) use simd::{Task, Vector};
 

@@ -160,6 +160,11 @@ impl<T: Float> Seeds<T> {
         unreachable!("the range's total is the sum of its rows' draw weights")
     }
 
+    /// The ranges of all rows in order, each with the total of its draw weights.
+    pub fn ranges(&self) -> impl Iterator<Item = (Range<usize>, u128)> + '_ {
+        self.ranges.totals.iter().enumerate().map(|(range, total)| (self.ranges.rows(range), *total))
+    }
+
     /// The draw weight of a row.
     #[inline(always)]
     pub fn weight(&self, row: usize, prepared: &Prepared) -> u128 {

@@ -14,6 +14,7 @@ use super::device::{Plain, sum};
 use super::passes::distances::Inertia;
 use super::passes::farthest::FarSearch;
 use super::passes::prepare::preparation_bytes;
+use super::passes::samples::candidate_bytes;
 use super::passes::seeds::DeviceSeeds;
 use super::predict::DeviceTable;
 use super::rows::DeviceRows;
@@ -84,7 +85,10 @@ pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize) ->
 fn planned<T: Float + Plain>(shape: Shape, strategy: Strategy, gpu: GpuSize) -> Result<Planned> {
     let fit = fit_shape(shape, shape.rows);
     let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted);
-    plan_of::<T>(&fit, strategy, gpu, rows, DeviceSeeds::<T>::bytes)
+    plan_of::<T>(&fit, strategy, gpu, rows, |fit| {
+        let draws = DeviceSeeds::<T>::bytes(fit);
+        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 0))
+    })
 }
 
 /// The plan of a fit. `rows`: the bytes of the rows. `draws`: the bytes that seeding needs.
@@ -161,7 +165,11 @@ fn planned_in_chunks<T: Float + Plain>(
     let fit = fit_shape(shape, chunk);
     let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted).saturating_mul(buffers);
     let pieces = piece_bytes(chunk.saturating_mul(row_bytes(shape)));
-    plan_of::<T>(&fit, strategy, gpu, sum([rows, pieces]), StreamedSeeds::<T>::bytes)
+    plan_of::<T>(&fit, strategy, gpu, sum([rows, pieces]), |fit| {
+        let draws = StreamedSeeds::<T>::bytes(fit);
+        // A longer list of seeds is there before the shorter one is gone.
+        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 2))
+    })
 }
 
 /// The bytes of a job of a fitted model.

@@ -190,7 +190,7 @@ pub fn inertia<T: Float + Plain>(
         lows[f] = lows[f].min(column.low);
         highs[f] = highs[f].max(column.high);
     }
-    let scales = ScoreScales::new::<T>(&lows, &highs, weights.map(|_| survey.largest_weight))?;
+    let scales = ScoreScales::new::<T>(model.metric(), &lows, &highs, weights.map(|_| survey.largest_weight))?;
     if weights.is_some() {
         let range = [survey.smallest_weight, survey.largest_weight];
         check_weight_range(range, survey.positive, |bound| count_weights_below(passes.parts(), bound, 0))?;

@@ -17,6 +17,7 @@ mod draws;
 mod far;
 mod labels;
 mod nearest;
+mod other_rows;
 
 pub use self::labels::download;
 pub use self::nearest::nearest_bytes;
@@ -79,7 +80,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let shape = shape_of(&rows, prepared, params.k);
         let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
         let needs = chosen.candidate.needs(&shape, queue.gpu.size());
-        let update = Update::new(&queue, &shape, prepared.shifts, LONGEST_BATCH as usize)?;
+        let update = Update::new(&queue, &shape, prepared, LONGEST_BATCH as usize)?;
         let state = State::new(&queue, &shape, &needs, prepared, largest_distance(prepared, params), update.control())?;
         let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, prepared })?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k)?;

@@ -1,6 +1,6 @@
 //! The update on the device: exact means, shift, whether to stop, and what the next step reads (`kernels/passes/update.cu`).
 
-use super::arguments::{self, Control, DistanceArgument, Record, UpdateArgument};
+use super::arguments::{self, Control, DirectionsArgument, DistanceArgument, Record, UpdateArgument};
 use super::device::{Block, Buffer, Launch, Plain, Queue, buffers, product};
 use super::shape::FitShape;
 use super::state::State;
@@ -10,6 +10,11 @@ use crate::backend::Stop;
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
+use crate::params::Metric;
+use crate::prepare::Prepared;
+
+/// Threads of a block of `kernels/passes/directions.cu`.
+const DIRECTIONS: u32 = 256;
 
 buffers! {
     /// The memory of an update.
@@ -24,6 +29,8 @@ buffers! {
 /// The launches of the update of one fit.
 pub struct Update<T> {
     update: Launch<UpdateArgument<T>>,
+    /// With cosine: makes the centroids, which the update then takes.
+    directions: Option<Launch<DirectionsArgument>>,
     fold: Launch<UpdateArgument<T>>,
     preparation: Preparation<T>,
     buffers: UpdateBuffers<T>,
@@ -36,15 +43,23 @@ impl<T: Float + Plain> Update<T> {
         Preparation::<T>::bytes(shape.d, shape.k).saturating_add(UpdateBuffers::<T>::bytes(shape, batch))
     }
 
-    /// `shifts`: the scale of the shift.
-    pub fn new(queue: &Queue, shape: &FitShape, shifts: DistanceScale, batch: usize) -> Result<Self> {
+    /// `prepared`: has the scale of the shift, and the metric.
+    pub fn new(queue: &Queue, shape: &FitShape, prepared: &Prepared, batch: usize) -> Result<Self> {
         let gpu = &queue.gpu;
         let preparation = Preparation::new(queue, shape.d, shape.k, shape.rows)?;
-        let update = preparation.teams.launch(gpu, arguments::update::<T>().load(gpu, "")?)?;
+        let (update, directions) = match prepared.metric {
+            Metric::Euclidean => (arguments::update::<T>(), None),
+            Metric::Cosine => {
+                let kernel = arguments::directions::<T>().load(gpu, "")?;
+                (arguments::update_directions::<T>(), Some(Launch::resident(gpu, kernel, Block::of(DIRECTIONS), shape.k)?))
+            }
+        };
+        let update = preparation.teams.launch(gpu, update.load(gpu, "")?)?;
         let cells = shape.k.saturating_mul(shape.columns());
         let fold = arguments::update_fold::<T>().load(gpu, "")?;
         let fold = Launch::resident(gpu, fold, Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
-        Ok(Self { update, fold, preparation, buffers: UpdateBuffers::allocate(queue, shape, batch)?, shifts })
+        let buffers = UpdateBuffers::allocate(queue, shape, batch)?;
+        Ok(Self { update, directions, fold, preparation, buffers, shifts: prepared.shifts })
     }
 
     /// What the kernels of an iteration tell each other.
@@ -87,6 +102,12 @@ impl<T: Float + Plain> Update<T> {
             first_iteration: first,
             ..self.argument(state)
         };
+        if let Some(directions) = &self.directions {
+            let UpdateArgument { sums, mean_exponents, centroids, previous, control, .. } = argument;
+            let argument = DirectionsArgument { sums, mean_exponents, centroids, directions: previous, control };
+            // SAFETY: as below. The kernel writes (k, d) centroids to the buffer of those before, which the update has not filled yet.
+            unsafe { state.queue.run(directions, &argument)? };
+        }
         // SAFETY: the addresses are those of the state's and of this object's buffers, which have room for (k, columns, limbs)
         // sums, (k, d) centroids and one record for each iteration of the batch. The kernel begins with the wait.
         unsafe { state.queue.run_behind(&self.update, &argument) }

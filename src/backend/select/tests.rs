@@ -4,8 +4,24 @@ use super::*;
 use crate::backend::cuda::memory;
 
 const GB: u64 = 1_000_000_000;
-const LARGE: Shape = Shape { job: Job::Fit, rows: 1_000_000, features: 32, clusters: 256, float64: false, weighted: false };
-const SMALL: Shape = Shape { job: Job::Fit, rows: 2_000, features: 2, clusters: 3, float64: true, weighted: false };
+const LARGE: Shape = Shape {
+    job: Job::Fit,
+    rows: 1_000_000,
+    features: 32,
+    clusters: 256,
+    float64: false,
+    weighted: false,
+    candidates: Candidates::NONE,
+};
+const SMALL: Shape = Shape {
+    job: Job::Fit,
+    rows: 2_000,
+    features: 2,
+    clusters: 3,
+    float64: true,
+    weighted: false,
+    candidates: Candidates::NONE,
+};
 
 fn device(ordinal: u32, free: u64) -> DeviceInfo {
     let (usable, reason) = usable((13, 0), (9, 0));

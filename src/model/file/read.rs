@@ -292,6 +292,7 @@ fn engine_model<P: ArrowPrimitiveType>(
         n_iter: header.n_iter,
         history: header.history.into_iter().map(row).collect(),
         settings: header.parameters,
+        scaling: header.scaling,
         table: Derived::default(),
     })
 }

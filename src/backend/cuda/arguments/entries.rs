@@ -41,6 +41,8 @@ entries! {
         settle_pairs(SettleArgument<T>) = "settle" "settle_pairs";
         deltas(DeltasArgument) = "deltas" "deltas";
         update(UpdateArgument<T>) = "update" "update";
+        update_directions(UpdateArgument<T>) = "update" "update_directions";
+        directions(DirectionsArgument) = "directions" "directions";
         update_fold(UpdateArgument<T>) = "update" "update_fold";
         update_start(UpdateArgument<T>) = "update" "start";
         inertia(InertiaArgument) = "distances" "inertia";
@@ -66,6 +68,8 @@ entries! {
         plus_settle(PlusSettleArgument) = "plus_filter" "plus_settle";
         potentials(PotentialsArgument) = "stream" "potentials";
         stream_sample(StreamSampleArgument) = "stream" "stream_sample";
+        scale_columns(ScaleColumnsArgument) = "arrival" "scale_columns";
+        normalise(NormaliseArgument) = "arrival" "normalise";
         rows_to_columns(TransposeArgument) = "layout" "rows_to_columns";
         nearest(NearestArgument) = "predict" "nearest";
         distances(DistancesArgument) = "predict" "distances";

@@ -153,6 +153,23 @@ arguments! {
         unused: i32,
     }
 
+    /// For columns that are scaled.
+    ScaleColumnsArgument as "ScaleColumns" {
+        x: u64,
+        stride: u64,
+        n: u32,
+        columns: u32,
+        factors: [f64; 256],
+    }
+
+    /// For rows that are normalised.
+    NormaliseArgument as "Normalise" {
+        x: u64,
+        stride: u64,
+        n: u32,
+        d: i32,
+    }
+
     /// For rows that become columns.
     TransposeArgument as "Transpose" {
         rows_in: u64,

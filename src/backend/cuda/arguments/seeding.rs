@@ -49,6 +49,7 @@ arguments! {
         targets: u64,
         found: u64,
         values: u64,
+        weights: u64,
     }
 
     /// For the values of a row.

@@ -120,6 +120,15 @@ arguments! {
         unused: i32,
     }
 
+    /// For the centroids of normalised means.
+    DirectionsArgument as "Directions" {
+        sums: SumsArgument,
+        mean_exponents: u64,
+        centroids: u64,
+        directions: u64,
+        control: u64,
+    }
+
     /// One iteration in the history.
     Record as "Record" {
         changed: u64,

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use crate::backend::cuda::arguments::LabelsArgument;
 use crate::backend::cuda::device::{Buffer, Plain};
+use crate::backend::cuda::passes::picks;
 use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
-use crate::backend::{PlusPlus, Sample, Sampled};
+use crate::backend::{DrawBy, Picked, PlusPlus, Sample, Sampled};
 use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::float::Float;
@@ -138,19 +139,40 @@ impl<T: Float + Plain> DeviceDraws<T> {
     }
 }
 
+/// The rows that targets draw. `draws`: the distances, if these are asked for. `batch`: how many rows a device draws at a time.
+pub fn pick<T: Float + Plain>(
+    chunks: &Chunks<'_, T>,
+    draws: Option<(&DeviceDraws<T>, &SeedLabels<'_>)>,
+    weights: Option<WeightScale>,
+    by: DrawBy,
+    targets: &[u128],
+    batch: usize,
+) -> Result<Picked<T>> {
+    match (chunks, draws) {
+        (Chunks::Resident(rows), Some((DeviceDraws::Resident(seeds), _))) => {
+            picks::pick(rows, Some(seeds), weights, by, targets, batch)
+        }
+        (Chunks::Resident(rows), _) => picks::pick(rows, None, weights, by, targets, batch),
+        (Chunks::Streamed(stream), Some((DeviceDraws::Streamed(seeds), labels))) if by == DrawBy::Distance => {
+            seeds.pick(stream, labels, targets)
+        }
+        (Chunks::Streamed(stream), _) => stream.pick(by, weights, targets),
+    }
+}
+
+/// The values of all rows, row-major, and their `w^`.
+pub fn all_rows<T: Float + Plain>(chunks: &Chunks<'_, T>, weights: Option<WeightScale>) -> Result<(Vec<T>, Vec<f64>)> {
+    match chunks {
+        Chunks::Resident(rows) => picks::all(rows),
+        Chunks::Streamed(stream) => stream.all(weights),
+    }
+}
+
 /// The values of a row.
 pub fn row<T: Float + Plain>(chunks: &Chunks<'_, T>, row: u64) -> Result<Vec<T>> {
     match chunks {
         Chunks::Resident(rows) => seeds::row(rows, row),
         Chunks::Streamed(stream) => Ok(stream.gather(row as usize..row as usize + 1)?.0),
-    }
-}
-
-/// The `rank`th row of positive weight.
-pub fn positive_row<T: Float + Plain>(chunks: &Chunks<'_, T>, rank: u64) -> Result<u64> {
-    match chunks {
-        Chunks::Resident(rows) => seeds::positive_row(rows, rank),
-        Chunks::Streamed(stream) => stream.positive_row(rank),
     }
 }
 

@@ -23,7 +23,6 @@ use crate::distances::DistanceSum;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
-use crate::rng::Stream;
 use crate::seeding::plus_plus::trials;
 
 /// Threads of the blocks of `plus_draw`, of `plus_take` and `plus_filter`, and of `plus_settle`.
@@ -175,7 +174,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             copies,
             key_low: asked.seed as u32,
             key_high: (asked.seed >> 32) as u32,
-            stream: Stream::PlusPlus.word(),
+            stream: asked.stream.word(),
             restart: asked.restart,
         };
         let draw = (Launch::exactly(arguments::plus_draw::<T>().load(gpu, "")?, Block::of(DRAWERS), m as u32), draw);

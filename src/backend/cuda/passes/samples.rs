@@ -3,7 +3,9 @@
 
 use crate::backend::Sample;
 use crate::backend::cuda::arguments::{FoundArgument, SampleArgument};
-use crate::backend::cuda::device::Queue;
+use crate::backend::cuda::device::{Plain, Queue, bytes_of, product, sum};
+use crate::backend::cuda::shape::FitShape;
+use crate::backend::select::Candidates;
 use crate::error::Result;
 use crate::rng::Stream;
 
@@ -22,6 +24,27 @@ impl From<&Sample> for SampleArgument {
     }
 }
 
+/// How many rows a list has room for that is to take `expected` rows of `n` on average: six standard deviations more.
+fn room_for(expected: u64, n: usize) -> usize {
+    let expected = expected as f64;
+    ((expected + 6.0 * expected.sqrt()) as usize).saturating_add(64).min(n)
+}
+
+/// The bytes that drawing candidates takes on the device. `draws`: the bytes of the distances of the rows, which are gone when the
+/// candidates get their masses. `lists`: how many lists of all candidates there may be at a time before that.
+pub fn candidate_bytes<T: Plain>(shape: &FitShape, candidates: Candidates, draws: u64, lists: u64) -> u64 {
+    if candidates == Candidates::NONE {
+        return 0;
+    }
+    let of_round = room_for(candidates.of_round, shape.rows);
+    let all = of_round.saturating_mul(candidates.rounds as usize).saturating_add(1);
+    let values = |rows: usize| bytes_of::<T>(product([rows, shape.d]));
+    // The numbers of the rows, found and asked for, and their values.
+    let round = sum([draws, bytes_of::<u64>(of_round), bytes_of::<u64>(of_round), values(of_round)]);
+    let round = round.saturating_add(values(all).saturating_mul(lists));
+    round.max(sum([values(all), bytes_of::<u128>(all)]))
+}
+
 /// The numbers of the rows that `find` finds, in ascending order. `n`: the number of all rows.
 ///
 /// `find` queues kernels that look at all rows once. It is called again only if there were more rows than expected.
@@ -32,9 +55,7 @@ pub fn found_rows(
     mut find: impl FnMut(FoundArgument) -> Result<()>,
 ) -> Result<Vec<u64>> {
     const WHAT: &str = "the rows drawn";
-    // Six standard deviations more than the mean.
-    let expected = sample.expected as f64;
-    let mut room = ((expected + 6.0 * expected.sqrt()) as usize + 64).min(n);
+    let mut room = room_for(sample.expected, n);
     loop {
         let (rows, count) = (queue.alloc::<u64>(room, WHAT)?, queue.zeros::<u64>(1, WHAT)?);
         find(FoundArgument { rows: rows.at(), count: count.at(), room: room as u64 })?;

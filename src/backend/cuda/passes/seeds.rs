@@ -26,7 +26,7 @@ const RANGES: usize = 4_096;
 pub(super) const TILE: usize = 256;
 /// Threads of a block of `seed_take` and `seed_gains`, and threads of a block of `seed_search`.
 const THREADS: u32 = 128;
-const SEARCHERS: u32 = 1_024;
+pub(super) const SEARCHERS: u32 = 1_024;
 /// The most tiles of a block of `seed_gains`. A thread has two rows in each tile, and an int64 can hold the sum of 131,072
 /// limbs.
 const MAX_TILES: usize = 131_072 / 2;
@@ -58,7 +58,7 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    fn new(n: usize) -> Self {
+    pub(super) fn new(n: usize) -> Self {
         let rows = n.div_ceil(RANGES).next_multiple_of(TILE).max(TILE);
         Self { rows, count: n.div_ceil(rows) }
     }
@@ -69,7 +69,7 @@ impl Ranges {
 /// What a row weighs in a draw: `DRAW_*` of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
-enum Draw {
+pub(super) enum Draw {
     /// All rows weigh the same.
     Row = 0,
     Weight = 1,
@@ -79,8 +79,8 @@ enum Draw {
 }
 
 /// The names of the totals of ranges, and of the drawn rows, in errors.
-const TOTALS: &str = "the totals of the draws";
-const CANDIDATES: &str = "the rows drawn";
+pub(super) const TOTALS: &str = "the totals of the draws";
+pub(super) const CANDIDATES: &str = "the rows drawn";
 
 // ---- the state -----------------------------------------------------------------------------------------------------------
 
@@ -96,6 +96,12 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let state = sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(ranges)]);
         let steps = StepBuffers::<T>::bytes_of_steps(shape.chunk, d, k);
         sum([state, search.max(take).max(steps)])
+    }
+
+    /// The bytes of this that a pass may take besides the distances and the totals.
+    pub(super) fn room(shape: &FitShape) -> u64 {
+        let state = sum([bytes_of::<f64>(shape.padded_rows()), bytes_of::<u128>(Ranges::new(shape.chunk).count)]);
+        Self::bytes(shape).saturating_sub(state)
     }
 
     /// Makes every row's draw weight its `w^`.
@@ -301,18 +307,7 @@ pub fn add_masses<T: Float + Plain>(
     unsafe { queue.run(&launch, &argument) }
 }
 
-/// The `rank`th row of positive weight.
-pub fn positive_row<T: Float + Plain>(rows: &DeviceRows<T>, rank: u64) -> Result<u64> {
-    if rows.weights.is_none() {
-        return Ok(rank);
-    }
-    let ranges = Ranges::new(rows.n);
-    let (draws, counts) = (draws(rows, ranges, Draw::Positive), rows.queue.alloc(ranges.count, TOTALS)?);
-    totals(&rows.queue, draws, &counts)?;
-    Ok(search(rows, draws, &counts, &[u128::from(rank)])?.rows.to_vec()?[0])
-}
-
-fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind: Draw) -> DrawsArgument {
+pub(super) fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind: Draw) -> DrawsArgument {
     DrawsArgument {
         w: rows.weights.as_ref().map_or(0, Buffer::at),
         nearest: 0,
@@ -326,7 +321,7 @@ fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind: Draw) -> 
 }
 
 /// Writes the total draw weight of each range. Returns the total of all ranges.
-fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>) -> Result<u128> {
+pub(super) fn totals(queue: &Queue, draws: DrawsArgument, totals: &Buffer<u128>) -> Result<u128> {
     assert!(totals.len() >= draws.ranges as usize);
     let total = queue.zeros::<u128>(1, TOTALS)?;
     let argument = TotalsArgument { draws, totals: totals.at(), total: total.at() };
@@ -372,6 +367,7 @@ fn search<T: Float + Plain>(
         targets: targets.at(),
         found: found.rows.at(),
         values: found.values.at(),
+        weights: 0,
     };
     let kernel = arguments::seed_search::<T>().load(&queue.gpu, "")?;
     // SAFETY: each block reads one target, and writes one row number and the d values of this

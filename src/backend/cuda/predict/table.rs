@@ -17,7 +17,7 @@ use crate::backend::cuda::state::Centroids;
 use crate::backend::cuda::step::filter::{Filter, Preparation};
 use crate::backend::cuda::step::shares::Shares;
 use crate::backend::cuda::step::tiled::{Doubt, Tiled, TiledLabels};
-use crate::backend::select::{Job, Shape};
+use crate::backend::select::{Candidates, Job, Shape};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
@@ -160,7 +160,15 @@ impl<T: Float + Plain> DeviceTable<T> {
     /// The ranges of rows of the batches, in order.
     pub fn batches(&self, job: Job, n: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
         let (features, clusters) = (self.d, self.k);
-        let shape = Shape { job, rows: n as u64, features, clusters, float64: !T::IS_F32, weighted: false };
+        let shape = Shape {
+            job,
+            rows: n as u64,
+            features,
+            clusters,
+            float64: !T::IS_F32,
+            weighted: false,
+            candidates: Candidates::NONE,
+        };
         shape.batches().map(|range| range.start as usize..range.end as usize)
     }
 

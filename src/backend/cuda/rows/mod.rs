@@ -1,5 +1,6 @@
 //! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are.
 
+mod arrival;
 pub mod chunks;
 pub mod download;
 pub mod stream;

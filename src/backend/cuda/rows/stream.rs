@@ -18,6 +18,7 @@
 //! thread fills it more slowly than the bus empties it.
 
 pub mod order;
+mod picks;
 pub mod seeds;
 pub mod sweep;
 
@@ -28,6 +29,7 @@ use cudarc::driver::CudaEvent;
 
 use self::order::{VISITS, held_after, visits};
 use self::sweep::Sweep;
+use crate::arrival::Arrival;
 use crate::backend::chunking::{Chunking, piece_bytes};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
@@ -160,6 +162,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
             if visit.load.is_some() {
                 held.rounded = false;
                 held.rows.clear_padding()?;
+                held.rows.arrive(self.arrival())?;
             }
             if let Some(scale) = weights.filter(|_| !held.rounded) {
                 held.rows.round_weights(scale)?;
@@ -186,7 +189,12 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         UploadPlan { lanes, slot: plan.slot.min(bytes / lanes) }
     }
 
-    /// Kept rows `rows` from host memory: their values, row-major, and their original weights.
+    /// What happens to rows after they were sent.
+    fn arrival(&self) -> Option<&Arrival> {
+        self.sources.first().and_then(Source::arrival)
+    }
+
+    /// Kept rows `rows` from host memory, as they arrive: their values, row-major, and their original weights.
     pub fn gather(&self, rows: Range<usize>) -> Result<(Vec<T>, Vec<f64>)> {
         const WHAT: &str = "a range of rows";
         let mut values = memory::zeroed(rows.len() * self.d, WHAT)?;
@@ -211,30 +219,14 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
                 out.iter_mut().skip(f).step_by(self.d).zip(&column).for_each(|(out, value)| *out = *value);
             }
         }
+        if let Some(arrival) = self.arrival() {
+            values.chunks_exact_mut(self.d).for_each(|row| arrival.row(row));
+        }
         Ok((values, weights))
     }
 
     /// The number of rows of positive weight.
     pub fn positive_rows(&self) -> u64 {
         if self.weighted { self.positive.iter().map(|(_, positive)| positive).sum() } else { self.n as u64 }
-    }
-
-    /// The `rank`th row of positive weight.
-    pub fn positive_row(&self, mut rank: u64) -> Result<u64> {
-        if !self.weighted {
-            return Ok(rank);
-        }
-        let mut first = 0;
-        for &(len, positive) in &self.positive {
-            if rank < positive {
-                let (_, weights) = self.gather(first..first + len)?;
-                let mut rows = (first as u64..).zip(weights).filter(|(_, weight)| *weight > 0.0);
-                if let Some((row, _)) = rows.nth(rank as usize) {
-                    return Ok(row);
-                }
-            }
-            (rank, first) = (rank - positive, first + len);
-        }
-        unreachable!("the rank is below the number of rows of positive weight")
     }
 }

@@ -1,12 +1,16 @@
 //! The rows of a fit on a GPU, as seeding sees them.
 
 use super::CudaSession;
+use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels};
-use crate::backend::{Draws, KeptRows, PlusPlus, Sample, Sampled};
+use crate::backend::cuda::passes::picks::batch;
+use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled};
 use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::float::Float;
+use crate::prepare::Prepared;
+use crate::tile::Part;
 
 impl<T: Float + Plain> KeptRows for CudaSession<'_, T> {
     fn rows(&self) -> u64 {
@@ -48,10 +52,6 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
         draws::row(&self.rows, row)
     }
 
-    fn positive_row(&self, rank: u64) -> Result<u64> {
-        draws::positive_row(&self.rows, rank)
-    }
-
     fn start_draws(&mut self) -> Result<u128> {
         let draws = DeviceDraws::start(&self.rows, self.prepared, self.state.shape.k)?;
         Ok(self.draws.insert(draws).total())
@@ -78,12 +78,26 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
         self.with_draws(|session, draws| draws.plus_plus_steps(&session.rows, asked, positive, potential, centroids))
     }
 
+    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
+        let (labels, weights) = (self.seed_labels(), self.prepared.weights);
+        let draws = self.draws.as_ref().map(|draws| (draws, &labels));
+        draws::pick(&self.rows, draws, weights, by, targets, batch::<T>(&self.state.shape))
+    }
+
+    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)> {
+        draws::all_rows(&self.rows, self.prepared.weights)
+    }
+
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
         self.with_draws(|session, draws| draws.sample(&session.rows, &session.seed_labels(), sample))
     }
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         draws::masses(&self.rows, self.prepared.weights, candidates)
+    }
+
+    fn other_rows<'t>(&self, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+        OtherRows::if_it_pays(self.rows.queue(), part, prepared, k)
     }
 
     fn end_draws(&mut self) {

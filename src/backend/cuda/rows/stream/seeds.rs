@@ -2,6 +2,8 @@
 //! has one label for each row (`kernels/passes/stream.cu`). Rows are drawn from host memory: the totals say which range has the row,
 //! and then the host looks through this range once.
 
+use std::ops::Range;
+
 use super::Stream;
 use crate::backend::chunking::range_rows;
 use crate::backend::cuda::arguments::{self, PotentialsArgument, SeedsArgument, StreamSampleArgument};
@@ -10,7 +12,8 @@ use crate::backend::cuda::passes::draws::SeedLabels;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::passes::seeds::weight_totals;
 use crate::backend::cuda::shape::FitShape;
-use crate::backend::{Sample, Sampled};
+use crate::backend::sweep::Sweep;
+use crate::backend::{Picked, Sample, Sampled};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
@@ -71,7 +74,7 @@ impl Ranges {
         self.before(last) + (self.n - last).div_ceil(self.rows)
     }
 
-    fn range(&self, index: usize) -> std::ops::Range<usize> {
+    fn range(&self, index: usize) -> Range<usize> {
         let chunk = index / self.per_chunk * self.chunk;
         let first = chunk + index % self.per_chunk * self.rows;
         first..(first + self.rows).min(chunk + self.chunk).min(self.n)
@@ -311,31 +314,61 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             }
             rows = self.ranges.range(index);
         }
+        self.load(stream, labels, rows, target)
+    }
+
+    /// Rows with all that their draw weights depend on.
+    fn load(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, rows: Range<usize>, target: u128) -> Result<Drawn<T>> {
         let (values, mut weights) = stream.gather(rows.clone())?;
         weights.iter_mut().for_each(|w| *w = self.weights.map_or(1.0, |scale| scale.round(*w)));
         let (numbers, labels) = (labels.numbers(), if self.known > 0 { labels.read(rows.clone())? } else { Vec::new() });
         Ok(Drawn { first: rows.start, target, values, weights, labels, numbers })
     }
 
+    /// The rows that targets draw by their distances.
+    pub fn pick(&self, stream: &Stream<'_, T>, labels: &SeedLabels<'_>, targets: &[u128]) -> Result<Picked<T>> {
+        assert!(!self.taken.is_empty(), "distances are to centroids taken before");
+        const TOGETHER: usize = 1_024;
+        let mut sweep = Sweep::new(targets)?;
+        for (index, &total) in self.totals.iter().enumerate() {
+            if !sweep.is_in(total) {
+                continue;
+            }
+            let drawn = self.load(stream, labels, self.ranges.range(index), 0)?;
+            let mut all = memory::zeroed::<u128>(drawn.weights.len(), TOTALS)?;
+            let mut workers = vec![(); workers_for(0, all.len().div_ceil(TOGETHER))];
+            let tasks = (0..).step_by(TOGETHER).zip(all.chunks_mut(TOGETHER));
+            for_each_task(&mut workers, tasks, |(), (first, some)| {
+                some.iter_mut().zip(first..).for_each(|(weight, place)| *weight = self.weight_of(&drawn, place));
+            });
+            all.iter().zip(drawn.first..).for_each(|(weight, row)| sweep.visit(row, *weight));
+        }
+        stream.picked(sweep.rows(), self.weights)
+    }
+
     /// The first of these rows whose running total exceeds the rest of the target.
     fn place_of(&self, drawn: &Drawn<T>) -> usize {
         let mut left = drawn.target;
-        for (place, (x, &w)) in drawn.values.chunks_exact(self.d).zip(&drawn.weights).enumerate() {
-            let weight = if self.taken.is_empty() {
-                self.weights.map_or(1, |scale| scale.integer(w) as u128)
-            } else {
-                // The nearest seed has the number that the label holds, or the labels do not take it into account yet.
-                let own = drawn.labels.get(place).map_or(self.known, |&label| label as usize);
-                let seeds = (own..self.known).step_by(drawn.numbers).chain(self.known..self.taken.len() / self.d);
-                let near = seeds.map(|seed| reference::distance(x, &self.taken[seed * self.d..][..self.d]));
-                self.scale.quantise(w, near.fold(f64::INFINITY, f64::min))
-            };
-            match left.checked_sub(weight) {
+        for place in 0..drawn.weights.len() {
+            match left.checked_sub(self.weight_of(drawn, place)) {
                 Some(rest) => left = rest,
                 None => return place,
             }
         }
         unreachable!("the target is below the range's total")
+    }
+
+    /// The draw weight of one of these rows.
+    fn weight_of(&self, drawn: &Drawn<T>, place: usize) -> u128 {
+        let (x, w) = (&drawn.values[place * self.d..][..self.d], drawn.weights[place]);
+        if self.taken.is_empty() {
+            return self.weights.map_or(1, |scale| scale.integer(w) as u128);
+        }
+        // The nearest seed has the number that the label holds, or the labels do not take it into account yet.
+        let own = drawn.labels.get(place).map_or(self.known, |&label| label as usize);
+        let seeds = (own..self.known).step_by(drawn.numbers).chain(self.known..self.taken.len() / self.d);
+        let near = seeds.map(|seed| reference::distance(x, &self.taken[seed * self.d..][..self.d]));
+        self.scale.quantise(w, near.fold(f64::INFINITY, f64::min))
     }
 }
 

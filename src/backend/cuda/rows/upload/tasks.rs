@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::kept::{Kept, cut};
 use super::pinned::Strips;
+use crate::arrival::Arrival;
 use crate::backend::cuda::device::Plain;
 use crate::error::Result;
 use crate::float::Float;
@@ -66,6 +67,11 @@ impl<'a, T: Float + Plain> Source<'a, T> {
     pub fn overlap(&self, all: &Range<usize>) -> (Range<usize>, usize) {
         let (start, end) = (all.start.max(self.first), all.end.min(self.first + self.kept.count).max(self.first));
         (start.min(end) - self.first..end - self.first, start.min(end).saturating_sub(all.start))
+    }
+
+    /// What happens to the rows after they were sent.
+    pub fn arrival(&self) -> Option<&Arrival> {
+        self.part.features.arrival()
     }
 
     /// Whether the rows are in row-major blocks.

@@ -1,0 +1,123 @@
+//! Many drawn rows at once. The targets are sorted, so one look over the rows finds all of them.
+
+use std::ops::Range;
+
+use super::CpuSession;
+use crate::backend::sweep::Sweep;
+use crate::backend::{DrawBy, Picked};
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::tile::Tile;
+
+/// The name for the rows in errors.
+const ROWS: &str = "the rows drawn";
+/// Rows that are loaded together.
+const TOGETHER: usize = 256;
+/// Weights that are copied together.
+const WEIGHTS: usize = 1_024;
+
+/// The rows that the targets draw.
+pub fn pick<T: Float>(session: &CpuSession<'_, T>, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
+    let rows = match by {
+        DrawBy::Weight | DrawBy::Positive if session.prepared.weights.is_none() => {
+            memory::collected(targets.iter().map(|&target| target as u64), ROWS)?
+        }
+        DrawBy::Distance => by_distance(session, targets)?,
+        DrawBy::Weight => by_weight(session, targets, |integer| integer)?,
+        DrawBy::Positive => by_weight(session, targets, |integer| u128::from(integer > 0))?,
+    };
+    let (values, weights) = load(session, &rows)?;
+    Ok(Picked { rows, values, weights })
+}
+
+/// All rows, and their `w^`.
+pub fn all<T: Float>(session: &CpuSession<'_, T>) -> Result<(Vec<T>, Vec<f64>)> {
+    let n = session.labels.len();
+    let (mut values, mut weights) = (memory::with_room(n.saturating_mul(session.d), ROWS)?, memory::with_room(n, ROWS)?);
+    for task in &session.tasks {
+        session.visit_task(task.physical.clone(), |tile, _| {
+            // There is room for all rows.
+            (0..tile.rows).for_each(|r| values.extend((0..session.d).map(|f| tile.column(f)[r])));
+            weights.extend_from_slice(&tile.weights[..tile.rows]);
+        })?;
+    }
+    Ok((values, weights))
+}
+
+fn by_distance<T: Float>(session: &CpuSession<'_, T>, targets: &[u128]) -> Result<Vec<u64>> {
+    let Some(seeds) = &session.seeds else { unreachable!("draws were started") };
+    let mut sweep = Sweep::new(targets)?;
+    for (rows, total) in seeds.ranges() {
+        if sweep.is_in(total) {
+            rows.for_each(|row| sweep.visit(row, seeds.weight(row, session.prepared)));
+        }
+    }
+    Ok(sweep.rows())
+}
+
+/// As the others, by a number that the integer of a weight becomes.
+fn by_weight<T: Float>(session: &CpuSession<'_, T>, targets: &[u128], number: impl Fn(u128) -> u128) -> Result<Vec<u64>> {
+    let (part, mut sweep, mut row) = (&session.part, Sweep::new(targets)?, 0);
+    let (Some(column), Some(scale)) = (&part.weights, session.prepared.weights) else { unreachable!("there are weights") };
+    let mut some = [0.0; WEIGHTS];
+    for start in (0..column.len()).step_by(WEIGHTS) {
+        if sweep.is_done() {
+            break;
+        }
+        let physical: Range<usize> = start..(start + WEIGHTS).min(column.len());
+        column.copy(physical.clone(), &mut some);
+        for (_, weight) in physical.zip(&some).filter(|(i, _)| part.selection.contains(*i)) {
+            sweep.visit(row, number(scale.integer(scale.round(*weight)) as u128));
+            row += 1;
+        }
+    }
+    Ok(sweep.rows())
+}
+
+/// The values and the `w^` of these rows.
+pub fn load<T: Float>(session: &CpuSession<'_, T>, rows: &[u64]) -> Result<(Vec<T>, Vec<f64>)> {
+    let (d, part) = (session.d, &session.part);
+    let (mut values, mut weights) = (memory::zeroed(rows.len().saturating_mul(d), ROWS)?, memory::zeroed(rows.len(), ROWS)?);
+    let mut order: Vec<usize> = memory::collected(0..rows.len(), ROWS)?;
+    order.sort_unstable_by_key(|&place| rows[place]);
+    let (mut tile, mut physical) = (Tile::new(d, TOGETHER)?, memory::with_room(TOGETHER, ROWS)?);
+    let mut walk = Walk::default();
+    for places in order.chunks(TOGETHER) {
+        physical.clear();
+        physical.extend(places.iter().map(|&place| walk.physical(session, rows[place] as usize)));
+        tile.load_list(part, session.prepared.weights, &physical);
+        for (r, &place) in places.iter().enumerate() {
+            let row = &mut values[place * d..][..d];
+            row.iter_mut().enumerate().for_each(|(f, x)| *x = tile.x[f * tile.stride + r]);
+            weights[place] = tile.weights[r];
+        }
+    }
+    Ok((values, weights))
+}
+
+/// Finds the physical rows of kept rows in ascending order.
+#[derive(Default)]
+struct Walk {
+    /// The next physical row, and the number of kept rows before it.
+    physical: usize,
+    kept: usize,
+}
+
+impl Walk {
+    fn physical<T: Float>(&mut self, session: &CpuSession<'_, T>, row: usize) -> usize {
+        let selection = &session.part.selection;
+        if selection.is_all() {
+            return row;
+        }
+        let task = &session.tasks[session.tasks.partition_point(|task| task.first <= row) - 1];
+        if self.physical < task.physical.start {
+            (self.physical, self.kept) = (task.physical.start, task.first);
+        }
+        while self.kept <= row {
+            self.kept += usize::from(selection.contains(self.physical));
+            self.physical += 1;
+        }
+        self.physical - 1
+    }
+}

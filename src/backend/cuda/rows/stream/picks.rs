@@ -1,0 +1,69 @@
+//! Many drawn rows at once, from the host memory that streamed rows come from.
+
+use std::ops::Range;
+
+use super::Stream;
+use crate::backend::cuda::device::Plain;
+use crate::backend::sweep::Sweep;
+use crate::backend::{DrawBy, Picked};
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::tile::WeightScale;
+
+/// The name for the rows in errors.
+const ROWS: &str = "the rows drawn";
+/// Rows whose weights are copied together.
+const TOGETHER: usize = 1 << 16;
+
+impl<T: Float + Plain> Stream<'_, T> {
+    /// The rows that targets draw by their weights.
+    pub fn pick(&self, by: DrawBy, weights: Option<WeightScale>, targets: &[u128]) -> Result<Picked<T>> {
+        let Some(scale) = weights else {
+            return self.picked(memory::collected(targets.iter().map(|&target| target as u64), ROWS)?, None);
+        };
+        let mut sweep = Sweep::new(targets)?;
+        for first in (0..self.n()).step_by(TOGETHER) {
+            if sweep.is_done() {
+                break;
+            }
+            let rows = first..self.n().min(first + TOGETHER);
+            for (row, weight) in rows.clone().zip(self.weights_of(rows)?) {
+                let integer = scale.integer(scale.round(weight)) as u128;
+                sweep.visit(row, if by == DrawBy::Positive { u128::from(integer > 0) } else { integer });
+            }
+        }
+        self.picked(sweep.rows(), weights)
+    }
+
+    /// The values of these rows, and their `w^`.
+    pub fn picked(&self, rows: Vec<u64>, weights: Option<WeightScale>) -> Result<Picked<T>> {
+        let mut values = memory::with_room(rows.len().saturating_mul(self.d()), ROWS)?;
+        let mut all = memory::with_room(rows.len(), ROWS)?;
+        for &row in &rows {
+            let (x, w) = self.gather(row as usize..row as usize + 1)?;
+            values.extend(x);
+            all.extend(w.into_iter().map(|w| weights.map_or(1.0, |scale| scale.round(w))));
+        }
+        Ok(Picked { rows, values, weights: all })
+    }
+
+    /// The values of all rows, row-major, and their `w^`.
+    pub fn all(&self, weights: Option<WeightScale>) -> Result<(Vec<T>, Vec<f64>)> {
+        let (values, mut all) = self.gather(0..self.n())?;
+        all.iter_mut().for_each(|w| *w = weights.map_or(1.0, |scale| scale.round(*w)));
+        Ok((values, all))
+    }
+
+    /// The original weights of these rows.
+    fn weights_of(&self, rows: Range<usize>) -> Result<Vec<f64>> {
+        let mut weights = memory::filled(rows.len(), 1.0, ROWS)?;
+        for source in &self.sources {
+            let (own, at) = source.overlap(&rows);
+            if !own.is_empty() {
+                source.fill_weights(&own, &mut weights[at..][..own.len()]);
+            }
+        }
+        Ok(weights)
+    }
+}

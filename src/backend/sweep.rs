@@ -1,0 +1,56 @@
+//! Finds the rows that many targets draw in one look over the rows: the targets are sorted.
+
+use crate::error::Result;
+use crate::memory;
+
+/// The name for the rows in errors.
+const ROWS: &str = "the rows drawn";
+
+/// The targets that no row was found for yet, and the running total of the draw weights.
+pub struct Sweep<'t> {
+    targets: &'t [u128],
+    /// The places of the targets, the largest target first.
+    left: Vec<usize>,
+    running: u128,
+    rows: Vec<u64>,
+}
+
+impl<'t> Sweep<'t> {
+    /// For each target: the first row whose running total exceeds it.
+    pub fn new(targets: &'t [u128]) -> Result<Self> {
+        let mut left: Vec<usize> = memory::collected(0..targets.len(), ROWS)?;
+        left.sort_unstable_by_key(|&place| std::cmp::Reverse(targets[place]));
+        Ok(Self { targets, left, running: 0, rows: memory::zeroed(targets.len(), ROWS)? })
+    }
+
+    /// Whether all rows are found.
+    pub fn is_done(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Whether a target lies in the next rows, which have this total. If none does, passes over them.
+    pub fn is_in(&mut self, total: u128) -> bool {
+        let found = self.left.last().is_some_and(|&place| self.targets[place] - self.running < total);
+        if !found {
+            self.running += total;
+        }
+        found
+    }
+
+    /// Goes on by one row.
+    #[inline(always)]
+    pub fn visit(&mut self, row: usize, weight: u128) {
+        self.running += weight;
+        while let Some(&place) = self.left.last()
+            && self.targets[place] < self.running
+        {
+            self.rows[place] = row as u64;
+            self.left.pop();
+        }
+    }
+
+    /// The rows, in the order of the targets.
+    pub fn rows(self) -> Vec<u64> {
+        self.rows
+    }
+}

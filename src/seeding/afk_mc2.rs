@@ -1,0 +1,213 @@
+//! `init="afk-mc2"`: assumption-free k-MC².
+//!
+//! O. Bachem, M. Lucic, S. H. Hassani and A. Krause, "Fast and Provably Good Seedings for k-Means", NIPS 2016, algorithm 1.
+//!
+//! ```text
+//! c = one row, drawn by weight; D1 = distances to it; q = D1 / sum(D1) + w / sum(w)
+//! per step: a Markov chain over `chain_length` rows that are drawn by q (half of them by D1, half by w)
+//!           row y follows row x if D(x) = 0 or u < (D(y) q(x)) / (D(x) q(y)), D to the nearest centroid so far
+//!           the last row of the chain is the next centroid
+//! ```
+//! Departures from the paper:
+//! 1. The rows that chains propose do not depend on the chains. So the rows of many steps are drawn at once, and their distances to the
+//!    centroids so far are computed for a block of steps at once. Within the block each new centroid lowers them.
+//! 2. A chain may end in a row that is a centroid already. Then nearly all of what q draws are such rows, and further chains would find
+//!    little. Steps of k-means++ find this centroid and the rest.
+
+use std::ops::Range;
+
+use super::plus_plus::{self, First};
+use crate::backend::cpu::LeastDistances;
+use crate::backend::{DrawBy, Draws, PlusPlus};
+use crate::distances::DistanceSum;
+use crate::error::Result;
+use crate::fixed::power_of_two;
+use crate::float::Float;
+use crate::memory;
+use crate::params::Params;
+use crate::prepare::Prepared;
+use crate::reference;
+use crate::rng::{Stream, below, draw_two, draw_u64};
+
+/// Steps of a block.
+const BLOCK: usize = 32;
+/// Bytes of the rows that are drawn at once. A block is always drawn whole.
+const DRAWN: usize = 64 << 20;
+/// Bytes that a drawn row takes beside its values, at most.
+const BESIDE: usize = 64;
+
+pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
+    let d = prepared.lows.len();
+    let asked = PlusPlus::of(params, restart);
+    let First { values: mut centroids, weight, .. } = plus_plus::first(session, &asked)?;
+    let potential = plus_plus::taken(session, &centroids, prepared.distances)?;
+    if params.k == 1 || potential.total == 0 {
+        return Ok(centroids);
+    }
+    memory::reserve(&mut centroids, d.saturating_mul(params.k - 1), super::CENTROIDS)?;
+    let proposing = Proposing::new(params, prepared, restart, &centroids, weight, potential)?;
+    let (threads, chain) = (params.execution.threads, proposing.chain);
+    let of_block = chain.saturating_mul(BLOCK).saturating_mul(d.saturating_mul(size_of::<T>()).saturating_add(BESIDE));
+    let at_once = BLOCK * (DRAWN / of_block).max(1);
+    let mut step = 1;
+    while step < params.k {
+        let until = params.k.min(step + at_once);
+        let proposals = proposing.draw(session, step..until)?;
+        let (mut rows, mut odds) = (proposals.values.as_slice(), proposals.odds.as_slice());
+        while step < until {
+            let steps = BLOCK.min(until - step);
+            let (block, rest) = rows.split_at(steps * chain * d);
+            let mut least = LeastDistances::new(block, &centroids, d, prepared.extent(), threads)?;
+            for (at, odds) in (0..steps * chain).step_by(chain).zip(odds.chunks_exact(chain)) {
+                let Some(chosen) = proposing.run_chain(step, odds, &least.distances()[at..][..chain]) else {
+                    plus_plus::complete(session, &asked, prepared.distances, &mut centroids, d)?;
+                    return Ok(centroids);
+                };
+                let chosen = &block[(at + chosen) * d..][..d];
+                centroids.extend_from_slice(chosen);
+                least.lower(at + chain, chosen);
+                step += 1;
+            }
+            (rows, odds) = (rest, &odds[steps * chain..]);
+        }
+    }
+    Ok(centroids)
+}
+
+/// How rows are proposed.
+struct Proposing<T> {
+    seed: u64,
+    restart: u32,
+    /// Trials of a step.
+    chain: usize,
+    /// The first centroid.
+    first: Vec<T>,
+    /// The total weight of the rows, and that of their distances to the first centroid: as integers and as numbers.
+    weight: (u128, f64),
+    distance: (u128, f64),
+}
+
+/// What decides whether a chain goes on to a row.
+struct Odds {
+    weight: f64,
+    /// Twice the probability of its proposal.
+    q: f64,
+}
+
+struct Proposals<T> {
+    /// `(steps, chain, d)`.
+    values: Vec<T>,
+    /// `(steps, chain)`.
+    odds: Vec<Odds>,
+}
+
+impl<T: Float> Proposing<T> {
+    fn new(
+        params: &Params,
+        prepared: &Prepared,
+        restart: u32,
+        first: &[T],
+        weight: u128,
+        potential: DistanceSum,
+    ) -> Result<Self> {
+        let quantum = prepared.weights.map_or(1.0, |scale| power_of_two(scale.exponent - 53));
+        Ok(Self {
+            seed: params.seeding.seed,
+            restart,
+            chain: params.seeding.chain_length as usize,
+            first: memory::copied(first, super::CENTROIDS)?,
+            weight: (weight, weight as f64 * quantum),
+            distance: (potential.total, potential.to_f64()),
+        })
+    }
+
+    /// The two numbers of a trial: the coin, and the one that decides whether the chain goes on to the row.
+    fn coin(&self, step: usize, trial: usize) -> [u64; 2] {
+        draw_two(self.seed, Stream::Chain, self.restart, step as u32, trial as u32)
+    }
+
+    /// Draws the rows of some steps.
+    fn draw(&self, session: &mut dyn Draws<T>, steps: Range<usize>) -> Result<Proposals<T>> {
+        let (d, count) = (self.first.len(), steps.len().saturating_mul(self.chain));
+        let mut by_weight = memory::with_room(count, super::ROWS)?;
+        let mut targets = [memory::with_room(count, super::ROWS)?, memory::with_room(count, super::ROWS)?];
+        for (step, trial) in steps.flat_map(|step| (0..self.chain).map(move |trial| (step, trial))) {
+            let side = (self.coin(step, trial)[0] & 1) as usize;
+            let u = draw_u64(self.seed, Stream::Proposals, self.restart, step as u32, trial as u32);
+            targets[side].push(below(u, [self.distance.0, self.weight.0][side]));
+            by_weight.push(side);
+        }
+        let picked = [session.pick(DrawBy::Distance, &targets[0])?, session.pick(DrawBy::Weight, &targets[1])?];
+        let (mut values, mut odds) =
+            (memory::with_room(count.saturating_mul(d), super::ROWS)?, memory::with_room(count, super::ROWS)?);
+        let mut next = [0; 2];
+        for side in by_weight {
+            let (row, weight) = (&picked[side].values[next[side] * d..][..d], picked[side].weights[next[side]]);
+            next[side] += 1;
+            values.extend_from_slice(row);
+            let distance = weight * reference::distance(row, &self.first);
+            odds.push(Odds { weight, q: distance / self.distance.1 + weight / self.weight.1 });
+        }
+        Ok(Proposals { values, odds })
+    }
+
+    /// Runs the chain of a step. `nearest`: the distances of its rows to the nearest centroid so far. Returns the place of the row in
+    /// which the chain ends, unless that is a centroid already.
+    fn run_chain(&self, step: usize, odds: &[Odds], nearest: &[f64]) -> Option<usize> {
+        let distance = |place: usize| odds[place].weight * nearest[place];
+        let mut x = 0;
+        for y in 1..odds.len() {
+            let u = (self.coin(step, y)[1] >> 11) as f64 * power_of_two(-53);
+            let there = distance(x);
+            if there == 0.0 || u < (distance(y) * odds[x].q) / (there * odds[y].q) {
+                x = y;
+            }
+        }
+        (distance(x) > 0.0).then_some(x)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proposing(chain: usize) -> Proposing<f64> {
+        Proposing { seed: 7, restart: 0, chain, first: vec![0.0], weight: (1, 1.0), distance: (1, 1.0) }
+    }
+
+    #[test]
+    fn a_chain_leaves_centroids_and_ends_where_there_is_a_distance() {
+        let odds = |count: usize| (0..count).map(|_| Odds { weight: 1.0, q: 0.5 }).collect::<Vec<_>>();
+        let one = proposing(1);
+        assert_eq!(one.run_chain(1, &odds(1), &[0.0]), None);
+        assert_eq!(one.run_chain(1, &odds(1), &[2.0]), Some(0));
+        for step in 0..50 {
+            assert_eq!(proposing(4).run_chain(step, &odds(4), &[0.0, 0.0, 3.0, 0.0]), Some(2));
+            assert_eq!(proposing(3).run_chain(step, &odds(3), &[0.0, 0.0, 0.0]), None);
+        }
+    }
+
+    /// After many trials, a chain is at a row with a probability in proportion to its distance, whatever the proposals are.
+    #[test]
+    fn chains_forget_how_rows_were_proposed() {
+        let (distances, proposed) = ([1.0, 2.0, 5.0, 8.0], [0.4, 0.3, 0.2, 0.1]);
+        let (chain, chains) = (60, 20_000);
+        let (one, mut ends, mut state) = (proposing(chain), [0u32; 4], 1u64);
+        for step in 0..chains {
+            let rows: Vec<usize> = (0..chain)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let u = (state >> 11) as f64 / (1u64 << 53) as f64;
+                    [0.4, 0.7, 0.9].iter().filter(|&&bound| u >= bound).count()
+                })
+                .collect();
+            let odds: Vec<Odds> = rows.iter().map(|&row| Odds { weight: 1.0, q: proposed[row] }).collect();
+            let nearest: Vec<f64> = rows.iter().map(|&row| distances[row]).collect();
+            ends[rows[one.run_chain(step, &odds, &nearest).unwrap()]] += 1;
+        }
+        let expected = distances.map(|distance| distance / 16.0 * chains as f64);
+        let chi: f64 = ends.iter().zip(expected).map(|(&end, e)| (f64::from(end) - e).powi(2) / e).sum();
+        // With 3 degrees of freedom, one chi-square in ten thousand is above 21.1.
+        assert!(chi < 21.1, "{ends:?}, expected {expected:?}");
+    }
+}

@@ -1,0 +1,28 @@
+//! Different rows of positive weight, each equally likely: `init_sample`, and `init="random"`.
+
+use super::undrawn::Undrawn;
+use crate::backend::{DrawBy, Draws, Picked};
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::params::Params;
+use crate::rng::{Stream, below, draw_u64};
+
+/// A sample of the rows, in row order.
+pub fn draw<T: Float>(session: &mut dyn Draws<T>, params: &Params, restart: u32, rows: u64) -> Result<Picked<T>> {
+    let mut ranks = ranks(params.seeding.seed, Stream::Sample, restart, session.positive_rows(), rows)?;
+    ranks.sort_unstable();
+    session.pick(DrawBy::Positive, &ranks)
+}
+
+/// Draws `count` of `n` ranks without replacement, in the order of the draws.
+pub fn ranks(seed: u64, stream: Stream, restart: u32, n: u64, count: u64) -> Result<Vec<u128>> {
+    let mut undrawn = Undrawn::new(n, count)?;
+    let mut ranks = memory::with_room(count as usize, super::ROWS)?;
+    for step in 0..count {
+        let u = draw_u64(seed, stream, restart, step as u32, 0);
+        let target = below(u, u128::from(n - step)) as u64;
+        ranks.push(u128::from(undrawn.take(target)?));
+    }
+    Ok(ranks)
+}

@@ -1,0 +1,67 @@
+//! A few rows as a session of their own: candidates, or a sample.
+
+use crate::backend::Draws;
+use crate::backend::cpu::{CpuSession, InstructionSet};
+use crate::distances::DistanceScale;
+use crate::error::{KMeansError, Result};
+use crate::features::{Column, Features};
+use crate::float::Float;
+use crate::memory;
+use crate::params::Params;
+use crate::prepare::Prepared;
+use crate::tile::{Part, WeightScale};
+
+/// Some rows of a fit, with weights of their own.
+pub struct Table<T> {
+    values: Vec<T>,
+    weights: Option<Vec<f64>>,
+    pub prepared: Prepared,
+}
+
+/// The scales of the integers of a table.
+pub struct Facts {
+    pub distances: DistanceScale,
+    pub weights: Option<WeightScale>,
+}
+
+impl<T: Float> Table<T> {
+    /// `values`: `(rows, d)`, row-major. `all`: what is known of all rows of the fit.
+    pub fn new(values: Vec<T>, weights: Option<Vec<f64>>, all: &Prepared, facts: Facts) -> Result<Self> {
+        const WHAT: &str = "the columns' extents";
+        let rows = (values.len() / all.lows.len()) as u64;
+        let prepared = Prepared {
+            n: rows,
+            n_positive: rows,
+            lows: memory::copied(&all.lows, WHAT)?,
+            highs: memory::copied(&all.highs, WHAT)?,
+            // Seeding adds up no features.
+            scales: Vec::new(),
+            distances: facts.distances,
+            shifts: DistanceScale::NONE,
+            variance: 0.0,
+            metric: all.metric,
+            weights: facts.weights,
+        };
+        Ok(Self { values, weights, prepared })
+    }
+
+    /// Calls `work` with a session over the rows: where those of `near` are, or on the CPU.
+    pub fn with_session<R>(
+        &self,
+        near: &dyn Draws<T>,
+        params: &Params,
+        work: impl Fn(&mut dyn Draws<T>) -> Result<R>,
+    ) -> Result<R> {
+        let features = Features::from_rows(&self.values, self.prepared.lows.len())?;
+        let part = Part::new(features, self.weights.as_ref().map(|weights| Column::from_slice(weights)));
+        if let Some(mut session) = near.other_rows(&part, &self.prepared, params.k) {
+            match work(session.as_mut()) {
+                // The plan of a device does not count these rows.
+                Err(KMeansError::NoMemory { .. }) => {}
+                result => return result,
+            }
+        }
+        let threads = params.execution.threads;
+        work(&mut CpuSession::new(part, &self.prepared, params.k, threads, InstructionSet::detect())?)
+    }
+}
