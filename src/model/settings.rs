@@ -3,7 +3,7 @@
 #[cfg(feature = "serde")]
 use crate::error::{KMeansError, Result};
 #[cfg(feature = "serde")]
-use crate::params::{History, Metric, NullPolicy};
+use crate::params::{History, Metric, NullPolicy, RowOrder};
 use crate::params::{Init, Params};
 
 /// The parameters of a fit, as they are saved with its model. Starting centroids that the caller gave are not kept.
@@ -40,6 +40,9 @@ pub struct Settings {
     /// The rows that starting centroids were chosen from, if not all.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub init_sample: Option<u64>,
+    /// `"given"` or `"values"`.
+    #[cfg_attr(feature = "serde", serde(default = "given_order"))]
+    pub row_order: String,
 }
 
 impl Settings {
@@ -62,6 +65,7 @@ impl Settings {
             rounds: parallel.then_some(seeding.rounds),
             chain_length: (seeding.init == Init::AfkMc2).then_some(seeding.chain_length),
             init_sample: seeding.init_sample.filter(|_| !matches!(seeding.init, Init::Given(_))),
+            row_order: params.rows.row_order.word().into(),
         }
     }
 
@@ -73,10 +77,11 @@ impl Settings {
     #[cfg(feature = "serde")]
     pub(crate) fn check(&self) -> Result<()> {
         let inits = [Init::METHODS, &[Init::GIVEN]].concat();
-        let known: [(&str, &str, &[&str]); 4] = [
+        let known: [(&str, &str, &[&str]); 5] = [
             ("init", &self.init, &inits),
             ("metric", &self.metric, Metric::WORDS),
             ("null_policy", &self.null_policy, NullPolicy::WORDS),
+            ("row_order", &self.row_order, RowOrder::WORDS),
             ("history", &self.history, History::WORDS),
         ];
         for (name, value, values) in known {
@@ -108,6 +113,12 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// The order of the rows of models whose file does not name one.
+#[cfg(feature = "serde")]
+fn given_order() -> String {
+    RowOrder::Given.word().into()
 }
 
 #[cfg(feature = "serde")]
