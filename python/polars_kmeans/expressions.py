@@ -90,6 +90,12 @@ def kmeans(
     null_policy
         `"raise"` or `"skip"`. With `"skip"`, rows with nulls, NaNs or infinities are left out and get null labels (or
         null structs).
+    row_order
+        `"given"` or `"values"`. With `"values"`, the order of the rows does not matter: the same rows in another order
+        give the same centroids, inertia and history, and each row gets the same label. For tables whose rows come in
+        another order each time, as from SQL engines and shuffles. Seeding then draws among rows that are sorted by
+        their values, feature by feature, after they are scaled and normalised. The fit sorts the rows once and works on
+        a copy of them.
     history
         `"light"` or `"full"`: the history of a model also has the inertia of every iteration. It changes nothing in the
         result of an expression.

@@ -64,7 +64,8 @@ impl KMeans {
     }
 
     /// Calls `observer` after each iteration. If it returns [`ControlFlow::Break`], the fit ends with
-    /// [`KMeansError::Cancelled`]. A GPU does several iterations in one batch, so the calls for a batch come together.
+    /// [`KMeansError::Cancelled`]. A GPU does several iterations in one batch, so the calls for a batch come together. With
+    /// `row_order="values"`, a fit from given or optimal centroids may start again from iteration 1.
     ///
     /// ```
     /// use std::ops::ControlFlow;

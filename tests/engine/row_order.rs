@@ -174,7 +174,7 @@ fn check<T: Engine>(kind: &str, case: usize, n: usize) -> bool {
     let random = &mut Random(800_000 + case as u64);
     let d = [1, 2, 3, 7, 20][random.below(5)];
     let table: Table<T> = any_table(kind, n, d, random);
-    let estimator = any_estimator(&table, case, random);
+    let estimator = any_estimator(&table, case, random).max_iter(if n > 10_000 { 2 } else { 300 });
     let what = format!("{kind}, case {case}: {n} x {d}, {}, {estimator:?}", T::NAME);
     let wanted = [Wanted::Labels, Wanted::Distances][random.below(2)];
     let given = table.fit(&estimator, wanted);
@@ -215,8 +215,9 @@ fn the_order_of_the_rows_does_not_matter() {
 
 #[test]
 fn the_order_of_many_rows_does_not_matter() {
-    for case in 0..7 {
-        let answered = [check::<f32>("blobs", 2_000 + case, 150_000), check::<f64>("uniform", 3_000 + case, 140_000)];
+    // Enough rows for buckets.
+    for case in 0..2 {
+        let answered = [check::<f32>("blobs", 2_000 + case, 140_000), check::<f64>("lattice", 2_003 + case, 135_000)];
         assert_eq!(answered, [true; 2]);
     }
 }
