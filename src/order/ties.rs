@@ -78,7 +78,8 @@ pub struct Loader<'p, 'a, T> {
 impl<'p, 'a, T: Float> Loader<'p, 'a, T> {
     pub fn new(parts: &'p [Part<'a, T>]) -> Result<Self> {
         let d = parts[0].features.n_features();
-        let stride = (LOADED / d).clamp(16, 1 << 12);
+        let rows: usize = parts.iter().map(|part| part.features.n_rows()).sum();
+        let stride = (LOADED / d).clamp(16, 1 << 12).min(rows);
         let starts = parts.iter().scan(0, |next, part| Some(std::mem::replace(next, *next + part.features.n_rows())));
         Ok(Self {
             parts,

@@ -155,7 +155,7 @@ fn any_estimator<T: Engine>(table: &Table<T>, case: usize, random: &mut Random) 
         1 => estimator.n_init(Restarts::Count(2)),
         2 => estimator.init(Init::KMeansParallel).oversampling([0.2, 2.0][random.below(2)]),
         3 => estimator.init(Init::AfkMc2).chain_length([3, 60][random.below(2)]),
-        4 if d == 1 => estimator.init(Init::Optimal),
+        4 if d == 1 => estimator.init(Init::Optimal).init_sample([None, Some(30)][random.below(2)]),
         4 | 5 => estimator.init_sample(Some(40)),
         // Most clusters are empty at first, and take rows that are equally far.
         _ => estimator.init(Init::Given(some_rows(&table.x, d, k, 2, random))),
