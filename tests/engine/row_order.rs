@@ -11,7 +11,7 @@ use polars_kmeans::{
     RowOrder, Scale, Validity, Wanted,
 };
 
-use crate::data::{KINDS, Random, hash, on_gpu, rows, some_rows};
+use crate::data::{KINDS, Random, hash, on_gpu, rounds, rows, some_rows};
 use crate::oracle::{self, Failure, Start, Task};
 
 /// An order of n rows.
@@ -203,14 +203,14 @@ fn check<T: Engine>(kind: &str, case: usize, n: usize) -> bool {
 
 #[test]
 fn the_order_of_the_rows_does_not_matter() {
-    let mut compared = 0;
-    for case in 0..260 {
+    let (mut compared, cases) = (0, rounds(260));
+    for case in 0..cases {
         let kind = KINDS[case % KINDS.len()];
         let n = [30, 200, 900][case % 3];
         compared += usize::from(check::<f32>(kind, case, n)) + usize::from(check::<f64>(kind, case + 1_000, n));
     }
-    println!("{compared} fits of shuffled rows compared");
-    assert!(compared > 350, "only {compared} of 520 tables had a fit");
+    println!("{compared} tables compared in several orders");
+    assert!(3 * compared > 4 * cases, "only {compared} of {} tables had a fit", 2 * cases);
 }
 
 #[test]
