@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --no-default-features --bench engine [-- SHAPE ...]`. Time and inertia are reported together. If no row changes
 //! in an assign, the time is that of the assign step alone. If every row changes, the time includes the update's sums. The
-//! difference is shown as update. `-- predictions` times the passes of a fitted model on the same shapes.
+//! difference is shown as update. `-- predictions` times the passes of a fitted model on the same shapes. `-- orders` times fits of
+//! rows as given, and of rows that are numbered by their values; `-- orders cuda` on a GPU.
 
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use polars_kmeans::backend::Iterate;
 use polars_kmeans::backend::cpu::{CpuSession, InstructionSet};
 use polars_kmeans::prepare::prepare;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Engine, Features, Init, KMeans};
+use polars_kmeans::{Device, Engine, Features, Init, KMeans, Restarts, RowOrder};
 
 /// Name, rows, features, clusters, iterations.
 const SHAPES: [(&str, usize, usize, usize, u32); 6] = [
@@ -87,10 +88,41 @@ fn predictions() {
     }
 }
 
+/// Fits of rows as given, and of rows that are numbered by their values: an iteration of the loop, and the rest of the fit.
+fn orders(device: Device) {
+    println!("{:<11}{:>9}{:>12}{:>14}{:>14}{:>16}", "shape", "order", "fit, ms", "an iteration", "beside them", "inertia");
+    for (name, n, d, k, iterations) in SHAPES {
+        let columns = blobs(n, d);
+        let features = Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths");
+        for order in [RowOrder::Given, RowOrder::Values] {
+            let estimator = KMeans::new(k).init(Init::Random).n_init(Restarts::Count(1)).max_iter(iterations).tol(0.0);
+            let estimator = estimator.row_order(order).device(device);
+            let mut inertia = 0.0;
+            let fits = (0..if n < 10_000 { 51 } else { 5 }).map(|_| {
+                let mut in_loop = Vec::new();
+                let whole = milliseconds(|| {
+                    let fitted = estimator.fit_features(&features, None).expect("clusters");
+                    inertia = fitted.model.inertia();
+                    in_loop = fitted.model.history().iter().filter_map(|row| row.seconds).collect();
+                });
+                let all: f64 = in_loop.iter().map(|seconds| 1e3 * seconds).sum();
+                (whole, all / in_loop.len() as f64, whole - all)
+            });
+            let fits: Vec<(f64, f64, f64)> = fits.collect();
+            let each = |of: fn(&(f64, f64, f64)) -> f64| median(fits.iter().map(of).collect());
+            let (whole, iteration, beside) = (each(|fit| fit.0), each(|fit| fit.1), each(|fit| fit.2));
+            println!("{name:<11}{:>9}{whole:>12.3}{iteration:>14.4}{beside:>14.3}{inertia:>16.8e}", order.word());
+        }
+    }
+}
+
 fn main() {
     let only: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     if only.iter().any(|o| o == "predictions") {
         return predictions();
+    }
+    if only.iter().any(|o| o == "orders") {
+        return orders(if only.iter().any(|o| o == "cuda") { Device::Cuda(None) } else { Device::Cpu });
     }
     if only.is_empty() || only.iter().any(|o| o == "groups") {
         groups::<f32>();

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! rows arrive: scaled, normalised, if so asked                       src/arrival.rs
+//! rows are sorted by their values, if so asked                       src/order.rs
 //! best of `restarts`:
 //!   centroids = seed(...)                                            src/seeding
 //!   for it in 1..=max_iter:
@@ -13,6 +14,8 @@
 //! S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982), doi:10.1109/TIT.1982.1056489.
 //! Labels are exact and every sum is an integer, so the result does not depend on the backend, threads or chunking.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::answers::{Distances, Wanted};
@@ -30,6 +33,7 @@ use crate::float::Float;
 use crate::memory;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
 use crate::names::Names;
+use crate::order;
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::{History, KMeans, Params};
 #[cfg(feature = "cuda")]
@@ -103,25 +107,46 @@ pub(crate) fn fit<T: Float>(
     for part in &mut parts {
         part.features = part.features.arriving(arrival.clone());
     }
+    if order::only_decides_ties(&params) {
+        let ties = Arc::new(AtomicBool::new(false));
+        let fitted = fit_at(&choice, parts.clone(), &params, set, Some(ties.clone()));
+        if !ties.load(Ordering::Relaxed) {
+            return fitted;
+        }
+    }
+    let Some(arranged) = order::arranged(&parts, &params)? else { return fit_at(&choice, parts, &params, set, None) };
+    let sorted = arranged.part(parts[0].features.names(), arrival)?;
+    arranged.as_given(fit_at(&choice, vec![sorted], &params, set, None)?)
+}
+
+/// Fits rows that arrive and are in order, where the choice says. `ties` becomes true if their order matters for rows that move to
+/// empty clusters.
+fn fit_at<T: Float>(
+    choice: &Choice,
+    mut parts: Vec<Part<'_, T>>,
+    params: &Params,
+    set: InstructionSet,
+    ties: Option<Arc<AtomicBool>>,
+) -> Result<Fitted<T>> {
     match choice.place {
         Place::Cpu => {
-            let prepared = prepare(&mut parts, &params)?;
-            let rows = Origin::of(&parts, &params)?;
+            let prepared = Prepared { ties, ..prepare(&mut parts, params)? };
+            let rows = Origin::of(&parts, params)?;
             let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
             for part in parts {
                 sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.execution.threads, set)?));
             }
             let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, &prepared)?) };
-            fitted(session, &params, &prepared, rows, choice)
+            fitted(session, params, &prepared, rows, choice.clone())
         }
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {
             let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
-            let prepared = prepare_by(&mut passes, &params)?;
+            let prepared = Prepared { ties, ..prepare_by(&mut passes, params)? };
             let chunks = passes.into_chunks();
-            let session = Box::new(cuda::CudaSession::new(chunks, &parts, &prepared, &params, choice.strategy)?);
-            fitted(session, &params, &prepared, Origin::of(&parts, &params)?, choice)
+            let session = Box::new(cuda::CudaSession::new(chunks, &parts, &prepared, params, choice.strategy)?);
+            fitted(session, params, &prepared, Origin::of(&parts, params)?, choice.clone())
         }
         #[cfg(not(feature = "cuda"))]
         Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),

@@ -45,6 +45,7 @@ pub mod frame;
 mod memory;
 pub mod model;
 mod names;
+mod order;
 pub mod parallel;
 pub mod params;
 pub mod partial;
@@ -75,7 +76,9 @@ pub use frame::FrameFit;
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};
 pub use names::Names;
-pub use params::{Device, Form, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, Scale, Value};
+pub use params::{
+    Device, Form, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, Value,
+};
 pub use progress::Progress;
 pub use strategy::Strategy;
 

@@ -161,6 +161,7 @@ pub fn survey_score<T: Float>(passes: &mut dyn Passes<T>, model: &Model<T>) -> R
         shifts: DistanceScale::NONE,
         variance: 0.0,
         weights: scales.weights,
+        ties: None,
         metric,
     })
 }

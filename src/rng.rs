@@ -69,6 +69,20 @@ pub fn below(u: u64, total: u128) -> u128 {
     high * u128::from(u) + ((low * u128::from(u)) >> 64)
 }
 
+/// The hash of no values.
+pub const NO_VALUES: u64 = 0x243F_6A88_85A3_08D3;
+
+/// The 64-bit hash of the values of a row: starts as [`NO_VALUES`], and takes the values in feature order. Both zeros have the same.
+///
+/// Rows have it as their number in a draw where the order of the rows does not matter. For one hash, different values give different
+/// hashes: multiplications by odd numbers and the xors with shifted bits can be undone.
+#[inline(always)]
+pub fn hash_value(hash: u64, value: f64) -> u64 {
+    let first = (hash ^ (value + 0.0).to_bits()).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let second = (first ^ (first >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    second ^ (second >> 29)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +107,24 @@ mod tests {
         words.dedup();
         assert_eq!(words.len(), 262);
         assert_eq!(Stream::Parallel { round: 3 }.word(), 770);
+    }
+
+    #[test]
+    fn rows_of_few_values_have_different_hashes() {
+        let hash = |row: &[f64]| row.iter().fold(NO_VALUES, |hash, x| hash_value(hash, *x));
+        let value = |i: u32| f64::from(i % 7) - 3.0;
+        let row = |i: u32| [value(i), value(i / 7), value(i / 49), value(i / 343), value(i / 2_401), value(i / 16_807)];
+        let mut hashes: Vec<u64> = (0..7u32.pow(6)).map(|i| hash(&row(i))).collect();
+        // Each bit is set in about half of them.
+        for bit in 0..64 {
+            let ones = hashes.iter().filter(|hash| *hash >> bit & 1 == 1).count() as f64;
+            assert!((ones / hashes.len() as f64 - 0.5).abs() < 0.01, "bit {bit}: {ones}");
+        }
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 7usize.pow(6));
+        assert_eq!(hash(&[-0.0, 1.5]), hash(&[0.0, 1.5]));
+        assert_ne!(hash(&[1.5, 0.0]), hash(&[0.0, 1.5]));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The update step: moves rows into empty clusters, computes exact means, and measures how far the centroids moved.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::arrival::{finish_centroid, same_direction};
 use crate::backend::{Iterate, Move};
 use crate::error::{KMeansError, Result};
@@ -24,7 +26,7 @@ pub struct Updated {
 pub fn update<T: Float>(session: &mut dyn Iterate<T>, centroids: &mut [T], prepared: &Prepared) -> Result<Updated> {
     let d = prepared.lows.len();
     let same = if prepared.metric == Metric::Cosine { same_direction::<T>(d) } else { 0.0 };
-    let relocated = relocate_into_empty(session, same)?;
+    let relocated = relocate_into_empty(session, same, prepared.ties.as_deref())?;
     let partial = session.partial()?;
     let mut direction: Vec<f64> = memory::zeroed(if prepared.metric == Metric::Cosine { d } else { 0 }, "a centroid")?;
     let mut moves = memory::with_room(partial.mass.len(), "how far the centroids moved")?;
@@ -72,8 +74,8 @@ fn quotients<R: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &m
 
 /// Gives one row to every empty cluster, in index order. The row is the one farthest from the centroid that gave it its label,
 /// among the rows whose cluster keeps at least one other row. A row whose squared distance is at most `same` counts as equal to
-/// its centroid. Returns whether there was an empty cluster.
-fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>, same: f64) -> Result<bool> {
+/// its centroid. Returns whether there was an empty cluster. `ties` becomes true if rows are equally far.
+fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>, same: f64, ties: Option<&AtomicBool>) -> Result<bool> {
     let mut sizes = session.sizes()?;
     let without_rows = (0u32..).zip(&sizes).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
     let mut empty = memory::collected(without_rows, "the empty clusters")?;
@@ -87,7 +89,15 @@ fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>, same: f64) -> Res
     while !empty.is_empty() {
         let donors = memory::collected(sizes.iter().map(|rows| *rows >= 2), "the clusters that may give a row")?;
         let mut moves = memory::with_room(empty.len(), "the rows that move to empty clusters")?;
-        for far in session.farthest(empty.len(), &donors)? {
+        // Whether one row more is equally far is only known with it.
+        let asked = empty.len() + usize::from(ties.is_some());
+        let farthest = session.farthest(asked, &donors)?;
+        if let Some(ties) = ties
+            && farthest.windows(2).any(|two| two[0].distance == two[1].distance && two[0].distance > same)
+        {
+            ties.store(true, Ordering::Relaxed);
+        }
+        for far in farthest.into_iter().take(empty.len()) {
             if far.distance <= same {
                 return too_few;
             }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
-    Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, Model, NullPolicy, Result, Scale, Wanted,
+    Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, Model, NullPolicy, Result, RowOrder, Scale, Wanted,
 };
 
 use crate::child::{ONLY, STEP, in_child};
@@ -148,6 +148,8 @@ fn fits<T: Engine>() {
         let halves = || [0..n / 2, n / 2..n].map(|range| Part::new(columns.slice(range).unwrap(), None)).into();
         refuse_each(&what("two parts"), 5, halves, |parts| fit(&from_given, parts));
         refuse_each(&what("two parts, k-means++"), 5, halves, |parts| fit(&plus_plus, parts));
+        let by_values = plus_plus.clone().row_order(RowOrder::Values);
+        refuse_each(&what("two parts, by values"), 5, halves, |parts| fit(&by_values, parts));
         let arriving = from_given.clone().scale(Scale::Standard).metric(Metric::Cosine);
         refuse_each(&what("standard, cosine"), 5, || part(true), |parts| fit(&arriving, parts));
         let robust = estimator.clone().init(Init::Random).scale(Scale::Robust);
@@ -157,6 +159,8 @@ fn fits<T: Engine>() {
         let skip = random.clone().null_policy(NullPolicy::Skip);
         let part = || vec![Part::new(by_rows.clone(), Some(Column::from_slice(&weights)))];
         refuse_each(&what("skip"), 5, part, |parts| fit(&skip, parts));
+        let skip_by_values = skip.row_order(RowOrder::Values);
+        refuse_each(&what("skip, by values"), 5, part, |parts| fit(&skip_by_values, parts));
         // Finding out what is wrong with the values takes memory too.
         let raise = |parts| match fit(&random, parts) {
             Err(KMeansError::NotFinite { nans, .. }) => Ok(nans),

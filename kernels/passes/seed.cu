@@ -78,15 +78,16 @@ template <typename T> struct Row {
 
 // ---- samples ---------------------------------------------------------------------------------------------------------
 
-struct Bernoulli {
+template <typename T> struct Bernoulli {
+    Rows<T> rows;
     Draws draws;
     Sample sample;
     FoundRows found;
 };
 
-extern "C" __global__ void __launch_bounds__(256) seed_sample(const __grid_constant__ Bernoulli a) {
+template <typename T> __device__ __forceinline__ void seed_sample(const Bernoulli<T>& a) {
     for (u64 row = global_thread(); row < a.draws.n; row += all_threads())
-        if (is_drawn(a.sample, row, draw_weight(a.draws, row))) add_found(a.found, row);
+        if (is_drawn(a.sample, a.rows, row, a.sample.first + row, draw_weight(a.draws, row))) add_found(a.found, row);
 }
 
 template <typename T> struct Gather {
@@ -285,6 +286,9 @@ template <typename T> __device__ __forceinline__ void seed_masses(const Masses<T
     }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(256) seed_row_##SUFFIX(const __grid_constant__ Row<T> a) {                       \
         copy_row(a.rows, a.row, a.values);                                                                                        \
+    }                                                                                                                             \
+    extern "C" __global__ void __launch_bounds__(256) seed_sample_##SUFFIX(const __grid_constant__ Bernoulli<T> a) {              \
+        seed_sample(a);                                                                                                           \
     }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(256) seed_gather_##SUFFIX(const __grid_constant__ Gather<T> a) {                 \
         seed_gather(a);                                                                                                           \

@@ -125,7 +125,8 @@ template <typename T> __device__ __forceinline__ void stream_sample(const Stream
         lower(a.rows, row, a.seeds.seeds, load_label(a.seeds.labels, row), a.seeds.numbers, a.seeds.known, near, 0);
         const double w = a.rows.w ? a.rows.w[row] : 1.0;
         const u128 weight = (u128)join(quantise_distance(a.scale, w, near));
-        if (is_drawn(a.sample, a.first + row, weight)) add_found(a.found, a.first + row);
+        const u64 number = a.sample.first + a.first + row;
+        if (is_drawn(a.sample, a.rows, row, number, weight)) add_found(a.found, a.first + row);
     }
 }
 

@@ -28,6 +28,7 @@ def kmeans(
     metric: Literal["euclidean", "cosine"] = "euclidean",
     scale: Scale = None,
     null_policy: Literal["raise", "skip"] = "raise",
+    row_order: Literal["given", "values"] = "given",
     history: Literal["light", "full"] = "light",
     device: Device = "auto",
     device_memory_limit: int | None = None,
@@ -89,6 +90,12 @@ def kmeans(
     null_policy
         `"raise"` or `"skip"`. With `"skip"`, rows with nulls, NaNs or infinities are left out and get null labels (or
         null structs).
+    row_order
+        `"given"` or `"values"`. With `"values"`, the order of the rows does not matter: the same rows in another order
+        give the same centroids, inertia and history, and each row gets the same label. For tables whose rows come in
+        another order each time, as from SQL engines and shuffles. Seeding then draws among rows that are sorted by
+        their values, feature by feature, after they are scaled and normalised. The fit sorts the rows once and works on
+        a copy of them.
     history
         `"light"` or `"full"`: the history of a model also has the inertia of every iteration. It changes nothing in the
         result of an expression.
@@ -149,6 +156,7 @@ def kmeans(
         metric=metric,
         scale=scale,
         null_policy=null_policy,
+        row_order=row_order,
         history=history,
         device=device,
         device_memory_limit=device_memory_limit,
@@ -175,6 +183,7 @@ def centroids(
     metric: Literal["euclidean", "cosine"] = "euclidean",
     scale: Scale = None,
     null_policy: Literal["raise", "skip"] = "raise",
+    row_order: Literal["given", "values"] = "given",
     device: Device = "auto",
     device_memory_limit: int | None = None,
     too_few: Literal["raise", "null"] = "raise",
@@ -234,6 +243,7 @@ def centroids(
         metric=metric,
         scale=scale,
         null_policy=null_policy,
+        row_order=row_order,
         device=device,
         device_memory_limit=device_memory_limit,
         too_few=too_few,

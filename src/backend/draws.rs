@@ -107,7 +107,8 @@ pub struct PlusPlus {
 /// A sample for which every row decides alone, as k-means|| asks for it (Bahmani et al. 2012).
 ///
 /// The row with number i in the whole fit and with draw weight D is in the sample if `floor(u * total / 2^64) < expected * D`. The
-/// 64-bit number u has the counter `(2 + 256 round, restart, i mod 2^32, i div 2^32)`.
+/// 64-bit number u has the counter `(2 + 256 round, restart, i mod 2^32, i div 2^32)`. With `row_order="values"`, i is the hash of the
+/// values of the row (`src/rng.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     pub seed: u64,
@@ -120,15 +121,16 @@ pub struct Sample {
     pub expected: u64,
     /// The number of the session's first row in the whole fit.
     pub first: u64,
+    /// Whether rows have the hash of their values as their number.
+    pub by_values: bool,
 }
 
 impl Sample {
-    /// Whether a row is in the sample. `row` is counted from the session's first row, `weight` is the row's draw weight.
+    /// Whether the row of this number is in the sample. `weight` is its draw weight.
     #[inline(always)]
-    pub fn has(&self, row: u64, weight: u128) -> bool {
-        let row = self.first + row;
+    pub fn has(&self, number: u64, weight: u128) -> bool {
         let stream = Stream::Parallel { round: self.round };
-        let u = draw_u64(self.seed, stream, self.restart, row as u32, (row >> 32) as u32);
+        let u = draw_u64(self.seed, stream, self.restart, number as u32, (number >> 32) as u32);
         // A draw weight is at most 2^90, so the product is at most 2^123.
         below(u, self.total) < u128::from(self.expected) * weight
     }

@@ -369,7 +369,7 @@ mod tests {
             let scale = joined.prepared.distances;
             joined.start_draws().unwrap();
             let total = joined.take_seeds(&[1.0, 2.0, 3.0, 4.0], scale).unwrap();
-            let sample = Sample { seed: 5, restart: 0, round: 1, total, expected: 50, first: 0 };
+            let sample = Sample { seed: 5, restart: 0, round: 1, total, expected: 50, first: 0, by_values: false };
             let seeding = (total, joined.sample(&sample).unwrap(), joined.masses(&[5.0, 6.0, 500.0, 600.0]).unwrap());
             // Most of these centroids are far from all rows: their clusters are empty and take the farthest rows.
             let mut centroids: Vec<f64> = (0..14).map(|i| f64::from(i) * 300.0).collect();

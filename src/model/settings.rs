@@ -3,7 +3,7 @@
 #[cfg(feature = "serde")]
 use crate::error::{KMeansError, Result};
 #[cfg(feature = "serde")]
-use crate::params::{History, Metric, NullPolicy};
+use crate::params::{History, Metric, NullPolicy, RowOrder};
 use crate::params::{Init, Params};
 
 /// The parameters of a fit, as they are saved with its model. Starting centroids that the caller gave are not kept.
@@ -40,6 +40,9 @@ pub struct Settings {
     /// The rows that starting centroids were chosen from, if not all.
     #[cfg_attr(feature = "serde", serde(default))]
     pub init_sample: Option<u64>,
+    /// `"given"` or `"values"`.
+    #[cfg_attr(feature = "serde", serde(default = "given_order"))]
+    pub row_order: String,
 }
 
 /// Text leaves out the options that a fit does not use, so versions that do not know them can read it. Bytes hold every field,
@@ -49,7 +52,7 @@ impl serde::Serialize for Settings {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
         let every = !serializer.is_human_readable();
-        let mut fields = serializer.serialize_struct("Settings", 15)?;
+        let mut fields = serializer.serialize_struct("Settings", 16)?;
         fields.serialize_field("k", &self.k)?;
         fields.serialize_field("init", &self.init)?;
         fields.serialize_field("n_init", &self.n_init)?;
@@ -72,6 +75,9 @@ impl serde::Serialize for Settings {
         }
         if every || self.init_sample.is_some() {
             fields.serialize_field("init_sample", &self.init_sample)?;
+        }
+        if every || self.row_order != RowOrder::Given.word() {
+            fields.serialize_field("row_order", &self.row_order)?;
         }
         fields.end()
     }
@@ -97,6 +103,7 @@ impl Settings {
             rounds: parallel.then_some(seeding.rounds),
             chain_length: (seeding.init == Init::AfkMc2).then_some(seeding.chain_length),
             init_sample: seeding.init_sample.filter(|_| !matches!(seeding.init, Init::Given(_))),
+            row_order: params.rows.row_order.word().into(),
         }
     }
 
@@ -108,10 +115,11 @@ impl Settings {
     #[cfg(feature = "serde")]
     pub(crate) fn check(&self) -> Result<()> {
         let inits = [Init::METHODS, &[Init::GIVEN]].concat();
-        let known: [(&str, &str, &[&str]); 4] = [
+        let known: [(&str, &str, &[&str]); 5] = [
             ("init", &self.init, &inits),
             ("metric", &self.metric, Metric::WORDS),
             ("null_policy", &self.null_policy, NullPolicy::WORDS),
+            ("row_order", &self.row_order, RowOrder::WORDS),
             ("history", &self.history, History::WORDS),
         ];
         for (name, value, values) in known {
@@ -143,6 +151,12 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// The order of the rows of models whose file does not name one.
+#[cfg(feature = "serde")]
+fn given_order() -> String {
+    RowOrder::Given.word().into()
 }
 
 #[cfg(feature = "serde")]

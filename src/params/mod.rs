@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
 pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
-pub use self::values::{Device, History, Init, Metric, NullPolicy, Restarts, Scale};
+pub use self::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale};
 use crate::answers::Wanted;
 use crate::error::{KMeansError, Result};
 use crate::progress::{Observer, Progress};
@@ -64,7 +64,8 @@ impl KMeans {
     }
 
     /// Calls `observer` after each iteration. If it returns [`ControlFlow::Break`], the fit ends with
-    /// [`KMeansError::Cancelled`]. A GPU does several iterations in one batch, so the calls for a batch come together.
+    /// [`KMeansError::Cancelled`]. A GPU does several iterations in one batch, so the calls for a batch come together. With
+    /// `row_order="values"`, a fit from given or optimal centroids may start again from iteration 1.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -226,6 +227,7 @@ mod tests {
             ("metric", Some("cosine".into())),
             ("scale", Some(Value::Factors([("x".to_owned(), 2.0)].into()))),
             ("null_policy", Some("skip".into())),
+            ("row_order", Some("values".into())),
             ("history", Some("full".into())),
             ("device", Some("cuda:1".into())),
             ("device_memory_limit", Some((1 << 100).into())),
@@ -237,7 +239,8 @@ mod tests {
         let built = KMeans::new(3).init(Init::Random).n_init(Restarts::Count(7)).seed(u64::MAX).max_iter(12).tol(0.5);
         let built = built.tol_labels(0.25).null_policy(NullPolicy::Skip).history(History::Full).device(Device::Cuda(Some(1)));
         let built = built.device_memory_limit(Some(u64::MAX)).threads(2).strategy(Strategy::Tiled);
-        let built = built.metric(Metric::Cosine).scale(Scale::Factors([("x".to_owned(), 2.0)].into()));
+        let built =
+            built.row_order(RowOrder::Values).metric(Metric::Cosine).scale(Scale::Factors([("x".to_owned(), 2.0)].into()));
         assert_eq!(set, built);
         set.set("device_memory_limit", None).unwrap();
         set.set("n_init", Some(&"auto".into())).unwrap();

@@ -7,7 +7,7 @@
 
 use super::KMeans;
 use super::declare::options;
-use super::values::{Device, History, Init, Metric, NullPolicy, Restarts, Scale};
+use super::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale};
 use crate::backend::select::Candidates;
 use crate::strategy::Strategy;
 
@@ -103,6 +103,14 @@ options! {
         /// `"raise"` or `"skip"`. With `"skip"`, rows with nulls, NaNs or infinities are left out and get null labels (or null
         /// structs).
         null_policy: NullPolicy = NullPolicy::Raise;
+
+        /// `"given"` or `"values"`. With `"values"`, the order of the rows does not matter: the same rows in another order give the
+        /// same centroids, inertia and history, and each row gets the same label. For tables whose rows come in another order each
+        /// time, as from SQL engines and shuffles.
+        ///
+        /// Seeding then draws among rows that are sorted by their values, feature by feature, after they are scaled and normalised.
+        /// The fit sorts the rows once and works on a copy of them.
+        row_order: RowOrder = RowOrder::Given;
     }
 }
 

@@ -149,6 +149,17 @@ words! {
 }
 
 words! {
+    /// How rows are numbered. Draws, and ties between rows that may move to an empty cluster, go by these numbers.
+    pub enum RowOrder("row_order") {
+        /// In the order in which they are given.
+        #[default]
+        Given = "given",
+        /// By their values, so that the order in which they are given does not matter.
+        Values = "values",
+    }
+}
+
+words! {
     /// What a history row holds.
     pub enum History("history") {
         /// Changed rows, shift and seconds.

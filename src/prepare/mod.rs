@@ -15,6 +15,9 @@ pub(crate) mod survey;
 pub(crate) mod tiles;
 pub(crate) mod variance;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use self::passes::{HostPasses, Passes};
 use self::quanta::quanta;
 use self::survey::{
@@ -55,6 +58,8 @@ pub struct Prepared {
     pub variance: f64,
     /// How weights become integers. `None` if all weights are 1.
     pub weights: Option<WeightScale>,
+    /// Whether rows were equally far when their order decided which of them moves. `None` if nobody asks.
+    pub ties: Option<Arc<AtomicBool>>,
     /// With `Cosine`, the mean of a cluster is normalised. So centroids may be outside of the extents.
     pub metric: Metric,
 }
@@ -107,6 +112,7 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
         scales,
         variance,
         weights,
+        ties: None,
         metric,
     })
 }

@@ -14,7 +14,7 @@ use crate::backend::{Draws, PlusPlus};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
-use crate::params::{Init, Params};
+use crate::params::{Init, Params, RowOrder};
 use crate::prepare::Prepared;
 
 /// The name for the starting centroids in errors.
@@ -42,6 +42,10 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Pr
         plus_plus::complete(session, &PlusPlus::of(params, restart), prepared.distances, &mut centroids, d)?;
     }
     session.end_draws();
+    if params.rows.row_order == RowOrder::Values {
+        // -0.0 + 0.0 is 0.0. So the centroids do not show which of two equal rows came first.
+        centroids.iter_mut().for_each(|c| *c = T::from_f64(c.to_f64() + 0.0));
+    }
     if centroids.len() < params.k * d { Err(KMeansError::TooFewDistinct { k: params.k, rows }) } else { Ok(centroids) }
 }
 

@@ -20,7 +20,7 @@ use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
-use crate::params::Params;
+use crate::params::{Params, RowOrder};
 use crate::prepare::{Prepared, diameter};
 use crate::rng::Stream;
 use crate::tile::WeightScale;
@@ -49,12 +49,13 @@ fn candidates<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &
     let mut rows = memory::filled(1, row, super::ROWS)?;
     let mut potential = plus_plus::taken(session, &values, prepared.distances)?;
     let expected = params.seeding.candidates(params.k).of_round;
+    let by_values = params.rows.row_order == RowOrder::Values;
     for round in 0..params.seeding.rounds {
         if potential.total == 0 {
             break;
         }
         let (seed, total) = (asked.seed, potential.total);
-        let sampled = session.sample(&Sample { seed, restart: asked.restart, round, total, expected, first: 0 })?;
+        let sampled = session.sample(&Sample { seed, restart: asked.restart, round, total, expected, first: 0, by_values })?;
         memory::extend(&mut rows, &sampled.rows, super::ROWS)?;
         memory::extend(&mut values, &sampled.values, super::ROWS)?;
         if round + 1 < params.seeding.rounds {

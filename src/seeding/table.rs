@@ -40,6 +40,7 @@ impl<T: Float> Table<T> {
             shifts: DistanceScale::NONE,
             variance: 0.0,
             metric: all.metric,
+            ties: None,
             weights: facts.weights,
         };
         Ok(Self { values, weights, prepared })

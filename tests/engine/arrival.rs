@@ -39,7 +39,11 @@ fn check<T: Engine>(kind: &str, case: usize) -> bool {
         0 => Start::Given((0..k).map(|j| table[if j == 0 { 0 } else { random.below(n) }].clone()).collect()),
         1 => Start::PlusPlus,
         2 => Start::Random,
-        3 => Start::Parallel { oversampling: [0.1, 0.5, 2.0][random.below(3)], rounds: [1, 2, 5][random.below(3)] },
+        3 => Start::Parallel {
+            oversampling: [0.1, 0.5, 2.0][random.below(3)],
+            rounds: [1, 2, 5][random.below(3)],
+            by_values: false,
+        },
         4 => Start::AfkMc2 { chain: [1, 2, 7, 40][random.below(4)] },
         _ => Start::Optimal,
     };

@@ -54,7 +54,7 @@ fn rows_become_candidates_by_their_distances() {
     for number in 0..trials {
         // Seeds, rounds and restarts all change the numbers.
         let (seed, round, restart) = (u64::from(number / 50), number % 5, number / 5 % 10);
-        let sample = Sample { seed, restart, round, total, expected: expected.into(), first: 0 };
+        let sample = Sample { seed, restart, round, total, expected: expected.into(), first: 0, by_values: false };
         let drawn = session.sample(&sample).unwrap().rows;
         for (place, &i) in drawn.iter().enumerate() {
             one[i as usize] += 1;

@@ -8,6 +8,7 @@ use polars_kmeans::rng::{below, philox};
 use polars_kmeans::{Float, KMeans, reference};
 
 use crate::data::{Random, rows};
+use crate::oracle::hash_of;
 use crate::sessions::{Data, every_way};
 
 /// The draw weights of all rows, computed one by one.
@@ -49,8 +50,14 @@ impl<'a, T: Float> Direct<'a, T> {
 
     fn sample(&self, sample: &Sample, scale: DistanceScale) -> Sampled<T> {
         let weights = self.draw_weights(scale);
-        let rows: Vec<u64> = (0..weights.len()).filter(|&i| is_drawn(sample, i, weights[i])).map(|i| i as u64).collect();
+        let rows: Vec<u64> =
+            (0..weights.len()).filter(|&i| is_drawn(sample, self.number(sample, i), weights[i])).map(|i| i as u64).collect();
         Sampled { values: rows.iter().flat_map(|&i| self.row(i as usize)).copied().collect(), rows }
+    }
+
+    /// The number that a row draws with.
+    fn number(&self, sample: &Sample, i: usize) -> u64 {
+        if sample.by_values { hash_of(self.row(i)) } else { sample.first + i as u64 }
     }
 
     fn pick(&self, weights: &[u128], targets: &[u128]) -> Picked<T> {
@@ -80,9 +87,8 @@ impl<'a, T: Float> Direct<'a, T> {
 
 /// `floor(u * total / 2^64) < expected * weight`, without the division: `u * total < 2^64 * expected * weight`. Both sides are in
 /// words of 64 bits, the high ones first.
-fn is_drawn(sample: &Sample, i: usize, weight: u128) -> bool {
-    let row = sample.first + i as u64;
-    let counter = [2 + 256 * sample.round, sample.restart, (row % (1 << 32)) as u32, (row >> 32) as u32];
+fn is_drawn(sample: &Sample, number: u64, weight: u128) -> bool {
+    let counter = [2 + 256 * sample.round, sample.restart, (number % (1 << 32)) as u32, (number >> 32) as u32];
     let words = philox(counter, [sample.seed as u32, (sample.seed >> 32) as u32]);
     let u = u128::from(words[0]) + (u128::from(words[1]) << 32);
     let low = u * (sample.total % (1 << 64));
@@ -133,7 +139,7 @@ impl<T: Float> Questions<T> {
     /// The samples of one state: of the right size, and of eight times the size that the caller expects.
     fn samples(&self, round: usize, total: u128) -> [Sample; 2] {
         let sample = Sample { round: round as u32 * 51, total, ..self.sample };
-        [sample, Sample { total: total / 8, restart: 9, ..sample }]
+        [sample, Sample { total: total / 8, restart: 9, by_values: true, ..sample }]
     }
 
     fn target(&self, i: usize, total: u128) -> u128 {
@@ -232,7 +238,15 @@ fn check<T: Float>(kind: &str, shape: [usize; 2], weighted: bool, seeds: [usize;
         candidates: some(&data, 13, random),
         targets: (0..5).map(|_| random.next() >> 32).collect(),
         // The numbers of the rows go from 32 to 33 bits.
-        sample: Sample { seed: random.next(), restart: 3, round: 0, total: 0, expected: 40, first: (1 << 32) - 500 },
+        sample: Sample {
+            seed: random.next(),
+            restart: 3,
+            round: 0,
+            total: 0,
+            expected: 40,
+            first: (1 << 32) - 500,
+            by_values: false,
+        },
     };
     let expected = questions.answer(Direct::new(&data, &prepared));
     let drawn: usize = expected.samples.iter().map(|sampled| sampled.rows.len()).sum();
@@ -268,7 +282,7 @@ fn a_certain_row_is_always_in_the_sample() {
         session.start_draws().unwrap();
         let total = session.take_seeds(&[1.0], prepared.distances).unwrap();
         for seed in 0..20 {
-            let sample = Sample { seed, restart: 0, round: 255, total, expected: 1, first: 0 };
+            let sample = Sample { seed, restart: 0, round: 255, total, expected: 1, first: 0, by_values: false };
             assert_eq!(session.sample(&sample).unwrap(), Sampled { rows: vec![1_234], values: vec![5.0] }, "{what}");
         }
         session.end_draws();

@@ -8,6 +8,7 @@ use polars_kmeans::{
 
 use crate::data::{KINDS, Random, columns, hash, on_gpu, rows};
 use crate::oracle::{self, Failure, Scaling, Start, Task};
+use crate::row_order;
 
 const SETS: [InstructionSet; 3] = [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Portable];
 
@@ -178,7 +179,7 @@ pub fn check_arriving<T: Engine>(task: &Task<T>, scaling: &Scaling, what: &str) 
             }
         });
     let estimator = match task.start {
-        Start::Parallel { oversampling, rounds } => estimator.oversampling(oversampling).rounds(rounds),
+        Start::Parallel { oversampling, rounds, .. } => estimator.oversampling(oversampling).rounds(rounds),
         Start::AfkMc2 { chain } => estimator.chain_length(chain),
         _ => estimator,
     };
@@ -186,6 +187,7 @@ pub fn check_arriving<T: Engine>(task: &Task<T>, scaling: &Scaling, what: &str) 
     let x = task.rows.concat();
     let features = Features::from_rows(&x, task.rows[0].len()).unwrap();
     let weights = task.weights.as_ref().map(|w| Column::from_slice(w));
+    row_order::check_values(task, &arrived, &estimator, what);
     let fitted = estimator.fit_features(&features, weights.as_ref());
     if let Some(estimator) = on_gpu(&estimator) {
         let gpu = estimator.fit_features(&features, weights.as_ref());

@@ -19,6 +19,7 @@ mod no_memory;
 mod oracle;
 mod progress;
 mod refusals;
+mod row_order;
 mod same_bits;
 mod seeding;
 #[cfg(feature = "cuda")]

@@ -4,6 +4,8 @@
 mod arrival;
 mod seeds;
 
+pub use seeds::hash_of;
+
 use num_bigint::{BigInt, Sign};
 use polars_kmeans::{Float, reference};
 
@@ -83,8 +85,15 @@ pub enum Start<T> {
     Given(Vec<Vec<T>>),
     Random,
     PlusPlus,
-    Parallel { oversampling: f64, rounds: u32 },
-    AfkMc2 { chain: u32 },
+    /// `by_values`: rows draw with the hash of their values, not with their numbers.
+    Parallel {
+        oversampling: f64,
+        rounds: u32,
+        by_values: bool,
+    },
+    AfkMc2 {
+        chain: u32,
+    },
     Optimal,
 }
 

@@ -1,7 +1,7 @@
 //! Bad input gives its own error. The error says what was expected and what was got.
 
 use polars_kmeans::{
-    Chunk, Column, Device, ErrorKind, Features, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
+    Chunk, Column, Device, ErrorKind, Features, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, RowOrder, Validity,
 };
 
 fn refused(estimator: &KMeans, x: &[f64], weights: Option<&[f64]>) -> KMeansError {
@@ -39,6 +39,8 @@ fn every_refusal_names_what_is_wrong() {
         assert_eq!(name.parse::<Init>().unwrap().word(), *name);
     }
     assert!(matches!("best".parse::<Init>(), Err(KMeansError::InvalidOption { .. })));
+    let error = "sorted".parse::<RowOrder>().unwrap_err().to_string();
+    assert_eq!(error, "row_order: expected \"given\" or \"values\", got \"sorted\"");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
-    Chunk, Column, Engine, Features, History, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Validity, Wanted,
+    Chunk, Column, Engine, Features, History, Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, Validity, Wanted,
 };
 
 use crate::data::{Random, columns, hash, on_gpu, rows};
@@ -77,6 +77,35 @@ fn cases_of_seedings() -> Vec<Case> {
         case("afk-mc2", "uniform", (6_000, 12), false, KMeans::new(40).seed(14).init(Init::AfkMc2).max_iter(20)),
         case("afk-mc2-weighted", "blobs", (5_000, 2), true, KMeans::new(20).seed(15).init(Init::AfkMc2).chain_length(30)),
         case("optimal", "blobs", (9_000, 1), true, KMeans::new(8).init(Init::Optimal)),
+        case("values", "blobs", (9_000, 3), false, KMeans::new(12).seed(22).row_order(RowOrder::Values)),
+        case(
+            "values-weighted",
+            "lattice",
+            (5_000, 5),
+            true,
+            KMeans::new(15).seed(23).init(Init::Random).n_init(Restarts::Count(2)).row_order(RowOrder::Values),
+        ),
+        case(
+            "values-kmeans-parallel",
+            "blobs",
+            (6_000, 4),
+            true,
+            KMeans::new(20).seed(24).init(Init::KMeansParallel).row_order(RowOrder::Values),
+        ),
+        case(
+            "values-cosine",
+            "lattice",
+            (4_000, 9),
+            false,
+            KMeans::new(10).seed(25).init(Init::AfkMc2).scale(factors()).metric(Metric::Cosine).row_order(RowOrder::Values),
+        ),
+        case(
+            "values-relocations",
+            "duplicates",
+            (400, 2),
+            true,
+            KMeans::new(6).seed(26).init(Init::Given(vec![0.25; 12])).row_order(RowOrder::Values),
+        ),
         case("init-sample", "blobs", (12_000, 3), false, KMeans::new(30).seed(16).init_sample(Some(900))),
         case(
             "kmeans-parallel-cosine",

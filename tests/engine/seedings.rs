@@ -17,6 +17,7 @@ fn any_start<T: Clone>(d: usize, case: u64, random: &mut Random) -> Start<T> {
         0 => Start::Parallel {
             oversampling: [0.1, 0.5, 1.0, 2.0, 7.3][random.below(5)],
             rounds: [1, 2, 5, 255][random.below(4)],
+            by_values: false,
         },
         1 => Start::AfkMc2 { chain: [1, 2, 7, 40][random.below(4)] },
         2 => [Start::PlusPlus, Start::Random][random.below(2)].clone(),

@@ -271,6 +271,7 @@ def cases(draw: Any) -> Case:
         "tol_labels": draw(st.sampled_from([0.0, 0.0, 0.5, 2.0])),
         "n_init": draw(st.sampled_from(["auto", "auto", 1, 3])),
         "null_policy": draw(st.sampled_from(["skip", "skip", "raise"])),
+        "row_order": draw(st.sampled_from(["given", "given", "values"])),
         "too_few": draw(st.sampled_from(["raise", "null"])),
     }
     inits = ["k-means++", "k-means++", "random", "given", "kmeans-parallel", "afk-mc2"]

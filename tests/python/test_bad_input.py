@@ -209,6 +209,7 @@ PARAMETERS: list[Case] = [
             "chain_length": [0, 1.5],
             "init_sample": [0, 2**32],
             "null_policy": ["drop", None],
+            "row_order": ["sorted", None],
             "too_few": ["maybe"],
             "device": ["gpu", "cuda:-1", "cuda:x", None],
             "device_memory_limit": [0, -1, 1.5],

@@ -37,6 +37,7 @@ BAD_OPTIONS: list[dict[str, Any]] = [
     *({"chain_length": length} for length in (0, 2**32, 1.5, None)),
     *({"init_sample": rows} for rows in (0, -1, 2**32, 1.5)),
     *({"null_policy": policy} for policy in ("drop", None, 1)),
+    *({"row_order": order} for order in ("sorted", None, 1)),
     *({"too_few": what} for what in ("maybe", None)),
     *({"weight": w} for w in (1.0, [1.0], pl.col("x", "y"))),
 ]

@@ -10,12 +10,13 @@ use crate::float::Float;
 use crate::memory;
 use crate::parallel::for_each_task;
 use crate::prepare::Prepared;
+use crate::rng::{NO_VALUES, hash_value};
 use crate::tile::{Part, Tile};
 
 /// The numbers of the rows of a sample, in ascending order.
 pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Result<Vec<u64>> {
     const WHAT: &str = "the rows drawn";
-    let CpuSession { prepared, tasks, workers, seeds, labels, .. } = session;
+    let CpuSession { part, prepared, tasks, workers, seeds, labels, .. } = session;
     let Some(seeds) = seeds else { unreachable!("draws were started") };
     let mut drawn = memory::zeroed::<bool>(labels.len(), WHAT)?;
     let mut rest = drawn.as_mut_slice();
@@ -24,9 +25,21 @@ pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Res
         rest = tail;
         (task, drawn)
     });
-    for_each_task(workers, work, |_, (task, drawn)| {
-        for (row, drawn) in (task.first..).zip(drawn) {
-            *drawn = sample.has(row as u64, seeds.weight(row, prepared));
+    for_each_task(workers, work, |worker, (task, drawn)| {
+        if sample.by_values {
+            let (tile, mut rows) = (&mut worker.tile, (task.first..).zip(drawn));
+            for start in task.physical.clone().step_by(tile.stride) {
+                tile.load(part, prepared.weights, rows_of_tile(tile, task, start));
+                for (r, (row, drawn)) in (0..tile.rows).zip(&mut rows) {
+                    let value = |f: usize| tile.x[f * tile.stride + r].to_f64();
+                    let hash = (0..part.features.n_features()).fold(NO_VALUES, |hash, f| hash_value(hash, value(f)));
+                    *drawn = sample.has(hash, seeds.weight(row, prepared));
+                }
+            }
+        } else {
+            for (row, drawn) in (task.first..).zip(drawn) {
+                *drawn = sample.has(sample.first + row as u64, seeds.weight(row, prepared));
+            }
         }
     });
     memory::collected((0..).zip(&drawn).filter(|(_, drawn)| **drawn).map(|(row, _)| row), WHAT)

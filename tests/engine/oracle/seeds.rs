@@ -122,8 +122,10 @@ fn by_method<T: Float>(task: &Task<T>, facts: &Facts, draws: Draws, view: &View<
             }
         }
         Start::PlusPlus => plus_plus(view, draws, 1, task.k, &mut centroids),
-        Start::Parallel { oversampling, rounds } => {
-            let candidates = candidates(view, draws, (oversampling * task.k as f64).ceil().max(1.0) as u64, rounds);
+        Start::Parallel { oversampling, rounds, by_values } => {
+            let number = |i: usize| if by_values { hash_of(&view.rows[i]) } else { i as u64 };
+            let expected = (oversampling * task.k as f64).ceil().max(1.0) as u64;
+            let candidates = candidates(view, draws, expected, rounds, number);
             if candidates.len() < task.k {
                 centroids = candidates.iter().map(|&i| view.rows[i].clone()).collect();
             } else {
@@ -176,8 +178,20 @@ fn plus_plus<T: Float>(view: &View<T>, draws: Draws, stream: u32, k: usize, cent
     }
 }
 
+/// The hash of the values of a row, by which it draws where the order of the rows does not matter.
+pub fn hash_of<T: Float>(row: &[T]) -> u64 {
+    row.iter().fold(0x243F_6A88_85A3_08D3, |hash: u64, x| {
+        let x = x.to_f64();
+        let bits = if x == 0.0 { 0 } else { x.to_bits() };
+        let times = |word: u64, factor: u64| (u128::from(word) * u128::from(factor)) as u64;
+        let first = times(hash ^ bits, 0x9E37_79B9_7F4A_7C15);
+        let second = times(first ^ (first >> 32), 0xD6E8_FEB8_6659_FD93);
+        second ^ (second >> 29)
+    })
+}
+
 /// The different candidates of k-means||, in row order.
-fn candidates<T: Float>(view: &View<T>, draws: Draws, expected: u64, rounds: u32) -> Vec<usize> {
+fn candidates<T: Float>(view: &View<T>, draws: Draws, expected: u64, rounds: u32, number: impl Fn(usize) -> u64) -> Vec<usize> {
     let mut all = vec![first(view, draws, 1)];
     let mut unit = view.base;
     for round in 0..rounds {
@@ -187,7 +201,11 @@ fn candidates<T: Float>(view: &View<T>, draws: Draws, expected: u64, rounds: u32
             break;
         }
         unit = potential.unit;
-        let drawn = |i: &usize| draws.below(2 + 256 * round, *i, 0, &potential.integer) < &distances[*i] * expected;
+        let drawn = |i: &usize| {
+            let words = number(*i);
+            let u = draws.two(2 + 256 * round, words as u32, (words >> 32) as u32)[0];
+            (&potential.integer * u) >> 64 < &distances[*i] * expected
+        };
         all.extend((0..view.rows.len()).filter(drawn).collect::<Vec<_>>());
     }
     all.sort_unstable();

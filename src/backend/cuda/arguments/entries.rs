@@ -55,6 +55,7 @@ entries! {
         variance(VarianceArgument) = "prepare" "variance";
         seed_search(SearchArgument) = "seed" "seed_search";
         seed_row(RowArgument) = "seed" "seed_row";
+        seed_sample(BernoulliArgument) = "seed" "seed_sample";
         seed_take(TakeArgument) = "seed" "seed_take";
         seed_take_many(TakeArgument) = "seed" "seed_take_many";
         seed_gains(GainsArgument) = "seed" "seed_gains";
@@ -109,7 +110,6 @@ entries! {
         weight_survey(WeightSurveyArgument) = "prepare" "weight_survey";
         round_weights(RoundWeightsArgument) = "prepare" "round_weights";
         seed_totals(TotalsArgument) = "seed" "seed_totals";
-        seed_sample(BernoulliArgument) = "seed" "seed_sample";
     }
 }
 

@@ -13,6 +13,8 @@ arguments! {
         key_high: u32,
         stream: u32,
         restart: u32,
+        by_values: u32,
+        unused: u32,
     }
 
     /// A list of row numbers that kernels append to.
@@ -203,6 +205,7 @@ arguments! {
 
     /// For the rows of a sample.
     BernoulliArgument as "Bernoulli" {
+        rows: RowsArgument,
         draws: DrawsArgument,
         sample: SampleArgument,
         found: FoundArgument,

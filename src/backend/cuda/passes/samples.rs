@@ -20,6 +20,8 @@ impl From<&Sample> for SampleArgument {
             key_high: (sample.seed >> 32) as u32,
             stream: Stream::Parallel { round: sample.round }.word(),
             restart: sample.restart,
+            by_values: u32::from(sample.by_values),
+            unused: 0,
         }
     }
 }

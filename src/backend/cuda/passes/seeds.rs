@@ -229,10 +229,10 @@ impl<T: Float + Plain> DeviceSeeds<T> {
     pub fn sample(&self, rows: &DeviceRows<T>, sample: &Sample) -> Result<Sampled<T>> {
         assert!(self.taken, "a sample is by the distances to centroids taken before");
         let (queue, draws) = (&rows.queue, self.draws(rows));
-        let kernel = arguments::seed_sample().load(&queue.gpu, "")?;
+        let kernel = arguments::seed_sample::<T>().load(&queue.gpu, "")?;
         let launch = Launch::resident(&queue.gpu, kernel, Block::of(256), rows.n.div_ceil(256))?;
         let found = found_rows(queue, sample, rows.n, |found| {
-            let argument = BernoulliArgument { draws, sample: sample.into(), found };
+            let argument = BernoulliArgument { rows: rows.argument(), draws, sample: sample.into(), found };
             // SAFETY: the kernel reads n distances and weights. It writes no more row numbers
             // than there is room for.
             unsafe { queue.run(&launch, &argument) }
