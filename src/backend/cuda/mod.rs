@@ -2,7 +2,7 @@
 //! only draws the targets and chooses among the candidates.
 
 mod arguments;
-mod device;
+pub(crate) mod device;
 pub mod memory;
 #[cfg(feature = "papers")]
 mod papers;
@@ -18,7 +18,7 @@ mod update;
 
 pub use device::probe::devices;
 #[doc(hidden)]
-pub use device::refusal;
+pub use device::{refusal, traffic};
 pub use device::{Gpu, Plain};
 #[cfg(all(feature = "bench", feature = "papers"))]
 pub use papers::STAGES;
@@ -26,6 +26,7 @@ pub use passes::prepare::DevicePasses;
 pub use predict::DeviceTable;
 #[cfg(feature = "bench")]
 pub use rows::upload::{UploadPlan, upload_benchmark};
+pub use rows::foreign::{HostCopy, host_copy};
 pub use session::CudaSession;
 #[doc(hidden)]
 pub use step::choice::measured;
