@@ -34,7 +34,9 @@ impl<'a, T: Copy + Default> Strided<'a, T> {
     }
 
     fn place(&self, row: usize, f: usize) -> usize {
-        self.first.wrapping_add_signed((row as isize).wrapping_mul(self.row_step)).wrapping_add_signed(f as isize * self.column_step)
+        self.first
+            .wrapping_add_signed((row as isize).wrapping_mul(self.row_step))
+            .wrapping_add_signed(f as isize * self.column_step)
     }
 
     /// Value `f` of a row.
@@ -78,7 +80,8 @@ mod tests {
                     (5, [0, 0]),
                 ] {
                     let view = Features::from_strided(&values, first, [n, d], steps).unwrap();
-                    let value = |row: usize, f: usize| (first as isize + row as isize * steps[0] + f as isize * steps[1]) as f64;
+                    let value =
+                        |row: usize, f: usize| (first as isize + row as isize * steps[0] + f as isize * steps[1]) as f64;
                     let mut tile = vec![-1.0; d * 64];
                     view.copy_tile(0..n, 64, &mut tile);
                     let chosen: Vec<usize> = (0..n).rev().step_by(3).collect();

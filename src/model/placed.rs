@@ -163,9 +163,7 @@ impl<T: Engine> Placed<'_, Model<T>> {
         };
         match work(Rows { model, features, place }) {
             // Other programs may have taken the memory since the choice was made.
-            Err(KMeansError::NoMemory { .. })
-                if device == Device::Auto && place != Place::Cpu && features.gpu().is_none() =>
-            {
+            Err(KMeansError::NoMemory { .. }) if device == Device::Auto && place != Place::Cpu && features.gpu().is_none() => {
                 work(Rows { model, features, place: Place::Cpu })
             }
             done => done,

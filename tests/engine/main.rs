@@ -12,6 +12,8 @@ mod far;
 #[cfg(unix)]
 mod forked;
 mod gpu;
+#[cfg(feature = "cuda")]
+mod gpu_tables;
 mod joined;
 #[cfg(feature = "cuda")]
 mod no_memory;

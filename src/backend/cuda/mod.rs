@@ -17,16 +17,16 @@ mod step;
 mod update;
 
 pub use device::probe::devices;
+pub use device::{Gpu, Plain};
 #[doc(hidden)]
 pub use device::{refusal, traffic};
-pub use device::{Gpu, Plain};
 #[cfg(all(feature = "bench", feature = "papers"))]
 pub use papers::STAGES;
 pub use passes::prepare::DevicePasses;
 pub use predict::DeviceTable;
+pub use rows::foreign::{HostCopy, host_copy};
 #[cfg(feature = "bench")]
 pub use rows::upload::{UploadPlan, upload_benchmark};
-pub use rows::foreign::{HostCopy, host_copy};
 pub use session::CudaSession;
 #[doc(hidden)]
 pub use step::choice::measured;

@@ -151,6 +151,20 @@ impl Gpu {
         self.context.synchronize().map_err(failed("a kernel"))
     }
 
+    /// Waits for an event of another library. `event`: where its handle is, or 0 if there is nothing to wait for.
+    ///
+    /// # Safety
+    /// There is a handle of an event of this GPU, or `event` is 0.
+    #[cfg(feature = "python")]
+    pub unsafe fn wait_for_event(&self, event: usize) -> Result<()> {
+        if event == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        // SAFETY: the caller promises it.
+        unsafe { sys::cuEventSynchronize(*(event as *const sys::CUevent)) }.result().map_err(failed("the values of a frame"))
+    }
+
     /// The bytes from an address to the end of its allocation. `None` if the driver does not know the address.
     pub fn readable_from(&self, address: u64) -> Option<u64> {
         self.bind().ok()?;

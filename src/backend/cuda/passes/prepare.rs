@@ -69,7 +69,10 @@ impl Cut {
 }
 
 fn several_parts() -> KMeansError {
-    KMeansError::Device { what: "the rows that are left out".into(), reason: "expected one part on the GPU, got several".into() }
+    KMeansError::Device {
+        what: "the rows that are left out".into(),
+        reason: "expected one part on the GPU, got several".into(),
+    }
 }
 
 fn too_many(what: &str) -> KMeansError {
