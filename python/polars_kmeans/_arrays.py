@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -12,6 +12,8 @@ from polars_kmeans._options import FitOptions
 from polars_kmeans.errors import InvalidParameterError
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from polars_kmeans._typing import Device, IntoArray, Output
 
 _PROTOCOLS = ("__dlpack__", "__array_interface__", "__arrow_c_device_array__")
@@ -28,7 +30,7 @@ class Prediction(NamedTuple):
     """The distances to the second nearest centroid (float64). None if there is one centroid."""
 
 
-def is_array(data: object) -> TypeGuard[IntoArray]:
+def is_array(data: object) -> TypeIs[IntoArray]:
     """Whether an object holds rows itself, in the way that array libraries pass them to each other."""
     if isinstance(data, (str, pl.Expr, pl.DataFrame, pl.LazyFrame, pl.Series)):
         return False
@@ -82,7 +84,7 @@ def score(model: bytes, data: IntoArray, sample_weight: IntoArray | None, device
 def _returned(data: object, answers: _internal.Answers) -> Any:
     """Return answers as an array of the caller's library, without a copy. Of an unknown library: as they are."""
     namespace = getattr(data, "__array_namespace__", None)
-    library = namespace() if namespace else sys.modules.get(type(data).__module__.partition(".")[0])
+    library: Any = namespace() if namespace else sys.modules.get(type(data).__module__.partition(".")[0])
     if getattr(library, "__name__", "") == "numpy":
         # Older versions of NumPy take arrays over by DLPack as read-only.
         return library.asarray(answers)

@@ -10,6 +10,7 @@ import polars as pl
 if TYPE_CHECKING:
     from polars_kmeans.model import KMeansModel
 
+
 class SupportsDLPack(Protocol):
     """An array or a tensor that other libraries can take over: of torch, CuPy, JAX, NumPy."""
 

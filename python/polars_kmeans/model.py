@@ -134,8 +134,9 @@ class KMeansModel:
         Parameters
         ----------
         *columns
-            An array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. Or the features, in the model's order. By default, the columns that the model was fitted to. A model that was
-            fitted to expressions has no default, since columns with their names may hold other values.
+            An array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. Or the features, in the model's order. By
+            default, the columns that the model was fitted to. A model that was fitted to expressions has no default,
+            since columns with their names may hold other values.
         output
             `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
         device
@@ -182,8 +183,9 @@ class KMeansModel:
         Parameters
         ----------
         *columns
-            An array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. Or the features, in the model's order. By default, the columns that the model was fitted to. A model that was
-            fitted to expressions has no default, since columns with their names may hold other values.
+            An array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. Or the features, in the model's order. By
+            default, the columns that the model was fitted to. A model that was fitted to expressions has no default,
+            since columns with their names may hold other values.
         device
             As in :meth:`predict`.
 
@@ -229,7 +231,8 @@ class KMeansModel:
         Parameters
         ----------
         data
-            A frame, or an array as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs once.
+            A frame, or an array as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs
+            once.
         *columns
             The features, in the model's order. By default, the columns that the model was fitted to. A model that was
             fitted to expressions has no default, since columns with their names may hold other values.
@@ -297,14 +300,15 @@ class KMeansModel:
         return KMeansModel(_internal.load_model(path))
 
     @staticmethod
-    def _array(columns: tuple[Any, ...]) -> IntoArray | None:
+    def _array(columns: tuple[IntoFeatures | IntoArray, ...]) -> IntoArray | None:
         """Return the array, if one was passed in place of columns."""
-        if not any(_arrays.is_array(item) for item in columns):
+        arrays = [item for item in columns if _arrays.is_array(item)]
+        if not arrays:
             return None
-        _arrays.alone(columns[0], columns[1:], None)
-        return columns[0]
+        _arrays.alone(arrays[0], columns[1:], None)
+        return arrays[0]
 
-    def _features(self, columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
+    def _features(self, columns: tuple[Any, ...]) -> list[pl.Expr]:
         return _plugin.features(columns or (_internal.model_columns(self._encoded),), by_name=False).exprs
 
 
