@@ -107,6 +107,10 @@ impl<T: Engine> Placed<'_, Model<T>> {
                 got: weights.len(),
             });
         }
+        // Weights that are on a GPU are brought to rows that are elsewhere.
+        let elsewhere = weights.filter(|weights| weights.gpu().is_some() && weights.gpu() != features.gpu());
+        let brought = elsewhere.map(Column::on_host).transpose()?;
+        let weights = brought.as_ref().or(weights);
         self.run(Job::Score, features, weights.is_some(), |rows| T::inertia(rows, weights)).map(|inertia| -inertia)
     }
 

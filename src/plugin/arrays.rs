@@ -162,7 +162,7 @@ impl Answers {
 /// Reads rows and, if there are any, their weights.
 fn given<'py>(array: &Bound<'py, PyAny>, weights: Option<&Bound<'py, PyAny>>, wide: bool) -> PyResult<(Given, Option<Given>)> {
     let rows = Given::of(array, ROWS, wide)?;
-    let weights = weights.map(|weights| Given::of(weights, WEIGHTS, true)).transpose()?;
+    let weights = weights.map(|weights| Given::weights_of(weights, WEIGHTS)).transpose()?;
     Ok((rows, weights))
 }
 

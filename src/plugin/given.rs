@@ -21,9 +21,6 @@ use crate::model::{AnyFeatures, FeatureLayout};
 
 /// What errors call a copy of an array.
 const COPY: &str = "a copy of an array";
-/// The alignment that the kernels of a GPU need for single values is that of the type, as here.
-type Steps = [i64; 2];
-
 /// The types of values of arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -72,7 +69,7 @@ struct Array {
     address: usize,
     kind: Kind,
     shape: [usize; 2],
-    steps: Steps,
+    steps: [i64; 2],
     one_dimension: bool,
     /// `None`: on the host.
     gpu: Option<u32>,
@@ -191,14 +188,27 @@ impl Given {
         })
     }
 
-    /// The rows as weights: an array of one dimension that was read as float64.
+    /// The weights of an object, as float64.
+    pub fn weights_of(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Self> {
+        let mut weights = Self::of(object, what, true)?;
+        // A column is of neighbours.
+        if let Values::HostF64(slice) = &weights.values
+            && slice.steps[0] != 1
+        {
+            let copy = slice.values_in_order(weights.shape[0]).map_err(|error| raise(object.py(), &error))?;
+            weights.values = Values::CopyF64(copy);
+        }
+        Ok(weights)
+    }
+
+    /// The rows as weights: an array of one dimension that was read by [`Given::weights_of`].
     pub fn weights(&self) -> Result<Column<'_, f64>> {
         if !self.one_dimension {
             let got = format!("{} x {}", self.shape[0], self.shape[1]);
             return Err(KMeansError::InvalidOption { option: "sample_weight", expected: "one dimension".into(), got });
         }
         match &self.values {
-            Values::HostF64(slice) if slice.steps[0] == 1 || self.shape[0] == 0 => {
+            Values::HostF64(slice) => {
                 // SAFETY: as in `Slice::features`.
                 let values = unsafe { slice.values::<f64>() };
                 Ok(Column::from_slice(&values[slice.first.min(values.len())..][..self.shape[0]]))
@@ -220,6 +230,13 @@ impl Slice {
         }
         // SAFETY: the caller promises it. The address is aligned: `Array::slice` has checked that.
         unsafe { std::slice::from_raw_parts(self.address as *const T, self.len) }
+    }
+
+    /// A copy of `n` values in their order.
+    fn values_in_order(&self, n: usize) -> Result<Vec<f64>> {
+        // SAFETY: as in `Slice::features`.
+        let values = unsafe { self.values::<f64>() };
+        memory::collected((0..n).map(|i| values[self.first.wrapping_add_signed(i as isize * self.steps[0])]), COPY)
     }
 
     fn features<T: Float>(&self, shape: [usize; 2]) -> Result<Features<'_, T>> {
@@ -330,9 +347,8 @@ impl Array {
         if self.shape.contains(&0) {
             return Some(Slice { address: 0, len: 0, first: 0, steps: [1, 1] });
         }
-        let neighbours = !self.one_dimension || self.steps[0] == bytes;
         let whole = self.steps.iter().all(|step| step % bytes == 0) && self.address.is_multiple_of(bytes as usize);
-        if !neighbours || !whole {
+        if !whole {
             return None;
         }
         let steps = self.steps.map(|step| step / bytes);
