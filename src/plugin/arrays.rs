@@ -123,7 +123,14 @@ impl Answers {
         }
         let interface = PyDict::new(py);
         interface.set_item("shape", self.shape(py)?)?;
-        interface.set_item("typestr", if self.values.is_float() { "=f8" } else { "=i4" })?;
+        interface.set_item(
+            "typestr",
+            format!(
+                "{}{}",
+                if cfg!(target_endian = "little") { '<' } else { '>' },
+                if self.values.is_float() { "f8" } else { "i4" }
+            ),
+        )?;
         interface.set_item("data", (self.values.address(), false))?;
         interface.set_item("version", 3)?;
         Ok(interface)
