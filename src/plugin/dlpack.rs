@@ -165,6 +165,15 @@ impl Imported {
     }
 }
 
+/// The steps of a row-major array without gaps. `step`: from one value to the next.
+pub fn row_major(shape: &[i64], step: i64) -> Vec<i64> {
+    let mut steps = vec![step; shape.len()];
+    for i in (1..steps.len()).rev() {
+        steps[i - 1] = steps[i].wrapping_mul(shape[i]);
+    }
+    steps
+}
+
 impl Drop for Imported {
     fn drop(&mut self) {
         // SAFETY: this owns the struct, and nothing reads it after this.
@@ -202,10 +211,7 @@ struct Exported<M, O> {
 impl<O: Send + 'static> Export<O> {
     /// Puts the array into a capsule. `versioned`: in the form of version 1, which the other library must know.
     pub fn into_capsule(self, py: Python<'_>, versioned: bool) -> PyResult<Bound<'_, PyAny>> {
-        let mut strides = vec![1; self.shape.len()];
-        for i in (1..strides.len()).rev() {
-            strides[i - 1] = strides[i] * self.shape[i];
-        }
+        let mut strides = row_major(&self.shape, 1);
         let (mut shape, owner) = (self.shape, self.owner);
         let tensor = Tensor {
             data: self.address as *mut c_void,

@@ -266,13 +266,7 @@ impl Array {
                 return Err(unreadable(py, what, "an array on the CPU or on an NVIDIA GPU", format!("device type {other}")));
             }
         };
-        let strides = array.strides.unwrap_or_else(|| {
-            let mut strides = vec![1; array.shape.len()];
-            for i in (1..strides.len()).rev() {
-                strides[i - 1] = strides[i].wrapping_mul(array.shape[i]);
-            }
-            strides
-        });
+        let strides = array.strides.unwrap_or_else(|| dlpack::row_major(&array.shape, 1));
         let bytes: Vec<i64> = strides.iter().map(|stride| stride.wrapping_mul(kind.bytes() as i64)).collect();
         Self::new(py, what, array.address, kind, &array.shape, &bytes, gpu)
     }
@@ -456,13 +450,7 @@ fn interface(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Array> {
     };
     let steps = match interface.get_item("strides") {
         Ok(strides) if !strides.is_none() => strides.extract()?,
-        _ => {
-            let mut steps = vec![kind.bytes() as i64; shape.len()];
-            for i in (1..steps.len()).rev() {
-                steps[i - 1] = steps[i].wrapping_mul(shape[i]);
-            }
-            steps
-        }
+        _ => dlpack::row_major(&shape, kind.bytes() as i64),
     };
     Array::new(py, what, address, kind, &shape, &steps, None)
 }
