@@ -85,7 +85,8 @@ pub fn measure<T: Float>(estimator: &KMeans, features: &Features<'_, T>, extent:
         candidates: Candidates::NONE,
     };
     let execution = &params.execution;
-    let request = Request { device: execution.device, strategy: execution.strategy, limit: execution.device_memory_limit };
+    let request =
+        Request { device: execution.device, strategy: execution.strategy, limit: execution.device_memory_limit, there: None };
     let choice = select::place(request, shape)?;
     let mut parts = vec![Part::new(features.clone(), None)];
     match choice.place {

@@ -5,10 +5,14 @@
 
 use crate::answers::{Labels, Predictions, Wanted};
 use crate::backend::cpu::InstructionSet;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda;
 use crate::error::Result;
 use crate::features::Column;
 use crate::fit;
 use crate::float::Float;
+#[cfg(feature = "cuda")]
+use crate::gpu_table::{GpuArray, GpuPredictions};
 use crate::model::Fitted;
 use crate::params::KMeans;
 use crate::predict::{self, Rows};
@@ -28,6 +32,15 @@ pub trait Engine: Float {
     fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
     #[doc(hidden)]
     fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
+    #[cfg(feature = "cuda")]
+    #[doc(hidden)]
+    fn labels_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>>;
+    #[cfg(feature = "cuda")]
+    #[doc(hidden)]
+    fn nearest_there(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions>;
+    #[cfg(feature = "cuda")]
+    #[doc(hidden)]
+    fn distances_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<f64>>;
 }
 
 macro_rules! engine {
@@ -47,6 +60,18 @@ macro_rules! engine {
             }
             fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
                 predict::inertia(rows, weights)
+            }
+            #[cfg(feature = "cuda")]
+            fn labels_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>> {
+                cuda::predict::labels_there(&*rows.model.device_table(rows.gpu()?)?, rows.features)
+            }
+            #[cfg(feature = "cuda")]
+            fn nearest_there(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions> {
+                cuda::predict::nearest_there(&*rows.model.device_table(rows.gpu()?)?, rows.features)
+            }
+            #[cfg(feature = "cuda")]
+            fn distances_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<f64>> {
+                cuda::predict::distances_there(&*rows.model.device_table(rows.gpu()?)?, rows.features)
             }
         }
     )*};

@@ -1,17 +1,22 @@
 //! A zero-copy view of the features. The view holds either `d` columns, each with its own chunks, or row-major blocks.
 //!
-//! The view owns no values. Engines read it one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows of every
+//! The view owns no values. They may also lie at regular distances ([`Features::from_strided`]), or on a GPU
+//! ([`Features::on_gpu`]), where only passes on that GPU read them. Engines read it one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows of every
 //! feature, feature-major. Vector units need this layout, and a tile fits in a cache. Where rows are scaled or normalised, they
 //! are so as they are read ([`crate::arrival`]).
 
+mod strided;
 mod transpose;
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use self::strided::Strided;
 use crate::arrival::Arrival;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
+#[cfg(feature = "cuda")]
+use crate::gpu_table::{GpuRows, GpuTable};
 use crate::memory;
 use crate::names::Names;
 
@@ -96,6 +101,9 @@ struct Chunks<'a, T> {
     chunks: Vec<Chunk<'a, T>>,
     /// `starts[i]` is the first row of chunk `i`; the last entry is the length.
     starts: Vec<usize>,
+    /// Where the values are, if they are on a GPU. Then there are no chunks.
+    #[cfg(feature = "cuda")]
+    gpu: Option<GpuRows<'a, T>>,
 }
 
 impl<'a, T: Copy> Column<'a, T> {
@@ -118,7 +126,40 @@ impl<'a, T: Copy> Column<'a, T> {
             end += chunk.values.len();
             starts.push(end);
         }
-        Ok(Self(Arc::new(Chunks { chunks, starts })))
+        Ok(Self(Arc::new(Chunks {
+            chunks,
+            starts,
+            #[cfg(feature = "cuda")]
+            gpu: None,
+        })))
+    }
+
+    /// A column whose values are on a GPU: a table of one feature.
+    ///
+    /// # Errors
+    /// [`KMeansError::WidthMismatch`] if the table has several features.
+    #[cfg(feature = "cuda")]
+    pub fn on_gpu(table: &'a GpuTable<T>) -> Result<Self> {
+        if table.n_features() != 1 {
+            return Err(KMeansError::WidthMismatch { what: "a column", expected: 1, got: table.n_features() });
+        }
+        let mut starts = memory::with_room(2, VIEW)?;
+        starts.extend([0, table.n_rows()]);
+        Ok(Self(Arc::new(Chunks { chunks: Vec::new(), starts, gpu: Some(table.all()) })))
+    }
+
+    /// Where the values are, if they are on a GPU.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn gpu_rows(&self) -> Option<GpuRows<'a, T>> {
+        self.0.gpu.clone()
+    }
+
+    /// The number of the GPU that the values are on. `None`: they are on the host.
+    pub(crate) fn gpu(&self) -> Option<u32> {
+        #[cfg(feature = "cuda")]
+        return self.0.gpu.as_ref().map(|rows| rows.table.ordinal());
+        #[cfg(not(feature = "cuda"))]
+        return None;
     }
 
     /// A column of one chunk without nulls.
@@ -139,7 +180,7 @@ impl<'a, T: Copy> Column<'a, T> {
     /// The pieces of chunks that make up the rows of `range`, each with its position in the range.
     fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Chunk<'a, T>)> + '_ {
         let mut at = range.start;
-        let Chunks { chunks, starts } = &*self.0;
+        let Chunks { chunks, starts, .. } = &*self.0;
         let mut index = starts.partition_point(|&start| start <= at) - 1;
         std::iter::from_fn(move || {
             if at >= range.end {
@@ -166,7 +207,7 @@ impl<'a, T: Copy> Column<'a, T> {
     /// If there is no such row.
     #[inline]
     pub fn gather(&self, rows: &[usize], out: &mut [T]) {
-        let Chunks { chunks, starts } = &*self.0;
+        let Chunks { chunks, starts, .. } = &*self.0;
         let (mut here, mut first): (&[T], usize) = (&[], 0);
         for (out, &row) in out.iter_mut().zip(rows) {
             // Most rows are in the same chunk as the row before.
@@ -204,6 +245,21 @@ impl<'a, T: Copy> Column<'a, T> {
     }
 }
 
+impl<T: Float> Column<'_, T> {
+    /// The same column with values on the host. If they are on a GPU, they are copied.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`], [`KMeansError::Device`].
+    pub(crate) fn on_host(&self) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if let Some(GpuRows { table, rows }) = self.gpu_rows() {
+            let (values, validity) = table.host()?.column(0);
+            return Self::of([Chunk::new(values, validity).map(|chunk| chunk.slice(rows))]);
+        }
+        Ok(self.clone())
+    }
+}
+
 /// Consecutive rows, each of `d` consecutive values.
 #[derive(Debug, Clone, Copy)]
 pub struct Block<'a, T> {
@@ -218,7 +274,14 @@ enum Layout<'a, T> {
     Columns(Vec<Column<'a, T>>),
     /// Blocks, and the first row of each block. The last entry is the number of rows.
     Blocks(Vec<Block<'a, T>>, Vec<usize>),
+    Strided(Strided<'a, T>),
+    #[cfg(feature = "cuda")]
+    Gpu(GpuRows<'a, T>),
 }
+
+/// The values are on a GPU. Only passes on that GPU run then, and whatever else reads values asks for a copy on the host first.
+#[cfg(feature = "cuda")]
+const NOT_HERE: &str = "values on a GPU are read there";
 
 /// The features of `n` rows: a view of `d` columns or of row-major blocks. A clone shares the list of columns or blocks.
 #[derive(Debug, Clone)]
@@ -301,6 +364,85 @@ impl<'a, T: Float> Features<'a, T> {
         Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)?, arrival: None })
     }
 
+    /// Values at regular distances in a slice: value `f` of row `r` is `values[first + r * row_step + f * column_step]`. Steps may
+    /// be negative.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoFeatures`] if `d` is 0, [`KMeansError::LengthMismatch`] if a value lies outside of the slice.
+    pub fn from_strided(
+        values: &'a [T],
+        first: usize,
+        [n, d]: [usize; 2],
+        [row_step, column_step]: [isize; 2],
+    ) -> Result<Self> {
+        if d == 0 {
+            return Err(KMeansError::NoFeatures);
+        }
+        let strided = Strided::new(values, first, [n, d], [row_step, column_step])?;
+        if n == 0 || ((column_step == 1 || d == 1) && row_step == d as isize) {
+            return Self::from_rows(&values[first.min(values.len())..][..n * d], d);
+        }
+        if row_step == 1 || n == 1 {
+            let column = |f| Column::of([Ok(Chunk { values: strided.column(f, n), validity: None })]);
+            return Self::new(memory::try_collected((0..d).map(column), VIEW)?);
+        }
+        let layout = Arc::new(Layout::Strided(strided));
+        Ok(Self { layout, n, d, names: default_names(d)?, arrival: None })
+    }
+
+    /// Rows in the memory of a GPU. Fits and predictions of these features run on that GPU.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`] if there is not enough memory for the names.
+    #[cfg(feature = "cuda")]
+    pub fn on_gpu(table: &'a GpuTable<T>) -> Result<Self> {
+        let (n, d) = (table.n_rows(), table.n_features());
+        Ok(Self { layout: Arc::new(Layout::Gpu(table.all())), n, d, names: default_names(d)?, arrival: None })
+    }
+
+    /// Where the values are, if they are on a GPU.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn gpu_rows(&self) -> Option<GpuRows<'a, T>> {
+        match &*self.layout {
+            Layout::Gpu(rows) => Some(rows.clone()),
+            _ => None,
+        }
+    }
+
+    /// The number of the GPU that the values are on. `None`: they are on the host.
+    pub fn gpu(&self) -> Option<u32> {
+        #[cfg(feature = "cuda")]
+        return self.gpu_rows().map(|rows| rows.table.ordinal());
+        #[cfg(not(feature = "cuda"))]
+        return None;
+    }
+
+    /// Whether the values are on a GPU, and passes there read them where they are.
+    pub(crate) fn is_read_in_place(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.gpu_rows().is_some_and(|GpuRows { table, rows }| rows.len() == table.n_rows() && table.is_read_in_place());
+        #[cfg(not(feature = "cuda"))]
+        return false;
+    }
+
+    /// The same view of values on the host. If they are on a GPU, they are copied.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`], [`KMeansError::Device`].
+    pub(crate) fn on_host(&self) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if let Some(GpuRows { table, rows }) = self.gpu_rows() {
+            let copy = table.host()?;
+            let column = |f| {
+                let (values, validity) = copy.column(f);
+                Column::of([Chunk::new(values, validity).map(|chunk| chunk.slice(rows.clone()))])
+            };
+            let columns = memory::try_collected((0..self.d).map(column), VIEW)?;
+            return Ok(Self { layout: Arc::new(Layout::Columns(columns)), ..self.clone() });
+        }
+        Ok(self.clone())
+    }
+
     /// The same view with names for errors to use.
     ///
     /// # Errors
@@ -370,6 +512,9 @@ impl<'a, T: Float> Features<'a, T> {
                 }
                 Layout::Blocks(pieces, ends)
             }
+            Layout::Strided(strided) => Layout::Strided(strided.from_row(range.start)),
+            #[cfg(feature = "cuda")]
+            Layout::Gpu(rows) => Layout::Gpu(rows.slice(range)),
         };
         Ok(Self { layout: Arc::new(layout), n, d: self.d, names: self.names.clone(), arrival: self.arrival.clone() })
     }
@@ -379,17 +524,23 @@ impl<'a, T: Float> Features<'a, T> {
     pub(crate) fn columns(&self) -> Option<&[Column<'a, T>]> {
         match &*self.layout {
             Layout::Columns(columns) => Some(columns),
-            Layout::Blocks(..) => None,
+            _ => None,
         }
     }
 
+    /// Where the values are, if they lie at regular distances.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn strided(&self) -> Option<&Strided<'a, T>> {
+        if let Layout::Strided(strided) = &*self.layout { Some(strided) } else { None }
+    }
+
     /// The rows of `range` as they lie in row-major blocks. Each slice holds whole rows and comes with the position of its first
-    /// row in the range. Yields nothing where the features are columns.
+    /// row in the range. Yields nothing for other layouts.
     #[cfg(feature = "cuda")]
     pub(crate) fn row_slices(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [T])> + '_ {
         let (blocks, starts): (&[_], &[_]) = match &*self.layout {
-            Layout::Columns(_) => (&[], &[0]),
             Layout::Blocks(blocks, starts) => (blocks, starts),
+            _ => (&[], &[0]),
         };
         block_pieces(blocks, starts, self.d, range).map(|(at, block)| (at, block.values))
     }
@@ -409,6 +560,9 @@ impl<'a, T: Float> Features<'a, T> {
                     transpose::rows_to_columns(block.values.chunks_exact(self.d), at, stride, out);
                 }
             }
+            Layout::Strided(strided) => strided.copy_rows(range, self.d, stride, out),
+            #[cfg(feature = "cuda")]
+            Layout::Gpu(_) => unreachable!("{NOT_HERE}"),
         }
         self.arrive(rows, stride, out);
     }
@@ -431,6 +585,9 @@ impl<'a, T: Float> Features<'a, T> {
                 };
                 transpose::rows_to_columns(rows.iter().map(values), 0, stride, out);
             }
+            Layout::Strided(strided) => strided.copy_rows(rows.iter().copied(), self.d, stride, out),
+            #[cfg(feature = "cuda")]
+            Layout::Gpu(_) => unreachable!("{NOT_HERE}"),
         }
         self.arrive(rows.len(), stride, out);
     }
@@ -465,6 +622,8 @@ impl<'a, T: Float> Features<'a, T> {
                     }
                 }
             }
+            // On a GPU, a null has become NaN.
+            _ => {}
         }
     }
 
@@ -477,6 +636,7 @@ impl<'a, T: Float> Features<'a, T> {
                 block.row_validity.is_some_and(|v| v.has_nulls(block.rows))
                     || block.value_validity.is_some_and(|v| v.has_nulls(block.values.len()))
             }),
+            _ => false,
         }
     }
 
@@ -489,6 +649,7 @@ impl<'a, T: Float> Features<'a, T> {
             Layout::Blocks(blocks, _) => {
                 blocks.iter().any(|block| block.row_validity.is_some() || block.value_validity.is_some())
             }
+            _ => false,
         }
     }
 }

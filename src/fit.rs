@@ -23,11 +23,11 @@ use crate::arrival::{self, Arrival};
 use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
+use crate::backend::select::{self, Choice, Job, Place, Request, Shape, There};
 use crate::backend::{Advanced, Iterate, Iteration, Joined, Scales, Session, Stop};
 use crate::distances::{DistanceSum, ExactSum};
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::memory;
@@ -35,7 +35,7 @@ use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
 use crate::names::Names;
 use crate::order;
 use crate::parallel::{FloatEnvironment, PoolShare};
-use crate::params::{History, KMeans, Params};
+use crate::params::{History, KMeans, Metric, Params, Scale};
 #[cfg(feature = "cuda")]
 use crate::prepare::prepare_by;
 use crate::prepare::{Prepared, prepare};
@@ -95,7 +95,12 @@ pub(crate) fn fit<T: Float>(
         candidates: params.seeding.candidates(params.k),
     };
     let execution = &params.execution;
-    let request = Request { device: execution.device, strategy: execution.strategy, limit: execution.device_memory_limit };
+    let request = Request {
+        device: execution.device,
+        strategy: execution.strategy,
+        limit: execution.device_memory_limit,
+        there: there(&mut parts, &params)?,
+    };
     let choice = select::place(request, shape)?;
     let factors = arrival::factors(&mut parts, &params)?;
     let arrival = Arrival::new(factors, params.space.metric);
@@ -151,6 +156,24 @@ fn fit_at<T: Float>(
         #[cfg(not(feature = "cuda"))]
         Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
     }
+}
+
+/// The GPU that the rows are on, if they are on one. Weights are brought to the rows.
+fn there<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Option<There>> {
+    let gpu = parts[0].features.gpu();
+    for part in parts.iter_mut() {
+        if part.features.gpu() != gpu {
+            let expected = "rows in one place".into();
+            return Err(KMeansError::InvalidOption { option: "device", expected, got: "rows in several".into() });
+        }
+        let weights = part.weights.as_ref().filter(|weights| weights.gpu().is_some() && weights.gpu() != gpu);
+        if let Some(weights) = weights {
+            part.weights = Some(weights.on_host()?);
+        }
+    }
+    let as_they_are = params.space.scale == Scale::None && params.space.metric == Metric::Euclidean;
+    let in_place = parts.len() == 1 && as_they_are && parts[0].features.is_read_in_place();
+    Ok(gpu.map(|ordinal| There { ordinal, in_place }))
 }
 
 /// Where the kept rows were in the input.

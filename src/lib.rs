@@ -42,6 +42,8 @@ pub mod fixed;
 pub mod float;
 #[cfg(feature = "polars")]
 pub mod frame;
+#[cfg(feature = "cuda")]
+pub mod gpu_table;
 mod memory;
 pub mod model;
 mod names;
@@ -72,6 +74,8 @@ pub use features::{Chunk, Column, Features, Validity};
 pub use float::Float;
 #[cfg(feature = "polars")]
 pub use frame::FrameFit;
+#[cfg(feature = "cuda")]
+pub use gpu_table::{GpuArray, GpuPredictions, GpuTable, GpuValues, ValueType};
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};

@@ -33,6 +33,19 @@ pub struct Rows<'p, 'a, T> {
     pub place: Place,
 }
 
+#[cfg(feature = "cuda")]
+impl<T: Float> Rows<'_, '_, T> {
+    /// The GPU that the rows are on.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] if they are on the host.
+    pub fn gpu(&self) -> Result<u32> {
+        let expected = "rows on a GPU for answers there".into();
+        let error = || KMeansError::InvalidOption { option: "device", expected, got: "rows on the host".into() };
+        self.features.gpu().ok_or_else(error)
+    }
+}
+
 /// The labels of the rows.
 pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Labels> {
     match rows.place {

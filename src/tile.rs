@@ -62,6 +62,12 @@ impl Selection {
         self.bits.is_none()
     }
 
+    /// The bits of the rows, if not every row takes part.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn words(&self) -> Option<&[u64]> {
+        self.bits.as_ref().map(|bits| &bits[..])
+    }
+
     /// Whether row `i` takes part.
     #[inline]
     pub fn contains(&self, i: usize) -> bool {
@@ -86,6 +92,20 @@ impl<'a, T: Float> Part<'a, T> {
     pub fn new(features: Features<'a, T>, weights: Option<Column<'a, f64>>) -> Self {
         Self { features, weights, selection: Selection::default() }
     }
+
+    /// The same part with values on the host. Those on a GPU are copied.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`](crate::KMeansError), [`KMeansError::Device`](crate::KMeansError).
+    pub(crate) fn on_host(&self) -> Result<Self> {
+        let weights = self.weights.as_ref().map(Column::on_host).transpose()?;
+        Ok(Self { features: self.features.on_host()?, weights, selection: self.selection.clone() })
+    }
+}
+
+/// All parts with values on the host. Only errors and a few passes ask for it.
+pub(crate) fn on_host<'a, T: Float>(parts: &[Part<'a, T>]) -> Result<Vec<Part<'a, T>>> {
+    memory::try_collected(parts.iter().map(Part::on_host), "a list of the rows")
 }
 
 /// A buffer for one tile at a time.

@@ -4,18 +4,23 @@ from typing import Any, final
 
 import polars as pl
 
+from polars_kmeans._typing import IntoArray
+
 __all__ = [
     "NUL",
+    "Answers",
     "Columns",
     "FloatEnvironment",
     "OptionInfo",
     "__version__",
+    "bus_traffic",
     "check_device",
     "check_options",
     "check_process",
     "devices",
     "encode_centroids",
     "fit",
+    "fit_array",
     "load_model",
     "model_centroids",
     "model_columns",
@@ -27,7 +32,10 @@ __all__ = [
     "model_to_file",
     "models_equal",
     "options",
+    "predict_array",
     "save_model",
+    "score_array",
+    "transform_array",
 ]
 
 __version__: str
@@ -82,5 +90,30 @@ def check_process(runs: bool) -> None: ...
 def options() -> list[OptionInfo]: ...
 def check_options(options: Mapping[str, Any]) -> None: ...
 def fit(columns: Columns, options: Mapping[str, Any], computed: bool) -> tuple[bytes, str, str] | None: ...
+
+@final
+class Answers:
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __len__(self) -> int: ...
+
+def fit_array(
+    array: IntoArray, weights: IntoArray | None, options: Mapping[str, Any]
+) -> tuple[bytes, str, str] | None: ...
+def predict_array(model: bytes, array: IntoArray, output: str, device: str) -> list[Answers | None]: ...
+def transform_array(model: bytes, array: IntoArray, device: str) -> Answers: ...
+def score_array(model: bytes, array: IntoArray, weights: IntoArray | None, device: str) -> float: ...
+def bus_traffic() -> tuple[int, int]: ...
 def devices() -> tuple[list[tuple[int, str, int, int, str, str, bool, str]], str | None]: ...
 def encode_centroids(frame: pl.DataFrame) -> tuple[bytes, list[str], list[int]]: ...

@@ -143,7 +143,7 @@ def fit(
     return _internal.fit(columns, {**options.keywords, "weighted": weight is not None}, features.computed)
 
 
-def _device(device: Device) -> str:
+def device_name(device: Device) -> str:
     """Return the name of a device. Refuse a text that is not the name of a device."""
     name = text(device)
     _internal.check_device(name)
@@ -168,7 +168,7 @@ def elementwise(
         plugin_path=_LIBRARY,
         function_name=function,
         args=[*exprs, _literal(model)],
-        kwargs={**kwargs, "device": _device(device)},
+        kwargs={**kwargs, "device": device_name(device)},
         is_elementwise=True,
         input_wildcard_expansion=True,
     )
@@ -184,7 +184,7 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, devi
         plugin_path=_LIBRARY,
         function_name="score",
         args=[*args, _literal(model)],
-        kwargs={"weighted": weight is not None, "device": _device(device)},
+        kwargs={"weighted": weight is not None, "device": device_name(device)},
         returns_scalar=True,
         changes_length=True,
         input_wildcard_expansion=True,
@@ -194,7 +194,7 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, devi
 def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
     """Evaluate an expression with one value over a frame. The query of a LazyFrame runs once."""
     if not isinstance(frame, (pl.DataFrame, pl.LazyFrame)):
-        msg = f"frame: expected a DataFrame or a LazyFrame, got {type(frame).__name__}"
+        msg = f"data: expected a DataFrame, a LazyFrame or an array, got {type(frame).__name__}"
         raise InvalidParameterError(msg)
     check_process(runs=True)
     with typed_errors():

@@ -10,6 +10,35 @@ import polars as pl
 if TYPE_CHECKING:
     from polars_kmeans.model import KMeansModel
 
+
+class SupportsDLPack(Protocol):
+    """An array or a tensor that other libraries can take over: of torch, CuPy, JAX, NumPy."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the array in a capsule."""
+        ...
+
+
+class SupportsArrayInterface(Protocol):
+    """An array that describes its memory, as those of NumPy do."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """Return address, shape, strides and type."""
+        ...
+
+
+class SupportsDeviceArrow(Protocol):
+    """A data frame on a GPU, such as those of cuDF."""
+
+    def __arrow_c_device_array__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return schema and columns in two capsules."""
+        ...
+
+
+IntoArray: TypeAlias = SupportsDLPack | SupportsArrayInterface | SupportsDeviceArrow
+"""Rows that another library has: an array of rows x features, or a data frame on a GPU."""
+
 IntoFeatures: TypeAlias = str | pl.Expr | Iterable[str | pl.Expr]
 """One column name, expression or selector, or several of them."""
 

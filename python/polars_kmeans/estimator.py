@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Generic, Literal, cast, overload
 
 import polars as pl
 
-from polars_kmeans import _plugin
+from polars_kmeans import _arrays, _plugin
 from polars_kmeans._options import FitOptions
-from polars_kmeans._typing import Device, Init, IntoFeatures, Scale
+from polars_kmeans._typing import Device, Init, IntoArray, IntoFeatures, Scale
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
@@ -145,16 +145,35 @@ class KMeans(Generic[_Fitted]):
             _plugin.weight_expr(weight)
         self._weight = weight
 
-    def fit(self, frame: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures) -> _Fitted:
-        """Fit the columns of a frame. The query of a LazyFrame runs once.
+    @overload
+    def fit(self, data: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures) -> _Fitted: ...
+
+    @overload
+    def fit(self, data: IntoArray, *, sample_weight: IntoArray | None = ...) -> _Fitted: ...
+
+    def fit(
+        self,
+        data: pl.DataFrame | pl.LazyFrame | IntoArray,
+        *columns: IntoFeatures,
+        sample_weight: IntoArray | None = None,
+    ) -> _Fitted:
+        """Fit the columns of a frame, or an array. The query of a LazyFrame runs once.
+
+        An array is read where it is: in the memory of the host or of a GPU, row-major, column-major or any part of an
+        array. Nothing may write to it during the call. A fit of an array on a GPU runs there, after the work that is
+        queued for the array.
 
         Parameters
         ----------
-        frame
-            The data.
+        data
+            A frame. Or an array of rows x features (one dimension: one feature) of float16, bfloat16, float32 or
+            float64, with `__dlpack__` or `__array_interface__`: of NumPy, torch, CuPy, JAX. Or a data frame on a GPU
+            with `__arrow_c_device_array__`: of cuDF. The features of an array are named `column_0`, `column_1`, ...
         *columns
-            The features: column names, expressions or selectors of numbers or booleans, or one Array or List column of
-            such values with rows of one width.
+            The features of a frame: column names, expressions or selectors of numbers or booleans, or one Array or List
+            column of such values with rows of one width.
+        sample_weight
+            Beside an array: one non-negative weight a row, as an array of one dimension.
 
         Returns
         -------
@@ -168,6 +187,11 @@ class KMeans(Generic[_Fitted]):
             :mod:`polars_kmeans.errors`.
 
         """
-        fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight)
+        if _arrays.is_array(data):
+            _arrays.alone(data, columns, self._weight)
+            fit = _arrays.fit(data, sample_weight, self._options)
+        else:
+            _arrays.no_weights(sample_weight)
+            fit = _plugin.fit(data, _plugin.features(columns), self._options, self._weight)
         # The overloads of `__init__` tell type checkers when the result can be None.
         return cast("_Fitted", None if fit is None else KMeansModel._of_fit(*fit))

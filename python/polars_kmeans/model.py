@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from os import PathLike
-from typing import Any
+from typing import Any, overload
 
 import polars as pl
 
-from polars_kmeans import _internal, _plugin
+from polars_kmeans import _arrays, _internal, _plugin
 from polars_kmeans._options import text
-from polars_kmeans._typing import Device, IntoFeatures, Output
+from polars_kmeans._typing import Device, IntoArray, IntoFeatures, Output
 from polars_kmeans.errors import InvalidParameterError
 
 
@@ -120,14 +120,23 @@ class KMeansModel:
         """Why the fit ran on that device, as a sentence. None if :attr:`device` is None."""
         return self._device_reason
 
-    def predict(self, *columns: IntoFeatures, output: Output = "label", device: Device = "auto") -> pl.Expr:
-        """Label rows. The expression is elementwise, so it can stream.
+    @overload
+    def predict(self, data: IntoArray, /, *, output: Output = ..., device: Device = ...) -> Any: ...
+
+    @overload
+    def predict(self, *columns: IntoFeatures, output: Output = ..., device: Device = ...) -> pl.Expr: ...
+
+    def predict(
+        self, *columns: IntoFeatures | IntoArray, output: Output = "label", device: Device = "auto"
+    ) -> pl.Expr | Any:
+        """Label rows: by an expression, or those of an array at once. The expression is elementwise, so it can stream.
 
         Parameters
         ----------
         *columns
-            The features, in the model's order. By default, the columns that the model was fitted to. A model that was
-            fitted to expressions has no default, since columns with their names may hold other values.
+            An array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. Or the features, in the model's order. By
+            default, the columns that the model was fitted to. A model that was fitted to expressions has no default,
+            since columns with their names may hold other values.
         output
             `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
         device
@@ -141,6 +150,9 @@ class KMeansModel:
         Expr
             A column named `kmeans`. Rows with nulls, NaNs or infinities get a null label (or a null struct).
 
+            For an array: an array of its library on its device, with the labels (int32; -1 for such rows). With
+            `output="struct"`: a tuple of three arrays `label`, `distance` and `second_distance`.
+
         Raises
         ------
         InvalidParameterError
@@ -150,18 +162,30 @@ class KMeansModel:
         if output not in ("label", "struct"):
             msg = f'output: expected "label" or "struct", got {output!r}'
             raise InvalidParameterError(msg)
+        array = self._array(columns)
+        if array is not None:
+            return _arrays.predict(self._encoded, array, output, device)
         exprs = self._features(columns)
         kwargs = {"output": text(output)}
         return _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("kmeans")
 
-    def transform(self, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:
-        """Measure the distance of every row to every centroid. The expression is elementwise, so it can stream.
+    @overload
+    def transform(self, data: IntoArray, /, *, device: Device = ...) -> Any: ...
+
+    @overload
+    def transform(self, *columns: IntoFeatures, device: Device = ...) -> pl.Expr: ...
+
+    def transform(self, *columns: IntoFeatures | IntoArray, device: Device = "auto") -> pl.Expr | Any:
+        """Measure the distance of every row to every centroid: by an expression, or for an array at once.
+
+        The expression is elementwise, so it can stream.
 
         Parameters
         ----------
         *columns
-            The features, in the model's order. By default, the columns that the model was fitted to. A model that was
-            fitted to expressions has no default, since columns with their names may hold other values.
+            An array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. Or the features, in the model's order. By
+            default, the columns that the model was fitted to. A model that was fitted to expressions has no default,
+            since columns with their names may hold other values.
         device
             As in :meth:`predict`.
 
@@ -170,6 +194,8 @@ class KMeansModel:
         Expr
             A column named `distances`: `Array(Float64, k)`, Euclidean. Rows and centroids are scaled and normalised
             first, if they were in the fit. Rows with nulls, NaNs or infinities are null.
+
+            For an array: an array of its library on its device, rows x clusters (float64; NaN for such rows).
 
         Raises
         ------
@@ -186,27 +212,34 @@ class KMeansModel:
         [[1.0, 5.0], [1.0, 3.0], [4.0, 0.0]]
 
         """
+        array = self._array(columns)
+        if array is not None:
+            return _arrays.transform(self._encoded, array, device)
         exprs = self._features(columns)
         return _plugin.elementwise("transform", exprs, self._encoded, device, {"k": self._k}).alias("distances")
 
     def score(
         self,
-        frame: pl.DataFrame | pl.LazyFrame,
+        data: pl.DataFrame | pl.LazyFrame | IntoArray,
         *columns: IntoFeatures,
         weight: str | pl.Expr | None = None,
+        sample_weight: IntoArray | None = None,
         device: Device = "auto",
     ) -> float:
-        """Return minus the inertia of a frame's rows under the model, as in scikit-learn. Rows with nulls are left out.
+        """Return minus the inertia of rows under the model, as in scikit-learn. Rows with nulls are left out.
 
         Parameters
         ----------
-        frame
-            The data. The query of a LazyFrame runs once.
+        data
+            A frame, or an array as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs
+            once.
         *columns
             The features, in the model's order. By default, the columns that the model was fitted to. A model that was
             fitted to expressions has no default, since columns with their names may hold other values.
         weight
             Non-negative row weights: a column or an expression.
+        sample_weight
+            Beside an array: one non-negative weight a row, as an array of one dimension.
         device
             The device to run on. The bits are the same on every device. `"auto"`: a GPU if one can be used, the data
             fit on it and it is predicted to be faster, else the CPU. `"cpu"`, `"cuda"` or `"cuda:1"`: this device, or
@@ -218,8 +251,12 @@ class KMeansModel:
             For columns, weights or a device that cannot be used: see :mod:`polars_kmeans.errors`.
 
         """
+        if _arrays.is_array(data):
+            _arrays.alone(data, columns, weight)
+            return _arrays.score(self._encoded, data, sample_weight, device)
+        _arrays.no_weights(sample_weight)
         expr = _plugin.score(self._features(columns), self._encoded, weight, device)
-        return float(_plugin.item(frame, expr))
+        return float(_plugin.item(data, expr))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Save as a Parquet file: the centroid frame, with the parameters in the file's metadata.
@@ -262,7 +299,16 @@ class KMeansModel:
         """
         return KMeansModel(_internal.load_model(path))
 
-    def _features(self, columns: tuple[IntoFeatures, ...]) -> list[pl.Expr]:
+    @staticmethod
+    def _array(columns: tuple[IntoFeatures | IntoArray, ...]) -> IntoArray | None:
+        """Return the array, if one was passed in place of columns."""
+        arrays = [item for item in columns if _arrays.is_array(item)]
+        if not arrays:
+            return None
+        _arrays.alone(arrays[0], columns[1:], None)
+        return arrays[0]
+
+    def _features(self, columns: tuple[Any, ...]) -> list[pl.Expr]:
         return _plugin.features(columns or (_internal.model_columns(self._encoded),), by_name=False).exprs
 
 

@@ -3,17 +3,19 @@
 use std::ops::Range;
 
 use super::FACTORS;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::{DevicePasses, Gpu};
 use crate::error::{KMeansError, Result};
 use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::memory;
 use crate::names::Names;
 use crate::params::{Params, Scale};
-use crate::prepare::passes::HostPasses;
+use crate::prepare::passes::{HostPasses, Passes};
 use crate::prepare::tiles::{Visit, for_each_tile, merge_columns};
 use crate::prepare::variance::variances;
 use crate::prepare::{check_column_magnitudes, survey_rows};
-use crate::tile::{Part, Selection, Tile};
+use crate::tile::{Part, Selection, Tile, on_host};
 
 /// Bits of a digit of a key, and the number of its values.
 const DIGIT: u32 = 8;
@@ -67,19 +69,28 @@ fn shown(names: &Names) -> String {
 
 /// 1 over the standard deviation of each column, over the rows of positive weight. 1 for a column of one value.
 fn standard<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Vec<f64>> {
-    let mut passes = HostPasses::new(parts, params.execution.threads);
-    let (survey, _) = survey_rows(&mut passes, params)?;
+    let mut passes = passes_over(parts, params)?;
+    let (survey, _) = survey_rows(&mut *passes, params)?;
     // The square of a larger value could overflow.
-    check_column_magnitudes::<T>(parts[0].features.names(), &survey)?;
+    check_column_magnitudes::<T>(passes.parts()[0].features.names(), &survey)?;
     let lows = memory::collected(survey.columns.iter().map(|column| column.low + 0.0), FACTORS)?;
     let highs = memory::collected(survey.columns.iter().map(|column| column.high + 0.0), FACTORS)?;
-    let mut passes = HostPasses::new(parts, params.execution.threads);
-    let variances = variances(&mut passes, &lows, &highs, survey.positive)?;
+    let variances = variances(&mut *passes, &lows, &highs, survey.positive)?;
     memory::collected(variances.into_iter().map(|v| if v > 0.0 { 1.0 / v.sqrt() } else { 1.0 }), FACTORS)
 }
 
-/// 1 over the distance between the quartiles of each column, over all kept rows. 1 where they are equal.
+/// Passes over rows where they are. Those of a query are on the host, also if the fit runs on a GPU.
+fn passes_over<'p, 'a, T: Float>(parts: &'p mut [Part<'a, T>], params: &Params) -> Result<Box<dyn Passes<T> + 'p>> {
+    #[cfg(feature = "cuda")]
+    if let Some(ordinal) = parts[0].features.gpu() {
+        return Ok(Box::new(DevicePasses::new(&Gpu::get(ordinal)?.queue()?, parts, None)));
+    }
+    Ok(Box::new(HostPasses::new(parts, params.execution.threads)))
+}
+
+/// 1 over the distance between the quartiles of each column, over all kept rows. 1 where they are equal. Runs on the host.
 fn robust<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Vec<f64>> {
+    let parts = &mut on_host(parts)?[..];
     let (_, n) = survey_rows(&mut HostPasses::new(parts, params.execution.threads), params)?;
     let quartiles = order_statistics(parts, [(n - 1) / 4, (n - 1) / 4 * 3 + (n - 1) % 4 * 3 / 4], params.execution.threads)?;
     let names = parts[0].features.names();

@@ -5,7 +5,7 @@ use crate::float::Float;
 use crate::memory;
 use crate::prepare::survey::Survey;
 use crate::prepare::tiles::TILE;
-use crate::tile::{Part, Tile};
+use crate::tile::{Part, Tile, on_host};
 
 /// Why rows with finite values have no place: a value that overflows, or the number of rows without a direction. `None` if there
 /// are no such rows.
@@ -69,6 +69,7 @@ fn for_each_scaled<T: Float>(
     positive: bool,
     mut visit: impl FnMut(&Tile<T>, &Part<'_, T>, &[bool]),
 ) -> Result<()> {
+    let parts = &on_host(parts)?;
     let d = parts[0].features.n_features();
     let mut tile = Tile::<T>::new(d, TILE)?;
     let mut before = memory::zeroed(d, super::FACTORS)?;

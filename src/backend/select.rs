@@ -204,11 +204,40 @@ pub struct Request {
     pub strategy: Strategy,
     /// The bytes of a GPU's memory that the job may take. The free memory limits it too.
     pub limit: Option<u64>,
+    /// Where the rows are, if they are on a GPU already. The job runs there.
+    pub there: Option<There>,
+}
+
+/// The GPU that the rows are on before the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct There {
+    pub ordinal: u32,
+    /// Whether the job reads the rows where they are. Otherwise the GPU makes a copy.
+    pub in_place: bool,
 }
 
 impl From<Device> for Request {
     fn from(device: Device) -> Self {
-        Self { device, strategy: Strategy::Default, limit: None }
+        Self { device, strategy: Strategy::Default, limit: None, there: None }
+    }
+}
+
+impl Request {
+    /// The same request for the GPU that the rows are on, if they are on one.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] if another device is demanded.
+    fn where_rows_are(self) -> Result<Self> {
+        let Some(There { ordinal, .. }) = self.there else { return Ok(self) };
+        match self.device {
+            Device::Auto | Device::Cuda(None) => {}
+            Device::Cuda(Some(wanted)) if wanted == ordinal => {}
+            device => {
+                let expected = format!("\"cuda:{ordinal}\" or \"auto\", because the rows are on that GPU");
+                return Err(KMeansError::InvalidOption { option: "device", expected, got: format!("\"{device}\"") });
+            }
+        }
+        Ok(Self { device: Device::Cuda(Some(ordinal)), ..self })
     }
 }
 
@@ -218,6 +247,7 @@ impl From<Device> for Request {
 /// # Errors
 /// As [`choose`].
 pub fn place(request: Request, shape: Shape) -> Result<Choice> {
+    let request = request.where_rows_are()?;
     let matter = match request.device {
         Device::Cpu => false,
         Device::Auto => pays(shape, None),
@@ -274,7 +304,8 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
             if !device.usable {
                 return Err(not_available(format!("{device}: {}", device.reason)));
             }
-            demanded(shape, request, device, asked)
+            let reason = request.there.map_or(asked, |_| format!("the rows are on {device}"));
+            demanded(shape, request, device, reason)
         }
     }
 }
@@ -331,11 +362,13 @@ impl Plan {
         let gpu = device.into();
         let here = Self { chunking: None, strategy: Strategy::Default, microseconds: None, room };
         let needed = if shape.job == Job::Fit {
-            let fit = memory::fit(shape, request.strategy, gpu)?;
+            let fit = memory::fit(shape, request.strategy, gpu, request.there.is_some_and(|there| there.in_place))?;
             if fit.bytes <= room && shape.rows <= MOST_ROWS {
                 return Ok(Ok(Self { strategy: fit.strategy, microseconds: fit.microseconds, ..here }));
             }
             match memory::in_chunks(shape, request.strategy, gpu, room)? {
+                // Only rows on the host pass through a GPU in chunks.
+                Ok(_) if request.there.is_some() => bytes(fit.bytes),
                 Ok(streamed) => {
                     let chunking = Some(streamed.0);
                     return Ok(Ok(Self {

@@ -12,6 +12,8 @@ use crate::backend::select::Choice;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
+#[cfg(all(feature = "python", feature = "cuda"))]
+use crate::gpu_table::{GpuArray, GpuPredictions};
 use crate::memory;
 use crate::names::Names;
 use crate::parallel::FloatEnvironment;
@@ -323,6 +325,21 @@ impl Placed<'_, KMeansModel> {
 
     pub(crate) fn score_any(&self, features: &AnyFeatures<'_>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
         self.in_type(features, |model, x| model.score(x, weights), |model, x| model.score(x, weights))
+    }
+
+    #[cfg(all(feature = "python", feature = "cuda"))]
+    pub(crate) fn predict_any_there(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<i32>> {
+        self.in_type(features, |model, x| model.predict_there(x), |model, x| model.predict_there(x))
+    }
+
+    #[cfg(all(feature = "python", feature = "cuda"))]
+    pub(crate) fn predict_distances_any_there(&self, features: &AnyFeatures<'_>) -> Result<GpuPredictions> {
+        self.in_type(features, |model, x| model.predict_distances_there(x), |model, x| model.predict_distances_there(x))
+    }
+
+    #[cfg(all(feature = "python", feature = "cuda"))]
+    pub(crate) fn transform_any_there(&self, features: &AnyFeatures<'_>) -> Result<GpuArray<f64>> {
+        self.in_type(features, |model, x| model.transform_there(x), |model, x| model.transform_there(x))
     }
 
     /// Computes in the wider of the model's type and the features' type: float64 input is never cast to float32. Callers widen

@@ -2,10 +2,12 @@
 
 use super::Model;
 use crate::answers::{Labels, Predictions};
-use crate::backend::select::{self, Candidates, Choice, Job, Place, Shape};
+use crate::backend::select::{self, Candidates, Choice, Job, Place, Request, Shape, There};
 use crate::engine::Engine;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
+#[cfg(feature = "cuda")]
+use crate::gpu_table::{GpuArray, GpuPredictions};
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::Device;
 use crate::predict::Rows;
@@ -52,10 +54,19 @@ impl<T: Engine> Placed<'_, Model<T>> {
     /// # Errors
     /// [`KMeansError::DeviceNotAvailable`] or [`KMeansError::NoMemory`] for a GPU that the caller demanded.
     pub fn choice(&self, job: Job, rows: usize, weighted: bool) -> Result<Choice> {
+        select::place(self.device.into(), self.shape(job, rows, weighted))
+    }
+
+    fn shape(&self, job: Job, rows: usize, weighted: bool) -> Shape {
         let (features, clusters) = (self.model.d, self.model.n_clusters());
-        let shape =
-            Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted, candidates: Candidates::NONE };
-        select::place(self.device.into(), shape)
+        Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted, candidates: Candidates::NONE }
+    }
+
+    /// The device for these rows. Rows on a GPU are answered there.
+    fn place(&self, job: Job, features: &Features<'_, T>, weighted: bool) -> Result<Place> {
+        let there = features.gpu().map(|ordinal| There { ordinal, in_place: false });
+        let shape = self.shape(job, features.n_rows(), weighted);
+        Ok(select::place(Request { there, ..self.device.into() }, shape)?.place)
     }
 
     /// As [`Model::predict`].
@@ -96,7 +107,39 @@ impl<T: Engine> Placed<'_, Model<T>> {
                 got: weights.len(),
             });
         }
+        // Weights that are on a GPU are brought to rows that are elsewhere.
+        let elsewhere = weights.filter(|weights| weights.gpu().is_some() && weights.gpu() != features.gpu());
+        let brought = elsewhere.map(Column::on_host).transpose()?;
+        let weights = brought.as_ref().or(weights);
         self.run(Job::Score, features, weights.is_some(), |rows| T::inertia(rows, weights)).map(|inertia| -inertia)
+    }
+
+    /// The labels of rows on a GPU, as an array there: -1 for a row with a null or a value that is not finite.
+    ///
+    /// # Errors
+    /// As [`Placed::predict`]. [`KMeansError::InvalidOption`] for rows on the host, and for rows on another GPU than this one.
+    #[cfg(feature = "cuda")]
+    pub fn predict_there(&self, features: &Features<'_, T>) -> Result<GpuArray<i32>> {
+        self.run(Job::Labels, features, false, T::labels_there)
+    }
+
+    /// As [`Placed::predict_there`], with the distances to the two nearest centroids.
+    ///
+    /// # Errors
+    /// As [`Placed::predict_there`].
+    #[cfg(feature = "cuda")]
+    pub fn predict_distances_there(&self, features: &Features<'_, T>) -> Result<GpuPredictions> {
+        self.run(Job::Nearest, features, false, T::nearest_there)
+    }
+
+    /// The distances of rows on a GPU to every centroid, as an array there: `(n, k)`, row-major. NaN for a row with a null or a value
+    /// that is not finite.
+    ///
+    /// # Errors
+    /// As [`Placed::predict_there`].
+    #[cfg(feature = "cuda")]
+    pub fn transform_there(&self, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
+        self.run(Job::Distances, features, false, T::distances_there)
     }
 
     fn run<R>(
@@ -114,16 +157,17 @@ impl<T: Engine> Placed<'_, Model<T>> {
         let _share = PoolShare::enter();
         let features = &features.arriving(model.arrival()?);
         let place = match device {
+            _ if features.gpu().is_some() => self.place(job, features, weighted)?,
             Device::Cpu => Place::Cpu,
             // A query engine asks for thousands of morsels per second. To ask the driver each time would take longer than the work.
             Device::Cuda(wanted) if let Some(ordinal) = model.is_on(wanted).filter(|_| job != Job::Score) => {
                 Place::Cuda(ordinal)
             }
-            _ => self.choice(job, features.n_rows(), weighted)?.place,
+            _ => self.place(job, features, weighted)?,
         };
         match work(Rows { model, features, place }) {
             // Other programs may have taken the memory since the choice was made.
-            Err(KMeansError::NoMemory { .. }) if device == Device::Auto && place != Place::Cpu => {
+            Err(KMeansError::NoMemory { .. }) if device == Device::Auto && place != Place::Cpu && features.gpu().is_none() => {
                 work(Rows { model, features, place: Place::Cpu })
             }
             done => done,

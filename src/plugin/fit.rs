@@ -10,15 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use polars::prelude::*;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use serde::Deserialize;
 
 use super::entry::{expression, without_panic};
 use super::expressions::fit_fields;
 use super::inputs::Call;
 use super::options::FitOptions;
-use super::{copy_to_python, raise};
+use super::{Fit, encoded, raise};
 use crate::error::{KMeansError, Result};
+use crate::model::KMeansModel;
 
 /// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
 static HELD: Mutex<BTreeMap<u64, Option<Call>>> = Mutex::new(BTreeMap::new());
@@ -79,9 +79,6 @@ fn held_field(fields: &[Field], kwargs: HoldOptions) -> PolarsResult<Field> {
 
 expression!(hold(HoldOptions) -> held_field);
 
-/// An encoded model, the device that the fit ran on, and why it ran there.
-type Fit<'py> = (Bound<'py, PyBytes>, String, String);
-
 /// Fits columns that a query has put there. `computed` says whether any feature is an expression other than a plain column. None
 /// if there are too few distinct rows and the options ask for that.
 #[pyfunction]
@@ -89,13 +86,10 @@ pub fn fit<'py>(columns: &Columns, options: &Bound<'py, PyAny>, computed: bool) 
     let (py, options) = (options.py(), options.extract::<FitOptions>()?);
     let call = held().get_mut(&columns.key).and_then(Option::take);
     let fit = py.detach(|| without_panic(|| fit_call(call, &options, computed)));
-    let Some((model, device, reason)) = fit.map_err(|error| raise(py, &error))? else { return Ok(None) };
-    Ok(Some((copy_to_python(py, &model)?, device, reason)))
+    encoded(py, fit.map_err(|error| raise(py, &error))?)
 }
 
-fn fit_call(call: Option<Call>, options: &FitOptions, computed: bool) -> Result<Option<(Vec<u8>, String, String)>> {
-    let Some(model) = call.ok_or(KMeansError::NoFeatures)?.fit_model(options)? else { return Ok(None) };
-    let (device, reason) = model.choice().map(|choice| (choice.place.to_string(), choice.reason.clone())).unzip();
-    let model = model.with_computed(computed).into_bytes()?;
-    Ok(Some((model, device.unwrap_or_default(), reason.unwrap_or_default())))
+fn fit_call(call: Option<Call>, options: &FitOptions, computed: bool) -> Result<Option<KMeansModel>> {
+    let model = call.ok_or(KMeansError::NoFeatures)?.fit_model(options)?;
+    Ok(model.map(|model| model.with_computed(computed)))
 }

@@ -56,7 +56,7 @@ impl Call {
     }
 }
 
-fn unless_too_few<F>(options: &FitOptions, fit: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
+pub fn unless_too_few<F>(options: &FitOptions, fit: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
     let too_few = options.results().too_few;
     match fit() {
         Ok(fit) => Ok(Some(fit)),

@@ -3,11 +3,16 @@
 //!
 //! A panic never reaches Python: the entry points of the expressions catch it. Every refusal is an error value.
 
+mod arrays;
 #[cfg(all(feature = "bench", feature = "cuda"))]
 mod benchmark;
+#[cfg(feature = "cuda")]
+mod device_frame;
+mod dlpack;
 mod entry;
 mod expressions;
 mod fit;
+mod given;
 mod inputs;
 mod options;
 mod table;
@@ -22,6 +27,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use pyo3_polars::PyDataFrame;
 use serde::Serialize;
 
+use self::arrays::Answers;
 use self::fit::Columns;
 use self::options::FitOptions;
 use self::table::OptionInfo;
@@ -65,6 +71,17 @@ fn copy_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyB
 
 fn decode(py: Python<'_>, model: &[u8]) -> PyResult<Arc<KMeansModel>> {
     KMeansModel::from_bytes(model).map_err(|error| raise(py, &error))
+}
+
+/// An encoded model, the device that the fit ran on, and why it ran there.
+type Fit<'py> = (Bound<'py, PyBytes>, String, String);
+
+/// What Python gets of a fit, if there is a model.
+fn encoded(py: Python<'_>, model: Option<KMeansModel>) -> PyResult<Option<Fit<'_>>> {
+    let Some(model) = model else { return Ok(None) };
+    let (device, reason) = model.choice().map(|choice| (choice.place.to_string(), choice.reason.clone())).unzip();
+    let bytes = py.detach(|| model.into_bytes()).map_err(|error| raise(py, &error))?;
+    Ok(Some((copy_to_python(py, &bytes)?, device.unwrap_or_default(), reason.unwrap_or_default())))
 }
 
 /// The centroid frame of an encoded model.
@@ -266,6 +283,13 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(table::options, module)?)?;
     module.add_function(wrap_pyfunction!(check_options, module)?)?;
     module.add_function(wrap_pyfunction!(fit::fit, module)?)?;
+    module.add_class::<Answers>()?;
+    module.add_function(wrap_pyfunction!(arrays::fit_array, module)?)?;
+    module.add_function(wrap_pyfunction!(arrays::predict_array, module)?)?;
+    module.add_function(wrap_pyfunction!(arrays::transform_array, module)?)?;
+    module.add_function(wrap_pyfunction!(arrays::score_array, module)?)?;
+    #[cfg(feature = "cuda")]
+    module.add_function(wrap_pyfunction!(arrays::bus_traffic, module)?)?;
     module.add_function(wrap_pyfunction!(check_device, module)?)?;
     module.add_function(wrap_pyfunction!(encode_centroids, module)?)?;
     module.add_function(wrap_pyfunction!(devices, module)?)?;

@@ -9,7 +9,7 @@ use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
-use crate::tile::{Part, Selection, Tile, WeightScale};
+use crate::tile::{Part, Selection, Tile, WeightScale, on_host};
 
 /// Number of independent accumulators. They let loops vectorise.
 const LANES: usize = 16;
@@ -186,22 +186,24 @@ impl<T: Float> Visit<T> for SurveyPass {
 /// The error for the first negative weight in a row that has only finite values. If there is no memory to look, that error
 /// instead.
 pub fn first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Option<KMeansError> {
-    let mut tile = match Tile::new(parts[0].features.n_features(), TILE) {
-        Ok(tile) => tile,
-        Err(error) => return Some(error),
-    };
+    try_first_negative_weight(parts).unwrap_or_else(Some)
+}
+
+fn try_first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<KMeansError>> {
+    let mut tile = Tile::new(parts[0].features.n_features(), TILE)?;
+    let parts = &on_host(parts)?;
     let mut first = 0;
     for part in parts {
         let n = part.features.n_rows();
         for start in (0..n).step_by(TILE) {
             tile.load_checked(part, start..(start + TILE).min(n));
             if let Some((row, got)) = tile.first_negative_weight() {
-                return Some(KMeansError::NegativeWeight { row: first + (start + row) as u64, got });
+                return Ok(Some(KMeansError::NegativeWeight { row: first + (start + row) as u64, got }));
             }
         }
         first += n as u64;
     }
-    None
+    Ok(None)
 }
 
 /// Refuses weights if more than one in 1,000 is below 2^-43 of the largest. `w^` keeps 53 bits below the largest weight, so these
@@ -218,7 +220,7 @@ pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: i
 
 /// Counts the positive weights of kept rows that are below a bound.
 pub fn count_weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> Result<u64> {
-    Ok(for_each_tile(parts, threads, &WeightsBelow(bound))?.into_iter().sum())
+    Ok(for_each_tile(&on_host(parts)?, threads, &WeightsBelow(bound))?.into_iter().sum())
 }
 
 /// Counts the weights below a bound.
@@ -254,6 +256,7 @@ pub fn count_bad<T: Float>(parts: &[Part<'_, T>]) -> KMeansError {
 
 fn try_count_bad<T: Float>(parts: &[Part<'_, T>]) -> Result<KMeansError> {
     const WHAT: &str = "the counts of nulls";
+    let parts = &on_host(parts)?[..];
     let d = parts[0].features.n_features();
     let mut counts = memory::zeroed::<[u64; 3]>(d + 1, WHAT)?;
     let mut tile = Tile::<T>::new(d, TILE)?;

@@ -13,6 +13,8 @@ mod far;
 #[cfg(unix)]
 mod forked;
 mod gpu;
+#[cfg(feature = "cuda")]
+mod gpu_tables;
 mod joined;
 #[cfg(feature = "cuda")]
 mod no_memory;

@@ -40,7 +40,7 @@ impl From<&DeviceInfo> for GpuSize {
 /// The bytes of a fit with default kernels whose rows are all on the GPU. For tests.
 #[doc(hidden)]
 pub fn resident_bytes(shape: Shape, device: &DeviceInfo) -> u64 {
-    fit(shape, Strategy::Default, device.into()).map_or(u64::MAX, |plan| plan.bytes)
+    fit(shape, Strategy::Default, device.into(), false).map_or(u64::MAX, |plan| plan.bytes)
 }
 
 /// The chunks of a fit with default kernels in `room` bytes of a GPU, or the bytes that are needed. For tests.
@@ -74,17 +74,17 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
     }
 }
 
-/// The plan of a fit whose rows are all on the GPU.
+/// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape.
-pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize) -> Result<Planned> {
-    if shape.float64 { planned::<f64>(shape, strategy, gpu) } else { planned::<f32>(shape, strategy, gpu) }
+pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool) -> Result<Planned> {
+    if shape.float64 { planned::<f64>(shape, strategy, gpu, in_place) } else { planned::<f32>(shape, strategy, gpu, in_place) }
 }
 
-fn planned<T: Float + Plain>(shape: Shape, strategy: Strategy, gpu: GpuSize) -> Result<Planned> {
+fn planned<T: Float + Plain>(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool) -> Result<Planned> {
     let fit = fit_shape(shape, shape.rows);
-    let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted);
+    let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted);
     plan_of::<T>(&fit, strategy, gpu, rows, |fit| {
         let draws = DeviceSeeds::<T>::bytes(fit);
         draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 0))
@@ -127,7 +127,7 @@ pub(in crate::backend) fn in_chunks(
     gpu: GpuSize,
     room: u64,
 ) -> Result<std::result::Result<(Chunking, Planned), u64>> {
-    if !fit(shape, strategy, gpu)?.streams {
+    if !fit(shape, strategy, gpu, false)?.streams {
         return Err(KMeansError::InvalidOption {
             option: "strategy",
             expected: format!("rows that fit on the GPU for \"{strategy}\": \"default\" streams them"),

@@ -2,7 +2,7 @@
 //! only draws the targets and chooses among the candidates.
 
 mod arguments;
-mod device;
+pub(crate) mod device;
 pub mod memory;
 #[cfg(feature = "papers")]
 mod papers;
@@ -17,13 +17,14 @@ mod step;
 mod update;
 
 pub use device::probe::devices;
-#[doc(hidden)]
-pub use device::refusal;
 pub use device::{Gpu, Plain};
+#[doc(hidden)]
+pub use device::{refusal, traffic};
 #[cfg(all(feature = "bench", feature = "papers"))]
 pub use papers::STAGES;
 pub use passes::prepare::DevicePasses;
 pub use predict::DeviceTable;
+pub use rows::foreign::{HostCopy, host_copy};
 #[cfg(feature = "bench")]
 pub use rows::upload::{UploadPlan, upload_benchmark};
 pub use session::CudaSession;

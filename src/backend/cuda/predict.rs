@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::table::{CallQueue, DistanceBuffers};
 pub use self::table::{DeviceTable, NearestBuffers, ROWS};
-use super::device::{Buffer, Plain, Queue};
+use super::device::{Buffer, Plain, Queue, product};
 use super::passes::prepare::DevicePasses;
 use super::rows::DeviceRows;
 use super::rows::download::{PIECE, download};
@@ -29,6 +29,7 @@ use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::gpu_table::{GpuArray, GpuPredictions};
 use crate::memory;
 use crate::model::Model;
 use crate::predict::{ANSWERS, ScoreScales, centroid_extents};
@@ -105,6 +106,65 @@ fn download_distances(distances: &Buffer<f64>, out: &mut [f64]) -> Result<()> {
     download(distances, out.len(), PIECE, out.chunks_mut(PIECE), |values, out| out.copy_from_slice(values))
 }
 
+/// The labels of rows that are on the GPU, as an array there. -1 for rows with a null or a value that is not finite.
+pub fn labels_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<i32>> {
+    let out = room::<T, i32>(table, features.n_rows())?;
+    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
+        let labels = table.assign(queue, rows)?;
+        table.blank(queue, rows, Some(labels.labels()), None)?;
+        Ok(labels)
+    };
+    in_batches(table, Job::Labels, features, launch, |labels, _, range| {
+        out.copy_from(range.start, labels.labels(), labels.labels().queue())
+    })?;
+    Ok(GpuArray::new(out))
+}
+
+/// The labels of rows that are on the GPU, and their distances to the nearest and the second nearest centroid, as arrays there. Rows
+/// without an answer have label -1 and distances of NaN. With one centroid there are no second distances.
+pub fn nearest_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuPredictions> {
+    let n = features.n_rows();
+    let (labels, nearest, seconds) = (room::<T, i32>(table, n)?, room::<T, f64>(table, n)?, room::<T, f64>(table, n)?);
+    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
+        let near = NearestBuffers::allocate(queue, rows.n)?;
+        table.nearest(queue, rows, &near)?;
+        table.blank(queue, rows, Some(&near.labels), Some((&near.distances, 1)))?;
+        table.blank(queue, rows, None, Some((&near.seconds, 1)))?;
+        Ok(near)
+    };
+    in_batches(table, Job::Nearest, features, launch, |near, _, range| {
+        let queue = near.labels.queue();
+        labels.copy_from(range.start, &near.labels, queue)?;
+        nearest.copy_from(range.start, &near.distances, queue)?;
+        seconds.copy_from(range.start, &near.seconds, queue)
+    })?;
+    let seconds = (table.k > 1).then(|| GpuArray::new(seconds));
+    Ok(GpuPredictions { labels: GpuArray::new(labels), nearest: GpuArray::new(nearest), seconds })
+}
+
+/// The distances of rows that are on the GPU to all centroids, `(n, k)`, row-major, as an array there. They are NaN for rows with a
+/// null or a value that is not finite.
+pub fn distances_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
+    let out = room::<T, f64>(table, product([features.n_rows(), table.k]))?;
+    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
+        let distances = DistanceBuffers::allocate(queue, rows.n, table.k)?;
+        table.distances(queue, rows, &distances)?;
+        table.blank(queue, rows, None, Some((&distances.distances, table.k)))?;
+        Ok(distances)
+    };
+    in_batches(table, Job::Distances, features, launch, |distances, _, range| {
+        out.copy_from(range.start * table.k, &distances.distances, distances.distances.queue())
+    })?;
+    Ok(GpuArray::new(out))
+}
+
+/// Room for answers that stay on the GPU. It is there when this returns, so every queue may write to it.
+fn room<T: Float + Plain, V: Plain>(table: &DeviceTable<T>, len: usize) -> Result<Buffer<V>> {
+    let room = table.queue()?.alloc(len, ANSWERS)?;
+    room.queue().wait()?;
+    Ok(room)
+}
+
 /// The labels of the rows. None for rows with a null or a value that is not finite.
 pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Labels> {
     let n = features.n_rows();
@@ -156,7 +216,7 @@ pub fn distances<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'
     let launch = |queue: &Queue, rows: &DeviceRows<T>| {
         let distances = DistanceBuffers::allocate(queue, rows.n, k)?;
         table.distances(queue, rows, &distances)?;
-        table.blank(queue, rows, None, Some(&distances.distances))?;
+        table.blank(queue, rows, None, Some((&distances.distances, k)))?;
         Ok(distances)
     };
     in_batches(table, Job::Distances, features, launch, |distances, features, range| {

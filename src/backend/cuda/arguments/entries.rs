@@ -72,6 +72,8 @@ entries! {
         scale_columns(ScaleColumnsArgument) = "arrival" "scale_columns";
         normalise(NormaliseArgument) = "arrival" "normalise";
         rows_to_columns(TransposeArgument) = "layout" "rows_to_columns";
+        foreign_to_columns(ForeignArgument) = "foreign" "foreign_to_columns";
+        finite_rows(FiniteRowsArgument) = "foreign" "finite_rows";
         nearest(NearestArgument) = "predict" "nearest";
         distances(DistancesArgument) = "predict" "distances";
         blank(BlankArgument) = "predict" "blank";

@@ -170,6 +170,37 @@ arguments! {
         d: i32,
     }
 
+    /// Some of the rows: a bit for each, and the kept rows before each word.
+    KeptArgument as "KeptRows" {
+        bits: u64,
+        before: u64,
+    }
+
+    /// For values of another program that become columns.
+    ForeignArgument as "Foreign" {
+        from: u64,
+        validity: u64,
+        kept: KeptArgument,
+        to: u64,
+        stride: u64,
+        first: i64,
+        row_pitch: i64,
+        column_pitch: i64,
+        validity_first: i64,
+        rows: u32,
+        columns: u32,
+        log_width: u32,
+        tiles_across: u32,
+        kind: i32,
+        unused: i32,
+    }
+
+    /// For a bit for each row that has only finite values.
+    FiniteRowsArgument as "FiniteRows" {
+        rows: RowsArgument,
+        bits: u64,
+    }
+
     /// For rows that become columns.
     TransposeArgument as "Transpose" {
         rows_in: u64,

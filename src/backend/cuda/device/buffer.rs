@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use cudarc::driver::{result, sys};
 
 use super::queue::Queue;
-use super::{Plain, failed};
+use super::{Plain, failed, traffic};
 use crate::error::Result;
 use crate::memory;
 
@@ -15,6 +15,8 @@ pub struct Buffer<T> {
     len: usize,
     /// What the memory is for. Errors use this text.
     what: &'static str,
+    /// Whether somebody else owns the memory. Then nothing here writes to it or frees it.
+    foreign: bool,
     queue: Queue,
     kind: PhantomData<T>,
 }
@@ -26,7 +28,21 @@ unsafe impl<T: Plain> Sync for Buffer<T> {}
 impl<T: Plain> Buffer<T> {
     /// `address`: an allocation of `len` values, made on the stream of the queue.
     pub(super) fn new(address: sys::CUdeviceptr, len: usize, what: &'static str, queue: Queue) -> Self {
-        Self { address, len, what, queue, kind: PhantomData }
+        Self { address, len, what, foreign: false, queue, kind: PhantomData }
+    }
+
+    /// Memory of somebody else on the device, to read.
+    ///
+    /// # Safety
+    /// Kernels may read `len` values at this address, which is a multiple of their alignment, as long as the buffer lives. Nobody
+    /// writes to them.
+    pub unsafe fn foreign(address: u64, len: usize, queue: Queue) -> Self {
+        Self { address, len, what: "the caller's values", foreign: true, queue, kind: PhantomData }
+    }
+
+    /// Whether somebody else owns the memory.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign
     }
 
     /// The number of values that the buffer holds.
@@ -84,11 +100,18 @@ impl<T: Plain> Buffer<T> {
     /// Copies host values to the device, from value `first` on. If `values` is in pageable memory, CUDA has read it when this
     /// returns.
     pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
+        self.write_shared(first, values)
+    }
+
+    /// As [`Buffer::write`], where other work of the queue uses other values of the buffer.
+    pub fn write_shared(&self, first: usize, values: &[T]) -> Result<()> {
+        assert!(!self.foreign, "memory of somebody else is only read");
         assert!(first + values.len() <= self.len, "{} values at {first} of {}", values.len(), self.len);
         if values.is_empty() {
             return Ok(());
         }
         self.queue.bind()?;
+        traffic::count_up(std::mem::size_of_val(values));
         // SAFETY: the range is within the buffer (asserted). CUDA copies pageable memory to its own staging memory before the
         // call returns.
         unsafe { result::memcpy_htod_async(self.at_index(first), values, self.queue.stream.cu_stream()) }
@@ -100,11 +123,28 @@ impl<T: Plain> Buffer<T> {
         assert!(first + out.len() <= self.len, "{} values at {first} of {}", out.len(), self.len);
         if !out.is_empty() {
             self.queue.bind()?;
+            traffic::count_down(std::mem::size_of_val(out));
             // SAFETY: the range is within the buffer (asserted), and `out` lives until the wait below.
             unsafe { result::memcpy_dtoh_async(out, self.at_index(first), self.queue.stream.cu_stream()) }
                 .map_err(failed("a download"))?;
         }
         self.queue.wait()
+    }
+
+    /// Queues a copy of the bytes of another buffer of the device to this one, from value `first` on. The values have one size. The work that writes them is
+    /// before it in this buffer's queue, or done.
+    pub fn copy_from<U: Plain>(&self, first: usize, from: &Buffer<U>, queue: &Queue) -> Result<()> {
+        assert_eq!(size_of::<T>(), size_of::<U>());
+        assert!(!self.foreign && first + from.len <= self.len, "{} values at {first} of {}", from.len, self.len);
+        if from.len == 0 {
+            return Ok(());
+        }
+        self.queue.bind()?;
+        let bytes = from.len * size_of::<T>();
+        // SAFETY: both ranges are within their buffers (asserted).
+        unsafe { sys::cuMemcpyDtoDAsync_v2(self.at_index(first), from.address, bytes, queue.stream.cu_stream()) }
+            .result()
+            .map_err(failed("a copy"))
     }
 
     /// Waits for the queue and copies all values.
@@ -118,6 +158,9 @@ impl<T: Plain> Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
+        if self.foreign {
+            return;
+        }
         self.queue.give_room_back(self.len.max(1) * size_of::<T>());
         // An error here means that the context no longer exists, and neither does its memory.
         if self.queue.gpu.context.bind_to_thread().is_ok() {

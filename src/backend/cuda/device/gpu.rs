@@ -146,6 +146,34 @@ impl Gpu {
         self.context.bind_to_thread().map_err(failed("binding the GPU"))
     }
 
+    /// Waits until all work of this process on the GPU is done.
+    pub fn wait(&self) -> Result<()> {
+        self.context.synchronize().map_err(failed("a kernel"))
+    }
+
+    /// Waits for an event of another library. `event`: where its handle is, or 0 if there is nothing to wait for.
+    ///
+    /// # Safety
+    /// There is a handle of an event of this GPU, or `event` is 0.
+    #[cfg(feature = "python")]
+    pub unsafe fn wait_for_event(&self, event: usize) -> Result<()> {
+        if event == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        // SAFETY: the caller promises it.
+        unsafe { sys::cuEventSynchronize(*(event as *const sys::CUevent)) }.result().map_err(failed("the values of a frame"))
+    }
+
+    /// The bytes from an address to the end of its allocation. `None` if the driver does not know the address.
+    pub fn readable_from(&self, address: u64) -> Option<u64> {
+        self.bind().ok()?;
+        let (mut base, mut size) = (0, 0);
+        // SAFETY: both results have places.
+        unsafe { sys::cuMemGetAddressRange_v2(&mut base, &mut size, address) }.result().ok()?;
+        (base + size as u64).checked_sub(address)
+    }
+
     /// What the choice of kernels depends on.
     pub fn size(&self) -> GpuSize {
         GpuSize { processors: self.processors as usize, shared: self.shared_per_block as usize }

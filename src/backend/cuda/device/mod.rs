@@ -10,6 +10,7 @@ mod list;
 pub mod probe;
 mod queue;
 pub mod refusal;
+pub mod traffic;
 
 use cudarc::driver::{DriverError, sys};
 

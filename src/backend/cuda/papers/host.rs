@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "bench")]
 use std::time::Instant;
 
-use crate::error::Result;
+use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
@@ -72,6 +72,13 @@ pub struct HostRows<'a, T> {
 
 impl<'a, T: Float> HostRows<'a, T> {
     pub fn new(parts: &'a [Part<'a, T>], prepared: &'a Prepared) -> Result<Self> {
+        if parts[0].features.gpu().is_some() {
+            return Err(KMeansError::InvalidOption {
+                option: "strategy",
+                expected: "one that adds up on the GPU, where the rows are".into(),
+                got: "one that adds up on the host".into(),
+            });
+        }
         let mut tasks =
             memory::with_room(parts.iter().map(|part| part.features.n_rows().div_ceil(TASK)).sum(), "the list of tasks")?;
         for (i, part) in parts.iter().enumerate() {

@@ -11,6 +11,7 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::rows::chunks::{Chunk, Chunks};
+use crate::backend::cuda::rows::foreign::finite_rows;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
@@ -64,6 +65,13 @@ impl Cut {
     fn blocks(&self, columns: usize) -> Result<u32> {
         let blocks = self.chunks.checked_mul(columns).and_then(|blocks| i32::try_from(blocks).ok());
         blocks.map(|blocks| blocks as u32).ok_or_else(|| too_many("values"))
+    }
+}
+
+fn several_parts() -> KMeansError {
+    KMeansError::Device {
+        what: "the rows that are left out".into(),
+        reason: "expected one part on the GPU, got several".into(),
     }
 }
 
@@ -212,7 +220,14 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
     }
 
     fn skip_bad(&mut self, _: Survey) -> Result<Survey> {
-        select_finite(self.parts, 0)?;
+        match &self.chunks {
+            // The device has the values, and nulls among them are NaN.
+            Some(Chunks::Resident(rows)) if self.parts[0].features.gpu().is_some() => {
+                let [part] = &mut *self.parts else { return Err(several_parts()) };
+                part.selection = finite_rows(rows)?;
+            }
+            _ => select_finite(self.parts, 0)?,
+        }
         let survey = self.send()?;
         debug_assert_eq!(survey.bad, 0);
         let kept = self.chunks.as_ref().map_or(0, |chunks| chunks.n() as u64);

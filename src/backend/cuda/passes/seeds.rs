@@ -112,7 +112,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             copies_scale: copies_scale(prepared),
             scale: (&DistanceScale::NONE).into(),
             ranges,
-            nearest: rows.queue.alloc(rows.stride, "the distances of the rows to the nearest seed")?,
+            nearest: rows.queue.alloc(rows.padded_rows(), "the distances of the rows to the nearest seed")?,
             taken: false,
             totals: rows.queue.alloc(ranges.count, TOTALS)?,
             total: rows.n as u128,

@@ -254,22 +254,22 @@ impl<T: Float + Plain> DeviceTable<T> {
         unsafe { self.run(queue, arguments::distances::<T>(), tiles, &argument) }
     }
 
-    /// Removes the answers for rows that are not finite: their labels, or their `k` distances.
+    /// Removes the answers for rows that are not finite: their labels, or their distances, of which each row has so many.
     pub fn blank(
         &self,
         queue: &Queue,
         rows: &DeviceRows<T>,
         labels: Option<&Buffer<u32>>,
-        distances: Option<&Buffer<f64>>,
+        distances: Option<(&Buffer<f64>, usize)>,
     ) -> Result<()> {
         let argument = BlankArgument {
             rows: rows.argument(),
             labels: labels.map_or(0, Buffer::at),
-            distances: distances.map_or(0, Buffer::at),
-            k: self.k as i32,
+            distances: distances.map_or(0, |(distances, _)| distances.at()),
+            k: distances.map_or(0, |(_, each)| each as i32),
             unused: 0,
         };
-        // SAFETY: each row has a label or k distances.
+        // SAFETY: each row has a label, or as many distances as the caller says.
         unsafe { self.run(queue, arguments::blank::<T>(), rows.n.div_ceil(ROWS as usize), &argument) }
     }
 

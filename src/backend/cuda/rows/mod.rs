@@ -1,8 +1,9 @@
-//! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are.
+//! The rows of a fit on the device, as a column-major matrix. Columns are uploaded into it as they are. Or they were there before.
 
 mod arrival;
 pub mod chunks;
 pub mod download;
+pub mod foreign;
 pub mod stream;
 pub mod upload;
 
@@ -14,9 +15,10 @@ use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::gpu_table::GpuValues;
 use crate::tile::WeightScale;
 
-/// The kept rows on the device. Columns are zero from row `n` up to the stride.
+/// The kept rows on the device. From row `n` on, a column holds values that kernels may read but do not use.
 pub struct DeviceRows<T> {
     pub queue: Queue,
     /// `(d, stride)`.
@@ -61,6 +63,22 @@ impl<T: Float + Plain> DeviceRows<T> {
         let rows = Self { queue: queue.clone(), x, stride, n, d, weights };
         rows.clear_padding()?;
         Ok(rows)
+    }
+
+    /// As [`DeviceRows::new`], for values that the caller's memory holds as columns. They are read there. Only the weights are ours.
+    pub fn in_place(queue: &Queue, values: GpuValues, n: usize, d: usize, weighted: bool) -> Result<Self> {
+        let stride = if d == 1 { Self::stride(n) } else { values.column_pitch as usize };
+        let at = values.address + values.first as u64 * size_of::<T>() as u64;
+        // SAFETY: the maker of the table has promised that the values are there as long as it lives, and rows do not outlive it. The
+        // table has checked that whole tiles may be read.
+        let x = unsafe { Buffer::foreign(at, product([stride, d - 1]) + Self::stride(n), queue.clone()) };
+        let weights = if weighted { Some(queue.zeros(Self::stride(n), "the weights")?) } else { None };
+        Ok(Self { queue: queue.clone(), x, stride, n, d, weights })
+    }
+
+    /// The rows of whole tiles: `n` and the padding.
+    pub fn padded_rows(&self) -> usize {
+        Self::stride(self.n)
     }
 
     pub fn place(&self) -> RowsPlace {

@@ -36,6 +36,7 @@ pub use self::lanes::{BorrowedLane, Lane, Staging, UploadPlan};
 pub use self::tasks::{Source, Task};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::foreign::take_in;
 use crate::error::Result;
 use crate::float::Float;
 use crate::tile::Part;
@@ -43,8 +44,11 @@ use crate::tile::Part;
 /// Uploads the kept rows of all parts, in order, and their weights as they are. If only some parts have weights, the rows of
 /// the others get weight 1.
 ///
-/// When it returns, everything has arrived.
+/// When it returns, everything has arrived. Rows that are on the device already are taken in there.
 pub fn upload<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result<DeviceRows<T>> {
+    if parts.first().is_some_and(|part| part.features.gpu_rows().is_some()) {
+        return take_in(queue, parts);
+    }
     upload_by(queue, parts, &Staging::of(&queue.gpu))
 }
 

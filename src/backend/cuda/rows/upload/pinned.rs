@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, DriverError, result, sys};
 
-use crate::backend::cuda::device::{Buffer, Gpu, Plain, Queue, failed, refusal};
+use crate::backend::cuda::device::{Buffer, Gpu, Plain, Queue, failed, refusal, traffic};
 use crate::error::Result;
 use crate::memory;
 
@@ -85,6 +85,7 @@ impl Pinned {
         self.gpu.bind()?;
         let at = from.at_index(range.start);
         let out = self.values::<T>(range.len())?;
+        traffic::count_down(size_of_val(out));
         // SAFETY: the values are within the buffer (asserted). `out` stays until the wait, which comes before every other use of it.
         let copied = unsafe { result::memcpy_dtoh_async(out, at, queue.stream.cu_stream()) }.map_err(failed("a download"));
         copied.and(queue.wait())?;
@@ -118,6 +119,7 @@ impl Pinned {
         let stream = queue.stream.cu_stream();
         for strips in strips {
             let Strips { from, width, count, to, pitch } = *strips;
+            traffic::count_up(width * count);
             if count > 1 && pitch <= LARGEST_PITCH {
                 // SAFETY: `from` is within the allocation.
                 let source = unsafe { self.address.add(from) };

@@ -74,7 +74,7 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         self.part.features.arrival()
     }
 
-    /// Whether the rows are in row-major blocks.
+    /// Whether the rows are sent row by row.
     pub fn in_blocks(&self) -> bool {
         self.part.features.columns().is_none()
     }
@@ -120,9 +120,16 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         }
     }
 
-    /// Writes the features `features` of kept rows `rows` of blocks to `out`, row-major.
+    /// Writes the features `features` of kept rows `rows` to `out`, row-major. The rows are in blocks, or at regular distances.
     pub fn fill_rows(&self, rows: &Range<usize>, features: &Range<usize>, out: &mut [T]) {
         let view = &self.part.features;
+        if let Some(strided) = view.strided() {
+            for (kept, out) in rows.clone().zip(out.chunks_exact_mut(features.len())) {
+                let row = self.kept.row(kept);
+                features.clone().zip(out).for_each(|(f, out)| *out = strided.get(row, f));
+            }
+            return;
+        }
         if features.len() == view.n_features() {
             return self.kept.gather(rows.clone(), features.len(), |rows| view.row_slices(rows), out);
         }

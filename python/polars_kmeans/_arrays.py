@@ -1,0 +1,92 @@
+"""Rows that another library has: arrays, tensors, and data frames on a GPU. They are read where they are."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import polars as pl
+
+from polars_kmeans import _internal, _plugin
+from polars_kmeans._options import FitOptions
+from polars_kmeans.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from polars_kmeans._typing import Device, IntoArray, Output
+
+_PROTOCOLS = ("__dlpack__", "__array_interface__", "__arrow_c_device_array__")
+
+
+class Prediction(NamedTuple):
+    """Arrays of one value a row, where the rows are."""
+
+    label: Any
+    """The clusters (int32). -1: the row holds a null, a NaN or an infinity."""
+    distance: Any
+    """The distances to the nearest centroid (float64). NaN for the same rows."""
+    second_distance: Any
+    """The distances to the second nearest centroid (float64). None if there is one centroid."""
+
+
+def is_array(data: object) -> TypeIs[IntoArray]:
+    """Whether an object holds rows itself, in the way that array libraries pass them to each other."""
+    if isinstance(data, (str, pl.Expr, pl.DataFrame, pl.LazyFrame, pl.Series)):
+        return False
+    return any(hasattr(type(data), protocol) for protocol in _PROTOCOLS)
+
+
+def alone(data: object, columns: tuple[Any, ...], weight: object) -> None:
+    """Refuse names beside an array: it has none."""
+    if columns:
+        msg = f"columns: expected none beside an array, got {len(columns)}: select columns of the {type(data).__name__}"
+        raise InvalidParameterError(msg)
+    if weight is not None:
+        msg = "weight: expected none beside an array, got a column: pass an array as sample_weight"
+        raise InvalidParameterError(msg)
+
+
+def no_weights(sample_weight: object) -> None:
+    """Refuse an array of weights beside a frame."""
+    if sample_weight is not None:
+        msg = "sample_weight: expected none beside a frame, got an array: pass a column or an expression as weight"
+        raise InvalidParameterError(msg)
+
+
+def fit(data: IntoArray, sample_weight: IntoArray | None, options: FitOptions) -> tuple[bytes, str, str] | None:
+    """Fit an array. As `_plugin.fit`."""
+    _plugin.check_process(runs=True)
+    weighted = sample_weight is not None
+    return _internal.fit_array(data, sample_weight, {**options.keywords, "weighted": weighted})
+
+
+def predict(model: bytes, data: IntoArray, output: Output, device: Device) -> Any:
+    """Label the rows of an array. The answer is an array of the same library, on the same device."""
+    _plugin.check_process(runs=True)
+    answers = _internal.predict_array(model, data, output, _plugin.device_name(device))
+    arrays = [None if answer is None else _returned(data, answer) for answer in answers]
+    return arrays[0] if output == "label" else Prediction(*arrays)
+
+
+def transform(model: bytes, data: IntoArray, device: Device) -> Any:
+    """Measure the distances of the rows of an array to every centroid. The answer is as in `predict`."""
+    _plugin.check_process(runs=True)
+    return _returned(data, _internal.transform_array(model, data, _plugin.device_name(device)))
+
+
+def score(model: bytes, data: IntoArray, sample_weight: IntoArray | None, device: Device) -> float:
+    """Score the rows of an array."""
+    _plugin.check_process(runs=True)
+    return _internal.score_array(model, data, sample_weight, _plugin.device_name(device))
+
+
+def _returned(data: object, answers: _internal.Answers) -> Any:
+    """Return answers as an array of the caller's library, without a copy. Of an unknown library: as they are."""
+    namespace = getattr(data, "__array_namespace__", None)
+    library: Any = namespace() if namespace else sys.modules.get(type(data).__module__.partition(".")[0])
+    if getattr(library, "__name__", "") == "numpy":
+        # Older versions of NumPy take arrays over by DLPack as read-only.
+        return library.asarray(answers)
+    from_dlpack = getattr(library, "from_dlpack", None)
+    return answers if from_dlpack is None else from_dlpack(answers)

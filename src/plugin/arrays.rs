@@ -1,0 +1,288 @@
+//! Fits, predictions and scores of arrays. Answers are arrays where the rows are: on the host, or on the rows' GPU.
+
+use std::sync::Arc;
+
+use polars::prelude::{Column, DataType};
+use pyo3::exceptions::{PyAttributeError, PyBufferError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::dlpack::{self, Export};
+use super::entry::without_panic;
+use super::given::Given;
+use super::inputs::unless_too_few;
+use super::options::{Answer, FitOptions};
+use super::{Fit, decode, encoded, raise};
+use crate::answers::{Labels, Wanted};
+use crate::error::{KMeansError, Result};
+#[cfg(feature = "cuda")]
+use crate::gpu_table::GpuArray;
+use crate::memory;
+use crate::model::{FeatureLayout, KMeansModel};
+use crate::params::Device;
+
+/// What errors call the rows and their weights.
+const ROWS: &str = "data";
+const WEIGHTS: &str = "sample_weight";
+/// What errors call the answers.
+const ANSWERS: &str = "the answers for all rows";
+
+/// The values of an array of ours.
+enum Values {
+    I32(Vec<i32>),
+    F64(Vec<f64>),
+    #[cfg(feature = "cuda")]
+    GpuI32(GpuArray<i32>),
+    #[cfg(feature = "cuda")]
+    GpuF64(GpuArray<f64>),
+}
+
+impl Values {
+    fn address(&self) -> usize {
+        match self {
+            Self::I32(values) => values.as_ptr() as usize,
+            Self::F64(values) => values.as_ptr() as usize,
+            #[cfg(feature = "cuda")]
+            Self::GpuI32(values) => values.address() as usize,
+            #[cfg(feature = "cuda")]
+            Self::GpuF64(values) => values.address() as usize,
+        }
+    }
+
+    fn device(&self) -> dlpack::Device {
+        let on = |device_type: i32, ordinal: u32| dlpack::Device { device_type, device_id: ordinal as i32 };
+        match self {
+            #[cfg(feature = "cuda")]
+            Self::GpuI32(values) => on(dlpack::CUDA, values.ordinal()),
+            #[cfg(feature = "cuda")]
+            Self::GpuF64(values) => on(dlpack::CUDA, values.ordinal()),
+            _ => on(dlpack::CPU, 0),
+        }
+    }
+
+    fn is_float(&self) -> bool {
+        match self {
+            Self::I32(_) => false,
+            Self::F64(_) => true,
+            #[cfg(feature = "cuda")]
+            Self::GpuI32(_) => false,
+            #[cfg(feature = "cuda")]
+            Self::GpuF64(_) => true,
+        }
+    }
+}
+
+/// An array of answers. Other libraries take it over without a copy.
+#[pyclass(frozen)]
+pub struct Answers {
+    values: Arc<Values>,
+    shape: Vec<usize>,
+}
+
+#[pymethods]
+impl Answers {
+    /// Exports the array. The answers are complete, so there is nothing to wait for in any stream.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = stream;
+        if copy == Some(true) || dl_device.is_some_and(|device| device != self.__dlpack_device__()) {
+            return Err(PyBufferError::new_err("the answers are exported where they are, without a copy"));
+        }
+        let data_type = if self.values.is_float() {
+            dlpack::DataType { code: dlpack::FLOAT, bits: 64, lanes: 1 }
+        } else {
+            dlpack::DataType { code: dlpack::INTEGER, bits: 32, lanes: 1 }
+        };
+        let export = Export {
+            owner: self.values.clone(),
+            address: self.values.address(),
+            device: self.values.device(),
+            data_type,
+            shape: self.shape.iter().map(|n| *n as i64).collect(),
+        };
+        export.into_capsule(py, max_version.is_some_and(|version| version >= (1, 0)))
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        let dlpack::Device { device_type, device_id } = self.values.device();
+        (device_type, device_id)
+    }
+
+    /// For NumPy, if the values are on the host.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if self.values.device().device_type != dlpack::CPU {
+            return Err(PyAttributeError::new_err("the values are on a GPU: use `__dlpack__`"));
+        }
+        let interface = PyDict::new(py);
+        interface.set_item("shape", self.shape(py)?)?;
+        interface.set_item(
+            "typestr",
+            format!(
+                "{}{}",
+                if cfg!(target_endian = "little") { '<' } else { '>' },
+                if self.values.is_float() { "f8" } else { "i4" }
+            ),
+        )?;
+        interface.set_item("data", (self.values.address(), false))?;
+        interface.set_item("version", 3)?;
+        Ok(interface)
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.shape)
+    }
+
+    fn __len__(&self) -> usize {
+        self.shape[0]
+    }
+
+    fn __repr__(&self) -> String {
+        let (n, d) = (self.shape[0], self.shape.get(1));
+        let shape = d.map_or_else(|| format!("{n}"), |d| format!("{n} x {d}"));
+        let kind = if self.values.is_float() { "float64" } else { "int32" };
+        let place = if self.values.device().device_type == dlpack::CPU { "the CPU" } else { "a GPU" };
+        format!("Answers({shape} of {kind} on {place})")
+    }
+}
+
+impl Answers {
+    fn new(values: Values, shape: impl Into<Vec<usize>>) -> Self {
+        Self { values: Arc::new(values), shape: shape.into() }
+    }
+
+    /// Labels, -1 for rows without one.
+    fn labels(labels: &Labels) -> Result<Self> {
+        let values = memory::collected(labels.iter().map(|label| label.map_or(-1, |label| label as i32)), ANSWERS)?;
+        Ok(Self::new(Values::I32(values), [labels.len()]))
+    }
+}
+
+/// Reads rows and, if there are any, their weights.
+fn given<'py>(array: &Bound<'py, PyAny>, weights: Option<&Bound<'py, PyAny>>, wide: bool) -> PyResult<(Given, Option<Given>)> {
+    let rows = Given::of(array, ROWS, wide)?;
+    let weights = weights.map(|weights| Given::weights_of(weights, WEIGHTS)).transpose()?;
+    Ok((rows, weights))
+}
+
+/// Fits an array. None if there are too few distinct rows and the options ask for that.
+#[pyfunction]
+pub fn fit_array<'py>(
+    array: &Bound<'py, PyAny>,
+    weights: Option<&Bound<'py, PyAny>>,
+    options: &Bound<'py, PyAny>,
+) -> PyResult<Option<Fit<'py>>> {
+    let (py, options) = (array.py(), options.extract::<FitOptions>()?);
+    let (rows, weights) = given(array, weights, false)?;
+    let fit = py.detach(|| without_panic(|| fit_given(&rows, weights.as_ref(), &options)));
+    encoded(py, fit.map_err(|error| raise(py, &error))?)
+}
+
+fn fit_given(rows: &Given, weights: Option<&Given>, options: &FitOptions) -> Result<Option<KMeansModel>> {
+    let layout = rows.layout()?;
+    let columns = match &layout {
+        FeatureLayout::Columns(names) => names.iter(),
+        FeatureLayout::Array(_) => unreachable!("arrays have columns"),
+    };
+    let columns: Vec<Column> = memory::collected(
+        columns.map(|name| Column::new_empty(name.as_str().into(), &DataType::Float64)),
+        "the list of columns",
+    )?;
+    if columns.is_empty() {
+        return Err(KMeansError::NoFeatures);
+    }
+    let weights = weights.map(Given::weights).transpose()?;
+    unless_too_few(options, || {
+        let estimator = options.estimator(&columns)?;
+        Ok(estimator.fit_any(layout.copy()?, rows.features()?, weights.as_ref(), Wanted::Nothing)?.0)
+    })
+}
+
+/// The labels of an array, or labels with the distances to the nearest and the second nearest centroid.
+#[pyfunction]
+pub fn predict_array(model: &[u8], array: &Bound<'_, PyAny>, output: &str, device: &str) -> PyResult<Vec<Option<Answers>>> {
+    let py = array.py();
+    let model = decode(py, model)?;
+    let rows = Given::of(array, ROWS, !model.is_f32())?;
+    let answers = py.detach(|| without_panic(|| predict_given(&model, &rows, output.parse()?, device.parse()?)));
+    answers.map_err(|error| raise(py, &error))
+}
+
+fn predict_given(model: &KMeansModel, rows: &Given, output: Answer, device: Device) -> Result<Vec<Option<Answers>>> {
+    let (model, features, n) = (model.on(device), rows.features()?, rows.n_rows());
+    #[cfg(feature = "cuda")]
+    if rows.is_on_gpu() {
+        if output == Answer::Label {
+            return Ok(vec![Some(Answers::new(Values::GpuI32(model.predict_any_there(&features)?), [n]))]);
+        }
+        let all = model.predict_distances_any_there(&features)?;
+        let distances = [Some(all.nearest), all.seconds];
+        let distances = distances.map(|values| values.map(|values| Answers::new(Values::GpuF64(values), [n])));
+        return Ok([Some(Answers::new(Values::GpuI32(all.labels), [n]))].into_iter().chain(distances).collect());
+    }
+    if output == Answer::Label {
+        return Ok(vec![Some(Answers::labels(&model.predict_any(&features)?)?)]);
+    }
+    let (labels, distances) = model.predict_distances_any(&features)?.into_parts();
+    let blank = |mut values: Vec<f64>| {
+        if labels.validity().is_some() {
+            values.iter_mut().zip(labels.iter()).filter(|(_, label)| label.is_none()).for_each(|(value, _)| *value = f64::NAN);
+        }
+        Answers::new(Values::F64(values), [n])
+    };
+    Ok(vec![Some(Answers::labels(&labels)?), Some(blank(distances.nearest)), distances.second.map(blank)])
+}
+
+/// The distances of an array's rows to all centroids.
+#[pyfunction]
+pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str) -> PyResult<Answers> {
+    let py = array.py();
+    let model = decode(py, model)?;
+    let rows = Given::of(array, ROWS, !model.is_f32())?;
+    let answers = py.detach(|| without_panic(|| transform_given(&model, &rows, device.parse()?)));
+    answers.map_err(|error| raise(py, &error))
+}
+
+fn transform_given(model: &KMeansModel, rows: &Given, device: Device) -> Result<Answers> {
+    let shape = [rows.n_rows(), model.n_clusters()];
+    let (model, features) = (model.on(device), rows.features()?);
+    #[cfg(feature = "cuda")]
+    if rows.is_on_gpu() {
+        return Ok(Answers::new(Values::GpuF64(model.transform_any_there(&features)?), shape));
+    }
+    Ok(Answers::new(Values::F64(model.transform_any(&features)?), shape))
+}
+
+/// Minus the inertia of an array's rows.
+#[pyfunction]
+pub fn score_array<'py>(
+    model: &[u8],
+    array: &Bound<'py, PyAny>,
+    weights: Option<&Bound<'py, PyAny>>,
+    device: &str,
+) -> PyResult<f64> {
+    let py = array.py();
+    let model = decode(py, model)?;
+    let (rows, weights) = given(array, weights, !model.is_f32())?;
+    let score = || {
+        let weights = weights.as_ref().map(Given::weights).transpose()?;
+        model.on(device.parse()?).score_any(&rows.features()?, weights.as_ref())
+    };
+    py.detach(|| without_panic(score)).map_err(|error| raise(py, &error))
+}
+
+/// The bytes that this process has sent to its GPUs, and those that it has received from them.
+#[cfg(feature = "cuda")]
+#[pyfunction]
+pub fn bus_traffic() -> (u64, u64) {
+    let [up, down] = crate::backend::cuda::traffic::bytes();
+    (up, down)
+}
