@@ -42,6 +42,7 @@ pub mod fixed;
 pub mod float;
 #[cfg(feature = "polars")]
 pub mod frame;
+pub mod half;
 mod memory;
 pub mod model;
 mod names;
@@ -71,6 +72,7 @@ pub use features::{Chunk, Column, Features, Validity};
 pub use float::Float;
 #[cfg(feature = "polars")]
 pub use frame::FrameFit;
+pub use half::Half;
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::half::Half;
 use crate::memory;
 
 /// Turns row weights into `w^` and into integers: `w^ = integer * 2^(exponent - 53)`.
@@ -86,6 +87,13 @@ impl<'a, T: Float> Part<'a, T> {
     pub fn new(features: Features<'a, T>, weights: Option<Column<'a, f64>>) -> Self {
         Self { features, weights, selection: Selection::default() }
     }
+}
+
+/// The type in which a GPU keeps the rows of all parts, if it is one of 16 bits. Parts without rows do not count.
+pub fn half<T: Float>(parts: &[Part<'_, T>]) -> Option<Half> {
+    let there = || parts.iter().filter(|part| part.features.n_rows() > 0);
+    let half = there().next()?.features.half()?;
+    there().all(|part| part.features.half() == Some(half)).then_some(half)
 }
 
 /// A buffer for one tile at a time.

@@ -105,6 +105,66 @@ fn dtypes_become_the_contracts() {
     assert!(matches!(KMeans::new(1).fit(&reserved, [] as [&str; 0]), Err(KMeansError::NoFeatures)));
 }
 
+/// The columns of the frame as Float16, in several chunks, with a null.
+fn float16_frame() -> DataFrame {
+    let one = |name: &str| frame().column(name).unwrap().cast(&DataType::Float16).unwrap();
+    let df = DataFrame::new(500, vec![one("x"), one("y")]).unwrap();
+    let hole = df!("x" => [None::<f32>], "y" => [1.0f32]).unwrap();
+    let hole = DataFrame::new(1, hole.columns().iter().map(|column| column.cast(&DataType::Float16).unwrap()).collect());
+    df.slice(0, 123).vstack(&hole.unwrap()).unwrap().vstack(&df.slice(123, 377)).unwrap()
+}
+
+#[test]
+fn float16_columns_give_the_bits_of_float32() {
+    let narrow = float16_frame();
+    assert_eq!((narrow.column("x").unwrap().dtype(), narrow.column("x").unwrap().n_chunks()), (&DataType::Float16, 3));
+    let cast = |dtype: DataType| {
+        let columns = narrow.columns().iter().map(|column| column.cast(&dtype).unwrap()).collect();
+        DataFrame::new(501, columns).unwrap()
+    };
+    let estimator = KMeans::new(5).seed(3).null_policy(NullPolicy::Skip);
+    for (wide, other) in [(cast(DataType::Float32), None), (cast(DataType::Float64), Some("z"))] {
+        // With a float64 column all features are float64.
+        let with = |df: &DataFrame| match other {
+            Some(name) => df.hstack(&[Column::new(name.into(), (0..501).map(f64::from).collect::<Vec<_>>())]).unwrap(),
+            None => df.clone(),
+        };
+        let (narrow, wide) = (with(&narrow), with(&wide));
+        let [a, b] = [&narrow, &wide].map(|df| estimator.fit_columns(df.columns(), None).unwrap());
+        assert_eq!(labels(&a.labels), labels(&b.labels));
+        assert_eq!(a.model.centroids().unwrap(), b.model.centroids().unwrap());
+        assert_eq!(a.model.inertia(), b.model.inertia());
+        assert_eq!(a.model.is_f32(), other.is_none());
+        assert_eq!(labels(&a.model.predict(&narrow).unwrap()), labels(&a.labels));
+        assert_eq!(a.model.transform(&narrow).unwrap(), b.model.transform(&wide).unwrap());
+        let [narrow, wide] = [&narrow, &wide].map(|df| df.slice(0, 123));
+        assert_eq!(a.model.score(&narrow).unwrap(), b.model.score(&wide).unwrap());
+        let error = |df: &DataFrame| KMeans::new(2).fit(&df.slice(100, 50), ["x", "y"]).unwrap_err().to_string();
+        let whole = [cast(DataType::Float16), cast(DataType::Float32)];
+        assert_eq!(error(&whole[0]), error(&whole[1]));
+    }
+}
+
+#[test]
+fn float16_arrays_and_lists_give_the_bits_of_float32() {
+    let rows = |inner: DataType| {
+        let flat: Vec<f32> = (0..600u32).map(|i| ((i * 7919) % 101) as f32 / 8.0).collect();
+        let flat = Series::new("v".into(), flat).cast(&inner).unwrap();
+        flat.reshape_array(&[ReshapeDimension::new(200), ReshapeDimension::new(3)]).unwrap()
+    };
+    let (narrow, wide) = (rows(DataType::Float16), rows(DataType::Float32));
+    let lists = narrow.cast(&DataType::List(Box::new(DataType::Float16))).unwrap();
+    let estimator = KMeans::new(4).seed(1);
+    let of = |series: &Series| estimator.fit_columns(&[series.clone().into_column()], None).unwrap();
+    let expected = of(&wide);
+    for series in [&narrow, &lists] {
+        let fit = of(series);
+        assert_eq!(labels(&fit.labels), labels(&expected.labels), "{}", series.dtype());
+        assert_eq!(fit.model.inertia(), expected.model.inertia());
+        assert_eq!(fit.model.centroids().unwrap(), expected.model.centroids().unwrap());
+    }
+}
+
 #[test]
 fn float64_rows_under_a_float32_model_are_not_cast_down() {
     let df = df!("x" => [0.0f32, 1.0]).unwrap();

@@ -118,8 +118,8 @@ template <typename V, int R> __device__ __forceinline__ V chosen(const V (&from)
 
 // The exact label of row `row`: the smallest j of least reference distance. The centroids in reach have a difference of at most `limit`, and
 // are in the portions `open` of the lanes that share the row. All lanes of the warp must call this.
-template <typename T, int D, int GROUP>
-__device__ __forceinline__ u32 nearest_in_reach(const Assign<T>& a, const Portions<D, GROUP>& p, const Share& share, const float (&x)[D][1],
+template <typename T, int D, int GROUP, typename S>
+__device__ __forceinline__ u32 nearest_in_reach(const Assign<T, S>& a, const Portions<D, GROUP>& p, const Share& share, const float (&x)[D][1],
                                                 u64 row, float limit, u32 open) {
     u32 label = UNASSIGNED, found = 0;
     Closest closest;
@@ -152,7 +152,7 @@ __device__ __forceinline__ u32 nearest_in_reach(const Assign<T>& a, const Portio
 #pragma unroll(sizeof(T) == 4 ? D : 1)
                     for (int f = 0; f < D; f++) { // a feature that is not there adds 0 * 0, which changes nothing
                         const bool is_column = D <= 4 || f < a.rows.d;
-                        const T value = is_column ? a.rows.x[(u64)f * a.rows.stride + row] : (T)0;
+                        const T value = is_column ? a.rows.at((u64)f * a.rows.stride + row) : (T)0;
                         const T centroid = is_column ? a.centroids[(u64)j * a.rows.d + f] : (T)0;
                         const double t = __dadd_rn((double)value, -(double)centroid);
                         s = __fma_rn(t, t, s);
@@ -181,8 +181,8 @@ __device__ __forceinline__ u32 nearest_in_reach(const Assign<T>& a, const Portio
 // Settles a batch of the rows in doubt of a warp, `count` of which are listed: stores their exact labels, and lists those whose label changed.
 // Returns how many it settled. The list must have room for them. The whole warp must call this.
 // `in_shared`: the centroids in shared memory.
-template <typename T, int D, int GROUP>
-__device__ __forceinline__ u32 settle_rows(const Assign<T>& a, const T (&minus_centre)[D], const float* in_shared, List& list, u32 count,
+template <typename T, int D, int GROUP, typename S>
+__device__ __forceinline__ u32 settle_rows(const Assign<T, S>& a, const T (&minus_centre)[D], const float* in_shared, List& list, u32 count,
                                            int lane) {
     const int R = Settling<T, D>::rows;
     const u32 taken = min(count, 32 * R);
@@ -207,7 +207,7 @@ __device__ __forceinline__ u32 settle_rows(const Assign<T>& a, const T (&minus_c
 #pragma unroll
         for (int f = 0; f < D; f++) {
             const bool is_column = D <= 4 || f < a.rows.d;
-            x[f][r] = is_column ? centred_copy(a.rows.x[(u64)f * a.rows.stride + row[r]], minus_centre[f], scale) : 0.0f;
+            x[f][r] = is_column ? centred_copy(a.rows.at((u64)f * a.rows.stride + row[r]), minus_centre[f], scale) : 0.0f;
             square = __fmaf_rn(x[f][r], x[f][r], square);
         }
         far[r] = a.bound->ceiling.slope < infinity_f() ? bound.far(square) : infinity_f();

@@ -12,8 +12,8 @@
 #define THREADS 256
 #define MOST_ROWS 16
 
-template <typename T> struct Settle {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Settle {
+    Rows<T, S> rows;
     Labels next; // where the labels go
     const T* centroid_columns; // (d, k): the centroids, column-major
     const T* centroids; // (k, d): the same, row-major
@@ -56,7 +56,7 @@ template <typename T> struct Sifted {
 };
 
 // The place of the row number `at` that a block leaves over: the unused word of one of its own entries in the list of rows in doubt.
-template <typename T> __device__ __forceinline__ Contested& left_over(const Settle<T>& a, u32 at, int groups) {
+template <typename T, typename S> __device__ __forceinline__ Contested& left_over(const Settle<T, S>& a, u32 at, int groups) {
     const u32 rows = groups * MOST_ROWS;
     return a.contested[a.rows.n - 1 - ((at / rows * gridDim.x + blockIdx.x) * rows + at % rows)];
 }
@@ -109,8 +109,8 @@ __device__ __forceinline__ Two share_rows(Two (&two)[MOST_ROWS], int lane) {
 
 // Labels the rows in doubt that differences can decide. `sifted.left`, which must be 0, counts those that this block leaves over. `begin`: the place of its first batch in the
 // list, then of the first that it did not sift.
-template <typename T>
-__device__ __forceinline__ void sift(const Settle<T>& a, float* shared, Sifted<T>& sifted, u32 count, int groups, u64& begin) {
+template <typename T, typename S>
+__device__ __forceinline__ void sift(const Settle<T, S>& a, float* shared, Sifted<T>& sifted, u32 count, int groups, u64& begin) {
     int tid = threadIdx.x;
     asm volatile("" : "+r"(tid)); // what `settle` computes from it is not kept in registers until then
     const int lane = tid & 31, warp = tid >> 5;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void sift(const Settle<T>& a, float* shared, Sifted<T
         begin += (u64)gridDim.x * rows;
         const bool listed = base + place < count;
         const u64 row = listed ? a.contested[a.rows.n - 1 - (u32)(base + place)].row : 0;
-        const T* const x = a.rows.x + row;
+        const S* const x = a.rows.x + row;
         Two two[MOST_ROWS];
 #pragma unroll
         for (int r = 0; r < MOST_ROWS; r++) two[r] = {infinity_f(), infinity_f(), 0};
@@ -145,7 +145,7 @@ __device__ __forceinline__ void sift(const Settle<T>& a, float* shared, Sifted<T
                     __syncthreads(); // all threads are done with the piece before
 #pragma unroll(sizeof(T) == 4 ? 4 : 2)
                     for (int f = first; f < features; f += step) {
-                        const float v = listed ? centred_copy(x[(u64)(done + f) * a.rows.stride], a.minus_centre[done + f], a.scale) : 0.0f;
+                        const float v = listed ? centred_copy(a.rows.value(x[(u64)(done + f) * a.rows.stride]), a.minus_centre[done + f], a.scale) : 0.0f;
                         to[f * MOST_ROWS] = v;
                         if (start == 0) square = __fmaf_rn(v, v, square);
                     }

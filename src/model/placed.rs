@@ -52,10 +52,21 @@ impl<T: Engine> Placed<'_, Model<T>> {
     /// # Errors
     /// [`KMeansError::DeviceNotAvailable`] or [`KMeansError::NoMemory`] for a GPU that the caller demanded.
     pub fn choice(&self, job: Job, rows: usize, weighted: bool) -> Result<Choice> {
-        let (features, clusters) = (self.model.d, self.model.n_clusters());
-        let shape =
-            Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted, candidates: Candidates::NONE };
-        select::place(self.device.into(), shape)
+        select::place(self.device.into(), self.shape(job, rows, weighted, false))
+    }
+
+    /// `half`: whether a GPU keeps the rows in 16 bits a value.
+    fn shape(&self, job: Job, rows: usize, weighted: bool, half: bool) -> Shape {
+        Shape {
+            job,
+            rows: rows as u64,
+            features: self.model.d,
+            clusters: self.model.n_clusters(),
+            float64: !T::IS_F32,
+            half,
+            weighted,
+            candidates: Candidates::NONE,
+        }
     }
 
     /// As [`Model::predict`].
@@ -119,7 +130,10 @@ impl<T: Engine> Placed<'_, Model<T>> {
             Device::Cuda(wanted) if let Some(ordinal) = model.is_on(wanted).filter(|_| job != Job::Score) => {
                 Place::Cuda(ordinal)
             }
-            _ => self.choice(job, features.n_rows(), weighted)?.place,
+            _ => {
+                let shape = self.shape(job, features.n_rows(), weighted, features.half().is_some());
+                select::place(device.into(), shape)?.place
+            }
         };
         match work(Rows { model, features, place }) {
             // Other programs may have taken the memory since the choice was made.

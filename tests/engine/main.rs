@@ -12,6 +12,7 @@ mod far;
 #[cfg(unix)]
 mod forked;
 mod gpu;
+mod half;
 mod joined;
 #[cfg(feature = "cuda")]
 mod no_memory;

@@ -3,24 +3,27 @@
 mod arrival;
 pub mod chunks;
 pub mod download;
+mod matrix;
 pub mod stream;
 pub mod upload;
 
 use std::ops::Range;
 
+pub use self::matrix::Matrix;
 use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product};
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::half::Half;
 use crate::tile::WeightScale;
 
 /// The kept rows on the device. Columns are zero from row `n` up to the stride.
 pub struct DeviceRows<T> {
     pub queue: Queue,
     /// `(d, stride)`.
-    pub x: Buffer<T>,
+    pub x: Matrix<T>,
     pub stride: usize,
     pub n: usize,
     pub d: usize,
@@ -48,19 +51,24 @@ impl<T: Float + Plain> DeviceRows<T> {
     }
 
     /// The bytes that `n` rows take on the device.
-    pub fn bytes(n: usize, d: usize, weighted: bool) -> u64 {
+    pub fn bytes(n: usize, d: usize, weighted: bool, half: bool) -> u64 {
         let weights = if weighted { bytes_of::<f64>(Self::stride(n)) } else { 0 };
-        bytes_of::<T>(product([Self::stride(n), d])).saturating_add(weights)
+        Matrix::<T>::bytes(product([Self::stride(n), d]), half).saturating_add(weights)
     }
 
     /// Memory for `n` rows of `d` features. Only the padding is written.
-    pub fn new(queue: &Queue, n: usize, d: usize, weighted: bool) -> Result<Self> {
+    pub fn new(queue: &Queue, n: usize, d: usize, weighted: bool, half: Option<Half>) -> Result<Self> {
         let stride = Self::stride(n);
-        let x = queue.alloc(product([stride, d]), "the rows")?;
+        let x = Matrix::allocate(queue, product([stride, d]), half)?;
         let weights = if weighted { Some(queue.alloc(stride, "the weights")?) } else { None };
         let rows = Self { queue: queue.clone(), x, stride, n, d, weights };
         rows.clear_padding()?;
         Ok(rows)
+    }
+
+    /// The type of the values, if it is one of 16 bits.
+    pub fn half(&self) -> Option<Half> {
+        self.x.half()
     }
 
     pub fn place(&self) -> RowsPlace {
@@ -98,6 +106,8 @@ impl<T: Float + Plain> DeviceRows<T> {
             stride: self.stride as u64,
             n: self.n as u32,
             d: self.d as i32,
+            bfloat16: i32::from(self.half() == Some(Half::BFloat16)),
+            unused: 0,
         }
     }
 }
