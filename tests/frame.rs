@@ -147,21 +147,18 @@ fn float16_columns_give_the_bits_of_float32() {
 
 #[test]
 fn float16_arrays_and_lists_give_the_bits_of_float32() {
-    let rows = |inner: DataType| {
-        let flat: Vec<f32> = (0..600u32).map(|i| ((i * 7919) % 101) as f32 / 8.0).collect();
-        let flat = Series::new("v".into(), flat).cast(&inner).unwrap();
-        flat.reshape_array(&[ReshapeDimension::new(200), ReshapeDimension::new(3)]).unwrap()
-    };
-    let (narrow, wide) = (rows(DataType::Float16), rows(DataType::Float32));
-    let lists = narrow.cast(&DataType::List(Box::new(DataType::Float16))).unwrap();
-    let estimator = KMeans::new(4).seed(1);
-    let of = |series: &Series| estimator.fit_columns(&[series.clone().into_column()], None).unwrap();
-    let expected = of(&wide);
-    for series in [&narrow, &lists] {
-        let fit = of(series);
-        assert_eq!(labels(&fit.labels), labels(&expected.labels), "{}", series.dtype());
+    // Whole numbers up to 101, nulls and an infinity: all of them are values of Float16.
+    let df = frame().vstack(&df!("x" => [Some(1.0f32), None], "y" => [Some(f32::INFINITY), Some(2.0)]).unwrap()).unwrap();
+    let estimator = KMeans::new(5).seed(1).null_policy(NullPolicy::Skip);
+    let half = Box::new(DataType::Float16);
+    for (wide, dtype) in rows_of(&df).into_iter().zip([DataType::Array(half.clone(), 2), DataType::List(half)]) {
+        let narrow = vec![wide.column("e").unwrap().cast(&dtype).unwrap()];
+        assert_eq!(narrow[0].dtype(), &dtype);
+        let [fit, expected] = [&narrow[..], wide.columns()].map(|columns| estimator.fit_columns(columns, None).unwrap());
+        assert_eq!(labels(&fit.labels), labels(&expected.labels), "{dtype}");
         assert_eq!(fit.model.inertia(), expected.model.inertia());
         assert_eq!(fit.model.centroids().unwrap(), expected.model.centroids().unwrap());
+        assert_eq!(labels(&fit.model.predict_columns(&narrow).unwrap()), labels(&fit.labels));
     }
 }
 

@@ -114,8 +114,11 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
         if constexpr (is_half<S>) next.take_all(a.rows, x);
         UNROLL for (int f = 0; f < D; f++) {
             T raw[ROWS] = {0, 0, 0, 0};
-            if constexpr (is_half<S>) UNROLL for (int r = 0; r < ROWS; r++) raw[r] = x[f][r];
-            else if (exact || f < d) next.take(a.rows, f, raw);
+            if constexpr (is_half<S>) {
+                UNROLL for (int r = 0; r < ROWS; r++) raw[r] = x[f][r];
+            } else if (exact || f < d) {
+                next.take(a.rows, f, raw);
+            }
             UNROLL for (int r = 0; r < ROWS; r++) {
                 x[f][r] = centred_copy(raw[r], minus_centre[f], a.scale);
                 square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);

@@ -108,7 +108,7 @@ ASSIGN_TILED_PANELS(double, double, assign_tiled_f64_k128_panels, 128, 2, 8, 3, 
 ASSIGN_TILED_PANELS(float, float, assign_tiled_f32_k64_panels, 64, 3, 16, 2, 64)
 ASSIGN_TILED_PANELS(double, double, assign_tiled_f64_k64_panels, 64, 3, 16, 2, 64)
 ASSIGN_TILED(float, Half, assign_tiled_f16_k128, 128, 2, 16, 2)
-ASSIGN_TILED(float, Half, assign_tiled_f16_k64, 64, 4, 16, 2)
+ASSIGN_TILED(float, Half, assign_tiled_f16_k64, 64, 4, 8, 3)
 ASSIGN_TILED(float, Half, assign_tiled_f16_k32, 32, 8, 8, 3)
 ASSIGN_TILED_PANELS(float, Half, assign_tiled_f16_k128_panels, 128, 2, 16, 2, 128)
 ASSIGN_TILED_PANELS(float, Half, assign_tiled_f16_k64_panels, 64, 3, 16, 2, 64)
