@@ -188,7 +188,9 @@ fn blocks(text: &str) -> Vec<Vec<&str>> {
 /// Whether `source` defines struct `name`, and if so whether it is a template of the type of the rows.
 fn template_of(source: &str, name: &str) -> Option<bool> {
     source.lines().find_map(|line| {
-        let (template, rest) = line.strip_prefix("template <typename T> ").map_or((false, line), |rest| (true, rest));
+        let templates = ["template <typename T> ", "template <typename T, typename S = T> "];
+        let rest = templates.iter().find_map(|start| line.strip_prefix(start));
+        let (template, rest) = rest.map_or((false, line), |rest| (true, rest));
         let rest = rest.strip_prefix("struct ")?.strip_prefix(name)?;
         rest.trim_start().starts_with('{').then_some(template)
     })

@@ -73,6 +73,7 @@ pub fn measure<T: Float>(estimator: &KMeans, features: &Features<'_, T>, extent:
     let _environment = FloatEnvironment::default_rounding();
     let _share = PoolShare::enter();
     let params = estimator.validate(features.n_features())?;
+    let features = &if params.keeps_halves() { features.clone() } else { features.widened() };
     let Init::Given(start) = &params.seeding.init else { unreachable!("the bench gives the starting centroids") };
     let start = memory::collected(start.iter().map(|c| T::from_f64(*c)), "the starting centroids")?;
     let shape = Shape {
@@ -81,6 +82,7 @@ pub fn measure<T: Float>(estimator: &KMeans, features: &Features<'_, T>, extent:
         features: features.n_features(),
         clusters: params.k,
         float64: !T::IS_F32,
+        half: features.half().is_some(),
         weighted: false,
         candidates: Candidates::NONE,
     };

@@ -7,6 +7,7 @@
 
 mod strided;
 mod transpose;
+mod values;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,8 +18,11 @@ use crate::error::{KMeansError, Result};
 use crate::float::Float;
 #[cfg(feature = "cuda")]
 use crate::gpu_table::{GpuRows, GpuTable};
+use crate::half::{FromBFloat16, FromFloat16, Half, Same};
 use crate::memory;
 use crate::names::Names;
+
+pub(crate) use self::values::Values;
 
 /// An Arrow validity bitmap. Bit `offset + i` (least significant bit first) says whether slot `i` holds a value.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +74,7 @@ impl<'a> Validity<'a> {
 /// One contiguous piece of a column.
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk<'a, T> {
-    values: &'a [T],
+    values: Values<'a, T>,
     validity: Option<Validity<'a>>,
 }
 
@@ -80,12 +84,24 @@ impl<'a, T> Chunk<'a, T> {
     /// # Errors
     /// [`KMeansError::LengthMismatch`] if it has fewer.
     pub fn new(values: &'a [T], validity: Option<Validity<'a>>) -> Result<Self> {
+        Self::of(Values::Same(values), validity)
+    }
+
+    /// As [`Chunk::new`], with the bits of values of 16 bits.
+    ///
+    /// # Errors
+    /// As [`Chunk::new`].
+    pub fn from_half(half: Half, bits: &'a [u16], validity: Option<Validity<'a>>) -> Result<Self> {
+        Self::of(Values::Half(bits, half), validity)
+    }
+
+    fn of(values: Values<'a, T>, validity: Option<Validity<'a>>) -> Result<Self> {
         check_validity(validity, values.len())?;
         Ok(Self { values, validity })
     }
 
     fn slice(&self, range: Range<usize>) -> Self {
-        Self { values: &self.values[range.clone()], validity: self.validity.map(|v| v.skip(range.start)) }
+        Self { values: self.values.slice(range.clone()), validity: self.validity.map(|v| v.skip(range.start)) }
     }
 }
 
@@ -164,7 +180,7 @@ impl<'a, T: Copy> Column<'a, T> {
 
     /// A column of one chunk without nulls.
     pub fn from_slice(values: &'a [T]) -> Self {
-        Self::new([Chunk { values, validity: None }])
+        Self::new([Chunk { values: Values::Same(values), validity: None }])
     }
 
     /// The number of values.
@@ -193,32 +209,6 @@ impl<'a, T: Copy> Column<'a, T> {
         })
     }
 
-    /// Copies the rows of `range` to `out`.
-    #[inline]
-    pub fn copy(&self, range: Range<usize>, out: &mut [T]) {
-        for (at, piece) in self.pieces(range) {
-            out[at..at + piece.values.len()].copy_from_slice(piece.values);
-        }
-    }
-
-    /// Copies these rows to `out`, in this order.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    #[inline]
-    pub fn gather(&self, rows: &[usize], out: &mut [T]) {
-        let Chunks { chunks, starts, .. } = &*self.0;
-        let (mut here, mut first): (&[T], usize) = (&[], 0);
-        for (out, &row) in out.iter_mut().zip(rows) {
-            // Most rows are in the same chunk as the row before.
-            if row.wrapping_sub(first) >= here.len() {
-                let index = starts.partition_point(|&start| start <= row) - 1;
-                (here, first) = (chunks[index].values, starts[index]);
-            }
-            *out = here[row - first];
-        }
-    }
-
     /// Calls `null(i)` for each null in the rows of `range`. `i` counts from the start of the range.
     pub fn for_each_null(&self, range: Range<usize>, mut null: impl FnMut(usize)) {
         for (at, piece) in self.pieces(range) {
@@ -236,8 +226,14 @@ impl<'a, T: Copy> Column<'a, T> {
 
     /// The values of the rows of `range`: one slice per chunk, each with its position in the range.
     #[cfg(feature = "cuda")]
-    pub(crate) fn slices(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [T])> + '_ {
+    pub(crate) fn slices(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Values<'a, T>)> + '_ {
         self.pieces(range).map(|(at, piece)| (at, piece.values))
+    }
+
+    /// The type of all values, if it is one of 16 bits.
+    fn half(&self) -> Option<Half> {
+        let half = self.0.chunks.first()?.values.half()?;
+        self.0.chunks.iter().all(|chunk| chunk.values.half() == Some(half)).then_some(half)
     }
 
     fn slice(&self, range: Range<usize>) -> Result<Self> {
@@ -258,12 +254,38 @@ impl<T: Float> Column<'_, T> {
         }
         Ok(self.clone())
     }
+
+    /// Copies the rows of `range` to `out`.
+    #[inline]
+    pub fn copy(&self, range: Range<usize>, out: &mut [T]) {
+        for (at, piece) in self.pieces(range) {
+            piece.values.copy(&mut out[at..at + piece.values.len()]);
+        }
+    }
+
+    /// Copies these rows to `out`, in this order.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline]
+    pub fn gather(&self, rows: &[usize], out: &mut [T]) {
+        let Chunks { chunks, starts } = &*self.0;
+        let (mut here, mut first): (Values<'_, T>, usize) = (Values::Same(&[]), 0);
+        for (out, &row) in out.iter_mut().zip(rows) {
+            // Most rows are in the same chunk as the row before.
+            if row.wrapping_sub(first) >= here.len() {
+                let index = starts.partition_point(|&start| start <= row) - 1;
+                (here, first) = (chunks[index].values, starts[index]);
+            }
+            *out = here.get(row - first);
+        }
+    }
 }
 
 /// Consecutive rows, each of `d` consecutive values.
 #[derive(Debug, Clone, Copy)]
 pub struct Block<'a, T> {
-    values: &'a [T],
+    values: Values<'a, T>,
     rows: usize,
     row_validity: Option<Validity<'a>>,
     value_validity: Option<Validity<'a>>,
@@ -272,7 +294,7 @@ pub struct Block<'a, T> {
 #[derive(Debug)]
 enum Layout<'a, T> {
     Columns(Vec<Column<'a, T>>),
-    /// Blocks, and the first row of each block. The last entry is the number of rows.
+    /// Blocks, and the first row of each block. The last entry is the number of rows. The values of all blocks have one type.
     Blocks(Vec<Block<'a, T>>, Vec<usize>),
     Strided(Strided<'a, T>),
     #[cfg(feature = "cuda")]
@@ -292,6 +314,8 @@ pub struct Features<'a, T> {
     names: Names,
     /// What happens to rows as they are read. Row slices and columns are read as they are.
     arrival: Option<Arc<Arrival>>,
+    /// The type in which a GPU keeps the rows, if it is one of 16 bits.
+    half: Option<Half>,
 }
 
 impl<'a, T: Float> Features<'a, T> {
@@ -307,7 +331,8 @@ impl<'a, T: Float> Features<'a, T> {
                 return Err(KMeansError::LengthMismatch { what: format!("column {f}"), expected: n, got: column.len() });
             }
         }
-        Ok(Self { layout: Arc::new(Layout::Columns(columns)), n, d, names: default_names(d)?, arrival: None })
+        let half = columns[0].half().filter(|half| T::IS_F32 && columns.iter().all(|column| column.half() == Some(*half)));
+        Ok(Self { layout: Arc::new(Layout::Columns(columns)), n, d, names: default_names(d)?, arrival: None, half })
     }
 
     /// One slice per column.
@@ -315,7 +340,16 @@ impl<'a, T: Float> Features<'a, T> {
     /// # Errors
     /// As [`Features::new`].
     pub fn from_columns(columns: impl IntoIterator<Item = &'a [T]>) -> Result<Self> {
-        let column = |values| Column::of([Ok(Chunk { values, validity: None })]);
+        let column = |values| Column::of([Chunk::new(values, None)]);
+        Self::new(memory::try_collected(columns.into_iter().map(column), VIEW)?)
+    }
+
+    /// One slice per column: the bits of its values of 16 bits.
+    ///
+    /// # Errors
+    /// As [`Features::new`].
+    pub fn from_half_columns(half: Half, columns: impl IntoIterator<Item = &'a [u16]>) -> Result<Self> {
+        let column = |bits| Column::of([Chunk::from_half(half, bits, None)]);
         Self::new(memory::try_collected(columns.into_iter().map(column), VIEW)?)
     }
 
@@ -324,10 +358,15 @@ impl<'a, T: Float> Features<'a, T> {
     /// # Errors
     /// [`KMeansError::NoFeatures`] if `d` is 0, [`KMeansError::LengthMismatch`] if `d` does not divide the length.
     pub fn from_rows(values: &'a [T], d: usize) -> Result<Self> {
-        if d == 0 {
-            return Err(KMeansError::NoFeatures);
-        }
         Self::from_blocks([(values, None, None)], d)
+    }
+
+    /// One row-major block: `bits` is `(n, d)`, the bits of values of 16 bits.
+    ///
+    /// # Errors
+    /// As [`Features::from_rows`].
+    pub fn from_half_rows(half: Half, bits: &'a [u16], d: usize) -> Result<Self> {
+        Self::from_half_blocks(half, [(bits, None, None)], d)
     }
 
     /// Row-major blocks of `d` features, as in an Arrow fixed-size list. A block has values, validity of the rows and validity of
@@ -337,6 +376,29 @@ impl<'a, T: Float> Features<'a, T> {
     /// As [`Features::from_rows`].
     pub fn from_blocks(
         blocks: impl IntoIterator<Item = (&'a [T], Option<Validity<'a>>, Option<Validity<'a>>)>,
+        d: usize,
+    ) -> Result<Self> {
+        let blocks = blocks.into_iter().map(|(values, rows, each)| (Values::Same(values), rows, each));
+        Self::of_blocks(blocks, None, d)
+    }
+
+    /// As [`Features::from_blocks`], with the bits of values of 16 bits.
+    ///
+    /// # Errors
+    /// As [`Features::from_rows`].
+    pub fn from_half_blocks(
+        half: Half,
+        blocks: impl IntoIterator<Item = (&'a [u16], Option<Validity<'a>>, Option<Validity<'a>>)>,
+        d: usize,
+    ) -> Result<Self> {
+        let blocks = blocks.into_iter().map(|(bits, rows, each)| (Values::Half(bits, half), rows, each));
+        Self::of_blocks(blocks, Some(half), d)
+    }
+
+    /// Blocks of values of one type.
+    fn of_blocks(
+        blocks: impl Iterator<Item = (Values<'a, T>, Option<Validity<'a>>, Option<Validity<'a>>)>,
+        half: Option<Half>,
         d: usize,
     ) -> Result<Self> {
         if d == 0 {
@@ -361,7 +423,8 @@ impl<'a, T: Float> Features<'a, T> {
             }
         }
         let n = starts[starts.len() - 1];
-        Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)?, arrival: None })
+        let half = half.filter(|_| T::IS_F32);
+        Ok(Self { layout: Arc::new(Layout::Blocks(list, starts)), n, d, names: default_names(d)?, arrival: None, half })
     }
 
     /// Values at regular distances in a slice: value `f` of row `r` is `values[first + r * row_step + f * column_step]`. Steps may
@@ -383,11 +446,11 @@ impl<'a, T: Float> Features<'a, T> {
             return Self::from_rows(&values[first.min(values.len())..][..n * d], d);
         }
         if row_step == 1 || n == 1 {
-            let column = |f| Column::of([Ok(Chunk { values: strided.column(f, n), validity: None })]);
+            let column = |f| Column::of([Ok(Chunk { values: Values::Same(strided.column(f, n)), validity: None })]);
             return Self::new(memory::try_collected((0..d).map(column), VIEW)?);
         }
         let layout = Arc::new(Layout::Strided(strided));
-        Ok(Self { layout, n, d, names: default_names(d)?, arrival: None })
+        Ok(Self { layout, n, d, names: default_names(d)?, arrival: None, half: None })
     }
 
     /// Rows in the memory of a GPU. Fits and predictions of these features run on that GPU.
@@ -397,7 +460,7 @@ impl<'a, T: Float> Features<'a, T> {
     #[cfg(feature = "cuda")]
     pub fn on_gpu(table: &'a GpuTable<T>) -> Result<Self> {
         let (n, d) = (table.n_rows(), table.n_features());
-        Ok(Self { layout: Arc::new(Layout::Gpu(table.all())), n, d, names: default_names(d)?, arrival: None })
+        Ok(Self { layout: Arc::new(Layout::Gpu(table.all())), n, d, names: default_names(d)?, arrival: None, half: None })
     }
 
     /// Where the values are, if they are on a GPU.
@@ -456,9 +519,20 @@ impl<'a, T: Float> Features<'a, T> {
         Ok(self)
     }
 
-    /// The same view with another arrival of its rows.
+    /// The same view with another arrival of its rows. Rows that are scaled or normalised have more than 16 bits.
     pub(crate) fn arriving(&self, arrival: Option<Arc<Arrival>>) -> Self {
-        Self { arrival, ..self.clone() }
+        let half = if arrival.is_none() { self.half } else { None };
+        Self { arrival, half, ..self.clone() }
+    }
+
+    /// The same view, whose rows a GPU keeps in the feature type.
+    pub(crate) fn widened(&self) -> Self {
+        Self { half: None, ..self.clone() }
+    }
+
+    /// The type in which a GPU keeps the rows, if it is one of 16 bits.
+    pub(crate) fn half(&self) -> Option<Half> {
+        self.half
     }
 
     /// What happens to rows as they are read. `None`: nothing.
@@ -516,7 +590,14 @@ impl<'a, T: Float> Features<'a, T> {
             #[cfg(feature = "cuda")]
             Layout::Gpu(rows) => Layout::Gpu(rows.slice(range)),
         };
-        Ok(Self { layout: Arc::new(layout), n, d: self.d, names: self.names.clone(), arrival: self.arrival.clone() })
+        Ok(Self {
+            layout: Arc::new(layout),
+            n,
+            d: self.d,
+            names: self.names.clone(),
+            arrival: self.arrival.clone(),
+            half: self.half,
+        })
     }
 
     /// The columns. `None` if the rows lie in row-major blocks.
@@ -537,7 +618,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// The rows of `range` as they lie in row-major blocks. Each slice holds whole rows and comes with the position of its first
     /// row in the range. Yields nothing for other layouts.
     #[cfg(feature = "cuda")]
-    pub(crate) fn row_slices(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [T])> + '_ {
+    pub(crate) fn row_slices(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Values<'a, T>)> + '_ {
         let (blocks, starts): (&[_], &[_]) = match &*self.layout {
             Layout::Blocks(blocks, starts) => (blocks, starts),
             _ => (&[], &[0]),
@@ -557,7 +638,17 @@ impl<'a, T: Float> Features<'a, T> {
             }
             Layout::Blocks(blocks, starts) => {
                 for (at, block) in block_pieces(blocks, starts, self.d, range) {
-                    transpose::rows_to_columns(block.values.chunks_exact(self.d), at, stride, out);
+                    match block.values {
+                        Values::Same(values) => {
+                            transpose::rows_to_columns::<_, _, Same>(values.chunks_exact(self.d), at, stride, out)
+                        }
+                        Values::Half(bits, Half::Float16) => {
+                            transpose::rows_to_columns::<_, _, FromFloat16>(bits.chunks_exact(self.d), at, stride, out);
+                        }
+                        Values::Half(bits, Half::BFloat16) => {
+                            transpose::rows_to_columns::<_, _, FromBFloat16>(bits.chunks_exact(self.d), at, stride, out);
+                        }
+                    }
                 }
             }
             Layout::Strided(strided) => strided.copy_rows(range, self.d, stride, out),
@@ -579,11 +670,30 @@ impl<'a, T: Float> Features<'a, T> {
                 }
             }
             Layout::Blocks(blocks, starts) => {
-                let values = |&row: &usize| {
+                let place = |&row: &usize| {
                     let index = starts.partition_point(|&start| start <= row) - 1;
-                    &blocks[index].values[(row - starts[index]) * self.d..][..self.d]
+                    let first = (row - starts[index]) * self.d;
+                    (blocks[index].values, first..first + self.d)
                 };
-                transpose::rows_to_columns(rows.iter().map(values), 0, stride, out);
+                let bits = |row: &usize| match place(row) {
+                    (Values::Half(bits, _), range) => &bits[range],
+                    _ => unreachable!("all blocks have one type"),
+                };
+                match blocks.first().and_then(|block| block.values.half()) {
+                    None => {
+                        let values = |row: &usize| match place(row) {
+                            (Values::Same(values), range) => &values[range],
+                            _ => unreachable!("all blocks have one type"),
+                        };
+                        transpose::rows_to_columns::<_, _, Same>(rows.iter().map(values), 0, stride, out);
+                    }
+                    Some(Half::Float16) => {
+                        transpose::rows_to_columns::<_, _, FromFloat16>(rows.iter().map(bits), 0, stride, out);
+                    }
+                    Some(Half::BFloat16) => {
+                        transpose::rows_to_columns::<_, _, FromBFloat16>(rows.iter().map(bits), 0, stride, out);
+                    }
+                }
             }
             Layout::Strided(strided) => strided.copy_rows(rows.iter().copied(), self.d, stride, out),
             #[cfg(feature = "cuda")]
@@ -671,7 +781,7 @@ fn block_pieces<'s, 'a, T>(
         .filter_map(move |(block, &start)| {
             let rows = range.start.max(start) - start..range.end.min(start + block.rows) - start;
             let piece = Block {
-                values: &block.values[rows.start * d..rows.end * d],
+                values: block.values.slice(rows.start * d..rows.end * d),
                 rows: rows.len(),
                 row_validity: block.row_validity.map(|v| v.skip(rows.start)),
                 value_validity: block.value_validity.map(|v| v.skip(rows.start * d)),

@@ -40,7 +40,7 @@ use crate::params::{History, KMeans, Metric, Params, Scale};
 use crate::prepare::prepare_by;
 use crate::prepare::{Prepared, prepare};
 use crate::progress::Watch;
-use crate::tile::{Part, Selection};
+use crate::tile::{self, Part, Selection};
 use crate::{seeding, update};
 
 impl KMeans {
@@ -85,12 +85,16 @@ pub(crate) fn fit<T: Float>(
     let _share = PoolShare::enter();
     let d = parts[0].features.n_features();
     let params = Params { wanted, ..estimator.validate(d)? };
+    if !params.keeps_halves() {
+        parts.iter_mut().for_each(|part| part.features = part.features.widened());
+    }
     let shape = Shape {
         job: Job::Fit,
         rows: parts.iter().map(|part| part.features.n_rows() as u64).sum(),
         features: d,
         clusters: params.k,
         float64: !T::IS_F32,
+        half: tile::half(&parts).is_some(),
         weighted: parts[0].weights.is_some(),
         candidates: params.seeding.candidates(params.k),
     };

@@ -23,6 +23,8 @@ pub trait Float: sealed::Sealed + Copy + Default + Send + Sync + PartialOrd + st
     fn to_f64(self) -> f64;
     /// Rounding to nearest, ties to even.
     fn from_f64(value: f64) -> Self;
+    /// Exact widening, or nothing.
+    fn from_f32(value: f32) -> Self;
     /// The largest finite value.
     fn largest() -> Self;
     /// Whether the value is neither infinite nor NaN.
@@ -47,6 +49,10 @@ impl Float for f32 {
     #[inline(always)]
     fn from_f64(value: f64) -> Self {
         value as f32
+    }
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        value
     }
     fn largest() -> Self {
         Self::MAX
@@ -78,6 +84,10 @@ impl Float for f64 {
     #[inline(always)]
     fn from_f64(value: f64) -> Self {
         value
+    }
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        f64::from(value)
     }
     fn largest() -> Self {
         Self::MAX

@@ -44,6 +44,7 @@ pub mod float;
 pub mod frame;
 #[cfg(feature = "cuda")]
 pub mod gpu_table;
+pub mod half;
 mod memory;
 pub mod model;
 mod names;
@@ -76,6 +77,7 @@ pub use float::Float;
 pub use frame::FrameFit;
 #[cfg(feature = "cuda")]
 pub use gpu_table::{GpuArray, GpuPredictions, GpuTable, GpuValues, ValueType};
+pub use half::Half;
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};

@@ -36,6 +36,14 @@ macro_rules! strategies {
                 }
             }
 
+            /// Whether it is a system of the papers. These read features of 32 or 64 bits alone.
+            pub(crate) fn is_of_a_paper(self) -> bool {
+                match self {
+                    $(Self::$variant => false,)*
+                    $(#[cfg(feature = "papers")] Self::$paper => true,)*
+                }
+            }
+
             /// Its source.
             pub fn source(self) -> &'static str {
                 match self {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::half::Half;
 use crate::memory;
 
 /// Turns row weights into `w^` and into integers: `w^ = integer * 2^(exponent - 53)`.
@@ -106,6 +107,13 @@ impl<'a, T: Float> Part<'a, T> {
 /// All parts with values on the host. Only errors and a few passes ask for it.
 pub(crate) fn on_host<'a, T: Float>(parts: &[Part<'a, T>]) -> Result<Vec<Part<'a, T>>> {
     memory::try_collected(parts.iter().map(Part::on_host), "a list of the rows")
+}
+
+/// The type in which a GPU keeps the rows of all parts, if it is one of 16 bits. Parts without rows do not count.
+pub fn half<T: Float>(parts: &[Part<'_, T>]) -> Option<Half> {
+    let there = || parts.iter().filter(|part| part.features.n_rows() > 0);
+    let half = there().next()?.features.half()?;
+    there().all(|part| part.features.half() == Some(half)).then_some(half)
 }
 
 /// A buffer for one tile at a time.

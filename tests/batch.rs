@@ -31,6 +31,49 @@ fn values(array: &UInt32Array) -> Vec<Option<u32>> {
 }
 
 #[test]
+fn float16_arrays_give_the_bits_of_float32() {
+    // Multiples of 1/8 are values of float16.
+    let wide = columns().map(|column| column.into_iter().map(|x| x / 8.0).collect::<Vec<_>>());
+    let cast = |array: &dyn Array, dtype: DataType| arrow::compute::cast(array, &dtype).unwrap();
+    let of = |dtype: DataType| {
+        let [x, y] = wide.clone().map(|column| cast(&Float32Array::from(column), dtype.clone()));
+        let whole = batch([("x", x), ("y", y)]);
+        vec![whole.slice(0, 77), whole.slice(77, 0), whole.slice(77, 423)]
+    };
+    let mixed = vec![of(DataType::Float16)[0].clone(), of(DataType::Float32)[2].clone()];
+    let estimator = KMeans::new(6).seed(2);
+    let brief = |batches: &[RecordBatch]| {
+        let fit = estimator.fit_batches(batches, ["x", "y"], None).unwrap();
+        let labels: Vec<u32> = fit.labels.iter().flat_map(|labels| labels.values().to_vec()).collect();
+        assert!(fit.model.is_f32());
+        for (batch, labels) in batches.iter().zip(&fit.labels) {
+            assert_eq!(&fit.model.predict_batch(batch).unwrap(), labels);
+        }
+        (labels, fit.model.inertia(), fit.model.centroids_batch().unwrap())
+    };
+    let expected = brief(&of(DataType::Float32));
+    assert_eq!(brief(&of(DataType::Float16)), expected);
+    assert_eq!(brief(&mixed), expected);
+
+    // Rows as fixed-size lists, in two batches, the second with an offset.
+    let rows = |dtype: DataType| {
+        let values = (0..500).flat_map(|i| [wide[0][i], wide[1][i]]).collect::<Vec<f32>>();
+        let item = Arc::new(arrow::datatypes::Field::new("item", dtype.clone(), true));
+        let lists = FixedSizeListArray::new(item, 2, cast(&Float32Array::from(values), dtype), None);
+        let whole = batch([("v", Arc::new(lists) as ArrayRef)]);
+        vec![whole.slice(0, 100), whole.slice(100, 400)]
+    };
+    let brief = |batches: &[RecordBatch]| {
+        let fit = estimator.fit_batches(batches, ["v"], None).unwrap();
+        let labels: Vec<u32> = fit.labels.iter().flat_map(|labels| labels.values().to_vec()).collect();
+        (labels, fit.model.inertia())
+    };
+    assert_eq!(brief(&rows(DataType::Float16)), (expected.0, expected.1));
+    let mixed = vec![rows(DataType::Float16)[0].clone(), rows(DataType::Float32)[1].clone()];
+    assert_eq!(brief(&mixed), brief(&rows(DataType::Float32)));
+}
+
+#[test]
 fn batches_are_their_slices() {
     let [x, y] = columns();
     let slices = KMeans::new(6).fit_features(&Features::from_columns([&x[..], &y[..]]).unwrap(), None).unwrap();

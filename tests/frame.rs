@@ -105,6 +105,63 @@ fn dtypes_become_the_contracts() {
     assert!(matches!(KMeans::new(1).fit(&reserved, [] as [&str; 0]), Err(KMeansError::NoFeatures)));
 }
 
+/// The columns of the frame as Float16, in several chunks, with a null.
+fn float16_frame() -> DataFrame {
+    let one = |name: &str| frame().column(name).unwrap().cast(&DataType::Float16).unwrap();
+    let df = DataFrame::new(500, vec![one("x"), one("y")]).unwrap();
+    let hole = df!("x" => [None::<f32>], "y" => [1.0f32]).unwrap();
+    let hole = DataFrame::new(1, hole.columns().iter().map(|column| column.cast(&DataType::Float16).unwrap()).collect());
+    df.slice(0, 123).vstack(&hole.unwrap()).unwrap().vstack(&df.slice(123, 377)).unwrap()
+}
+
+#[test]
+fn float16_columns_give_the_bits_of_float32() {
+    let narrow = float16_frame();
+    assert_eq!((narrow.column("x").unwrap().dtype(), narrow.column("x").unwrap().n_chunks()), (&DataType::Float16, 3));
+    let cast = |dtype: DataType| {
+        let columns = narrow.columns().iter().map(|column| column.cast(&dtype).unwrap()).collect();
+        DataFrame::new(501, columns).unwrap()
+    };
+    let estimator = KMeans::new(5).seed(3).null_policy(NullPolicy::Skip);
+    for (wide, other) in [(cast(DataType::Float32), None), (cast(DataType::Float64), Some("z"))] {
+        // With a float64 column all features are float64.
+        let with = |df: &DataFrame| match other {
+            Some(name) => df.hstack(&[Column::new(name.into(), (0..501).map(f64::from).collect::<Vec<_>>())]).unwrap(),
+            None => df.clone(),
+        };
+        let (narrow, wide) = (with(&narrow), with(&wide));
+        let [a, b] = [&narrow, &wide].map(|df| estimator.fit_columns(df.columns(), None).unwrap());
+        assert_eq!(labels(&a.labels), labels(&b.labels));
+        assert_eq!(a.model.centroids().unwrap(), b.model.centroids().unwrap());
+        assert_eq!(a.model.inertia(), b.model.inertia());
+        assert_eq!(a.model.is_f32(), other.is_none());
+        assert_eq!(labels(&a.model.predict(&narrow).unwrap()), labels(&a.labels));
+        assert_eq!(a.model.transform(&narrow).unwrap(), b.model.transform(&wide).unwrap());
+        let [narrow, wide] = [&narrow, &wide].map(|df| df.slice(0, 123));
+        assert_eq!(a.model.score(&narrow).unwrap(), b.model.score(&wide).unwrap());
+        let error = |df: &DataFrame| KMeans::new(2).fit(&df.slice(100, 50), ["x", "y"]).unwrap_err().to_string();
+        let whole = [cast(DataType::Float16), cast(DataType::Float32)];
+        assert_eq!(error(&whole[0]), error(&whole[1]));
+    }
+}
+
+#[test]
+fn float16_arrays_and_lists_give_the_bits_of_float32() {
+    // Whole numbers up to 101, nulls and an infinity: all of them are values of Float16.
+    let df = frame().vstack(&df!("x" => [Some(1.0f32), None], "y" => [Some(f32::INFINITY), Some(2.0)]).unwrap()).unwrap();
+    let estimator = KMeans::new(5).seed(1).null_policy(NullPolicy::Skip);
+    let half = Box::new(DataType::Float16);
+    for (wide, dtype) in rows_of(&df).into_iter().zip([DataType::Array(half.clone(), 2), DataType::List(half)]) {
+        let narrow = vec![wide.column("e").unwrap().cast(&dtype).unwrap()];
+        assert_eq!(narrow[0].dtype(), &dtype);
+        let [fit, expected] = [&narrow[..], wide.columns()].map(|columns| estimator.fit_columns(columns, None).unwrap());
+        assert_eq!(labels(&fit.labels), labels(&expected.labels), "{dtype}");
+        assert_eq!(fit.model.inertia(), expected.model.inertia());
+        assert_eq!(fit.model.centroids().unwrap(), expected.model.centroids().unwrap());
+        assert_eq!(labels(&fit.model.predict_columns(&narrow).unwrap()), labels(&fit.labels));
+    }
+}
+
 #[test]
 fn float64_rows_under_a_float32_model_are_not_cast_down() {
     let df = df!("x" => [0.0f32, 1.0]).unwrap();

@@ -90,6 +90,15 @@ fn a_template_may_have_one_layout() {
 }
 
 #[test]
+fn a_template_may_have_a_type_of_values_in_memory() {
+    let stored = ASSIGN.replace("typename T", "typename T, typename S = T");
+    let layouts = read("Assign<T> as \"Assign\" { rows: u64, scale: T }").unwrap();
+    let text = layouts.cuda_assertions(&sources(&[("kernels/a.cu", &stored)])).unwrap();
+    has(&text, "offsetof(::Assign<float>, scale) == 8");
+    has(&text, "sizeof(::Assign<double>) == 16");
+}
+
+#[test]
 fn a_module_is_told_only_of_its_own_structs() {
     let layouts = read("Scale as \"Scale\" { a: u8 }\nAssign as \"Assign\" { a: u8 }").unwrap();
     let text = layouts.cuda_assertions(&sources(&[("kernels/b.cuh", SCALE)])).unwrap();

@@ -6,6 +6,7 @@
 //! of a fit includes everything: preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
 //!
 //! - `--float64` uses float64 features.
+//! - `--float16`, `--bfloat16`: fits of rows of 16 bits a value, and of the same values in float32.
 //! - `--fits` leaves uploads out.
 //! - `--sweep` tries several ways to upload.
 //! - `--plus-plus` starts from k-means++, not from given rows.
@@ -22,13 +23,14 @@ mod options;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use polars_kmeans::backend::cuda::{STAGES, UploadPlan, measured, upload_benchmark};
+use polars_kmeans::backend::cuda::{self, STAGES, UploadPlan, measured, upload_benchmark};
+use polars_kmeans::backend::select::{self, Candidates};
 use polars_kmeans::model::Fitted;
 use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Chunk, Column, Device, Engine, Features, Init, KMeans, KMeansError, Strategy};
+use polars_kmeans::{Chunk, Column, Device, Engine, Features, Half, Init, Job, KMeans, KMeansError, Strategy};
 
-use self::data::{blobs, scrambled};
+use self::data::{blobs, narrowed, scrambled};
 use self::options::{Options, Shape};
 
 fn median(mut times: Vec<f64>) -> f64 {
@@ -255,13 +257,12 @@ fn predictions<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) 
     });
 }
 
-fn fits<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
-    let Shape { n, d, .. } = shape;
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+fn fits<T: Engine>(features: &Features<'_, T>, estimator: &KMeans) {
+    let (n, d) = (features.n_rows(), features.n_features());
     let (mut whole, mut last) = (Vec::new(), None);
     for _ in 0..if n * d < 1 << 20 { 21 } else { 4 } {
         let begin = Instant::now();
-        last = Some(estimator.fit_features(&features, None).expect("clusters"));
+        last = Some(estimator.fit_features(features, None).expect("clusters"));
         whole.push(begin.elapsed().as_secs_f64());
     }
     let Some(fitted) = last else { return };
@@ -358,8 +359,30 @@ fn run<T: Engine>(name: &str, shape: Shape, options: &Options) {
         None => {}
     }
     if options.limit.is_none() || options.flag("--fits") {
-        fits(&columns, shape, &estimator);
+        let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+        fits(&features, &estimator);
     }
+}
+
+/// The bytes that a fit takes on the device, by the plan that it allocates from.
+fn device_bytes(Shape { n, d, k, .. }: Shape, half: bool) -> u64 {
+    let (job, candidates) = (Job::Fit, Candidates::NONE);
+    let shape =
+        select::Shape { job, rows: n as u64, features: d, clusters: k, float64: false, half, weighted: false, candidates };
+    let devices = polars_kmeans::devices().expect("a GPU");
+    cuda::memory::resident_bytes(shape, &devices[0])
+}
+
+/// Fits of rows of 16 bits a value, beside the same values in float32.
+fn halves(name: &str, half: Half, shape: Shape, plus_plus: bool) {
+    let Shape { n, d, k, .. } = shape;
+    let mut columns = blobs::<f32>(n, d);
+    let narrow: Vec<Vec<u16>> = columns.iter_mut().map(|column| narrowed(half, column)).collect();
+    let estimator = estimator(&columns, shape, plus_plus);
+    println!("{name}: {n} x {d} {half:?}, k = {k}: {:.3} GB on the device", device_bytes(shape, true) as f64 / 1e9);
+    fits::<f32>(&Features::from_half_columns(half, narrow.iter().map(|bits| &bits[..])).expect("equal lengths"), &estimator);
+    println!("{name}: the same values in Float32: {:.3} GB on the device", device_bytes(shape, false) as f64 / 1e9);
+    fits(&Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths"), &estimator);
 }
 
 fn main() {
@@ -374,7 +397,10 @@ fn main() {
         return eprintln!("no GPU: {why}");
     }
     for (name, shape) in &options.shapes {
-        if options.flag("--float64") {
+        let halves_of = [("--float16", Half::Float16), ("--bfloat16", Half::BFloat16)];
+        if let Some((_, half)) = halves_of.into_iter().find(|(flag, _)| options.flag(flag)) {
+            halves(name, half, *shape, options.flag("--plus-plus"));
+        } else if options.flag("--float64") {
             run::<f64>(name, *shape, &options);
         } else {
             run::<f32>(name, *shape, &options);

@@ -58,8 +58,8 @@ struct ShareBest {
 };
 
 // Arguments of the assign kernels.
-template <typename T> struct Assign {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Assign {
+    Rows<T, S> rows;
     Labels labels; // the labels before. assign_registers writes the new ones in place
     Labels next; // assign_tiled writes the new labels here
     const T* minus_centre; // (d): -(centre * scale)

@@ -1,15 +1,27 @@
 // The rows of a fit and their labels: how labels are stored, and the reference distances that decide them.
 #pragma once
+#include "half.cuh"
 #include "launch.cuh"
 
 // The rows of a fit. x is (d, stride), column-major, and zero from row n to the stride. The stride is a multiple of 1,024.
-// w holds the weights w^, or is null if there are none.
-template <typename T> struct Rows {
-    const T* x;
+// w holds the weights w^, or is null if there are none. S: the type of the values in memory. T: their type in arithmetic, which holds
+// them exactly.
+template <typename T, typename S = T> struct Rows {
+    const S* x;
     const double* w;
     u64 stride;
     u32 n;
     int d;
+    int bfloat16; // whether values of 16 bits are bfloat16. If not, they are float16
+    int unused;
+
+    // What a value in memory stands for.
+    __device__ __forceinline__ T value(S stored) const {
+        if constexpr (is_half<S>) return half_value(stored.bits, bfloat16);
+        else return stored;
+    }
+    // Value i of x.
+    __device__ __forceinline__ T at(u64 i) const { return value(x[i]); }
 };
 
 // Labels, as narrow as k allows: `bytes` is 1, 2 or 4. A label of all ones means that the row has none yet.
@@ -37,11 +49,11 @@ __device__ __forceinline__ void store_label(Labels labels, u64 row, u32 label) {
 // ---- the exact label -----------------------------------------------------------------------------------------------------------
 
 // The reference distance of row `row` to the centroid whose value f is c[f * step].
-template <typename T, typename C>
-__device__ __forceinline__ double reference_distance(const Rows<T>& rows, u64 row, const C* c, u64 step) {
+template <typename T, typename C, typename S>
+__device__ __forceinline__ double reference_distance(const Rows<T, S>& rows, u64 row, const C* c, u64 step) {
     double s = 0.0;
     for (int f = 0; f < rows.d; f++) {
-        double t = __dadd_rn((double)rows.x[(u64)f * rows.stride + row], -(double)c[(u64)f * step]);
+        double t = __dadd_rn((double)rows.at((u64)f * rows.stride + row), -(double)c[(u64)f * step]);
         s = __fma_rn(t, t, s);
     }
     return s;
@@ -78,14 +90,14 @@ struct Closest {
 };
 
 // The exact label of a row: the smallest j of least distance. All lanes of a warp work on it, each on every 32nd centroid.
-template <typename T> __device__ __forceinline__ u32 nearest_by_warp(const Rows<T>& rows, u64 row, const T* centroid_columns, int k, int lane) {
+template <typename T, typename S> __device__ __forceinline__ u32 nearest_by_warp(const Rows<T, S>& rows, u64 row, const T* centroid_columns, int k, int lane) {
     Closest closest;
 #pragma unroll 1
     for (int j = lane; j < k; j += 32) {
         double s = 0.0;
 #pragma unroll 1
         for (int f = 0; f < rows.d; f++) {
-            double t = __dadd_rn((double)rows.x[(u64)f * rows.stride + row], -(double)centroid_columns[(u64)f * k + j]);
+            double t = __dadd_rn((double)rows.at((u64)f * rows.stride + row), -(double)centroid_columns[(u64)f * k + j]);
             s = __fma_rn(t, t, s);
         }
         closest.compare(j, s);

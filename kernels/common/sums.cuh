@@ -161,14 +161,14 @@ __device__ __forceinline__ Pair mass_limbs(double w, double to_integer) {
 }
 
 // Moves a row's contribution from one cluster (or from none) to another, directly in device memory. `lanes` lanes share the columns.
-template <typename T>
-__device__ __forceinline__ void move_pending(const Rows<T>& rows, const Sums& s, const Factors* factors, double mass_to_integer, u64 row,
+template <typename T, typename S>
+__device__ __forceinline__ void move_pending(const Rows<T, S>& rows, const Sums& s, const Factors* factors, double mass_to_integer, u64 row,
                                              u32 from, u32 to, double weight, int lane, int lanes) {
 #pragma unroll 1
     for (int c = lane; c < s.columns; c += lanes) {
         Pair p;
         if (c < rows.d) {
-            double x = (double)rows.x[(u64)c * rows.stride + row];
+            double x = (double)rows.at((u64)c * rows.stride + row);
             if (rows.w) x = __dmul_rn(weight, x);
             p = limbs_of(x, factors[c]);
         } else {

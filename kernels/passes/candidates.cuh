@@ -6,6 +6,7 @@
 #define TILE (2 * THREADS)
 #define POINT_VALUES 2048 // values of candidates in shared memory
 
+// Two values that follow each other in memory.
 __device__ __forceinline__ float2 load_two(const float* at) { return *reinterpret_cast<const float2*>(at); }
 __device__ __forceinline__ double2 load_two(const double* at) { return *reinterpret_cast<const double2*>(at); }
 
@@ -18,13 +19,19 @@ template <typename T, int M> __device__ __forceinline__ void load_points(const T
 }
 
 // Continues the reference distances of rows `row` and `row + 1` to M points, over features first to first + count.
-template <typename T, int M>
-__device__ __forceinline__ void add_distances(const Rows<T>& rows, u64 row, int first, int count, const double* points, double (&s)[2][M]) {
-    const T* at = rows.x + (u64)first * rows.stride + row;
+template <typename T, int M, typename S>
+__device__ __forceinline__ void add_distances(const Rows<T, S>& rows, u64 row, int first, int count, const double* points, double (&s)[2][M]) {
+    const S* at = rows.x + (u64)first * rows.stride + row;
 #pragma unroll 4
     for (int f = 0; f < count; f++, at += rows.stride, points += M) {
-        const auto x = load_two(at);
-        const double x0 = (double)x.x, x1 = (double)x.y;
+        double x0, x1;
+        if constexpr (is_half<S>) {
+            const ushort2 x = *reinterpret_cast<const ushort2*>(at);
+            x0 = (double)rows.value({x.x}), x1 = (double)rows.value({x.y});
+        } else {
+            const auto x = load_two(at);
+            x0 = (double)x.x, x1 = (double)x.y;
+        }
         double c[M];
         if constexpr (M % 2 == 0) {
 #pragma unroll
@@ -47,8 +54,8 @@ __device__ __forceinline__ void add_distances(const Rows<T>& rows, u64 row, int 
 
 // The reference distances of a thread's two rows to M points. All threads of the block must call this. Rows from n on are padding, for
 // which the stride has room. If all features of the points fit into shared memory, they are there already.
-template <typename T, int M>
-__device__ __forceinline__ void distances(const Rows<T>& rows, u64 row, const T* points, int m, double* shared, double (&s)[2][M]) {
+template <typename T, int M, typename S>
+__device__ __forceinline__ void distances(const Rows<T, S>& rows, u64 row, const T* points, int m, double* shared, double (&s)[2][M]) {
     constexpr int FEATURES = POINT_VALUES / M;
 #pragma unroll
     for (int j = 0; j < M; j++) s[0][j] = s[1][j] = 0.0;
@@ -66,7 +73,7 @@ __device__ __forceinline__ void distances(const Rows<T>& rows, u64 row, const T*
 }
 
 // Loads the points once, if all their features fit. Ends in a barrier.
-template <typename T, int M> __device__ __forceinline__ void load_all_points(const Rows<T>& rows, const T* points, int m, double* shared) {
+template <typename T, int M, typename S> __device__ __forceinline__ void load_all_points(const Rows<T, S>& rows, const T* points, int m, double* shared) {
     if (rows.d <= POINT_VALUES / M) load_points<T, M>(points, m, rows.d, 0, rows.d, shared);
     __syncthreads();
 }
@@ -75,8 +82,8 @@ template <typename T, int M> __device__ __forceinline__ void load_all_points(con
 
 // Calls visit(j, s0, s1) for each of m points, in ascending order of j, with the reference distances of a thread's two rows. All threads
 // of the block must call this.
-template <typename T, typename Visit>
-__device__ __forceinline__ void visit_distances(const Rows<T>& rows, u64 row, const T* points, u32 m, double* shared, const Visit& visit) {
+template <typename T, typename Visit, typename S>
+__device__ __forceinline__ void visit_distances(const Rows<T, S>& rows, u64 row, const T* points, u32 m, double* shared, const Visit& visit) {
 #pragma unroll 1
     for (u32 first = 0; first < m; first += GROUP) {
         const T* group = points + (u64)first * rows.d;

@@ -8,8 +8,8 @@
 
 #define THREADS 256
 
-template <typename T> struct Inertia {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Inertia {
+    Rows<T, S> rows;
     Labels labels;
     const T* centroids; // (k, d)
     DistanceScale scale;
@@ -19,11 +19,11 @@ template <typename T> struct Inertia {
     int table_copies; // 0: add directly to device memory
 };
 
-template <typename T> __device__ __forceinline__ double own_distance(const Rows<T>& rows, u64 row, const T* centroids, u32 label) {
+template <typename T, typename S> __device__ __forceinline__ double own_distance(const Rows<T, S>& rows, u64 row, const T* centroids, u32 label) {
     return reference_distance(rows, row, centroids + (u64)label * rows.d, 1);
 }
 
-template <typename T> __device__ __forceinline__ void inertia(const Inertia<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void inertia(const Inertia<T, S>& a) {
     extern __shared__ __align__(16) unsigned char shared[];
     Table table = {(u32*)shared, a.k * 2, a.table_copies};
     if (table.copies) table_clear(table);
@@ -75,8 +75,8 @@ struct FarRow {
 };
 
 // The search for the rows that are farthest from their centroids.
-template <typename T> struct Far {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Far {
+    Rows<T, S> rows;
     Labels labels;
     const T* centroids;
     const u8* donors; // (k): whether a cluster may give a row
@@ -89,13 +89,13 @@ template <typename T> struct Far {
 };
 
 // The distance of a row that may move to an empty cluster; -1 for all others.
-template <typename T> __device__ __forceinline__ Candidate candidate(const Far<T>& a, u64 row, u32 label) {
+template <typename T, typename S> __device__ __forceinline__ Candidate candidate(const Far<T, S>& a, u64 row, u32 label) {
     const bool may = a.donors[label] && (!a.rows.w || a.rows.w[row] > 0.0);
     return {may ? own_distance(a.rows, row, a.centroids, label) : -1.0, row};
 }
 
 // Finds the farthest row of each warp. Its distance is -1 if none of them may move.
-template <typename T> __device__ __forceinline__ void farthest(const Far<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void farthest(const Far<T, S>& a) {
     Candidate best = {-1.0, ~0ull};
     for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
         const Candidate c = candidate(a, row, load_label(a.labels, row));
@@ -109,7 +109,7 @@ template <typename T> __device__ __forceinline__ void farthest(const Far<T>& a) 
 }
 
 // Lists the rows that may move and do not come after `last`. Counts them all, but lists no more than there is room for.
-template <typename T> __device__ __forceinline__ void far_rows(const Far<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void far_rows(const Far<T, S>& a) {
     for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
         const u32 label = load_label(a.labels, row);
         const Candidate c = candidate(a, row, label);
@@ -126,8 +126,8 @@ struct Moved {
     u32 to;
 };
 
-template <typename T> struct Relocate {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Relocate {
+    Rows<T, S> rows;
     Labels labels;
     Sums sums;
     const Factors* factors;
@@ -135,7 +135,7 @@ template <typename T> struct Relocate {
     const Moved* moves; // one a block; no row twice
 };
 
-template <typename T> __device__ __forceinline__ void relocate(const Relocate<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void relocate(const Relocate<T, S>& a) {
     const Moved move = a.moves[blockIdx.x];
     const u32 from = load_label(a.labels, move.row);
     __syncwarp();
@@ -144,10 +144,11 @@ template <typename T> __device__ __forceinline__ void relocate(const Relocate<T>
     move_pending(a.rows, a.sums, a.factors, a.mass_to_integer, move.place, from, move.to, weight, threadIdx.x, 32);
 }
 
-#define KERNELS(T, NAME)                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS) inertia_##NAME(const __grid_constant__ Inertia<T> a) { inertia(a); }           \
-    extern "C" __global__ void __launch_bounds__(THREADS) farthest_##NAME(const __grid_constant__ Far<T> a) { farthest(a); }             \
-    extern "C" __global__ void __launch_bounds__(THREADS) far_rows_##NAME(const __grid_constant__ Far<T> a) { far_rows(a); }             \
-    extern "C" __global__ void __launch_bounds__(32) relocate_##NAME(const __grid_constant__ Relocate<T> a) { relocate(a); }
-KERNELS(float, f32)
-KERNELS(double, f64)
+#define KERNELS(T, S, NAME)                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS) inertia_##NAME(const __grid_constant__ Inertia<T, S> a) { inertia(a); }           \
+    extern "C" __global__ void __launch_bounds__(THREADS) farthest_##NAME(const __grid_constant__ Far<T, S> a) { farthest(a); }             \
+    extern "C" __global__ void __launch_bounds__(THREADS) far_rows_##NAME(const __grid_constant__ Far<T, S> a) { far_rows(a); }             \
+    extern "C" __global__ void __launch_bounds__(32) relocate_##NAME(const __grid_constant__ Relocate<T, S> a) { relocate(a); }
+KERNELS(float, float, f32)
+KERNELS(double, double, f64)
+KERNELS(float, Half, f16)

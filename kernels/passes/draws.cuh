@@ -48,11 +48,11 @@ struct Sample {
 };
 
 // The 64-bit hash of the values of a row, as in src/rng.rs. Both zeros have the same.
-template <typename T> __device__ __forceinline__ u64 hash_row(const Rows<T>& rows, u64 row) {
+template <typename T, typename S> __device__ __forceinline__ u64 hash_row(const Rows<T, S>& rows, u64 row) {
     u64 hash = 0x243F6A8885A308D3ull;
 #pragma unroll 4
     for (int f = 0; f < rows.d; f++) {
-        const double x = __dadd_rn((double)rows.x[(u64)f * rows.stride + row], 0.0);
+        const double x = __dadd_rn((double)rows.at((u64)f * rows.stride + row), 0.0);
         hash = (hash ^ (u64)__double_as_longlong(x)) * 0x9E3779B97F4A7C15ull;
         hash = (hash ^ hash >> 32) * 0xD6E8FEB86659FD93ull;
         hash ^= hash >> 29;
@@ -62,7 +62,8 @@ template <typename T> __device__ __forceinline__ u64 hash_row(const Rows<T>& row
 
 // Whether a row is in the sample. It is row `row` of these rows, and `number` counts from row 0 in the whole fit. A draw weight is at
 // most 2^90, so the product is at most 2^123.
-template <typename T> __device__ __forceinline__ bool is_drawn(const Sample& a, const Rows<T>& rows, u64 row, u64 number, u128 weight) {
+template <typename T, typename S>
+__device__ __forceinline__ bool is_drawn(const Sample& a, const Rows<T, S>& rows, u64 row, u64 number, u128 weight) {
     if (a.by_values) number = hash_row(rows, row);
     const u64 u = philox(a.key_low, a.key_high, a.stream, a.restart, (u32)number, (u32)(number >> 32));
     return below(u, wide(a.total_high, a.total_low)) < (u128)a.expected * weight;

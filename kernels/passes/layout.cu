@@ -9,10 +9,10 @@
 //
 // Used when: row-major blocks are uploaded. It runs while the next piece is copied.
 // Tile:      1,024 values, 256 threads.
-// Memory:    shared: 4 or 8 KiB, and the padding.
+// Memory:    shared: 2, 4 or 8 KiB, and the padding.
 // Precision: values are moved, and nothing is computed.
 
-#include "../common/types.cuh"
+#include "../common/half.cuh"
 
 #define TILE_LOG 10
 #define TILE_THREADS 256
@@ -52,4 +52,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS) rows_to_columns_f32(c
 }
 extern "C" __global__ void __launch_bounds__(TILE_THREADS) rows_to_columns_f64(const __grid_constant__ Transpose<double> a) {
     transpose<double>(a);
+}
+extern "C" __global__ void __launch_bounds__(TILE_THREADS) rows_to_columns_f16(const __grid_constant__ Transpose<Half> a) {
+    transpose<Half>(a);
 }

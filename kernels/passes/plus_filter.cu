@@ -21,8 +21,8 @@
 
 // ---- the copies ------------------------------------------------------------------------------------------------------
 
-template <typename T> struct PlusCentres {
-    Rows<T> rows;
+template <typename T, typename S = T> struct PlusCentres {
+    Rows<T, S> rows;
     const T* centres; // (m, d)
     u8* nearest; // (stride): the centre of each row
     u32* counts; // (MOST_CENTRES): rows of each centre; must be 0 before
@@ -30,7 +30,7 @@ template <typename T> struct PlusCentres {
     u32 unused;
 };
 
-template <typename T> __device__ __forceinline__ void plus_centres(const PlusCentres<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void plus_centres(const PlusCentres<T, S>& a) {
     __shared__ __align__(16) double points[POINT_VALUES];
     __shared__ u32 counts[MOST_CENTRES];
     for (u32 g = threadIdx.x; g < MOST_CENTRES; g += THREADS) counts[g] = 0;
@@ -54,8 +54,8 @@ template <typename T> __device__ __forceinline__ void plus_centres(const PlusCen
         if (counts[g]) atomicAdd(&a.counts[g], counts[g]);
 }
 
-template <typename T> struct PlusCopies {
-    Rows<T> rows;
+template <typename T, typename S = T> struct PlusCopies {
+    Rows<T, S> rows;
     const double* nearest; // (stride): the distance to the nearest seed
     const T* centres; // (centres, d)
     const u8* centre_of; // (stride)
@@ -82,7 +82,7 @@ __device__ __forceinline__ void store_values(double* to, const double (&value)[1
 }
 
 // A thread makes the copy of one row. The order of the rows of a centre differs from run to run, and nothing depends on it.
-template <typename T> __device__ __forceinline__ void plus_copies(const PlusCopies<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void plus_copies(const PlusCopies<T, S>& a) {
     const u64 row = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= a.rows.n) return;
     const u32 lane = threadIdx.x & 31, centre = a.centre_of[row];
@@ -92,11 +92,12 @@ template <typename T> __device__ __forceinline__ void plus_copies(const PlusCopi
     place = __shfl_sync(same, place, leader) + __popc(same & ((1u << lane) - 1));
     const ByteCopies<T>& copies = a.copies;
     const int d = a.rows.d;
-    const T *x = a.rows.x + row, *c = a.centres + (u64)centre * d;
+    const S* x = a.rows.x + row;
+    const T* c = a.centres + (u64)centre * d;
     double largest = 0.0, square = 0.0, residual = 0.0, inverse;
 #pragma unroll 8
     for (int f = 0; f < d; f++) {
-        const double t = scaled(x[(u64)f * a.rows.stride], c[f], copies.scale);
+        const double t = scaled(a.rows.value(x[(u64)f * a.rows.stride]), c[f], copies.scale);
         largest = fmax(largest, fabs(t));
         square = __fma_rn(t, t, square);
     }
@@ -107,7 +108,7 @@ template <typename T> __device__ __forceinline__ void plus_copies(const PlusCopi
         u32 words[4];
         T value[16];
 #pragma unroll
-        for (int i = 0; i < 16; i++) value[i] = 16 * piece + i < d ? x[(u64)(16 * piece + i) * a.rows.stride] : (T)0;
+        for (int i = 0; i < 16; i++) value[i] = 16 * piece + i < d ? a.rows.value(x[(u64)(16 * piece + i) * a.rows.stride]) : (T)0;
 #pragma unroll
         for (int i = 0; i < 16; i++) {
             const int f = 16 * piece + i;
@@ -303,13 +304,15 @@ template <typename T> __device__ __forceinline__ void plus_settle(const PlusSett
 
 // ---- entry points ----------------------------------------------------------------------------------------------------
 
-#define KERNELS(T, SUFFIX)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS) plus_centres_##SUFFIX(const __grid_constant__ PlusCentres<T> a) {   \
+// `plus_filter` and `plus_settle` read no values of rows, only their copies.
+#define COPIES(T, S, SUFFIX)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS) plus_centres_##SUFFIX(const __grid_constant__ PlusCentres<T, S> a) { \
         plus_centres(a);                                                                                                      \
     }                                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(256) plus_copies_##SUFFIX(const __grid_constant__ PlusCopies<T> a) {         \
+    extern "C" __global__ void __launch_bounds__(256) plus_copies_##SUFFIX(const __grid_constant__ PlusCopies<T, S> a) {      \
         plus_copies(a);                                                                                                       \
-    }                                                                                                                         \
+    }
+#define FILTER(T, SUFFIX)                                                                                                     \
     extern "C" __global__ void __launch_bounds__(256) plus_filter_##SUFFIX(const __grid_constant__ PlusFilter<T> a) {         \
         plus_filter(a);                                                                                                       \
     }                                                                                                                         \
@@ -317,5 +320,8 @@ template <typename T> __device__ __forceinline__ void plus_settle(const PlusSett
         plus_settle(a);                                                                                                       \
     }
 
-KERNELS(float, f32)
-KERNELS(double, f64)
+COPIES(float, float, f32)
+COPIES(double, double, f64)
+COPIES(float, Half, f16)
+FILTER(float, f32)
+FILTER(double, f64)

@@ -16,8 +16,8 @@
 
 // ---- draws -----------------------------------------------------------------------------------------------------------
 
-template <typename T> struct PlusDraw {
-    Rows<T> rows;
+template <typename T, typename S = T> struct PlusDraw {
+    Rows<T, S> rows;
     Draws draws; // by distance
     const u128* totals; // (ranges)
     Step<T> step;
@@ -60,7 +60,7 @@ template <typename T> __device__ __forceinline__ void copy_candidate(const ByteC
     }
 }
 
-template <typename T> __device__ __forceinline__ void plus_draw(const PlusDraw<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void plus_draw(const PlusDraw<T, S>& a) {
     __shared__ SearchSpace shared;
     wait_for_kernel_before();
     if (has_stopped(a.step)) return;
@@ -117,13 +117,18 @@ template <typename T> __device__ __forceinline__ void plus_take(const PlusTake<T
 
 // ---- entry points ----------------------------------------------------------------------------------------------------
 
-#define KERNELS(T, SUFFIX)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(SEARCHERS) plus_draw_##SUFFIX(const __grid_constant__ PlusDraw<T> a) {       \
+// `plus_take` reads no values of rows.
+#define PLUS_DRAW(T, S, SUFFIX)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(SEARCHERS) plus_draw_##SUFFIX(const __grid_constant__ PlusDraw<T, S> a) {    \
         plus_draw(a);                                                                                                         \
-    }                                                                                                                         \
+    }
+#define PLUS_TAKE(T, SUFFIX)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256) plus_take_##SUFFIX(const __grid_constant__ PlusTake<T> a) {             \
         plus_take(a);                                                                                                         \
     }
 
-KERNELS(float, f32)
-KERNELS(double, f64)
+PLUS_DRAW(float, float, f32)
+PLUS_DRAW(double, double, f64)
+PLUS_DRAW(float, Half, f16)
+PLUS_TAKE(float, f32)
+PLUS_TAKE(double, f64)

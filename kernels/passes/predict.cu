@@ -25,8 +25,8 @@ typedef double2 Portion[STEP][WIDTH / 2];
 
 // The reference distances of row `row` to centroids `first` to `first` + WIDTH - 1. Distances from centroid k on mean nothing. The row may
 // be one of the padding. All threads of the block must call this.
-template <typename T>
-__device__ __forceinline__ void chains(const Rows<T>& rows, u64 row, const T* centroid_columns, int k, int first, Portion& portion, double (&s)[WIDTH]) {
+template <typename T, typename S>
+__device__ __forceinline__ void chains(const Rows<T, S>& rows, u64 row, const T* centroid_columns, int k, int first, Portion& portion, double (&s)[WIDTH]) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) s[i] = 0.0;
     for (int begin = 0; begin < rows.d; begin += STEP) {
@@ -37,10 +37,10 @@ __device__ __forceinline__ void chains(const Rows<T>& rows, u64 row, const T* ce
             ((double*)portion)[i] = j < k ? (double)centroid_columns[(u64)(begin + f) * k + j] : 0.0;
         }
         __syncthreads();
-        const T* x = rows.x + (u64)begin * rows.stride + row;
+        const S* x = rows.x + (u64)begin * rows.stride + row;
 #pragma unroll 4
         for (int f = 0; f < count; f++) {
-            const double v = (double)x[(u64)f * rows.stride];
+            const double v = (double)rows.value(x[(u64)f * rows.stride]);
 #pragma unroll
             for (int i = 0; i < WIDTH / 2; i++) {
                 const double2 c = portion[f][i];
@@ -52,8 +52,8 @@ __device__ __forceinline__ void chains(const Rows<T>& rows, u64 row, const T* ce
     }
 }
 
-template <typename T> struct Nearest {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Nearest {
+    Rows<T, S> rows;
     const T* centroid_columns; // (d, k): the centroids, column-major
     u32* labels; // (n)
     double* distances; // (n), or null: then neither this nor `seconds` is wanted
@@ -62,7 +62,7 @@ template <typename T> struct Nearest {
     int unused;
 };
 
-template <typename T> __device__ __forceinline__ void nearest(const Nearest<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void nearest(const Nearest<T, S>& a) {
     __shared__ Portion portion;
     for (u64 start = (u64)blockIdx.x * THREADS; start < a.rows.n; start += (u64)gridDim.x * THREADS) {
         const u64 row = start + threadIdx.x;
@@ -90,15 +90,15 @@ template <typename T> __device__ __forceinline__ void nearest(const Nearest<T>& 
     }
 }
 
-template <typename T> struct Distances {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Distances {
+    Rows<T, S> rows;
     const T* centroid_columns; // (d, k): the centroids, column-major
     double* out; // (n, k)
     int k;
     int unused;
 };
 
-template <typename T> __device__ __forceinline__ void distances(const Distances<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void distances(const Distances<T, S>& a) {
     __shared__ Portion portion;
     __shared__ double results[THREADS][WIDTH + 1]; // one column more, so no two lanes write to the same bank
     const u32 across = (u32)(a.k + WIDTH - 1) / WIDTH;
@@ -120,20 +120,20 @@ template <typename T> __device__ __forceinline__ void distances(const Distances<
     }
 }
 
-template <typename T> struct Blank {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Blank {
+    Rows<T, S> rows;
     u32* labels; // (n), or null
     double* distances; // (n, k), or null
     int k;
     int unused;
 };
 
-template <typename T> __device__ __forceinline__ void blank(const Blank<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void blank(const Blank<T, S>& a) {
     for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
         bool finite = true;
 #pragma unroll 8
         for (int f = 0; f < a.rows.d; f++) {
-            const T x = a.rows.x[(u64)f * a.rows.stride + row];
+            const T x = a.rows.at((u64)f * a.rows.stride + row);
             finite &= x - x == (T)0;
         }
         if (finite) continue;
@@ -143,9 +143,10 @@ template <typename T> __device__ __forceinline__ void blank(const Blank<T>& a) {
     }
 }
 
-#define KERNELS(T, NAME)                                                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4) nearest_##NAME(const __grid_constant__ Nearest<T> a) { nearest(a); }     \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4) distances_##NAME(const __grid_constant__ Distances<T> a) { distances(a); } \
-    extern "C" __global__ void __launch_bounds__(THREADS) blank_##NAME(const __grid_constant__ Blank<T> a) { blank(a); }
-KERNELS(float, f32)
-KERNELS(double, f64)
+#define KERNELS(T, S, NAME)                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4) nearest_##NAME(const __grid_constant__ Nearest<T, S> a) { nearest(a); }     \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4) distances_##NAME(const __grid_constant__ Distances<T, S> a) { distances(a); } \
+    extern "C" __global__ void __launch_bounds__(THREADS) blank_##NAME(const __grid_constant__ Blank<T, S> a) { blank(a); }
+KERNELS(float, float, f32)
+KERNELS(double, double, f64)
+KERNELS(float, Half, f16)

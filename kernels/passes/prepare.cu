@@ -20,7 +20,7 @@ struct Chunk {
     int f;
     u64 begin, end;
 };
-template <typename T> __device__ __forceinline__ Chunk chunk_of(const Rows<T>& rows, u64 length) {
+template <typename T, typename S> __device__ __forceinline__ Chunk chunk_of(const Rows<T, S>& rows, u64 length) {
     const u32 d = (u32)rows.d;
     Chunk c;
     c.f = (int)(blockIdx.x % d);
@@ -40,10 +40,10 @@ __device__ __forceinline__ void load_16_bytes(const double* at, double* out) {
 
 // Calls visit(value, weight) for every row of the chunk. The weight is 1 unless WEIGHTED. A load may reach beyond the end of the chunk,
 // but not beyond the stride.
-template <typename T, bool WEIGHTED, typename Visit>
-__device__ __forceinline__ void for_each_value(const Rows<T>& rows, const Chunk& c, const Visit& visit) {
+template <typename T, bool WEIGHTED, typename Visit, typename S>
+__device__ __forceinline__ void for_each_value(const Rows<T, S>& rows, const Chunk& c, const Visit& visit) {
     constexpr int WIDTH = 16 / sizeof(T);
-    const T* column = rows.x + (u64)c.f * rows.stride;
+    const S* column = rows.x + (u64)c.f * rows.stride;
     for (u64 start = c.begin + threadIdx.x * WIDTH; start < c.end; start += THREADS * WIDTH * LOADS) {
         T values[LOADS][WIDTH];
         double weights[LOADS][WIDTH];
@@ -51,7 +51,8 @@ __device__ __forceinline__ void for_each_value(const Rows<T>& rows, const Chunk&
         for (int l = 0; l < LOADS; l++) {
             const u64 row = start + l * (THREADS * WIDTH);
             if (row < c.end) {
-                load_16_bytes(column + row, values[l]);
+                if constexpr (is_half<S>) half_values(*reinterpret_cast<const uint2*>(column + row), rows.bfloat16, values[l]);
+                else load_16_bytes(column + row, values[l]);
                 if (WEIGHTED) {
 #pragma unroll
                     for (int i = 0; i < WIDTH; i += 2) load_16_bytes(rows.w + row + i, weights[l] + i);
@@ -106,14 +107,14 @@ __device__ __forceinline__ Extent from_lane(const Extent& e, int offset) {
     return other;
 }
 
-template <typename T> struct Survey {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Survey {
+    Rows<T, S> rows;
     Extent* extents; // one a block
     u64 chunk; // rows
 };
 
 // The extents of values or, if CONTRIBUTIONS, of fl(w^ * x). V is a type that holds them exactly.
-template <typename T, typename V, bool WEIGHTED, bool CONTRIBUTIONS> __device__ __forceinline__ void survey(const Survey<T>& a) {
+template <typename T, typename V, bool WEIGHTED, bool CONTRIBUTIONS, typename S> __device__ __forceinline__ void survey(const Survey<T, S>& a) {
     const Chunk chunk = chunk_of(a.rows, a.chunk);
     const V none = (V)infinity();
     V low = none, high = -none, smallest = none, largest = 0;
@@ -213,14 +214,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) round_weights(const __grid
 
 // ---- pass 3 ----------------------------------------------------------------------------------------------------------
 
-template <typename T> struct CountSmall {
-    Rows<T> rows;
+template <typename T, typename S = T> struct CountSmall {
+    Rows<T, S> rows;
     const double* largest; // (d): the largest magnitude of the column's contributions; negative if the column is not counted
     u64* counts; // (d, 3): values other than 0, values below 2^-26 of the largest, values below 2^-66 of it
     u64 chunk; // rows
 };
 
-template <typename T, bool WEIGHTED> __device__ __forceinline__ void count_small(const CountSmall<T>& a) {
+template <typename T, bool WEIGHTED, typename S> __device__ __forceinline__ void count_small(const CountSmall<T, S>& a) {
     const Chunk chunk = chunk_of(a.rows, a.chunk);
     const double largest = a.largest[chunk.f];
     if (largest < 0.0) return;
@@ -246,14 +247,14 @@ struct Moments {
     Factors first, second; // for t = x - middle, and for t * t
 };
 
-template <typename T> struct Variance {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Variance {
+    Rows<T, S> rows;
     const Moments* moments; // (d)
     u64* sums; // (d, 2): 128-bit integers in two words, the low word first
     u64 chunk; // rows, at most 131,072
 };
 
-template <typename T, bool WEIGHTED> __device__ __forceinline__ void variance(const Variance<T>& a) {
+template <typename T, bool WEIGHTED, typename S> __device__ __forceinline__ void variance(const Variance<T, S>& a) {
     const Chunk chunk = chunk_of(a.rows, a.chunk);
     const Moments m = a.moments[chunk.f];
     i64 limbs[4] = {0, 0, 0, 0};
@@ -280,22 +281,23 @@ template <typename T, bool WEIGHTED> __device__ __forceinline__ void variance(co
 
 // ---- entry points ----------------------------------------------------------------------------------------------------
 
-#define KERNELS(T, SUFFIX)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS) survey_##SUFFIX(const __grid_constant__ Survey<T> a) {       \
+#define KERNELS(T, S, SUFFIX)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS) survey_##SUFFIX(const __grid_constant__ Survey<T, S> a) {       \
         if (a.rows.w) survey<T, T, true, false>(a);                                                                    \
         else survey<T, T, false, false>(a);                                                                            \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS) weighted_extents_##SUFFIX(const __grid_constant__ Survey<T> a) { \
+    extern "C" __global__ void __launch_bounds__(THREADS) weighted_extents_##SUFFIX(const __grid_constant__ Survey<T, S> a) { \
         survey<T, double, true, true>(a);                                                                              \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS) count_small_##SUFFIX(const __grid_constant__ CountSmall<T> a) { \
+    extern "C" __global__ void __launch_bounds__(THREADS) count_small_##SUFFIX(const __grid_constant__ CountSmall<T, S> a) { \
         if (a.rows.w) count_small<T, true>(a);                                                                         \
         else count_small<T, false>(a);                                                                                 \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS) variance_##SUFFIX(const __grid_constant__ Variance<T> a) {   \
+    extern "C" __global__ void __launch_bounds__(THREADS) variance_##SUFFIX(const __grid_constant__ Variance<T, S> a) {   \
         if (a.rows.w) variance<T, true>(a);                                                                            \
         else variance<T, false>(a);                                                                                    \
     }
 
-KERNELS(float, f32)
-KERNELS(double, f64)
+KERNELS(float, float, f32)
+KERNELS(double, double, f64)
+KERNELS(float, Half, f16)

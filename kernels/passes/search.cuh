@@ -93,6 +93,6 @@ __device__ __forceinline__ u64 drawn_row(const Draws& draws, const u128* totals,
     return search(begin, end < draws.n ? end : draws.n, target, shared, [&](u64 i) { return draw_weight(draws, i); });
 }
 
-template <typename T> __device__ __forceinline__ void copy_row(const Rows<T>& rows, u64 row, T* out) {
-    for (int f = threadIdx.x; f < rows.d; f += blockDim.x) out[f] = rows.x[(u64)f * rows.stride + row];
+template <typename T, typename S> __device__ __forceinline__ void copy_row(const Rows<T, S>& rows, u64 row, T* out) {
+    for (int f = threadIdx.x; f < rows.d; f += blockDim.x) out[f] = rows.at((u64)f * rows.stride + row);
 }

@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(256) seed_totals(const __grid_const
     if (threadIdx.x == 0) add_wide(&a.total[0], &a.total[1], mine);
 }
 
-template <typename T> struct Search {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Search {
+    Rows<T, S> rows;
     Draws draws;
     const u128* totals; // (ranges)
     const u128* targets; // one a block
@@ -59,7 +59,7 @@ template <typename T> struct Search {
     double* weights; // (targets): the weights of these rows. Null if nobody asks
 };
 
-template <typename T> __device__ __forceinline__ void seed_search(const Search<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void seed_search(const Search<T, S>& a) {
     __shared__ SearchSpace shared;
     const u128 target = a.targets[blockIdx.x];
     const u64 row = a.draws.kind == DRAW_ROW ? (u64)target : drawn_row(a.draws, a.totals, target, shared);
@@ -70,41 +70,41 @@ template <typename T> __device__ __forceinline__ void seed_search(const Search<T
     copy_row(a.rows, row, a.values + (u64)blockIdx.x * a.rows.d);
 }
 
-template <typename T> struct Row {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Row {
+    Rows<T, S> rows;
     T* values; // (d)
     u64 row;
 };
 
 // ---- samples ---------------------------------------------------------------------------------------------------------
 
-template <typename T> struct Bernoulli {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Bernoulli {
+    Rows<T, S> rows;
     Draws draws;
     Sample sample;
     FoundRows found;
 };
 
-template <typename T> __device__ __forceinline__ void seed_sample(const Bernoulli<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void seed_sample(const Bernoulli<T, S>& a) {
     for (u64 row = global_thread(); row < a.draws.n; row += all_threads())
         if (is_drawn(a.sample, a.rows, row, a.sample.first + row, draw_weight(a.draws, row))) add_found(a.found, row);
 }
 
-template <typename T> struct Gather {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Gather {
+    Rows<T, S> rows;
     const u64* wanted; // (count): numbers of rows
     T* values; // (count, d)
     u64 count;
 };
 
-template <typename T> __device__ __forceinline__ void seed_gather(const Gather<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void seed_gather(const Gather<T, S>& a) {
     for (u64 i = blockIdx.x; i < a.count; i += gridDim.x) copy_row(a.rows, a.wanted[i], a.values + i * a.rows.d);
 }
 
 // ---- taking centroids ------------------------------------------------------------------------------------------------
 
-template <typename T> struct Take {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Take {
+    Rows<T, S> rows;
     double* nearest; // (stride)
     const T* centroids; // (m, d)
     u128* totals; // (ranges)
@@ -119,7 +119,7 @@ template <typename T> struct Take {
 };
 
 // MANY: there may be more than one centroid.
-template <typename T, bool MANY> __device__ __forceinline__ void seed_take(const Take<T>& a) {
+template <typename T, bool MANY, typename S> __device__ __forceinline__ void seed_take(const Take<T, S>& a) {
     __shared__ __align__(16) double points[POINT_VALUES];
     __shared__ u128 shared[THREADS / 32];
     wait_for_kernel_before();
@@ -175,8 +175,8 @@ template <typename T, bool MANY> __device__ __forceinline__ void seed_take(const
 
 // ---- the gains of candidates -----------------------------------------------------------------------------------------
 
-template <typename T> struct Gains {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Gains {
+    Rows<T, S> rows;
     const double* nearest; // (stride)
     const T* candidates; // (m, d)
     u64* gains; // (m): 128 bits each, the low word first; must be 0 before
@@ -187,7 +187,7 @@ template <typename T> struct Gains {
 };
 
 // A thread has at most 131,072 rows, because the launch has enough blocks.
-template <typename T, int M> __device__ __forceinline__ void seed_gains(const Gains<T>& a) {
+template <typename T, int M, typename S> __device__ __forceinline__ void seed_gains(const Gains<T, S>& a) {
     wait_for_kernel_before();
     if (has_stopped(a.step)) return;
     __shared__ __align__(16) double points[POINT_VALUES];
@@ -244,8 +244,8 @@ template <typename T, int M> __device__ __forceinline__ void seed_gains(const Ga
 
 // ---- the masses of candidates ----------------------------------------------------------------------------------------
 
-template <typename T> struct Masses {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Masses {
+    Rows<T, S> rows;
     const T* candidates; // (m, d)
     u64* masses; // (m): 128 bits each, the low word first. The kernel adds to them
     double weight_to_integer;
@@ -254,7 +254,7 @@ template <typename T> struct Masses {
 };
 
 // Adds the weight of each row to the mass of its nearest candidate. The smaller candidate wins ties.
-template <typename T> __device__ __forceinline__ void seed_masses(const Masses<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void seed_masses(const Masses<T, S>& a) {
     __shared__ __align__(16) double points[POINT_VALUES];
     for (u64 tile = (u64)blockIdx.x * TILE; tile < a.rows.n; tile += (u64)gridDim.x * TILE) {
         const u64 row = tile + 2 * threadIdx.x;
@@ -276,38 +276,39 @@ template <typename T> __device__ __forceinline__ void seed_masses(const Masses<T
 
 // ---- entry points ----------------------------------------------------------------------------------------------------
 
-#define GAINS(T, SUFFIX, M)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(THREADS) seed_gains_##SUFFIX##_##M(const __grid_constant__ Gains<T> a) {         \
+#define GAINS(T, S, SUFFIX, M)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS) seed_gains_##SUFFIX##_##M(const __grid_constant__ Gains<T, S> a) {         \
         seed_gains<T, M>(a);                                                                                                      \
     }
-#define KERNELS(T, SUFFIX)                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(SEARCHERS) seed_search_##SUFFIX(const __grid_constant__ Search<T> a) {           \
+#define KERNELS(T, S, SUFFIX)                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(SEARCHERS) seed_search_##SUFFIX(const __grid_constant__ Search<T, S> a) {           \
         seed_search(a);                                                                                                           \
     }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(256) seed_row_##SUFFIX(const __grid_constant__ Row<T> a) {                       \
+    extern "C" __global__ void __launch_bounds__(256) seed_row_##SUFFIX(const __grid_constant__ Row<T, S> a) {                       \
         copy_row(a.rows, a.row, a.values);                                                                                        \
     }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(256) seed_sample_##SUFFIX(const __grid_constant__ Bernoulli<T> a) {              \
+    extern "C" __global__ void __launch_bounds__(256) seed_sample_##SUFFIX(const __grid_constant__ Bernoulli<T, S> a) {              \
         seed_sample(a);                                                                                                           \
     }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(256) seed_gather_##SUFFIX(const __grid_constant__ Gather<T> a) {                 \
+    extern "C" __global__ void __launch_bounds__(256) seed_gather_##SUFFIX(const __grid_constant__ Gather<T, S> a) {                 \
         seed_gather(a);                                                                                                           \
     }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS, 8) seed_take_##SUFFIX(const __grid_constant__ Take<T> a) {              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 8) seed_take_##SUFFIX(const __grid_constant__ Take<T, S> a) {              \
         seed_take<T, false>(a);                                                                                                   \
     }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS) seed_take_many_##SUFFIX(const __grid_constant__ Take<T> a) {            \
+    extern "C" __global__ void __launch_bounds__(THREADS) seed_take_many_##SUFFIX(const __grid_constant__ Take<T, S> a) {            \
         seed_take<T, true>(a);                                                                                                    \
     }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS) seed_masses_##SUFFIX(const __grid_constant__ Masses<T> a) {             \
+    extern "C" __global__ void __launch_bounds__(THREADS) seed_masses_##SUFFIX(const __grid_constant__ Masses<T, S> a) {             \
         seed_masses(a);                                                                                                           \
     }                                                                                                                             \
-    GAINS(T, SUFFIX, 2)                                                                                                           \
-    GAINS(T, SUFFIX, 4)                                                                                                           \
-    GAINS(T, SUFFIX, 6)                                                                                                           \
-    GAINS(T, SUFFIX, 8)                                                                                                           \
-    GAINS(T, SUFFIX, 10)                                                                                                          \
-    GAINS(T, SUFFIX, 12)
+    GAINS(T, S, SUFFIX, 2)                                                                                                           \
+    GAINS(T, S, SUFFIX, 4)                                                                                                           \
+    GAINS(T, S, SUFFIX, 6)                                                                                                           \
+    GAINS(T, S, SUFFIX, 8)                                                                                                           \
+    GAINS(T, S, SUFFIX, 10)                                                                                                          \
+    GAINS(T, S, SUFFIX, 12)
 
-KERNELS(float, f32)
-KERNELS(double, f64)
+KERNELS(float, float, f32)
+KERNELS(double, double, f64)
+KERNELS(float, Half, f16)

@@ -24,8 +24,8 @@ template <typename T> struct Seeds {
 
 // Lowers `near` to the least reference distance of a row to the seeds `first`, `first + step` and so on, below `end`. Returns the seed of
 // that distance, or `none` if no distance was lower.
-template <typename T>
-__device__ __forceinline__ u32 lower(const Rows<T>& rows, u64 row, const T* seeds, u64 first, u32 step, u32 end, double& near, u32 none) {
+template <typename T, typename S>
+__device__ __forceinline__ u32 lower(const Rows<T, S>& rows, u64 row, const T* seeds, u64 first, u32 step, u32 end, double& near, u32 none) {
     u32 nearest = none;
 #pragma unroll 1
     for (u64 seed = first; seed < end; seed += step) {
@@ -35,8 +35,8 @@ __device__ __forceinline__ u32 lower(const Rows<T>& rows, u64 row, const T* seed
     return nearest;
 }
 
-template <typename T> struct Potentials {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Potentials {
+    Rows<T, S> rows;
     Seeds<T> seeds;
     const double* points; // (d, M): the candidates, 0 for missing ones
     u64* totals; // (1 + m, stride): 128 bits each, the low word first, from this chunk's first range on; must be 0 before
@@ -50,7 +50,7 @@ template <typename T> struct Potentials {
     u32 unused;
 };
 
-template <typename T, int M> __device__ __forceinline__ void potentials(const Potentials<T>& a) {
+template <typename T, int M, typename S> __device__ __forceinline__ void potentials(const Potentials<T, S>& a) {
     const int d = a.rows.d;
     const u32 known = a.seeds.known;
     for (u64 piece = blockIdx.x; piece < (u64)a.ranges * a.split; piece += gridDim.x) {
@@ -67,7 +67,7 @@ template <typename T, int M> __device__ __forceinline__ void potentials(const Po
 #pragma unroll
             for (int j = 0; j < M; j++) s[j] = 0.0;
             for (int f = 0; f < d; f++) {
-                const double x = (double)a.rows.x[(u64)f * a.rows.stride + row];
+                const double x = (double)a.rows.at((u64)f * a.rows.stride + row);
                 if (known) {
                     const double t = __dadd_rn(x, -(double)nearest[f]);
                     near = __fma_rn(t, t, near);
@@ -110,8 +110,8 @@ template <typename T, int M> __device__ __forceinline__ void potentials(const Po
     }
 }
 
-template <typename T> struct StreamSample {
-    Rows<T> rows;
+template <typename T, typename S = T> struct StreamSample {
+    Rows<T, S> rows;
     Seeds<T> seeds; // all of them are known
     DistanceScale scale;
     Sample sample;
@@ -119,7 +119,7 @@ template <typename T> struct StreamSample {
     u64 first; // the number of row 0 of this chunk in the stream
 };
 
-template <typename T> __device__ __forceinline__ void stream_sample(const StreamSample<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void stream_sample(const StreamSample<T, S>& a) {
     for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
         double near = infinity();
         lower(a.rows, row, a.seeds.seeds, load_label(a.seeds.labels, row), a.seeds.numbers, a.seeds.known, near, 0);
@@ -130,16 +130,17 @@ template <typename T> __device__ __forceinline__ void stream_sample(const Stream
     }
 }
 
-#define KERNEL(T, SUFFIX, M)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS) potentials_##SUFFIX##_##M(const __grid_constant__ Potentials<T> a) { \
+#define KERNEL(T, S, SUFFIX, M)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS) potentials_##SUFFIX##_##M(const __grid_constant__ Potentials<T, S> a) { \
         potentials<T, M>(a);                                                                                                  \
     }
-#define KERNELS(T, SUFFIX)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS) stream_sample_##SUFFIX(const __grid_constant__ StreamSample<T> a) { \
+#define KERNELS(T, S, SUFFIX)                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS) stream_sample_##SUFFIX(const __grid_constant__ StreamSample<T, S> a) { \
         stream_sample(a);                                                                                                     \
     }                                                                                                                         \
-    KERNEL(T, SUFFIX, 0)                                                                                                      \
-    KERNEL(T, SUFFIX, 4)                                                                                                      \
-    KERNEL(T, SUFFIX, 8)
-KERNELS(float, f32)
-KERNELS(double, f64)
+    KERNEL(T, S, SUFFIX, 0)                                                                                                      \
+    KERNEL(T, S, SUFFIX, 4)                                                                                                      \
+    KERNEL(T, S, SUFFIX, 8)
+KERNELS(float, float, f32)
+KERNELS(double, double, f64)
+KERNELS(float, Half, f16)

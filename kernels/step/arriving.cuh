@@ -76,39 +76,68 @@ struct Four {
     }
 };
 
+__device__ __forceinline__ void copy_8_bytes_async(void* to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+
 // Each thread copies and reads only its own places, so no barrier is needed. A thread has 16 bytes a plane (a float64 column has two
-// planes), then four labels.
-template <typename T, int D> struct Arriving {
-    static const int planes = sizeof(T) / 4;
-    float4* values; // (D * planes, THREADS)
+// planes), or 8 bytes if values have 16 bits, then four labels. S: the type of the values in memory.
+template <typename T, typename S, int D> struct Arriving {
+    static const int planes = sizeof(T) / 4, place = is_half<S> ? 8 : 16;
+    unsigned char* values; // (D * planes, THREADS) places
     unsigned char* labels; // (THREADS, 4 labels)
 
-    static __host__ __device__ constexpr int bytes(int label_bytes) { return THREADS * (D * planes * 16 + 4 * label_bytes); }
+    static __host__ __device__ constexpr int bytes(int label_bytes) { return THREADS * (D * planes * place + 4 * label_bytes); }
 
-    __device__ __forceinline__ void ask(const Rows<T>& rows, Labels from, u32 row) const {
+    __device__ __forceinline__ void ask(const Rows<T, S>& rows, Labels from, u32 row) const {
         copy_labels(labels + threadIdx.x * 4 * from.bytes, (const unsigned char*)from.at + (u64)row * (u32)from.bytes, from.bytes);
 #pragma unroll
         for (int f = 0; f < D; f++) {
             if (D <= 4 || f < rows.d) {
-                const float4* x = (const float4*)(rows.x + (u64)f * rows.stride + row);
+                const unsigned char* x = (const unsigned char*)(rows.x + (u64)f * rows.stride + row);
 #pragma unroll
-                for (int p = 0; p < planes; p++) copy_async(values + (f * planes + p) * THREADS + threadIdx.x, x + p);
+                for (int p = 0; p < planes; p++) {
+                    unsigned char* const to = values + ((f * planes + p) * THREADS + threadIdx.x) * place;
+                    if constexpr (is_half<S>) copy_8_bytes_async(to, x);
+                    else copy_async(to, x + p * place);
+                }
             }
         }
     }
+    __device__ __forceinline__ const unsigned char* place_of(int plane) const { return values + (plane * THREADS + threadIdx.x) * place; }
     // The four rows of column f.
-    __device__ __forceinline__ void take(int f, float (&out)[ROWS]) const {
-        float4 v = values[f * THREADS + threadIdx.x];
-        out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+    __device__ __forceinline__ void take(const Rows<T, S>& rows, int f, float (&out)[ROWS]) const {
+        if constexpr (is_half<S>) {
+            half_values(*(const uint2*)place_of(f), rows.bfloat16, out);
+        } else {
+            float4 v = *(const float4*)place_of(f);
+            out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+        }
     }
-    __device__ __forceinline__ void take(int f, double (&out)[ROWS]) const {
-        double2 v = *(double2*)(values + 2 * f * THREADS + threadIdx.x), w = *(double2*)(values + (2 * f + 1) * THREADS + threadIdx.x);
+    // The four rows of all columns of 16 bits, 0 for columns that are not there. There is one branch, not one a column.
+    __device__ __forceinline__ void take_all(const Rows<T, S>& rows, float (&out)[D][ROWS]) const {
+        uint2 words[D];
+#pragma unroll
+        for (int f = 0; f < D; f++) {
+            words[f] = make_uint2(0, 0);
+            if (D <= 4 || f < rows.d) words[f] = *(const uint2*)place_of(f);
+        }
+        if (rows.bfloat16) {
+#pragma unroll
+            for (int f = 0; f < D; f++) half_values(words[f], true, out[f]);
+        } else {
+#pragma unroll
+            for (int f = 0; f < D; f++) half_values(words[f], false, out[f]);
+        }
+    }
+    __device__ __forceinline__ void take(const Rows<T, S>&, int f, double (&out)[ROWS]) const {
+        double2 v = *(const double2*)place_of(2 * f), w = *(const double2*)place_of(2 * f + 1);
         out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
     }
     // Row r of column f.
-    __device__ __forceinline__ T value(int f, int r) const {
-        const int per_plane = 4 / planes;
-        return ((const T*)(values + (f * planes + r / per_plane) * THREADS + threadIdx.x))[r % per_plane];
+    __device__ __forceinline__ T value(const Rows<T, S>& rows, int f, int r) const {
+        const int in_place = place / sizeof(S);
+        return rows.value(((const S*)place_of(f * planes + r / in_place))[r % in_place]);
     }
     __device__ __forceinline__ Four take_labels(int label_bytes) const { return Four(label_bytes, labels + threadIdx.x * 4 * label_bytes); }
 };

@@ -43,7 +43,7 @@ struct Block {
 };
 
 // Copies of the centroids, `minus_centre` and the weights to shared memory, feature by feature. Features that fill the last step are all 0.
-template <typename S> __device__ __forceinline__ void fetch_centroids(const Assign<typename S::T>& a, float* to, int padded) {
+template <typename S> __device__ __forceinline__ void fetch_centroids(const Assign<typename S::T, typename S::V>& a, float* to, int padded) {
     const int d = a.rows.d, parts = S::k == 2 ? 1 : S::k / 4;
 #pragma unroll 4
     for (int i = threadIdx.x; i < padded * parts; i += S::threads) {
@@ -75,8 +75,8 @@ template <typename T> __device__ __forceinline__ void store_labels(const Labels&
 }
 
 // Lists the rows of a lane that changed: a bit of `differs` for each.
-template <typename T>
-__device__ __forceinline__ void list_changed(const Assign<T>& a, List& list, u32 differs, u32 old, const u32 (&label)[ROWS], u32 first, int lane) {
+template <typename T, typename S>
+__device__ __forceinline__ void list_changed(const Assign<T, S>& a, List& list, u32 differs, u32 old, const u32 (&label)[ROWS], u32 first, int lane) {
     if (a.rows.w) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
@@ -102,7 +102,7 @@ template <typename T> __device__ __forceinline__ void place_labels(u8 (&tile)[TI
 // The scores of the stream's current tile, and the weighted squares of its rows. Requests columns ahead. `next` begins with the tile after
 // this one. It is called once.
 template <typename S, typename Next>
-__device__ __forceinline__ void score_tile(const Assign<typename S::T>& a, Stream<S>& stream, const float* centroids, Scores<S::k>& scores,
+__device__ __forceinline__ void score_tile(const Assign<typename S::T, typename S::V>& a, Stream<S>& stream, const float* centroids, Scores<S::k>& scores,
                                            float (&square)[ROWS], Next next) {
     scores.clear();
 #pragma unroll
@@ -119,7 +119,7 @@ __device__ __forceinline__ void score_tile(const Assign<typename S::T>& a, Strea
     }
 }
 
-template <typename S> __device__ __forceinline__ void assign_columns(const Assign<typename S::T>& a) {
+template <typename S> __device__ __forceinline__ void assign_columns(const Assign<typename S::T, typename S::V>& a) {
     typedef typename S::T T;
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ Private privates[S::warps];
@@ -135,7 +135,7 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
     Private& own = privates[warp];
 
     const u32 tiles = (a.rows.n + TILE - 1) / TILE;
-    Stream<S> stream(a.rows, tiles, (float4*)shared);
+    Stream<S> stream(a.rows, tiles, shared);
     stream.begin(warp * gridDim.x + blockIdx.x);
 #pragma unroll 1
     for (int i = 0; i < S::ring - 1; i++) stream.ask(i);
@@ -206,7 +206,7 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
             place_labels<T>(own.move.to, now | ~moves, lane);
             __syncwarp();
             if (block.cells.there) enter(block.gate, count, block.cells, a.sums, lane);
-            move_tile<T, S::k>(a, factors(), block.cells, own.move, first, lane);
+            move_tile<S::k>(a, factors(), block.cells, own.move, first, lane);
             if (lane == 0) atomicAdd(&block.changed, count);
         } else {
             list_changed(a, own.list, differs, old, found.label, first, lane);
@@ -221,13 +221,14 @@ template <typename S> __device__ __forceinline__ void assign_columns(const Assig
     }
 }
 
-#define ASSIGN_COLUMNS(T, NAME, K)                                                                     \
-    extern "C" __global__ void __launch_bounds__(Shape<T, K>::threads, 1) NAME(const __grid_constant__ Assign<T> a) { \
-        assign_columns<Shape<T, K>>(a);                                                                 \
+#define ASSIGN_COLUMNS(T, S, NAME, K)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(Shape<T, S, K>::threads, 1) NAME(const __grid_constant__ Assign<T, S> a) { \
+        assign_columns<Shape<T, S, K>>(a);                                                                                  \
     }
-#define ALL(K)                                        \
-    ASSIGN_COLUMNS(float, assign_columns_f32_k##K, K)  \
-    ASSIGN_COLUMNS(double, assign_columns_f64_k##K, K)
+#define ALL(K)                                               \
+    ASSIGN_COLUMNS(float, float, assign_columns_f32_k##K, K)  \
+    ASSIGN_COLUMNS(double, double, assign_columns_f64_k##K, K) \
+    ASSIGN_COLUMNS(float, Half, assign_columns_f16_k##K, K)
 ALL(2)
 ALL(4)
 ALL(8)

@@ -49,7 +49,7 @@ template <typename T, int D, int GROUP> struct Room {
 //
 // In a first assign every row moves, from no cluster. Then each lane adds its own rows, unless the sums are in device memory or there
 // are weights; their values stay in place until they are added. Rows in doubt are left out, and move later. Rows beyond n may get a label.
-template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T>& a) {
+template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ void assign(const Assign<T, S>& a) {
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ List lists[WARPS];
     __shared__ Entrance entrance;
@@ -58,9 +58,9 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
     __shared__ Factors factors[D];
     wait_for_kernel_before();
     if (a.control->stop) return;
-    const Arriving<T, D> next = {(float4*)shared, shared + Arriving<T, D>::bytes(0)};
+    const Arriving<T, S, D> next = {shared, shared + Arriving<T, S, D>::bytes(0)};
     const bool fit = a.centroids_in_shared != 0;
-    float* centroids = (float*)(shared + Arriving<T, D>::bytes(a.labels.bytes));
+    float* centroids = (float*)(shared + Arriving<T, S, D>::bytes(a.labels.bytes));
     const u32 centroid_words = fit ? a.k_padded * Centroid<D>::width + (GROUP ? a.k_padded / (GROUP ? GROUP : 1) * 4 : 0) : 0;
     const Table table = {(u32*)(centroids + centroid_words), a.sums.k * a.sums.columns * a.sums.limbs, a.table_copies};
     const Cells own = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};
@@ -123,9 +123,14 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
         float x[D][ROWS], square[ROWS];
         asm volatile("cp.async.wait_all;" ::: "memory");
         UNROLL for (int r = 0; r < ROWS; r++) square[r] = 0.0f;
+        if constexpr (is_half<S>) next.take_all(a.rows, x);
         UNROLL for (int f = 0; f < D; f++) {
             T raw[ROWS] = {0, 0, 0, 0};
-            if (exact || f < d) next.take(f, raw);
+            if constexpr (is_half<S>) {
+                UNROLL for (int r = 0; r < ROWS; r++) raw[r] = x[f][r];
+            } else if (exact || f < d) {
+                next.take(a.rows, f, raw);
+            }
             UNROLL for (int r = 0; r < ROWS; r++) {
                 x[f][r] = centred_copy(raw[r], minus_centre[f], a.scale);
                 square[r] = __fmaf_rn(x[f][r], x[f][r], square[r]);
@@ -170,17 +175,18 @@ template <typename T, int D, int GROUP> __device__ __forceinline__ void assign(c
 }
 
 // BLOCKS: how many blocks an SM must hold at a time, so that enough loads are in flight.
-#define KERNEL(NAME, T, D, GROUP, BLOCKS)                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ Assign<T> a) { \
-        assign<T, D, GROUP>(a);                                                                              \
+#define KERNEL(NAME, T, S, D, GROUP, BLOCKS)                                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ Assign<T, S> a) { \
+        assign<T, S, D, GROUP>(a);                                                                              \
     }
-#define ALL(D, BLOCKS, BLOCKS_GROUPED, BLOCKS_F64)                            \
-    KERNEL(assign_registers_f32_d##D, float, D, 0, BLOCKS)                     \
-    KERNEL(assign_registers_f32_d##D##_groups8, float, D, 8, BLOCKS_GROUPED)   \
-    KERNEL(assign_registers_f32_d##D##_groups16, float, D, 16, BLOCKS_GROUPED) \
-    KERNEL(assign_registers_f64_d##D, double, D, 0, BLOCKS_F64)                \
-    KERNEL(assign_registers_f64_d##D##_groups8, double, D, 8, BLOCKS_F64)      \
-    KERNEL(assign_registers_f64_d##D##_groups16, double, D, 16, BLOCKS_F64)
+#define ALL_GROUPS(T, S, NAME, D, BLOCKS, BLOCKS_GROUPED)                           \
+    KERNEL(assign_registers_##NAME##_d##D, T, S, D, 0, BLOCKS)                       \
+    KERNEL(assign_registers_##NAME##_d##D##_groups8, T, S, D, 8, BLOCKS_GROUPED)     \
+    KERNEL(assign_registers_##NAME##_d##D##_groups16, T, S, D, 16, BLOCKS_GROUPED)
+#define ALL(D, BLOCKS, BLOCKS_GROUPED, BLOCKS_F64)              \
+    ALL_GROUPS(float, float, f32, D, BLOCKS, BLOCKS_GROUPED)     \
+    ALL_GROUPS(double, double, f64, D, BLOCKS_F64, BLOCKS_F64)   \
+    ALL_GROUPS(float, Half, f16, D, BLOCKS, BLOCKS_GROUPED)
 ALL(1, 4, 4, 4)
 ALL(2, 4, 4, 4)
 ALL(3, 3, 2, 2)

@@ -35,7 +35,7 @@
 #define FEWEST_STEPS 3
 
 template <typename S>
-__device__ __forceinline__ void assign_tiled(const Assign<typename S::T>& a, TiledShared<S>& s, const Parked& parked) {
+__device__ __forceinline__ void assign_tiled(const Assign<typename S::T, typename S::V>& a, TiledShared<S>& s, const Parked& parked) {
     wait_for_kernel_before();
     if (a.control->stop) return;
     const u32 row_tiles = a.rows.n / ROWS + (a.rows.n % ROWS != 0);
@@ -79,15 +79,15 @@ __device__ __forceinline__ void assign_tiled(const Assign<typename S::T>& a, Til
     }
 }
 
-#define ASSIGN_TILED(T, NAME, CENTROIDS, BLOCKS, STEP, RING)                                                                       \
-    extern "C" __global__ void __launch_bounds__(ROWS * CENTROIDS / 64, BLOCKS) NAME(const __grid_constant__ Assign<T> a) {        \
-        typedef Tiling<T, CENTROIDS, STEP, RING, 0> S;                                                                             \
+#define ASSIGN_TILED(T, V, NAME, CENTROIDS, BLOCKS, STEP, RING)                                                                       \
+    extern "C" __global__ void __launch_bounds__(ROWS * CENTROIDS / 64, BLOCKS) NAME(const __grid_constant__ Assign<T, V> a) {        \
+        typedef Tiling<T, V, CENTROIDS, STEP, RING, 0> S;                                                                             \
         __shared__ TiledShared<S> s;                                                                                               \
         assign_tiled<S>(a, s, {});                                                                                                 \
     }
-#define ASSIGN_TILED_PANELS(T, NAME, CENTROIDS, BLOCKS, STEP, RING, PANEL)                                                         \
-    extern "C" __global__ void __launch_bounds__(ROWS * CENTROIDS / 64, BLOCKS) NAME(const __grid_constant__ Assign<T> a) {        \
-        typedef Tiling<T, CENTROIDS, STEP, RING, PANEL> S;                                                                         \
+#define ASSIGN_TILED_PANELS(T, V, NAME, CENTROIDS, BLOCKS, STEP, RING, PANEL)                                                         \
+    extern "C" __global__ void __launch_bounds__(ROWS * CENTROIDS / 64, BLOCKS) NAME(const __grid_constant__ Assign<T, V> a) {        \
+        typedef Tiling<T, V, CENTROIDS, STEP, RING, PANEL> S;                                                                         \
         __shared__ TiledShared<S> s;                                                                                               \
         extern __shared__ float4 totals[];                                                                                         \
         assign_tiled<S>(a, s, {totals, (float2*)(totals + ROWS * CENTROIDS / 4)});                                                 \
@@ -97,13 +97,18 @@ __device__ __forceinline__ void assign_tiled(const Assign<typename S::T>& a, Til
 // values. With panels and 64 centroids, three blocks with steps of 16 are faster than four blocks with steps of 8 (1.88 and 1.96 ms for
 // 2,097,152 rows of 256 features, H200). With panels of 128 features it is 1.83 ms, but 50 % more rows are in doubt: with settling
 // 2.39 ms and not 2.29.
-ASSIGN_TILED(float, assign_tiled_f32_k128, 128, 2, 16, 2)
-ASSIGN_TILED(float, assign_tiled_f32_k64, 64, 4, 16, 2)
-ASSIGN_TILED(float, assign_tiled_f32_k32, 32, 8, 8, 3)
-ASSIGN_TILED(double, assign_tiled_f64_k128, 128, 2, 8, 3)
-ASSIGN_TILED(double, assign_tiled_f64_k64, 64, 4, 16, 2)
-ASSIGN_TILED(double, assign_tiled_f64_k32, 32, 8, 8, 3)
-ASSIGN_TILED_PANELS(float, assign_tiled_f32_k128_panels, 128, 2, 16, 2, 128)
-ASSIGN_TILED_PANELS(double, assign_tiled_f64_k128_panels, 128, 2, 8, 3, 128)
-ASSIGN_TILED_PANELS(float, assign_tiled_f32_k64_panels, 64, 3, 16, 2, 64)
-ASSIGN_TILED_PANELS(double, assign_tiled_f64_k64_panels, 64, 3, 16, 2, 64)
+ASSIGN_TILED(float, float, assign_tiled_f32_k128, 128, 2, 16, 2)
+ASSIGN_TILED(float, float, assign_tiled_f32_k64, 64, 4, 16, 2)
+ASSIGN_TILED(float, float, assign_tiled_f32_k32, 32, 8, 8, 3)
+ASSIGN_TILED(double, double, assign_tiled_f64_k128, 128, 2, 8, 3)
+ASSIGN_TILED(double, double, assign_tiled_f64_k64, 64, 4, 16, 2)
+ASSIGN_TILED(double, double, assign_tiled_f64_k32, 32, 8, 8, 3)
+ASSIGN_TILED_PANELS(float, float, assign_tiled_f32_k128_panels, 128, 2, 16, 2, 128)
+ASSIGN_TILED_PANELS(double, double, assign_tiled_f64_k128_panels, 128, 2, 8, 3, 128)
+ASSIGN_TILED_PANELS(float, float, assign_tiled_f32_k64_panels, 64, 3, 16, 2, 64)
+ASSIGN_TILED_PANELS(double, double, assign_tiled_f64_k64_panels, 64, 3, 16, 2, 64)
+ASSIGN_TILED(float, Half, assign_tiled_f16_k128, 128, 2, 16, 2)
+ASSIGN_TILED(float, Half, assign_tiled_f16_k64, 64, 4, 8, 3)
+ASSIGN_TILED(float, Half, assign_tiled_f16_k32, 32, 8, 8, 3)
+ASSIGN_TILED_PANELS(float, Half, assign_tiled_f16_k128_panels, 128, 2, 16, 2, 128)
+ASSIGN_TILED_PANELS(float, Half, assign_tiled_f16_k64_panels, 64, 3, 16, 2, 64)

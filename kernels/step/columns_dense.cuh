@@ -72,11 +72,15 @@ template <bool LOW, typename T> __device__ __forceinline__ void bytes_of(const T
     out[4] = bytes[0], out[5] = bytes[1], out[6] = bytes[2];
 }
 
-__device__ __forceinline__ void load_four(const float* x, float (&out)[4]) {
+// Four values that follow each other in memory.
+__device__ __forceinline__ void load_four(const float* x, float (&out)[4], int) {
     const float4 v = *(const float4*)x;
     out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
 }
-__device__ __forceinline__ void load_four(const double* x, double (&out)[4]) {
+__device__ __forceinline__ void load_four(const Half* x, float (&out)[4], int bfloat16) {
+    half_values(*(const uint2*)x, bfloat16, out);
+}
+__device__ __forceinline__ void load_four(const double* x, double (&out)[4], int) {
     const double2 v = *(const double2*)x, w = *(const double2*)(x + 2);
     out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
 }
@@ -116,8 +120,8 @@ template <int K> struct Clusters {
 };
 
 // The sums of one limb of 8 columns of a tile. `x`: the first rows of this lane in its column.
-template <bool LOW, int K, typename T, int BLOCKS>
-__device__ __forceinline__ void sum_limb(const T* x, const Factors& f, const Clusters<K>& clusters, int (&sum)[BYTES][BLOCKS][4]) {
+template <bool LOW, int K, typename T, typename S, int BLOCKS>
+__device__ __forceinline__ void sum_limb(const Rows<T, S>& rows, const S* x, const Factors& f, const Clusters<K>& clusters, int (&sum)[BYTES][BLOCKS][4]) {
 #pragma unroll
     for (int i = 0; i < BYTES; i++)
 #pragma unroll
@@ -127,8 +131,8 @@ __device__ __forceinline__ void sum_limb(const T* x, const Factors& f, const Clu
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
         T value[4], more[4];
-        load_four(x + 32 * group, value);
-        load_four(x + 32 * group + 16, more);
+        load_four(x + 32 * group, value, rows.bfloat16);
+        load_four(x + 32 * group + 16, more, rows.bfloat16);
         u32 rows[BYTES], more_rows[BYTES];
         bytes_of<LOW>(value, f, rows);
         bytes_of<LOW>(more, f, more_rows);
@@ -143,8 +147,8 @@ __device__ __forceinline__ void sum_limb(const T* x, const Factors& f, const Clu
 }
 
 // Adds up the tile that begins with row `first`. There are no weights. The whole warp must call this.
-template <typename T, int K>
-__device__ __forceinline__ void move_tile(const Assign<T>& a, const Factors* factors, const Cells& cells, const Move& move, u32 first, int lane) {
+template <int K, typename T, typename S>
+__device__ __forceinline__ void move_tile(const Assign<T, S>& a, const Factors* factors, const Cells& cells, const Move& move, u32 first, int lane) {
     const Clusters<K> clusters(move, lane);
     const int BLOCKS = Clusters<K>::blocks, HALVES = K <= 8 ? 1 : 2; // of 16 and of 8 clusters
     const Sums& s = a.sums;
@@ -164,13 +168,13 @@ __device__ __forceinline__ void move_tile(const Assign<T>& a, const Factors* fac
 #pragma unroll 1
     for (u32 f = 0; f < (u32)a.rows.d; f += 8) {
         const u32 column = min(f + g, (u32)a.rows.d - 1);
-        const T* const x = a.rows.x + column * a.rows.stride + first + 4 * q;
+        const S* const x = a.rows.x + column * a.rows.stride + first + 4 * q;
         const Factors own = factors[column];
 #pragma unroll 1
         for (u32 limb = 0; limb < (u32)s.limbs; limb++) {
             int sum[BYTES][BLOCKS][4];
-            if (limb == 0) sum_limb<false, K>(x, own, clusters, sum);
-            else sum_limb<true, K>(x, own, clusters, sum);
+            if (limb == 0) sum_limb<false, K>(a.rows, x, own, clusters, sum);
+            else sum_limb<true, K>(a.rows, x, own, clusters, sum);
 #pragma unroll
             for (int b = 0; b < BLOCKS; b++) {
 #pragma unroll

@@ -13,12 +13,12 @@ struct Doubtful {
 
 // Gives the rows of all pairs their exact labels, and lists the rows that move. The list must have room for them. The whole warp must
 // call this.
-template <typename T> __device__ __forceinline__ void settle_pairs(const Assign<T>& a, Doubtful& doubtful, List& list, int lane) {
+template <typename T, typename S> __device__ __forceinline__ void settle_pairs(const Assign<T, S>& a, Doubtful& doubtful, List& list, int lane) {
     __syncwarp();
     const u32 count = doubtful.count;
     const u32 pair = doubtful.pairs[min((u32)lane, count - 1)], place = pair >> 5, row = doubtful.row[place];
     u32 j = pair & 31;
-    const T* x = a.rows.x + row;
+    const S* x = a.rows.x + row;
     const T* c = a.centroid_columns + j;
     double s = 0.0;
     const int FLIGHT = sizeof(T) == 4 ? 16 : 8; // features whose values are on their way
@@ -27,7 +27,7 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Assign<
         T from[FLIGHT], to[FLIGHT];
 #pragma unroll
         for (int i = 0; i < FLIGHT; i++) {
-            from[i] = i < left ? x[i * a.rows.stride] : (T)0;
+            from[i] = i < left ? a.rows.value(x[i * a.rows.stride]) : (T)0;
             to[i] = i < left ? c[(u64)i * a.k] : (T)0;
         }
         // A feature that is not there adds 0 * 0, which changes nothing.
@@ -56,8 +56,8 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Assign<
 
 // Keeps the rows in doubt of the tile that begins with row `first`. `reach`: the centroids in reach of each. `old`: the four labels before.
 // Returns the number of rows. The whole warp must call this.
-template <typename T>
-__device__ __forceinline__ u32 keep(const Assign<T>& a, Doubtful& doubtful, List& list, u32 first, u32 doubt, const u32 (&reach)[ROWS], u32 old,
+template <typename T, typename S>
+__device__ __forceinline__ u32 keep(const Assign<T, S>& a, Doubtful& doubtful, List& list, u32 first, u32 doubt, const u32 (&reach)[ROWS], u32 old,
                                     int lane) {
     u32 pairs = doubtful.count, rows = doubtful.rows, all = 0;
 #pragma unroll 1

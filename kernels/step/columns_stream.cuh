@@ -8,15 +8,19 @@
 // The shape of one kernel. K: centroids, with padding. STEP: columns between two waits. RING: steps in shared memory, one in use and the
 // others on their way. Together these are 60 to 64 KB for each SM, which hides the way from memory. THREADS: as many as their registers
 // allow.
-template <typename Value, int K> struct Shape {
+//
+// Value: the type of a value in arithmetic. Stored: its type in memory.
+template <typename Value, typename Stored, int K> struct Shape {
     typedef Value T;
+    typedef Stored V;
     static const int k = K, planes = sizeof(Value) / 4, step = 2;
     static const int unrolled = K < 32 ? step : 1; // for 32 centroids no register is left for two columns at a time
     static const int threads = sizeof(Value) == 4 && K < 32 ? 512 : 384, warps = threads / 32;
     static const int ring = sizeof(Value) == 8 ? 3 : K < 32 ? 5 : 6;
     // Floats of a feature in shared memory: the copies of all centroids, `minus_centre`, the weight of its square, and padding to 16 bytes.
     static const int weight_at = K + planes, width = (weight_at + 4) / 4 * 4;
-    static const int ring_bytes = ring * step * planes * threads * 16;
+    static const int place = is_half<Stored> ? 8 : 16; // bytes of a thread's rows of a column, or of two of them
+    static const int ring_bytes = ring * step * planes * threads * place;
 };
 
 // The place of row `r` of lane `lane` in a tile. 16 bytes of a float64 column hold two rows. A lane has two such pairs, so each copy of a
@@ -30,14 +34,17 @@ template <typename T> __device__ __forceinline__ u32 place_of(int lane, int r) {
 template <typename S> struct Stream {
     typedef typename S::T T;
 
-    const Rows<T>& rows;
+    typedef typename S::V V;
+
+    const Rows<T, V>& rows;
     const u32 tiles;
-    const float4* own; // this thread's first place
+    const unsigned char* own; // this thread's first place
     u32 row; // this thread's first row of the tile whose columns are requested
     int left; // its columns that were not requested yet, in whole steps; negative if there is no such tile
     u32 slot; // the place of the current step in the ring
 
-    __device__ __forceinline__ Stream(const Rows<T>& rows, u32 tiles, float4* ring) : rows(rows), tiles(tiles), own(ring + threadIdx.x), slot(0) {}
+    __device__ __forceinline__ Stream(const Rows<T, V>& rows, u32 tiles, unsigned char* ring)
+        : rows(rows), tiles(tiles), own(ring + threadIdx.x * S::place), slot(0) {}
 
     // The tile whose columns are requested.
     __device__ __forceinline__ u32 asked() const { return row / TILE; }
@@ -48,18 +55,21 @@ template <typename S> struct Stream {
     __device__ __forceinline__ int padded() const { return (rows.d + S::step - 1) / S::step * S::step; }
     // Requests the next step of columns into a slot. What is beyond the last column becomes 0. The group of copies may be empty.
     __device__ __forceinline__ void ask(u32 into) {
-        const u32 to = (u32)__cvta_generic_to_shared(own) + into * (S::step * S::planes * S::threads * 16);
+        const u32 to = (u32)__cvta_generic_to_shared(own) + into * (S::step * S::planes * S::threads * S::place);
         if (left > 0) {
-            const T* x = rows.x + row + (u64)(u32)(padded() - left) * rows.stride; // computed again, to save registers
+            const V* x = rows.x + row + (u64)(u32)(padded() - left) * rows.stride; // computed again, to save registers
 #pragma unroll
             for (int i = 0; i < S::step; i++) {
                 const bool last = left == S::step && i > (rows.d - 1) % S::step;
-                const int bytes = last ? 0 : 16;
+                const int bytes = last ? 0 : S::place;
 #pragma unroll
-                for (int p = 0; p < S::planes; p++)
-                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + (i * S::planes + p) * S::threads * 16),
-                                 "l"(x + p * (TILE / 2)), "r"(bytes)
-                                 : "memory");
+                for (int p = 0; p < S::planes; p++) {
+                    const u32 at = to + (i * S::planes + p) * S::threads * S::place;
+                    const V* const from = x + p * (TILE / 2);
+                    if constexpr (is_half<V>)
+                        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+                    else asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+                }
                 if (!last) x += rows.stride;
             }
         }
@@ -70,12 +80,17 @@ template <typename S> struct Stream {
     __device__ __forceinline__ void wait() const { asm volatile("cp.async.wait_group %0;" ::"n"(S::ring - 1) : "memory"); }
     // The four rows of column i of the current step.
     __device__ __forceinline__ void take(int i, float (&out)[ROWS]) const {
-        const float4 v = own[(slot * S::step + i) * S::threads];
-        out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+        const unsigned char* const at = own + (slot * S::step + i) * S::threads * S::place;
+        if constexpr (is_half<V>) {
+            half_values(*(const uint2*)at, rows.bfloat16, out);
+        } else {
+            const float4 v = *(const float4*)at;
+            out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+        }
     }
     __device__ __forceinline__ void take(int i, double (&out)[ROWS]) const {
-        const float4* at = own + (slot * S::step + i) * 2 * S::threads;
-        const double2 v = *(const double2*)at, w = *(const double2*)(at + S::threads);
+        const unsigned char* const at = own + (slot * S::step + i) * 2 * S::threads * S::place;
+        const double2 v = *(const double2*)at, w = *(const double2*)(at + S::threads * S::place);
         out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
     }
 };
@@ -136,15 +151,15 @@ __device__ __forceinline__ void mark(u32& in_reach, u32 bit, float score, float 
 }
 
 // Scores above this are out of reach. `nearest` has the best score.
-template <typename T> __device__ __forceinline__ float limit_of(const Assign<T>& a, float square, float best, u32 nearest) {
+template <typename T, typename S> __device__ __forceinline__ float limit_of(const Assign<T, S>& a, float square, float best, u32 nearest) {
     return reach(*a.bound, square, best, __ldg(a.margins + nearest));
 }
 
 // Adds the half squares to the products. Finds the nearest centroid and the second best score of each row. A score that is NaN makes
 // the second equal to the best, so the row is in doubt. `valid` has a bit for each row that exists. One row after the other, because few
 // registers are left. The whole warp must call this.
-template <typename T, int K>
-__device__ __forceinline__ void decide(const Assign<T>& a, const float* half_squares, const float (&square)[ROWS], const Scores<K>& scores,
+template <typename T, int K, typename S>
+__device__ __forceinline__ void decide(const Assign<T, S>& a, const float* half_squares, const float (&square)[ROWS], const Scores<K>& scores,
                                        u32 valid, Found& found) {
     found.doubt = 0;
 #pragma unroll

@@ -30,7 +30,7 @@ struct Cells {
     int there; // whether there is a table. If not, sums are added directly to device memory
 
     Cells() = default;
-    template <typename T> __device__ __forceinline__ Cells(const Assign<T>& a, u32* shared) : there(a.table_copies) {
+    template <typename T, typename S> __device__ __forceinline__ Cells(const Assign<T, S>& a, u32* shared) : there(a.table_copies) {
         across = (a.sums.k | 1) * (u32)there;
         plane = (u32)(a.sums.columns * a.sums.limbs) * across;
         rows = (int*)shared;
@@ -82,7 +82,7 @@ template <int N> __device__ __forceinline__ void add_cells(const Cells& cells, u
 }
 
 // The limbs of column c of a row.
-template <typename T> __device__ __forceinline__ Pair limbs_at(const Assign<T>& a, const Factors* factors, u32 c, u32 row, T value) {
+template <typename T, typename S> __device__ __forceinline__ Pair limbs_at(const Assign<T, S>& a, const Factors* factors, u32 c, u32 row, T value) {
     if (!a.rows.w) return limbs_of((double)value, factors[c]);
     const double weight = a.rows.w[row];
     return c < (u32)a.rows.d ? limbs_of(__dmul_rn(weight, (double)value), factors[c]) : mass_limbs(weight, a.mass_to_integer);
@@ -119,8 +119,8 @@ template <int N> __device__ __forceinline__ void move_in_memory(const Sums& s, c
 }
 
 // Moves the contributions of `count` listed rows from row `begin` of the list on, at most `TILE`. The lanes share the (row, column) pairs.
-template <typename T>
-__device__ __forceinline__ void move_some(const Assign<T>& a, const Factors* factors, Gate& gate, const Cells& cells, const List& list, u32 begin,
+template <typename T, typename S>
+__device__ __forceinline__ void move_some(const Assign<T, S>& a, const Factors* factors, Gate& gate, const Cells& cells, const List& list, u32 begin,
                                           u32 count, int lane) {
     const int AHEAD = 4; // pairs that a lane moves at once
     const Sums& s = a.sums;
@@ -137,7 +137,7 @@ __device__ __forceinline__ void move_some(const Assign<T>& a, const Factors* fac
             const u32 pair = min(start + i * 32, pairs - 1), e = __umulhi(pair, reciprocal), at = begin + e;
             m.column[i] = pair - e * columns, m.from[i] = list.from[at], m.to[i] = list.to[at];
             row[i] = list.row[at];
-            value[i] = m.column[i] < a.rows.d ? a.rows.x[(u64)m.column[i] * a.rows.stride + row[i]] : (T)0;
+            value[i] = m.column[i] < a.rows.d ? a.rows.at((u64)m.column[i] * a.rows.stride + row[i]) : (T)0;
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
@@ -164,8 +164,8 @@ __device__ __forceinline__ void move_some(const Assign<T>& a, const Factors* fac
 }
 
 // Moves the contributions of all listed rows, and empties the list. The whole warp must call this.
-template <typename T>
-__device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* factors, Gate& gate, const Cells& cells, List& list, u32 listed,
+template <typename T, typename S>
+__device__ __forceinline__ void move_listed(const Assign<T, S>& a, const Factors* factors, Gate& gate, const Cells& cells, List& list, u32 listed,
                                             int lane) {
     __syncwarp();
 #pragma unroll 1

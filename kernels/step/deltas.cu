@@ -19,8 +19,8 @@
 #define CAPACITY 4096
 static_assert(LIST < CAPACITY, "a list does not fit in an empty cell");
 
-template <typename T> struct Deltas {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Deltas {
+    Rows<T, S> rows;
     Labels labels; // before
     Labels next; // after
     Sums sums;
@@ -145,8 +145,8 @@ __device__ __forceinline__ bool list_changed(Listed& list, u32& count, const uin
 }
 
 // Moves the contributions of `all` listed rows to the columns from `first` on: in the table, or in device memory.
-template <int BYTES, bool DIRECT, typename T>
-__device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& list, const Moves& table, const Factors* factors, u32 all,
+template <int BYTES, bool DIRECT, typename T, typename S>
+__device__ __forceinline__ void move_listed(const Deltas<T, S>& a, const Listed& list, const Moves& table, const Factors* factors, u32 all,
                                             int first, int columns, bool& full) {
     const int FLIGHT = sizeof(T) == 4 ? 4 : 1; // loads in flight a thread. Registers are scarce
     const Sums& s = a.sums;
@@ -192,7 +192,7 @@ __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& li
 #pragma unroll
             for (int i = 0; i < FLIGHT; i++) {
                 const int column = first + c + i * step;
-                values[i] = listed && c + i * step < columns && column < a.rows.d ? a.rows.x[(u64)column * a.rows.stride + row] : (T)0;
+                values[i] = listed && c + i * step < columns && column < a.rows.d ? a.rows.at((u64)column * a.rows.stride + row) : (T)0;
             }
             // Not unrolled: with few rows the loop would end before the longer code is fetched.
 #pragma unroll 1
@@ -234,7 +234,7 @@ __device__ __forceinline__ void move_listed(const Deltas<T>& a, const Listed& li
     }
 }
 
-template <int BYTES, typename T> __device__ __forceinline__ void deltas(const Deltas<T>& a, Listed& list, uint4* shared, const u32& stop) {
+template <int BYTES, typename T, typename S> __device__ __forceinline__ void deltas(const Deltas<T, S>& a, Listed& list, uint4* shared, const u32& stop) {
     const u32 TILE = 32 * 16 / BYTES; // rows a warp compares at once
     const Sums& s = a.sums;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
@@ -318,8 +318,8 @@ template <int BYTES, typename T> __device__ __forceinline__ void deltas(const De
     }
 }
 
-#define DELTAS(T, NAME)                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Deltas<T> a) {                           \
+#define DELTAS(T, S, NAME)                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Deltas<T, S> a) {                           \
         extern __shared__ __align__(16) uint4 shared[];                                                                            \
         __shared__ Listed list;                                                                                                    \
         wait_for_kernel_before();                                                                                                  \
@@ -329,5 +329,6 @@ template <int BYTES, typename T> __device__ __forceinline__ void deltas(const De
         else deltas<4>(a, list, shared, stop);                                                                                     \
     }
 
-DELTAS(float, deltas_f32)
-DELTAS(double, deltas_f64)
+DELTAS(float, float, deltas_f32)
+DELTAS(double, double, deltas_f64)
+DELTAS(float, Half, deltas_f16)

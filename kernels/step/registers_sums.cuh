@@ -49,8 +49,8 @@ template <bool APART> __device__ __forceinline__ void enter(Entrance& entrance, 
 
 // Moves the contributions of the listed rows from cluster to cluster. Each lane takes (row, column) pairs. In the table all additions
 // of a pair are issued at once, and then their carries.
-template <bool APART, typename T>
-__device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* factors, Entrance& entrance, const Cells& cells, List& list,
+template <bool APART, typename T, typename S>
+__device__ __forceinline__ void move_listed(const Assign<T, S>& a, const Factors* factors, Entrance& entrance, const Cells& cells, List& list,
                                             u32 count, int lane) {
     const int AHEAD = sizeof(T) == 4 ? 4 : 1;
     const Sums& s = a.sums;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* f
         for (int i = 0; i < AHEAD; i++) {
             const u32 at = pair + i * 32, e = at * reciprocal >> 16, c = at - e * columns;
             ahead[i] = (T)0;
-            if (at < pairs && c < a.rows.d) ahead[i] = a.rows.x[(u64)c * a.rows.stride + list.row(e)];
+            if (at < pairs && c < a.rows.d) ahead[i] = a.rows.at((u64)c * a.rows.stride + list.row(e));
         }
         const u32 end = min(pairs, pair + AHEAD * 32);
 #pragma unroll 1
@@ -117,8 +117,8 @@ __device__ __forceinline__ void move_listed(const Assign<T>& a, const Factors* f
 }
 
 // Adds rows of a tile that many lanes have in one cluster: their sum, by one lane. Returns the bits of the rows that are left.
-template <typename T, int D>
-__device__ __forceinline__ u32 add_together(const Assign<T>& a, const Factors* factors, const Arriving<T, D>& next, const Table& table,
+template <typename T, int D, typename S>
+__device__ __forceinline__ u32 add_together(const Assign<T, S>& a, const Factors* factors, const Arriving<T, S, D>& next, const Table& table,
                                             const u32 (&label)[ROWS], u32 valid, int lane) {
     const Sums& s = a.sums;
 #pragma unroll 1
@@ -129,7 +129,7 @@ __device__ __forceinline__ u32 add_together(const Assign<T>& a, const Factors* f
         if (!together.lanes) continue;
 #pragma unroll 1
         for (int f = 0; f < a.rows.d; f++) {
-            Pair p = limbs_of((double)next.value(f, r), factors[f]);
+            Pair p = limbs_of((double)next.value(a.rows, f, r), factors[f]);
             const u32 cell = (own * s.columns + f) * s.limbs;
             together.add_up(p.hi);
             if (together.leads(lane)) table_add(table, cell, lane & (table.copies - 1), p.hi);
@@ -145,8 +145,8 @@ __device__ __forceinline__ u32 add_together(const Assign<T>& a, const Factors* f
 
 // Adds the rows of a tile that had no labels, from the places where it arrived. Each lane adds its own rows, without a list.
 // SPARE: whether there are registers for `add_together`. It only looks for rows of one cluster if a tile's first rows are such.
-template <bool SPARE, typename T, int D>
-__device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* factors, const Arriving<T, D>& next, const Cells& cells,
+template <bool SPARE, typename T, int D, typename S>
+__device__ __forceinline__ void add_first(const Assign<T, S>& a, const Factors* factors, const Arriving<T, S, D>& next, const Cells& cells,
                                           const u32 (&label)[ROWS], u32 valid, int lane) {
     const Sums& s = a.sums;
     const Table& table = cells.table;
@@ -159,7 +159,7 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* fac
     for (int f = 0; f < a.rows.d; f++) {
         const Factors own = factors[f];
         T raw[ROWS];
-        next.take(f, raw);
+        next.take(a.rows, f, raw);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             if (valid >> r & 1) {
@@ -178,8 +178,8 @@ __device__ __forceinline__ void add_first(const Assign<T>& a, const Factors* fac
 
 // Stores the new labels of a thread's four rows, and lists the rows that move from one cluster to another. `valid` has a bit for each row
 // that exists.
-template <typename T>
-__device__ __forceinline__ void list_changed(const Assign<T>& a, List& list, const Four& now, const Four& old, const u32 (&label)[ROWS],
+template <typename T, typename S>
+__device__ __forceinline__ void list_changed(const Assign<T, S>& a, List& list, const Four& now, const Four& old, const u32 (&label)[ROWS],
                                              u32 valid, u32 row) {
     u32 differs = now.differs(old, a.labels.bytes) & valid;
     if (!differs) return;

@@ -20,8 +20,8 @@
 
 // Each of `groups` groups has THREADS / groups threads, and takes ROWS rows at a time. All are powers of two.
 // Either the rows of the list from `begin` on, every gridDim.x-th batch. Or the LEFT rows, which this block has left over itself (sift.cuh).
-template <int ROWS, bool LEFT, typename T>
-__device__ __forceinline__ void settle(const Settle<T>& a, double* shared, double (&least_of)[8][MOST_ROWS], u32 (&label_of)[8][MOST_ROWS],
+template <int ROWS, bool LEFT, typename T, typename S>
+__device__ __forceinline__ void settle(const Settle<T, S>& a, double* shared, double (&least_of)[8][MOST_ROWS], u32 (&label_of)[8][MOST_ROWS],
                                        u32 count, int groups, u64 begin) {
     // Loads of centroid values in flight. With few rows there is little work to hide them behind, so there are more.
     const int FLIGHT = ROWS == MOST_ROWS ? 8 : ROWS == 4 || sizeof(T) == 8 ? 12 : 24;
@@ -39,7 +39,7 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
         const bool listed = base + place < count;
         u64 row = 0;
         if (listed) row = LEFT ? left_over(a, (u32)(base + place), groups).second : a.contested[a.rows.n - 1 - (u32)(base + place)].row;
-        const T* const x = a.rows.x + row;
+        const S* const x = a.rows.x + row;
         double least[ROWS];
         u32 label[ROWS];
 #pragma unroll
@@ -58,7 +58,7 @@ __device__ __forceinline__ void settle(const Settle<T>& a, double* shared, doubl
                     __syncthreads(); // all threads are done with the piece before
 #pragma unroll 4
                     for (int f = first; f < features; f += step)
-                        to[f * ROWS] = listed ? (double)x[(u64)(done + f) * a.rows.stride] : 0.0;
+                        to[f * ROWS] = listed ? (double)a.rows.value(x[(u64)(done + f) * a.rows.stride]) : 0.0;
                     __syncthreads();
                 }
                 if (j < k) {
@@ -131,7 +131,7 @@ struct Piece {
     double centroids[2 * PAIRS][PIECE + 2]; // two more, so no two chains read from the same bank
 };
 
-template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<T>& a, Piece& piece, u32 count) {
+template <typename T, typename S> __device__ __forceinline__ void settle_pairs(const Settle<T, S>& a, Piece& piece, u32 count) {
     const int lane = threadIdx.x & 31, d = a.rows.d;
 #pragma unroll 1
     for (u64 base = (u64)(threadIdx.x / 32 * gridDim.x + blockIdx.x) * PAIRS; base < count; base += (u64)gridDim.x * PAIR_WARPS * PAIRS) {
@@ -139,7 +139,7 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
         const u64 at = base + (lane % (2 * PAIRS)) / 2;
         const Contested one = a.contested[min(at, (u64)count - 1)];
         const u32 j = lane & 1 ? one.second : load_label(a.next, one.row);
-        const T* const x = a.rows.x + __shfl_sync(FULL_WARP, one.row, lane % PAIRS * 2);
+        const S* const x = a.rows.x + __shfl_sync(FULL_WARP, one.row, lane % PAIRS * 2);
         double s = 0.0;
 #pragma unroll 1
         for (int done = 0; done < d; done += PIECE) {
@@ -148,7 +148,7 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
 #pragma unroll
             for (int i = 0; i < PIECE * PAIRS / 32; i++) {
                 const int f = i * (32 / PAIRS) + lane / PAIRS;
-                values[i] = f < features ? x[(u64)(done + f) * a.rows.stride] : (T)0;
+                values[i] = f < features ? a.rows.value(x[(u64)(done + f) * a.rows.stride]) : (T)0;
             }
 #pragma unroll
             for (int c = 0; c < 2 * PAIRS; c++) {
@@ -179,8 +179,8 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
     }
 }
 
-#define SETTLE(T, NAME)                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Settle<T> a) {                           \
+#define SETTLE(T, S, NAME)                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Settle<T, S> a) {                           \
         extern __shared__ __align__(16) double shared[];                                                                           \
         __shared__ double least_of[8][MOST_ROWS];                                                                                  \
         __shared__ u32 label_of[8][MOST_ROWS];                                                                                     \
@@ -206,8 +206,8 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
             settle<1, false>(a, shared, least_of, label_of, count, groups, first);                                                 \
         }                                                                                                                          \
     }
-#define SETTLE_PAIRS(T, NAME)                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS, 6) NAME(const __grid_constant__ Settle<T> a) {                   \
+#define SETTLE_PAIRS(T, S, NAME)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(32 * PAIR_WARPS, 6) NAME(const __grid_constant__ Settle<T, S> a) {                   \
         __shared__ Piece pieces[PAIR_WARPS];                                                                                       \
         wait_for_kernel_before();                                                                                                  \
         if (a.control->stop) return;                                                                                               \
@@ -215,7 +215,9 @@ template <typename T> __device__ __forceinline__ void settle_pairs(const Settle<
         if (count != 0) settle_pairs(a, pieces[threadIdx.x / 32], count);                                                          \
     }
 
-SETTLE(float, settle_f32)
-SETTLE(double, settle_f64)
-SETTLE_PAIRS(float, settle_pairs_f32)
-SETTLE_PAIRS(double, settle_pairs_f64)
+SETTLE(float, float, settle_f32)
+SETTLE(double, double, settle_f64)
+SETTLE(float, Half, settle_f16)
+SETTLE_PAIRS(float, float, settle_pairs_f32)
+SETTLE_PAIRS(double, double, settle_pairs_f64)
+SETTLE_PAIRS(float, Half, settle_pairs_f16)

@@ -118,8 +118,8 @@ template <typename V, int R> __device__ __forceinline__ V chosen(const V (&from)
 
 // The exact label of row `row`: the smallest j of least reference distance. The centroids in reach have a difference of at most `limit`, and
 // are in the portions `open` of the lanes that share the row. All lanes of the warp must call this.
-template <typename T, int D, int GROUP>
-__device__ __forceinline__ u32 nearest_in_reach(const Assign<T>& a, const Portions<D, GROUP>& p, const Share& share, const float (&x)[D][1],
+template <typename T, int D, int GROUP, typename S>
+__device__ __forceinline__ u32 nearest_in_reach(const Assign<T, S>& a, const Portions<D, GROUP>& p, const Share& share, const float (&x)[D][1],
                                                 u64 row, float limit, u32 open) {
     u32 label = UNASSIGNED, found = 0;
     Closest closest;
@@ -152,7 +152,7 @@ __device__ __forceinline__ u32 nearest_in_reach(const Assign<T>& a, const Portio
 #pragma unroll(sizeof(T) == 4 ? D : 1)
                     for (int f = 0; f < D; f++) { // a feature that is not there adds 0 * 0, which changes nothing
                         const bool is_column = D <= 4 || f < a.rows.d;
-                        const T value = is_column ? a.rows.x[(u64)f * a.rows.stride + row] : (T)0;
+                        const T value = is_column ? a.rows.at((u64)f * a.rows.stride + row) : (T)0;
                         const T centroid = is_column ? a.centroids[(u64)j * a.rows.d + f] : (T)0;
                         const double t = __dadd_rn((double)value, -(double)centroid);
                         s = __fma_rn(t, t, s);
@@ -179,7 +179,7 @@ __device__ __forceinline__ u32 nearest_in_reach(const Assign<T>& a, const Portio
 }
 
 // Stores the exact label of a row, which differs from the one before. `list` gets the row.
-template <typename T> __device__ __forceinline__ void store_settled(const Assign<T>& a, List& list, u64 row, u32 old, u32 label) {
+template <typename T, typename S> __device__ __forceinline__ void store_settled(const Assign<T, S>& a, List& list, u64 row, u32 old, u32 label) {
     store_label(a.labels, row, label);
     // Rows of weight 0 have labels, but do not move.
     if (!a.rows.w || a.rows.w[row] > 0.0) list.put(atomicAdd(&list.count, 1), old, label, (u32)row);
@@ -190,14 +190,14 @@ __device__ __forceinline__ bool are_few(u32 count, int k) { return count <= 32 &
 
 // Settles the last rows in doubt of a warp by reference distances to all centroids. Here no other work hides how long it takes, and this is the
 // shortest way. The whole warp must call this.
-template <typename T, int D> __device__ __forceinline__ void settle_few(const Assign<T>& a, List& list, u32 count, int lane) {
+template <typename T, int D, typename S> __device__ __forceinline__ void settle_few(const Assign<T, S>& a, List& list, u32 count, int lane) {
     const Share share(count, 1, lane);
     const u32 at = lane / share.width;
     const u64 row = list.doubted(count - 1 - min(at, count - 1));
     const u32 old = load_label(a.labels, row);
     T x[D];
 #pragma unroll
-    for (int f = 0; f < D; f++) x[f] = D <= 4 || f < a.rows.d ? a.rows.x[(u64)f * a.rows.stride + row] : (T)0;
+    for (int f = 0; f < D; f++) x[f] = D <= 4 || f < a.rows.d ? a.rows.at((u64)f * a.rows.stride + row) : (T)0;
     Closest closest;
 #pragma unroll 1
     for (int j = share.member; j < a.k; j += share.width) {
@@ -220,8 +220,8 @@ template <typename T, int D> __device__ __forceinline__ void settle_few(const As
 // Settles a batch of the rows in doubt of a warp, `count` of which are listed: stores their exact labels, and lists those whose label changed.
 // Returns how many it settled. The list must have room for them. The whole warp must call this.
 // `in_shared`: the centroids in shared memory.
-template <typename T, int D, int GROUP>
-__device__ __forceinline__ u32 settle_rows(const Assign<T>& a, const T (&minus_centre)[D], const float* in_shared, List& list, u32 count,
+template <typename T, int D, int GROUP, typename S>
+__device__ __forceinline__ u32 settle_rows(const Assign<T, S>& a, const T (&minus_centre)[D], const float* in_shared, List& list, u32 count,
                                            int lane) {
     const int R = Settling<T, D>::rows;
     const u32 taken = min(count, 32 * R);
@@ -246,7 +246,7 @@ __device__ __forceinline__ u32 settle_rows(const Assign<T>& a, const T (&minus_c
 #pragma unroll
         for (int f = 0; f < D; f++) {
             const bool is_column = D <= 4 || f < a.rows.d;
-            x[f][r] = is_column ? centred_copy(a.rows.x[(u64)f * a.rows.stride + row[r]], minus_centre[f], scale) : 0.0f;
+            x[f][r] = is_column ? centred_copy(a.rows.at((u64)f * a.rows.stride + row[r]), minus_centre[f], scale) : 0.0f;
             square = __fmaf_rn(x[f][r], x[f][r], square);
         }
         far[r] = a.bound->ceiling.slope < infinity_f() ? bound.far(square) : infinity_f();

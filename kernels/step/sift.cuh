@@ -12,8 +12,8 @@
 #define THREADS 256
 #define MOST_ROWS 16
 
-template <typename T> struct Settle {
-    Rows<T> rows;
+template <typename T, typename S = T> struct Settle {
+    Rows<T, S> rows;
     Labels next; // where the labels go
     const T* centroid_columns; // (d, k): the centroids, column-major
     const T* centroids; // (k, d): the same, row-major
@@ -51,7 +51,7 @@ struct Sifted {
 };
 
 // The place of the row number `at` that a block leaves over: the unused word of one of its own entries in the list of rows in doubt.
-template <typename T> __device__ __forceinline__ Contested& left_over(const Settle<T>& a, u32 at, int groups) {
+template <typename T, typename S> __device__ __forceinline__ Contested& left_over(const Settle<T, S>& a, u32 at, int groups) {
     const u32 rows = groups * MOST_ROWS;
     return a.contested[a.rows.n - 1 - ((at / rows * gridDim.x + blockIdx.x) * rows + at % rows)];
 }
@@ -106,7 +106,8 @@ __device__ __forceinline__ Two share_rows(Two (&two)[MOST_ROWS], int lane) {
 
 // Labels the rows in doubt that differences can decide. `sifted.left`, which must be 0, counts those that this block leaves over. `begin`: the
 // place of its first batch in the list, then of the first that it did not sift.
-__device__ __forceinline__ void sift(const Settle<float>& a, float* shared, Sifted& sifted, u32 count, int groups, u64& begin) {
+template <typename S>
+__device__ __forceinline__ void sift(const Settle<float, S>& a, float* shared, Sifted& sifted, u32 count, int groups, u64& begin) {
     int tid = threadIdx.x;
     asm volatile("" : "+r"(tid)); // what `settle` computes from it is not kept in registers until then
     const int lane = tid & 31, warp = tid >> 5;
@@ -123,7 +124,7 @@ __device__ __forceinline__ void sift(const Settle<float>& a, float* shared, Sift
         begin += (u64)gridDim.x * rows;
         const bool listed = base + place < count;
         const u64 row = listed ? a.contested[a.rows.n - 1 - (u32)(base + place)].row : 0;
-        const float* const x = a.rows.x + row;
+        const S* const x = a.rows.x + row;
         Two two[MOST_ROWS];
 #pragma unroll
         for (int r = 0; r < MOST_ROWS; r++) two[r] = {infinity_f(), infinity_f(), 0};
@@ -140,7 +141,7 @@ __device__ __forceinline__ void sift(const Settle<float>& a, float* shared, Sift
                     __syncthreads(); // all threads are done with the piece before
 #pragma unroll 4
                     for (int f = first; f < features; f += step)
-                        to[f * MOST_ROWS] = listed ? __fmul_rn(x[(u64)(done + f) * a.rows.stride], a.scale) : 0.0f;
+                        to[f * MOST_ROWS] = listed ? __fmul_rn(a.rows.value(x[(u64)(done + f) * a.rows.stride]), a.scale) : 0.0f;
                     __syncthreads();
                 }
                 if (j < k) add_differences(from, a.centroid_columns + (u64)done * k + j, a.scale, features, k, s);

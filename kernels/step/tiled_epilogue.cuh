@@ -62,7 +62,7 @@ template <typename S> __device__ __forceinline__ Best<S::panels> kept_best(const
 // Leaves what this block found for a tile of rows in device memory. The last of the blocks that share the tile merges what all of them
 // found, where `kept_best` finds it, and gets true. All threads must call this.
 template <typename S>
-__device__ __forceinline__ bool gather_shares(const Assign<typename S::T>& a, TiledShared<S>& s, float2* thirds, u32 row_tile, int tid) {
+__device__ __forceinline__ bool gather_shares(const Assign<typename S::T, typename S::V>& a, TiledShared<S>& s, float2* thirds, u32 row_tile, int tid) {
     ShareBest* const all = a.share_bests + (u64)row_tile * a.shares * ROWS;
 #pragma unroll 1
     for (int p = tid; p < ROWS; p += S::threads) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void list_rows(bool listed, u32* counter, Contested* 
 
 // Decides the rows of a tile from the results of all warps across it.
 template <typename S>
-__device__ __forceinline__ void decide(const Assign<typename S::T>& a, const TiledShared<S>& s, const float2* thirds, u32 row_tile, int tid) {
+__device__ __forceinline__ void decide(const Assign<typename S::T, typename S::V>& a, const TiledShared<S>& s, const float2* thirds, u32 row_tile, int tid) {
     const int lane = tid & 31;
 #pragma unroll
     for (int p = tid; p < ROWS; p += S::threads) {

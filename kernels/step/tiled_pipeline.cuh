@@ -22,11 +22,12 @@ __device__ __forceinline__ float4 copy_of(float4 x, const float4* second_plane, 
 
 // Requests features `warp` + I * warps, ... of a step. WHOLE: all features of the step exist.
 template <typename S, bool WHOLE, int I>
-__device__ __forceinline__ void fetch_rows(u32 to, const typename S::T* x, u64 stride, int warp, int left) {
+__device__ __forceinline__ void fetch_rows(u32 to, const typename S::V* x, u64 stride, int warp, int left) {
     if constexpr (I < S::fetches) {
         if (WHOLE || warp + I * S::warps < left) {
-            const typename S::T* at = x + (u64)(I * S::warps) * stride;
-            copy_async<I * S::threads * 16, false>(to, at);
+            const typename S::V* at = x + (u64)(I * S::warps) * stride;
+            if constexpr (is_half<typename S::V>) copy_8_bytes_async<I * S::threads * 16>(to, at);
+            else copy_async<I * S::threads * 16, false>(to, at);
             if constexpr (sizeof(typename S::T) == 8) copy_async<I * S::threads * 16 + Stage<S>::plane, false>(to, at + ROWS / 2);
         }
         fetch_rows<S, WHOLE, I + 1>(to, x, stride, warp, left);
@@ -49,20 +50,21 @@ __device__ __forceinline__ void fetch_copies(u32 to, const float* copies, int k_
 // copies of one feature.
 template <typename S> struct Pipeline {
     typedef typename S::T T;
+    typedef typename S::V V;
 
-    const Assign<T>& a;
+    const Assign<T, V>& a;
     TiledShared<S>& s;
     const int tid, lane, warp, d, copies_feature;
     const u32 row_tiles, steps;
     const Portion portion;
     const u32 places; // this thread's first place in the first stage
     // What is requested next.
-    const T* asked_x;
+    const V* asked_x;
     const float* asked_copies;
     int asked_d; // 0 if there is no further tile
     float4 square; // of the copies of four rows, over the steps so far
 
-    __device__ __forceinline__ Pipeline(const Assign<T>& a, TiledShared<S>& s, int tid, int d, u32 row_tiles, u32 steps,
+    __device__ __forceinline__ Pipeline(const Assign<T, V>& a, TiledShared<S>& s, int tid, int d, u32 row_tiles, u32 steps,
                                         const Portion& portion)
         : a(a), s(s), tid(tid), lane(tid & 31), warp(tid >> 5), d(d), copies_feature(tid / (S::centroids / 4)), row_tiles(row_tiles),
           steps(steps), portion(portion),
@@ -118,7 +120,13 @@ template <typename S> struct Pipeline {
     }
     __device__ __forceinline__ void turn_feature(Stage<S>& stage, int i, const T* minus_centre, float4& part) {
         const int at = tid + i * S::threads;
-        float4 v = copy_of(stage.x[0][at], &stage.x[Stage<S>::planes - 1][at], __ldg(&minus_centre[i * S::warps]), a.scale);
+        float4 arrived = stage.x[0][at];
+        if constexpr (is_half<V>) {
+            float x[4];
+            half_values({__float_as_uint(arrived.x), __float_as_uint(arrived.y)}, a.rows.bfloat16, x);
+            arrived = {x[0], x[1], x[2], x[3]};
+        }
+        float4 v = copy_of(arrived, &stage.x[Stage<S>::planes - 1][at], __ldg(&minus_centre[i * S::warps]), a.scale);
         stage.x[0][at] = v;
         part.x = __fmaf_rn(v.x, v.x, part.x);
         part.y = __fmaf_rn(v.y, v.y, part.y);

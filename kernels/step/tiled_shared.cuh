@@ -9,8 +9,10 @@
 
 // The shape of one kernel. CENTROIDS: those of a tile. STEP: features between two barriers. RING: steps in shared memory, one in use and
 // the others on their way. PANEL: features of a partial sum (0: no partial sums).
-template <typename Value, int CENTROIDS, int STEP, int RING, int PANEL> struct Tiling {
+// Value: the type of a value in arithmetic. Stored: its type in memory.
+template <typename Value, typename Stored, int CENTROIDS, int STEP, int RING, int PANEL> struct Tiling {
     typedef Value T;
+    typedef Stored V;
     static const int centroids = CENTROIDS, step = STEP, ring = RING, panel = PANEL;
     static const bool panels = PANEL != 0;
     static const int threads = ROWS * CENTROIDS / 64, warps = threads / 32, warps_across = CENTROIDS / WARP_CENTROIDS;
@@ -27,7 +29,7 @@ template <typename Value, int CENTROIDS, int STEP, int RING, int PANEL> struct T
 
 // The values of one step. A thread requests x, four rows of a feature at a time. When its own values have arrived, it turns them into
 // centred, scaled copies, before the barrier that shows them to the other threads. float32 values are turned in place. float64 values
-// (16 bytes in each of two planes) go to the first plane. Thread t owns places t, t + threads, ... of every array.
+// (16 bytes in each of two planes) go to the first plane. Values of 16 bits take the first half of their place. Thread t owns places t, t + threads, ... of every array.
 // Aligned to 128 bytes: otherwise a warp's copy is split in halves.
 template <typename S> struct alignas(128) Stage {
     static const int planes = sizeof(typename S::T) / sizeof(float);
@@ -83,6 +85,10 @@ __device__ __forceinline__ u32 opaque(u32 v) {
 template <int OFFSET, bool KEEP> __device__ __forceinline__ void copy_async(u32 shared, const void* global) {
     if (KEEP) asm volatile("cp.async.ca.shared.global [%0 + %2], [%1], 16;" ::"r"(shared), "l"(global), "n"(OFFSET) : "memory");
     else asm volatile("cp.async.cg.shared.global [%0 + %2], [%1], 16;" ::"r"(shared), "l"(global), "n"(OFFSET) : "memory");
+}
+// The same for 8 bytes.
+template <int OFFSET> __device__ __forceinline__ void copy_8_bytes_async(u32 shared, const void* global) {
+    asm volatile("cp.async.ca.shared.global [%0 + %2], [%1], 8;" ::"r"(shared), "l"(global), "n"(OFFSET) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits for all copy groups of this thread, except the last LEFT.

@@ -99,8 +99,13 @@ pub fn piece_bytes(chunk: u64) -> u64 {
 
 /// Bytes of a row in a chunk.
 pub fn row_bytes(shape: Shape) -> u64 {
-    let (values, weight) = (if shape.float64 { 8 } else { 4 }, if shape.weighted { 8 } else { 0 });
-    (shape.features as u64).saturating_mul(values).saturating_add(weight).max(1)
+    let value = match (shape.float64, shape.half) {
+        (true, _) => 8,
+        (false, true) => 2,
+        (false, false) => 4,
+    };
+    let weight = if shape.weighted { 8 } else { 0 };
+    (shape.features as u64).saturating_mul(value).saturating_add(weight).max(1)
 }
 
 #[cfg(test)]
@@ -126,6 +131,7 @@ mod tests {
         features: 4,
         clusters: 64,
         float64: false,
+        half: false,
         weighted: false,
         candidates: Candidates::NONE,
     };

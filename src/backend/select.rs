@@ -110,6 +110,8 @@ pub struct Shape {
     pub clusters: usize,
     /// Whether features are float64.
     pub float64: bool,
+    /// Whether a GPU keeps the rows in 16 bits a value. Features are float32 then.
+    pub half: bool,
     pub weighted: bool,
     pub candidates: Candidates,
 }

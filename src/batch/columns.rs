@@ -6,12 +6,13 @@ use arrow::array::{
     Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, PrimitiveArray, RecordBatch,
 };
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float16Type, Float32Type, Float64Type};
 use arrow::error::ArrowError;
 
 use crate::error::{KMeansError, Result};
 use crate::features::{Chunk, Column, Features, Validity};
 use crate::float::Float;
+use crate::half::Half;
 use crate::memory;
 use crate::model::{AnyFeatures, FeatureLayout};
 
@@ -21,7 +22,7 @@ const ARRAYS: &str = "the list of arrays";
 /// The feature columns of some batches in one float type.
 pub struct BatchFeatures {
     pub layout: FeatureLayout,
-    /// For each column, its array in every batch: Float32 or Float64, or fixed-size lists of them.
+    /// For each column, its array in every batch: of the float type, or Float16, or fixed-size lists of either.
     columns: Vec<Vec<ArrayRef>>,
     float64: bool,
     pub d: usize,
@@ -29,8 +30,8 @@ pub struct BatchFeatures {
     pub width_unknown: bool,
 }
 
-/// Whether a numeric type becomes float64, by the same rule as for Polars: integers up to 16 bits, booleans and float16 become
-/// float32. `None` if the type is not numeric.
+/// Whether a numeric type becomes float64, by the same rule as for Polars: integers up to 16 bits and booleans become float32, and
+/// float16 counts as float32. `None` if the type is not numeric.
 fn is_float64(dtype: &DataType) -> Option<bool> {
     use DataType::*;
     match dtype {
@@ -111,11 +112,17 @@ impl BatchFeatures {
             let width = width(&names[0], first)?;
             width_unknown = width.is_none();
             let d = width.unwrap_or(1);
+            let float16 = !first.is_empty() && first.iter().all(|array| element(array.data_type()) == Some(&DataType::Float16));
+            let dtype = if float16 { DataType::Float16 } else { dtype };
             let rows = memory::try_collected(first.iter().map(|a| to_rows(a, &dtype, d)), ARRAYS)?;
             (FeatureLayout::Array(names[0].clone()), vec![rows], d)
         } else {
-            let cast_all =
-                |arrays: &Vec<ArrayRef>| memory::try_collected(arrays.iter().map(|array| cast(array, &dtype)), ARRAYS);
+            // Float16 is widened as it is read.
+            let cast = |array: &ArrayRef| match array.data_type() {
+                DataType::Float16 => Ok(array.clone()),
+                _ => cast(array, &dtype),
+            };
+            let cast_all = |arrays: &Vec<ArrayRef>| memory::try_collected(arrays.iter().map(cast), ARRAYS);
             let columns = memory::try_collected(columns.iter().map(cast_all), ARRAYS)?;
             (FeatureLayout::Columns(memory::texts(names, ARRAYS)?), columns, names.len())
         };
@@ -138,15 +145,20 @@ impl BatchFeatures {
     {
         let features = match self.layout {
             FeatureLayout::Columns(_) => {
-                Features::new(memory::try_collected(self.columns.iter().map(|c| view::<P>(c)), ARRAYS)?)?
+                Features::new(memory::try_collected(self.columns.iter().map(|c| feature::<P>(c)), ARRAYS)?)?
             }
             FeatureLayout::Array(_) => {
-                let blocks = self.columns[0].iter().map(|array| {
-                    let rows: &FixedSizeListArray = array.as_fixed_size_list();
-                    let values: &PrimitiveArray<P> = rows.values().as_primitive();
-                    (&values.values()[..], validity(rows), validity(values))
-                });
-                Features::from_blocks(blocks, self.d)?
+                let lists = || self.columns[0].iter().map(|array| array.as_fixed_size_list());
+                if lists().any(|rows: &FixedSizeListArray| *rows.values().data_type() == DataType::Float16) {
+                    let block = |rows: &'_ FixedSizeListArray| (bits(rows.values()), validity(rows), validity(rows.values()));
+                    Features::from_half_blocks(Half::Float16, lists().map(block), self.d)?
+                } else {
+                    let blocks = lists().map(|rows| {
+                        let values: &PrimitiveArray<P> = rows.values().as_primitive();
+                        (&values.values()[..], validity(rows), validity(values))
+                    });
+                    Features::from_blocks(blocks, self.d)?
+                }
             }
         };
         features.with_names(self.layout.feature_names(self.d)?)
@@ -196,6 +208,24 @@ fn to_rows(array: &ArrayRef, dtype: &DataType, d: usize) -> Result<ArrayRef> {
 
 fn validity(array: &dyn Array) -> Option<Validity<'_>> {
     array.nulls().map(|nulls| Validity::new(nulls.validity(), nulls.offset()))
+}
+
+/// The bits of a Float16 array.
+fn bits(array: &ArrayRef) -> &[u16] {
+    array.as_primitive::<Float16Type>().values().inner().typed_data()
+}
+
+/// The arrays of a feature, without a copy.
+fn feature<P>(arrays: &[ArrayRef]) -> Result<Column<'_, P::Native>>
+where
+    P: ArrowPrimitiveType,
+    P::Native: Float,
+{
+    let chunk = |array| match ArrayRef::data_type(array) {
+        DataType::Float16 => Chunk::from_half(Half::Float16, bits(array), validity(array)),
+        _ => Chunk::new(&array.as_primitive::<P>().values()[..], validity(array)),
+    };
+    Column::of(arrays.iter().map(chunk))
 }
 
 /// The arrays of a column, without a copy.

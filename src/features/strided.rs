@@ -44,6 +44,12 @@ impl<'a, T: Copy + Default> Strided<'a, T> {
         self.values[self.place(row, f)]
     }
 
+    /// The same, as a slice of one value.
+    #[cfg(feature = "cuda")]
+    pub fn one(&self, row: usize, f: usize) -> &'a [T] {
+        &self.values[self.place(row, f)..][..1]
+    }
+
     /// The first `n` values of a feature, if they are neighbours.
     pub fn column(&self, f: usize, n: usize) -> &'a [T] {
         &self.values[self.place(0, f)..][..n]

@@ -1,49 +1,59 @@
 //! Rows to columns, in squares of sixteen rows and sixteen features. A row-wise copy would write to a different cache line with
 //! every value: it takes four to five times as long.
 
+use std::marker::PhantomData;
+
 use crate::backend::cpu::{InstructionSet, Task, Vector};
+use crate::half::Conversion;
 
 /// Number of rows that are copied together. Sixteen float32 fill a cache line.
 const ROWS: usize = 16;
 /// The smaller squares, for the features that are left.
 const FEW: usize = 4;
 
-/// Copies rows to columns: value f of row i of `rows` goes to `out[f * stride + at + i]`.
-pub fn rows_to_columns<'v, T: Copy + Default + 'v>(
-    rows: impl Iterator<Item = &'v [T]>,
+/// Copies rows to columns: value f of row i of `rows` goes to `out[f * stride + at + i]`. C converts it.
+pub fn rows_to_columns<'v, S: Copy + Default + 'v, T: Copy + Default, C: Conversion<S, T>>(
+    rows: impl Iterator<Item = &'v [S]>,
     at: usize,
     stride: usize,
     out: &mut [T],
 ) {
-    InstructionSet::detect().run(RowsToColumns { rows, at, stride, out });
+    InstructionSet::detect().run(RowsToColumns::<_, _, C> { rows, at, stride, out, conversion: PhantomData });
 }
 
 /// Wide vectors take half the time.
-struct RowsToColumns<'o, T, R> {
+struct RowsToColumns<'o, T, R, C> {
     rows: R,
     at: usize,
     stride: usize,
     out: &'o mut [T],
+    conversion: PhantomData<C>,
 }
 
-impl<'v, T: Copy + Default + 'v, R: Iterator<Item = &'v [T]>> Task for RowsToColumns<'_, T, R> {
+impl<'v, S, T, R, C> Task for RowsToColumns<'_, T, R, C>
+where
+    S: Copy + Default + 'v,
+    T: Copy + Default,
+    R: Iterator<Item = &'v [S]>,
+    C: Conversion<S, T>,
+{
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { rows, mut at, stride, out } = self;
-        let (mut waiting, mut count): ([&[T]; ROWS], _) = ([&[]; ROWS], 0);
+        let Self { rows, mut at, stride, out, conversion: _ } = self;
+        let (mut waiting, mut count): ([&[S]; ROWS], _) = ([&[]; ROWS], 0);
         for row in rows {
             waiting[count] = row;
             count += 1;
             if count == ROWS {
-                copy_rows(&waiting, at, stride, out);
+                copy_rows::<S, T, C>(&waiting, at, stride, out);
                 (at, count) = (at + ROWS, 0);
             }
         }
         for (i, row) in waiting[..count].iter().enumerate() {
             for (f, &value) in row.iter().enumerate() {
-                out[f * stride + at + i] = value;
+                out[f * stride + at + i] = C::convert(value);
             }
         }
     }
@@ -51,30 +61,41 @@ impl<'v, T: Copy + Default + 'v, R: Iterator<Item = &'v [T]>> Task for RowsToCol
 
 /// Copies sixteen rows of the same length.
 #[inline(always)]
-fn copy_rows<T: Copy + Default>(rows: &[&[T]; ROWS], at: usize, stride: usize, out: &mut [T]) {
+fn copy_rows<S: Copy + Default, T: Copy + Default, C: Conversion<S, T>>(
+    rows: &[&[S]; ROWS],
+    at: usize,
+    stride: usize,
+    out: &mut [T],
+) {
     let d = rows[0].len();
     let (whole, fours) = (d - d % ROWS, d - d % FEW);
     for f in (0..whole).step_by(ROWS) {
-        copy_square(rows, f, at, stride, out);
+        copy_square::<S, T, C, ROWS>(rows, f, at, stride, out);
     }
     for f in (whole..fours).step_by(FEW) {
         let (squares, _) = rows.as_chunks::<FEW>();
         for (i, rows) in squares.iter().enumerate() {
-            copy_square(rows, f, at + i * FEW, stride, out);
+            copy_square::<S, T, C, FEW>(rows, f, at + i * FEW, stride, out);
         }
     }
     for f in fours..d {
         for (i, row) in rows.iter().enumerate() {
-            out[f * stride + at + i] = row[f];
+            out[f * stride + at + i] = C::convert(row[f]);
         }
     }
 }
 
 /// Copies the features from `f` on of as many rows.
 #[inline(always)]
-fn copy_square<T: Copy + Default, const SIDE: usize>(rows: &[&[T]; SIDE], f: usize, at: usize, stride: usize, out: &mut [T]) {
+fn copy_square<S: Copy + Default, T: Copy + Default, C: Conversion<S, T>, const SIDE: usize>(
+    rows: &[&[S]; SIDE],
+    f: usize,
+    at: usize,
+    stride: usize,
+    out: &mut [T],
+) {
     // Whole arrays are read and written. A slice of a known length would be copied by a call.
-    let mut square = [[T::default(); SIDE]; SIDE];
+    let mut square = [[S::default(); SIDE]; SIDE];
     for i in 0..SIDE {
         let Some(values) = rows[i][f..].first_chunk() else { unreachable!("the square is within the row") };
         square[i] = *values;
@@ -82,7 +103,7 @@ fn copy_square<T: Copy + Default, const SIDE: usize>(rows: &[&[T]; SIDE], f: usi
     for j in 0..SIDE {
         let mut column = [T::default(); SIDE];
         for i in 0..SIDE {
-            column[i] = square[i][j];
+            column[i] = C::convert(square[i][j]);
         }
         let Some(to) = out[(f + j) * stride + at..].first_chunk_mut() else { unreachable!("the square is within the tile") };
         *to = column;
@@ -92,6 +113,7 @@ fn copy_square<T: Copy + Default, const SIDE: usize>(rows: &[&[T]; SIDE], f: usi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::half::Same;
 
     #[test]
     fn every_value_goes_to_its_column() {
@@ -100,7 +122,7 @@ mod tests {
                 let (at, stride) = (3, 45);
                 let x: Vec<f64> = (0..n * d).map(|i| i as f64).collect();
                 let mut out = vec![-1.0; d * stride];
-                rows_to_columns(x.chunks_exact(d), at, stride, &mut out);
+                rows_to_columns::<_, _, Same>(x.chunks_exact(d), at, stride, &mut out);
                 for (i, value) in out.into_iter().enumerate() {
                     let (f, row) = (i / stride, (i % stride).wrapping_sub(at));
                     assert_eq!(value, if row < n { (row * d + f) as f64 } else { -1.0 }, "{n} x {d}: {i}");

@@ -7,6 +7,7 @@ use crate::backend::cuda::upload_benchmark;
 use crate::error::{KMeansError, Result};
 use crate::features::{self, Chunk, Features, Validity};
 use crate::float::Float;
+use crate::half::Half;
 use crate::memory;
 use crate::model::{AnyFeatures, FeatureLayout};
 use crate::parallel::FloatEnvironment;
@@ -45,12 +46,19 @@ enum Values {
 /// The chunks of the features: columns of numbers, or one column of rows with the values in them.
 #[derive(Debug, Clone)]
 enum Pieces<C> {
-    Columns(Vec<C>),
-    Rows(ArrayChunked, C),
+    Columns(Vec<Numbers<C>>),
+    Rows(ArrayChunked, Numbers<C>),
 }
 
-/// Whether a numeric type becomes float64. Integers up to 16 bits, booleans and Float16 become float32; other numbers become
-/// float64. `None` if the type is not numeric.
+/// Numbers of the float type of the features, or of Float16, which is widened as it is read.
+#[derive(Debug, Clone)]
+enum Numbers<C> {
+    Same(C),
+    Float16(Float16Chunked),
+}
+
+/// Whether a numeric type becomes float64. Integers up to 16 bits and booleans become float32, and Float16 counts as float32;
+/// other numbers become float64. `None` if the type is not numeric.
 fn number_is_float64(dtype: &DataType) -> Option<bool> {
     match dtype {
         DataType::Float32 | DataType::Float16 | DataType::Boolean => Some(false),
@@ -93,7 +101,7 @@ pub fn float_type<'f>(fields: impl ExactSizeIterator<Item = (&'f str, &'f DataTy
 
 impl FrameFeatures {
     /// Takes several columns of numbers, or one Array or List column of numbers. `float64` asks for float64 whatever the types
-    /// are. Columns that already have the right type are not copied.
+    /// are. Columns that already have the right type are not copied, nor are those of Float16.
     ///
     /// # Errors
     /// [`KMeansError::NoFeatures`], [`KMeansError::UnsupportedDtype`] or [`KMeansError::LengthMismatch`].
@@ -170,21 +178,53 @@ where
         dtype: &DataType,
         downcast: impl Fn(&Series) -> Result<ChunkedArray<P>>,
     ) -> Result<Self> {
+        let numbers = |series: &Series| {
+            Ok(match series.dtype() {
+                DataType::Float16 => Numbers::Float16(series.f16()?.clone()),
+                _ => Numbers::Same(downcast(series)?),
+            })
+        };
         if let Some(rows) = rows {
-            let values = downcast(&rows.get_inner())?;
+            let values = numbers(&rows.get_inner())?;
             return Ok(Self::Rows(rows, values));
         }
-        let cast = |column: &Column| downcast(&to_float(column.as_materialized_series(), dtype)?);
+        let cast = |column: &Column| numbers(&to_feature(column.as_materialized_series(), dtype)?);
         Ok(Self::Columns(memory::try_collected(columns.iter().map(cast), NAMES)?))
     }
 
     fn view(&self) -> Result<Features<'_, P::Native>> {
         match self {
-            Self::Columns(columns) => Features::new(memory::try_collected(columns.iter().map(view), NAMES)?),
-            Self::Rows(rows, values) => {
+            Self::Columns(columns) => {
+                let view = |numbers: &'_ Numbers<ChunkedArray<P>>| numbers.view();
+                Features::new(memory::try_collected(columns.iter().map(view), NAMES)?)
+            }
+            Self::Rows(rows, Numbers::Same(values)) => {
                 let blocks = rows.downcast_iter().zip(values.downcast_iter());
                 let blocks = blocks.map(|(rows, values)| (values.values().as_slice(), validity!(rows), validity!(values)));
                 Features::from_blocks(blocks, rows.width())
+            }
+            Self::Rows(rows, Numbers::Float16(values)) => {
+                let blocks = rows.downcast_iter().zip(values.downcast_iter());
+                let bits = |values: &[_]| bytemuck::cast_slice(values);
+                let blocks =
+                    blocks.map(|(rows, values)| (bits(values.values().as_slice()), validity!(rows), validity!(values)));
+                Features::from_half_blocks(Half::Float16, blocks, rows.width())
+            }
+        }
+    }
+}
+
+impl<P> Numbers<ChunkedArray<P>>
+where
+    P: PolarsNumericType,
+    P::Native: Float,
+{
+    fn view(&self) -> Result<features::Column<'_, P::Native>> {
+        match self {
+            Self::Same(values) => view(values),
+            Self::Float16(values) => {
+                let chunk = |values, validity| Chunk::from_half(Half::Float16, bytemuck::cast_slice(values), validity);
+                features::Column::of(values.downcast_iter().map(|array| chunk(array.values().as_slice(), validity!(array))))
             }
         }
     }
@@ -196,18 +236,24 @@ pub(super) fn view<P: PolarsNumericType>(column: &ChunkedArray<P>) -> Result<fea
     features::Column::of(chunks)
 }
 
-/// Turns an Array or List column into an Array column of this float type. Also returns whether its width is a guess.
+/// Turns an Array or List column into an Array column of this float type, or of Float16. Also returns whether its width is a
+/// guess.
 fn rows(column: &Column, dtype: &DataType, expected: Option<usize>) -> Result<(ArrayChunked, bool)> {
     let series = column.as_materialized_series();
-    let values = |values: Series| to_float(&values, dtype);
+    let values = |values: Series| to_feature(&values, dtype);
     if let DataType::Array(..) = series.dtype() {
         return Ok((series.array()?.apply_to_inner(&values)?, false));
     }
     // Cast the values first. A direct cast from lists to arrays makes Polars read decimals as their unscaled integers.
     let lists = series.list()?.apply_to_inner(&values)?;
     let width = list_width(&lists, expected)?;
-    let array = DataType::Array(Box::new(dtype.clone()), width.or(expected).unwrap_or(1));
+    let array = DataType::Array(Box::new(lists.inner_dtype().clone()), width.or(expected).unwrap_or(1));
     Ok((lists.into_series().cast(&array)?.array()?.clone(), width.is_none()))
+}
+
+/// The numbers of a feature in this float type. Those of Float16 stay as they are.
+fn to_feature(numbers: &Series, dtype: &DataType) -> PolarsResult<Series> {
+    if *numbers.dtype() == DataType::Float16 { Ok(numbers.clone()) } else { to_float(numbers, dtype) }
 }
 
 /// Casts numbers to this float type, with one rounding.

@@ -54,18 +54,27 @@ impl<T: Engine> Placed<'_, Model<T>> {
     /// # Errors
     /// [`KMeansError::DeviceNotAvailable`] or [`KMeansError::NoMemory`] for a GPU that the caller demanded.
     pub fn choice(&self, job: Job, rows: usize, weighted: bool) -> Result<Choice> {
-        select::place(self.device.into(), self.shape(job, rows, weighted))
+        select::place(self.device.into(), self.shape(job, rows, weighted, false))
     }
 
-    fn shape(&self, job: Job, rows: usize, weighted: bool) -> Shape {
-        let (features, clusters) = (self.model.d, self.model.n_clusters());
-        Shape { job, rows: rows as u64, features, clusters, float64: !T::IS_F32, weighted, candidates: Candidates::NONE }
+    /// `half`: whether a GPU keeps the rows in 16 bits a value.
+    fn shape(&self, job: Job, rows: usize, weighted: bool, half: bool) -> Shape {
+        Shape {
+            job,
+            rows: rows as u64,
+            features: self.model.d,
+            clusters: self.model.n_clusters(),
+            float64: !T::IS_F32,
+            half,
+            weighted,
+            candidates: Candidates::NONE,
+        }
     }
 
     /// The device for these rows. Rows on a GPU are answered there.
     fn place(&self, job: Job, features: &Features<'_, T>, weighted: bool) -> Result<Place> {
         let there = features.gpu().map(|ordinal| There { ordinal, in_place: false });
-        let shape = self.shape(job, features.n_rows(), weighted);
+        let shape = self.shape(job, features.n_rows(), weighted, features.half().is_some());
         Ok(select::place(Request { there, ..self.device.into() }, shape)?.place)
     }
 

@@ -197,6 +197,15 @@ pub struct Params<'e> {
     pub(crate) observer: Option<&'e Observer>,
 }
 
+impl Params<'_> {
+    /// Whether rows of 16 bits a value stay so on a GPU. Rows that are scaled or normalised have more bits, and the papers' systems
+    /// read no others.
+    pub fn keeps_halves(&self) -> bool {
+        let as_given = self.space.scale == Scale::None && self.space.metric == Metric::Euclidean;
+        as_given && !self.execution.strategy.is_of_a_paper()
+    }
+}
+
 fn invalid(option: &'static str, expected: &str, got: impl fmt::Display) -> KMeansError {
     KMeansError::InvalidOption { option, expected: expected.into(), got: got.to_string() }
 }

@@ -47,6 +47,7 @@ pub fn shape<T: Engine>([n, d, k]: [usize; 3], weighted: bool) -> Shape {
         features: d,
         clusters: k,
         float64: !T::IS_F32,
+        half: false,
         weighted,
         candidates: Candidates::NONE,
     }

@@ -9,7 +9,7 @@ use crate::data::{KINDS, Random, arriving, columns, gpu, hash, on_gpu, rounds, r
 
 /// The shape of a round. Together, the rounds reach registers of every width, one sweep and groups, one and many portions of
 /// centroids, sums in shared memory and in device memory, every tile of the tiled kernel, and labels of one and two bytes.
-fn shape(round: u64, random: &mut Random) -> [usize; 3] {
+pub fn shape(round: u64, random: &mut Random) -> [usize; 3] {
     let (d, k) = match round % 12 {
         0 => (1 + random.below(4), 1 + random.below(20)),
         1 => (1 + random.below(8), 20 + random.below(100)),

@@ -15,6 +15,7 @@ mod forked;
 mod gpu;
 #[cfg(feature = "cuda")]
 mod gpu_tables;
+mod half;
 mod joined;
 #[cfg(feature = "cuda")]
 mod no_memory;

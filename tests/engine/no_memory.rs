@@ -2,10 +2,12 @@
 
 use polars_kmeans::backend::cuda::memory;
 use polars_kmeans::backend::cuda::refusal;
-use polars_kmeans::{Column, Device, Engine, Features, History, Init, KMeans, KMeansError, Result, Wanted};
+use polars_kmeans::backend::select::Shape;
+use polars_kmeans::{Column, Device, Engine, Features, Half, History, Init, KMeans, KMeansError, Result, Wanted};
 
 use crate::child::{STEP, in_child};
 use crate::data::{Random, columns, gpu, gpu_info, hash, rows, shape};
+use crate::half::Halves;
 
 /// Repeats the work and refuses one allocation on the GPU each time, of device memory or pinned memory. It refuses each of the
 /// first allocations, then fewer and fewer, since the steps of a seeding and the iterations repeat the same allocations.
@@ -89,17 +91,17 @@ fn a_device_without_memory_says_so_and_goes_on() {
 }
 
 /// What is predicted for a fit is what it allocates: the predicted memory is enough, and one unit of allocation less is not.
-fn exactly<T: Engine>(device: Device, [n, d, k]: [usize; 3]) {
+fn exactly<T: Engine>(device: Device, features: &Features<'_, T>, k: usize, half: bool) {
     const UNIT: u64 = 512;
-    let x: Vec<T> = rows("blobs", n, d, &mut Random(n as u64));
-    let features = Features::from_rows(&x, d).unwrap();
+    let (n, d) = (features.n_rows(), features.n_features());
     // With weights, sums have two limbs, as the prediction assumes.
     let weights: Vec<f64> = (0..n).map(|i| 0.5 + (i % 5) as f64).collect();
     let weights = Column::from_slice(&weights);
-    let predicted = memory::resident_bytes(shape::<T>([n, d, k], true), &gpu_info());
+    let shape = Shape { half, ..shape::<T>([n, d, k], true) };
+    let predicted = memory::resident_bytes(shape, &gpu_info());
     let estimator = KMeans::new(k).max_iter(3).device(device).device_memory_limit(Some(predicted));
-    let what = format!("{n} x {d} into {k}, {}: {predicted} bytes", T::NAME);
-    let fit = || estimator.fit_features(&features, Some(&weights));
+    let what = format!("{n} x {d} into {k}, {}, 16 bits: {half}: {predicted} bytes", T::NAME);
+    let fit = || estimator.fit_features(features, Some(&weights));
     let fitted = fit().unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(fitted.choice.chunking.is_none(), "{what}: {}", fitted.choice.reason);
     refusal::shrink_rooms(UNIT);
@@ -112,9 +114,13 @@ fn exactly<T: Engine>(device: Device, [n, d, k]: [usize; 3]) {
 fn the_predicted_memory_is_what_is_allocated() {
     let Some(device) = gpu() else { return };
     in_child("no_memory::the_predicted_memory_is_what_is_allocated", || {
-        for shape in [[20_000, 3, 5], [50_000, 12, 300], [30_000, 20, 40], [40_000, 70, 300], [200_000, 2, 2_000]] {
-            exactly::<f32>(device, shape);
-            exactly::<f64>(device, shape);
+        for [n, d, k] in [[20_000, 3, 5], [50_000, 12, 300], [30_000, 20, 40], [40_000, 70, 300], [200_000, 2, 2_000]] {
+            let exact: Vec<f64> = rows("blobs", n, d, &mut Random(n as u64));
+            let halves = Halves::new(Half::Float16, "blobs", n, d, &mut Random(n as u64));
+            let [narrow, wide] = halves.by_rows();
+            exactly(device, &narrow, k, true);
+            exactly(device, &wide, k, false);
+            exactly(device, &Features::from_rows(&exact, d).unwrap(), k, false);
         }
     });
 }

@@ -10,10 +10,11 @@ use polars_kmeans::{
 };
 
 use crate::data::{KINDS, Random, arriving, columns, gpu, gpu_info, hash, on_gpu, rounds, rows, shape, some_rows};
+use crate::half::{BOTH, Halves};
 
 /// Memory limits under which the rows stream, from the smallest that is enough. Each gives another number of chunks or of
 /// buffers.
-fn limits(shape: Shape) -> Vec<Chunking> {
+pub fn limits(shape: Shape) -> Vec<Chunking> {
     let device = gpu_info();
     let least = memory::chunking(shape, &device, 0).expect_err("nothing fits in no memory");
     let resident = memory::resident_bytes(shape, &device);
@@ -306,6 +307,31 @@ fn strategies_of_ours_stream_and_those_of_the_papers_say_that_they_do_not() {
         for refused in ["zechner", "lutz-fused"] {
             let error = fit(refused, Some(limit)).unwrap_err();
             assert!(matches!(&error, KMeansError::InvalidOption { option: "strategy", .. }), "{refused}: {error}");
+        }
+    }
+}
+
+/// Rows of 16 bits a value stream as such: chunks of as many bytes have twice as many rows.
+#[test]
+fn rows_of_16_bits_stream() {
+    for (round, half) in BOTH.into_iter().cycle().take(6).enumerate() {
+        let random = &mut Random(70 + round as u64);
+        let [n, d, k] = [[30_000, 4, 6], [12_000, 30, 20], [9_000, 8, 150]][round / 2];
+        let data = Halves::new(half, "blobs", n, d, random);
+        let init = if round % 2 == 0 { Init::KMeansPlusPlus } else { Init::Random };
+        let estimator = KMeans::new(k).init(init).max_iter(4).seed(9);
+        let Some(on_gpu) = on_gpu(&estimator) else { return };
+        let narrow = columns(&data.bits, d);
+        let [by_rows, wide] = data.by_rows();
+        let by_columns = Features::from_half_columns(half, narrow.iter().map(|c| &c[..])).unwrap();
+        let expected = hash(&estimator.fit_features(&wide, None).unwrap());
+        let all = limits(Shape { half: true, ..shape::<f32>(n, d, k, false) });
+        for chunking in all.iter().step_by(1 + all.len() / 3) {
+            for view in [&by_rows, &by_columns] {
+                let fit = on_gpu.clone().device_memory_limit(Some(chunking.room)).fit_features(view, None).unwrap();
+                assert_eq!(fit.choice.chunking, Some(*chunking), "{half:?}, {n} x {d} into {k}");
+                assert_eq!(hash(&fit), expected, "{half:?}, {n} x {d} into {k}: {chunking}");
+            }
         }
     }
 }

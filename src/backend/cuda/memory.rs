@@ -70,6 +70,7 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
         k: shape.clusters,
         weighted: shape.weighted,
         float64: shape.float64,
+        half: shape.half,
         limbs: if shape.weighted || shape.float64 { 2 } else { 1 },
     }
 }
@@ -84,7 +85,7 @@ pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in
 
 fn planned<T: Float + Plain>(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool) -> Result<Planned> {
     let fit = fit_shape(shape, shape.rows);
-    let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted);
+    let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted, fit.half);
     plan_of::<T>(&fit, strategy, gpu, rows, |fit| {
         let draws = DeviceSeeds::<T>::bytes(fit);
         draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 0))
@@ -163,7 +164,7 @@ fn planned_in_chunks<T: Float + Plain>(
     buffers: u64,
 ) -> Result<Planned> {
     let fit = fit_shape(shape, chunk);
-    let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted).saturating_mul(buffers);
+    let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted, fit.half).saturating_mul(buffers);
     let pieces = piece_bytes(chunk.saturating_mul(row_bytes(shape)));
     plan_of::<T>(&fit, strategy, gpu, sum([rows, pieces]), |fit| {
         let draws = StreamedSeeds::<T>::bytes(fit);
@@ -182,7 +183,7 @@ fn bytes_of_model<T: Float + Plain>(shape: Shape, gpu: GpuSize) -> u64 {
     let bytes = |rows: u64, before: u64| {
         let n = usize::try_from(rows).unwrap_or(usize::MAX);
         let answers = DeviceTable::<T>::answer_bytes(shape.job, [n, d, k], gpu);
-        sum([DeviceRows::<T>::bytes(n, d, shape.weighted), answers.max(before)])
+        sum([DeviceRows::<T>::bytes(n, d, shape.weighted, shape.half), answers.max(before)])
     };
     let rows = if shape.job == Job::Score {
         bytes(shape.rows, preparation_bytes(usize::try_from(shape.rows).unwrap_or(usize::MAX), d))

@@ -83,7 +83,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let update = Update::new(&queue, &shape, prepared, LONGEST_BATCH as usize)?;
         let state = State::new(&queue, &shape, &needs, prepared, largest_distance(prepared, params), update.control())?;
         let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, prepared })?;
-        let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k)?;
+        let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k, shape.half)?;
         let positive = positive_rows(&rows)?;
         let reduce = Box::new(Alone);
         Ok(Self { rows, positive, prepared, state, step, reduce, update, inertia, draws: None, partial: None })
@@ -136,7 +136,16 @@ fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usiz
     let weighted = prepared.weights.is_some();
     let two = weighted || prepared.scales.iter().any(|scale| scale.limbs == Limbs::Two);
     let limbs = 1 + usize::from(two);
-    FitShape { rows: rows.n(), chunk: rows.longest(), d: rows.d(), k, weighted, float64: !T::IS_F32, limbs }
+    FitShape {
+        rows: rows.n(),
+        chunk: rows.longest(),
+        d: rows.d(),
+        k,
+        weighted,
+        float64: !T::IS_F32,
+        half: rows.half().is_some(),
+        limbs,
+    }
 }
 
 /// The largest distance of rows from each other and of starting centroids from rows, in any feature.

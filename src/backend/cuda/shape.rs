@@ -19,6 +19,8 @@ pub struct FitShape {
     pub k: usize,
     pub weighted: bool,
     pub float64: bool,
+    /// Whether the rows' values have 16 bits. Features are float32 then.
+    pub half: bool,
     /// Limbs of a sum: 1 or 2.
     pub limbs: usize,
 }

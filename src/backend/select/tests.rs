@@ -10,6 +10,7 @@ const LARGE: Shape = Shape {
     features: 32,
     clusters: 256,
     float64: false,
+    half: false,
     weighted: false,
     candidates: Candidates::NONE,
 };

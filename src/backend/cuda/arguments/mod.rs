@@ -55,6 +55,8 @@ arguments! {
         stride: u64,
         n: u32,
         d: i32,
+        bfloat16: i32,
+        unused: i32,
     }
 
     /// The address of labels, and the bytes of a label.

@@ -19,7 +19,7 @@ pub struct Entry<A> {
     pub module: &'static str,
     /// The name without the feature type and the variant.
     pub stem: &'static str,
-    /// The feature type in the name: `_f32`, `_f64`, or nothing if the kernel does not know it.
+    /// The type of the rows' values in the name: `_f32`, `_f64`, `_f16`, or nothing if the kernel does not know it.
     of_type: &'static str,
     argument: PhantomData<fn(A)>,
 }
@@ -35,6 +35,11 @@ impl<A: Argument> Entry<A> {
     /// The kernel for feature type `T`.
     pub const fn typed<T: Float>(module: &'static str, stem: &'static str) -> Self {
         Self { module, stem, of_type: if T::IS_F32 { "_f32" } else { "_f64" }, argument: PhantomData }
+    }
+
+    /// The same for rows whose values have 16 bits. Features are float32 then.
+    pub const fn half_if(self, half: bool) -> Self {
+        Self { of_type: if half { "_f16" } else { self.of_type }, ..self }
     }
 
     /// A kernel that does not know the feature type.

@@ -73,7 +73,7 @@ impl<T: Float + Plain> Labelling<T> {
         let FitShape { chunk, d, k, .. } = fit.shape;
         let (gpu, size) = (&fit.queue.gpu, fit.queue.gpu.size());
         if system.tiled(d) {
-            return Ok(Self::Tiled(TiledLabels::new(tiled_for::<T>(&fit.shape, size), [chunk, d, k], fit.queue)?));
+            return Ok(Self::Tiled(TiledLabels::new(tiled_for::<T>(&fit.shape, size), [chunk, d, k], false, fit.queue)?));
         }
         let kernel = system.row_kernel(&Sizes::new(&fit.shape, size));
         let entry = match kernel.family {
@@ -85,7 +85,7 @@ impl<T: Float + Plain> Labelling<T> {
         let loaded = entry.load(gpu, &kernel.variant())?;
         let launch = Launch::resident(gpu, loaded, block, chunk.div_ceil(kernel.threads as usize))?;
         let in_pass = matches!(system.labels, Labels::Fused | Labels::Rows { sums: true, .. });
-        let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], fit.queue)?) };
+        let settle = if in_pass { None } else { Some(Settle::new([chunk, d, k], false, fit.queue)?) };
         Ok(Self::Rows { kernel, launch, settle })
     }
 

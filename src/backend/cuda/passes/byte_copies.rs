@@ -103,7 +103,7 @@ impl<T: Float + Plain> CopiedRows<T> {
             m: centres as u32,
             unused: 0,
         };
-        let kernel = arguments::plus_centres::<T>().load(&queue.gpu, "")?;
+        let kernel = arguments::plus_centres::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
         let tiles = rows.n.div_ceil(2 * CENTRE_THREADS as usize);
         let launch = Launch::resident(&queue.gpu, kernel, Block::of(CENTRE_THREADS), tiles)?;
         // SAFETY: the kernel reads `centres` seeds, which are taken. It writes one byte for each row, and one count for each
@@ -130,7 +130,7 @@ impl<T: Float + Plain> CopiedRows<T> {
             next: copied.buffers.counts.at(),
             copies: copied.argument(),
         };
-        let kernel = arguments::plus_copies::<T>().load(&queue.gpu, "")?;
+        let kernel = arguments::plus_copies::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
         let blocks = rows.n.div_ceil(COPY_THREADS as usize) as u32;
         // SAFETY: the rows of a centre take as many places as it has rows, from its start on. These places are below `places`, for
         // which there is room. `nearest` has a distance for each row.

@@ -61,11 +61,11 @@ impl FarSearch {
     }
 
     /// A search for `count` rows in chunks of at most `n` rows. Only rows of clusters that `donors` allows count.
-    pub fn new<T: Float>(queue: &Queue, n: usize, count: usize, donors: &[bool]) -> Result<Self> {
+    pub fn new<T: Float>(queue: &Queue, (n, half): (usize, bool), count: usize, donors: &[bool]) -> Result<Self> {
         let donors = memory::collected(donors.iter().map(|&may| u8::from(may)), FAR)?;
         let (block, blocks) = (Block::of(THREADS), blocks(n) as u32);
-        let farthest = arguments::farthest::<T>().load(&queue.gpu, "")?;
-        let far_rows = arguments::far_rows::<T>().load(&queue.gpu, "")?;
+        let farthest = arguments::farthest::<T>().half_if(half).load(&queue.gpu, "")?;
+        let far_rows = arguments::far_rows::<T>().half_if(half).load(&queue.gpu, "")?;
         Ok(Self {
             count,
             donors: queue.upload(&donors, FAR)?,

@@ -76,7 +76,7 @@ fn search<T: Float + Plain>(
     };
     let most = batch.min(count.max(1));
     let mut buffers = BatchBuffers::<T>::allocate(queue, most, d)?;
-    let kernel = arguments::seed_search::<T>().load(&queue.gpu, "")?;
+    let kernel = arguments::seed_search::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
     for first in (0..count).step_by(most) {
         let places = first..count.min(first + most);
         buffers.targets.write(0, &targets[places.clone()])?;

@@ -177,7 +177,14 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             stream: asked.stream.word(),
             restart: asked.restart,
         };
-        let draw = (Launch::exactly(arguments::plus_draw::<T>().load(gpu, "")?, Block::of(DRAWERS), m as u32), draw);
+        let draw = (
+            Launch::exactly(
+                arguments::plus_draw::<T>().half_if(rows.half().is_some()).load(gpu, "")?,
+                Block::of(DRAWERS),
+                m as u32,
+            ),
+            draw,
+        );
         let range = self.ranges.rows as u64;
         let take = PlusTakeArgument { rows: rows_argument, nearest, totals, scale, range, step, copies };
         let take_kernel = arguments::plus_take::<T>().load(gpu, "")?;
@@ -203,7 +210,9 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let mut gains_of_all = Vec::new();
         for first in (0..m).step_by(MOST_AT_ONCE) {
             let here = (m - first).min(MOST_AT_ONCE);
-            let kernel = arguments::seed_gains::<T>().load(gpu, &format!("_{}", here.next_multiple_of(2)))?;
+            let kernel = arguments::seed_gains::<T>()
+                .half_if(rows.half().is_some())
+                .load(gpu, &format!("_{}", here.next_multiple_of(2)))?;
             let launch = Launch::resident(gpu, kernel, Block::of(TILE as u32 / 2), usize::MAX)?;
             let launch = launch.with_blocks(gains_blocks(rows.n, launch.blocks) as usize);
             let gains = GainsArgument {
@@ -218,7 +227,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             };
             memory::push(&mut gains_of_all, (launch, gains), "the launches of k-means++")?;
         }
-        let kernel = arguments::seed_take::<T>().load(gpu, "")?;
+        let kernel = arguments::seed_take::<T>().half_if(rows.half().is_some()).load(gpu, "")?;
         let launch = Launch::resident(gpu, kernel, Block::of(TILE as u32 / 2), self.ranges.count)?;
         let take_all = TakeArgument {
             rows: rows.argument(),

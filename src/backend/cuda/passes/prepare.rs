@@ -125,7 +125,8 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
         // For each chunk: its first row, and for consecutive ranges how many of their rows have a positive weight.
         let mut positive: Vec<(usize, PositiveRows)> = Vec::new();
         self.chunks().visit(|chunk| {
-            let (columns, largest, columns_finite) = self.extents(arguments::survey::<T>(), chunk)?;
+            let (columns, largest, columns_finite) =
+                self.extents(arguments::survey::<T>().half_if(chunk.rows.half().is_some()), chunk)?;
             let (mut here, weights_finite, counts) = self.survey_weights(chunk)?;
             here.largest = columns.iter().fold(largest, |m, column| m.max(column.largest));
             here.columns = columns;
@@ -243,7 +244,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
     fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
         let mut all = memory::filled(self.n_features(), Extent::EMPTY, EXTENTS)?;
         self.chunks().visit(|chunk| {
-            let (here, ..) = self.extents(arguments::weighted_extents::<T>(), chunk)?;
+            let (here, ..) = self.extents(arguments::weighted_extents::<T>().half_if(chunk.rows.half().is_some()), chunk)?;
             all.iter_mut().zip(&here).for_each(|(all, here)| all.merge(here));
             Ok(())
         })?;
@@ -262,7 +263,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
             let argument = CountSmallArgument { rows: rows.argument(), largest: largest.at(), counts: counts.at(), chunk };
             // SAFETY: the kernel reads d thresholds and adds to 3 d counts. It reads only
             // rows below the stride.
-            unsafe { self.launch(arguments::count_small::<T>(), cut, rows.d, &argument) }
+            unsafe { self.launch(arguments::count_small::<T>().half_if(rows.half().is_some()), cut, rows.d, &argument) }
         })?;
         memory::copied(counts.to_vec()?.as_chunks().0, WHAT)
     }
@@ -282,7 +283,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
             let argument = VarianceArgument { rows: rows.argument(), moments: moments.at(), sums: sums.at(), chunk };
             // SAFETY: the kernel reads d moments and adds to 2 d sums. It reads only rows
             // below the stride.
-            unsafe { self.launch(arguments::variance::<T>(), cut, rows.d, &argument) }
+            unsafe { self.launch(arguments::variance::<T>().half_if(rows.half().is_some()), cut, rows.d, &argument) }
         })?;
         memory::copied(sums.to_vec()?.as_chunks().0, WHAT)
     }

@@ -169,7 +169,9 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let gains = queue.zeros(m, CANDIDATES)?;
         for first in (0..m).step_by(MOST_AT_ONCE) {
             let here = (m - first).min(MOST_AT_ONCE);
-            let kernel = arguments::seed_gains::<T>().load(&queue.gpu, &format!("_{}", here.next_multiple_of(2)))?;
+            let kernel = arguments::seed_gains::<T>()
+                .half_if(rows.half().is_some())
+                .load(&queue.gpu, &format!("_{}", here.next_multiple_of(2)))?;
             let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), usize::MAX)?;
             let launch = launch.with_blocks(gains_blocks(rows.n, launch.blocks) as usize);
             let argument = GainsArgument {
@@ -201,7 +203,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         }
         let (centroids, total) = (queue.upload(centroids, "the centroids taken")?, queue.zeros::<u128>(1, TOTALS)?);
         let entry = if m > 1 { arguments::seed_take_many::<T>() } else { arguments::seed_take::<T>() };
-        let kernel = entry.load(&queue.gpu, "")?;
+        let kernel = entry.half_if(rows.half().is_some()).load(&queue.gpu, "")?;
         let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), self.ranges.count)?;
         let argument = TakeArgument {
             rows: rows.argument(),
@@ -229,7 +231,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
     pub fn sample(&self, rows: &DeviceRows<T>, sample: &Sample) -> Result<Sampled<T>> {
         assert!(self.taken, "a sample is by the distances to centroids taken before");
         let (queue, draws) = (&rows.queue, self.draws(rows));
-        let kernel = arguments::seed_sample::<T>().load(&queue.gpu, "")?;
+        let kernel = arguments::seed_sample::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
         let launch = Launch::resident(&queue.gpu, kernel, Block::of(256), rows.n.div_ceil(256))?;
         let found = found_rows(queue, sample, rows.n, |found| {
             let argument = BernoulliArgument { rows: rows.argument(), draws, sample: sample.into(), found };
@@ -255,7 +257,7 @@ pub fn row<T: Float + Plain>(rows: &DeviceRows<T>, row: u64) -> Result<Vec<T>> {
     assert!(row < rows.n as u64, "row {row} of {}", rows.n);
     let values = rows.queue.alloc(rows.d, "a row")?;
     let argument = RowArgument { rows: rows.argument(), values: values.at(), row };
-    let kernel = arguments::seed_row::<T>().load(&rows.queue.gpu, "")?;
+    let kernel = arguments::seed_row::<T>().half_if(rows.half().is_some()).load(&rows.queue.gpu, "")?;
     // SAFETY: the kernel writes d values. The row exists (asserted).
     unsafe { rows.queue.run(&Launch::exactly(kernel, Block::of(256), 1), &argument)? };
     values.to_vec()
@@ -267,7 +269,7 @@ fn gather<T: Float + Plain>(rows: &DeviceRows<T>, wanted: &[u64]) -> Result<Vec<
     let (queue, count) = (&rows.queue, wanted.len());
     let (wanted, values) = (queue.upload(wanted, CANDIDATES)?, queue.alloc(count * rows.d, CANDIDATES)?);
     let argument = GatherArgument { rows: rows.argument(), wanted: wanted.at(), values: values.at(), count: count as u64 };
-    let kernel = arguments::seed_gather::<T>().load(&queue.gpu, "")?;
+    let kernel = arguments::seed_gather::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
     let launch = Launch::resident(&queue.gpu, kernel, Block::of(256), count)?;
     // SAFETY: the kernel writes d values for each of `count` rows. The rows exist (asserted).
     unsafe { queue.run(&launch, &argument)? };
@@ -292,7 +294,7 @@ pub fn add_masses<T: Float + Plain>(
 ) -> Result<()> {
     assert_eq!(candidates.len(), masses.len() * rows.d);
     let queue = &rows.queue;
-    let kernel = arguments::seed_masses::<T>().load(&queue.gpu, "")?;
+    let kernel = arguments::seed_masses::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
     let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), rows.n.div_ceil(TILE))?;
     let argument = MassesArgument {
         rows: rows.argument(),
@@ -369,7 +371,7 @@ fn search<T: Float + Plain>(
         values: found.values.at(),
         weights: 0,
     };
-    let kernel = arguments::seed_search::<T>().load(&queue.gpu, "")?;
+    let kernel = arguments::seed_search::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
     // SAFETY: each block reads one target, and writes one row number and the d values of this
     // row. Targets are below the total, so the rows exist.
     unsafe { queue.run(&Launch::exactly(kernel, Block::of(SEARCHERS), m as u32), &argument)? };

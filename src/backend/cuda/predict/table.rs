@@ -166,6 +166,8 @@ impl<T: Float + Plain> DeviceTable<T> {
             features,
             clusters,
             float64: !T::IS_F32,
+            // The size of a batch does not depend on it.
+            half: false,
             weighted: false,
             candidates: Candidates::NONE,
         };
@@ -218,7 +220,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             share_bests: 0,
             share_tickets: 0,
         };
-        let kernels = TiledLabels::new(self.tiled, [rows.n, self.d, self.k], queue)?;
+        let kernels = TiledLabels::new(self.tiled, [rows.n, self.d, self.k], rows.half().is_some(), queue)?;
         // SAFETY: the filter was made for this kernel, and its copies are complete. Each row has a label and a place in the list.
         // These kernels do not touch sums.
         unsafe { kernels.launch(queue, false, &argument, self.centroids.now.at())? };
@@ -237,7 +239,9 @@ impl<T: Float + Plain> DeviceTable<T> {
             unused: 0,
         };
         // SAFETY: the outputs have one entry for each row. Rows may be read up to the stride, which is a multiple of the tile.
-        unsafe { self.run(queue, arguments::nearest::<T>(), rows.n.div_ceil(ROWS as usize), &argument) }
+        unsafe {
+            self.run(queue, arguments::nearest::<T>().half_if(rows.half().is_some()), rows.n.div_ceil(ROWS as usize), &argument)
+        }
     }
 
     /// Writes the distances to all centroids: `(n, k)`.
@@ -251,7 +255,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         };
         let tiles = rows.n.div_ceil(ROWS as usize).saturating_mul(self.k.div_ceil(WIDTH));
         // SAFETY: the output has k entries for each row. Rows may be read up to the stride, which is a multiple of the tile.
-        unsafe { self.run(queue, arguments::distances::<T>(), tiles, &argument) }
+        unsafe { self.run(queue, arguments::distances::<T>().half_if(rows.half().is_some()), tiles, &argument) }
     }
 
     /// Removes the answers for rows that are not finite: their labels, or their distances, of which each row has so many.
@@ -270,7 +274,9 @@ impl<T: Float + Plain> DeviceTable<T> {
             unused: 0,
         };
         // SAFETY: each row has a label, or as many distances as the caller says.
-        unsafe { self.run(queue, arguments::blank::<T>(), rows.n.div_ceil(ROWS as usize), &argument) }
+        unsafe {
+            self.run(queue, arguments::blank::<T>().half_if(rows.half().is_some()), rows.n.div_ceil(ROWS as usize), &argument)
+        }
     }
 
     /// The sum over all rows of the integer distance to the centroid of the row's label.
@@ -282,7 +288,7 @@ impl<T: Float + Plain> DeviceTable<T> {
         scale: DistanceScale,
     ) -> Result<u128> {
         let mut inertia = Inertia::new(queue, self.k, Scales::Same(scale))?;
-        let pass = InertiaPass::new::<T>(queue, rows.n, self.k)?;
+        let pass = InertiaPass::new::<T>(queue, rows.n, self.k, rows.half().is_some())?;
         let labels = LabelsArgument { at: labels.at(), bytes: 4 };
         // SAFETY: each row has a label below k. The table has k centroids.
         unsafe { pass.add(queue, rows.argument(), labels, self.centroids.now.at(), &mut inertia)? };

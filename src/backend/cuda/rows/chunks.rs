@@ -6,6 +6,7 @@ use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::stream::Stream;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
+use crate::half::Half;
 use crate::tile::{Part, WeightScale};
 
 /// The kept rows of a fit.
@@ -79,6 +80,14 @@ impl<'a, T: Float + Plain> Chunks<'a, T> {
         match self {
             Self::Resident(rows) => rows.d,
             Self::Streamed(stream) => stream.d(),
+        }
+    }
+
+    /// The type of the values on the device, if it is one of 16 bits.
+    pub fn half(&self) -> Option<Half> {
+        match self {
+            Self::Resident(rows) => rows.half(),
+            Self::Streamed(stream) => stream.half(),
         }
     }
 

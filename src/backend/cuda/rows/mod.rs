@@ -4,11 +4,13 @@ mod arrival;
 pub mod chunks;
 pub mod download;
 pub mod foreign;
+mod matrix;
 pub mod stream;
 pub mod upload;
 
 use std::ops::Range;
 
+pub use self::matrix::Matrix;
 use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product};
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
@@ -16,13 +18,14 @@ use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::gpu_table::GpuValues;
+use crate::half::Half;
 use crate::tile::WeightScale;
 
 /// The kept rows on the device. From row `n` on, a column holds values that kernels may read but do not use.
 pub struct DeviceRows<T> {
     pub queue: Queue,
     /// `(d, stride)`.
-    pub x: Buffer<T>,
+    pub x: Matrix<T>,
     pub stride: usize,
     pub n: usize,
     pub d: usize,
@@ -50,15 +53,15 @@ impl<T: Float + Plain> DeviceRows<T> {
     }
 
     /// The bytes that `n` rows take on the device.
-    pub fn bytes(n: usize, d: usize, weighted: bool) -> u64 {
+    pub fn bytes(n: usize, d: usize, weighted: bool, half: bool) -> u64 {
         let weights = if weighted { bytes_of::<f64>(Self::stride(n)) } else { 0 };
-        bytes_of::<T>(product([Self::stride(n), d])).saturating_add(weights)
+        Matrix::<T>::bytes(product([Self::stride(n), d]), half).saturating_add(weights)
     }
 
     /// Memory for `n` rows of `d` features. Only the padding is written.
-    pub fn new(queue: &Queue, n: usize, d: usize, weighted: bool) -> Result<Self> {
+    pub fn new(queue: &Queue, n: usize, d: usize, weighted: bool, half: Option<Half>) -> Result<Self> {
         let stride = Self::stride(n);
-        let x = queue.alloc(product([stride, d]), "the rows")?;
+        let x = Matrix::allocate(queue, product([stride, d]), half)?;
         let weights = if weighted { Some(queue.alloc(stride, "the weights")?) } else { None };
         let rows = Self { queue: queue.clone(), x, stride, n, d, weights };
         rows.clear_padding()?;
@@ -71,7 +74,7 @@ impl<T: Float + Plain> DeviceRows<T> {
         let at = values.address + values.first as u64 * size_of::<T>() as u64;
         // SAFETY: the maker of the table has promised that the values are there as long as it lives, and rows do not outlive it. The
         // table has checked that whole tiles may be read.
-        let x = unsafe { Buffer::foreign(at, product([stride, d - 1]) + Self::stride(n), queue.clone()) };
+        let x = Matrix::Same(unsafe { Buffer::foreign(at, product([stride, d - 1]) + Self::stride(n), queue.clone()) });
         let weights = if weighted { Some(queue.zeros(Self::stride(n), "the weights")?) } else { None };
         Ok(Self { queue: queue.clone(), x, stride, n, d, weights })
     }
@@ -79,6 +82,11 @@ impl<T: Float + Plain> DeviceRows<T> {
     /// The rows of whole tiles: `n` and the padding.
     pub fn padded_rows(&self) -> usize {
         Self::stride(self.n)
+    }
+
+    /// The type of the values, if it is one of 16 bits.
+    pub fn half(&self) -> Option<Half> {
+        self.x.half()
     }
 
     pub fn place(&self) -> RowsPlace {
@@ -116,6 +124,8 @@ impl<T: Float + Plain> DeviceRows<T> {
             stride: self.stride as u64,
             n: self.n as u32,
             d: self.d as i32,
+            bfloat16: i32::from(self.half() == Some(Half::BFloat16)),
+            unused: 0,
         }
     }
 }

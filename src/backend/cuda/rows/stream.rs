@@ -34,11 +34,12 @@ use crate::backend::chunking::{Chunking, piece_bytes};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::chunks::Chunk;
-use crate::backend::cuda::rows::upload::{Carrier, Source, Staging, UploadPlan};
+use crate::backend::cuda::rows::upload::{Carrier, Source, Staging, UploadPlan, value_bytes};
 use crate::error::Result;
 use crate::float::Float;
+use crate::half::Half;
 use crate::memory;
-use crate::tile::{Part, WeightScale};
+use crate::tile::{self, Part, WeightScale};
 
 /// The fewest bytes of a piece that make another lane worth its cost.
 const LEAST_PIECE: usize = 64 << 10;
@@ -50,6 +51,7 @@ pub struct Stream<'a, T> {
     n: usize,
     d: usize,
     weighted: bool,
+    half: Option<Half>,
     chunk_rows: usize,
     staging: Arc<Staging>,
     /// For each of several consecutive ranges: its rows, and how many of them have a positive weight.
@@ -89,13 +91,14 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         let d = parts.first().map_or(0, |part| part.features.n_features());
         let weighted = parts.iter().any(|part| part.weights.is_some());
         let sources = Source::all(parts)?;
+        let half = tile::half(parts);
         let (n, chunk_rows) = (Source::count(&sources), chunking.rows as usize);
         let staging = Staging::of(&queue.gpu);
         let count = (chunking.buffers as usize).min(n.div_ceil(chunk_rows)).max(1);
         let event = || queue.gpu.context.new_event(None).map_err(failed("making an event"));
         let (mut buffers, mut events) = (memory::with_room(count, VISITS)?, memory::with_room(count, VISITS)?);
         for _ in 0..count {
-            buffers.push(Held { rows: DeviceRows::new(queue, chunk_rows, d, weighted)?, chunk: None, rounded: false });
+            buffers.push(Held { rows: DeviceRows::new(queue, chunk_rows, d, weighted, half)?, chunk: None, rounded: false });
             let arrived = (0..staging.plan.lanes.max(1)).map(|_| event()).collect::<Result<_>>()?;
             let done = event()?;
             // Work after this point of the queue may use the buffer.
@@ -103,7 +106,19 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
             events.push(Events { arrived, done });
         }
         let ring = Mutex::new(Ring { buffers, upwards: true, weights: None });
-        Ok(Self { queue: queue.clone(), sources, n, d, weighted, chunk_rows, staging, positive: Vec::new(), events, ring })
+        Ok(Self {
+            queue: queue.clone(),
+            sources,
+            n,
+            d,
+            weighted,
+            half,
+            chunk_rows,
+            staging,
+            positive: Vec::new(),
+            events,
+            ring,
+        })
     }
 
     pub fn queue(&self) -> &Queue {
@@ -114,6 +129,10 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
     }
     pub fn d(&self) -> usize {
         self.d
+    }
+    /// The type of the values on the device, if it is one of 16 bits.
+    pub fn half(&self) -> Option<Half> {
+        self.half
     }
     pub fn weighted(&self) -> bool {
         self.weighted
@@ -153,7 +172,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
         let visits = visits(&held, self.chunks(), *upwards)?;
         let sent = visits.iter().filter(|visit| visit.load.is_some());
         let plan = self.plan(sent.map(|visit| self.rows_of(visit.chunk).len()).sum());
-        let carrier = Carrier::new(&self.queue.gpu, &self.sources, plan.slot, self.weighted)?;
+        let carrier = Carrier::new(&self.queue.gpu, &self.sources, plan.slot, self.weighted, self.half)?;
         let places = memory::collected(buffers.iter().map(|held| held.rows.place()), VISITS)?;
         let sweep = Sweep::new(&carrier, &self.events, places, &visits, |chunk| self.rows_of(chunk))?;
         sweep.run(&self.queue, &self.staging, plan.lanes, |visit| {
@@ -179,7 +198,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
 
     /// The lanes and slots to send `rows` rows with. Row-major rows also need device memory on their way, which limits both.
     fn plan(&self, rows: usize) -> UploadPlan {
-        let row = self.d * size_of::<T>() + if self.weighted { size_of::<f64>() } else { 0 };
+        let row = self.d * value_bytes::<T>(self.half()) + if self.weighted { size_of::<f64>() } else { 0 };
         let plan = self.staging.plan.for_bytes(rows * row);
         if !self.sources.iter().any(Source::in_blocks) {
             return plan;
@@ -210,12 +229,12 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
                 source.fill_weights(&own, &mut weights[at..][..own.len()]);
             }
             if source.in_blocks() {
-                source.fill_rows(&own, &(0..self.d), out);
+                source.fill_rows(&own, &(0..self.d), out, |values, out| values.copy(out));
                 continue;
             }
             column.resize(own.len(), T::default());
             for f in 0..self.d {
-                source.fill_columns(&own, &(f * own.len()..(f + 1) * own.len()), &mut column);
+                source.fill_columns(&own, &(f * own.len()..(f + 1) * own.len()), &mut column, |values, out| values.copy(out));
                 out.iter_mut().skip(f).step_by(self.d).zip(&column).for_each(|(out, value)| *out = *value);
             }
         }

@@ -39,7 +39,8 @@ use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::foreign::take_in;
 use crate::error::Result;
 use crate::float::Float;
-use crate::tile::Part;
+use crate::half::Half;
+use crate::tile::{self, Part};
 
 /// Uploads the kept rows of all parts, in order, and their weights as they are. If only some parts have weights, the rows of
 /// the others get weight 1.
@@ -57,9 +58,10 @@ fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &S
     let weighted = parts.iter().any(|part| part.weights.is_some());
     let sources = Source::all(parts)?;
     let n = Source::count(&sources);
-    let rows = DeviceRows::new(queue, n, d, weighted)?;
-    let plan = staging.plan.for_bytes(n * (d * size_of::<T>() + if weighted { size_of::<f64>() } else { 0 }));
-    let carrier = Carrier::new(&queue.gpu, &sources, plan.slot, weighted)?;
+    let half = tile::half(parts);
+    let rows = DeviceRows::new(queue, n, d, weighted, half)?;
+    let plan = staging.plan.for_bytes(n * (d * value_bytes::<T>(half) + if weighted { size_of::<f64>() } else { 0 }));
+    let carrier = Carrier::new(&queue.gpu, &sources, plan.slot, weighted, half)?;
     let tasks = carrier.tasks(0..n)?;
     if tasks.is_empty() {
         return Ok(rows);
@@ -80,6 +82,11 @@ fn upload_by<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>], staging: &S
     })?;
     rows.arrive(parts[0].features.arrival())?;
     Ok(rows)
+}
+
+/// The bytes of a value on its way and on the device.
+pub fn value_bytes<T>(half: Option<Half>) -> usize {
+    if half.is_some() { size_of::<u16>() } else { size_of::<T>() }
 }
 
 /// Waits for a thread and returns its result. If it panicked, this thread panics too.

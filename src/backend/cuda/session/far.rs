@@ -19,7 +19,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
     /// count. They are in the order [`Far::order`].
     pub(super) fn farthest_rows(&self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
         let state = &self.state;
-        let mut search = FarSearch::new::<T>(&state.queue, self.rows.longest(), count, donors)?;
+        let mut search = FarSearch::new::<T>(&state.queue, (self.rows.longest(), state.shape.half), count, donors)?;
         let mut best = Vec::new();
         self.rows.visit(|chunk| {
             let rows = (chunk.rows.argument(), state.labels.now(chunk.first), state.centroids.now.at());
@@ -53,7 +53,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
     /// Moves rows that are on the device. `place(i, row)`: the place among `rows` of the row of move `i`.
     fn launch_moves(&self, rows: RowsArgument, moves: &[Move], place: impl Fn(usize, u64) -> u32) -> Result<()> {
         let state = &self.state;
-        let kernel = arguments::relocate::<T>().load(&state.queue.gpu, "")?;
+        let kernel = arguments::relocate::<T>().half_if(state.shape.half).load(&state.queue.gpu, "")?;
         let moves = moves.iter().enumerate().map(|(i, &Move { row, to })| MoveArgument { row, place: place(i, row), to });
         let moves = state.queue.upload(&memory::collected(moves, MOVED)?, MOVED)?;
         let argument = RelocateArgument {

@@ -32,7 +32,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         let n = self.rows.n();
         let (mut all_labels, mut all) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.state.shape.k)?);
         let state = &self.state;
-        let kernel = arguments::nearest::<T>().load(&state.queue.gpu, "")?;
+        let kernel = arguments::nearest::<T>().half_if(state.shape.half).load(&state.queue.gpu, "")?;
         let launch = Launch::resident(&state.queue.gpu, kernel, Block::of(ROWS), usize::MAX)?;
         let tile = ROWS as usize;
         let piece = piece(self.rows.longest());

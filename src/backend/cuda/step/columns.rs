@@ -31,11 +31,11 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(padded: usize, float64: bool) -> Self {
-        // Steps of two columns, each with 16 bytes a thread for two or four rows.
+    fn new(padded: usize, float64: bool, half: bool) -> Self {
+        // Steps of two columns, each with 16 bytes a thread for two or four rows, or 8 bytes for four rows.
         let (threads, steps, planes) =
             if float64 { (384, 3, 2) } else { (if padded < 32 { 512 } else { 384 }, if padded < 32 { 5 } else { 6 }, 1) };
-        Self { threads, bytes: steps * 2 * planes * 16 * threads as usize }
+        Self { threads, bytes: steps * 2 * planes * if half { 8 } else { 16 } * threads as usize }
     }
 
     /// Static shared memory.
@@ -63,9 +63,9 @@ struct Room {
 }
 
 impl Room {
-    fn new(k: usize, float64: bool, shared: usize) -> Self {
+    fn new(k: usize, float64: bool, half: bool, shared: usize) -> Self {
         let padded = Columns::padded(k);
-        let ring = Ring::new(padded, float64);
+        let ring = Ring::new(padded, float64, half);
         // The copies of the centroids, the centre and the weight of a feature, padded to 16 bytes.
         let width = (padded + if float64 { 3 } else { 2 }).next_multiple_of(4);
         Self {
@@ -116,7 +116,7 @@ impl<T: Float + Plain> Candidate<T> for Columns {
         if shape.d < FEWEST_FEATURES {
             return refused(format!("at least {FEWEST_FEATURES} features"), shape.d);
         }
-        let most = Room::new(shape.k, shape.float64, gpu.shared).most_features(shape);
+        let most = Room::new(shape.k, shape.float64, shape.half, gpu.shared).most_features(shape);
         if shape.d > most {
             return refused(format!("at most {most} features in {} clusters", shape.k), shape.d);
         }
@@ -157,9 +157,10 @@ struct ColumnsStep<T> {
 impl<T: Float + Plain> ColumnsStep<T> {
     fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
         let gpu = &queue.gpu;
-        let (table, shared) = Room::new(shape.k, shape.float64, gpu.size().shared).table(shape);
-        let threads = Ring::new(Columns::padded(shape.k), shape.float64).threads;
-        let kernel = arguments::assign_columns::<T>().load(gpu, &format!("_k{}", Columns::padded(shape.k)))?;
+        let (table, shared) = Room::new(shape.k, shape.float64, shape.half, gpu.size().shared).table(shape);
+        let threads = Ring::new(Columns::padded(shape.k), shape.float64, shape.half).threads;
+        let kernel =
+            arguments::assign_columns::<T>().half_if(shape.half).load(gpu, &format!("_k{}", Columns::padded(shape.k)))?;
         let launch = Launch::resident(gpu, kernel, Block { threads, shared }, shape.chunk.div_ceil(TILE))?;
         Ok(Self { launch, table })
     }
@@ -185,12 +186,12 @@ mod tests {
         for (d, k) in [(9, 1), (48, 8), (100, 16), (256, 32), (300, 17)] {
             let shape = shape(1_000, d, k);
             assert!(Candidate::<f32>::supports(&Columns, &shape, H200).is_ok(), "{d} {k}");
-            let room = Room::new(k, false, H200.shared);
+            let room = Room::new(k, false, false, H200.shared);
             let (table, shared) = room.table(&shape);
             assert!(table && shared <= room.most && shared > room.fixed, "{d} {k}: {table} {shared}");
         }
         // If float32 features turn out to need two limbs, a table that is too large is left out.
-        let room = Room::new(32, false, H200.shared);
+        let room = Room::new(32, false, false, H200.shared);
         let (table, shared) = room.table(&FitShape { limbs: 2, ..shape(1_000, 300, 32) });
         assert!(!table && shared <= room.most);
     }

@@ -78,7 +78,7 @@ impl Deltas {
         let (columns, groups) = (shape.columns(), shape.columns().div_ceil(tables.columns));
         let tiles = (shape.chunk * shape.label_bytes()).div_ceil(TILE_BYTES);
         let block = Block { threads: THREADS, shared: tables.shared };
-        let kernel = arguments::deltas::<T>().load(gpu, "")?;
+        let kernel = arguments::deltas::<T>().half_if(shape.half).load(gpu, "")?;
         let launch = Launch::resident(gpu, kernel, block, tiles * groups)?;
         // Every group gets the same number of blocks.
         let blocks = launch.blocks as usize;

@@ -145,11 +145,12 @@ impl<T: Float + Plain> RegistersStep<T> {
         // There is a gap of 16 bytes for each group.
         let gaps = spec.k_padded.checked_div(variant.group).map_or(0, |groups| groups * 16);
         let centroids = if centroids_in_shared { variant.centroid_bytes(d, k) + gaps } else { 0 };
-        let arriving = THREADS as usize * (dimensions * size_of::<T>() * 4 + 4 * shape.label_bytes());
+        let value = if shape.half { 2 } else { size_of::<T>() };
+        let arriving = THREADS as usize * (dimensions * value * 4 + 4 * shape.label_bytes());
         let table = if table_copies > 0 { cells * 8 * table_copies + k * 4 } else { 0 };
         let groups = if variant.group > 0 { format!("_groups{}", variant.group) } else { String::new() };
         let gpu = &queue.gpu;
-        let kernel = arguments::assign_registers::<T>().load(gpu, &format!("_d{dimensions}{groups}"))?;
+        let kernel = arguments::assign_registers::<T>().half_if(shape.half).load(gpu, &format!("_d{dimensions}{groups}"))?;
         let block = Block { threads: THREADS, shared: arriving + centroids + table };
         let launch = Launch::resident(gpu, kernel, block, n.div_ceil(8 * TILE))?;
         let few = dimensions <= 4 && variant.group == 0 && k <= FEW_CLUSTERS;

@@ -117,9 +117,9 @@ impl<T: Float + Plain> Candidate<T> for Tiled {
     }
 
     fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        let FitShape { chunk, d, k, .. } = fit.shape;
+        let FitShape { chunk, d, k, half, .. } = fit.shape;
         Ok(Box::new(TiledStep {
-            labels: TiledLabels::new(*self, [chunk, d, k], fit.queue)?,
+            labels: TiledLabels::new(*self, [chunk, d, k], half, fit.queue)?,
             doubt: Doubt::allocate(fit.queue, chunk)?,
             deltas: Deltas::new::<T>(&fit.shape, fit.queue)?,
         }))
@@ -159,10 +159,10 @@ pub struct Settle<T> {
 }
 
 impl<T: Float + Plain> Settle<T> {
-    /// `n`: the most rows of a chunk.
-    pub fn new([n, d, k]: [usize; 3], queue: &Queue) -> Result<Self> {
+    /// `n`: the most rows of a chunk. `half`: whether their values have 16 bits.
+    pub fn new([n, d, k]: [usize; 3], half: bool, queue: &Queue) -> Result<Self> {
         let values = settle_values(d, k);
-        let kernel = arguments::settle::<T>().load(&queue.gpu, "")?;
+        let kernel = arguments::settle::<T>().half_if(half).load(&queue.gpu, "")?;
         Ok(Self { launch: Launch::resident(&queue.gpu, kernel, Block { threads: THREADS, shared: 8 * values }, n)?, values })
     }
 
@@ -201,15 +201,15 @@ pub struct TiledLabels<T> {
 }
 
 impl<T: Float + Plain> TiledLabels<T> {
-    /// `n`: the most rows of a chunk.
-    pub fn new(variant: Tiled, [n, d, k]: [usize; 3], queue: &Queue) -> Result<Self> {
+    /// `n`: the most rows of a chunk. `half`: whether their values have 16 bits.
+    pub fn new(variant: Tiled, [n, d, k]: [usize; 3], half: bool, queue: &Queue) -> Result<Self> {
         let gpu: &Gpu = &queue.gpu;
         let with_panels = variant.panel(d, k, gpu.size().shared) > 0;
         let name = format!("_k{}{}", variant.width, if with_panels { "_panels" } else { "" });
         let threads = 2 * variant.width as u32;
         // 64 floats for each thread, and one float for each row and each warp across the tile.
         let shared = if with_panels { 256 * threads as usize + variant.width / 32 * 512 } else { 0 };
-        let kernel = arguments::assign_tiled::<T>().load(gpu, &name)?;
+        let kernel = arguments::assign_tiled::<T>().half_if(half).load(gpu, &name)?;
         let tiles = variant.tiles([n, d, k], gpu.size());
         let shares = Shares::new(queue, tiles)?;
         let assign = Launch::resident(gpu, kernel, Block { threads, shared }, tiles.rows * shares.count)?;
@@ -217,12 +217,12 @@ impl<T: Float + Plain> TiledLabels<T> {
         let blocks = (assign.blocks as usize / shares.count).max(1) * shares.count;
         let assign = assign.with_blocks(blocks).spread(gpu)?;
         let pairs = if with_panels {
-            let kernel = arguments::settle_pairs::<T>().load(gpu, "")?;
+            let kernel = arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?;
             Some(Launch::resident(gpu, kernel, Block::of(PAIRS_THREADS), n)?)
         } else {
             None
         };
-        Ok(Self { assign, shares, settle: Settle::new([n, d, k], queue)?, pairs })
+        Ok(Self { assign, shares, settle: Settle::new([n, d, k], half, queue)?, pairs })
     }
 
     /// Labels the rows of the argument. `first`: how the first kernel is launched. `centroids`: `(k, d)`.

@@ -201,7 +201,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             self.pass(stream, labels, &[])?;
         }
         let queue = stream.queue();
-        let kernel = arguments::stream_sample::<T>().load(&queue.gpu, "")?;
+        let kernel = arguments::stream_sample::<T>().half_if(stream.half().is_some()).load(&queue.gpu, "")?;
         let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), usize::MAX)?;
         let rows = found_rows(queue, sample, self.n, |found| {
             stream.visit(|chunk| {
@@ -246,7 +246,8 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             for (j, candidate) in candidates[first * d..][..here * d].chunks_exact(d).enumerate() {
                 points.iter_mut().skip(j).step_by(width.max(1)).zip(candidate).for_each(|(to, x)| *to = x.to_f64());
             }
-            let kernel = arguments::potentials::<T>().load(&queue.gpu, &format!("_{width}"))?;
+            let kernel =
+                arguments::potentials::<T>().half_if(stream.half().is_some()).load(&queue.gpu, &format!("_{width}"))?;
             let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), usize::MAX)?;
             memory::push(&mut groups, (first, here, queue.upload(&points, SEEDS)?, launch), SEEDS)?;
         }

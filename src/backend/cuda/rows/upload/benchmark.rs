@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::lanes::{Staging, UploadPlan};
 use super::pinned::{Pinned, Strips};
-use super::upload_by;
+use super::{upload_by, value_bytes};
 use crate::backend::cuda::device::{Gpu, Plain, Queue};
 use crate::error::Result;
 use crate::float::Float;
@@ -48,7 +48,8 @@ pub fn upload_benchmark<T: Float + Plain>(
         let start = Instant::now();
         let rows = upload_by(&queue, parts, &staging)?;
         seconds.push(start.elapsed().as_secs_f64());
-        bytes = (rows.n * (rows.d * size_of::<T>() + rows.weights.as_ref().map_or(0, |_| size_of::<f64>()))) as u64;
+        bytes =
+            (rows.n * (rows.d * value_bytes::<T>(rows.half()) + rows.weights.as_ref().map_or(0, |_| size_of::<f64>()))) as u64;
     }
     Ok((bytes, seconds, pinned_ceiling(&queue)?))
 }

@@ -4,12 +4,15 @@ use std::ops::Range;
 
 use super::lanes::Lane;
 use super::pinned::Strips;
-use super::tasks::{Source, Task, What, strips};
+use super::tasks::{Copied, Source, Task, What, strips};
+use super::value_bytes;
 use crate::backend::cuda::arguments::{self, TransposeArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Kernel, Launch, Plain, Queue};
 use crate::backend::cuda::rows::RowsPlace;
 use crate::error::Result;
+use crate::features::Values;
 use crate::float::Float;
+use crate::half::Half;
 
 /// Rows on the host, and how they are sent.
 pub struct Carrier<'u, 'a, T> {
@@ -17,6 +20,8 @@ pub struct Carrier<'u, 'a, T> {
     /// The bytes of a slot that are used.
     slot: usize,
     weighted: bool,
+    /// The type of the values on their way, if it is one of 16 bits.
+    half: Option<Half>,
     /// The kernel that turns rows into columns. Set if there are blocks.
     transpose: Option<Kernel<TransposeArgument>>,
 }
@@ -32,9 +37,9 @@ struct Destination<R> {
 }
 
 impl RowsPlace {
-    /// The address of feature `f` of a row.
-    fn value<T>(&self, f: usize, row: usize) -> u64 {
-        self.x + ((f * self.stride + row) * size_of::<T>()) as u64
+    /// The address of feature `f` of a row. V: the type of its values.
+    fn value<V>(&self, f: usize, row: usize) -> u64 {
+        self.x + ((f * self.stride + row) * size_of::<V>()) as u64
     }
 
     fn weight(&self, row: usize) -> u64 {
@@ -42,11 +47,20 @@ impl RowsPlace {
     }
 }
 
+fn as_features<'a, T: Float>(values: Values<'a, T>, out: &mut [T]) {
+    values.copy(out);
+}
+
+fn as_bits<'a, T: Float>(values: Values<'a, T>, out: &mut [u16]) {
+    values.copy_bits(out);
+}
+
 impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
-    pub fn new(gpu: &Gpu, sources: &'u [Source<'a, T>], slot: usize, weighted: bool) -> Result<Self> {
+    pub fn new(gpu: &Gpu, sources: &'u [Source<'a, T>], slot: usize, weighted: bool, half: Option<Half>) -> Result<Self> {
         let with_blocks = sources.iter().any(Source::in_blocks);
-        let transpose = if with_blocks { Some(arguments::rows_to_columns::<T>().load(gpu, "")?) } else { None };
-        Ok(Self { sources, slot, weighted, transpose })
+        let entry = arguments::rows_to_columns::<T>().half_if(half.is_some());
+        let transpose = if with_blocks { Some(entry.load(gpu, "")?) } else { None };
+        Ok(Self { sources, slot, weighted, half, transpose })
     }
 
     /// The tasks that send kept rows `rows`, counted over all sources, to the device rows from 0 on.
@@ -54,7 +68,7 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         let mut all = Vec::new();
         for (index, source) in self.sources.iter().enumerate() {
             let (own, to) = source.overlap(&rows);
-            source.tasks(&mut all, index, &own, to, self.slot, self.weighted)?;
+            source.tasks(&mut all, index, &own, to, self.slot, (value_bytes::<T>(self.half), self.weighted))?;
         }
         Ok(all)
     }
@@ -68,7 +82,7 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
     pub unsafe fn send(
         &self,
         lane: &mut Lane,
-        piece: &mut Option<Buffer<T>>,
+        piece: &mut Option<Buffer<u8>>,
         task: &Task,
         place: RowsPlace,
         ready: impl FnOnce(&Queue) -> Result<()>,
@@ -77,27 +91,32 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         // SAFETY: the caller promises it.
         unsafe {
             match &task.what {
-                What::Columns(range) => self.send_columns(lane, task, range, to),
+                What::Columns(range) if self.half.is_some() => self.send_columns::<u16, _>(lane, task, range, to, as_bits),
+                What::Columns(range) => self.send_columns::<T, _>(lane, task, range, to, as_features),
                 What::Weights(rows) => self.send_weights(lane, task, rows, to),
-                What::Rows(rows, features) => self.send_rows(lane, piece, task, (rows, features), to),
+                What::Rows(rows, features) if self.half.is_some() => {
+                    self.send_rows::<u16, _>(lane, piece, task, (rows, features), to, as_bits)
+                }
+                What::Rows(rows, features) => self.send_rows::<T, _>(lane, piece, task, (rows, features), to, as_features),
             }
         }
     }
 
     /// # Safety
     /// The same as for `send`.
-    unsafe fn send_columns<R: FnOnce(&Queue) -> Result<()>>(
+    unsafe fn send_columns<V: Plain, R: FnOnce(&Queue) -> Result<()>>(
         &self,
         lane: &mut Lane,
         task: &Task,
         range: &Range<usize>,
         to: Destination<R>,
+        copy: Copied<'a, T, V>,
     ) -> Result<()> {
         let (slot, queue) = lane.next_slot()?;
-        self.sources[task.source].fill_columns(&task.rows, range, slot.values(range.len())?);
+        self.sources[task.source].fill_columns(&task.rows, range, slot.values(range.len())?, copy);
         (to.ready)(queue)?;
-        let at = |value: usize| to.place.value::<T>(0, task.to + value);
-        let strips = strips::<T>(range, task.rows.len(), to.place.stride, at);
+        let at = |value: usize| to.place.value::<V>(0, task.to + value);
+        let strips = strips::<V>(range, task.rows.len(), to.place.stride, at);
         // SAFETY: the caller promises it.
         unsafe { slot.send(queue, &strips) }
     }
@@ -122,25 +141,26 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
 
     /// # Safety
     /// The same as for `send`.
-    unsafe fn send_rows<R: FnOnce(&Queue) -> Result<()>>(
+    unsafe fn send_rows<V: Plain, R: FnOnce(&Queue) -> Result<()>>(
         &self,
         lane: &mut Lane,
-        piece: &mut Option<Buffer<T>>,
+        piece: &mut Option<Buffer<u8>>,
         task: &Task,
         (rows, features): (&Range<usize>, &Range<usize>),
         to: Destination<R>,
+        copy: Copied<'a, T, V>,
     ) -> Result<()> {
         let Some(transpose) = self.transpose else { return Ok(()) };
         let len = rows.len() * features.len();
         let (slot, queue) = lane.next_slot()?;
         let piece = match piece {
             Some(piece) => piece,
-            None => piece.insert(queue.alloc((self.slot / size_of::<T>()).max(1), "rows on their way")?),
+            None => piece.insert(queue.alloc(self.slot.max(size_of::<V>()), "rows on their way")?),
         };
-        assert!(len <= piece.len(), "{len} values in a piece of {}", piece.len());
-        self.sources[task.source].fill_rows(rows, features, slot.values(len)?);
+        assert!(len * size_of::<V>() <= piece.len(), "{len} values in a piece of {} bytes", piece.len());
+        self.sources[task.source].fill_rows(rows, features, slot.values(len)?, copy);
         (to.ready)(queue)?;
-        let width = len * size_of::<T>();
+        let width = len * size_of::<V>();
         let strips = Strips { from: 0, width, count: 1, to: piece.at(), pitch: width };
         // SAFETY: the piece has room (asserted). It is freed in the order of this queue. The kernel that reads it runs in this
         // queue too.
@@ -151,7 +171,7 @@ impl<'u, 'a, T: Float + Plain> Carrier<'u, 'a, T> {
         let tiles_down = rows.len().div_ceil(1 << (TILE_LOG - log_width)) as u32;
         let argument = TransposeArgument {
             rows_in: piece.at(),
-            columns_out: to.place.value::<T>(features.start, task.to + rows.start - task.rows.start),
+            columns_out: to.place.value::<V>(features.start, task.to + rows.start - task.rows.start),
             stride: to.place.stride as u64,
             rows: rows.len() as u32,
             width: features.len() as u32,

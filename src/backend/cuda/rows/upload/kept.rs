@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::error::Result;
+use crate::features::Values;
 use crate::memory;
 use crate::tile::Selection;
 
@@ -57,21 +58,22 @@ impl Kept {
         }
     }
 
-    /// Copies kept rows `kept`, each of `width` values, to `out`. `slices` gives the values of a range of rows as slices. Each
-    /// slice comes with the place of its first row in the range.
-    pub fn gather<'v, V: Copy + 'v, S: Iterator<Item = (usize, &'v [V])>>(
+    /// Copies kept rows `kept`, each of `width` values, to `out` by `copy`. `slices` gives the values of a range of rows as slices.
+    /// Each slice comes with the place of its first row in the range.
+    pub fn gather<'v, T: 'v, V, S: Iterator<Item = (usize, Values<'v, T>)>>(
         &self,
         kept: Range<usize>,
         width: usize,
         slices: impl FnOnce(Range<usize>) -> S,
         out: &mut [V],
+        copy: impl Fn(Values<'v, T>, &mut [V]),
     ) {
         if kept.is_empty() {
             return;
         }
         if self.before.is_empty() {
             for (at, values) in slices(kept) {
-                out[at * width..][..values.len()].copy_from_slice(values);
+                copy(values, &mut out[at * width..][..values.len()]);
             }
             return;
         }
@@ -89,8 +91,9 @@ impl Kept {
                     // Neighbouring kept rows are copied together.
                     let skipped = word.trailing_zeros() as usize;
                     let together = ((word >> skipped).trailing_ones() as usize).min(kept.len() - filled);
-                    let values = &values[(index * 64 + skipped - row) * width..][..together * width];
-                    out[filled * width..][..values.len()].copy_from_slice(values);
+                    let from = (index * 64 + skipped - row) * width;
+                    let values = values.slice(from..from + together * width);
+                    copy(values, &mut out[filled * width..][..values.len()]);
                     filled += together;
                     if filled == kept.len() {
                         return;
@@ -136,7 +139,7 @@ pub mod tests {
                 assert_eq!(kept.count, rows.len());
                 assert!(rows.iter().enumerate().all(|(at, &row)| kept.row(at) == row));
                 for (width, step) in [(1, n), (1, 37), (3, 70), (3, 64)] {
-                    let values: Vec<u32> = (0..(n * width) as u32).collect();
+                    let values: Vec<f64> = (0..n * width).map(|i| i as f64).collect();
                     let blocks: Vec<_> = values.chunks(step * width).map(|values| (values, values.len() / width)).collect();
                     // The slices of a range of rows, in the form in which a view gives them.
                     let slices = |range: Range<usize>| {
@@ -149,16 +152,17 @@ pub mod tests {
                             .filter_map(move |(start, values, rows)| {
                                 let own = range.start.max(start)..range.end.min(start + rows);
                                 let place = (own.start < own.end).then(|| own.start - range.start)?;
-                                Some((place, &values[(own.start - start) * width..(own.end - start) * width]))
+                                let values = &values[(own.start - start) * width..(own.end - start) * width];
+                                Some((place, Values::Same(values)))
                             })
                             .collect::<Vec<_>>()
                             .into_iter()
                     };
                     for range in [0..rows.len(), rows.len() / 3..rows.len() / 2, rows.len() / 2..rows.len()] {
-                        let mut out = vec![u32::MAX; range.len() * width];
-                        kept.gather(range.clone(), width, slices, &mut out);
-                        let expected: Vec<u32> =
-                            rows[range].iter().flat_map(|row| row * width..(row + 1) * width).map(|i| i as u32).collect();
+                        let mut out = vec![f64::INFINITY; range.len() * width];
+                        kept.gather(range.clone(), width, slices, &mut out, |values, out| values.copy(out));
+                        let expected: Vec<f64> =
+                            rows[range].iter().flat_map(|row| row * width..(row + 1) * width).map(|i| i as f64).collect();
                         assert_eq!(out, expected);
                     }
                 }

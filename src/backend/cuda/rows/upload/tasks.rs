@@ -7,6 +7,7 @@ use super::pinned::Strips;
 use crate::arrival::Arrival;
 use crate::backend::cuda::device::Plain;
 use crate::error::Result;
+use crate::features::Values;
 use crate::float::Float;
 use crate::memory;
 use crate::tile::Part;
@@ -21,6 +22,9 @@ pub struct Source<'a, T> {
     /// The number of its first kept row, counted over all parts.
     first: usize,
 }
+
+/// Copies values to a slot: as features, or as the bits that they have in memory.
+pub type Copied<'a, T, V> = fn(Values<'a, T>, &mut [V]);
 
 /// A piece of work that fills one slot once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +83,7 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         self.part.features.columns().is_none()
     }
 
-    /// Adds to `all` the tasks that send kept rows `rows` to the device rows from `to` on.
+    /// Adds to `all` the tasks that send kept rows `rows` to the device rows from `to` on. `value_bytes`: those of a value on its way.
     pub fn tasks(
         &self,
         all: &mut Vec<Task>,
@@ -87,9 +91,9 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         rows: &Range<usize>,
         to: usize,
         slot: usize,
-        weighted: bool,
+        (value_bytes, weighted): (usize, bool),
     ) -> Result<()> {
-        let (n, d, values) = (rows.len(), self.part.features.n_features(), (slot / size_of::<T>()).max(1));
+        let (n, d, values) = (rows.len(), self.part.features.n_features(), (slot / value_bytes).max(1));
         let within = |range: Range<usize>| rows.start + range.start..rows.start + range.end;
         let mut add = |what| memory::push(all, Task { source, rows: rows.clone(), to, what }, TASKS);
         if self.in_blocks() {
@@ -105,8 +109,8 @@ impl<'a, T: Float + Plain> Source<'a, T> {
         Ok(())
     }
 
-    /// Writes values `range` to `out`. The values are those of all columns of kept rows `rows`, one column after the other.
-    pub fn fill_columns(&self, rows: &Range<usize>, range: &Range<usize>, out: &mut [T]) {
+    /// Writes values `range` to `out` by `copy`. The values are those of all columns of kept rows `rows`, one column after the other.
+    pub fn fill_columns<V>(&self, rows: &Range<usize>, range: &Range<usize>, out: &mut [V], copy: Copied<'a, T, V>) {
         let Some(columns) = self.part.features.columns() else { return };
         let (n, mut out) = (rows.len(), out);
         let mut at = range.start;
@@ -115,35 +119,39 @@ impl<'a, T: Float + Plain> Source<'a, T> {
             let len = (n - row).min(range.end - at);
             let (piece, rest) = out.split_at_mut(len);
             let row = rows.start + row;
-            self.kept.gather(row..row + len, 1, |rows| column.slices(rows), piece);
+            self.kept.gather(row..row + len, 1, |rows| column.slices(rows), piece, copy);
             (at, out) = (at + len, rest);
         }
     }
 
-    /// Writes the features `features` of kept rows `rows` to `out`, row-major. The rows are in blocks, or at regular distances.
-    pub fn fill_rows(&self, rows: &Range<usize>, features: &Range<usize>, out: &mut [T]) {
+    /// Writes the features `features` of kept rows `rows` to `out` by `copy`, row-major. The rows are in blocks, or at regular distances.
+    pub fn fill_rows<V>(&self, rows: &Range<usize>, features: &Range<usize>, out: &mut [V], copy: Copied<'a, T, V>) {
         let view = &self.part.features;
         if let Some(strided) = view.strided() {
             for (kept, out) in rows.clone().zip(out.chunks_exact_mut(features.len())) {
                 let row = self.kept.row(kept);
-                features.clone().zip(out).for_each(|(f, out)| *out = strided.get(row, f));
+                for (f, out) in features.clone().zip(out) {
+                    copy(Values::Same(strided.one(row, f)), std::slice::from_mut(out));
+                }
             }
             return;
         }
         if features.len() == view.n_features() {
-            return self.kept.gather(rows.clone(), features.len(), |rows| view.row_slices(rows), out);
+            return self.kept.gather(rows.clone(), features.len(), |rows| view.row_slices(rows), out, copy);
         }
         for (kept, out) in rows.clone().zip(out.chunks_exact_mut(features.len())) {
             let row = self.kept.row(kept);
             for (_, values) in view.row_slices(row..row + 1) {
-                out.copy_from_slice(&values[features.clone()]);
+                copy(values.slice(features.clone()), out);
             }
         }
     }
 
     pub fn fill_weights(&self, rows: &Range<usize>, out: &mut [f64]) {
         match &self.part.weights {
-            Some(weights) => self.kept.gather(rows.clone(), 1, |rows| weights.slices(rows), out),
+            Some(weights) => {
+                self.kept.gather(rows.clone(), 1, |rows| weights.slices(rows), out, |values, out| values.copy(out))
+            }
             None => out.fill(1.0),
         }
     }
@@ -174,7 +182,7 @@ mod tests {
 
     fn tasks(source: &Source<'_, f32>, index: usize, rows: &Range<usize>, to: usize, slot: usize, weighted: bool) -> Vec<Task> {
         let mut all = Vec::new();
-        source.tasks(&mut all, index, rows, to, slot, weighted).unwrap();
+        source.tasks(&mut all, index, rows, to, slot, (4, weighted)).unwrap();
         all
     }
 
@@ -233,7 +241,7 @@ mod tests {
         assert_eq!(overlaps(12..14)[1], (2..4, 0));
         assert!(overlaps(12..14)[0].0.is_empty() && overlaps(0..10)[1].0.is_empty());
         let mut out = [0.0; 5];
-        sources[1].fill_columns(&(2..6), &(1..6), &mut out);
+        sources[1].fill_columns(&(2..6), &(1..6), &mut out, |values, out| values.copy(out));
         assert_eq!(out, [3.0, 4.0, 5.0, 102.0, 103.0]);
         let some = tasks(&sources[1], 1, &(2..6), 7, 5 * 4, false);
         let what = |range| Task { source: 1, rows: 2..6, to: 7, what: What::Columns(range) };
