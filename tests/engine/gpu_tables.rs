@@ -1,5 +1,7 @@
 //! Rows that are on a GPU before the fit: whatever their layout and type, the bits are those of the same rows in host memory.
 
+use std::sync::Arc;
+
 use cudarc::driver::{CudaContext, result};
 use polars_kmeans::backend::cuda::traffic;
 use polars_kmeans::{
@@ -17,12 +19,15 @@ fn ordinal() -> Option<u32> {
 /// Memory of the GPU, as another library would have it.
 struct Memory {
     address: u64,
+    /// The primary context, which every library of a process shares.
+    context: Arc<CudaContext>,
 }
 
 impl Memory {
     /// A copy of the bytes, and room after them.
     fn of<V: Copy>(ordinal: u32, values: &[V], room: usize) -> Self {
-        CudaContext::new(ordinal as usize).unwrap().bind_to_thread().unwrap();
+        let context = CudaContext::new(ordinal as usize).unwrap();
+        context.bind_to_thread().unwrap();
         // SAFETY: the memory is as large as the values. They are plain numbers.
         let address = unsafe {
             let address = result::malloc_sync((size_of_val(values) + room).max(1)).unwrap();
@@ -31,12 +36,13 @@ impl Memory {
             result::memcpy_htod_sync(address, values).unwrap();
             address
         };
-        Self { address }
+        Self { address, context }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        self.context.bind_to_thread().unwrap();
         // SAFETY: it was allocated once, and no table reads it any more.
         unsafe { result::free_sync(self.address).unwrap() };
     }
