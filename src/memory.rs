@@ -20,7 +20,7 @@ macro_rules! zero {
         unsafe impl Zero for $t {}
     )* };
 }
-zero!(bool, u8, u32, u64, i32, i64, u128, i128, usize, f32, f64);
+zero!(bool, u8, u16, u32, u64, i32, i64, u128, i128, usize, f32, f64);
 // SAFETY: an array holds its values one after the other, with nothing between them.
 unsafe impl<T: Zero, const N: usize> Zero for [T; N] {}
 

@@ -123,10 +123,11 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
         float x[D][ROWS], square[ROWS];
         asm volatile("cp.async.wait_all;" ::: "memory");
         UNROLL for (int r = 0; r < ROWS; r++) square[r] = 0.0f;
-        if constexpr (is_half<S>) next.take_all(a.rows, x);
+        const bool together = is_half<S> && D > 2; // up to two columns one after the other need fewer registers
+        if constexpr (together) next.take_all(a.rows, x);
         UNROLL for (int f = 0; f < D; f++) {
             T raw[ROWS] = {0, 0, 0, 0};
-            if constexpr (is_half<S>) {
+            if constexpr (together) {
                 UNROLL for (int r = 0; r < ROWS; r++) raw[r] = x[f][r];
             } else if (exact || f < d) {
                 next.take(a.rows, f, raw);

@@ -20,6 +20,7 @@ const SMALL: Shape = Shape {
     features: 2,
     clusters: 3,
     float64: true,
+    half: false,
     weighted: false,
     candidates: Candidates::NONE,
 };

@@ -35,7 +35,9 @@ impl<T: Float + Plain> CudaSession<'_, T> {
             return Ok(());
         }
         match &self.rows {
-            Chunks::Resident(rows) => self.launch_moves(rows.argument(), moves, |_, row| row as u32)?,
+            Chunks::Resident(rows) => {
+                self.launch_moves((rows.argument(), rows.half().is_some()), moves, |_, row| row as u32)?;
+            }
             Chunks::Streamed(stream) => {
                 // No more rows at once than take as much memory as the search for them.
                 let most = FarSearch::bytes(&self.state.shape) as usize / (self.state.shape.d * size_of::<T>());
@@ -43,17 +45,24 @@ impl<T: Float + Plain> CudaSession<'_, T> {
                     let (values, weights) = self.gathered(stream, moves)?;
                     let w = weights.as_ref().map_or(0, Buffer::at);
                     let (stride, n, d) = (moves.len() as u64, moves.len() as u32, self.state.shape.d as i32);
-                    self.launch_moves(RowsArgument { x: values.at(), w, stride, n, d }, moves, |place, _| place as u32)?;
+                    let rows = RowsArgument { x: values.at(), w, stride, n, d, bfloat16: 0, unused: 0 };
+                    self.launch_moves((rows, false), moves, |place, _| place as u32)?;
                 }
             }
         }
         self.update.fold(&self.state)
     }
 
-    /// Moves rows that are on the device. `place(i, row)`: the place among `rows` of the row of move `i`.
-    fn launch_moves(&self, rows: RowsArgument, moves: &[Move], place: impl Fn(usize, u64) -> u32) -> Result<()> {
+    /// Moves rows that are on the device. `half`: whether their values have 16 bits. `place(i, row)`: the place among `rows` of the
+    /// row of move `i`.
+    fn launch_moves(
+        &self,
+        (rows, half): (RowsArgument, bool),
+        moves: &[Move],
+        place: impl Fn(usize, u64) -> u32,
+    ) -> Result<()> {
         let state = &self.state;
-        let kernel = arguments::relocate::<T>().half_if(state.shape.half).load(&state.queue.gpu, "")?;
+        let kernel = arguments::relocate::<T>().half_if(half).load(&state.queue.gpu, "")?;
         let moves = moves.iter().enumerate().map(|(i, &Move { row, to })| MoveArgument { row, place: place(i, row), to });
         let moves = state.queue.upload(&memory::collected(moves, MOVED)?, MOVED)?;
         let argument = RelocateArgument {
