@@ -269,7 +269,7 @@ impl<T: Float> Column<'_, T> {
     /// If there is no such row.
     #[inline]
     pub fn gather(&self, rows: &[usize], out: &mut [T]) {
-        let Chunks { chunks, starts } = &*self.0;
+        let Chunks { chunks, starts, .. } = &*self.0;
         let (mut here, mut first): (Values<'_, T>, usize) = (Values::Same(&[]), 0);
         for (out, &row) in out.iter_mut().zip(rows) {
             // Most rows are in the same chunk as the row before.
@@ -460,7 +460,14 @@ impl<'a, T: Float> Features<'a, T> {
     #[cfg(feature = "cuda")]
     pub fn on_gpu(table: &'a GpuTable<T>) -> Result<Self> {
         let (n, d) = (table.n_rows(), table.n_features());
-        Ok(Self { layout: Arc::new(Layout::Gpu(table.all())), n, d, names: default_names(d)?, arrival: None, half: None })
+        Ok(Self {
+            layout: Arc::new(Layout::Gpu(table.all())),
+            n,
+            d,
+            names: default_names(d)?,
+            arrival: None,
+            half: table.half(),
+        })
     }
 
     /// Where the values are, if they are on a GPU.
@@ -483,7 +490,9 @@ impl<'a, T: Float> Features<'a, T> {
     /// Whether the values are on a GPU, and passes there read them where they are.
     pub(crate) fn is_read_in_place(&self) -> bool {
         #[cfg(feature = "cuda")]
-        return self.gpu_rows().is_some_and(|GpuRows { table, rows }| rows.len() == table.n_rows() && table.is_read_in_place());
+        return self.gpu_rows().is_some_and(|GpuRows { table, rows }| {
+            rows.len() == table.n_rows() && table.half() == self.half && table.is_read_in_place()
+        });
         #[cfg(not(feature = "cuda"))]
         return false;
     }

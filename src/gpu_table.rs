@@ -13,6 +13,7 @@ use crate::backend::cuda::{HostCopy, Plain, host_copy};
 use crate::error::{KMeansError, Result};
 use crate::features::Validity;
 use crate::float::Float;
+use crate::half::Half;
 use crate::memory;
 
 /// The type of values on a GPU. The kernels know the types by their numbers.
@@ -41,9 +42,19 @@ impl ValueType {
         matches!(self, Self::Int32 | Self::Int64 | Self::UInt32 | Self::UInt64 | Self::Float64)
     }
 
-    /// Whether kernels read such values as they are.
-    fn is<T: Float>(self) -> bool {
-        self == if T::IS_F32 { Self::Float32 } else { Self::Float64 }
+    /// The bytes of a value that kernels for features of type `T` read as it is. `None`: they read no such values.
+    fn size_as<T: Float>(self) -> Option<usize> {
+        let own = if T::IS_F32 { Self::Float32 } else { Self::Float64 };
+        if self == own { Some(size_of::<T>()) } else { self.half().filter(|_| T::IS_F32).map(|_| size_of::<u16>()) }
+    }
+
+    /// The type, if it is a float type of 16 bits.
+    pub fn half(self) -> Option<Half> {
+        match self {
+            Self::Float16 => Some(Half::Float16),
+            Self::BFloat16 => Some(Half::BFloat16),
+            _ => None,
+        }
     }
 }
 
@@ -132,7 +143,7 @@ impl<T: Float> GpuTable<T> {
         }
         let gpu = Gpu::get(ordinal)?;
         let in_place = match &pieces[..] {
-            [piece] if rows > 0 && piece.value_type.is::<T>() => fits_kernels(piece, rows, size_of::<T>(), &gpu),
+            [piece] if rows > 0 => piece.value_type.size_as::<T>().is_some_and(|size| fits_kernels(piece, rows, size, &gpu)),
             _ => false,
         };
         Ok(Self { ordinal, rows, d, pieces, in_place, host: OnceLock::new() })
@@ -168,6 +179,15 @@ impl<T> GpuTable<T> {
     /// scaled nor normalised. Otherwise a fit makes its own copy on the GPU.
     pub fn is_read_in_place(&self) -> bool {
         self.in_place
+    }
+
+    /// The type of the values, if all have the same of 16 bits, and features are float32. A GPU keeps them so.
+    pub(crate) fn half(&self) -> Option<Half>
+    where
+        T: Float,
+    {
+        let half = self.pieces[0].value_type.half().filter(|_| T::IS_F32)?;
+        self.pieces.iter().all(|piece| piece.value_type.half() == Some(half)).then_some(half)
     }
 
     pub(crate) fn pieces(&self) -> &[GpuValues] {

@@ -18,6 +18,7 @@
 //!   `benches/papers.py` uses it and also gives `--tol-labels SHARE`.
 
 mod data;
+mod half;
 mod options;
 
 use std::sync::atomic::Ordering;
@@ -30,7 +31,8 @@ use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{Chunk, Column, Device, Engine, Features, Half, Init, Job, KMeans, KMeansError, Strategy};
 
-use self::data::{blobs, narrowed, scrambled};
+use self::data::{blobs, scrambled};
+use self::half::narrowed;
 use self::options::{Options, Shape};
 
 fn median(mut times: Vec<f64>) -> f64 {

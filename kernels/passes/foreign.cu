@@ -40,11 +40,12 @@ struct KeptRows {
     }
 };
 
-template <typename T> struct Foreign {
+// S: the type of our columns in memory. Columns of 16 bits are copied from values of the same type.
+template <typename T, typename S = T> struct Foreign {
     const void* from;
     const u8* validity; // a bit for each row, or null: no value is null
     KeptRows kept;
-    T* to;
+    S* to;
     u64 stride;
     i64 first, row_pitch, column_pitch;
     i64 validity_first;
@@ -73,9 +74,15 @@ template <typename T> __device__ __forceinline__ T load(const void* from, i64 i,
     }
 }
 
-template <typename T> __device__ __forceinline__ void to_columns(const Foreign<T>& a) {
+// The value of our columns that stands for value `i`, or for a null.
+template <typename T, typename S> __device__ __forceinline__ S stored(const void* from, i64 i, int kind, bool null) {
+    if constexpr (is_half<S>) return {null ? (u16)(kind == BFLOAT16 ? 0x7fc0 : 0x7e00) : ((const u16*)from)[i]};
+    else return null ? (T)__int_as_float(0x7fc00000) : load<T>(from, i, kind);
+}
+
+template <typename T, typename S> __device__ __forceinline__ void to_columns(const Foreign<T, S>& a) {
     // (1 << log_width) columns of (1 << log_rows) values, each with one value of padding. So the padding has at most 32 values.
-    __shared__ T tile[(1 << TILE_LOG) + 32];
+    __shared__ S tile[(1 << TILE_LOG) + 32];
     const u32 log_width = a.log_width, log_rows = TILE_LOG - log_width;
     const u32 wide = 1u << log_width, high = 1u << log_rows;
     const u32 first_column = blockIdx.x % a.tiles_across << log_width;
@@ -87,7 +94,7 @@ template <typename T> __device__ __forceinline__ void to_columns(const Foreign<T
         if (column >= a.columns || row >= a.rows) continue;
         const bool null = a.validity && !bit(a.validity, a.validity_first + (i64)row);
         const i64 at = a.first + (i64)row * a.row_pitch + (i64)column * a.column_pitch;
-        tile[c * (high + 1) + r] = null ? (T)__int_as_float(0x7fc00000) : load<T>(a.from, at, a.kind);
+        tile[c * (high + 1) + r] = stored<T, S>(a.from, at, a.kind, null);
     }
     __syncthreads();
 #pragma unroll
@@ -100,31 +107,32 @@ template <typename T> __device__ __forceinline__ void to_columns(const Foreign<T
 }
 
 // Which rows have only finite values, and a finite weight if there are weights.
-template <typename T> struct FiniteRows {
-    Rows<T> rows;
+template <typename T, typename S = T> struct FiniteRows {
+    Rows<T, S> rows;
     u32* bits; // a bit for each row; the bits after the last row are 0
 };
 
-template <typename T> __device__ __forceinline__ void finite_rows(const FiniteRows<T>& a) {
+template <typename T, typename S> __device__ __forceinline__ void finite_rows(const FiniteRows<T, S>& a) {
     const u64 end = ((u64)a.rows.n + 31) / 32 * 32;
     for (u64 row = global_thread(); row < end; row += all_threads()) {
         bool finite = row < a.rows.n;
         if (finite) {
             if (a.rows.w) finite = isfinite(a.rows.w[row]);
 #pragma unroll 8
-            for (int f = 0; f < a.rows.d; f++) finite &= isfinite(a.rows.x[(u64)f * a.rows.stride + row]) != 0;
+            for (int f = 0; f < a.rows.d; f++) finite &= isfinite(a.rows.at((u64)f * a.rows.stride + row)) != 0;
         }
         const u32 word = __ballot_sync(FULL_WARP, finite);
         if ((threadIdx.x & 31) == 0) a.bits[row >> 5] = word;
     }
 }
 
-#define KERNELS(T, NAME)                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS) foreign_to_columns_##NAME(const __grid_constant__ Foreign<T> a) {         \
-        to_columns(a);                                                                                                           \
-    }                                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS) finite_rows_##NAME(const __grid_constant__ FiniteRows<T> a) {     \
-        finite_rows(a);                                                                                                          \
+#define KERNELS(T, S, NAME)                                                                                                           \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS) foreign_to_columns_##NAME(const __grid_constant__ Foreign<T, S> a) {  \
+        to_columns(a);                                                                                                               \
+    }                                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS) finite_rows_##NAME(const __grid_constant__ FiniteRows<T, S> a) {      \
+        finite_rows(a);                                                                                                              \
     }
-KERNELS(float, f32)
-KERNELS(double, f64)
+KERNELS(float, float, f32)
+KERNELS(double, double, f64)
+KERNELS(float, Half, f16)

@@ -2,6 +2,7 @@
 
 use super::transpose;
 use crate::error::{KMeansError, Result};
+use crate::half::Same;
 
 /// Value `f` of row `r` is `values[first + r * row_step + f * column_step]`.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +60,7 @@ impl<'a, T: Copy + Default> Strided<'a, T> {
     pub fn copy_rows(&self, rows: impl Iterator<Item = usize> + Clone, d: usize, stride: usize, out: &mut [T]) {
         if self.column_step == 1 {
             let values = |row| &self.values[self.place(row, 0)..][..d];
-            return transpose::rows_to_columns(rows.map(values), 0, stride, out);
+            return transpose::rows_to_columns::<_, _, Same>(rows.map(values), 0, stride, out);
         }
         for (f, out) in out.chunks_exact_mut(stride).take(d).enumerate() {
             rows.clone().zip(out).for_each(|(row, out)| *out = self.get(row, f));

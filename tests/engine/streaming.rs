@@ -327,7 +327,7 @@ fn rows_of_16_bits_stream() {
         let [by_rows, wide] = data.by_rows();
         let by_columns = Features::from_half_columns(half, narrow.iter().map(|c| &c[..])).unwrap();
         let expected = hash(&estimator.fit_features(&wide, None).unwrap());
-        let all = limits(Shape { half: true, ..shape::<f32>(n, d, k, false) });
+        let all = limits(Shape { half: true, ..shape::<f32>([n, d, k], false) });
         for chunking in all.iter().step_by(1 + all.len() / 3) {
             for view in [&by_rows, &by_columns] {
                 let fit = on_gpu.clone().device_memory_limit(Some(chunking.room)).fit_features(view, None).unwrap();

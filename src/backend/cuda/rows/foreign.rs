@@ -7,8 +7,9 @@ use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::gpu_table::{GpuRows, GpuTable, GpuValues};
+use crate::half::Half;
 use crate::memory;
-use crate::tile::{Part, Selection};
+use crate::tile::{self, Part, Selection};
 
 /// The base-2 logarithm of the values in a tile of these kernels, and the threads of their blocks.
 const TILE_LOG: u32 = 10;
@@ -53,7 +54,7 @@ pub fn take_in<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result
     let n = kept.iter().map(|kept| kept.count).sum();
     let rows = match in_place(parts) {
         Some(values) => DeviceRows::in_place(queue, values, n, d, weighted)?,
-        None => DeviceRows::new(queue, n, d, weighted)?,
+        None => DeviceRows::new(queue, n, d, weighted, tile::half(parts))?,
     };
     let mut first = 0;
     for (part, kept) in parts.iter().zip(&kept) {
@@ -78,12 +79,13 @@ fn in_place<T: Float>(parts: &[Part<'_, T>]) -> Option<GpuValues> {
     let [part] = parts else { return None };
     let GpuRows { table, rows } = part.features.gpu_rows()?;
     let whole = rows.len() == table.n_rows() && part.selection.is_all() && part.features.arrival().is_none();
-    (whole && table.is_read_in_place()).then(|| table.pieces()[0])
+    let stored = part.features.half() == table.half();
+    (whole && stored && table.is_read_in_place()).then(|| table.pieces()[0])
 }
 
 fn take_in_features<T: Float + Plain>(rows: &DeviceRows<T>, part: &Part<'_, T>, kept: &Kept, first: usize) -> Result<()> {
     let Some(view) = part.features.gpu_rows() else { return Err(elsewhere()) };
-    to_columns(&rows.queue, view, kept, &rows.x, first, rows.stride)
+    to_columns(&rows.queue, view, kept, Columns { at: rows.x.at_index(first), stride: rows.stride, half: rows.half() })
 }
 
 /// Weights may be on the host, or missing. Then they are 1.
@@ -91,7 +93,7 @@ fn take_in_weights<T: Float + Plain>(to: &Buffer<f64>, part: &Part<'_, T>, kept:
     const WHAT: &str = "the weights";
     let n = part.features.n_rows();
     if let Some(view) = part.weights.as_ref().and_then(|weights| weights.gpu_rows()) {
-        return to_columns(to.queue(), view, kept, to, first, 0);
+        return to_columns(to.queue(), view, kept, Columns { at: to.at_index(first), stride: 0, half: None });
     }
     let mut all = memory::filled(n, 1.0, WHAT)?;
     if let Some(weights) = &part.weights {
@@ -114,17 +116,21 @@ fn elsewhere() -> KMeansError {
     }
 }
 
-/// Makes columns of the kept rows of a view: rows `first` and following of the columns at `to`.
-fn to_columns<T: Float + Plain>(
-    queue: &Queue,
-    view: GpuRows<'_, T>,
-    kept: &Kept,
-    to: &Buffer<T>,
-    first: usize,
+/// Where columns go.
+struct Columns {
+    /// The address of the first column's value of the first row.
+    at: u64,
+    /// Values from one column to the next.
     stride: usize,
-) -> Result<()> {
+    /// Their type, if it is one of 16 bits. All values of the view have it too.
+    half: Option<Half>,
+}
+
+/// Makes columns of the kept rows of a view.
+fn to_columns<T: Float + Plain>(queue: &Queue, view: GpuRows<'_, T>, kept: &Kept, to: Columns) -> Result<()> {
     let GpuRows { table, rows } = view;
-    let kernel = arguments::foreign_to_columns::<T>().load(&queue.gpu, "")?;
+    let size = if to.half.is_some() { size_of::<u16>() } else { size_of::<T>() };
+    let kernel = arguments::foreign_to_columns::<T>().half_if(to.half.is_some()).load(&queue.gpu, "")?;
     let mut f = 0;
     for values in table.pieces() {
         // Threads that are neighbours read values that are neighbours.
@@ -137,8 +143,8 @@ fn to_columns<T: Float + Plain>(
             from: values.address,
             validity: values.validity.map_or(0, |(address, _)| address),
             kept: kept.argument(),
-            to: to.at_index(f * stride + first),
-            stride: stride as u64,
+            to: to.at + (f * to.stride * size) as u64,
+            stride: to.stride as u64,
             first: values.first + rows.start as i64 * values.row_pitch,
             row_pitch: values.row_pitch,
             column_pitch: values.column_pitch,
@@ -163,7 +169,7 @@ pub fn finite_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<Selection> 
     let queue = &rows.queue;
     let words = rows.n.div_ceil(64);
     let bits = queue.zeros::<u64>(words, KEPT)?;
-    let kernel = arguments::finite_rows::<T>().load(&queue.gpu, "")?;
+    let kernel = arguments::finite_rows::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
     let argument = FiniteRowsArgument { rows: rows.argument(), bits: bits.at() };
     let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), rows.n.div_ceil(THREADS as usize))?;
     // SAFETY: the kernel reads the rows, and writes a word for each 32 of them. There is room for two words for each 64.
@@ -186,9 +192,11 @@ pub fn host_copy<T: Float>(table: &GpuTable<T>) -> Result<HostCopy<T>> {
     const WHAT: &str = "a copy of the rows on the host";
     let queue = Gpu::get(table.ordinal())?.queue()?;
     let (n, d) = (table.n_rows(), table.n_features());
-    let rows = DeviceRows::<T>::new(&queue, n, d, false)?;
-    to_columns(&queue, table.all(), &Kept { words: None, count: n }, &rows.x, 0, rows.stride)?;
-    let values = rows.x.to_vec()?;
+    let rows = DeviceRows::<T>::new(&queue, n, d, false, table.half())?;
+    let to = Columns { at: rows.x.at(), stride: rows.stride, half: rows.half() };
+    to_columns(&queue, table.all(), &Kept { words: None, count: n }, to)?;
+    let mut values = memory::zeroed(rows.stride * d, WHAT)?;
+    rows.x.read(0, &mut values)?;
     let mut validity = memory::with_room(d, WHAT)?;
     for piece in table.pieces() {
         for _ in 0..piece.columns {

@@ -28,6 +28,31 @@ impl<T: Float + Plain> Matrix<T> {
         })
     }
 
+    /// `len` values in memory that somebody else owns.
+    ///
+    /// # Safety
+    /// As for [`Buffer::foreign`].
+    pub unsafe fn foreign(queue: &Queue, address: u64, len: usize, half: Option<Half>) -> Self {
+        // SAFETY: the caller promises it.
+        match half {
+            None => Self::Same(unsafe { Buffer::foreign(address, len, queue.clone()) }),
+            Some(half) => Self::Half(unsafe { Buffer::foreign(address, len, queue.clone()) }, half),
+        }
+    }
+
+    /// As [`Buffer::is_foreign`].
+    pub fn is_foreign(&self) -> bool {
+        match self {
+            Self::Same(values) => values.is_foreign(),
+            Self::Half(bits, _) => bits.is_foreign(),
+        }
+    }
+
+    /// The bytes of a value.
+    pub fn size(&self) -> usize {
+        if self.half().is_some() { size_of::<u16>() } else { size_of::<T>() }
+    }
+
     /// The type of the values, if it is one of 16 bits.
     pub fn half(&self) -> Option<Half> {
         match self {
