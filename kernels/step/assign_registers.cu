@@ -32,13 +32,13 @@
 #define KEEP_LOOP _Pragma("unroll 1")
 
 // What a kernel has registers for. Not every kernel has room for all of it: registers would spill, which tests/kernels.rs finds.
-template <typename T, int D, int GROUP> struct Room {
+template <typename T, typename S, int D, int GROUP> struct Room {
     // For `settle_few`.
-    static const bool few = GROUP != 0 || D != (sizeof(T) == 4 ? 3 : 4);
+    static const bool few = GROUP != 0 || (is_half<S> ? D == 1 || D > 4 : D != (sizeof(T) == 4 ? 3 : 4));
     // For `add_together`.
-    static const bool together = GROUP == 0 || D != 2 || sizeof(T) == 4;
+    static const bool together = is_half<S> ? GROUP != 0 || (D != 2 && D != 3) : GROUP == 0 || D != 2 || sizeof(T) == 4;
     // For a call of `flush_table_apart`. Kernels with groups are up to 5 % faster with it.
-    static const bool apart = GROUP != 0 && D > 2;
+    static const bool apart = GROUP != 0 && D > (is_half<S> ? 4 : 2);
 };
 
 // Shared memory holds the arriving tile, the centroids (if they fit), the words of the table, the row counts of the clusters. A warp
@@ -92,13 +92,13 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
         const bool done = tile >= tiles;
         const u32 doubtful = lists[warp].doubtful;
         if (listed >= ENOUGH || (done && listed && !doubtful)) {
-            move_listed<Room<T, D, GROUP>::apart>(a, factors, entrance, cells(), lists[warp], listed, lane);
+            move_listed<Room<T, S, D, GROUP>::apart>(a, factors, entrance, cells(), lists[warp], listed, lane);
             if (lane == 0) atomicAdd(&block_changed, listed);
             listed = 0;
         }
         if (doubtful >= (done ? 1 : 32 * Settling<T, D>::rows)) {
             u32 settled = doubtful;
-            if (Room<T, D, GROUP>::few && done && are_few(doubtful, a.k)) settle_few<T, D>(a, lists[warp], doubtful, lane);
+            if (Room<T, S, D, GROUP>::few && done && are_few(doubtful, a.k)) settle_few<T, D>(a, lists[warp], doubtful, lane);
             else settled = settle_rows<T, D, GROUP>(a, minus_centre, centroids, lists[warp], doubtful, lane);
             if (lane == 0) atomicAdd(&block_contested, settled);
             listed = lists[warp].count;
@@ -154,8 +154,8 @@ template <typename T, typename S, int D, int GROUP> __device__ __forceinline__ v
         if (first) {
             if (valid) now.store(a.labels.bytes, (u8*)a.labels.at + (u64)row * (u32)a.labels.bytes);
             const u32 count = __reduce_add_sync(FULL_WARP, __popc(valid & ~found.doubt));
-            enter<Room<T, D, GROUP>::apart>(entrance, count, cells(), a.sums, lane);
-            add_first<Room<T, D, GROUP>::together>(a, factors, next, cells(), found.label, valid & ~found.doubt, lane);
+            enter<Room<T, S, D, GROUP>::apart>(entrance, count, cells(), a.sums, lane);
+            add_first<Room<T, S, D, GROUP>::together>(a, factors, next, cells(), found.label, valid & ~found.doubt, lane);
             if (lane == 0) atomicAdd(&block_changed, count);
             if (tile < tiles) next.ask(a.rows, a.labels, tile * WARP_TILE + lane * ROWS);
             continue;

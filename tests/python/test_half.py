@@ -29,7 +29,14 @@ def brief(frame: pl.DataFrame, columns: list[str], **options: object) -> tuple[o
     labels = frame.select(model.predict())["kmeans"]
     distances = frame.select(model.transform()).to_series()
     history = model.history.drop("seconds")
-    return model.inertia, model.centroids.rows(), labels.to_list(), distances.to_list(), history.rows(), model.score(frame)
+    return (
+        model.inertia,
+        model.centroids.rows(),
+        labels.to_list(),
+        distances.to_list(),
+        history.rows(),
+        model.score(frame),
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
