@@ -150,8 +150,8 @@ impl BatchFeatures {
             FeatureLayout::Array(_) => {
                 let lists = || self.columns[0].iter().map(|array| array.as_fixed_size_list());
                 if lists().any(|rows: &FixedSizeListArray| *rows.values().data_type() == DataType::Float16) {
-                    let block = |rows: &'_ FixedSizeListArray| (bits(rows.values()), validity(rows), validity(rows.values()));
-                    Features::from_half_blocks(Half::Float16, lists().map(block), self.d)?
+                    let blocks = lists().map(|rows| (bits(rows.values()), validity(rows), validity(rows.values())));
+                    Features::from_half_blocks(Half::Float16, blocks, self.d)?
                 } else {
                     let blocks = lists().map(|rows| {
                         let values: &PrimitiveArray<P> = rows.values().as_primitive();

@@ -194,10 +194,7 @@ where
 
     fn view(&self) -> Result<Features<'_, P::Native>> {
         match self {
-            Self::Columns(columns) => {
-                let view = |numbers: &'_ Numbers<ChunkedArray<P>>| numbers.view();
-                Features::new(memory::try_collected(columns.iter().map(view), NAMES)?)
-            }
+            Self::Columns(columns) => Features::new(memory::try_collected(columns.iter().map(Numbers::view), NAMES)?),
             Self::Rows(rows, Numbers::Same(values)) => {
                 let blocks = rows.downcast_iter().zip(values.downcast_iter());
                 let blocks = blocks.map(|(rows, values)| (values.values().as_slice(), validity!(rows), validity!(values)));
@@ -205,9 +202,9 @@ where
             }
             Self::Rows(rows, Numbers::Float16(values)) => {
                 let blocks = rows.downcast_iter().zip(values.downcast_iter());
-                let bits = |values: &[_]| bytemuck::cast_slice(values);
-                let blocks =
-                    blocks.map(|(rows, values)| (bits(values.values().as_slice()), validity!(rows), validity!(values)));
+                let blocks = blocks.map(|(rows, values)| {
+                    (bytemuck::cast_slice(values.values().as_slice()), validity!(rows), validity!(values))
+                });
                 Features::from_half_blocks(Half::Float16, blocks, rows.width())
             }
         }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, result};
 use polars_kmeans::backend::cuda::traffic;
 use polars_kmeans::{
-    Chunk, Column, Device, Engine, Features, GpuTable, GpuValues, KMeans, KMeansError, NullPolicy, Validity, ValueType,
+    Chunk, Column, Device, Engine, Features, GpuTable, GpuValues, Half, Init, KMeans, KMeansError, NullPolicy, Scale, Validity,
+    ValueType,
 };
 
 use crate::child::in_child;
 use crate::data::{Random, arriving, gpu, gpu_info, hash, rows};
+use crate::half::{BOTH, Halves};
 
 /// The number of the GPU of these tests. `None` if there is none.
 fn ordinal() -> Option<u32> {
@@ -248,6 +250,46 @@ fn columns_of_every_type_with_nulls_are_taken_in() {
     // SAFETY: as above. Whole numbers of 32 bits do not fit into float32.
     let refused = unsafe { GpuTable::<f32>::new(ordinal, n, [piece(3)]) };
     assert!(matches!(refused, Err(KMeansError::UnsupportedDtype { .. })));
+}
+
+/// They are read where they are, copied as columns of 16 bits, or widened because rows are scaled. One value is a NaN.
+#[test]
+fn values_of_16_bits_have_the_bits_of_float32() {
+    let Some(ordinal) = ordinal() else { return };
+    for (round, half) in BOTH.into_iter().cycle().take(6).enumerate() {
+        let [n, d, k] = [[3_000, 4, 9], [2_000, 20, 12], [1_200, 70, 30]][round / 2];
+        let mut data = Halves::new(half, "blobs", n, d, &mut Random(round as u64));
+        if round % 3 == 2 {
+            data.bits[7 * d + 1] = 0x7fff;
+            data.wide[7 * d + 1] = f32::NAN;
+        }
+        let kind = if half == Half::Float16 { ValueType::Float16 } else { ValueType::BFloat16 };
+        let by_columns: Vec<u16> = crate::data::columns(&data.bits, d).concat();
+        let odd: Vec<u16> = [&[0; 3], &data.bits[..]].concat();
+        let pieces = [
+            (&by_columns, GpuValues::columns(0, kind, d, n), n.is_multiple_of(8)),
+            (&data.bits, GpuValues::rows(0, kind, d), false),
+            (&odd, GpuValues { first: 3, ..GpuValues::rows(0, kind, d) }, false),
+        ];
+        let host = Features::from_rows(&data.wide, d).unwrap();
+        let plain = KMeans::new(k).seed(round as u64).max_iter(8).null_policy(NullPolicy::Skip);
+        for estimator in [plain.clone(), plain.clone().init(Init::KMeansParallel), plain.scale(Scale::Standard)] {
+            let expected = estimator.fit_features(&host, None).unwrap();
+            let labels = expected.model.predict(&host).unwrap();
+            for (values, piece, in_place) in &pieces {
+                let memory = Memory::of(ordinal, values, 8192);
+                // SAFETY: the memory has the values, and outlives the table.
+                let table =
+                    unsafe { GpuTable::<f32>::new(ordinal, n, [GpuValues { address: memory.address, ..*piece }]).unwrap() };
+                assert_eq!(table.is_read_in_place(), *in_place);
+                let there = Features::on_gpu(&table).unwrap();
+                let fitted = estimator.fit_features(&there, None).unwrap();
+                assert_eq!(hash(&fitted), hash(&expected), "{half:?}, {n} x {d}, {piece:?}");
+                let found = fitted.model.on(Device::Auto).predict_there(&there).unwrap().to_vec().unwrap();
+                assert!(found.iter().zip(labels.iter()).all(|(there, here)| u32::try_from(*there).ok() == here));
+            }
+        }
+    }
 }
 
 #[test]
