@@ -143,7 +143,7 @@ def test_what_cannot_be_read_is_refused() -> None:
         ),
         (pk.InvalidParameterError, '^device: expected "cuda:0" or "auto"', lambda: model.predict(x, device="cpu")),
         (pk.InvalidDataError, "at least one row", lambda: pk.KMeans(K).fit(x[:0])),
-        (pk.InvalidParameterError, "expected 6 features, got 5", lambda: model.predict(x[:, :5])),
+        (pk.InvalidColumnError, "expected 6 features, got 5", lambda: model.predict(x[:, :5])),
         (pk.NoMemoryError, "device_memory_limit", lambda: pk.KMeans(K, device_memory_limit=1000).fit(x)),
     ]
     for kind, message, call in cases:
