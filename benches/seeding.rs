@@ -3,8 +3,9 @@
 //! `cargo bench --no-default-features --bench seeding [-- SHAPE ...] [KIND ...] [--init METHOD ...] [--sample ROWS] [--array] [--f64]
 //! [--vectors FILE] [--seeds COUNT]`
 //!
-//! With `--seeds`, inertias and times are medians over so many seeds. SHAPE is NxDxK. The seeding's time is that of a fit of one iteration from k-means++, less that of the same fit from given
-//! centroids. `--vectors` reads rows of float32 in little endian, N x D of them, as another kind of data.
+//! With `--seeds`, inertias and times are medians over so many seeds. SHAPE is NxDxK. The seeding's time is that of a fit of one
+//! iteration, less that of the same fit from given centroids. `--vectors` reads rows of float32 in little endian, N x D of them,
+//! as another kind of data.
 
 use std::time::Instant;
 

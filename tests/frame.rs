@@ -1,7 +1,7 @@
 //! Polars frames in and out: frames give the same results as slices.
 
 use polars::prelude::*;
-use polars_kmeans::{FeatureLayout, Features, KMeans, KMeansError, KMeansModel, NullPolicy};
+use polars_kmeans::{FeatureLayout, Features, Init, KMeans, KMeansError, KMeansModel, Metric, NullPolicy, Scale};
 
 fn frame() -> DataFrame {
     let x: Vec<f32> = (0..500).map(|i| ((i * 7919) % 101) as f32).collect();
@@ -118,12 +118,20 @@ fn float64_rows_under_a_float32_model_are_not_cast_down() {
 
 #[test]
 fn a_model_survives_its_bytes() {
-    let df = frame();
-    let model = KMeans::new(4).fit(&df, ["x", "y"]).unwrap();
-    let bytes = model.to_bytes().unwrap();
-    assert_eq!(*KMeansModel::from_bytes(&bytes).unwrap(), model);
-    for cut in [0, 5, 20, bytes.len() - 1] {
-        assert!(matches!(KMeansModel::from_bytes(&bytes[..cut]), Err(KMeansError::InvalidModel { .. })));
+    // One row is zero, so it has no direction.
+    let (df, plain) = (frame(), KMeans::new(4).null_policy(NullPolicy::Skip));
+    for estimator in [
+        plain.clone(),
+        plain.clone().metric(Metric::Cosine).scale(Scale::Standard),
+        plain.clone().init(Init::KMeansParallel).rounds(2),
+        plain.clone().init(Init::AfkMc2).init_sample(Some(9)),
+    ] {
+        let model = estimator.fit(&df, ["x", "y"]).unwrap();
+        let bytes = model.to_bytes().unwrap();
+        assert_eq!(*KMeansModel::from_bytes(&bytes).unwrap(), model);
+        for cut in [0, 5, 20, bytes.len() - 1] {
+            assert!(matches!(KMeansModel::from_bytes(&bytes[..cut]), Err(KMeansError::InvalidModel { .. })));
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch};
 use arrow::datatypes::{DataType as ArrowType, Field};
 use polars::prelude::*;
-use polars_kmeans::{Column as Values, Engine, Features, History, KMeans, KMeansModel};
+use polars_kmeans::{Column as Values, Engine, Features, History, Init, KMeans, KMeansModel, Metric, Scale};
 use sha2::{Digest, Sha256};
 
 const N: usize = 30_000;
@@ -24,8 +24,21 @@ fn data() -> ([Vec<f64>; 3], Vec<f64>) {
     ([feature(0), feature(1), feature(2)], (0..N).map(|i| (i % 5) as f64 / 4.0).collect())
 }
 
-fn estimator() -> KMeans {
-    KMeans::new(9).seed(5).history(History::Full)
+/// The estimator of a golden line. tests/python/test_same_bits.py has the same options.
+fn estimator(options: &str) -> KMeans {
+    let plain = KMeans::new(9).seed(5).history(History::Full);
+    match options {
+        "plain" => plain,
+        "cosine" => plain.metric(Metric::Cosine),
+        "standard" => plain.scale(Scale::Standard),
+        "robust-cosine" => plain.scale(Scale::Robust).metric(Metric::Cosine),
+        "factors" => plain.scale(Scale::Factors([("x".to_owned(), 0.25), ("z".to_owned(), 3.0)].into())),
+        "kmeans-parallel" => plain.init(Init::KMeansParallel).rounds(3),
+        "afk-mc2" => plain.init(Init::AfkMc2).chain_length(50),
+        "optimal" => plain.init(Init::Optimal),
+        "init-sample" => plain.init_sample(Some(2_000)),
+        _ => panic!("{options}"),
+    }
 }
 
 /// Labels, centroid frame, inertia, iterations and history, as in tests/python/test_same_bits.py.
@@ -35,9 +48,9 @@ fn digest(labels: impl IntoIterator<Item = u32>, model: &KMeansModel) -> String 
     let mut add = |values: &mut dyn Iterator<Item = f64>| values.for_each(|value| hash.update(value.to_le_bytes()));
     add(&mut model.sizes().iter().map(|size| *size as f64));
     add(&mut model.inertias().iter().copied());
-    let centroids = model.centroid_values().unwrap();
-    for f in 0..3 {
-        add(&mut centroids.iter().copied().skip(f).step_by(3));
+    let (centroids, d) = (model.centroid_values().unwrap(), model.n_features());
+    for f in 0..d {
+        add(&mut centroids.iter().copied().skip(f).step_by(d));
     }
     add(&mut [model.inertia(), f64::from(model.n_iter())].into_iter());
     for row in model.history_rows() {
@@ -51,26 +64,54 @@ fn all(labels: &UInt32Chunked) -> Vec<u32> {
     labels.into_no_null_iter().collect()
 }
 
+/// The columns, the rows as lists in a column `e`, and the weights in a column `w`.
+fn record_batch<'a, T: Engine>(
+    dtype: &DataType,
+    columns: impl ExactSizeIterator<Item = (&'static str, &'a Vec<f64>)>,
+    rows: &[T],
+    weights: &[f64],
+) -> RecordBatch {
+    let to_arrow = |values: Vec<f64>| -> ArrayRef {
+        match dtype {
+            DataType::Float32 => Arc::new(Float32Array::from_iter_values(values.into_iter().map(|v| v as f32))),
+            _ => Arc::new(Float64Array::from(values)),
+        }
+    };
+    let d = columns.len() as i32;
+    let mut table: Vec<(&str, ArrayRef)> = columns.map(|(name, column)| (name, to_arrow(column.clone()))).collect();
+    let flat = to_arrow(rows.iter().map(|v| v.to_f64()).collect());
+    let item = Arc::new(Field::new("item", flat.data_type().clone(), true));
+    assert!(matches!(item.data_type(), ArrowType::Float32 | ArrowType::Float64));
+    table.push(("e", Arc::new(FixedSizeListArray::try_new(item, d, flat, None).unwrap())));
+    table.push(("w", Arc::new(Float64Array::from(weights.to_vec()))));
+    RecordBatch::try_from_iter(table).unwrap()
+}
+
 /// The hash of every way to pass the data, by name.
-fn ways<T: Engine>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, String)> {
+fn ways<T: Engine>(options: &str, weighted: bool, dtype: &DataType) -> Vec<(&'static str, String)> {
     let (columns, weights) = data();
-    let slices: [Vec<T>; 3] = columns.clone().map(|column| column.into_iter().map(T::from_f64).collect());
+    let names = if options == "optimal" { &["x"][..] } else { &["x", "y", "z"] };
+    let d = names.len();
+    // A factor is given for a column by its name.
+    let lists = options != "factors";
+    let estimator = || estimator(options);
+    let columns = &columns[..d];
+    let slices: Vec<Vec<T>> = columns.iter().map(|column| column.iter().map(|v| T::from_f64(*v)).collect()).collect();
     let rows: Vec<T> = (0..N).flat_map(|i| slices.iter().map(|column| column[i]).collect::<Vec<_>>()).collect();
     let mut ways = Vec::new();
 
     // Polars: columns, one Array column, one List column.
-    let [x, y, z] = columns.clone();
-    let frame = df!("x" => x, "y" => y, "z" => z).unwrap();
-    let mut frame = frame.columns().iter().map(|c| c.cast(dtype).unwrap()).collect::<Vec<_>>();
+    let column = |(name, values): (&&str, &Vec<f64>)| Column::new((*name).into(), values).cast(dtype).unwrap();
+    let mut frame: Vec<Column> = names.iter().zip(columns).map(column).collect();
     let w = Column::new("w".into(), &weights);
     let weight = weighted.then_some(&w);
     let fit = estimator().fit_columns(&frame, weight).unwrap();
     ways.push(("frame", digest(all(&fit.labels), &fit.model)));
     let flat = Series::new("e".into(), rows.iter().map(|v| v.to_f64()).collect::<Vec<_>>()).cast(dtype).unwrap();
-    let shape = [ReshapeDimension::new_dimension(N as u64), ReshapeDimension::new_dimension(3)];
+    let shape = [ReshapeDimension::new_dimension(N as u64), ReshapeDimension::new_dimension(d as u64)];
     let array = flat.reshape_array(&shape).unwrap().into_column();
     let list = array.cast(&DataType::List(Box::new(dtype.clone()))).unwrap();
-    for (name, column) in [("Array column", array), ("List column", list)] {
+    for (name, column) in [("Array column", array), ("List column", list)].into_iter().filter(|_| lists) {
         let fit = estimator().fit_columns(&[column], weight).unwrap();
         ways.push((name, digest(all(&fit.labels), &fit.model)));
     }
@@ -84,11 +125,13 @@ fn ways<T: Engine>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, Strin
     let weight = weighted.then_some(&weight_values);
     for (name, features) in [
         ("columns", Features::from_columns(slices.iter().map(|c| &c[..])).unwrap()),
-        ("rows", Features::from_rows(&rows, 3).unwrap()),
+        ("rows", Features::from_rows(&rows, d).unwrap()),
     ] {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let features = features.with_names(names).unwrap();
         let fitted = estimator().fit_features(&features, weight).unwrap();
         assert_eq!(
-            fitted.model.centroids().iter().map(|c| c.to_f64()).collect::<Vec<_>>(),
+            fitted.model.centroids_in_units().unwrap().iter().map(|c| c.to_f64()).collect::<Vec<_>>(),
             fit.model.centroid_values().unwrap()
         );
         assert_eq!((fitted.model.sizes(), fitted.model.inertias()), (fit.model.sizes(), fit.model.inertias()));
@@ -102,22 +145,10 @@ fn ways<T: Engine>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, Strin
     }
 
     // Record batches of columns and of lists, cut at any place.
-    let to_arrow = |values: Vec<f64>| -> ArrayRef {
-        match dtype {
-            DataType::Float32 => Arc::new(Float32Array::from_iter_values(values.into_iter().map(|v| v as f32))),
-            _ => Arc::new(Float64Array::from(values)),
-        }
-    };
-    let mut table: Vec<(&str, ArrayRef)> =
-        ["x", "y", "z"].into_iter().zip(columns).map(|(name, column)| (name, to_arrow(column))).collect();
-    let flat = to_arrow(rows.iter().map(|v| v.to_f64()).collect());
-    let item = Arc::new(Field::new("item", flat.data_type().clone(), true));
-    assert!(matches!(item.data_type(), ArrowType::Float32 | ArrowType::Float64));
-    table.push(("e", Arc::new(FixedSizeListArray::try_new(item, 3, flat, None).unwrap())));
-    table.push(("w", Arc::new(Float64Array::from(weights.clone()))));
-    let whole = RecordBatch::try_from_iter(table).unwrap();
+    let whole = record_batch(dtype, names.iter().copied().zip(columns), &rows, &weights);
     let batches = [whole.slice(0, 11_111), whole.slice(11_111, 1), whole.slice(11_112, N - 11_112)];
-    for (name, names) in [("batches", &["x", "y", "z"][..]), ("batches of lists", &["e"])] {
+    let of_lists = lists.then_some(("batches of lists", &["e"][..]));
+    for (name, names) in [("batches", names)].into_iter().chain(of_lists) {
         let fit = estimator().fit_batches(&batches, names, weighted.then_some("w")).unwrap();
         let labels: Vec<u32> = fit.labels.iter().flat_map(|labels| labels.values().to_vec()).collect();
         ways.push((name, digest(labels, &fit.model)));
@@ -138,10 +169,14 @@ fn ways<T: Engine>(weighted: bool, dtype: &DataType) -> Vec<(&'static str, Strin
 fn every_way_in_gives_the_python_packages_hash() {
     let golden = include_str!("golden/python.txt");
     for line in golden.lines() {
-        let [dtype, weight, hash] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let (options, dtype, weight, hash) = match line.split(' ').collect::<Vec<_>>()[..] {
+            [dtype, weight, hash] => ("plain", dtype, weight, hash),
+            [dtype, weight, options, hash] => (options, dtype, weight, hash),
+            _ => panic!("{line}"),
+        };
         let ways = match dtype {
-            "Float32" => ways::<f32>(weight == "w", &DataType::Float32),
-            _ => ways::<f64>(weight == "w", &DataType::Float64),
+            "Float32" => ways::<f32>(options, weight == "w", &DataType::Float32),
+            _ => ways::<f64>(options, weight == "w", &DataType::Float64),
         };
         for (way, got) in ways {
             assert_eq!(got, hash, "{way}: {line}");

@@ -8,7 +8,7 @@ use crate::params::{Init, Params};
 
 /// The parameters of a fit, as they are saved with its model. Starting centroids that the caller gave are not kept.
 #[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Settings {
     /// Clusters.
     pub k: u64,
@@ -29,17 +29,52 @@ pub struct Settings {
     /// `"light"` or `"full"`.
     pub history: String,
     /// Only of `"kmeans-parallel"`.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub oversampling: Option<f64>,
     /// Only of `"kmeans-parallel"`.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub rounds: Option<u32>,
     /// Only of `"afk-mc2"`.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub chain_length: Option<u32>,
     /// The rows that starting centroids were chosen from, if not all.
-    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "serde", serde(default))]
     pub init_sample: Option<u64>,
+}
+
+/// Text leaves out the options that a fit does not use, so versions that do not know them can read it. Bytes hold every field,
+/// because they do not name the fields.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Settings {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let every = !serializer.is_human_readable();
+        let mut fields = serializer.serialize_struct("Settings", 15)?;
+        fields.serialize_field("k", &self.k)?;
+        fields.serialize_field("init", &self.init)?;
+        fields.serialize_field("n_init", &self.n_init)?;
+        fields.serialize_field("max_iter", &self.max_iter)?;
+        fields.serialize_field("tol", &self.tol)?;
+        fields.serialize_field("tol_labels", &self.tol_labels)?;
+        fields.serialize_field("seed", &self.seed)?;
+        fields.serialize_field("metric", &self.metric)?;
+        fields.serialize_field("weighted", &self.weighted)?;
+        fields.serialize_field("null_policy", &self.null_policy)?;
+        fields.serialize_field("history", &self.history)?;
+        if every || self.oversampling.is_some() {
+            fields.serialize_field("oversampling", &self.oversampling)?;
+        }
+        if every || self.rounds.is_some() {
+            fields.serialize_field("rounds", &self.rounds)?;
+        }
+        if every || self.chain_length.is_some() {
+            fields.serialize_field("chain_length", &self.chain_length)?;
+        }
+        if every || self.init_sample.is_some() {
+            fields.serialize_field("init_sample", &self.init_sample)?;
+        }
+        fields.end()
+    }
 }
 
 impl Settings {

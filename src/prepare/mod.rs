@@ -32,8 +32,6 @@ use crate::params::{Init, Metric, NullPolicy, Params};
 use crate::reference;
 use crate::tile::{Part, WeightScale};
 
-/// The largest squared distance between points on the unit sphere.
-pub const SPHERE: f64 = 4.0;
 /// Most rows of a fit.
 const MAX_ROWS: u64 = 1 << 36;
 
@@ -97,8 +95,7 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
         widen::<T>(&mut box_lows, &mut box_highs, centroids)?;
     }
     let metric = params.space.metric;
-    // Centroids leave the box of the rows when they are normalised, but not the unit sphere.
-    let s = if metric == Metric::Cosine { SPHERE } else { reference::distance(&box_highs, &box_lows) };
+    let s = diameter(metric, &box_highs, &box_lows);
     let variance = if params.stopping.tol > 0.0 { variance(passes, &lows, &highs, survey.positive)? } else { 0.0 };
     Ok(Prepared {
         n,
@@ -112,6 +109,15 @@ pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Resu
         weights,
         metric,
     })
+}
+
+/// The largest squared distance that scales of distances must hold: between corners of the box of the rows and centroids. With
+/// `Cosine`, centroids leave the box of the rows when they are normalised, but not the unit sphere.
+pub(crate) fn diameter(metric: Metric, highs: &[f64], lows: &[f64]) -> f64 {
+    match metric {
+        Metric::Euclidean => reference::distance(highs, lows),
+        Metric::Cosine => 4.0,
+    }
 }
 
 /// Surveys the kept rows and checks them. Also returns how many there are.

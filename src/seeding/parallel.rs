@@ -21,8 +21,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::params::Params;
-use crate::prepare::Prepared;
-use crate::reference;
+use crate::prepare::{Prepared, diameter};
 use crate::rng::Stream;
 use crate::tile::WeightScale;
 
@@ -88,8 +87,8 @@ fn weighted<T: Float>(candidates: Vec<T>, masses: &[u128], all: &Prepared) -> Re
     let weights: Vec<f64> = memory::collected(masses.iter().map(|mass| *mass as f64), super::ROWS)?;
     // Some row is nearest to some candidate, so the largest weight is positive.
     let scale = WeightScale::new(weights.iter().copied().fold(0.0, f64::max));
-    let box_size = reference::distance(&all.highs, &all.lows);
-    let facts = Facts { distances: DistanceScale::new(box_size, scale.largest), weights: Some(scale) };
+    let largest = diameter(all.metric, &all.highs, &all.lows);
+    let facts = Facts { distances: DistanceScale::new(largest, scale.largest), weights: Some(scale) };
     Table::new(candidates, Some(weights), all, facts)
 }
 

@@ -9,51 +9,74 @@ use crate::data::{KINDS, Random, gpu, hash, on_gpu, rows};
 use crate::exactness::check_arriving;
 use crate::oracle::{self, Scaling, Start, Task};
 
-/// A case for the oracle. Returns whether there was an answer to compare.
-fn check<T: Engine>(kind: &str, case: u64) -> bool {
-    let random = &mut Random(600_000 + case);
-    let (n, d, k) = (1 + random.below(150), 1 + random.below(12), 1 + random.below(9));
+/// Combinations of a metric, a scaling and a seeding.
+const COMBINATIONS: usize = 2 * 4 * 6;
+
+/// A case for the oracle: combination `case % COMBINATIONS`. Returns whether there was an answer to compare.
+fn check<T: Engine>(kind: &str, case: usize) -> bool {
+    let random = &mut Random(600_000 + case as u64);
+    let (cosine, scaling, seeding) = (case % 2 == 1, case / 2 % 4, case / 8 % 6);
+    let d = if seeding == 5 { 1 } else { 1 + random.below(12) };
+    // One feature has two directions.
+    let (n, k) = (1 + random.below(150), 1 + random.below(if cosine && d == 1 { 2 } else { 9 }));
     let x: Vec<T> = rows(kind, n, d, random);
     let table: Vec<Vec<T>> = x.chunks_exact(d).map(<[T]>::to_vec).collect();
-    let weights = match case % 3 {
+    let weights = match random.below(3) {
         0 => Some((0..n).map(|_| [0.0, 1.0, 2.5][random.below(3)]).collect::<Vec<f64>>()),
         _ => None,
     };
-    let cosine = case.is_multiple_of(2);
-    let factors = || (0..d).map(|f| [0.5, 3.7, 1e-3, 1.0][f % 4]).collect();
-    let scaling = match case / 2 % 4 {
-        0 if cosine => Scaling::None,
-        0 | 1 => Scaling::Standard,
-        2 => Scaling::Robust,
-        _ => Scaling::Factors(factors()),
-    };
-    let no_direction = |row: &Vec<T>| row.iter().all(|x| x.to_f64() == 0.0);
-    if weights.as_ref().is_some_and(|w| w.iter().all(|w| *w == 0.0)) || cosine && table.iter().any(no_direction) {
+    if weights.as_ref().is_some_and(|w| w.iter().all(|w| *w == 0.0)) {
         return false;
     }
-    let start = match case / 3 % 3 {
-        0 => Start::PlusPlus,
-        1 => Start::Random,
-        // One of them twice: this makes an empty cluster.
-        _ => Start::Given((0..k).map(|j| table[if j == 0 { 0 } else { random.below(n) }].clone()).collect()),
+    let scaling = match scaling {
+        0 => Scaling::None,
+        1 => Scaling::Standard,
+        2 => Scaling::Robust,
+        _ => Scaling::Factors((0..d).map(|f| [0.5, 3.7, 1e-3, 1.0][f % 4]).collect()),
     };
-    let restarts = if matches!(start, Start::Given(_)) { 1 } else { 2 };
+    let start = match seeding {
+        // One of them twice: this makes an empty cluster.
+        0 => Start::Given((0..k).map(|j| table[if j == 0 { 0 } else { random.below(n) }].clone()).collect()),
+        1 => Start::PlusPlus,
+        2 => Start::Random,
+        3 => Start::Parallel { oversampling: [0.1, 0.5, 2.0][random.below(3)], rounds: [1, 2, 5][random.below(3)] },
+        4 => Start::AfkMc2 { chain: [1, 2, 7, 40][random.below(4)] },
+        _ => Start::Optimal,
+    };
+    let restarts = if matches!(start, Start::Given(_) | Start::Optimal) { 1 } else { 1 + random.below(2) as u32 };
+    let sample = (seeding != 0 && random.below(3) == 0).then(|| 1 + random.below(n));
     let (max_iter, tol, seed) = (1 + random.below(12), [0.0, 1e-4][random.below(2)], random.next());
-    let task = Task { rows: table, weights, k, start, sample: None, restarts, max_iter, tol, tol_labels: 0.0, seed, cosine };
-    check_arriving(&task, &scaling, &format!("{kind}, case {case}: n {n}, d {d}, k {k}, cosine: {cosine}, {scaling:?}"))
+    let what = format!("{kind}, case {case}: n {n}, d {d}, k {k}, cosine: {cosine}, {scaling:?}, sample of {sample:?}");
+    let plain = Task { rows: table, weights, k, start, sample, restarts, max_iter, tol, tol_labels: 0.0, seed, cosine: false };
+    // Rows that are zero, also only after their scaling, have no direction.
+    let scaled = oracle::arrive(&plain, &scaling).0.rows;
+    if cosine && scaled.iter().any(|row| row.iter().all(|x| x.to_f64() == 0.0)) {
+        return false;
+    }
+    check_arriving(&Task { cosine, ..plain }, &scaling, &what)
+}
+
+/// Checks each combination with several kinds of data. Each must have an answer.
+fn check_combinations<T: Engine>(kinds: &[&str], first: usize) {
+    let mut answered = [0; COMBINATIONS];
+    for case in 0..9 * COMBINATIONS {
+        let kind = kinds[(case + case / COMBINATIONS) % kinds.len()];
+        answered[case % COMBINATIONS] += u32::from(check::<T>(kind, first + case));
+    }
+    println!("{} fits compared", answered.iter().sum::<u32>());
+    assert!(answered.iter().all(|count| *count > 0), "{answered:?}");
 }
 
 #[test]
-fn fits_are_the_oracles() {
-    let mut answered = 0;
-    for case in 0..300 {
-        // In float64 the squares of the smallest of these columns vanish.
-        let kind = KINDS[case as usize % KINDS.len()];
-        answered += u32::from(check::<f32>(kind, case));
-        answered += u32::from(kind != "denormals" && check::<f64>(kind, case + 1_000));
-    }
-    println!("{answered} fits compared");
-    assert!(answered > 250, "only {answered} fits were compared");
+fn fits_are_the_oracles_float32() {
+    check_combinations::<f32>(&KINDS, 0);
+}
+
+#[test]
+fn fits_are_the_oracles_float64() {
+    // In float64 the squares of the smallest of the denormal columns vanish.
+    let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| *kind != "denormals").collect();
+    check_combinations::<f64>(&kinds, 1_000 * COMBINATIONS);
 }
 
 /// The options that a row can arrive by.

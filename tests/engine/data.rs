@@ -3,8 +3,10 @@
 use std::sync::OnceLock;
 
 #[cfg(feature = "cuda")]
-use polars_kmeans::backend::select::DeviceInfo;
+use polars_kmeans::backend::select::{Candidates, DeviceInfo, Shape};
 use polars_kmeans::{Device, Fitted, Float, KMeans, Metric, Scale};
+#[cfg(feature = "cuda")]
+use polars_kmeans::{Engine, Job};
 
 /// The GPU, if there is one that can be used. If a GPU was demanded and none can be used, this fails.
 pub fn gpu() -> Option<Device> {
@@ -34,6 +36,20 @@ pub fn gpu_info() -> DeviceInfo {
         usable: true,
         reason: String::new(),
     })
+}
+
+/// The shape of a fit. Seedings other than k-means|| need no more memory than others.
+#[cfg(feature = "cuda")]
+pub fn shape<T: Engine>([n, d, k]: [usize; 3], weighted: bool) -> Shape {
+    Shape {
+        job: Job::Fit,
+        rows: n as u64,
+        features: d,
+        clusters: k,
+        float64: !T::IS_F32,
+        weighted,
+        candidates: Candidates::NONE,
+    }
 }
 
 /// Some rows as starting centroids. About one in `repeated` of them is the first row: that makes empty clusters, which take the

@@ -40,7 +40,7 @@ fn check<T: Engine>(round: u64) -> bool {
         _ => None,
     };
     let init = match random.below(4) {
-        0 if k <= 200 => Init::KMeansPlusPlus,
+        0 if k <= 200 => [Init::KMeansPlusPlus, Init::KMeansParallel, Init::AfkMc2][random.below(3)].clone(),
         1 => Init::Random,
         _ => Init::Given(some_rows(&x, d, k, 12, random)),
     };

@@ -6,6 +6,7 @@ mod arrival;
 mod child;
 mod data;
 mod distances;
+mod distributions;
 mod draws;
 mod exactness;
 mod far;

@@ -2,11 +2,10 @@
 
 use polars_kmeans::backend::cuda::memory;
 use polars_kmeans::backend::cuda::refusal;
-use polars_kmeans::backend::select::{Candidates, Shape};
-use polars_kmeans::{Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, Result, Wanted};
+use polars_kmeans::{Column, Device, Engine, Features, History, Init, KMeans, KMeansError, Result, Wanted};
 
 use crate::child::{STEP, in_child};
-use crate::data::{Random, columns, gpu, gpu_info, hash, rows};
+use crate::data::{Random, columns, gpu, gpu_info, hash, rows, shape};
 
 /// Repeats the work and refuses one allocation on the GPU each time, of device memory or pinned memory. It refuses each of the
 /// first allocations, then fewer and fewer, since the steps of a seeding and the iterations repeat the same allocations.
@@ -49,16 +48,7 @@ fn fits<T: Engine>(device: Device) {
             let estimator = if view == 1 { estimator.history(History::Full) } else { estimator };
             let expected = estimator.clone().device(Device::Cpu).fit_with(features, weights, Wanted::Distances).unwrap();
             let expected = (hash(&expected), expected.distances);
-            let shape = Shape {
-                job: Job::Fit,
-                rows: n as u64,
-                features: d,
-                clusters: k,
-                float64: !T::IS_F32,
-                weighted,
-                candidates: Candidates::NONE,
-            };
-            let least = memory::chunking(shape, &gpu_info(), 0).unwrap_err();
+            let least = memory::chunking(shape::<T>([n, d, k], weighted), &gpu_info(), 0).unwrap_err();
             for limit in [None, Some(least)] {
                 let estimator = estimator.clone().device(device).device_memory_limit(limit);
                 let what = format!("{n} x {d} into {k}, {}, {limit:?}, view {view}", T::NAME);
@@ -106,16 +96,7 @@ fn exactly<T: Engine>(device: Device, [n, d, k]: [usize; 3]) {
     // With weights, sums have two limbs, as the prediction assumes.
     let weights: Vec<f64> = (0..n).map(|i| 0.5 + (i % 5) as f64).collect();
     let weights = Column::from_slice(&weights);
-    let shape = Shape {
-        job: Job::Fit,
-        rows: n as u64,
-        features: d,
-        clusters: k,
-        float64: !T::IS_F32,
-        weighted: true,
-        candidates: Candidates::NONE,
-    };
-    let predicted = memory::resident_bytes(shape, &gpu_info());
+    let predicted = memory::resident_bytes(shape::<T>([n, d, k], true), &gpu_info());
     let estimator = KMeans::new(k).max_iter(3).device(device).device_memory_limit(Some(predicted));
     let what = format!("{n} x {d} into {k}, {}: {predicted} bytes", T::NAME);
     let fit = || estimator.fit_features(&features, Some(&weights));

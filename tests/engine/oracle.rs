@@ -1,10 +1,14 @@
 //! A k-means written straight from the contract, in big integers. It is slow. It shares only two things with the engine: the
 //! reference distance and the Philox block. These have tests of their own.
 
+mod arrival;
 mod seeds;
 
 use num_bigint::{BigInt, Sign};
 use polars_kmeans::{Float, reference};
+
+pub use self::arrival::{Scaling, arrive};
+use self::arrival::{column_variance, direction};
 
 /// `value = integer * 2^exponent`, exactly.
 fn decode(x: f64) -> (BigInt, i32) {
@@ -101,15 +105,6 @@ pub struct Task<T> {
     pub cosine: bool,
 }
 
-/// What columns are multiplied by.
-#[derive(Debug, Clone)]
-pub enum Scaling {
-    None,
-    Factors(Vec<f64>),
-    Standard,
-    Robust,
-}
-
 #[derive(Debug, PartialEq)]
 pub enum Failure {
     TooFewDistinct,
@@ -200,75 +195,6 @@ fn precise(terms: &[(f64, f64)], mut unit: i32, count: usize) -> Exact {
         }
         unit += total.bits() as i32 - 90;
     }
-}
-
-/// The vector with the length 1, or `None` for zeros: scaled by the power of two of its largest magnitude, divided by the root of the
-/// chain of its squares.
-fn direction(values: &[f64]) -> Option<Vec<f64>> {
-    let largest = values.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-    if largest == 0.0 {
-        return None;
-    }
-    let (mantissa, exponent) = decode(largest);
-    let top = exponent + mantissa.bits() as i32 - 1;
-    let scaled = |v: &f64| round_ratio::<f64>(&decode(*v).0, &BigInt::from(1), decode(*v).1 - top);
-    let scaled: Vec<f64> = values.iter().map(scaled).collect();
-    let norm = scaled.iter().fold(0.0f64, |s, y| y.mul_add(*y, s)).sqrt();
-    Some(scaled.into_iter().map(|y| y / norm).collect())
-}
-
-/// The task with rows and starting centroids as they arrive, and the factors of the columns. No row may be zero with `cosine`.
-pub fn arrive<T: Float>(raw: &Task<T>, scaling: &Scaling) -> (Task<T>, Vec<f64>) {
-    let d = raw.rows[0].len();
-    let positive = |i: &usize| raw.weights.as_ref().is_none_or(|w| w[*i] > 0.0);
-    let column = |f: usize, rows: &mut dyn Iterator<Item = usize>| rows.map(|i| raw.rows[i][f].to_f64()).collect::<Vec<f64>>();
-    let factors: Vec<f64> = match scaling {
-        Scaling::None => vec![1.0; d],
-        Scaling::Factors(factors) => factors.clone(),
-        Scaling::Standard => {
-            let variance = |f| column_variance(&column(f, &mut (0..raw.rows.len()).filter(positive)));
-            (0..d).map(variance).map(|v| if v > 0.0 { 1.0 / v.sqrt() } else { 1.0 }).collect()
-        }
-        Scaling::Robust => {
-            let spread = |f| {
-                let mut values = column(f, &mut (0..raw.rows.len()));
-                values.sort_by(f64::total_cmp);
-                values[3 * (values.len() - 1) / 4] - values[(values.len() - 1) / 4]
-            };
-            (0..d).map(spread).map(|spread| if spread > 0.0 { 1.0 / spread } else { 1.0 }).collect()
-        }
-    };
-    let row = |row: &Vec<T>| -> Vec<T> {
-        let scaled: Vec<T> = row.iter().zip(&factors).map(|(x, s)| T::from_f64(x.to_f64() * s)).collect();
-        if !raw.cosine {
-            return scaled;
-        }
-        let values: Vec<f64> = scaled.iter().map(|x| x.to_f64()).collect();
-        direction(&values).expect("a row with a direction").into_iter().map(T::from_f64).collect()
-    };
-    let start = match &raw.start {
-        Start::Given(centroids) => Start::Given(centroids.iter().map(row).collect()),
-        other => other.clone(),
-    };
-    (Task { rows: raw.rows.iter().map(row).collect(), start, ..raw.clone() }, factors)
-}
-
-/// `max(0, m2 - m1 * m1)` of the values less the middle of their extent.
-fn column_variance(values: &[f64]) -> f64 {
-    let (low, high) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
-    let middle = 0.5 * ((low + 0.0) + (high + 0.0));
-    let t: Vec<f64> = values.iter().map(|x| x - middle).collect();
-    let mean = |values: Vec<f64>| -> f64 {
-        let largest = values.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-        if largest == 0.0 {
-            return 0.0;
-        }
-        let unit = exponent_above(largest) - 90;
-        let sum: BigInt = values.iter().map(|v| quantise(*v, unit)).sum();
-        round_ratio(&sum, &BigInt::from(values.len()), unit)
-    };
-    let (m1, m2) = (mean(t.clone()), mean(t.iter().map(|t| t * t).collect()));
-    (m2 - m1 * m1).max(0.0)
 }
 
 struct Facts {
@@ -385,6 +311,39 @@ impl Facts {
     }
 }
 
+/// The largest squared distance at which a row counts as equal to its centroid when a row is looked for.
+fn same_place<T: Float>(cosine: bool, d: usize) -> f64 {
+    match (cosine, T::IS_F32) {
+        (false, _) => 0.0,
+        (true, true) => 2f64.powi(-45),
+        (true, false) => (d as f64 + 4.0).powi(2) * 2f64.powi(-104),
+    }
+}
+
+/// The centroid of these rows: the exact mean, rounded and clamped, or its direction. A mean of zero keeps the old centroid.
+fn centroid_of<T: Float>(task: &Task<T>, facts: &Facts, rows: &[usize], old: &[T]) -> Vec<T> {
+    let mass: BigInt = rows.iter().map(|&i| &facts.integers[i]).sum();
+    let mean = |f: usize| {
+        let sum: BigInt = rows.iter().map(|&i| quantise(facts.weights[i] * task.rows[i][f].to_f64(), facts.units[f])).sum();
+        (sum, facts.units[f] - facts.weight_unit)
+    };
+    if task.cosine {
+        let exact: Vec<f64> = (0..old.len()).map(mean).map(|(sum, unit)| round_ratio(&sum, &mass, unit)).collect();
+        return direction(&exact).map_or(old.to_vec(), |new| new.into_iter().map(T::from_f64).collect());
+    }
+    let clamped = |f: usize| {
+        let (sum, unit) = mean(f);
+        let mean: T = round_ratio(&sum, &mass, unit);
+        let value = mean.to_f64();
+        if value < facts.lows[f] || value > facts.highs[f] {
+            T::from_f64(value.clamp(facts.lows[f], facts.highs[f]))
+        } else {
+            mean
+        }
+    };
+    (0..old.len()).map(clamped).collect()
+}
+
 fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) -> Result<Answer<T>, Failure> {
     let (n, d, k) = (task.rows.len(), task.rows[0].len(), task.k);
     let counts = |i: usize| facts.weights[i] > 0.0;
@@ -427,12 +386,7 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
             let sizes: Vec<usize> = (0..k).map(|j| size(&labels, j)).collect();
             let far = (0..n).filter(|&i| counts(i) && sizes[labels[i] as usize] >= 2);
             let far = far.max_by(|&a, &b| away[a].total_cmp(&away[b]).then(b.cmp(&a))).ok_or(Failure::TooFewDistinct)?;
-            let same = match (task.cosine, T::IS_F32) {
-                (false, _) => 0.0,
-                (true, true) => 2f64.powi(-45),
-                (true, false) => (d as f64 + 4.0).powi(2) * 2f64.powi(-104),
-            };
-            if away[far] <= same {
+            if away[far] <= same_place::<T>(task.cosine, d) {
                 return Err(Failure::TooFewDistinct);
             }
             labels[far] = j as u32;
@@ -443,28 +397,7 @@ fn lloyd<T: Float>(task: &Task<T>, facts: &Facts, mut centroids: Vec<Vec<T>>) ->
         let mut moved = relocated;
         for j in 0..k {
             let rows: Vec<usize> = (0..n).filter(|&i| counts(i) && labels[i] as usize == j).collect();
-            let mass: BigInt = rows.iter().map(|&i| &facts.integers[i]).sum();
-            let mean = |f: usize| {
-                let sum: BigInt =
-                    rows.iter().map(|&i| quantise(facts.weights[i] * task.rows[i][f].to_f64(), facts.units[f])).sum();
-                (sum, facts.units[f] - facts.weight_unit)
-            };
-            let clamped = |f: usize| {
-                let (sum, unit) = mean(f);
-                let mean: T = round_ratio(&sum, &mass, unit);
-                let value = mean.to_f64();
-                if value < facts.lows[f] || value > facts.highs[f] {
-                    T::from_f64(value.clamp(facts.lows[f], facts.highs[f]))
-                } else {
-                    mean
-                }
-            };
-            let new: Vec<T> = if task.cosine {
-                let exact: Vec<f64> = (0..d).map(mean).map(|(sum, unit)| round_ratio(&sum, &mass, unit)).collect();
-                direction(&exact).map_or(centroids[j].clone(), |new| new.into_iter().map(T::from_f64).collect())
-            } else {
-                (0..d).map(clamped).collect()
-            };
+            let new = centroid_of(task, facts, &rows, &centroids[j]);
             let s = reference::distance(&centroids[j], &new);
             moves.push((1.0, s));
             moved |= centroids[j].iter().zip(&new).any(|(a, b)| a != b);

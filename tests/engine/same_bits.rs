@@ -19,8 +19,17 @@ struct Case {
     estimator: KMeans,
 }
 
+fn case(name: &'static str, kind: &'static str, shape: (usize, usize), weighted: bool, estimator: KMeans) -> Case {
+    Case { name, kind, shape, weighted, estimator }
+}
+
 fn cases() -> Vec<Case> {
-    let case = |name, kind, shape, weighted, estimator| Case { name, kind, shape, weighted, estimator };
+    let mut all = plain_cases();
+    all.extend(cases_of_seedings());
+    all
+}
+
+fn plain_cases() -> Vec<Case> {
     vec![
         case("blobs-2d", "blobs", (20_000, 2), false, KMeans::new(10).seed(1)),
         case("blobs-weighted", "blobs", (20_000, 3), true, KMeans::new(7).seed(2)),
@@ -51,6 +60,12 @@ fn cases() -> Vec<Case> {
             KMeans::new(12).seed(16).metric(Metric::Cosine).scale(factors()).history(History::Full),
         ),
         case("relocations", "duplicates", (400, 2), false, KMeans::new(6).seed(11).init(Init::Given(vec![0.25; 12]))),
+    ]
+}
+
+/// Other seedings, also of rows that arrive scaled and normalised.
+fn cases_of_seedings() -> Vec<Case> {
+    vec![
         case("kmeans-parallel", "blobs", (8_000, 4), true, KMeans::new(25).seed(12).init(Init::KMeansParallel)),
         case(
             "kmeans-parallel-few",
@@ -63,6 +78,42 @@ fn cases() -> Vec<Case> {
         case("afk-mc2-weighted", "blobs", (5_000, 2), true, KMeans::new(20).seed(15).init(Init::AfkMc2).chain_length(30)),
         case("optimal", "blobs", (9_000, 1), true, KMeans::new(8).init(Init::Optimal)),
         case("init-sample", "blobs", (12_000, 3), false, KMeans::new(30).seed(16).init_sample(Some(900))),
+        case(
+            "kmeans-parallel-cosine",
+            "uniform",
+            (5_000, 14),
+            false,
+            KMeans::new(30).seed(17).init(Init::KMeansParallel).metric(Metric::Cosine).max_iter(15),
+        ),
+        case(
+            "kmeans-parallel-standard",
+            "mixed scales",
+            (5_000, 5),
+            true,
+            KMeans::new(12).seed(18).init(Init::KMeansParallel).scale(Scale::Standard).max_iter(15),
+        ),
+        case(
+            "afk-mc2-cosine-weighted",
+            "blobs",
+            (5_000, 6),
+            true,
+            KMeans::new(25).seed(19).init(Init::AfkMc2).metric(Metric::Cosine).scale(factors()).max_iter(15),
+        ),
+        case(
+            "afk-mc2-robust",
+            "sentinel",
+            (4_000, 3),
+            false,
+            KMeans::new(9).seed(20).init(Init::AfkMc2).chain_length(50).scale(Scale::Robust),
+        ),
+        case("optimal-standard", "offset 1e6", (5_000, 1), true, KMeans::new(6).init(Init::Optimal).scale(Scale::Standard)),
+        case(
+            "init-sample-cosine",
+            "uniform",
+            (6_000, 11),
+            false,
+            KMeans::new(20).seed(21).init_sample(Some(500)).metric(Metric::Cosine).max_iter(15),
+        ),
     ]
 }
 

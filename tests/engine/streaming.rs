@@ -6,23 +6,10 @@ use polars_kmeans::backend::cuda::memory;
 use polars_kmeans::backend::select::{Candidates, Shape};
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
-    Chunk, Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity,
-    Wanted,
+    Chunk, Column, Device, Engine, Features, History, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity, Wanted,
 };
 
-use crate::data::{KINDS, Random, arriving, columns, gpu, gpu_info, hash, on_gpu, rounds, rows, some_rows};
-
-fn shape<T: Engine>(n: usize, d: usize, k: usize, weighted: bool) -> Shape {
-    Shape {
-        job: Job::Fit,
-        rows: n as u64,
-        features: d,
-        clusters: k,
-        float64: !T::IS_F32,
-        weighted,
-        candidates: Candidates::NONE,
-    }
-}
+use crate::data::{KINDS, Random, arriving, columns, gpu, gpu_info, hash, on_gpu, rounds, rows, shape, some_rows};
 
 /// Memory limits under which the rows stream, from the smallest that is enough. Each gives another number of chunks or of
 /// buffers.
@@ -104,7 +91,7 @@ fn check<T: Engine>(round: u64) -> usize {
     };
     let on_cpu = brief(&estimator).map(|(hash, _)| hash);
     assert_eq!(brief(&on_gpu).map(|(hash, _)| hash), on_cpu);
-    let all = limits(shape::<T>(n, d, k, weights.is_some()));
+    let all = limits(shape::<T>([n, d, k], weights.is_some()));
     // The smallest limit, the largest, and some between.
     let some: Vec<_> = all.iter().step_by(1 + all.len() / 4).chain(all.last()).collect();
     for chunking in &some {
@@ -132,11 +119,46 @@ fn streamed_fits_have_the_bits_of_resident_ones_float64() {
     assert!(gpu().is_none() || compared >= 2 * rounds(48));
 }
 
+/// A fit that streams through as little memory as it can has the bits of the CPU.
+fn check_least_memory<T: Engine>(init: &Init, way: u64, weighted: bool) {
+    let random = &mut Random(12_000 + way);
+    let [n, d, k] = if *init == Init::Optimal { [9_000, 1, 7] } else { [9_000, 5, 23] };
+    let x: Vec<T> = rows("blobs", n, d, random);
+    let weights: Vec<f64> = (0..n).map(|_| random.below(4) as f64).collect();
+    let weights = weighted.then(|| Column::from_slice(&weights));
+    let features = Features::from_rows(&x, d).unwrap();
+    let candidates = match init {
+        Init::KMeansParallel => Candidates { of_round: 2 * k as u64, rounds: 5 },
+        _ => Candidates::NONE,
+    };
+    let least = memory::chunking(Shape { candidates, ..shape::<T>([n, d, k], weighted) }, &gpu_info(), 0).unwrap_err();
+    for sample in [None, Some(2_000)] {
+        let estimator = KMeans::new(k).init(init.clone()).init_sample(sample).max_iter(6).seed(way);
+        let estimator = arriving(estimator, way, d);
+        let Some(on_gpu) = on_gpu(&estimator) else { return };
+        let expected = estimator.device(Device::Cpu).fit_features(&features, weights.as_ref()).unwrap();
+        let streamed = on_gpu.device_memory_limit(Some(least)).fit_features(&features, weights.as_ref()).unwrap();
+        let what = format!("{init:?} of {sample:?}, way {way}, {}, weights: {weighted}", T::NAME);
+        assert!(streamed.choice.chunking.is_some_and(|chunking| chunking.chunks > 1), "{what}");
+        assert_eq!(hash(&streamed), hash(&expected), "{what}");
+    }
+}
+
+#[test]
+fn every_seeding_streams_however_rows_arrive() {
+    for init in [Init::KMeansPlusPlus, Init::Random, Init::KMeansParallel, Init::AfkMc2, Init::Optimal] {
+        for way in [0, 1, 3, 5, 7, 9] {
+            check_least_memory::<f32>(&init, way, way % 4 == 1);
+            check_least_memory::<f64>(&init, way, way % 4 == 3);
+        }
+    }
+}
+
 #[test]
 fn two_three_seven_and_many_chunks() {
     let (d, k) = (4, 5);
     let numbers: Vec<u64> =
-        [7_000, 40_000].iter().flat_map(|&n| limits(shape::<f32>(n, d, k, false))).map(|chunking| chunking.chunks).collect();
+        [7_000, 40_000].iter().flat_map(|&n| limits(shape::<f32>([n, d, k], false))).map(|chunking| chunking.chunks).collect();
     for few in [2, 3, 7, 40] {
         assert!(numbers.contains(&few), "{few} of {numbers:?}");
     }
@@ -148,7 +170,7 @@ fn two_three_seven_and_many_chunks() {
         for init in [Init::KMeansPlusPlus, Init::Random, Init::Given(start)] {
             let estimator = KMeans::new(k).seed(4).init(init).n_init(Restarts::Count(2)).device(device);
             let expected = hash(&estimator.fit_features(&features, None).unwrap());
-            for chunking in limits(shape::<f32>(n, d, k, false)) {
+            for chunking in limits(shape::<f32>([n, d, k], false)) {
                 let fit = estimator.clone().device_memory_limit(Some(chunking.room)).fit_features(&features, None).unwrap();
                 assert_eq!((hash(&fit), fit.choice.chunking), (expected, Some(chunking)));
                 assert!(fit.choice.reason.contains(&chunking.to_string()), "{}", fit.choice.reason);
@@ -179,7 +201,7 @@ fn skipped_rows_do_not_travel() {
         for init in [Init::KMeansPlusPlus, Init::Random] {
             let estimator = KMeans::new(k).seed(6).init(init).n_init(Restarts::Count(2)).null_policy(NullPolicy::Skip);
             let expected = estimator.fit_features(&features, weights.as_ref()).unwrap();
-            for chunking in limits(shape::<f64>(n, d, k, weighted)).into_iter().step_by(3) {
+            for chunking in limits(shape::<f64>([n, d, k], weighted)).into_iter().step_by(3) {
                 let streamed = estimator.clone().device(device).device_memory_limit(Some(chunking.room));
                 let fit = streamed.fit_features(&features, weights.as_ref()).unwrap();
                 assert_eq!((hash(&fit), fit.choice.chunking), (hash(&expected), Some(chunking)));
@@ -204,7 +226,7 @@ fn parts_stream_as_one() {
     let all = Column::from_slice(&weights);
     let estimator = KMeans::new(k).seed(2);
     let expected = hash(&estimator.fit_features(&by_rows, Some(&all)).unwrap());
-    for chunking in limits(shape::<f32>(n, d, k, true)).into_iter().step_by(4) {
+    for chunking in limits(shape::<f32>([n, d, k], true)).into_iter().step_by(4) {
         let mut cuts: Vec<usize> = (0..4).map(|_| random.below(n)).chain([0, n]).collect();
         cuts.sort_unstable();
         let parts = cuts.windows(2).enumerate().map(|(i, w)| {
@@ -225,7 +247,7 @@ fn several_fits_stream_at_a_time() {
     let features = Features::from_rows(&x, d).unwrap();
     let estimator = KMeans::new(k).device(device).max_iter(10);
     let expected = hash(&estimator.fit_features(&features, None).unwrap());
-    let all = limits(shape::<f32>(n, d, k, false));
+    let all = limits(shape::<f32>([n, d, k], false));
     std::thread::scope(|scope| {
         for thread in 0..12 {
             let (estimator, features, all) = (&estimator, &features, &all);
@@ -252,7 +274,7 @@ fn too_little_memory_says_what_is_needed() {
     // `Auto` keeps a small fit on the CPU, and then the limit does not matter.
     assert_eq!(fit(Device::Auto, 1).unwrap().choice.place, Place::Cpu);
     let Some(device) = gpu() else { return };
-    let needed = memory::chunking(shape::<f32>(5_000, 4, 3, false), &gpu_info(), 0).unwrap_err();
+    let needed = memory::chunking(shape::<f32>([5_000, 4, 3], false), &gpu_info(), 0).unwrap_err();
     for limit in [1, 1_000, needed - 1] {
         let error = fit(device, limit).unwrap_err();
         assert!(matches!(error, KMeansError::NoMemory { .. }));
@@ -275,7 +297,7 @@ fn strategies_of_ours_stream_and_those_of_the_papers_say_that_they_do_not() {
             let estimator = KMeans::new(k).seed(3).max_iter(4).device(device).device_memory_limit(limit);
             estimator.strategy(strategy.parse().unwrap()).fit_features(&features, None)
         };
-        let limit = limits(shape::<f32>(9_000, d, k, false))[0].room;
+        let limit = limits(shape::<f32>([9_000, d, k], false))[0].room;
         let (whole, streamed) = (fit("default", None).unwrap(), fit(named, Some(limit)).unwrap());
         assert!(streamed.choice.chunking.is_some() && whole.choice.chunking.is_none());
         assert_eq!(streamed.labels, whole.labels, "{named}");

@@ -298,7 +298,7 @@ MODELS: list[Case] = [
     (
         "a model file with a parameter that this version does not know",
         InvalidModelError,
-        load("unknown.parquet", asking('"weighted"', '"rounds"')),
+        load("unknown.parquet", asking('"weighted"', '"sharding"')),
     ),
     (
         "a model file with a feature named twice",

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -39,21 +40,52 @@ def digest(labels: pl.Series, model: pk.KMeansModel, centroids: pl.DataFrame | N
     return h.hexdigest()[:16]
 
 
-def one(frame: pl.DataFrame | pl.LazyFrame, weight: str | None, engine: str = "in-memory") -> str:
+# The options of a golden line by its name. tests/ways.rs has the same.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "cosine": {"metric": "cosine"},
+    "standard": {"scale": "standard"},
+    "robust-cosine": {"scale": "robust", "metric": "cosine"},
+    "factors": {"scale": {"x": 0.25, "z": 3.0}},
+    "kmeans-parallel": {"init": "kmeans-parallel", "rounds": 3},
+    "afk-mc2": {"init": "afk-mc2", "chain_length": 50},
+    "optimal": {"init": "optimal"},
+    "init-sample": {"init_sample": 2000},
+}
+
+
+class Case(NamedTuple):
+    dtype: type[pl.DataType]
+    weight: str | None
+    name: str = "plain"
+
+    def features(self) -> list[str]:
+        return ["x"] if self.name == "optimal" else ["x", "y", "z"]
+
+    def options(self) -> dict[str, Any]:
+        return {"k": 9, "seed": 5, "weight": self.weight, **OPTIONS[self.name]}
+
+
+def one(frame: pl.DataFrame | pl.LazyFrame, case: Case, engine: str = "in-memory") -> str:
     lazy = frame.lazy()
-    options = {"k": 9, "seed": 5, "weight": weight}
-    labels = lazy.select(pk.kmeans("x", "y", "z", **options)).collect(engine=engine)["kmeans"]
-    model = pk.KMeans(**options, history="full").fit(frame, ["x", "y", "z"])
+    labels = lazy.select(pk.kmeans(*case.features(), **case.options())).collect(engine=engine)["kmeans"]
+    model = pk.KMeans(**case.options(), history="full").fit(frame, case.features())
     predicted = lazy.select(model.predict()).collect(engine=engine)["kmeans"]
     assert predicted.equals(labels), "fit then predict gives the same labels"
     return digest(labels, model)
 
 
-CASES = [(dtype, weight) for dtype in (pl.Float32, pl.Float64) for weight in (None, "w")]
+PLAIN = [Case(dtype, weight) for dtype in (pl.Float32, pl.Float64) for weight in (None, "w")]
+OTHERS = [Case(*kind, name) for name in list(OPTIONS)[1:] for kind in ((pl.Float32, None), (pl.Float64, "w"))]
+CASES = PLAIN + OTHERS
 
 
 def report() -> str:
-    return "".join(f"{dtype} {weight} {one(data(dtype()), weight)}\n" for dtype, weight in CASES)
+    def line(case: Case) -> str:
+        words = [str(case.dtype), str(case.weight), *([] if case.name == "plain" else [case.name])]
+        return " ".join([*words, one(data(case.dtype()), case)]) + "\n"
+
+    return "".join(line(case) for case in CASES)
 
 
 def test_golden() -> None:
@@ -69,40 +101,48 @@ def test_threads_and_processes(threads: str) -> None:
     assert run.stdout == GOLDEN.read_text()
 
 
-@pytest.mark.parametrize(("dtype", "weight"), CASES)
-def test_engines_and_chunks(dtype: type[pl.DataType], weight: str | None) -> None:
-    df = data(dtype())
-    expected = one(df, weight)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_engines_and_chunks(case: Case) -> None:
+    df = data(case.dtype())
+    expected = one(df, case)
     rng = np.random.default_rng(1)
-    for _ in range(20):
+    for _ in range(20 if case.name == "plain" else 3):
         cuts = [0, *np.sort(rng.integers(0, df.height, 6)).tolist(), df.height]
         pieces = [df.slice(a, b - a) for a, b in itertools.pairwise(cuts)]
-        assert one(pl.concat(pieces, rechunk=False), weight) == expected
-    assert one(df.lazy(), weight, "in-memory") == expected
-    assert one(df.lazy(), weight, "streaming") == expected
-    assert one(pl.concat([df.head(11_111), df.tail(-11_111)], rechunk=False).lazy(), weight, "streaming") == expected
+        assert one(pl.concat(pieces, rechunk=False), case) == expected
+    assert one(df.lazy(), case, "in-memory") == expected
+    assert one(df.lazy(), case, "streaming") == expected
+    assert one(pl.concat([df.head(11_111), df.tail(-11_111)], rechunk=False).lazy(), case, "streaming") == expected
 
 
-@pytest.mark.parametrize(("dtype", "weight"), CASES)
-def test_ways_in(dtype: type[pl.DataType], weight: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_ways_in(case: Case, tmp_path: Path) -> None:
     """Array and List columns, groups, and a model from a file. tests/ways.rs checks the same hash in Rust."""
-    df = data(dtype())
-    expected = one(df, weight)
-    options = {"k": 9, "seed": 5, "weight": weight}
-    array, lists = pl.concat_arr("x", "y", "z").alias("e"), pl.concat_list("x", "y", "z").alias("e")
-    for rows in (df.with_columns(array), df.with_columns(lists)):
-        labels = rows.select(pk.kmeans("e", **options))["kmeans"]
+    df, names, options = data(case.dtype()), case.features(), case.options()
+    expected = one(df, case)
+    labels = df.select(pk.kmeans(*names, **options))["kmeans"]
+    model = pk.KMeans(**options, history="full").fit(df, names)
+    model.save(tmp_path / "columns.parquet")
+    loaded = pk.KMeansModel.load(tmp_path / "columns.parquet")
+    assert digest(df.select(loaded.predict())["kmeans"], loaded) == expected
+
+    def split(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.with_columns(pl.col("e").arr.to_struct(fields=names)).unnest("e")
+
+    # A factor is given for a column by its name.
+    for wide in (pl.concat_arr(names), pl.concat_list(names)) if case.name != "factors" else ():
+        rows = df.with_columns(wide.alias("e"))
+        assert rows.select(pk.kmeans("e", **options))["kmeans"].equals(labels)
         model = pk.KMeans(**options, history="full").fit(rows.lazy(), "e")
-        columns = model.centroids.with_columns(pl.col("e").arr.to_struct(fields=["x", "y", "z"])).unnest("e")
-        assert digest(labels, model, columns) == expected
+        assert digest(labels, model, split(model.centroids)) == expected
         model.save(tmp_path / "model.parquet")
         loaded = pk.KMeansModel.load(tmp_path / "model.parquet")
-        split = loaded.centroids.with_columns(pl.col("e").arr.to_struct(fields=["x", "y", "z"])).unnest("e")
-        assert digest(df.select(loaded.predict("x", "y", "z"))["kmeans"], loaded, split) == expected
+        assert digest(df.select(loaded.predict(*names))["kmeans"], loaded, split(loaded.centroids)) == expected
     both = pl.concat([df.with_columns(g=0), df.with_columns(g=1)])
-    twice = both.select("g", pk.kmeans("x", "y", "z", **options).over("g"))
+    twice = both.select("g", pk.kmeans(*names, **options).over("g"))
     assert twice.filter(g=0)["kmeans"].equals(labels) and twice.filter(g=1)["kmeans"].equals(labels)
-    frames = both.group_by("g", maintain_order=True).agg(pk.centroids("x", "y", "z", **options))["centroids"]
+    frames = both.group_by("g", maintain_order=True).agg(pk.centroids(*names, **options))["centroids"]
+    columns = pk.KMeans(**options).fit(df, names).centroids
     assert all(frame.struct.unnest().equals(columns) for frame in frames)
 
 

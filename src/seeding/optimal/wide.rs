@@ -69,7 +69,7 @@ mod tests {
         let mut state = 3u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            u128::from(state) * u128::from(state >> 20) >> (state % 100)
+            (u128::from(state) * u128::from(state >> 20)) >> (state % 100)
         };
         for _ in 0..2_000 {
             let (a, b, c) = (next(), next() >> 2, next() >> 2);
