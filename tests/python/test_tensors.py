@@ -161,8 +161,8 @@ def test_little_crosses_the_bus() -> None:
         labels = model.predict(given)
         crossed = [now - then for now, then in zip(_internal.bus_traffic(), before, strict=True)]
         assert labels.shape == (200_000,)
-        # A bit for each row would be 25,000 bytes.
-        assert max(crossed) < 25_000, crossed
+        # Extents of 4,096 rows at a time come to the host: 40 bytes a column. Labels of one byte would be 200,000 bytes.
+        assert max(crossed) < 50_000, crossed
 
 
 def test_labels_are_freed_with_the_tensor() -> None:
