@@ -161,7 +161,7 @@ def test_little_crosses_the_bus() -> None:
         labels = model.predict(given)
         crossed = [now - then for now, then in zip(_internal.bus_traffic(), before, strict=True)]
         assert labels.shape == (200_000,)
-        # Extents of 4,096 rows at a time come to the host: 40 bytes a column. Labels of one byte would be 200,000 bytes.
+        # Extents of 4,096 rows come to the host: 40 bytes a column. Labels of one byte would be 200,000 bytes.
         assert max(crossed) < 50_000, crossed
 
 
