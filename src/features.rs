@@ -595,7 +595,7 @@ impl<'a, T: Float> Features<'a, T> {
                 }
                 Layout::Blocks(pieces, ends)
             }
-            Layout::Strided(strided) => Layout::Strided(strided.from_row(range.start)),
+            Layout::Strided(strided) => Layout::Strided(strided.starting_at(range.start)),
             #[cfg(feature = "cuda")]
             Layout::Gpu(rows) => Layout::Gpu(rows.slice(range)),
         };

@@ -191,11 +191,16 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, devi
     )
 
 
+def check_frame(data: object) -> None:
+    """Refuse what is not a frame. Arrays are fitted by others."""
+    if not isinstance(data, (pl.DataFrame, pl.LazyFrame)):
+        msg = f"data: expected a DataFrame, a LazyFrame or an array, got {type(data).__name__}"
+        raise InvalidParameterError(msg)
+
+
 def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
     """Evaluate an expression with one value over a frame. The query of a LazyFrame runs once."""
-    if not isinstance(frame, (pl.DataFrame, pl.LazyFrame)):
-        msg = f"data: expected a DataFrame, a LazyFrame or an array, got {type(frame).__name__}"
-        raise InvalidParameterError(msg)
+    check_frame(frame)
     check_process(runs=True)
     with typed_errors():
         result = frame.select(expr)

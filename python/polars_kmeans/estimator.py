@@ -191,6 +191,7 @@ class KMeans(Generic[_Fitted]):
             _arrays.alone(data, columns, self._weight)
             fit = _arrays.fit(data, sample_weight, self._options)
         else:
+            _plugin.check_frame(data)
             _arrays.no_weights(sample_weight)
             fit = _plugin.fit(data, _plugin.features(columns), self._options, self._weight)
         # The overloads of `__init__` tell type checkers when the result can be None.

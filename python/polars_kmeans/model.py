@@ -254,6 +254,7 @@ class KMeansModel:
         if _arrays.is_array(data):
             _arrays.alone(data, columns, weight)
             return _arrays.score(self._encoded, data, sample_weight, device)
+        _plugin.check_frame(data)
         _arrays.no_weights(sample_weight)
         expr = _plugin.score(self._features(columns), self._encoded, weight, device)
         return float(_plugin.item(data, expr))

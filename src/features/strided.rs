@@ -30,7 +30,7 @@ impl<'a, T: Copy + Default> Strided<'a, T> {
     }
 
     /// The rows from this one on.
-    pub fn from_row(&self, row: usize) -> Self {
+    pub fn starting_at(&self, row: usize) -> Self {
         Self { first: self.place(row, 0), ..*self }
     }
 

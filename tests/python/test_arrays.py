@@ -203,12 +203,18 @@ def test_what_does_not_belong_together_is_refused() -> None:
         ("weights: expected 500 values, got 499", lambda: estimator.fit(X, sample_weight=WEIGHTS[1:])),
         ("sample_weight: expected one dimension", lambda: estimator.fit(X, sample_weight=WEIGHTS[:, None])),
         ("data: expected a DataFrame, a LazyFrame or an array, got list", lambda: estimator.fit([[1.0]])),
-        ("features: expected 4 features, got 3", lambda: model.predict(X[:, :3])),
         ("device: expected", lambda: model.predict(X, device="gpu")),
     ]
     for message, call in cases:
         with pytest.raises(pk.InvalidParameterError, match=message):
             call()
+
+
+def test_the_width_must_be_that_of_the_model() -> None:
+    model = pk.KMeans(K).fit(X)
+    for use in (model.predict, model.transform, model.score):
+        with pytest.raises(pk.InvalidColumnError, match="features: expected 4 features, got 3"):
+            use(X[:, :3])
 
 
 class Counted:

@@ -143,7 +143,7 @@ def test_what_cannot_be_read_is_refused() -> None:
         ),
         (pk.InvalidParameterError, '^device: expected "cuda:0" or "auto"', lambda: model.predict(x, device="cpu")),
         (pk.InvalidDataError, "at least one row", lambda: pk.KMeans(K).fit(x[:0])),
-        (pk.InvalidParameterError, "expected 6 features, got 5", lambda: model.predict(x[:, :5])),
+        (pk.InvalidColumnError, "expected 6 features, got 5", lambda: model.predict(x[:, :5])),
         (pk.NoMemoryError, "device_memory_limit", lambda: pk.KMeans(K, device_memory_limit=1000).fit(x)),
     ]
     for kind, message, call in cases:
@@ -161,8 +161,8 @@ def test_little_crosses_the_bus() -> None:
         labels = model.predict(given)
         crossed = [now - then for now, then in zip(_internal.bus_traffic(), before, strict=True)]
         assert labels.shape == (200_000,)
-        # A bit for each row would be 25,000 bytes.
-        assert max(crossed) < 25_000, crossed
+        # Extents of 4,096 rows come to the host: 40 bytes a column. Labels of one byte would be 200,000 bytes.
+        assert max(crossed) < 50_000, crossed
 
 
 def test_labels_are_freed_with_the_tensor() -> None:
