@@ -510,7 +510,7 @@ impl<'a, T: Float> Features<'a, T> {
                 Column::of([Chunk::new(values, validity).map(|chunk| chunk.slice(rows.clone()))])
             };
             let columns = memory::try_collected((0..self.d).map(column), VIEW)?;
-            return Ok(Self { layout: Arc::new(Layout::Columns(columns)), ..self.clone() });
+            return Ok(Self { layout: Arc::new(Layout::Columns(columns)), half: None, ..self.clone() });
         }
         Ok(self.clone())
     }

@@ -35,7 +35,7 @@ use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
 use crate::names::Names;
 use crate::order;
 use crate::parallel::{FloatEnvironment, PoolShare};
-use crate::params::{History, KMeans, Metric, Params, Scale};
+use crate::params::{History, KMeans, Metric, Params, RowOrder, Scale};
 #[cfg(feature = "cuda")]
 use crate::prepare::prepare_by;
 use crate::prepare::{Prepared, prepare};
@@ -175,7 +175,8 @@ fn there<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Option<
             part.weights = Some(weights.on_host()?);
         }
     }
-    let as_they_are = params.space.scale == Scale::None && params.space.metric == Metric::Euclidean;
+    let unchanged = params.space.scale == Scale::None && params.space.metric == Metric::Euclidean;
+    let as_they_are = unchanged && params.rows.row_order == RowOrder::Given;
     let in_place = parts.len() == 1 && as_they_are && parts[0].features.is_read_in_place();
     Ok(gpu.map(|ordinal| There { ordinal, in_place }))
 }

@@ -33,7 +33,7 @@ use crate::names::Names;
 use crate::parallel::{for_each_task, workers_for};
 use crate::params::{Init, NullPolicy, Params, RowOrder};
 use crate::prepare::survey::check_overflow;
-use crate::tile::{Part, Selection};
+use crate::tile::{self, Part, Selection};
 
 /// The name for the order in errors.
 const ORDER: &str = "the order of the rows by their values";
@@ -78,6 +78,7 @@ pub fn arranged<T: Float>(parts: &[Part<'_, T>], params: &Params) -> Result<Opti
     }
     let given: usize = parts.iter().map(|part| part.features.n_rows()).sum();
     check_count(given)?;
+    let parts = &tile::on_host(parts)?; // rows on a GPU are sorted here too
     // Preparation says what is wrong with the lengths.
     if parts.iter().any(|part| part.weights.as_ref().is_some_and(|weights| weights.len() != part.features.n_rows())) {
         return Ok(None);

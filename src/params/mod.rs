@@ -198,11 +198,11 @@ pub struct Params<'e> {
 }
 
 impl Params<'_> {
-    /// Whether rows of 16 bits a value stay so on a GPU. Rows that are scaled or normalised have more bits, and the papers' systems
-    /// read no others.
+    /// Whether rows of 16 bits a value stay so on a GPU. Rows that are scaled or normalised have more bits, rows in the order of their
+    /// values are a copy in the feature type, and the papers' systems read no others.
     pub fn keeps_halves(&self) -> bool {
         let as_given = self.space.scale == Scale::None && self.space.metric == Metric::Euclidean;
-        as_given && !self.execution.strategy.is_of_a_paper()
+        as_given && self.rows.row_order == RowOrder::Given && !self.execution.strategy.is_of_a_paper()
     }
 }
 

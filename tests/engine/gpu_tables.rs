@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, result};
 use polars_kmeans::backend::cuda::traffic;
 use polars_kmeans::{
-    Chunk, Column, Device, Engine, Features, GpuTable, GpuValues, Half, Init, KMeans, KMeansError, NullPolicy, Scale, Validity,
-    ValueType,
+    Chunk, Column, Device, Engine, Features, GpuTable, GpuValues, Half, Init, KMeans, KMeansError, NullPolicy, RowOrder, Scale,
+    Validity, ValueType,
 };
 
 use crate::child::in_child;
@@ -273,7 +273,8 @@ fn values_of_16_bits_have_the_bits_of_float32() {
         ];
         let host = Features::from_rows(&data.wide, d).unwrap();
         let plain = KMeans::new(k).seed(round as u64).max_iter(8).null_policy(NullPolicy::Skip);
-        for estimator in [plain.clone(), plain.clone().init(Init::KMeansParallel), plain.scale(Scale::Standard)] {
+        let sorted = plain.clone().row_order(RowOrder::Values);
+        for estimator in [plain.clone(), plain.clone().init(Init::KMeansParallel), plain.scale(Scale::Standard), sorted] {
             let expected = estimator.fit_features(&host, None).unwrap();
             let labels = expected.model.predict(&host).unwrap();
             for (values, piece, in_place) in &pieces {

@@ -3,7 +3,8 @@
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
-    Chunk, Column, Engine, Features, Half, History, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Validity, Wanted,
+    Chunk, Column, Engine, Features, Half, History, Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, Validity,
+    Wanted,
 };
 
 use crate::data::{KINDS, Random, columns, hash, on_gpu, rounds, rows, some_rows};
@@ -55,6 +56,7 @@ fn estimators(data: &Halves, k: usize, random: &mut Random) -> Vec<KMeans> {
         plain.clone().init(Init::AfkMc2),
         plain.clone().init_sample(Some(200)),
         plain.clone().scale(Scale::Standard),
+        plain.clone().row_order(RowOrder::Values),
     ];
     // With one feature there are only two directions.
     if data.d > 1 {
