@@ -132,7 +132,7 @@ fn scaled_models_keep_factors_and_centroids_bit_for_bit() {
     for (scale, word) in [(Scale::Standard, "standard"), (Scale::Robust, "robust"), (factor(), "given")] {
         for metric in [Metric::Euclidean, Metric::Cosine] {
             let estimator = KMeans::new(2).seed(3).scale(scale.clone()).metric(metric);
-            let fit = estimator.fit_batches(&[rows.clone()], ["x", "y"], None).unwrap();
+            let fit = estimator.fit_batches(std::slice::from_ref(&rows), ["x", "y"], None).unwrap();
             let file = fit.model.to_parquet().unwrap();
             let loaded = KMeansModel::from_parquet(file.clone()).unwrap();
             let (AnyModel::F64(saved), AnyModel::F64(read)) = (fit.model.as_any(), loaded.as_any()) else {
@@ -143,7 +143,7 @@ fn scaled_models_keep_factors_and_centroids_bit_for_bit() {
             assert_eq!((loaded.scaling().unwrap().scale(), &loaded.settings().metric[..]), (word, metric.word()));
             // It takes raw rows.
             assert_eq!(loaded.predict_batch(&rows).unwrap(), fit.labels[0]);
-            assert_eq!(-loaded.score_batches(&[rows.clone()], None).unwrap(), fit.model.inertia());
+            assert_eq!(-loaded.score_batches(std::slice::from_ref(&rows), None).unwrap(), fit.model.inertia());
             // The table has the scaled centroids, and `centroids_batch` those in the units of the columns.
             let in_units = loaded.centroids_batch().unwrap();
             for (f, factor) in read.scaling().unwrap().factors().iter().enumerate() {

@@ -419,15 +419,10 @@ fn import(object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Imported> {
         let queue = py.detach(|| Gpu::get(device_id as u32).and_then(|gpu| gpu.queue())).map_err(|error| raise(py, &error))?;
         let imported = Imported::of(object, Some(queue.stream.cu_stream() as usize)).map_err(refused)?;
         py.detach(|| queue.wait()).map_err(|error| raise(py, &error))?;
-        return Ok(imported);
+        Ok(imported)
     }
     #[cfg(not(feature = "cuda"))]
-    return Err(unreadable(
-        py,
-        what,
-        "an array on the CPU, because this build has no CUDA backend",
-        format!("cuda:{device_id}"),
-    ));
+    Err(unreadable(py, what, "an array on the CPU, because this build has no CUDA backend", format!("cuda:{device_id}")))
 }
 
 /// An array that describes itself in `__array_interface__`, as those of NumPy do.
