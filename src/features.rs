@@ -1,9 +1,11 @@
-//! A zero-copy view of the features. The view holds either `d` columns, each with its own chunks, or row-major blocks.
+//! A view of the features, without a copy. The view holds `d` columns, each with its own chunks, or row-major blocks.
 //!
-//! The view owns no values. They may also lie at regular distances ([`Features::from_strided`]), or on a GPU
-//! ([`Features::on_gpu`]), where only passes on that GPU read them. Engines read it one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows of every
-//! feature, feature-major. Vector units need this layout, and a tile fits in a cache. Where rows are scaled or normalised, they
-//! are so as they are read ([`crate::arrival`]).
+//! Values may also lie at regular distances ([`Features::from_strided`]), or on a GPU ([`Features::on_gpu`]). Only passes on that GPU
+//! read values that are there. Other engines read one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows of every
+//! feature, feature-major. Vector units need this layout, and a tile fits in a cache. Rows are scaled or normalised as they are read
+//! ([`crate::arrival`]).
+//!
+//! `column.rs` has a column and its chunks, `read.rs` the passes over tiles, `values.rs` the types of values.
 
 mod column;
 mod read;
