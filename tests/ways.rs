@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch};
 use arrow::datatypes::{DataType as ArrowType, Field};
 use polars::prelude::*;
-use polars_kmeans::{Column as Values, Engine, Features, History, Init, KMeans, KMeansModel, Metric, Scale};
+use polars_kmeans::{Column as Values, Engine, Features, History, Init, KMeans, KMeansModel, Metric, RowOrder, Scale};
 use sha2::{Digest, Sha256};
 
 const N: usize = 30_000;
@@ -37,6 +37,7 @@ fn estimator(options: &str) -> KMeans {
         "afk-mc2" => plain.init(Init::AfkMc2).chain_length(50),
         "optimal" => plain.init(Init::Optimal),
         "init-sample" => plain.init_sample(Some(2_000)),
+        "order-of-values" => plain.row_order(RowOrder::Values),
         _ => panic!("{options}"),
     }
 }

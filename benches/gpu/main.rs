@@ -9,7 +9,7 @@
 //! - `--float16`, `--bfloat16`: fits of rows of 16 bits a value, and of the same values in float32.
 //! - `--fits` leaves uploads out.
 //! - `--sweep` tries several ways to upload.
-//! - `--plus-plus` starts from k-means++, not from given rows.
+//! - `--init NAME` starts from this seeding, such as `k-means++`, not from given rows.
 //! - `--limit BYTES` streams rows through this many bytes of the device. With `--fits` too, the resident fit follows.
 //! - `--strategy NAME` (more than once, or `all`) times iterations alone, with one line per strategy.
 //! - `--predictions` times `predict` instead: all rows in one call, and in morsels of 100,000 rows from eight threads.
@@ -29,7 +29,7 @@ use polars_kmeans::backend::select::{self, Candidates};
 use polars_kmeans::model::Fitted;
 use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Chunk, Column, Device, Engine, Features, Half, Init, Job, KMeans, KMeansError, Strategy};
+use polars_kmeans::{Chunk, Column, Device, Engine, Features, Half, Init, Job, KMeans, KMeansError, Restarts, Strategy};
 
 use self::data::{blobs, scrambled};
 use self::half::narrowed;
@@ -87,10 +87,10 @@ fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
 }
 
 /// A fit on the GPU, from given rows or from rows that k-means++ draws.
-fn estimator<T: Engine>(columns: &[Vec<T>], Shape { n, k, iterations, .. }: Shape, plus_plus: bool) -> KMeans {
+fn estimator<T: Engine>(columns: &[Vec<T>], Shape { n, k, iterations, .. }: Shape, init: &Option<Init>) -> KMeans {
     let start = || (0..k).flat_map(|j| columns.iter().map(move |c| c[j * (n / k)].to_f64())).collect();
-    let init = if plus_plus { Init::KMeansPlusPlus } else { Init::Given(start()) };
-    KMeans::new(k).init(init).max_iter(iterations).tol(0.0).device(Device::Cuda(None))
+    let init = init.clone().unwrap_or_else(|| Init::Given(start()));
+    KMeans::new(k).init(init).n_init(Restarts::Count(1)).max_iter(iterations).tol(0.0).device(Device::Cuda(None))
 }
 
 /// Seconds of fits per strategy.
@@ -340,7 +340,7 @@ fn streamed<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, lim
 fn run<T: Engine>(name: &str, shape: Shape, options: &Options) {
     let Shape { n, d, k, .. } = shape;
     let columns = blobs::<T>(n, d);
-    let estimator = estimator(&columns, shape, options.flag("--plus-plus")).tol_labels(options.tol_labels);
+    let estimator = estimator(&columns, shape, &options.init).tol_labels(options.tol_labels);
     if options.flag("--json") {
         return json(&columns, shape, &estimator.device_memory_limit(options.limit), &options.names);
     }
@@ -376,11 +376,11 @@ fn device_bytes(Shape { n, d, k, .. }: Shape, half: bool) -> u64 {
 }
 
 /// Fits of rows of 16 bits a value, beside the same values in float32.
-fn halves(name: &str, half: Half, shape: Shape, plus_plus: bool) {
+fn halves(name: &str, half: Half, shape: Shape, init: &Option<Init>) {
     let Shape { n, d, k, .. } = shape;
     let mut columns = blobs::<f32>(n, d);
     let narrow: Vec<Vec<u16>> = columns.iter_mut().map(|column| narrowed(half, column)).collect();
-    let estimator = estimator(&columns, shape, plus_plus);
+    let estimator = estimator(&columns, shape, init);
     println!("{name}: {n} x {d} {half:?}, k = {k}: {:.3} GB on the device", device_bytes(shape, true) as f64 / 1e9);
     fits::<f32>(&Features::from_half_columns(half, narrow.iter().map(|bits| &bits[..])).expect("equal lengths"), &estimator);
     println!("{name}: the same values in Float32: {:.3} GB on the device", device_bytes(shape, false) as f64 / 1e9);
@@ -401,7 +401,7 @@ fn main() {
     for (name, shape) in &options.shapes {
         let halves_of = [("--float16", Half::Float16), ("--bfloat16", Half::BFloat16)];
         if let Some((_, half)) = halves_of.into_iter().find(|(flag, _)| options.flag(flag)) {
-            halves(name, half, *shape, options.flag("--plus-plus"));
+            halves(name, half, *shape, &options.init);
         } else if options.flag("--float64") {
             run::<f64>(name, *shape, &options);
         } else {

@@ -1,6 +1,6 @@
 //! The command line.
 
-use polars_kmeans::{KMeansError, Strategy};
+use polars_kmeans::{Init, KMeansError, Strategy};
 
 /// Name, rows, features, clusters, iterations.
 pub const SHAPES: [(&str, Shape); 10] = [
@@ -33,6 +33,8 @@ pub struct Options {
     pub names: Vec<String>,
     pub limit: Option<u64>,
     pub tol_labels: f64,
+    /// `None`: given rows.
+    pub init: Option<Init>,
     pub flags: Vec<String>,
 }
 
@@ -54,6 +56,7 @@ impl Options {
                 },
                 "--strategies" => options.names.extend(value()?.split(',').map(String::from)),
                 "--limit" => options.limit = Some(value()?.parse().map_err(|_| bad("bytes"))?),
+                "--init" => options.init = Some(value()?.parse().map_err(|error: KMeansError| error.to_string())?),
                 "--tol-labels" => options.tol_labels = value()?.parse().map_err(|_| bad("a share"))?,
                 flag if flag.starts_with('-') => options.flags.push(argument),
                 name => {

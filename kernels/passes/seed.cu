@@ -101,38 +101,33 @@ template <typename T, typename S> __device__ __forceinline__ void seed_gather(co
     for (u64 i = blockIdx.x; i < a.count; i += gridDim.x) copy_row(a.rows, a.wanted[i], a.values + i * a.rows.d);
 }
 
-// ---- taking centroids ------------------------------------------------------------------------------------------------
+// ---- taking a centroid -------------------------------------------------------------------------------------------------
 
 template <typename T, typename S = T> struct Take {
     Rows<T, S> rows;
     double* nearest; // (stride)
-    const T* centroids; // (m, d)
+    const T* centroids; // (d): the centroid, or (candidates, d) if the device does the whole step
     u128* totals; // (ranges)
     u64* total; // 128 bits, the low word first; must be 0 before
     DistanceScale scale;
     u64 range; // rows of a range: a multiple of the tile, and at most 2^24, so that a thread has at most 131,072 of them
     u32 ranges;
-    int first; // whether these are the first centroids. Then `nearest` holds nothing yet
-    u32 m;
-    u32 unused;
-    Step<T> step; // if the device does the whole step, the centroid is the chosen one of these m, unless a list has its rows
+    int first; // whether this is the first centroid. Then `nearest` holds nothing yet
+    Step<T> step; // if the device does the whole step, the centroid is the chosen one of the candidates, unless a list has its rows
 };
 
-// MANY: there may be more than one centroid.
-template <typename T, bool MANY, typename S> __device__ __forceinline__ void seed_take(const Take<T, S>& a) {
+template <typename T, typename S> __device__ __forceinline__ void seed_take(const Take<T, S>& a) {
     __shared__ __align__(16) double points[POINT_VALUES];
     __shared__ u128 shared[THREADS / 32];
     wait_for_kernel_before();
     Choice choice = {0, 0, 0};
-    if constexpr (!MANY) {
-        if (a.step.control) {
-            if (has_stopped(a.step) || a.step.control->listed <= a.step.room) return;
-            choice = choose(a.step, a.scale);
-            if (choice.stop) return stop_steps(a.step, choice.stop);
-        }
+    if (a.step.control) {
+        if (has_stopped(a.step) || a.step.control->listed <= a.step.room) return;
+        choice = choose(a.step, a.scale);
+        if (choice.stop) return stop_steps(a.step, choice.stop);
     }
-    const T* centroids = a.centroids + (u64)choice.candidate * a.rows.d;
-    if constexpr (!MANY) load_all_points<T, 1>(a.rows, centroids, 1, points);
+    const T* centroid = a.centroids + (u64)choice.candidate * a.rows.d;
+    load_all_points<T, 1>(a.rows, centroid, 1, points);
     u128 mine = 0;
     for (u32 r = blockIdx.x; r < a.ranges; r += gridDim.x) {
         const u64 begin = r * a.range, end = begin + a.range < a.rows.n ? begin + a.range : a.rows.n;
@@ -144,17 +139,10 @@ template <typename T, bool MANY, typename S> __device__ __forceinline__ void see
                 if (!a.first) near = load_two(a.nearest + row);
                 w = two_or_one(a.rows.w, row);
             }
-            const auto lower = [&](u32, double s0, double s1) {
-                near.x = s0 < near.x ? s0 : near.x;
-                near.y = s1 < near.y ? s1 : near.y;
-            };
-            if constexpr (MANY) {
-                visit_distances<T>(a.rows, row, centroids, a.m, points, lower);
-            } else {
-                double s[2][1];
-                distances<T, 1>(a.rows, row, centroids, 1, points, s);
-                lower(0, s[0][0], s[1][0]);
-            }
+            double s[2][1];
+            distances<T, 1>(a.rows, row, centroid, 1, points, s);
+            near.x = s[0][0] < near.x ? s[0][0] : near.x;
+            near.y = s[1][0] < near.y ? s[1][0] : near.y;
             if (row < end) {
                 *reinterpret_cast<double2*>(a.nearest + row) = near;
                 const Pair p = quantise_distance(a.scale, w.x, near.x);
@@ -242,35 +230,39 @@ template <typename T, int M, typename S> __device__ __forceinline__ void seed_ga
     }
 }
 
-// ---- the masses of candidates ----------------------------------------------------------------------------------------
+// ---- many candidates, of which each row's nearest is known --------------------------------------------------------------
 
-template <typename T, typename S = T> struct Masses {
+template <typename T, typename S = T> struct Lower {
     Rows<T, S> rows;
+    double* nearest; // (n)
+    const u32* labels; // (n): each row's nearest candidate
     const T* candidates; // (m, d)
-    u64* masses; // (m): 128 bits each, the low word first. The kernel adds to them
-    double weight_to_integer;
-    u32 m;
-    u32 unused;
+    int first; // whether these are the first centroids. Then `nearest` holds nothing yet
+    int unused;
 };
 
-// Adds the weight of each row to the mass of its nearest candidate. The smaller candidate wins ties.
-template <typename T, typename S> __device__ __forceinline__ void seed_masses(const Masses<T, S>& a) {
-    __shared__ __align__(16) double points[POINT_VALUES];
-    for (u64 tile = (u64)blockIdx.x * TILE; tile < a.rows.n; tile += (u64)gridDim.x * TILE) {
-        const u64 row = tile + 2 * threadIdx.x;
-        double least[2] = {infinity(), infinity()};
-        u32 nearest[2] = {0, 0};
-        visit_distances<T>(a.rows, row, a.candidates, a.m, points, [&](u32 j, double s0, double s1) {
-            if (s0 < least[0]) least[0] = s0, nearest[0] = j;
-            if (s1 < least[1]) least[1] = s1, nearest[1] = j;
-        });
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            if (row + r < a.rows.n) {
-                const u64 weight = a.rows.w ? (u64)__dmul_rn(a.rows.w[row + r], a.weight_to_integer) : 1;
-                u64* mass = a.masses + 2 * (u64)nearest[r];
-                if (weight) add_wide(mass, mass + 1, weight);
-            }
+// Lowers each row's distance to that of its nearest candidate.
+template <typename T, typename S> __device__ __forceinline__ void seed_lower(const Lower<T, S>& a) {
+    for (u64 row = global_thread(); row < a.rows.n; row += all_threads()) {
+        const double s = reference_distance(a.rows, row, a.candidates + (u64)a.labels[row] * a.rows.d, 1);
+        if (a.first || s < a.nearest[row]) a.nearest[row] = s;
+    }
+}
+
+struct Weigh {
+    const double* w; // (n): null if all rows weigh 1
+    const u32* labels; // (n): each row's nearest candidate
+    u64* masses; // (m): 128 bits each, the low word first. The kernel adds to them
+    double weight_to_integer;
+    u64 n;
+};
+
+// Adds the weight of each row to the mass of its nearest candidate.
+extern "C" __global__ void __launch_bounds__(256) seed_weigh(const __grid_constant__ Weigh a) {
+    for (u64 row = global_thread(); row < a.n; row += all_threads()) {
+        const u64 weight = a.w ? (u64)__dmul_rn(a.w[row], a.weight_to_integer) : 1;
+        u64* mass = a.masses + 2 * (u64)a.labels[row];
+        if (weight) add_wide(mass, mass + 1, weight);
     }
 }
 
@@ -294,13 +286,10 @@ template <typename T, typename S> __device__ __forceinline__ void seed_masses(co
         seed_gather(a);                                                                                                           \
     }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS, 8) seed_take_##SUFFIX(const __grid_constant__ Take<T, S> a) {              \
-        seed_take<T, false>(a);                                                                                                   \
+        seed_take(a);                                                                                                             \
     }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS) seed_take_many_##SUFFIX(const __grid_constant__ Take<T, S> a) {            \
-        seed_take<T, true>(a);                                                                                                    \
-    }                                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS) seed_masses_##SUFFIX(const __grid_constant__ Masses<T, S> a) {             \
-        seed_masses(a);                                                                                                           \
+    extern "C" __global__ void __launch_bounds__(256) seed_lower_##SUFFIX(const __grid_constant__ Lower<T, S> a) {                   \
+        seed_lower(a);                                                                                                            \
     }                                                                                                                             \
     GAINS(T, S, SUFFIX, 2)                                                                                                           \
     GAINS(T, S, SUFFIX, 4)                                                                                                           \

@@ -49,6 +49,10 @@ pub trait Draws<T: Float>: KeptRows {
     /// For each candidate (`(m, d)`, row-major), the total of the integers of `w^` of the rows that are nearest to it. The
     /// smaller candidate wins ties.
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>>;
+    /// For each of some rows, the nearest centroid (both row-major). The smaller number wins ties. None if a CPU is as fast.
+    fn nearest_of(&self, _rows: &[T], _centroids: &[T]) -> Option<Vec<u32>> {
+        None
+    }
     /// A session over other rows for k centroids, on the same device, if there is room and it pays.
     fn other_rows<'t>(&self, _part: &Part<'t, T>, _prepared: &'t Prepared, _k: usize) -> Option<Box<dyn Draws<T> + 't>> {
         None

@@ -225,6 +225,10 @@ impl<T: Float> Draws<T> for Joined<'_, T> {
         Ok(added(self.each(|session, _| session.masses(candidates))?))
     }
 
+    fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
+        self.sessions[0].nearest_of(rows, centroids)
+    }
+
     fn other_rows<'t>(&self, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
         self.sessions[0].other_rows(part, prepared, k)
     }

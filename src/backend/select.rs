@@ -2,9 +2,15 @@
 //!
 //! The results have the same bits everywhere. A wrong guess costs only time.
 
+mod units;
+
 use std::fmt;
 use std::ops::Range;
 
+#[cfg(feature = "cuda")]
+use self::units::bytes;
+pub(crate) use self::units::counted;
+use self::units::duration;
 #[cfg(feature = "cuda")]
 use super::chunking::MOST_ROWS;
 use super::chunking::{Chunking, row_bytes};
@@ -116,7 +122,7 @@ pub struct Shape {
     pub candidates: Candidates,
 }
 
-/// The rows that k-means|| draws. None for other seedings.
+/// The rows that seeding compares with all rows at once: those that k-means|| draws. Most seedings have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidates {
     /// In a round, on average.
@@ -438,30 +444,6 @@ fn seconds(shape: Shape, chunking: Option<Chunking>) -> [f64; 2] {
 fn pays(shape: Shape, chunking: Option<Chunking>) -> bool {
     let [cpu, gpu] = seconds(shape, chunking);
     gpu * if shape.in_batches() { MORSEL_MARGIN } else { GPU_MARGIN } < cpu
-}
-
-/// Groups digits: 1234567 becomes "1,234,567".
-pub(crate) fn counted(number: u64) -> String {
-    let digits = number.to_string();
-    let places = digits.len();
-    let comma = |i: usize| if i > 0 && (places - i).is_multiple_of(3) { "," } else { "" };
-    digits.char_indices().map(|(i, digit)| format!("{}{digit}", comma(i))).collect()
-}
-
-/// Writes `value` in the largest unit that it reaches at least once.
-fn in_units(value: f64, units: &[(f64, &str)]) -> String {
-    let (unit, name) = units.iter().find(|(unit, _)| value >= *unit).or(units.last()).copied().unwrap_or((1.0, ""));
-    let value = value / unit;
-    if value < 10.0 { format!("{value:.1} {name}") } else { format!("{value:.0} {name}") }
-}
-
-#[cfg(feature = "cuda")]
-fn bytes(value: u64) -> String {
-    in_units(value as f64, &[(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")])
-}
-
-fn duration(seconds: f64) -> String {
-    in_units(seconds, &[(3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
 }
 
 #[cfg(all(test, feature = "cuda"))]

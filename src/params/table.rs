@@ -46,13 +46,17 @@ options! {
 }
 
 impl Seeding {
-    /// The candidates that k-means|| draws for k clusters, if it is asked for.
+    /// The rows that seeding for k clusters compares with all rows at once.
     pub(crate) fn candidates(&self, k: usize) -> Candidates {
-        if self.init != Init::KMeansParallel {
-            return Candidates::NONE;
+        match self.init {
+            // A product that is too large becomes the largest number. `KMeans::validate` refuses it.
+            Init::KMeansParallel => {
+                Candidates { of_round: (self.oversampling * k as f64).ceil().max(1.0) as u64, rounds: self.rounds }
+            }
+            // If a chain finds no centroid, all centroids so far. They are not drawn in rounds.
+            Init::AfkMc2 => Candidates { of_round: k as u64, rounds: 0 },
+            _ => Candidates::NONE,
         }
-        // A product that is too large becomes the largest number. `KMeans::validate` refuses it.
-        Candidates { of_round: (self.oversampling * k as f64).ceil().max(1.0) as u64, rounds: self.rounds }
     }
 }
 

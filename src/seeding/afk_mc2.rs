@@ -24,6 +24,7 @@ use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
 use crate::memory;
+use crate::parallel::{for_each_task, workers_for};
 use crate::params::Params;
 use crate::prepare::Prepared;
 use crate::reference;
@@ -35,6 +36,8 @@ const BLOCK: usize = 32;
 const DRAWN: usize = 64 << 20;
 /// Bytes that a drawn row takes beside its values, at most.
 const BESIDE: usize = 64;
+/// Rows whose odds one thread computes at a time.
+const TOGETHER: usize = 256;
 
 pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
     let d = prepared.lows.len();
@@ -57,15 +60,18 @@ pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Pr
         while step < until {
             let steps = BLOCK.min(until - step);
             let (block, rest) = rows.split_at(steps * chain * d);
-            let mut least = LeastDistances::new(block, &centroids, d, prepared.extent(), threads)?;
+            let mut least = match session.nearest_of(block, &centroids) {
+                Some(labels) => LeastDistances::to_known(block, &centroids, &labels, d, threads)?,
+                None => LeastDistances::new(block, &centroids, d, prepared.extent(), threads)?,
+            };
+            let before = centroids.len();
             for (at, odds) in (0..steps * chain).step_by(chain).zip(odds.chunks_exact(chain)) {
+                least.lower(at..at + chain, &centroids[before..]);
                 let Some(chosen) = proposing.run_chain(step, odds, &least.distances()[at..][..chain]) else {
                     plus_plus::complete(session, &asked, prepared.distances, &mut centroids, d)?;
                     return Ok(centroids);
                 };
-                let chosen = &block[(at + chosen) * d..][..d];
-                centroids.extend_from_slice(chosen);
-                least.lower(at + chain, chosen);
+                centroids.extend_from_slice(&block[(at + chosen) * d..][..d]);
                 step += 1;
             }
             (rows, odds) = (rest, &odds[steps * chain..]);
@@ -85,6 +91,7 @@ struct Proposing<T> {
     /// The total weight of the rows, and that of their distances to the first centroid: as integers and as numbers.
     weight: (u128, f64),
     distance: (u128, f64),
+    threads: usize,
 }
 
 /// What decides whether a chain goes on to a row.
@@ -118,6 +125,7 @@ impl<T: Float> Proposing<T> {
             first: memory::copied(first, super::CENTROIDS)?,
             weight: (weight, weight as f64 * quantum),
             distance: (potential.total, potential.to_f64()),
+            threads: params.execution.threads,
         })
     }
 
@@ -138,16 +146,22 @@ impl<T: Float> Proposing<T> {
             by_weight.push(side);
         }
         let picked = [session.pick(DrawBy::Distance, &targets[0])?, session.pick(DrawBy::Weight, &targets[1])?];
-        let (mut values, mut odds) =
-            (memory::with_room(count.saturating_mul(d), super::ROWS)?, memory::with_room(count, super::ROWS)?);
+        let mut values = memory::with_room(count.saturating_mul(d), super::ROWS)?;
+        let mut odds = memory::with_room(count, super::ROWS)?;
         let mut next = [0; 2];
         for side in by_weight {
-            let (row, weight) = (&picked[side].values[next[side] * d..][..d], picked[side].weights[next[side]]);
+            values.extend_from_slice(&picked[side].values[next[side] * d..][..d]);
+            odds.push(Odds { weight: picked[side].weights[next[side]], q: 0.0 });
             next[side] += 1;
-            values.extend_from_slice(row);
-            let distance = weight * reference::distance(row, &self.first);
-            odds.push(Odds { weight, q: distance / self.distance.1 + weight / self.weight.1 });
         }
+        let workers = workers_for(self.threads, odds.len().div_ceil(TOGETHER));
+        let tasks = values.chunks(TOGETHER * d).zip(odds.chunks_mut(TOGETHER));
+        for_each_task(&mut vec![(); workers], tasks, |(), (rows, odds)| {
+            for (row, odds) in rows.chunks_exact(d).zip(odds) {
+                let distance = odds.weight * reference::distance(row, &self.first);
+                odds.q = distance / self.distance.1 + odds.weight / self.weight.1;
+            }
+        });
         Ok(Proposals { values, odds })
     }
 
@@ -172,7 +186,7 @@ mod tests {
     use super::*;
 
     fn proposing(chain: usize) -> Proposing<f64> {
-        Proposing { seed: 7, restart: 0, chain, first: vec![0.0], weight: (1, 1.0), distance: (1, 1.0) }
+        Proposing { seed: 7, restart: 0, chain, first: vec![0.0], weight: (1, 1.0), distance: (1, 1.0), threads: 1 }
     }
 
     #[test]

@@ -136,6 +136,9 @@ fn seeds_among_many_rows_are_the_same_in_every_way() {
         check_every_way::<f32>("blobs", [9_000, 16], weighted, &kmeans(200).init(Init::KMeansParallel));
         check_every_way::<f64>("uniform", [9_000, 16], weighted, &kmeans(70).init_sample(Some(4_000)));
         check_every_way::<f32>("uniform", [9_000, 16], weighted, &kmeans(70).init(Init::AfkMc2).init_sample(Some(4_000)));
+        // Drawn rows and centroids that a GPU compares, and more rows than it compares with candidates at a time.
+        check_every_way::<f32>("blobs", [5_000, 16], weighted, &kmeans(200).init(Init::AfkMc2).chain_length(800));
+        check_every_way::<f64>("uniform", [1_100_000, 1], weighted, &kmeans(5).init(Init::KMeansParallel));
     }
 }
 

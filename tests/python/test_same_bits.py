@@ -51,6 +51,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "afk-mc2": {"init": "afk-mc2", "chain_length": 50},
     "optimal": {"init": "optimal"},
     "init-sample": {"init_sample": 2000},
+    "order-of-values": {"row_order": "values"},
 }
 
 

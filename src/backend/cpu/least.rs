@@ -1,5 +1,7 @@
 //! The distances of some rows to the nearest of a growing list of centroids, for the chains of AFK-MC².
 
+use std::ops::Range;
+
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
 use super::simd::{InstructionSet, Task, Vector};
@@ -10,6 +12,7 @@ use crate::features::Features;
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
+use crate::reference;
 use crate::tile::{Part, Tile};
 
 /// Rows whose distances to one centroid are computed together.
@@ -29,11 +32,10 @@ pub struct LeastDistances<T> {
 impl<T: Float> LeastDistances<T> {
     /// The distances of `rows` to the nearest of `centroids`, both row-major. `extent`: the largest magnitude of all rows.
     pub fn new(rows: &[T], centroids: &[T], d: usize, extent: f64, threads: usize) -> Result<Self> {
-        let (n, k, set) = (rows.len() / d, centroids.len() / d, InstructionSet::detect());
+        let (n, k) = (rows.len() / d, centroids.len() / d);
         let part = Part::new(Features::from_rows(rows, d)?, None);
-        let mut tile = Tile::new(d, n.next_multiple_of(TOGETHER))?;
-        tile.load(&part, None, 0..n);
-        let mut least = memory::filled(tile.stride, f64::INFINITY, DISTANCES)?;
+        let mut distances = Self::unknown(&part)?;
+        let Self { least, set, .. } = &mut distances;
         let table = CentroidTable::new(centroids, d, &middle(centroids, d)?, extent)?;
         let tile_rows = Assigner::tile_rows(&part.features);
         let workers = (0..workers_for(threads, n.div_ceil(tile_rows)))
@@ -45,16 +47,38 @@ impl<T: Float> LeastDistances<T> {
             tile.load(&part, None, first..first + out.len());
             set.run(OfTile { tile, assigner, table: &table, out });
         });
-        Ok(Self { tile, least, rows: n, set })
+        Ok(distances)
+    }
+
+    /// The same if the nearest centroid of each row is known: `labels`.
+    pub fn to_known(rows: &[T], centroids: &[T], labels: &[u32], d: usize, threads: usize) -> Result<Self> {
+        let mut distances = Self::unknown(&Part::new(Features::from_rows(rows, d)?, None))?;
+        let tasks = rows.chunks(TOGETHER * d).zip(labels.chunks(TOGETHER)).zip(distances.least.chunks_mut(TOGETHER));
+        let workers = workers_for(threads, labels.len().div_ceil(TOGETHER));
+        for_each_task(&mut vec![(); workers], tasks, |(), ((rows, labels), least)| {
+            for ((row, label), least) in rows.chunks_exact(d).zip(labels).zip(least) {
+                *least = reference::distance(row, &centroids[*label as usize * d..][..d]);
+            }
+        });
+        Ok(distances)
+    }
+
+    /// The distances of some rows before there is a centroid.
+    fn unknown(part: &Part<'_, T>) -> Result<Self> {
+        let (n, d) = (part.features.n_rows(), part.features.n_features());
+        let mut tile = Tile::new(d, n.next_multiple_of(TOGETHER))?;
+        tile.load(part, None, 0..n);
+        let least = memory::filled(tile.stride, f64::INFINITY, DISTANCES)?;
+        Ok(Self { tile, least, rows: n, set: InstructionSet::detect() })
     }
 
     pub fn distances(&self) -> &[f64] {
         &self.least[..self.rows]
     }
 
-    /// Takes one more centroid into account, for the rows from `first` on.
-    pub fn lower(&mut self, first: usize, centroid: &[T]) {
-        self.set.run(Lower { tile: &self.tile, least: &mut self.least, first: first / TOGETHER * TOGETHER, centroid });
+    /// Takes more centroids into account, for these rows. Rows beside them may take them into account too.
+    pub fn lower(&mut self, rows: Range<usize>, centroids: &[T]) {
+        self.set.run(Lower { tile: &self.tile, least: &mut self.least, rows, centroids });
     }
 }
 
@@ -76,12 +100,12 @@ impl<T: Float> Task for OfTile<'_, T> {
     }
 }
 
-/// Lowers the distances of the rows from `first` on. Padding may get any distance.
+/// Lowers the distances of these rows and of those that are computed with them. Padding may get any distance.
 struct Lower<'p, T> {
     tile: &'p Tile<T>,
     least: &'p mut [f64],
-    first: usize,
-    centroid: &'p [T],
+    rows: Range<usize>,
+    centroids: &'p [T],
 }
 
 impl<T: Float> Task for Lower<'_, T> {
@@ -89,18 +113,22 @@ impl<T: Float> Task for Lower<'_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let Self { tile, least, first, centroid } = self;
-        for start in (first..tile.rows).step_by(TOGETHER) {
-            let mut s = [0.0f64; TOGETHER];
-            for (column, c) in tile.x.chunks_exact(tile.stride).zip(centroid) {
-                let column: &[T; TOGETHER] = column[start..start + TOGETHER].try_into().unwrap_or_else(|_| unreachable!());
-                for (s, x) in s.iter_mut().zip(column) {
-                    let t = x.to_f64() - c.to_f64();
-                    *s = t.mul_add(t, *s);
+        let Self { tile, least, rows, centroids } = self;
+        let d = tile.x.len() / tile.stride;
+        // The values of these few rows stay in the cache for all centroids.
+        for start in (rows.start / TOGETHER * TOGETHER..rows.end).step_by(TOGETHER) {
+            for centroid in centroids.chunks_exact(d) {
+                let mut s = [0.0f64; TOGETHER];
+                for (column, c) in tile.x.chunks_exact(tile.stride).zip(centroid) {
+                    let column: &[T; TOGETHER] = column[start..start + TOGETHER].try_into().unwrap_or_else(|_| unreachable!());
+                    for (s, x) in s.iter_mut().zip(column) {
+                        let t = x.to_f64() - c.to_f64();
+                        *s = t.mul_add(t, *s);
+                    }
                 }
-            }
-            for (least, s) in least[start..start + TOGETHER].iter_mut().zip(s) {
-                *least = if s < *least { s } else { *least };
+                for (least, s) in least[start..start + TOGETHER].iter_mut().zip(s) {
+                    *least = if s < *least { s } else { *least };
+                }
             }
         }
     }
@@ -109,7 +137,6 @@ impl<T: Float> Task for Lower<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference;
 
     fn check<T: Float>([n, d, k]: [usize; 3]) {
         let mut state = (n + d + k) as u64;
@@ -124,9 +151,11 @@ mod tests {
         for (i, found) in least.distances().iter().enumerate() {
             assert_eq!(*found, nearest(i, k), "{n} x {d}, {k} centroids, row {i}");
         }
-        for more in 0..3 {
-            least.lower(n / 3, &centroids[(k + more) * d..][..d]);
-        }
+        let labels: Vec<u32> = rows.chunks_exact(d).map(|row| reference::nearest(row, &centroids[..k * d]).label).collect();
+        let known = LeastDistances::to_known(&rows, &centroids[..k * d], &labels, d, 2).unwrap();
+        assert_eq!(known.distances(), least.distances(), "{n} x {d}, {k} centroids");
+        least.lower(n / 3..n, &centroids[k * d..][..d]);
+        least.lower(n / 3..n, &centroids[(k + 1) * d..]);
         for i in n / 3..n {
             assert_eq!(least.distances()[i], nearest(i, k + 3), "{n} x {d}, {k} and 3 centroids, row {i}");
         }

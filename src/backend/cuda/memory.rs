@@ -88,7 +88,7 @@ fn planned<T: Float + Plain>(shape: Shape, strategy: Strategy, gpu: GpuSize, in_
     let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted, fit.half);
     plan_of::<T>(&fit, strategy, gpu, rows, |fit| {
         let draws = DeviceSeeds::<T>::bytes(fit);
-        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 0))
+        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 0, gpu))
     })
 }
 
@@ -169,7 +169,7 @@ fn planned_in_chunks<T: Float + Plain>(
     plan_of::<T>(&fit, strategy, gpu, sum([rows, pieces]), |fit| {
         let draws = StreamedSeeds::<T>::bytes(fit);
         // A longer list of seeds is there before the shorter one is gone.
-        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 2))
+        draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 2, gpu))
     })
 }
 

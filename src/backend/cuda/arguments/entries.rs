@@ -57,10 +57,9 @@ entries! {
         seed_row(RowArgument) = "seed" "seed_row";
         seed_sample(BernoulliArgument) = "seed" "seed_sample";
         seed_take(TakeArgument) = "seed" "seed_take";
-        seed_take_many(TakeArgument) = "seed" "seed_take_many";
         seed_gains(GainsArgument) = "seed" "seed_gains";
         seed_gather(GatherArgument) = "seed" "seed_gather";
-        seed_masses(MassesArgument) = "seed" "seed_masses";
+        seed_lower(LowerArgument) = "seed" "seed_lower";
         plus_draw(PlusDrawArgument) = "plus_plus" "plus_draw";
         plus_take(PlusTakeArgument) = "plus_plus" "plus_take";
         plus_centres(PlusCentresArgument) = "plus_filter" "plus_centres";
@@ -112,6 +111,7 @@ entries! {
         weight_survey(WeightSurveyArgument) = "prepare" "weight_survey";
         round_weights(RoundWeightsArgument) = "prepare" "round_weights";
         seed_totals(TotalsArgument) = "seed" "seed_totals";
+        seed_weigh(WeighArgument) = "seed" "seed_weigh";
     }
 }
 

@@ -72,8 +72,6 @@ arguments! {
         range: u64,
         ranges: u32,
         first: i32,
-        m: u32,
-        unused: u32,
         step: StepArgument,
     }
 
@@ -219,14 +217,23 @@ arguments! {
         count: u64,
     }
 
-    /// For the masses of candidates.
-    MassesArgument as "Masses" {
+    /// For the distances to the nearest candidates.
+    LowerArgument as "Lower" {
         rows: RowsArgument,
+        nearest: u64,
+        labels: u64,
         candidates: u64,
+        first: i32,
+        unused: i32,
+    }
+
+    /// For the masses of candidates.
+    WeighArgument as "Weigh" {
+        w: u64,
+        labels: u64,
         masses: u64,
         weight_to_integer: f64,
-        m: u32,
-        unused: u32,
+        n: u64,
     }
 
     /// The seeds of rows that stream.

@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use crate::backend::cuda::arguments::LabelsArgument;
 use crate::backend::cuda::device::{Buffer, Plain};
+use crate::backend::cuda::passes::many;
 use crate::backend::cuda::passes::picks;
 use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
+use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
 use crate::backend::{DrawBy, Picked, PlusPlus, Sample, Sampled};
@@ -189,7 +191,7 @@ pub fn masses<T: Float + Plain>(chunks: &Chunks<'_, T>, weights: Option<WeightSc
     const WHAT: &str = "the masses of the candidates";
     let queue = chunks.queue();
     let masses = queue.zeros::<u128>(candidates.len() / chunks.d(), WHAT)?;
-    let candidates = queue.upload(candidates, WHAT)?;
-    chunks.visit(|chunk| seeds::add_masses(chunk.rows, weights, &candidates, &masses))?;
+    let table = DeviceTable::new(queue.gpu.ordinal, candidates, chunks.d())?;
+    chunks.visit(|chunk| many::add_masses(&table, chunk.rows, weights, &masses))?;
     masses.to_vec()
 }

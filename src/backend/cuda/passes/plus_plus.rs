@@ -239,8 +239,6 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             range: self.ranges.rows as u64,
             ranges: self.ranges.count as u32,
             first: 0,
-            m: 1,
-            unused: 0,
             step,
         };
         Ok((gains_of_all, Some((launch, take_all))))

@@ -4,9 +4,11 @@
 use crate::backend::Sample;
 use crate::backend::cuda::arguments::{FoundArgument, SampleArgument};
 use crate::backend::cuda::device::{Plain, Queue, bytes_of, product, sum};
-use crate::backend::cuda::shape::FitShape;
+use crate::backend::cuda::passes::many;
+use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::select::Candidates;
 use crate::error::Result;
+use crate::float::Float;
 use crate::rng::Stream;
 
 impl From<&Sample> for SampleArgument {
@@ -32,19 +34,30 @@ fn room_for(expected: u64, n: usize) -> usize {
     ((expected + 6.0 * expected.sqrt()) as usize).saturating_add(64).min(n)
 }
 
-/// The bytes that drawing candidates takes on the device. `draws`: the bytes of the distances of the rows, which are gone when the
-/// candidates get their masses. `lists`: how many lists of all candidates there may be at a time before that.
-pub fn candidate_bytes<T: Plain>(shape: &FitShape, candidates: Candidates, draws: u64, lists: u64) -> u64 {
+/// The bytes that many candidates take on the device. `draws`: the bytes of the distances of the rows, which are gone when the
+/// candidates get their masses. `lists`: how many lists of all candidates there may be at a time before that. Rows that stream have
+/// such lists, and are compared with the candidates by kernels of their own.
+pub fn candidate_bytes<T: Float + Plain>(
+    shape: &FitShape,
+    candidates: Candidates,
+    draws: u64,
+    lists: u64,
+    gpu: GpuSize,
+) -> u64 {
     if candidates == Candidates::NONE {
         return 0;
     }
     let of_round = room_for(candidates.of_round, shape.rows);
+    let taken = if lists == 0 { sum([draws, many::bytes::<T>(shape, of_round.max(shape.k), gpu)]) } else { 0 };
+    if candidates.rounds == 0 {
+        return taken;
+    }
     let all = of_round.saturating_mul(candidates.rounds as usize).saturating_add(1);
     let values = |rows: usize| bytes_of::<T>(product([rows, shape.d]));
     // The numbers of the rows, found and asked for, and their values.
     let round = sum([draws, bytes_of::<u64>(of_round), bytes_of::<u64>(of_round), values(of_round)]);
     let round = round.saturating_add(values(all).saturating_mul(lists));
-    round.max(sum([values(all), bytes_of::<u128>(all)]))
+    round.max(taken).max(sum([many::bytes::<T>(shape, all, gpu), bytes_of::<u128>(all)]))
 }
 
 /// The numbers of the rows that `find` finds, in ascending order. `n`: the number of all rows.

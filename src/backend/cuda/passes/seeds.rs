@@ -2,11 +2,12 @@
 //! the draw weights for ranges of rows (`kernels/passes/seed.cu`). Only totals, gains and drawn rows come to the host.
 
 use crate::backend::cuda::arguments::{
-    self, BernoulliArgument, DistanceArgument, DrawsArgument, GainsArgument, GatherArgument, MassesArgument, RowArgument,
-    SearchArgument, StepArgument, TakeArgument, TotalsArgument,
+    self, BernoulliArgument, DistanceArgument, DrawsArgument, GainsArgument, GatherArgument, RowArgument, SearchArgument,
+    StepArgument, TakeArgument, TotalsArgument,
 };
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::copies_scale;
+use crate::backend::cuda::passes::many;
 use crate::backend::cuda::passes::plus_plus::StepBuffers;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::rows::DeviceRows;
@@ -196,30 +197,31 @@ impl<T: Float + Plain> DeviceSeeds<T> {
     pub fn take(&mut self, rows: &DeviceRows<T>, centroids: &[T], scale: DistanceScale) -> Result<u128> {
         assert!(centroids.len().is_multiple_of(rows.d) && (self.taken || !centroids.is_empty()));
         self.scale = (&scale).into();
-        let (queue, m) = (&rows.queue, centroids.len() / rows.d);
-        if m == 0 {
+        let queue = &rows.queue;
+        if centroids.len() != rows.d {
+            if !centroids.is_empty() {
+                many::lower(rows, &self.nearest, centroids, !self.taken)?;
+                self.taken = true;
+            }
             self.total = totals(queue, self.draws(rows), &self.totals)?;
             return Ok(self.total);
         }
-        let (centroids, total) = (queue.upload(centroids, "the centroids taken")?, queue.zeros::<u128>(1, TOTALS)?);
-        let entry = if m > 1 { arguments::seed_take_many::<T>() } else { arguments::seed_take::<T>() };
-        let kernel = entry.half_if(rows.half().is_some()).load(&queue.gpu, "")?;
+        let (centroid, total) = (queue.upload(centroids, "the centroid taken")?, queue.zeros::<u128>(1, TOTALS)?);
+        let kernel = arguments::seed_take::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
         let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), self.ranges.count)?;
         let argument = TakeArgument {
             rows: rows.argument(),
             nearest: self.nearest.at(),
-            centroids: centroids.at(),
+            centroids: centroid.at(),
             totals: self.totals.at(),
             total: total.at(),
             scale: self.scale,
             range: self.ranges.rows as u64,
             ranges: self.ranges.count as u32,
             first: i32::from(!self.taken),
-            m: m as u32,
-            unused: 0,
             step: StepArgument::NONE,
         };
-        // SAFETY: the kernel reads m centroids. `nearest` is as long as the stride. Each range has a
+        // SAFETY: the kernel reads one centroid. `nearest` is as long as the stride. Each range has a
         // total.
         unsafe { queue.run(&launch, &argument)? };
         self.taken = true;
@@ -283,30 +285,6 @@ pub fn positive_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<u64> {
     }
     let ranges = Ranges::new(rows.n);
     totals(&rows.queue, draws(rows, ranges, Draw::Positive), &rows.queue.alloc(ranges.count, TOTALS)?).map(|total| total as u64)
-}
-
-/// Adds the weight of each row to the mass of its nearest candidate. `candidates`: `(m, d)`, row-major.
-pub fn add_masses<T: Float + Plain>(
-    rows: &DeviceRows<T>,
-    weights: Option<WeightScale>,
-    candidates: &Buffer<T>,
-    masses: &Buffer<u128>,
-) -> Result<()> {
-    assert_eq!(candidates.len(), masses.len() * rows.d);
-    let queue = &rows.queue;
-    let kernel = arguments::seed_masses::<T>().half_if(rows.half().is_some()).load(&queue.gpu, "")?;
-    let launch = Launch::resident(&queue.gpu, kernel, Block::of(THREADS), rows.n.div_ceil(TILE))?;
-    let argument = MassesArgument {
-        rows: rows.argument(),
-        candidates: candidates.at(),
-        masses: masses.at(),
-        weight_to_integer: weights.map_or(1.0, |scale| power_of_two(53 - scale.exponent)),
-        m: masses.len() as u32,
-        unused: 0,
-    };
-    // SAFETY: the kernel reads m candidates and adds to m masses. It reads only rows below the
-    // stride.
-    unsafe { queue.run(&launch, &argument) }
 }
 
 pub(super) fn draws<T: Float + Plain>(rows: &DeviceRows<T>, ranges: Ranges, kind: Draw) -> DrawsArgument {

@@ -187,14 +187,20 @@ impl<T: Float + Plain> DeviceTable<T> {
 
     /// The exact labels of all finite rows. Other rows get any label.
     pub fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<BatchLabels> {
-        let mut buffers = LabelBuffers::allocate(queue, rows.n)?;
+        self.assign_some(queue, rows, 0..rows.n)
+    }
+
+    /// The same for some of the rows. The first of them is a multiple of the tiles of all kernels.
+    pub fn assign_some(&self, queue: &Queue, rows: &DeviceRows<T>, range: Range<usize>) -> Result<BatchLabels> {
+        let n = range.len();
+        let mut buffers = LabelBuffers::allocate(queue, n)?;
         buffers.labels.fill(0)?;
         buffers.control.fill(0)?;
         let LabelBuffers { labels, control } = &buffers;
-        let doubt = Doubt::allocate(queue, rows.n)?;
+        let doubt = Doubt::allocate(queue, n)?;
         let place = LabelsArgument { at: labels.at(), bytes: 4 };
         let argument = AssignArgument {
-            rows: rows.argument(),
+            rows: rows.argument_of(range),
             labels: place,
             next: place,
             minus_centre: self.filter.minus_centre(),
@@ -220,11 +226,16 @@ impl<T: Float + Plain> DeviceTable<T> {
             share_bests: 0,
             share_tickets: 0,
         };
-        let kernels = TiledLabels::new(self.tiled, [rows.n, self.d, self.k], rows.half().is_some(), queue)?;
+        let kernels = TiledLabels::new(self.tiled, [n, self.d, self.k], rows.half().is_some(), queue)?;
         // SAFETY: the filter was made for this kernel, and its copies are complete. Each row has a label and a place in the list.
         // These kernels do not touch sums.
         unsafe { kernels.launch(queue, false, &argument, self.centroids.now.at())? };
         Ok(BatchLabels { buffers, _doubt: doubt })
+    }
+
+    /// The address of the centroids: `(k, d)`, row-major.
+    pub fn centroids_at(&self) -> u64 {
+        self.centroids.now.at()
     }
 
     /// Writes the labels, and the distances to the nearest and to the second nearest centroid.

@@ -4,6 +4,7 @@ use super::CudaSession;
 use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels};
+use crate::backend::cuda::passes::many;
 use crate::backend::cuda::passes::picks::batch;
 use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled};
 use crate::distances::{DistanceScale, DistanceSum};
@@ -94,6 +95,10 @@ impl<T: Float + Plain> Draws<T> for CudaSession<'_, T> {
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         draws::masses(&self.rows, self.prepared.weights, candidates)
+    }
+
+    fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
+        many::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
     }
 
     fn other_rows<'t>(&self, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {

@@ -3,6 +3,7 @@
 
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels, positive_rows};
+use crate::backend::cuda::passes::many;
 use crate::backend::cuda::passes::picks::batch;
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::shape::FitShape;
@@ -120,6 +121,10 @@ impl<T: Float + Plain> Draws<T> for OtherRows<'_, T> {
 
     fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         draws::masses(&self.rows, self.prepared.weights, candidates)
+    }
+
+    fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
+        many::nearest_of(self.rows.queue(), rows, centroids, self.rows.d())
     }
 
     fn other_rows<'o>(&self, part: &Part<'o, T>, prepared: &'o Prepared, k: usize) -> Option<Box<dyn Draws<T> + 'o>> {
