@@ -79,17 +79,23 @@ device = os.environ.get("DEVICE", "cpu")
 def fit(**options):
     return pk.KMeans(4000, tol=0.0, max_iter=100_000, device=device, **options).fit(df, names)
 small = pk.KMeans(3, seed=1, device=device).fit(df.head(5000), names)
-def stopped(work, error=KeyboardInterrupt, wait=0.7):
+def stopped(work, wait=0.7):
     threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)).start()
-    start = time.perf_counter()
+    error, start, end = None, time.perf_counter(), None
     try:
-        work()
-    except error as e:
-        took = time.perf_counter() - start - wait
-        assert pk.KMeans(3, seed=1, device=device).fit(df.head(5000), names) == small
-        print("stopped after", took, type(e).__name__)
-        return
-    raise SystemExit("not stopped")
+        try:
+            work()
+        except BaseException as e:
+            error, end = e, time.perf_counter()
+    except KeyboardInterrupt as e:
+        error, end = error or e, end or time.perf_counter()
+    try: # Polars raises an interrupt of its own, and then Python another one
+        time.sleep(0.1)
+    except KeyboardInterrupt:
+        pass
+    assert isinstance(error, (KeyboardInterrupt, pl.exceptions.ComputeError)), error
+    assert pk.KMeans(3, seed=1, device=device).fit(df.head(5000), names) == small
+    print("stopped after", end - start - wait, type(error).__name__)
 """
 
 
@@ -118,23 +124,13 @@ def test_ctrl_c_stops_a_fit(options: str) -> None:
 def test_ctrl_c_stops_queries_and_predictions() -> None:
     took = seconds_to_stop(
         """
-either = (KeyboardInterrupt, pl.exceptions.ComputeError)
 big = pk.KMeans(4000, init=given, max_iter=1, device=device).fit(df, names)
-wide = pl.concat([df] * 30)
-def query(q):
-    def run():
-        try:
-            q.collect()
-        except pl.exceptions.ComputeError as error:
-            time.sleep(0.05) # Python raises what the signal asked for
-            assert "CancelledError" in str(error), error
-            raise
-    return run
+wide, many = pl.concat([df] * 30), np.concatenate([x] * 30)
 kmeans = lambda: pk.kmeans(*names, k=4000, init=given, tol=0.0, max_iter=100_000, device=device)
-stopped(query(df.lazy().select(kmeans())), either)
-stopped(query(wide.lazy().select(big.predict(device=device))), either)
-stopped(query(df.lazy().with_columns(g=pl.int_range(pl.len()) % 2).select(kmeans().over("g"))), either)
-stopped(lambda: big.predict(np.concatenate([x] * 30), device=device))
+stopped(lambda: df.lazy().select(kmeans()).collect())
+stopped(lambda: wide.lazy().select(big.predict(device=device)).collect())
+stopped(lambda: df.with_columns(g=pl.int_range(pl.len()) % 2).select(kmeans().over("g")))
+stopped(lambda: big.predict(many, device=device))
 """
     )
     assert len(took) == 4 and max(took) < LIMIT, took
@@ -175,7 +171,7 @@ notes = []
 signal.signal(signal.SIGINT, lambda *_: notes.append(1))
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 seen = []
-pk.KMeans(50, tol=0.0, max_iter=200, device=device).fit(df, names, progress=seen.append)
+pk.KMeans(50, init="random", n_init=9, tol=0.0, max_iter=30, device=device).fit(df.head(50_000), names, progress=seen.append)
 assert notes == [1] and seen[-1].seconds > 0.2, (notes, seen[-1])
 """
     assert seconds_to_stop(code) == []
