@@ -34,7 +34,7 @@ pub enum ErrorKind {
     NoMemory,
     /// The caller demanded a GPU, and it cannot be used or it failed.
     Device,
-    /// The caller stopped the fit.
+    /// Somebody stopped the call.
     Cancelled,
     /// The process was forked from a process that had already run queries.
     Forked,
@@ -174,9 +174,9 @@ pub enum KMeansError {
     /// The caller demanded a device that cannot be used.
     #[error("device={requested:?} cannot be used: {reason} (device=\"auto\" takes the CPU where no GPU can be used)")]
     DeviceNotAvailable { requested: String, reason: String },
-    /// The caller stopped the fit after this iteration.
-    #[error("the fit was cancelled after iteration {iteration}")]
-    Cancelled { iteration: u32 },
+    /// Somebody stopped the call.
+    #[error("the call was cancelled")]
+    Cancelled,
     /// A device failed during `what`, e.g. `"the upload"`.
     #[error("CUDA: {what} failed: {reason} (device=\"cpu\" does without)")]
     Device { what: String, reason: String },
@@ -237,7 +237,7 @@ impl KMeansError {
             Self::File { .. } => ErrorKind::File,
             Self::NoMemory { .. } => ErrorKind::NoMemory,
             Self::DeviceNotAvailable { .. } | Self::Device { .. } => ErrorKind::Device,
-            Self::Cancelled { .. } => ErrorKind::Cancelled,
+            Self::Cancelled => ErrorKind::Cancelled,
             Self::Forked { .. } => ErrorKind::Forked,
             Self::Frame(_) => ErrorKind::Frame,
         }

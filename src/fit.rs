@@ -30,6 +30,7 @@ use crate::engine::Engine;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
+use crate::interrupt::{self, Scope};
 use crate::memory;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
 use crate::names::Names;
@@ -83,6 +84,8 @@ pub(crate) fn fit<T: Float>(
 ) -> Result<Fitted<T>> {
     let _environment = FloatEnvironment::default_rounding();
     let _share = PoolShare::enter();
+    let _scope = Scope::enter(estimator.cancel.as_ref());
+    let mut watch = Watch::new(estimator.observer.as_ref());
     let d = parts[0].features.n_features();
     let params = Params { wanted, ..estimator.validate(d)? };
     if !params.keeps_halves() {
@@ -118,14 +121,16 @@ pub(crate) fn fit<T: Float>(
     }
     if order::only_decides_ties(&params) {
         let ties = Arc::new(AtomicBool::new(false));
-        let fitted = fit_at(&choice, parts.clone(), &params, set, Some(ties.clone()));
+        let fitted = fit_at(&choice, parts.clone(), &params, set, Some(ties.clone()), &mut watch);
         if !ties.load(Ordering::Relaxed) {
             return fitted;
         }
     }
-    let Some(arranged) = order::arranged(&parts, &params)? else { return fit_at(&choice, parts, &params, set, None) };
+    let Some(arranged) = order::arranged(&parts, &params)? else {
+        return fit_at(&choice, parts, &params, set, None, &mut watch);
+    };
     let sorted = arranged.part(parts[0].features.names(), arrival)?;
-    arranged.as_given(fit_at(&choice, vec![sorted], &params, set, None)?)
+    arranged.as_given(fit_at(&choice, vec![sorted], &params, set, None, &mut watch)?)
 }
 
 /// Fits rows that arrive and are in order, where the choice says. `ties` becomes true if their order matters for rows that move to
@@ -136,6 +141,7 @@ fn fit_at<T: Float>(
     params: &Params,
     set: InstructionSet,
     ties: Option<Arc<AtomicBool>>,
+    watch: &mut Watch<'_>,
 ) -> Result<Fitted<T>> {
     match choice.place {
         Place::Cpu => {
@@ -146,7 +152,7 @@ fn fit_at<T: Float>(
                 sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.execution.threads, set)?));
             }
             let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, &prepared)?) };
-            fitted(session, params, &prepared, rows, choice.clone())
+            fitted(session, params, &prepared, rows, choice.clone(), watch)
         }
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {
@@ -155,7 +161,7 @@ fn fit_at<T: Float>(
             let prepared = Prepared { ties, ..prepare_by(&mut passes, params)? };
             let chunks = passes.into_chunks();
             let session = Box::new(cuda::CudaSession::new(chunks, &parts, &prepared, params, choice.strategy)?);
-            fitted(session, params, &prepared, Origin::of(&parts, params)?, choice.clone())
+            fitted(session, params, &prepared, Origin::of(&parts, params)?, choice.clone(), watch)
         }
         #[cfg(not(feature = "cuda"))]
         Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
@@ -203,8 +209,10 @@ fn fitted<'a, T: Float>(
     prepared: &Prepared,
     rows: Origin,
     choice: Choice,
+    watch: &mut Watch<'_>,
 ) -> Result<Fitted<T>> {
-    let (run, labels, distances) = best_of_restarts(session, params, prepared)?;
+    watch.show_rows()?;
+    let (run, labels, distances) = best_of_restarts(session, params, prepared, watch)?;
     let inertia: ExactSum = run.inertia.iter().collect();
     let model = Model {
         d: rows.names.len(),
@@ -237,11 +245,13 @@ fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
     prepared: &Prepared,
+    watch: &mut Watch<'_>,
 ) -> Result<(Run<T>, Vec<u32>, Option<Distances>)> {
     let mut best: Option<(ExactSum, Run<T>, Option<Vec<u32>>)> = None;
     for restart in 0..params.restarts {
         let start = seeding::seed(session.as_mut(), params, prepared, restart)?;
-        let run = lloyd(session.as_mut(), start, params, prepared, Watch::new(params.observer, restart))?;
+        watch.show_seeds(restart)?;
+        let run = lloyd(session.as_mut(), start, params, prepared, watch)?;
         let inertia: ExactSum = run.inertia.iter().collect();
         if best.as_ref().is_none_or(|(least, ..)| inertia < *least) {
             // The last restart's labels stay in the session.
@@ -268,7 +278,7 @@ fn lloyd<T: Float>(
     mut centroids: Vec<T>,
     params: &Params,
     prepared: &Prepared,
-    mut watch: Watch<'_>,
+    watch: &mut Watch<'_>,
 ) -> Result<Run<T>> {
     let full = params.output.history == History::Full;
     let stop = Stop {
@@ -281,12 +291,13 @@ fn lloyd<T: Float>(
     let mut moved = false;
     session.reset()?;
     loop {
+        interrupt::check()?;
         let start = Instant::now();
         let left = params.stopping.max_iter - history.len() as u32;
         let Advanced { done, assigned } = if full {
             Advanced { done: Vec::new(), assigned: Some(session.assign(&centroids, true)?) }
         } else {
-            session.advance(&mut centroids, stop, left, &mut watch)?
+            session.advance(&mut centroids, stop, left, watch)?
         };
         for iteration in &done {
             record(&mut history, iteration, None)?;
@@ -302,7 +313,7 @@ fn lloyd<T: Float>(
             moved = updated.moved;
             record(&mut history, &Iteration { changed, shift, moved, seconds }, total)?;
             inertia = clusters.filter(|_| !moved);
-            watch.show(changed, shift)?;
+            watch.show(changed, shift, total)?;
         }
         let last = &history[history.len() - 1];
         if stop.after(last.changed, last.shift) || last.iteration == params.stopping.max_iter {

@@ -45,6 +45,7 @@ pub mod frame;
 #[cfg(feature = "cuda")]
 pub mod gpu_table;
 pub mod half;
+pub mod interrupt;
 mod memory;
 pub mod model;
 mod names;
@@ -78,6 +79,7 @@ pub use frame::FrameFit;
 #[cfg(feature = "cuda")]
 pub use gpu_table::{GpuArray, GpuPredictions, GpuTable, GpuValues, ValueType};
 pub use half::Half;
+pub use interrupt::Cancel;
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};
@@ -85,7 +87,7 @@ pub use names::Names;
 pub use params::{
     Device, Form, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, Value,
 };
-pub use progress::Progress;
+pub use progress::{Progress, Stage};
 pub use strategy::Strategy;
 
 /// The README's Rust examples run as tests.

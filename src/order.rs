@@ -138,7 +138,7 @@ impl<T: Float> Arranged<T> {
                     weights[at..at + some.len()].copy_from_slice(&loader.weights()[..some.len()]);
                 }
             }
-        });
+        })?;
         Ok(Self { rows, given, values, weights: weighted.then_some(weights), chunk })
     }
 

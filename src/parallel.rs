@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
 
 pub use crate::environment::FloatEnvironment;
+use crate::error::Result;
+use crate::interrupt;
 
 /// Number of fits and predictions that are running in this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -108,12 +110,15 @@ pub fn workers_for(threads: usize, tasks: usize) -> usize {
 }
 
 /// Calls `work(worker, task)` once for every task.
+///
+/// # Errors
+/// [`KMeansError::Cancelled`](crate::KMeansError::Cancelled) if the call was stopped meanwhile. Then some tasks were not done.
 pub fn for_each_task<W: Send, I: Send>(
     workers: &mut [W],
     tasks: impl Iterator<Item = I> + Send,
     work: impl Fn(&mut W, I) + Sync,
-) {
-    let Some((mine, others)) = workers.split_first_mut() else { return };
+) -> Result<()> {
+    let Some((mine, others)) = workers.split_first_mut() else { return Ok(()) };
     let _environment = FloatEnvironment::default_rounding();
     let helpers = match others.len() {
         0 => 0,
@@ -124,23 +129,30 @@ pub fn for_each_task<W: Send, I: Send>(
     };
     let others = &mut others[..helpers];
     if others.is_empty() {
-        return tasks.for_each(|task| work(mine, task));
+        for task in tasks {
+            interrupt::check()?;
+            work(mine, task);
+        }
+        return Ok(());
     }
+    let stopped = interrupt::stopped();
     let tasks = Mutex::new(tasks);
     let next = || tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-    let work_through = |worker: &mut W| {
-        while let Some(task) = next() {
-            work(worker, task);
-        }
-    };
+    let goes_on = || stopped.as_ref().is_none_or(|stopped| !stopped.now());
     // The calling thread works too, so a short pass does not wait for other threads to wake up.
     rayon::in_place_scope(|scope| {
         for worker in others {
             scope.spawn(|_| {
                 let _environment = FloatEnvironment::default_rounding();
-                work_through(worker);
+                while let Some(task) = next().filter(|_| goes_on()) {
+                    work(worker, task);
+                }
             });
         }
-        work_through(mine);
+        // Only this thread asks whether to go on.
+        while let Some(task) = next().filter(|_| interrupt::check().is_ok()) {
+            work(mine, task);
+        }
     });
+    interrupt::check()
 }

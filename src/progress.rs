@@ -1,28 +1,57 @@
-//! Progress and cancelling: the caller sees each iteration of a fit, and may stop the fit.
+//! Progress: the caller sees each stage of a fit, and may stop the fit.
 
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::error::{KMeansError, Result};
 
-/// An iteration that is done.
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// The rows were looked at, and they are where the fit runs.
+    Rows,
+    /// A restart has its starting centroids.
+    Seeds,
+    /// An iteration.
+    Iteration,
+}
+
+impl Stage {
+    /// `"rows"`, `"seeds"` or `"iteration"`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::Seeds => "seeds",
+            Self::Iteration => "iteration",
+        }
+    }
+}
+
+/// A stage of a fit that is done.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Progress {
+    pub stage: Stage,
     /// The restart, from 0.
     pub restart: u32,
-    /// The iteration of this restart, from 1.
+    /// The last iteration of this restart that is done, from 1. 0 before the first.
     pub iteration: u32,
-    /// Rows of positive weight whose label changed.
+    /// Rows of positive weight whose label changed in this iteration.
     pub changed: u64,
-    /// Sum of the squared distances that the centroids moved.
+    /// Sum of the squared distances that the centroids moved in this iteration.
     pub shift: f64,
+    /// The inertia under the labels and centroids before the iteration moved them. Only with `history="full"`.
+    pub inertia: Option<f64>,
+    /// Seconds since the fit began.
+    pub seconds: f64,
 }
 
 type Call = dyn Fn(&Progress) -> ControlFlow<()> + Send + Sync;
 
-/// The function that a fit calls after each iteration.
+/// The function that a fit calls after each stage.
 #[derive(Clone)]
 pub(crate) struct Observer(Arc<Call>);
 
@@ -45,32 +74,55 @@ impl PartialEq for Observer {
     }
 }
 
-/// Shows the iterations of one restart to the observer, if there is one.
+/// Shows the stages of a fit to the observer, if there is one.
 ///
 /// The loop shows an iteration when it is done. A session that queues several iterations shows them when the batch is done.
-#[derive(Default)]
 pub struct Watch<'o> {
     observer: Option<&'o Observer>,
+    start: Instant,
     restart: u32,
-    /// Iterations shown so far.
+    /// Iterations of this restart that were shown.
     shown: u32,
 }
 
+impl Default for Watch<'_> {
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
+
 impl<'o> Watch<'o> {
-    pub(crate) fn new(observer: Option<&'o Observer>, restart: u32) -> Self {
-        Self { observer, restart, shown: 0 }
+    /// The fit begins now.
+    pub(crate) fn new(observer: Option<&'o Observer>) -> Self {
+        Self { observer, start: Instant::now(), restart: 0, shown: 0 }
+    }
+
+    /// Shows that the rows are there.
+    ///
+    /// # Errors
+    /// [`KMeansError::Cancelled`] if the observer wants the fit to stop, here and below.
+    pub(crate) fn show_rows(&self) -> Result<()> {
+        self.call(Stage::Rows, 0, 0.0, None)
+    }
+
+    /// Shows that a restart has its starting centroids.
+    pub(crate) fn show_seeds(&mut self, restart: u32) -> Result<()> {
+        (self.restart, self.shown) = (restart, 0);
+        self.call(Stage::Seeds, 0, 0.0, None)
     }
 
     /// Shows the next iteration.
-    ///
-    /// # Errors
-    /// [`KMeansError::Cancelled`] if the observer wants the fit to stop.
-    pub fn show(&mut self, changed: u64, shift: f64) -> Result<()> {
+    pub fn show(&mut self, changed: u64, shift: f64, inertia: Option<f64>) -> Result<()> {
         self.shown += 1;
+        self.call(Stage::Iteration, changed, shift, inertia)
+    }
+
+    fn call(&self, stage: Stage, changed: u64, shift: f64, inertia: Option<f64>) -> Result<()> {
         let Some(Observer(call)) = self.observer else { return Ok(()) };
-        match call(&Progress { restart: self.restart, iteration: self.shown, changed, shift }) {
+        let (restart, iteration, seconds) = (self.restart, self.shown, self.start.elapsed().as_secs_f64());
+        match call(&Progress { stage, restart, iteration, changed, shift, inertia, seconds }) {
             ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(KMeansError::Cancelled { iteration: self.shown }),
+            ControlFlow::Break(()) => Err(KMeansError::Cancelled),
         }
     }
 }

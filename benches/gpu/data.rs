@@ -31,6 +31,7 @@ pub fn blobs<T: Float>(n: usize, d: usize) -> Vec<Vec<T>> {
             let sum: f64 = (0..4).map(|q| unit(bits >> (16 * q) & 0xFFFF)).sum();
             *value = T::from_f64(centres[blob as usize * d + f] + 17.32 * (sum - 2.0));
         }
-    });
+    })
+    .expect("nobody stops it");
     columns
 }

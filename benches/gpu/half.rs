@@ -18,6 +18,7 @@ pub fn narrowed(half: Half, values: &mut [f32]) -> Vec<u16> {
             *bits = one(*value);
             *value = half.to_f32(*bits);
         }
-    });
+    })
+    .expect("nobody stops it");
     narrow
 }

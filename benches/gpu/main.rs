@@ -73,7 +73,8 @@ fn uploads<T: Engine>(columns: &[Vec<T>], shape: Shape, sweep: bool) {
             for (i, row) in rows.chunks_exact_mut(shape.d).enumerate() {
                 row.iter_mut().zip(columns).for_each(|(value, column)| *value = column[(piece << 12) + i]);
             }
-        });
+        })
+        .expect("nobody stops it");
         let parts = [Part::new(Features::from_rows(&rows, shape.d).expect("whole rows"), None)];
         report_upload("row-major", &time(&parts, None));
     }

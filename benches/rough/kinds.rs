@@ -118,7 +118,8 @@ fn changed(mut columns: Vec<Vec<f32>>, value: impl Fn(u64, usize, f32) -> f32 + 
         for (row, x) in (first..).zip(values) {
             *x = value(row, f, *x);
         }
-    });
+    })
+    .expect("nobody stops it");
     columns
 }
 
@@ -142,7 +143,8 @@ fn unit_vectors(n: usize, d: usize, salt: u64) -> Vec<Vec<f32>> {
             let length = row.iter().map(|x| x * x).sum::<f32>().sqrt();
             row.iter_mut().for_each(|x| *x /= length);
         }
-    });
+    })
+    .expect("nobody stops it");
     changed(empty(n, d), |row, f, _| rows[row as usize * d + f])
 }
 

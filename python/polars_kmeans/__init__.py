@@ -2,6 +2,7 @@
 
 from polars_kmeans._devices import devices
 from polars_kmeans._internal import __version__
+from polars_kmeans._progress import Progress
 from polars_kmeans.errors import (
     CancelledError,
     DeviceError,
@@ -33,6 +34,7 @@ __all__ = [
     "KMeansModel",
     "ModelFileError",
     "NoMemoryError",
+    "Progress",
     "TooFewRowsError",
     "__version__",
     "centroids",

@@ -9,6 +9,7 @@ import polars as pl
 
 from polars_kmeans import _internal, _plugin
 from polars_kmeans._options import FitOptions
+from polars_kmeans._progress import OnProgress, shown
 from polars_kmeans.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -54,11 +55,14 @@ def no_weights(sample_weight: object) -> None:
         raise InvalidParameterError(msg)
 
 
-def fit(data: IntoArray, sample_weight: IntoArray | None, options: FitOptions) -> tuple[bytes, str, str] | None:
+def fit(
+    data: IntoArray, sample_weight: IntoArray | None, options: FitOptions, progress: OnProgress = None
+) -> tuple[bytes, str, str] | None:
     """Fit an array. As `_plugin.fit`."""
     _plugin.check_process(runs=True)
-    weighted = sample_weight is not None
-    return _internal.fit_array(data, sample_weight, {**options.keywords, "weighted": weighted})
+    keywords = {**options.keywords, "weighted": sample_weight is not None}
+    with shown(progress) as call:
+        return _internal.fit_array(data, sample_weight, keywords, call)
 
 
 def predict(model: bytes, data: IntoArray, output: Output, device: Device) -> Any:

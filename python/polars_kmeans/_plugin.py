@@ -13,6 +13,7 @@ from polars.plugins import register_plugin_function
 
 from polars_kmeans import _internal
 from polars_kmeans._options import FitOptions, check_name, text
+from polars_kmeans._progress import OnProgress, shown
 from polars_kmeans._typing import Device, IntoFeatures
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
@@ -121,7 +122,11 @@ def expression(
 
 
 def fit(
-    frame: pl.DataFrame | pl.LazyFrame, features: Features, options: FitOptions, weight: str | pl.Expr | None
+    frame: pl.DataFrame | pl.LazyFrame,
+    features: Features,
+    options: FitOptions,
+    weight: str | pl.Expr | None,
+    progress: OnProgress = None,
 ) -> tuple[bytes, str, str] | None:
     """Fit columns of a frame on this thread. The query of a LazyFrame runs once.
 
@@ -139,8 +144,10 @@ def fit(
         changes_length=True,
         input_wildcard_expansion=True,
     )
-    item(frame, hold)
-    return _internal.fit(columns, {**options.keywords, "weighted": weight is not None}, features.computed)
+    keywords = {**options.keywords, "weighted": weight is not None}
+    with shown(progress) as call:
+        item(frame, hold)
+        return _internal.fit(columns, keywords, features.computed, call)
 
 
 def device_name(device: Device) -> str:

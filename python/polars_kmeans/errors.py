@@ -70,7 +70,7 @@ class DeviceError(KMeansError, RuntimeError):
 
 
 class CancelledError(KMeansError, RuntimeError):
-    """The caller stopped the fit between two iterations."""
+    """Somebody stopped a call: a function that sees progress, or Ctrl-C in a query."""
 
 
 class ForkedProcessError(KMeansError, RuntimeError):

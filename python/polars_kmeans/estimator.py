@@ -8,6 +8,7 @@ import polars as pl
 
 from polars_kmeans import _arrays, _plugin
 from polars_kmeans._options import FitOptions
+from polars_kmeans._progress import OnProgress
 from polars_kmeans._typing import Device, Init, IntoArray, IntoFeatures, Scale
 from polars_kmeans.model import KMeansModel
 
@@ -146,16 +147,17 @@ class KMeans(Generic[_Fitted]):
         self._weight = weight
 
     @overload
-    def fit(self, data: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures) -> _Fitted: ...
+    def fit(self, data: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures, progress: OnProgress = ...) -> _Fitted: ...
 
     @overload
-    def fit(self, data: IntoArray, *, sample_weight: IntoArray | None = ...) -> _Fitted: ...
+    def fit(self, data: IntoArray, *, sample_weight: IntoArray | None = ..., progress: OnProgress = ...) -> _Fitted: ...
 
     def fit(
         self,
         data: pl.DataFrame | pl.LazyFrame | IntoArray,
         *columns: IntoFeatures,
         sample_weight: IntoArray | None = None,
+        progress: OnProgress = None,
     ) -> _Fitted:
         """Fit the columns of a frame, or an array. The query of a LazyFrame runs once.
 
@@ -174,6 +176,11 @@ class KMeans(Generic[_Fitted]):
             column of such values with rows of one width.
         sample_weight
             Beside an array: one non-negative weight a row, as an array of one dimension.
+        progress
+            True shows a bar (with tqdm). A function is called with a :class:`polars_kmeans.Progress` when the rows are
+            there, when a restart has its starting centroids, and after each iteration. On a GPU, the calls for several
+            iterations come together. If it returns True, the fit stops with a :class:`CancelledError`; an exception
+            that it raises stops the fit too. Ctrl-C stops a fit without it.
 
         Returns
         -------
@@ -189,10 +196,10 @@ class KMeans(Generic[_Fitted]):
         """
         if _arrays.is_array(data):
             _arrays.alone(data, columns, self._weight)
-            fit = _arrays.fit(data, sample_weight, self._options)
+            fit = _arrays.fit(data, sample_weight, self._options, progress)
         else:
             _plugin.check_frame(data)
             _arrays.no_weights(sample_weight)
-            fit = _plugin.fit(data, _plugin.features(columns), self._options, self._weight)
+            fit = _plugin.fit(data, _plugin.features(columns), self._options, self._weight, progress)
         # The overloads of `__init__` tell type checkers when the result can be None.
         return cast("_Fitted", None if fit is None else KMeansModel._of_fit(*fit))

@@ -8,6 +8,7 @@ use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 #[cfg(feature = "cuda")]
 use crate::gpu_table::{GpuArray, GpuPredictions};
+use crate::interrupt::Scope;
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::Device;
 use crate::predict::Rows;
@@ -164,6 +165,7 @@ impl<T: Engine> Placed<'_, Model<T>> {
         }
         let _environment = FloatEnvironment::default_rounding();
         let _share = PoolShare::enter();
+        let _scope = Scope::enter(None);
         let features = &features.arriving(model.arrival()?);
         let place = match device {
             _ if features.gpu().is_some() => self.place(job, features, weighted)?,

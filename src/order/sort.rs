@@ -74,7 +74,7 @@ impl Keyed {
                     }
                 }
             }
-        });
+        })?;
         let (bad, negative) = workers.iter().fold((0, false), |(bad, negative), worker| (bad + worker.1, negative | worker.2));
         Ok(Self { entries, bad, negative })
     }
@@ -105,7 +105,7 @@ pub fn sorted<T: Float>(parts: &[Part<'_, T>], mut entries: Vec<Entry>, kept: us
         }
         ties.sort(together);
         order.iter_mut().zip(&*together).for_each(|(row, entry)| *row = entry.row);
-    });
+    })?;
     // Rows that are left out come last.
     order.truncate(kept);
     Ok(order)
@@ -149,6 +149,6 @@ fn parted(entries: &mut [Entry], ends: &[u64], workers: usize) -> Result<Vec<Vec
             *next += 1;
         }
         entries.copy_from_slice(&copy[..entries.len()]);
-    });
+    })?;
     Ok(counts)
 }

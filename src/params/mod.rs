@@ -15,6 +15,7 @@ pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
 pub use self::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale};
 use crate::answers::Wanted;
 use crate::error::{KMeansError, Result};
+use crate::interrupt::Cancel;
 use crate::progress::{Observer, Progress};
 use crate::strategy::Strategy;
 
@@ -41,6 +42,7 @@ pub struct KMeans {
     pub(crate) output: Output,
     pub(crate) execution: Execution,
     pub(crate) observer: Option<Observer>,
+    pub(crate) cancel: Option<Cancel>,
 }
 
 /// The most candidates of a round of k-means||, on average: products with it fit into 128 bits.
@@ -60,12 +62,13 @@ impl KMeans {
             output: Output::default(),
             execution: Execution::default(),
             observer: None,
+            cancel: None,
         }
     }
 
-    /// Calls `observer` after each iteration. If it returns [`ControlFlow::Break`], the fit ends with
-    /// [`KMeansError::Cancelled`]. A GPU does several iterations in one batch, so the calls for a batch come together. With
-    /// `row_order="values"`, a fit from given or optimal centroids may start again from iteration 1.
+    /// Calls `observer` when the rows are there, when a restart has its starting centroids, and after each iteration. If it returns
+    /// [`ControlFlow::Break`], the fit ends with [`KMeansError::Cancelled`]. A GPU does several iterations in one batch, so the calls
+    /// for a batch come together. With `row_order="values"`, a fit from given or optimal centroids may start again.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -73,15 +76,21 @@ impl KMeans {
     ///
     /// let x: Vec<f64> = (0..1_000).map(|i| f64::from(i * i % 997)).collect();
     /// let features = Features::from_rows(&x, 1)?;
-    /// let stopped = KMeans::new(20).on_iteration(|progress| {
+    /// let stopped = KMeans::new(20).on_progress(|progress| {
     ///     println!("iteration {}: {} rows changed", progress.iteration, progress.changed);
     ///     if progress.iteration < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     /// });
-    /// assert_eq!(stopped.fit_features(&features, None).err(), Some(KMeansError::Cancelled { iteration: 3 }));
+    /// assert_eq!(stopped.fit_features(&features, None).err(), Some(KMeansError::Cancelled));
     /// # Ok::<(), KMeansError>(())
     /// ```
-    pub fn on_iteration(self, observer: impl Fn(&Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+    pub fn on_progress(self, observer: impl Fn(&Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
         Self { observer: Some(Observer::new(observer)), ..self }
+    }
+
+    /// Lets `cancel` stop the fit, at any time and from any thread. A fit that was stopped ends with [`KMeansError::Cancelled`] within
+    /// a few hundredths of a second, or after the work that a GPU has begun.
+    pub fn cancel(self, cancel: &Cancel) -> Self {
+        Self { cancel: Some(cancel.clone()), ..self }
     }
 
     /// Sets the option of this name, `k` included. `None` is for options that may be without a value.
@@ -172,7 +181,6 @@ impl KMeans {
             output: self.output,
             wanted: Wanted::Labels,
             execution: Execution { device, ..self.execution },
-            observer: self.observer.as_ref(),
         })
     }
 }
@@ -193,8 +201,6 @@ pub struct Params<'e> {
     pub wanted: Wanted,
     /// The device is a GPU if a strategy was named.
     pub execution: Execution,
-    /// What sees each iteration.
-    pub(crate) observer: Option<&'e Observer>,
 }
 
 impl Params<'_> {

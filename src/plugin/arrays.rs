@@ -8,18 +8,18 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::dlpack::{self, Export};
-use super::entry::without_panic;
 use super::given::Given;
 use super::inputs::unless_too_few;
 use super::options::{Answer, FitOptions};
-use super::{Fit, decode, encoded, raise};
+use super::signals::{Raised, interruptible, watched};
+use super::{Fit, decode, encoded};
 use crate::answers::{Labels, Wanted};
 use crate::error::{KMeansError, Result};
 #[cfg(feature = "cuda")]
 use crate::gpu_table::GpuArray;
 use crate::memory;
 use crate::model::{FeatureLayout, KMeansModel};
-use crate::params::Device;
+use crate::params::{Device, KMeans};
 
 /// What errors call the rows and their weights.
 const ROWS: &str = "data";
@@ -179,14 +179,20 @@ pub fn fit_array<'py>(
     array: &Bound<'py, PyAny>,
     weights: Option<&Bound<'py, PyAny>>,
     options: &Bound<'py, PyAny>,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<Option<Fit<'py>>> {
-    let (py, options) = (array.py(), options.extract::<FitOptions>()?);
+    let (py, options, raised) = (array.py(), options.extract::<FitOptions>()?, Raised::default());
     let (rows, weights) = given(array, weights, false)?;
-    let fit = py.detach(|| without_panic(|| fit_given(&rows, weights.as_ref(), &options)));
-    encoded(py, fit.map_err(|error| raise(py, &error))?)
+    let see = |estimator| watched(estimator, progress, &raised);
+    encoded(py, interruptible(py, &raised, || fit_given(&rows, weights.as_ref(), &options, see))?)
 }
 
-fn fit_given(rows: &Given, weights: Option<&Given>, options: &FitOptions) -> Result<Option<KMeansModel>> {
+fn fit_given(
+    rows: &Given,
+    weights: Option<&Given>,
+    options: &FitOptions,
+    see: impl FnOnce(KMeans) -> KMeans,
+) -> Result<Option<KMeansModel>> {
     let layout = rows.layout()?;
     let columns = match &layout {
         FeatureLayout::Columns(names) => names.iter(),
@@ -201,7 +207,7 @@ fn fit_given(rows: &Given, weights: Option<&Given>, options: &FitOptions) -> Res
     }
     let weights = weights.map(Given::weights).transpose()?;
     unless_too_few(options, || {
-        let estimator = options.estimator(&columns)?;
+        let estimator = see(options.estimator(&columns)?);
         Ok(estimator.fit_any(layout.copy()?, rows.features()?, weights.as_ref(), Wanted::Nothing)?.0)
     })
 }
@@ -212,8 +218,7 @@ pub fn predict_array(model: &[u8], array: &Bound<'_, PyAny>, output: &str, devic
     let py = array.py();
     let model = decode(py, model)?;
     let rows = Given::of(array, ROWS, !model.is_f32())?;
-    let answers = py.detach(|| without_panic(|| predict_given(&model, &rows, output.parse()?, device.parse()?)));
-    answers.map_err(|error| raise(py, &error))
+    interruptible(py, &Raised::default(), || predict_given(&model, &rows, output.parse()?, device.parse()?))
 }
 
 fn predict_given(model: &KMeansModel, rows: &Given, output: Answer, device: Device) -> Result<Vec<Option<Answers>>> {
@@ -247,8 +252,7 @@ pub fn transform_array(model: &[u8], array: &Bound<'_, PyAny>, device: &str) -> 
     let py = array.py();
     let model = decode(py, model)?;
     let rows = Given::of(array, ROWS, !model.is_f32())?;
-    let answers = py.detach(|| without_panic(|| transform_given(&model, &rows, device.parse()?)));
-    answers.map_err(|error| raise(py, &error))
+    interruptible(py, &Raised::default(), || transform_given(&model, &rows, device.parse()?))
 }
 
 fn transform_given(model: &KMeansModel, rows: &Given, device: Device) -> Result<Answers> {
@@ -276,7 +280,7 @@ pub fn score_array<'py>(
         let weights = weights.as_ref().map(Given::weights).transpose()?;
         model.on(device.parse()?).score_any(&rows.features()?, weights.as_ref())
     };
-    py.detach(|| without_panic(score)).map_err(|error| raise(py, &error))
+    interruptible(py, &Raised::default(), score)
 }
 
 /// The bytes that this process has sent to its GPUs, and those that it has received from them.

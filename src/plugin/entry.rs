@@ -16,6 +16,7 @@ use polars_arrow::ffi::{ArrowSchema, export_field_to_c, import_field_from_c};
 use polars_ffi::version_0::{SeriesExport, export_series, import_series_buffer};
 use serde::de::DeserializeOwned;
 
+use super::signals;
 use crate::error::KMeansError;
 use crate::memory;
 
@@ -73,6 +74,7 @@ pub unsafe fn evaluate<K: DeserializeOwned>(
     out: *mut SeriesExport,
     function: fn(&[Series], K) -> PolarsResult<Series>,
 ) {
+    signals::listen();
     let result = guarded(|| {
         // SAFETY: the caller promises that the series may be taken over and that the keywords are readable.
         let (inputs, kwargs) = unsafe { (import_series_buffer(inputs.0, inputs.1)?, keywords(kwargs.0, kwargs.1)?) };

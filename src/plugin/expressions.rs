@@ -161,7 +161,7 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let field = centroids_field_of(&fields, &kwargs)?;
     let call = Call::of_struct(inputs, kwargs.weighted)?;
     // The result is null if there are no rows, as for Polars' own aggregations.
-    let model = if call.features[0].is_empty() { None } else { call.fit_model(&kwargs)? };
+    let model = if call.features[0].is_empty() { None } else { call.fit_model(&kwargs, |estimator| estimator)? };
     let Some(model) = model else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
     };

@@ -12,13 +12,15 @@ use polars::prelude::*;
 use pyo3::prelude::*;
 use serde::Deserialize;
 
-use super::entry::{expression, without_panic};
+use super::entry::expression;
 use super::expressions::fit_fields;
 use super::inputs::Call;
 use super::options::FitOptions;
-use super::{Fit, encoded, raise};
+use super::signals::{Raised, interruptible, watched};
+use super::{Fit, encoded};
 use crate::error::{KMeansError, Result};
 use crate::model::KMeansModel;
+use crate::params::KMeans;
 
 /// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
 static HELD: Mutex<BTreeMap<u64, Option<Call>>> = Mutex::new(BTreeMap::new());
@@ -80,16 +82,26 @@ fn held_field(fields: &[Field], kwargs: HoldOptions) -> PolarsResult<Field> {
 expression!(hold(HoldOptions) -> held_field);
 
 /// Fits columns that a query has put there. `computed` says whether any feature is an expression other than a plain column. None
-/// if there are too few distinct rows and the options ask for that.
+/// if there are too few distinct rows and the options ask for that. `progress` sees the stages of the fit.
 #[pyfunction]
-pub fn fit<'py>(columns: &Columns, options: &Bound<'py, PyAny>, computed: bool) -> PyResult<Option<Fit<'py>>> {
-    let (py, options) = (options.py(), options.extract::<FitOptions>()?);
+pub fn fit<'py>(
+    columns: &Columns,
+    options: &Bound<'py, PyAny>,
+    computed: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Option<Fit<'py>>> {
+    let (py, options, raised) = (options.py(), options.extract::<FitOptions>()?, Raised::default());
     let call = held().get_mut(&columns.key).and_then(Option::take);
-    let fit = py.detach(|| without_panic(|| fit_call(call, &options, computed)));
-    encoded(py, fit.map_err(|error| raise(py, &error))?)
+    let see = |estimator| watched(estimator, progress, &raised);
+    encoded(py, interruptible(py, &raised, || fit_call(call, &options, computed, see))?)
 }
 
-fn fit_call(call: Option<Call>, options: &FitOptions, computed: bool) -> Result<Option<KMeansModel>> {
-    let model = call.ok_or(KMeansError::NoFeatures)?.fit_model(options)?;
+fn fit_call(
+    call: Option<Call>,
+    options: &FitOptions,
+    computed: bool,
+    see: impl FnOnce(KMeans) -> KMeans,
+) -> Result<Option<KMeansModel>> {
+    let model = call.ok_or(KMeansError::NoFeatures)?.fit_model(options, see)?;
     Ok(model.map(|model| model.with_computed(computed)))
 }

@@ -6,6 +6,7 @@ use super::options::{Answer, FitOptions, TooFew};
 use crate::error::{KMeansError, Result};
 use crate::memory;
 use crate::model::KMeansModel;
+use crate::params::KMeans;
 
 /// Columns of one length. A column of length 1 (a literal, an aggregate) next to longer ones is repeated, as Polars does.
 pub fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
@@ -51,8 +52,9 @@ impl Call {
     }
 
     /// As [`Call::fit`], with the model and nothing of the rows.
-    pub fn fit_model(&self, options: &FitOptions) -> Result<Option<KMeansModel>> {
-        unless_too_few(options, || options.estimator(&self.features)?.fit_model(&self.features, self.weights.as_ref()))
+    pub fn fit_model(&self, options: &FitOptions, watched: impl FnOnce(KMeans) -> KMeans) -> Result<Option<KMeansModel>> {
+        let fit = || watched(options.estimator(&self.features)?).fit_model(&self.features, self.weights.as_ref());
+        unless_too_few(options, fit)
     }
 }
 

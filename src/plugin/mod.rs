@@ -15,6 +15,7 @@ mod fit;
 mod given;
 mod inputs;
 mod options;
+mod signals;
 mod table;
 
 use std::path::PathBuf;

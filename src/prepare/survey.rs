@@ -321,7 +321,7 @@ fn finite_rows<T: Float>(part: &Part<'_, T>, threads: usize) -> Result<Selection
                 bits[(i - first) / 64] |= 1 << (i % 64);
             }
         }
-    });
+    })?;
     Ok(Selection::from_bits(bits))
 }
 

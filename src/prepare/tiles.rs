@@ -47,7 +47,7 @@ pub fn for_each_tile_by<T: Float, V: Visit<T>>(
     let mut workers = memory::try_collected(workers, WHAT)?;
     for_each_task(&mut workers, tasks, |(tile, learnt), (part, range)| {
         set.run(VisitRows { visit, learnt, tile, part, range });
-    });
+    })?;
     memory::collected(workers.into_iter().map(|(_, learnt)| learnt), WHAT)
 }
 

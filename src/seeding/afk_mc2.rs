@@ -161,7 +161,7 @@ impl<T: Float> Proposing<T> {
                 let distance = odds.weight * reference::distance(row, &self.first);
                 odds.q = distance / self.distance.1 + odds.weight / self.weight.1;
             }
-        });
+        })?;
         Ok(Proposals { values, odds })
     }
 

@@ -2,10 +2,11 @@
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Features, History, Init, KMeans, KMeansError, Progress, Restarts, Wanted};
+use polars_kmeans::{Cancel, Features, History, Init, KMeans, KMeansError, Progress, Restarts, Stage, Wanted};
 
 use crate::data::{Random, hash, on_gpu, rows};
 
@@ -13,7 +14,10 @@ use crate::data::{Random, hash, on_gpu, rows};
 fn watched(estimator: &KMeans, last: usize) -> (KMeans, Arc<Mutex<Vec<Progress>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let notes = seen.clone();
-    let estimator = estimator.clone().on_iteration(move |progress| {
+    let estimator = estimator.clone().on_progress(move |progress| {
+        if progress.stage != Stage::Iteration {
+            return ControlFlow::Continue(());
+        }
         let mut notes = notes.lock().unwrap();
         notes.push(*progress);
         if notes.len() == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -36,9 +40,12 @@ fn each_iteration_is_shown_once() {
                 assert_eq!(hash(&fit), expected);
                 let seen = seen.lock().unwrap();
                 assert!(seen.len() > 20 && seen.iter().all(|progress| progress.restart == 0));
-                let seen: Vec<_> = seen.iter().map(|p| (p.iteration, p.changed, p.shift.to_bits())).collect();
+                let seen: Vec<_> = seen.iter().map(|p| (p.iteration, p.changed, p.shift.to_bits(), p.inertia)).collect();
                 let rows = fit.model.history().iter();
-                assert_eq!(seen, rows.map(|row| (row.iteration, row.changed, row.shift.to_bits())).collect::<Vec<_>>());
+                assert_eq!(
+                    seen,
+                    rows.map(|row| (row.iteration, row.changed, row.shift.to_bits(), row.inertia)).collect::<Vec<_>>()
+                );
             }
         }
     }
@@ -67,7 +74,7 @@ fn a_cancelled_fit_stops_at_once_and_leaves_everything_as_it_was() {
                 let (watched, seen) = watched(&estimator, last);
                 let part = |i: usize| Part::new(features.slice(i * 4_000 / parts..(i + 1) * 4_000 / parts).unwrap(), None);
                 let stopped = watched.fit_parts((0..parts).map(part).collect(), InstructionSet::detect(), Wanted::Labels);
-                assert_eq!(stopped.err(), Some(KMeansError::Cancelled { iteration: last as u32 }));
+                assert_eq!(stopped.err(), Some(KMeansError::Cancelled));
                 assert_eq!(seen.lock().unwrap().len(), last, "nothing is shown after the stop");
                 // The same estimator does not stop a second time.
                 assert_eq!(hash(&watched.fit_features(&features, None).unwrap()), expected);
@@ -78,7 +85,61 @@ fn a_cancelled_fit_stops_at_once_and_leaves_everything_as_it_was() {
 
 #[test]
 fn a_cancelled_fit_is_an_error_of_its_own() {
-    let error = KMeansError::Cancelled { iteration: 3 };
-    assert_eq!(error.to_string(), "the fit was cancelled after iteration 3");
+    let error = KMeansError::Cancelled;
+    assert_eq!(error.to_string(), "the call was cancelled");
     assert_eq!(error.kind().name(), "CancelledError");
+}
+
+#[test]
+fn every_stage_is_shown_in_order() {
+    let x: Vec<f64> = rows("uniform", 500, 2, &mut Random(2));
+    let features = Features::from_rows(&x, 2).unwrap();
+    let estimator = KMeans::new(4).init(Init::Random).n_init(Restarts::Count(2)).max_iter(2).tol(0.0);
+    for estimator in [Some(estimator.clone()), on_gpu(&estimator)].into_iter().flatten() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let notes = seen.clone();
+        let watched = estimator.on_progress(move |progress| {
+            notes.lock().unwrap().push(*progress);
+            ControlFlow::Continue(())
+        });
+        watched.fit_features(&features, None).unwrap();
+        let seen = seen.lock().unwrap();
+        let stages: Vec<_> = seen.iter().map(|p| (p.stage.word(), p.restart, p.iteration)).collect();
+        let restart = |restart| [("seeds", restart, 0), ("iteration", restart, 1), ("iteration", restart, 2)];
+        assert_eq!(stages, [&[("rows", 0, 0)][..], &restart(0), &restart(1)].concat());
+        assert!(seen.windows(2).all(|two| two[0].seconds <= two[1].seconds));
+    }
+}
+
+/// Fits and predictions that take seconds, stopped from another thread: in the loop, in seedings, in preparation by value order.
+#[test]
+fn a_handle_stops_a_fit_at_any_time() {
+    let (n, d) = (200_000, 8);
+    let x: Vec<f32> = rows("uniform", n, d, &mut Random(5));
+    let features = Features::from_rows(&x, d).unwrap();
+    let base = KMeans::new(2_000).tol(0.0).max_iter(10_000).seed(1);
+    let given: Vec<f64> = x[..2_000 * d].iter().map(|&x| f64::from(x)).collect();
+    let seeded = |init| base.clone().init(init).n_init(Restarts::Count(1));
+    let estimators = [Init::Given(given), Init::KMeansPlusPlus, Init::KMeansParallel, Init::AfkMc2].map(seeded);
+    for estimator in &estimators {
+        for estimator in [Some(estimator.clone()), on_gpu(estimator)].into_iter().flatten() {
+            for wait in [0, 30, 200] {
+                let cancel = Cancel::new();
+                let estimator = estimator.clone().cancel(&cancel);
+                let (stopped, took) = std::thread::scope(|scope| {
+                    let fit = scope.spawn(|| {
+                        let error = estimator.fit_features(&features, None).err();
+                        (error, Instant::now())
+                    });
+                    std::thread::sleep(Duration::from_millis(wait));
+                    let asked = Instant::now();
+                    cancel.cancel();
+                    let (error, ended) = fit.join().unwrap();
+                    (error, ended.saturating_duration_since(asked))
+                });
+                assert_eq!(stopped, Some(KMeansError::Cancelled), "after {wait} ms of {estimator:?}");
+                assert!(took < Duration::from_secs(2), "stopped only after {took:?}, asked after {wait} ms of {estimator:?}");
+            }
+        }
+    }
 }

@@ -260,7 +260,7 @@ fn rows_are_sorted_for_given_centroids_only_where_they_tie() {
         let starts = Arc::new(AtomicU32::new(0));
         let counter = starts.clone();
         let estimator = KMeans::new(centroids.len()).init(Init::Given(centroids.to_vec())).row_order(RowOrder::Values);
-        let estimator = estimator.on_iteration(move |progress| {
+        let estimator = estimator.on_progress(move |progress| {
             counter.fetch_add(u32::from(progress.iteration == 1), Ordering::Relaxed);
             ControlFlow::Continue(())
         });

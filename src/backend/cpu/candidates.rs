@@ -41,7 +41,7 @@ pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Res
                 *drawn = sample.has(sample.first + row as u64, seeds.weight(row, prepared));
             }
         }
-    });
+    })?;
     memory::collected((0..).zip(&drawn).filter(|(_, drawn)| **drawn).map(|(row, _)| row), WHAT)
 }
 
@@ -59,7 +59,7 @@ pub fn masses<T: Float>(session: &mut CpuSession<'_, T>, candidates: &[T]) -> Re
     let mut workers = memory::try_collected(workers, "the threads' buffers")?;
     for_each_task(&mut workers, tasks.iter(), |(tile, assigner, masses), task| {
         set.run(Weigh { part, prepared, table: &table, tile, assigner, masses, task });
-    });
+    })?;
     let mut all = memory::zeroed::<u128>(m, WHAT)?;
     for (_, _, masses) in workers {
         all.iter_mut().zip(masses).for_each(|(all, mass)| *all += mass);

@@ -46,7 +46,7 @@ impl<T: Float> Draws<T> for CpuSession<'_, T> {
 
     fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
         let (Some(seeds), lent) = self.lend() else { unreachable!("draws were started") };
-        seeds.take(lent, centroids, scale);
+        seeds.take(lent, centroids, scale)?;
         Ok(seeds.total())
     }
 

@@ -46,7 +46,7 @@ impl<T: Float> LeastDistances<T> {
         for_each_task(&mut workers, tasks, |(tile, assigner), (first, out)| {
             tile.load(&part, None, first..first + out.len());
             set.run(OfTile { tile, assigner, table: &table, out });
-        });
+        })?;
         Ok(distances)
     }
 
@@ -59,7 +59,7 @@ impl<T: Float> LeastDistances<T> {
             for ((row, label), least) in rows.chunks_exact(d).zip(labels).zip(least) {
                 *least = reference::distance(row, &centroids[*label as usize * d..][..d]);
             }
-        });
+        })?;
         Ok(distances)
     }
 

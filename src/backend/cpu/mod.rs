@@ -53,6 +53,9 @@ use crate::tile::{Part, Tile};
 
 /// Most rows of a task.
 const MAX_TASK: usize = 16_384;
+/// Most arithmetic (rows x features x centroids) of a task that has more than one tile: some hundredths of a second. A call can be stopped
+/// between tasks.
+const MAX_WORK: usize = 1 << 30;
 /// Bytes that the sum tables of all workers together may take.
 const WORKER_MEMORY: usize = 4 << 30;
 /// A fit with less arithmetic than this (rows x features x centroids) stays on the calling thread.
@@ -89,8 +92,8 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let room = (WORKER_MEMORY / (k.saturating_mul(prepared.scales.len()).saturating_mul(16)).max(1)).max(1);
         let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)).min(room) };
         // There are enough tasks for workers to finish together. A task consists of whole tiles, and its labels fit in a cache.
-        let task =
-            if threads == 1 { MAX_TASK } else { (n / (threads * 8)).clamp(tile_rows, MAX_TASK).next_multiple_of(tile_rows) };
+        let most = (MAX_WORK / d.saturating_mul(k).max(1)).clamp(tile_rows, MAX_TASK);
+        let task = if threads == 1 { most } else { (n / (threads * 8)).clamp(tile_rows, most) }.next_multiple_of(tile_rows);
         let quantiser = Quantiser::new(&prepared.scales)?;
         let workers = (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser));
         let mut session = Self {
@@ -159,15 +162,15 @@ impl<'a, T: Float> CpuSession<'a, T> {
     }
 
     /// Runs one pass. `pass` says what to do with each tile.
-    fn pass(&mut self, pass: Pass<'_>) {
+    fn pass(&mut self, pass: Pass<'_>) -> Result<()> {
         let Self { part, prepared, quantiser, set, tasks, labels, partial, workers, table, .. } = self;
-        let Some(table) = table else { return };
+        let Some(table) = table else { return Ok(()) };
         let mut rest = labels.as_mut_slice();
         let tasks = tasks.iter().map(move |task| (task, split_off(&mut rest, task.kept)));
         let partial = Mutex::new(partial);
         for_each_task(workers, tasks, |worker, (task, labels)| {
             set.run(TaskPass { part, prepared, quantiser, table, partial: &partial, worker, task, labels, pass });
-        });
+        })
     }
 
     fn table(&self, centroids: &[T]) -> Result<CentroidTable<T>> {
@@ -179,7 +182,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
     pub fn label(&mut self, table: Arc<CentroidTable<T>>) -> Result<Vec<u128>> {
         self.table = Some(table);
         self.make_room_for_inertia()?;
-        self.pass(Pass::Assign { sums: false, inertia: true });
+        self.pass(Pass::Assign { sums: false, inertia: true })?;
         self.take_inertia()
     }
 
@@ -205,7 +208,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         if want_inertia {
             self.make_room_for_inertia()?;
         }
-        self.pass(Pass::Assign { sums: true, inertia: want_inertia });
+        self.pass(Pass::Assign { sums: true, inertia: want_inertia })?;
         let mut changed = 0;
         for worker in &mut self.workers {
             worker.deltas.flush(&self.quantiser, &mut self.partial);
@@ -227,7 +230,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
             worker.far.start(count, self.labels.len())?;
             worker.reserve()?;
         }
-        self.pass(Pass::Farthest { donors });
+        self.pass(Pass::Farthest { donors })?;
         let kept = self.workers.iter_mut().flat_map(|worker| worker.far.take());
         let mut all: Vec<Far> = memory::collected(kept, "the farthest rows")?;
         all.sort_unstable_by(Far::order);
@@ -250,7 +253,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
         self.make_room_for_inertia()?;
         self.workers.iter_mut().try_for_each(Worker::reserve)?;
-        self.pass(Pass::Inertia { scales });
+        self.pass(Pass::Inertia { scales })?;
         self.take_inertia()
     }
 
@@ -275,7 +278,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         let tasks = tasks.iter().map(move |task| (task, rest.split_off(task.kept)));
         for_each_task(&mut workers, tasks, |(worker, two), (task, out)| {
             set.run(TaskNearest { part, prepared, table: &table, worker, two, task, out });
-        });
+        })?;
         Ok((labels, distances))
     }
 }

@@ -103,7 +103,7 @@ fn answer<'o, T: Float, S: Sink<T>>(
     for_each_task(&mut labellers, tasks.enumerate(), |labeller, (index, (bits, sink))| {
         let rows = index * TASK..n.min((index + 1) * TASK);
         set.run(TaskAnswers { part, table, rows, labeller, bits, sink });
-    });
+    })?;
     Ok(())
 }
 

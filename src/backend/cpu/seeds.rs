@@ -123,7 +123,7 @@ impl<T: Float> Seeds<T> {
             padding.for_each(|(nearest, _)| *nearest = 0.0);
         }
         seeds.copy_weights(lent)?;
-        seeds.add_up(lent);
+        seeds.add_up(lent)?;
         Ok(seeds)
     }
 
@@ -183,13 +183,14 @@ impl<T: Float> Seeds<T> {
     }
 
     /// Adds up the draw weights of every range.
-    fn add_up(&mut self, lent: &Lent<'_, '_, T>) {
+    fn add_up(&mut self, lent: &Lent<'_, '_, T>) -> Result<()> {
         let mut totals = std::mem::take(&mut self.ranges.totals);
         let (this, prepared) = (&*self, lent.prepared);
         for_each_task(&mut vec![(); lent.tiles.len()], totals.iter_mut().enumerate(), |(), (range, total)| {
             *total = lent.set.run(AddUp { seeds: this, prepared, rows: this.ranges.rows(range) });
-        });
+        })?;
         self.ranges.totals = totals;
+        Ok(())
     }
 
     /// Whether float32 differences save time: not while many rows are nearer to a candidate than to their seeds.
@@ -231,14 +232,14 @@ impl<T: Float> Seeds<T> {
                 for_each_task(&mut workers, work, |(_, gains, share), (blocks, gaining, kept)| {
                     let out = Gains { scale, gains, share, gaining, kept };
                     set.run(BlockGains { grouped, near, weights, farthest, candidates, blocks, out });
-                });
+                })?;
             } else {
                 let near = &self.nearest;
                 for_each_task(&mut workers, tasks.iter(), |(tile, gains, share), task| {
                     let near = &near[task.first..][..task.kept];
                     let out = Gains { scale, gains, share, gaining: &mut [], kept: &mut [] };
                     set.run(TileGains { part, prepared, tile, task, near, candidates, out });
-                });
+                })?;
             }
             self.share = Share::default();
             for (_, more, share) in &mut workers {
@@ -250,27 +251,34 @@ impl<T: Float> Seeds<T> {
     }
 
     /// Takes centroids (`(m, d)`, row-major). From now on, distances count in this scale.
-    pub fn take(&mut self, mut lent: Lent<'_, '_, T>, centroids: &[T], scale: DistanceScale) {
+    pub fn take(&mut self, mut lent: Lent<'_, '_, T>, centroids: &[T], scale: DistanceScale) -> Result<()> {
         let d = lent.part.features.n_features();
         let (first, anew) = (self.scale.is_none(), self.scale != Some(scale));
         self.scale = Some(scale);
         for batch in centroids.chunks(MOST * d) {
             let candidates = &Candidates::new(batch, d, !first && self.filter_pays());
             match &self.grouped {
-                Some(_) => self.take_in_blocks(&lent, candidates, scale, anew),
-                None => self.take_in_tiles(&mut lent, candidates, scale, anew),
+                Some(_) => self.take_in_blocks(&lent, candidates, scale, anew)?,
+                None => self.take_in_tiles(&mut lent, candidates, scale, anew)?,
             }
         }
         if anew {
-            self.add_up(&lent);
+            self.add_up(&lent)?;
         } else {
             self.amounts.iter_mut().for_each(|amounts| self.ranges.lower(amounts));
         }
+        Ok(())
     }
 
-    fn take_in_blocks(&mut self, lent: &Lent<'_, '_, T>, candidates: &Candidates<'_, T>, scale: DistanceScale, anew: bool) {
+    fn take_in_blocks(
+        &mut self,
+        lent: &Lent<'_, '_, T>,
+        candidates: &Candidates<'_, T>,
+        scale: DistanceScale,
+        anew: bool,
+    ) -> Result<()> {
         let Self { grouped, nearest, weights, ranges, amounts, farthest, tried, gaining, kept, .. } = self;
-        let (Some(grouped), weights, ranges) = (grouped, &*weights, &*ranges) else { return };
+        let (Some(grouped), weights, ranges) = (grouped, &*weights, &*ranges) else { return Ok(()) };
         // A candidate of the last gains has something to lower only where it had a gain.
         let number = tried.chunks_exact(candidates.d).position(|tried| tried == candidates.values);
         let tried = number.map(|number| Tried { number, of: tried.len() / candidates.d, gaining, kept });
@@ -284,10 +292,16 @@ impl<T: Float> Seeds<T> {
             let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
             let changes = Changes { scale, ranges, amounts };
             lent.set.run(BlockTake { grouped, near, weights, farthest, candidates, tried, blocks, changes });
-        });
+        })
     }
 
-    fn take_in_tiles(&mut self, lent: &mut Lent<'_, '_, T>, candidates: &Candidates<'_, T>, scale: DistanceScale, anew: bool) {
+    fn take_in_tiles(
+        &mut self,
+        lent: &mut Lent<'_, '_, T>,
+        candidates: &Candidates<'_, T>,
+        scale: DistanceScale,
+        anew: bool,
+    ) -> Result<()> {
         let Self { nearest, ranges, amounts, .. } = self;
         let Lent { set, part, prepared, tasks, tiles } = lent;
         let (set, part, prepared, ranges) = (*set, *part, *prepared, &*ranges);
@@ -298,7 +312,7 @@ impl<T: Float> Seeds<T> {
             let amounts = if anew { &mut [] } else { amounts.as_mut_slice() };
             let changes = Changes { scale, ranges, amounts };
             set.run(TileTake { part, prepared, tile, task, near, candidates, changes });
-        });
+        })
     }
 }
 

@@ -49,6 +49,10 @@ use crate::tile::Part;
 /// Iterations of the first batch, and of the longest batch.
 const FIRST_BATCH: u32 = 8;
 pub const LONGEST_BATCH: u32 = 32;
+/// How long a batch should take at most: a call can be stopped between batches.
+const BATCH_SECONDS: f64 = 0.1;
+/// Multiply-adds per second of a GPU, for the first batch.
+const RATE: f64 = 1e13;
 
 /// The rows of one fit on one GPU, and the state of the fit.
 pub struct CudaSession<'a, T> {
@@ -188,10 +192,12 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         self.start(centroids)?;
         let mut advanced = Advanced::default();
         let resident = matches!(self.rows, Chunks::Resident(_));
-        let mut batch = if resident { FIRST_BATCH } else { 1 };
+        let FitShape { rows, d, k, .. } = self.state.shape;
+        let mut most = (BATCH_SECONDS * RATE / (rows as f64 * d as f64 * k as f64)) as u32;
+        let mut batch = FIRST_BATCH;
         loop {
             let first = advanced.done.len() as u32;
-            let size = batch.min(limit - first);
+            let size = if resident { batch.min(most.max(1)).min(limit - first) } else { 1 };
             for _ in 0..size {
                 self.launch_step(None)?;
                 self.update.launch(&self.state, stop, limit, first)?;
@@ -207,7 +213,7 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
                 moved: record.moved != 0,
                 seconds: record.nanoseconds as f64 * 1e-9,
             }));
-            records.iter().try_for_each(|record| watch.show(record.changed, record.shift))?;
+            records.iter().try_for_each(|record| watch.show(record.changed, record.shift, None))?;
             // Steps that were queued after the stop did nothing. Go back to the labels of the last one that ran.
             let steps = done + u32::from(control.stop == STOP_EMPTY);
             self.state.labels.go_back(size - steps);
@@ -223,7 +229,8 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
                 }
                 return Ok(advanced);
             }
-            batch = if resident { (batch * 2).min(LONGEST_BATCH) } else { 1 };
+            most = (BATCH_SECONDS / records.iter().map(|record| record.nanoseconds as f64 * 1e-9).fold(1e-6, f64::max)) as u32;
+            batch = (batch * 2).min(LONGEST_BATCH);
         }
     }
 

@@ -79,7 +79,7 @@ impl<T: Float> Grouped<T> {
         let mut places = memory::zeroed::<u32>(n, ORDER)?;
         let mut rest = places.as_mut_slice();
         let work = tasks.iter().map(|task| (task, split_off(&mut rest, task.kept)));
-        for_each_task(tiles, work, |tile, (task, leaves)| set.run(Leaves { part, tree: &tree, tile, task, leaves }));
+        for_each_task(tiles, work, |tile, (task, leaves)| set.run(Leaves { part, tree: &tree, tile, task, leaves }))?;
         let starts = places_of_leaves(&mut places, 1 << depth)?;
         let mut rows = memory::filled(starts[starts.len() - 1], NO_ROW, ORDER)?;
         for (row, place) in places.iter().enumerate() {
@@ -113,7 +113,7 @@ impl<T: Float> Grouped<T> {
             for (unit, x) in list.chunks_exact(UNIT).zip(x.chunks_exact_mut(UNIT * *d)) {
                 part.features.gather_tile(unit, UNIT, x);
             }
-        });
+        })?;
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use cudarc::driver::{result, sys};
 use super::queue::Queue;
 use super::{Plain, failed, traffic};
 use crate::error::Result;
+use crate::interrupt;
 use crate::memory;
 
 /// Device memory that belongs to a queue. When it is dropped, it is freed in the order of the queue.
@@ -119,6 +120,9 @@ impl<T: Plain> Buffer<T> {
     }
 
     /// Waits for the queue and copies `out.len()` values from `first` on.
+    ///
+    /// # Errors
+    /// Also [`KMeansError::Cancelled`](crate::KMeansError::Cancelled): loops on the host look here whether to go on.
     pub fn read(&self, first: usize, out: &mut [T]) -> Result<()> {
         assert!(first + out.len() <= self.len, "{} values at {first} of {}", out.len(), self.len);
         if !out.is_empty() {
@@ -128,7 +132,8 @@ impl<T: Plain> Buffer<T> {
             unsafe { result::memcpy_dtoh_async(out, self.at_index(first), self.queue.stream.cu_stream()) }
                 .map_err(failed("a download"))?;
         }
-        self.queue.wait()
+        self.queue.wait()?;
+        interrupt::check()
     }
 
     /// Queues a copy of the bytes of another buffer of the device to this one, from value `first` on. The values have one size. The work that writes them is

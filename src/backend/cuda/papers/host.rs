@@ -127,7 +127,7 @@ impl<'a, T: Float> HostRows<'a, T> {
                 }
                 at += tile.rows;
             }
-        });
+        })?;
         let mut changed = 0;
         for (_, mut deltas, count) in workers {
             deltas.flush(&quantiser, &mut partial);

@@ -10,6 +10,8 @@
 //! The first steps move most rows, so they go without copies. The device stops where a potential is 0, or where one is not precise:
 //! then the host does the next step, in a finer scale. If a list of the filter is too short, some steps go without copies again.
 
+use std::time::Instant;
+
 use super::byte_copies::CopiedRows;
 use super::seeds::{DeviceSeeds, MOST_AT_ONCE, TILE, gains_blocks};
 use crate::backend::PlusPlus;
@@ -29,8 +31,10 @@ use crate::seeding::plus_plus::trials;
 const DRAWERS: u32 = 1_024;
 const THREADS: u32 = 256;
 const SETTLERS: u32 = 128;
-/// The most steps that are queued at a time.
+/// The most steps that are queued at a time, the first ones, and how long they should take at most: a call can be stopped between them.
 const BATCH: usize = 64;
+const FIRST_BATCH: usize = 8;
+const BATCH_SECONDS: f64 = 0.1;
 /// Copies are made when so many seeds are taken. They are worth it if at least so many steps are left.
 const FIRST_COPIES: usize = 16;
 const FEWEST_STEPS: usize = 32;
@@ -93,9 +97,10 @@ impl<T: Float + Plain> DeviceSeeds<T> {
         let mut copies: Option<CopiedRows<T>> = None;
         // The number of seeds from which on there are copies, and how many steps go without them if a list is too short.
         let (mut copies_from, mut pause) = (FIRST_COPIES, FIRST_COPIES);
+        let mut most = FIRST_BATCH;
         while control.stopped == 0 && (control.step as usize) < asked.k {
             let taken = control.step as usize;
-            let mut batch = BATCH.min(asked.k - taken);
+            let mut batch = most.min(asked.k - taken);
             if copies.is_none() && taken >= copies_from {
                 copies = self.copies(rows, &buffers, asked, taken)?;
                 if copies.is_none() {
@@ -106,11 +111,14 @@ impl<T: Float + Plain> DeviceSeeds<T> {
                 batch = batch.min(copies_from.saturating_sub(taken).max(1));
             }
             let launches = self.launches(rows, asked, positive, &buffers, copies.as_ref())?;
+            let start = Instant::now();
             for _ in 0..batch {
                 // SAFETY: the addresses are those of `buffers`, `copies`, `rows` and `self`, which live until the read below.
                 unsafe { launches.queue(rows)? };
             }
             buffers.control.read(0, std::slice::from_mut(&mut control))?;
+            let each = start.elapsed().as_secs_f64() / batch as f64;
+            most = ((BATCH_SECONDS / each) as usize).clamp(1, (2 * most).min(BATCH));
             if control.stopped == STOPPED_FULL {
                 copies = None;
                 copies_from = control.step as usize + pause;

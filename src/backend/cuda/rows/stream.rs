@@ -38,6 +38,7 @@ use crate::backend::cuda::rows::upload::{Carrier, Source, Staging, UploadPlan, v
 use crate::error::Result;
 use crate::float::Float;
 use crate::half::Half;
+use crate::interrupt;
 use crate::memory;
 use crate::tile::{self, Part, WeightScale};
 
@@ -187,6 +188,7 @@ impl<'a, T: Float + Plain> Stream<'a, T> {
                 held.rows.round_weights(scale)?;
                 held.rounded = true;
             }
+            interrupt::check()?;
             work(&Chunk { first: rows.start, rows: &held.rows, after_kernel: false })
         })?;
         for (held, chunk) in buffers.iter_mut().zip(held_after(&held, &visits)?) {

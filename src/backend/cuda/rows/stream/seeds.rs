@@ -298,7 +298,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             *row = (drawn.first + place) as u64;
             // There is room for the values of one row.
             values.extend_from_slice(&drawn.values[place * self.d..][..self.d]);
-        });
+        })?;
         Ok(found)
     }
 
@@ -341,7 +341,7 @@ impl<T: Float + Plain> StreamedSeeds<T> {
             let tasks = (0..).step_by(TOGETHER).zip(all.chunks_mut(TOGETHER));
             for_each_task(&mut workers, tasks, |(), (first, some)| {
                 some.iter_mut().zip(first..).for_each(|(weight, place)| *weight = self.weight_of(&drawn, place));
-            });
+            })?;
             all.iter().zip(drawn.first..).for_each(|(weight, row)| sweep.visit(row, *weight));
         }
         stream.picked(sweep.rows(), self.weights)

@@ -1,0 +1,197 @@
+"""Progress of fits, and Ctrl-C: fits, seedings, queries and predictions stop soon, and leave nothing behind."""
+
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import polars_kmeans as pk
+
+SMALL = pl.DataFrame({"x": np.random.default_rng(1).random(500), "y": np.random.default_rng(2).random(500)})
+
+
+@pytest.mark.parametrize("data", [SMALL, SMALL.lazy(), SMALL.to_numpy()], ids=["frame", "lazy", "array"])
+def test_every_stage_is_seen(data: Any) -> None:
+    seen: list[pk.Progress] = []
+    columns = () if isinstance(data, np.ndarray) else ("x", "y")
+    estimator = pk.KMeans(4, init="random", n_init=2, max_iter=3, tol=0.0, history="full")
+    model = estimator.fit(data, *columns, progress=seen.append)
+    restart = ["seeds", "iteration", "iteration", "iteration"]
+    assert [p.stage for p in seen] == ["rows", *restart, *restart]
+    assert [p.restart for p in seen] == [0] * 5 + [1] * 4
+    assert [p.iteration for p in seen] == [0, 0, 1, 2, 3, 0, 1, 2, 3]
+    assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(seen))
+    last = [(p.iteration, p.changed, p.shift, p.inertia) for p in seen if p.stage == "iteration"]
+    rows = model.history.select("iteration", "changed", "shift", "inertia").rows()
+    assert rows in (last[:3], last[3:])
+    assert model == estimator.fit(data, *columns), "progress changes nothing"
+
+
+def test_true_stops_a_fit() -> None:
+    seen: list[pk.Progress] = []
+
+    def stop(progress: pk.Progress) -> bool:
+        seen.append(progress)
+        return progress.iteration == 2
+
+    with pytest.raises(pk.CancelledError, match="cancelled"):
+        pk.KMeans(9, tol=0.0).fit(SMALL, "x", "y", progress=stop)
+    assert seen[-1].iteration == 2
+
+
+def test_an_exception_stops_a_fit() -> None:
+    def fail(progress: pk.Progress) -> None:
+        raise LookupError(f"seen {progress.stage}")
+
+    with pytest.raises(LookupError, match="seen rows"):
+        pk.KMeans(9).fit(SMALL, "x", "y", progress=fail)
+
+
+def test_what_is_not_true_goes_on() -> None:
+    model = pk.KMeans(3).fit(SMALL, "x", "y", progress=lambda p: 1)
+    assert model == pk.KMeans(3).fit(SMALL, "x", "y", progress=False)
+    with pytest.raises(pk.InvalidParameterError, match="progress"):
+        pk.KMeans(3).fit(SMALL, "x", "y", progress="yes")  # type: ignore[call-overload]
+
+
+def test_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    pk.KMeans(5, max_iter=7, tol=0.0).fit(SMALL, "x", "y", progress=True)
+    shown = capsys.readouterr().err
+    assert "k-means" in shown and "7 iterations" in shown
+
+
+# What runs in a process of its own. The fits take minutes on any machine.
+PRELUDE = """
+import os, signal, sys, threading, time
+import numpy as np, polars as pl, polars_kmeans as pk
+x = np.random.default_rng(1).random((400_000, 8), dtype=np.float32)
+df = pl.DataFrame({f"c{i}": x[:, i] for i in range(8)})
+names = df.columns
+given = pl.DataFrame(x[:4000].astype(float), schema=names)
+device = os.environ.get("DEVICE", "cpu")
+def fit(**options):
+    return pk.KMeans(4000, tol=0.0, max_iter=100_000, device=device, **options).fit(df, names)
+small = pk.KMeans(3, seed=1, device=device).fit(df.head(5000), names)
+def stopped(work, wait=0.7):
+    threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)).start()
+    error, start, end = None, time.perf_counter(), None
+    try:
+        try:
+            work()
+        except BaseException as e:
+            error, end = e, time.perf_counter()
+    except KeyboardInterrupt as e:
+        error, end = error or e, end or time.perf_counter()
+    try: # Polars raises an interrupt of its own, and then Python another one
+        time.sleep(0.1)
+    except KeyboardInterrupt:
+        pass
+    assert isinstance(error, (KeyboardInterrupt, pl.exceptions.ComputeError)), error
+    assert pk.KMeans(3, seed=1, device=device).fit(df.head(5000), names) == small
+    print("stopped after", end - start - wait, type(error).__name__)
+"""
+
+
+def seconds_to_stop(code: str) -> list[float]:
+    """Run code that ends with calls of `stopped`. Return the seconds from SIGINT to Python."""
+    run = subprocess.run([sys.executable, "-c", PRELUDE + code], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return [float(line.split()[2]) for line in run.stdout.splitlines() if line.startswith("stopped after")]
+
+
+# Other work may take the processors, so these limits are wide. The stop itself takes some hundredths of a second.
+LIMIT = 2.0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+@pytest.mark.parametrize(
+    "options",
+    ["init=given", "init='k-means++'", "init='kmeans-parallel'", "init='afk-mc2'", "init=given, history='full'"],
+)
+def test_ctrl_c_stops_a_fit(options: str) -> None:
+    took = seconds_to_stop(f"stopped(lambda: fit({options}))\nstopped(lambda: fit({options}), wait=0.1)")
+    assert len(took) == 2 and max(took) < LIMIT, took
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+def test_ctrl_c_stops_queries_and_predictions() -> None:
+    took = seconds_to_stop(
+        """
+big = pk.KMeans(4000, init=given, max_iter=1, device=device).fit(df, names)
+wide, many = pl.concat([df] * 30), np.concatenate([x] * 30)
+kmeans = lambda: pk.kmeans(*names, k=4000, init=given, tol=0.0, max_iter=100_000, device=device)
+stopped(lambda: df.lazy().select(kmeans()).collect())
+stopped(lambda: wide.lazy().select(big.predict(device=device)).collect())
+stopped(lambda: df.with_columns(g=pl.int_range(pl.len()) % 2).select(kmeans().over("g")))
+stopped(lambda: big.predict(many, device=device))
+"""
+    )
+    assert len(took) == 4 and max(took) < LIMIT, took
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+def test_ctrl_c_stops_fits_in_all_threads() -> None:
+    took = seconds_to_stop(
+        """
+errors = []
+def run():
+    try:
+        fit(init=given)
+    except pk.CancelledError as error:
+        errors.append(error)
+threads = [threading.Thread(target=run) for _ in range(3)]
+for thread in threads:
+    thread.start()
+def joined():
+    try:
+        for thread in threads:
+            thread.join()
+    finally:
+        for thread in threads:
+            thread.join()
+stopped(joined)
+assert len(errors) == 3, errors
+"""
+    )
+    assert len(took) == 1 and max(took) < LIMIT, took
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+def test_a_handler_of_the_program_decides() -> None:
+    """A handler that only takes a note lets the fit on the main thread go on."""
+    code = """
+notes = []
+signal.signal(signal.SIGINT, lambda *_: notes.append(1))
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+seen = []
+pk.KMeans(50, init="random", n_init=9, tol=0.0, max_iter=30, device=device).fit(df.head(50_000), names, progress=seen.append)
+assert notes == [1] and seen[-1].seconds > 0.2, (notes, seen[-1])
+"""
+    assert seconds_to_stop(code) == []
+
+
+def test_a_fit_in_another_thread_may_be_stopped_by_its_function() -> None:
+    stop, results = threading.Event(), []
+
+    def run(fit: Callable[[], object]) -> None:
+        try:
+            results.append(fit())
+        except pk.CancelledError as error:
+            results.append(error)
+
+    frame = pl.DataFrame({"x": np.random.default_rng(3).random(50_000)})
+    fit = lambda: pk.KMeans(100, tol=0.0, max_iter=10_000_000).fit(frame, "x", progress=lambda p: stop.is_set())  # noqa: E731
+    thread = threading.Thread(target=run, args=(fit,))
+    thread.start()
+    time.sleep(0.1)
+    stop.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert isinstance(results[0], (pk.CancelledError, pk.KMeansModel))
