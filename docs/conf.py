@@ -13,6 +13,9 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent / "python")]
 
+from sphinx.application import Sphinx  # noqa: E402
+from sphinx.pycode import ModuleAnalyzer  # noqa: E402
+
 import polars_kmeans  # noqa: E402
 
 project = "polars-kmeans"
@@ -72,6 +75,7 @@ numpydoc_show_class_members = False
 sphinx_gallery_conf = {
     "examples_dirs": str(DOCS.parent / "examples"),
     "gallery_dirs": "gallery",
+    "within_subsection_order": "FileNameSortKey",
     "filename_pattern": r"/\d\d_",
     # The data of this example are optional.
     "ignore_pattern": r"$^" if find_spec("wordllama") else r"09_word_vectors\.py",
@@ -93,7 +97,7 @@ html_css_files = ["site.css"]
 html_theme_options = {
     "logo": {"text": "polars-kmeans"},
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 7,
     "show_prev_next": False,
     "footer_start": ["copyright"],
     "footer_end": ["sphinx-version"],
@@ -104,7 +108,7 @@ html_show_sourcelink = False
 html_copy_source = False
 
 
-def read_source(app: object, name: str, content: list[str]) -> None:
+def read_source(app: Sphinx, name: str, content: list[str]) -> None:
     """Add the pages below a page, and turn links to files outside of this folder into links to their pages."""
     for link, page in LINKS.items():
         content[0] = content[0].replace(f"]({link})", f"](/{page})")
@@ -114,6 +118,16 @@ def read_source(app: object, name: str, content: list[str]) -> None:
         content[0] += "\n\n" + "\n".join(["```{toctree}", ":hidden:", ":glob:", *lines, "", *names, "```"]) + "\n"
 
 
-def setup(app: object) -> None:
+def signature(app: Sphinx, kind: str, name: str, *rest: object) -> tuple[str, str] | None:
+    """Show no constructor of the classes that users do not construct."""
+    return ("", "") if name == "polars_kmeans.KMeansModel" else None
+
+
+def setup(app: Sphinx) -> None:
     """Connect to Sphinx."""
-    app.connect("source-read", read_source)  # type: ignore[attr-defined]
+    app.connect("source-read", read_source)
+    app.connect("autodoc-process-signature", signature)
+    # The overloads of the estimator are for type checkers. Readers want its signature with the defaults.
+    estimator = ModuleAnalyzer.for_module("polars_kmeans.estimator")
+    estimator.analyze()
+    estimator.overloads.pop("KMeans.__init__", None)

@@ -88,9 +88,8 @@ if len(sys.argv) > 1:
     import matplotlib.pyplot as plt
 
     figure, panel = plt.subplots(figsize=(7, 4), layout="constrained")
-    panel.scatter(
-        "age", "hours_online", s=[12 + 30 * people for people in labelled["people"]], c="kmeans", data=labelled
-    )
+    sizes = [12 + 30 * people for people in labelled["people"]]
+    panel.scatter("age", "hours_online", s=sizes, c="kmeans", data=labelled, label="rows of the survey")
     for fit, marker, name in ((weighted, "x", "centroids, with weights"), (unweighted, "+", "centroids, without")):
         panel.scatter(*fit.centroids.select(features).get_columns(), marker=marker, s=90, c="black", label=name)
     panel.set(xlabel="age", ylabel="hours online", title="Larger circles stand for more people")

@@ -81,8 +81,10 @@ assert longer.select(model.predict()).to_series().equals(words["label"], check_n
 if len(sys.argv) > 1:
     import matplotlib.pyplot as plt
 
-    shown = ["Monday", "blue", "seven", "France", "doctor", "guitar"]
-    own_words = [words.with_row_index().filter(label=words.filter(word=word)["label"][0]).head(10) for word in shown]
+    shown = ["Monday", "blue", "France", "guitar", "river"]
+    own_words = [
+        words.with_row_index().filter(label=words.filter(word=word)["label"][0]).top_k(9, by="cosine") for word in shown
+    ]
     some = pl.concat(own_words)
     points = unit[some["index"].to_numpy()]
     points = points - points.mean(axis=0)
@@ -93,5 +95,5 @@ if len(sys.argv) > 1:
     for word, (x, y) in zip(some["word"], plane, strict=True):
         panel.annotate(word, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=8)
     panel.set_axis_off()
-    panel.set_title("Words of six clusters")
+    panel.set_title("The middle of five clusters")
     figure.savefig(sys.argv[1], dpi=120)

@@ -99,7 +99,7 @@ if len(sys.argv) > 1:
     for panel, fit, title in zip(panels, (raw, model), ("raw: miles decide alone", 'scale="standard"'), strict=True):
         colours = sample.select(fit.predict()).to_series()
         panel.scatter(sample["distance"], sample["dep_delay"], c=colours, s=3, cmap="tab10", vmax=9.5, linewidths=0)
-        panel.set(xlabel="distance, miles", title=title, yscale="symlog")
+        panel.set(xlabel="distance, miles", title=title, ylim=(-30, 250))
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("delay of the departure, minutes")
     figure.savefig(sys.argv[1], dpi=120)
