@@ -7,6 +7,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+import polars_kmeans as pk
+
 ROOT = Path(__file__).parents[2]
 # Pages with code, and how many blocks each has. The blocks of a page run in order.
 PAGES = {
@@ -59,3 +61,8 @@ def test_what_the_pages_say_of_their_results() -> None:
     assert run("README.md")["model"].centroids.shape == (2, 5)
     assert run("docs/guide/embeddings-and-files.md")["embeddings"].centroids["e"].dtype == pl.Array(pl.Float32, 2)
     assert run("docs/guide/devices.md")["model"].device == "cpu"
+
+
+def test_the_api_pages_list_every_public_name() -> None:
+    listed = re.findall(r"^   (\w+)$", (ROOT / "docs" / "api" / "index.rst").read_text(), flags=re.MULTILINE)
+    assert set(listed) == set(pk.__all__) - {"__version__"}
