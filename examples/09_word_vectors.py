@@ -83,7 +83,7 @@ if len(sys.argv) > 1:
 
     shown = ["Monday", "blue", "France", "guitar", "river"]
     own_words = [
-        words.with_row_index().filter(label=words.filter(word=word)["label"][0]).top_k(9, by="cosine") for word in shown
+        words.with_row_index().filter(label=words.filter(word=word)["label"][0]).top_k(6, by="cosine") for word in shown
     ]
     some = pl.concat(own_words)
     points = unit[some["index"].to_numpy()]
