@@ -6,6 +6,7 @@ Markdown pages are written for a code host too, so they hold no directives. What
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,10 +124,16 @@ def signature(app: Sphinx, kind: str, name: str, *rest: object) -> tuple[str, st
     return ("", "") if name == "polars_kmeans.KMeansModel" else None
 
 
+def skip_member(app: Sphinx, kind: str, name: str, *rest: object) -> bool | None:
+    """Leave out what scikit-learn adds to each of its classes for metadata routing."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
+
+
 def setup(app: Sphinx) -> None:
     """Connect to Sphinx."""
     app.connect("source-read", read_source)
     app.connect("autodoc-process-signature", signature)
+    app.connect("autodoc-skip-member", skip_member)
     # The overloads of the estimator are for type checkers. Readers want its signature with the defaults.
     estimator = ModuleAnalyzer.for_module("polars_kmeans.estimator")
     estimator.analyze()

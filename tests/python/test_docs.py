@@ -1,5 +1,6 @@
 """The Python code of the README and of the pages of the documentation runs unchanged."""
 
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,26 @@ def test_what_the_pages_say_of_their_results() -> None:
     assert run("docs/guide/devices.md")["model"].device == "cpu"
 
 
+def names_of_api_pages() -> dict[str, set[str]]:
+    """The names that each module has on the API pages."""
+    listed: dict[str, set[str]] = {}
+    for line in (ROOT / "docs" / "api" / "index.rst").read_text().splitlines():
+        if found := re.fullmatch(r"\.\. currentmodule:: (.+)", line):
+            module = found[1]
+        elif found := re.fullmatch(r"   (\w+)", line):
+            listed.setdefault(module, set()).add(found[1])
+    return listed
+
+
 def test_the_api_pages_list_every_public_name() -> None:
-    listed = re.findall(r"^   (\w+)$", (ROOT / "docs" / "api" / "index.rst").read_text(), flags=re.MULTILINE)
-    assert set(listed) == set(pk.__all__) - {"__version__"}
+    listed = names_of_api_pages()
+    assert listed.pop("polars_kmeans") == set(pk.__all__) - {"__version__"}
+    for name, names in listed.items():
+        assert names == set(pytest.importorskip(name).__all__)
+
+
+def test_the_api_pages_list_every_public_module() -> None:
+    public = {module.name for module in pkgutil.iter_modules(pk.__path__) if not module.name.startswith("_")}
+    # The names of these are those of the package.
+    public -= {"errors", "estimator", "expressions", "model"}
+    assert {f"polars_kmeans.{module}" for module in public} == names_of_api_pages().keys() - {"polars_kmeans"}
