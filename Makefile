@@ -143,6 +143,7 @@ $(VENV)/docs: $(VENV)/ready
 
 .PHONY: docs
 docs: build $(VENV)/docs ## Build the documentation site into target/site
+	rm -rf docs/api/generated
 	$(BIN)/python -m sphinx -W --keep-going --quiet docs target/site
 	@echo "target/site/index.html"
 

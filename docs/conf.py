@@ -71,6 +71,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_type_aliases = {name: name for name in ("Device", "Init", "IntoArray", "IntoFeatures", "Output", "Scale")}
 python_maximum_signature_line_length = 88
+# A reference to a public name of this package that is not there fails. Names of other packages are not looked up.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!polars_kmeans\.).*|.*\._\w+")]
 numpydoc_show_class_members = False
 
 sphinx_gallery_conf = {
