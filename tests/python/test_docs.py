@@ -87,3 +87,16 @@ def test_the_api_pages_list_every_public_module() -> None:
     # The names of these are those of the package.
     public -= {"errors", "estimator", "expressions", "model"}
     assert {f"polars_kmeans.{module}" for module in public} == names_of_api_pages().keys() - {"polars_kmeans"}
+
+
+@pytest.mark.skipif(not (ROOT / "CONTRIBUTING.md").exists(), reason="not a clone: other files are missing too")
+def test_relative_links_lead_to_files() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]
+    links = [
+        (page, link)
+        for page in pages
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+        if "://" not in link
+    ]
+    assert len(links) > 60
+    assert [(page, link) for page, link in links if not (page.parent / link).exists()] == []
