@@ -32,12 +32,12 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/**/*.md5"]
 templates_path = ["_templates"]
 # A single backtick is code, in docstrings and in the comments of examples.
 default_role = "code"
 
-# The order of the pages. A new page in docs/ joins the guide: it needs no line here, unless it should stand elsewhere.
+# The order of the pages. A new page in docs/ or docs/guide/ joins the guide. It needs no line here, unless it should
+# stand elsewhere.
 PLACED = {"index", "guide", "exact", "coming-from", "performance", "bad-input", "architecture", "decisions"}
 PLACED |= {"promises", "contributors", "changelog", "contributing", "security"}
 GUIDE = [
@@ -46,7 +46,9 @@ GUIDE = [
     ("More data, more fits", ["groups", "embeddings-and-files", "arrays", "devices", "processes"]),
     ("Build and embed", ["building", "rust"]),
 ]
-NEW = sorted(page.stem for page in DOCS.glob("*.md") if page.stem not in PLACED)
+PLACED |= {f"guide/{page}" for _, pages in GUIDE for page in pages}
+FOUND = {page.relative_to(DOCS).with_suffix("").as_posix() for page in [*DOCS.glob("*.md"), *DOCS.glob("guide/*.md")]}
+NEW = sorted(FOUND - PLACED)
 TREES = {
     "guide": [
         *((caption, [f"guide/{page}" for page in pages]) for caption, pages in GUIDE),
@@ -58,7 +60,6 @@ TREES = {
 # Files outside of this folder that are pages of the site, under another name.
 LINKS = {"../CONTRIBUTING.md": "contributing.md", "../SECURITY.md": "security.md"}
 
-myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
 autosummary_generate = True
