@@ -144,7 +144,7 @@ $(VENV)/docs: $(VENV)/ready
 .PHONY: docs
 docs: build $(VENV)/docs ## Build the documentation site into target/site
 	rm -rf docs/api/generated
-	$(BIN)/python -m sphinx -W --keep-going --quiet docs target/site
+	$(BIN)/python -m sphinx -W --keep-going --quiet -d target/doctrees docs target/site
 	@echo "target/site/index.html"
 
 .PHONY: docs-rust
