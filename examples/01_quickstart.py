@@ -1,4 +1,9 @@
-"""Cluster the 336,776 flights that left New York City in 2013, and show what came out."""
+"""
+Flights in six clusters
+=======================
+
+Cluster the 336,776 flights that left New York City in 2013, and show what came out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The eight colours of a photograph. Pixels are rows, and equal pixels become one row with a weight.
+"""
+The eight colours of a photograph
+=================================
+
+Pixels are rows, and equal pixels become one row with a weight.
 
 Give a path to write the photograph in its eight colours as a PNG: `python examples/04_photo_colours.py china.png`
 """
@@ -14,15 +18,18 @@ from sklearn.datasets import load_sample_image
 
 import polars_kmeans as pk
 
+# %%
 # One row per pixel, in three UInt8 columns. Small integers are clustered as float32.
 photo = load_sample_image("china.jpg")
 height, width, _ = photo.shape
 pixels = pl.DataFrame(photo.reshape(-1, 3), schema=["r", "g", "b"])
 
+# %%
 # Equal pixels become one row with a weight. It is the same clustering problem with fewer rows.
 colours = pixels.group_by("r", "g", "b").len("count")
 print(f"{pixels.height:,} pixels, {colours.height:,} colours")
 
+# %%
 # From the same start, both fits give the same result, to the last bit. A seed alone would draw the starts from
 # different rows. And the default `tol` depends on the variance of the rows without weights, so the two fits could stop
 # at different iterations. `tol=0` prevents that.
@@ -37,6 +44,7 @@ assert by_colour.inertia == by_pixel.inertia
 assert by_colour.centroids.select("r", "g", "b").equals(by_pixel.centroids.select("r", "g", "b"))
 print(f"{by_pixel.n_iter} iterations: {1e3 * (middle - begin):.0f} ms by pixel, {1e3 * (end - middle):.0f} by colour\n")
 
+# %%
 # The palette. Sizes count rows, whatever their weights, so take the sizes of the fit over pixels.
 palette = by_pixel.centroids.select("cluster", "size", pl.col("r", "g", "b").round().cast(pl.UInt8))
 for _, size, r, g, b in palette.sort("size", descending=True).iter_rows():
@@ -44,6 +52,7 @@ for _, size, r, g, b in palette.sort("size", descending=True).iter_rows():
 assert palette["size"].sum() == pixels.height
 assert by_colour.centroids["size"].sum() == colours.height
 
+# %%
 # Every pixel gets the colour of its cluster.
 labels = pixels.select(cluster=by_pixel.predict())
 painted = labels.join(palette, on="cluster", how="left", maintain_order="left").select("r", "g", "b")

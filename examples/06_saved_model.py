@@ -1,8 +1,14 @@
-"""A saved model is a table: a Parquet file that can be read and used without polars-kmeans."""
+"""
+A saved model is a table
+========================
+
+A model is saved as a Parquet file, which can be read and used without polars-kmeans.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -26,6 +32,7 @@ with tempfile.TemporaryDirectory() as folder:
     metadata = json.loads(pl.read_parquet_metadata(path)["polars-kmeans"])
     loaded = pk.KMeansModel.load(path)
 
+# %%
 # The table is the centroid frame. The metadata hold everything else about the fit.
 print(table)
 print({name: metadata[name] for name in ("creator", "n_iter", "inertia")})
@@ -34,6 +41,7 @@ assert table.equals(model.centroids)
 assert metadata["inertia"] == model.inertia
 assert metadata["parameters"]["n_init"] == 10
 
+# %%
 # Label new rows with plain Polars: compute the squared distances to every centroid, then take the position of the
 # least.
 distances = [
@@ -42,9 +50,23 @@ distances = [
 ]
 plain = new.select(kmeans=pl.concat_list(distances).list.arg_min())
 
+# %%
 # The loaded model gives the same labels. (If a row were almost equally far from two centroids, rounding could change
 # the label above. `predict` is exact, and gives a tie to the smaller label.)
 labels = new.select(loaded.predict())
 assert labels.equals(plain)
 assert labels.equals(new.select(model.predict()))  # saving loses no bit
 print(labels["kmeans"].value_counts(sort=True))
+
+# %%
+# Give a path to draw the new flowers: `python examples/06_saved_model.py flowers.png`
+if len(sys.argv) > 1:
+    import matplotlib.pyplot as plt
+
+    figure, panel = plt.subplots(figsize=(7, 4), layout="constrained")
+    panel.scatter(new["petal_length"], new["petal_width"], c=labels["kmeans"], s=30)
+    panel.scatter("petal_length", "petal_width", data=table, marker="x", s=90, c="black", label="centroids in the file")
+    panel.set(xlabel="petal length, cm", ylabel="petal width, cm", title="50 new flowers, labelled by the saved model")
+    panel.legend(frameon=False)
+    panel.spines[["top", "right"]].set_visible(False)
+    figure.savefig(sys.argv[1], dpi=120)

@@ -1,4 +1,8 @@
-"""The update step of k-means, written as a group-by aggregation (Lutz et al. 2018, section 3.1).
+"""
+The update step as a group-by
+=============================
+
+The update step of k-means, written as a group-by aggregation (Lutz et al. 2018, section 3.1).
 
 The mean of a cluster is the sum over the rows with its label, divided by their number. Sums of floats depend on their
 order, but sums of integers do not. This is how the engine gives the same bits everywhere: it rounds each value once, to
@@ -9,6 +13,7 @@ centroids to the last bit, in whatever order its threads work.
 from __future__ import annotations
 
 import math
+import sys
 
 import polars as pl
 
@@ -47,12 +52,14 @@ def update(rows: pl.DataFrame, labels: pl.Series) -> pl.DataFrame:
     return sums.select("cluster", "size").with_columns(pl.Series(name, values) for name, values in means.items())
 
 
+# %%
 # Three groups of points on circles, and some starting centroids.
 n = 30_000
 turn = pl.int_range(n, eager=True) * 0.618034
 rows = pl.DataFrame({"x": turn.sin() * (1 + turn % 3) + turn % 3, "y": turn.cos() * (1 + turn % 3) - turn % 3})
 start = rows.head(8)
 
+# %%
 # Run the engine for one more iteration, and compare it with the query.
 for iteration in range(1, 6):
     before = pk.KMeans(k=8, init=start, max_iter=iteration, tol=0.0).fit(rows, pl.all())
@@ -61,3 +68,15 @@ for iteration in range(1, 6):
     assert means.select("x", "y").equals(after.centroids.select("x", "y"))
     print(f"iteration {iteration + 1}: all {means.height} centroids are the same to the last bit")
 print(means)
+
+# %%
+# Give a path to draw the rows and the means: `python examples/08_update_as_group_by.py means.png`
+if len(sys.argv) > 1:
+    import matplotlib.pyplot as plt
+
+    figure, panel = plt.subplots(figsize=(6, 5), layout="constrained")
+    panel.scatter(rows["x"], rows["y"], c=rows.select(before.predict()).to_series(), s=1, cmap="tab10")
+    panel.scatter(means["x"], means["y"], marker="x", s=90, c="black")
+    panel.set(title="The means of the clusters, by a query", aspect="equal")
+    panel.spines[["top", "right"]].set_visible(False)
+    figure.savefig(sys.argv[1], dpi=120)

@@ -15,7 +15,7 @@ from polars_kmeans import _internal
 from polars_kmeans._internal import OptionInfo
 
 PACKAGE = Path(_internal.__file__).parent
-GUIDE = Path(__file__).parents[1] / "docs" / "guide.md"
+GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "parameters.md"
 FILES = [PACKAGE / "expressions.py", PACKAGE / "estimator.py", GUIDE]
 # What a function has no use for: `centroids` returns no history, and a model has no output.
 WITHOUT = {"centroids": {"history", "output"}, "__init__": {"output"}}

@@ -1,7 +1,7 @@
 //! The table of options: A NEW OPTION OF A FIT IS SAID HERE, once.
 //!
 //! From this table come the builder methods of [`KMeans`] with their documentation, the setters by name, the checks with their
-//! errors, the keywords of the Python functions with types, defaults and documentation, and the table in `docs/guide.md`.
+//! errors, the keywords of the Python functions with types, defaults and documentation, and the table in `docs/guide/parameters.md`.
 //! `make options` writes the last two. The first paragraph of a text stands in the guide. Write it for all readers: values are
 //! written as in Python.
 

@@ -127,7 +127,11 @@ def project(archive: Path, cargo_target: Path, peers: list[str]) -> None:
         for name in FILES:
             source, target = ROOT / name, folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+            if source.is_dir():
+                # Not what `make docs` wrote.
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("gallery", "generated"))
+            else:
+                shutil.copy(source, target)
         pack(folder, archive)
 
 
