@@ -1,7 +1,7 @@
 """scikit-learn's own tests of KMeans, with our class in the place of theirs.
 
-The file of the installed scikit-learn is loaded while `sklearn.cluster.KMeans` is ours. Values of parameters that are sparse
-matrices, their constructors or MiniBatchKMeans are left out: we take no sparse input, and MiniBatchKMeans is not ours.
+The file of the installed scikit-learn is loaded while `sklearn.cluster.KMeans` is ours. As values of parameters, sparse
+matrices, their constructors and MiniBatchKMeans are left out: we take no sparse input, and MiniBatchKMeans is not ours.
 """
 
 import importlib.util

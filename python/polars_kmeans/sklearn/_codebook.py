@@ -59,7 +59,7 @@ class Codebook:
     def labels(self, rows: Any, device: str) -> Any:
         """Label rows: int32."""
         labels = self.model.predict(rows, device=device)
-        _refuse(labels < 0)
+        refuse(labels < 0)
         if _counts_up(self.clusters):
             return labels
         return self.clusters.astype(np.int32)[np.asarray(labels)]
@@ -68,14 +68,14 @@ class Codebook:
         """Measure the distances of rows to the centers: rows x clusters."""
         distances = self.model.transform(rows, device=device)
         nearest = distances[:, 0]
-        _refuse(nearest != nearest)
+        refuse(nearest != nearest)
         if _counts_up(self.centroids):
             return distances
         return distances[:, self.centroids.tolist()]
 
 
-def _refuse(bad: Any) -> None:
-    """Refuse rows that have no nearest center."""
+def refuse(bad: Any) -> None:
+    """Refuse rows that have no nearest center. `bad` says which rows these are."""
     count = int(bad.sum())
     if count:
         msg = f"X: expected finite values (metric='cosine': and no rows of zeros), got {count} rows with others"

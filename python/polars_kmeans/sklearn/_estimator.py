@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import polars as pl
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -20,10 +21,11 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.estimator import KMeans as Engine
 from polars_kmeans.model import KMeansModel
 from polars_kmeans.sklearn._callbacks import CallbackSupportMixin, fit_task
-from polars_kmeans.sklearn._codebook import Codebook
+from polars_kmeans.sklearn._codebook import Codebook, refuse
 
 _METHODS = ("k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal")
 _FLOATS = [np.float64, np.float32]
@@ -31,9 +33,7 @@ _FLOATS = [np.float64, np.float32]
 _HOST = (1, 3)
 
 
-class KMeans(  # type: ignore[misc]
-    CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator
-):
+class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
     """K-means with the parameters, methods and attributes of :class:`sklearn.cluster.KMeans`.
 
     Labels are exact. With the same `random_state`, results have the same bits on every device, and with any number of
@@ -210,7 +210,7 @@ class KMeans(  # type: ignore[misc]
         return self.fit(X, sample_weight=sample_weight).labels_
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Find the clusters, and return the distances of :meth:`transform`. Parameters and errors are as in :meth:`fit`."""
+        """Find the clusters, and return the distances. Parameters and errors are those of :meth:`fit`."""
         return self.fit(X, sample_weight=sample_weight)._distances(X)
 
     def predict(self, X: Any) -> Any:
@@ -266,8 +266,8 @@ class KMeans(  # type: ignore[misc]
         """Return minus the inertia of rows. Parameters are those of :meth:`fit`, errors those of :meth:`predict`."""
         check_is_fitted(self)
         rows, codebook = self._rows(X, reset=False), self._known()
-        if self.metric == "cosine" or _on_gpu(rows):
-            # The model leaves out rows that have no label. Here they are refused.
+        if _on_gpu(rows):
+            # A model leaves out rows that have no label. Here they are refused.
             codebook.labels(rows, self.device)
         return codebook.model.score(rows, sample_weight=_weights(sample_weight, rows), device=self.device)
 
@@ -283,8 +283,14 @@ class KMeans(  # type: ignore[misc]
 
     def _rows(self, X: Any, *, reset: bool) -> Any:
         """Check data as scikit-learn does. Arrays of float32 or float64 stay where they are, tensors on a GPU too."""
+        if isinstance(X, pl.LazyFrame):
+            msg = "X: expected rows, got the query of a LazyFrame: collect it first"
+            raise InvalidParameterError(msg)
         if not _on_gpu(X):
-            return validate_data(self, X, reset=reset, dtype=_FLOATS)
+            rows = validate_data(self, X, reset=reset, dtype=_FLOATS)
+            if self.metric == "cosine":
+                refuse(~rows.any(axis=1))
+            return rows
         if len(X.shape) != 2:
             msg = f"Expected 2D array, got {len(X.shape)}D array instead: reshape your data."
             raise ValueError(msg)
@@ -349,12 +355,14 @@ class KMeans(  # type: ignore[misc]
         }
 
         def fit(k: int, init: Any, max_iter: int) -> KMeansModel | None:
-            return Engine(k, init=init, max_iter=max_iter, too_few="null", **options).fit(rows, sample_weight=weights)
+            engine: Engine[KMeansModel | None]
+            engine = Engine(k, init=init, max_iter=max_iter, too_few="null", **options)
+            return engine.fit(rows, sample_weight=weights)
 
         model = fit(self.n_clusters, init, self.max_iter)
         if model is not None:
             return model
-        method = init if isinstance(init, str) else "k-means++"
+        method: Any = init if isinstance(init, str) else "k-means++"
         fewest, most = 1, max(self.n_clusters - 1, 1)
         while fewest < most:
             k = (fewest + most + 1) // 2
@@ -362,7 +370,8 @@ class KMeans(  # type: ignore[misc]
                 most = k - 1
             else:
                 fewest = k
-        return Engine(fewest, init=method, max_iter=self.max_iter, **options).fit(rows, sample_weight=weights)
+        engine: Engine[KMeansModel] = Engine(fewest, init=method, max_iter=self.max_iter, too_few="raise", **options)
+        return engine.fit(rows, sample_weight=weights)
 
     def _seed(self, random_state: np.random.RandomState) -> int:
         """Return the engine's seed: the one that was given, or one that is drawn."""
