@@ -3,10 +3,12 @@
 import io
 import os
 import pickle
+import re
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import joblib
@@ -24,6 +26,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.fixes import parse_version
 
 import polars_kmeans as pk
 from polars_kmeans import _arrays
@@ -31,6 +34,9 @@ from polars_kmeans.sklearn import KMeans
 
 X = np.random.default_rng(0).normal(size=(300, 4)) + np.random.default_rng(1).integers(0, 3, size=(300, 1)) * 9.0
 FRAME = pl.DataFrame(X, schema=["a", "b", "c", "d"])
+PANDAS = pd.DataFrame(X, columns=FRAME.columns)
+# Older versions of scikit-learn ask frames for `__dataframe__`, which Polars 2 does not have.
+NAMES_OF_POLARS = hasattr(pl.DataFrame, "__dataframe__") or parse_version(sklearn.__version__) >= parse_version("1.9")
 
 
 def run(code: str, **environment: str) -> str:
@@ -76,7 +82,7 @@ def test_parameters_are_those_of_scikit_learn_and_three_more() -> None:
 
 
 def test_attributes() -> None:
-    kmeans = KMeans(3, random_state=1).fit(FRAME)
+    kmeans = KMeans(3, random_state=1).fit(PANDAS)
     assert kmeans.labels_.shape == (300,)
     assert kmeans.labels_.dtype == np.int32
     assert kmeans.cluster_centers_.shape == (3, 4)
@@ -137,7 +143,7 @@ def test_errors_of_scikit_learn() -> None:
     with pytest.raises(ValueError, match="X has 3 features, but KMeans is expecting 4"):
         KMeans().fit(X).predict(X[:, :3])
     with pytest.raises(ValueError, match="The feature names should match"):
-        KMeans().fit(FRAME).predict(FRAME.select("b", "a", "c", "d"))
+        KMeans().fit(PANDAS).predict(PANDAS[["b", "a", "c", "d"]])
     with pytest.raises(ValueError, match=r"n_samples=300 should be >= n_clusters=301"):
         KMeans(301).fit(X)
 
@@ -208,12 +214,21 @@ def test_arrays_are_read_where_they_are(layout: str, dtype: Any, monkeypatch: py
 
 def test_frames_of_pandas_and_polars() -> None:
     expected = KMeans(3, random_state=1).fit(X)
-    for frame in (FRAME, FRAME.to_pandas()):
+    for frame in (FRAME, PANDAS):
         kmeans = KMeans(3, random_state=1).fit(frame)
         assert np.array_equal(kmeans.labels_, expected.labels_)
         assert np.array_equal(kmeans.predict(frame), expected.labels_)
         assert np.array_equal(kmeans.transform(frame), expected.transform(X))
-        assert kmeans.feature_names_in_.tolist() == FRAME.columns
+
+
+@pytest.mark.skipif(not NAMES_OF_POLARS, reason="this scikit-learn does not see the names of this Polars' frames")
+def test_names_of_polars_frames() -> None:
+    kmeans = KMeans(2, random_state=1).fit(FRAME)
+    assert kmeans.feature_names_in_.tolist() == FRAME.columns
+    with pytest.raises(ValueError, match="The feature names should match"):
+        kmeans.predict(FRAME.select("b", "a", "c", "d"))
+    columns = make_column_transformer((KMeans(2, random_state=1), ["a", "b"]), remainder="drop")
+    assert columns.set_output(transform="polars").fit_transform(FRAME).columns == ["kmeans__kmeans0", "kmeans__kmeans1"]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, bool, np.float16])
@@ -371,8 +386,6 @@ def test_set_output() -> None:
     pandas = kmeans.set_output(transform="pandas").fit_transform(frame)
     assert pandas.index.equals(frame.index)
     assert np.array_equal(pandas.to_numpy(), expected)
-    columns = make_column_transformer((KMeans(2, random_state=1), ["a", "b"]), remainder="drop")
-    assert columns.set_output(transform="polars").fit_transform(FRAME).columns == ["kmeans__kmeans0", "kmeans__kmeans1"]
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
@@ -455,7 +468,7 @@ def test_callbacks() -> None:
     assert [event for event, _, _ in events] == ["setup", "begin", "teardown"]
 
 
-# ---- an extra --------------------------------------------------------------------------------------------------------
+# ---- an extra, and its page -------------------------------------------------------------------------------------------
 
 
 def test_the_package_does_not_import_scikit_learn() -> None:
@@ -468,7 +481,18 @@ import sys
 sys.modules["sklearn"] = None
 try:
     import polars_kmeans.sklearn
-except ModuleNotFoundError as error:
+except ImportError as error:
     print(error)
 """
-    assert run(code).strip() == 'polars_kmeans.sklearn needs scikit-learn: pip install "polars-kmeans[sklearn]"'
+    expected = 'polars_kmeans.sklearn needs scikit-learn 1.6 or newer: pip install "polars-kmeans[sklearn]"'
+    assert run(code).strip() == expected
+
+
+def test_the_examples_of_the_page_run() -> None:
+    page = Path(__file__).parents[2] / "docs" / "scikit-learn.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert len(blocks) == 4
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)
+    assert names["search"].best_params_ == {"kmeans__n_clusters": 3}
