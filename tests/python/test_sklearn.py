@@ -314,6 +314,15 @@ def test_too_few_distinct_rows(init: Any, metric: Any) -> None:
     assert len(kmeans.get_feature_names_out()) == 5
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("distinct", range(1, 12))
+def test_every_distinct_row_is_a_cluster(distinct: int) -> None:
+    x = np.arange(30.0).reshape(-1, 1) % distinct
+    kmeans = KMeans(11, random_state=0).fit(x)
+    assert len(set(kmeans.labels_)) == distinct
+    assert np.array_equal(kmeans.cluster_centers_[kmeans.labels_], x)
+
+
 def test_too_few_rows_of_positive_weight() -> None:
     x = np.arange(6.0).reshape(-1, 1)
     with pytest.warns(ConvergenceWarning, match=r"\(2\) found smaller than n_clusters \(3\)"):
@@ -347,6 +356,12 @@ def test_centers_that_are_set_are_used() -> None:
     np.testing.assert_allclose(kmeans.transform([[0.0, 0.0]]), [[162**0.5, 0, 162**0.5, 3]])
     assert kmeans.score([[0.0, 1.0]]) == -1.0
     assert pickle.loads(pickle.dumps(kmeans)).predict([[8.0, 8.0]]).tolist() == [0]
+
+
+def test_centers_that_are_changed_in_place_are_used() -> None:
+    kmeans = KMeans(2, init=[[0.0], [4.0]]).fit([[0.0], [4.0]])
+    kmeans.cluster_centers_[1] = 10.0
+    assert kmeans.predict([[4.0], [6.0]]).tolist() == [0, 1]
 
 
 def test_centers_that_a_model_cannot_hold_are_refused() -> None:
@@ -468,7 +483,7 @@ def test_callbacks() -> None:
     assert [event for event, _, _ in events] == ["setup", "begin", "teardown"]
 
 
-# ---- an extra, and its page -------------------------------------------------------------------------------------------
+# ---- an extra, and its page ------------------------------------------------------------------------------------------
 
 
 def test_the_package_does_not_import_scikit_learn() -> None:

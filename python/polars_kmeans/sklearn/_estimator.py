@@ -189,7 +189,8 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         with fit_task(self, X=rows, y=y, metadata={"sample_weight": sample_weight}):
             model = self._best(rows, weights)
             self._codebook = Codebook.of_fit(model, self.n_clusters)
-            self.cluster_centers_ = self._codebook.centers
+            # A copy, so that a change in place is seen.
+            self.cluster_centers_ = self._codebook.centers.copy()
             self._n_features_out = self.n_clusters
             self.labels_ = self._codebook.labels(rows, self.device)
             self.inertia_ = model.inertia
