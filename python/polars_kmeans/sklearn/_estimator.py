@@ -8,7 +8,6 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import polars as pl
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -17,20 +16,17 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.estimator import KMeans as Engine
 from polars_kmeans.model import KMeansModel
 from polars_kmeans.sklearn._callbacks import CallbackSupportMixin, fit_task
-from polars_kmeans.sklearn._codebook import Codebook, refuse
+from polars_kmeans.sklearn._codebook import Codebook
+from polars_kmeans.sklearn._data import checked_centers, checked_rows, checked_weights, on_gpu
 
 _METHODS = ("k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal")
-_FLOATS = [np.float64, np.float32]
-# The devices of DLPack whose memory the host reads: the CPU, and pinned memory of CUDA.
-_HOST = (1, 3)
 
 
 class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -182,10 +178,10 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
             If there are several restarts of given centers, or one cluster for `"elkan"`.
 
         """
-        rows = self._rows(X, reset=True)
+        rows = checked_rows(self, X, reset=True)
         self._check_size(rows)
         self._n_init = self._restarts()
-        weights = _weights(sample_weight, rows)
+        weights = checked_weights(sample_weight, rows)
         with fit_task(self, X=rows, y=y, metadata={"sample_weight": sample_weight}):
             model = self._best(rows, weights)
             self._codebook = Codebook.of_fit(model, self.n_clusters)
@@ -236,7 +232,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
 
         """
         check_is_fitted(self)
-        return self._known().labels(self._rows(X, reset=False), self.device)
+        return self._known().labels(checked_rows(self, X, reset=False), self.device)
 
     def transform(self, X: Any) -> Any:
         """Measure the distances of rows to the centers.
@@ -266,11 +262,11 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return minus the inertia of rows. Parameters are those of :meth:`fit`, errors those of :meth:`predict`."""
         check_is_fitted(self)
-        rows, codebook = self._rows(X, reset=False), self._known()
-        if _on_gpu(rows):
+        rows, codebook = checked_rows(self, X, reset=False), self._known()
+        if on_gpu(rows):
             # A model leaves out rows that have no label. Here they are refused.
             codebook.labels(rows, self.device)
-        return codebook.model.score(rows, sample_weight=_weights(sample_weight, rows), device=self.device)
+        return codebook.model.score(rows, sample_weight=checked_weights(sample_weight, rows), device=self.device)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -278,25 +274,9 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         return tags
 
     def _distances(self, X: Any) -> Any:
-        rows = self._rows(X, reset=False)
+        rows = checked_rows(self, X, reset=False)
         distances = self._known().distances(rows, self.device)
-        return distances if _on_gpu(rows) else distances.astype(rows.dtype, copy=False)
-
-    def _rows(self, X: Any, *, reset: bool) -> Any:
-        """Check data as scikit-learn does. Arrays of float32 or float64 stay where they are, tensors on a GPU too."""
-        if isinstance(X, pl.LazyFrame):
-            msg = "X: expected rows, got the query of a LazyFrame: collect it first"
-            raise InvalidParameterError(msg)
-        if not _on_gpu(X):
-            rows = validate_data(self, X, reset=reset, dtype=_FLOATS)
-            if self.metric == "cosine":
-                refuse(~rows.any(axis=1))
-            return rows
-        if len(X.shape) != 2:
-            msg = f"Expected 2D array, got {len(X.shape)}D array instead: reshape your data."
-            raise ValueError(msg)
-        validate_data(self, X, reset=reset, skip_check_array=True)
-        return X
+        return distances if on_gpu(rows) else distances.astype(rows.dtype, copy=False)
 
     def _check_size(self, rows: Any) -> None:
         if rows.shape[0] < self.n_clusters:
@@ -323,25 +303,13 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         """Fit, and return the model with the least inertia."""
         random_state = check_random_state(self.random_state)
         if not callable(self.init):
-            init = self.init if isinstance(self.init, str) else self._given(self.init, rows)
+            init = self.init if isinstance(self.init, str) else checked_centers(self.init, rows, self.n_clusters)
             return self._model(rows, weights, init, random_state)
         models = []
         for _ in range(self._n_init):
             centers = self.init(rows, self.n_clusters, random_state=random_state)
-            models.append(self._model(rows, weights, self._given(centers, rows), random_state))
+            models.append(self._model(rows, weights, checked_centers(centers, rows, self.n_clusters), random_state))
         return min(models, key=lambda model: model.inertia)
-
-    def _given(self, centers: Any, rows: Any) -> Any:
-        """Check starting centers."""
-        centers = check_array(centers, dtype=np.float64 if _on_gpu(rows) else rows.dtype)
-        for given, expected, what in (
-            (centers.shape[0], self.n_clusters, "number of clusters"),
-            (centers.shape[1], rows.shape[1], "number of features of the data"),
-        ):
-            if given != expected:
-                msg = f"The shape of the initial centers {centers.shape} does not match the {what} {expected}."
-                raise ValueError(msg)
-        return centers
 
     def _model(self, rows: Any, weights: Any, init: Any, random_state: np.random.RandomState) -> KMeansModel:
         """Fit once. If there are fewer distinct rows than clusters, find as many clusters as distinct rows."""
@@ -385,19 +353,6 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         if np.array_equal(self.cluster_centers_, self._codebook.centers):
             return self._codebook
         return Codebook.of_centers(self.cluster_centers_, self.metric)
-
-
-def _on_gpu(data: Any) -> bool:
-    """Whether data are a tensor that the host cannot read."""
-    device = getattr(type(data), "__dlpack_device__", None)
-    return device is not None and device(data)[0] not in _HOST
-
-
-def _weights(sample_weight: Any, rows: Any) -> Any:
-    """Check weights as scikit-learn does."""
-    if sample_weight is None or _on_gpu(sample_weight):
-        return sample_weight
-    return _check_sample_weight(sample_weight, rows, dtype=_FLOATS)
 
 
 def _print_history(model: KMeansModel) -> None:
