@@ -1,0 +1,99 @@
+"""scikit-learn's own tests of KMeans, with our class in the place of theirs.
+
+The file of the installed scikit-learn is loaded while `sklearn.cluster.KMeans` is ours. As values of parameters, sparse
+matrices, their constructors and MiniBatchKMeans are left out: we take no sparse input, and MiniBatchKMeans is not ours.
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import sklearn.cluster
+from scipy import sparse
+from sklearn.utils.fixes import CSR_CONTAINERS
+
+from polars_kmeans.sklearn import KMeans
+
+HELPER = "a helper of scikit-learn's implementation"
+FUNCTION = "a function of scikit-learn that does not use the class it is tested with"
+MINIBATCH = "MiniBatchKMeans alone"
+SPARSE = "sparse input alone"
+
+EXCLUDED = {
+    "test_relocate_empty_clusters": HELPER,
+    "test_euclidean_distance": HELPER,
+    "test_inertia": HELPER,
+    "test_is_same_clustering": HELPER,
+    "test_sample_weight_init": HELPER,
+    "test_sample_weight_zero": HELPER,
+    "test_k_means_function": FUNCTION,
+    "test_kmeans_plusplus_wrong_params": FUNCTION,
+    "test_kmeans_plusplus_output": FUNCTION,
+    "test_kmeans_plusplus_norms": FUNCTION,
+    "test_kmeans_plusplus_dataorder": FUNCTION,
+    "test_minibatch_update_consistency": MINIBATCH,
+    "test_minibatch_kmeans_partial_fit_init": MINIBATCH,
+    "test_minibatch_kmeans_verbose": MINIBATCH,
+    "test_minibatch_kmeans_warning_init_size": MINIBATCH,
+    "test_minibatch_sensible_reassign": MINIBATCH,
+    "test_minibatch_reassign": MINIBATCH,
+    "test_minibatch_with_many_reassignments": MINIBATCH,
+    "test_minibatch_kmeans_init_size": MINIBATCH,
+    "test_minibatch_declared_convergence": MINIBATCH,
+    "test_minibatch_iter_steps": MINIBATCH,
+    "test_dense_sparse": SPARSE,
+    "test_predict_dense_sparse": SPARSE,
+}
+
+
+@pytest.fixture(params=[0, 42, 99])
+def global_random_seed(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture(params=[np.float32, np.float64])
+def global_dtype(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def taken(value: Any) -> bool:
+    """Whether a value of a parameter is one that our class takes."""
+    parts = value if isinstance(value, tuple) else (value,)
+    others = (sklearn.cluster.MiniBatchKMeans, *CSR_CONTAINERS)
+    return not any(sparse.issparse(part) or any(part is other for other in others) for part in parts)
+
+
+def without_others(mark: Any) -> Any:
+    """Leave out the values of a parameter that our class does not take."""
+    if mark.name != "parametrize":
+        return mark
+    names, values = mark.args
+    values = list(values)
+    kept = [taken(value) for value in values]
+    arguments = dict(mark.kwargs)
+    if arguments.get("ids"):
+        arguments["ids"] = [name for name, keep in zip(arguments["ids"], kept, strict=True) if keep]
+    values = [value for value, keep in zip(values, kept, strict=True) if keep]
+    return pytest.mark.parametrize(names, values, **arguments).mark
+
+
+def own_tests() -> dict[str, Any]:
+    """Load scikit-learn's tests around our class."""
+    path = Path(sklearn.cluster.__file__).parent / "tests" / "test_k_means.py"
+    spec = importlib.util.spec_from_file_location("sklearn_tests_of_k_means", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.object(sklearn.cluster, "KMeans", KMeans):
+        spec.loader.exec_module(module)
+    assert module.KMeans is KMeans
+    tests = {name: test for name, test in vars(module).items() if name.startswith("test_") and name not in EXCLUDED}
+    for test in tests.values():
+        test.pytestmark = [without_others(mark) for mark in getattr(test, "pytestmark", [])]
+    return tests
+
+
+globals().update(own_tests())
