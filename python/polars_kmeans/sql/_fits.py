@@ -102,10 +102,6 @@ def _weight(weights: pl.Series | None) -> str | None:
     return None if weights is None else _WEIGHT
 
 
-def _is_list(dtype: pl.DataType) -> bool:
-    return isinstance(dtype, (pl.List, pl.Array))
-
-
 def _check_k(k: pl.Series) -> None:
     """Refuse values that are not the number of clusters."""
     if not k.dtype.is_integer():
@@ -127,19 +123,23 @@ def _partition(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> tupl
     return pl.DataFrame(columns), numbers.item()
 
 
+def _lists(name: str, values: pl.Series, example: str) -> pl.Series:
+    """Return lists, a list a group. A NULL that stands in the query itself has no type."""
+    if isinstance(values.dtype, pl.Array):
+        return values.arr.to_list()
+    if values.dtype in (pl.Null, pl.List(pl.Null)):
+        return values.cast(pl.List(pl.Float64))
+    if not isinstance(values.dtype, pl.List):
+        msg = f"{name}: expected a list, as {example}, got {values.dtype}"
+        raise InvalidColumnError(msg)
+    return values
+
+
 def _groups(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.DataFrame:
     """Return a frame of a row a group: its number, the rows, `k` and the weights."""
-    if rows.dtype in (pl.Null, pl.List(pl.Null)):
-        rows = rows.cast(pl.List(pl.Float64))
-    if not _is_list(rows.dtype):
-        msg = f"rows: expected a list of rows, as list([x, y]), got {rows.dtype}"
-        raise InvalidColumnError(msg)
-    columns = [rows.alias("rows"), k.alias("k")]
+    columns = [_lists("rows", rows, "list([x, y])").alias("rows"), k.alias("k")]
     if weights is not None:
-        if not _is_list(weights.dtype):
-            msg = f"weights: expected a list of numbers, as list(w), got {weights.dtype}"
-            raise InvalidColumnError(msg)
-        columns.append(weights.alias("weights"))
+        columns.append(_lists("weights", weights, "list(w)").alias("weights"))
     frame = pl.DataFrame(columns).with_row_index("group")
     used = frame.filter(pl.col("rows").is_not_null())
     _check_k(used["k"])
@@ -157,13 +157,8 @@ def _by_k(groups: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
     """Return the groups of each `k` in long form: a row a row, with the number of its group."""
     lists = [name for name in ("rows", "weights") if name in groups.columns]
     parts = groups.filter(pl.col("rows").list.len() > 0).partition_by("k", maintain_order=True)
-    return [
-        (
-            part["k"][0],
-            part.explode(lists).rename({"rows": _ROWS, "weights": _WEIGHT}, strict=False),
-        )
-        for part in parts
-    ]
+    names = {"rows": _ROWS, "weights": _WEIGHT}
+    return [(part["k"][0], part.explode(lists).rename(names, strict=False)) for part in parts]
 
 
 def _in_order(groups: pl.DataFrame, found: list[pl.DataFrame], dtype: pl.DataType) -> pl.DataFrame:
