@@ -1,4 +1,4 @@
-"""k-means in the SQL of DuckDB and DataFusion. Every statement of docs/sql.md runs here."""
+"""k-means in the SQL of DuckDB and DataFusion. The statements of its page run in test_sql_page.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ import pytest
 import polars_kmeans as pk
 from polars_kmeans.sql._models import Predictor
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sql.md").read_text()
 OPTIONS: dict[str, Any] = {"seed": 3, "null_policy": "skip", "row_order": "values"}
 
 
@@ -94,63 +93,6 @@ def direct(frame: pl.DataFrame, k: int, *features: str, **options: Any) -> pl.Da
 
 def same(one: pl.DataFrame, other: pl.DataFrame) -> bool:
     return one.sort("id").equals(other.sort("id"))
-
-
-# The page
-
-
-def sections() -> dict[str, str]:
-    parts = re.split(r"^## (.*)$", PAGE, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def statements(*titles: str) -> list[str]:
-    return [found for title in titles for found in re.findall(r"```sql\n(.*?)```", sections()[title], flags=re.DOTALL)]
-
-
-STATEMENTS = {"connection": statements("Both engines", "DuckDB"), "context": statements("Both engines", "DataFusion")}
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[dict[str, Any]]:
-    """The names of the page, after all of its Python code has run."""
-    names: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(blocks) == 6
-    for block in blocks:
-        exec(block, names)
-    yield names
-    names["connection"].close()
-
-
-def test_the_page_has_these_statements() -> None:
-    assert {name: len(found) for name, found in STATEMENTS.items()} == {"connection": 11, "context": 9}
-    assert len(re.findall("```sql", PAGE)) == 15
-
-
-@pytest.mark.parametrize(
-    ("name", "statement"), [(name, statement) for name, found in STATEMENTS.items() for statement in found]
-)
-def test_statements_of_the_page_run(page: dict[str, Any], name: str, statement: str) -> None:
-    result = page[name].sql(statement)
-    rows = pl.DataFrame(result.to_arrow_table() if name == "connection" else result)
-    assert not rows.is_empty()
-    if rows.columns[-1] == "kmeans" and "FROM points ORDER" in statement and "PARTITION" not in statement:
-        assert rows["kmeans"].null_count() == 1
-    if statement.startswith("SELECT id, zone"):
-        assert rows["zone"].equals(page["points"].select(zone=page["model"].predict())["zone"])
-    if statement == "SELECT id, kmeans([x, y], 3) OVER () AS kmeans FROM points ORDER BY id\n":
-        assert rows.equals(page["direct"])
-
-
-def test_polars_sql_of_the_page(page: dict[str, Any]) -> None:
-    with pl.SQLContext(points=page["labelled"]) as context:
-        found = context.execute("SELECT zone, kmeans FROM points ORDER BY id").collect()
-    assert found["zone"].equals(page["points"].select(zone=page["model"].predict())["zone"])
-    assert found["kmeans"].to_list()[-1] is None and found["kmeans"].n_unique() == 3
-
-
-# The same answers as the package
 
 
 def test_predictions_are_those_of_the_model(engine: Engine) -> None:
@@ -377,6 +319,14 @@ def test_cursors_have_their_own_functions(connection: duckdb.DuckDBPyConnection)
         assert connection.sql(query).pl().equals(frame.select(two.predict()))
     count = "SELECT count(*) FROM duckdb_functions() WHERE function_name LIKE '%polars_kmeans_zone%'"
     assert connection.sql(count).fetchall() == [(2,)]
+
+
+def test_names_that_differ_only_in_case(connection: duckdb.DuckDBPyConnection) -> None:
+    frame = pl.DataFrame({"x": [0.0, 1.0, 5.0], "X": [0.0, 9.0, 9.0]})
+    model = pk.KMeans(3, seed=3).fit(frame, "x", "X")
+    pk.sql.register(connection, models={"zone": model})
+    found = connection.sql("SELECT zone(a, b) AS kmeans FROM (VALUES (0, 0), (1, 9), (5, 9)) AS t(a, b)").pl()
+    assert found.equals(frame.select(model.predict()))
 
 
 def test_nothing_is_written_to_the_database(tmp_path: Path) -> None:

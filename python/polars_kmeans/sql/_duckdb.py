@@ -64,7 +64,7 @@ def add(connection: Any, fits: Fits, models: dict[str, Predictor]) -> None:
         connection.execute(_MACRO + macro)
     for name, predictor in models.items():
         function = _create(connection, name, predictor, "UINTEGER")
-        features = ", ".join('"{}"'.format(feature.replace('"', '""')) for feature in predictor.features)
+        features = ", ".join(_parameters(predictor.features))
         connection.execute(f'{_MACRO} "{name}"({features}) AS {function}({features})')
 
 
@@ -83,6 +83,13 @@ def _create(connection: Any, name: str, function: Callable[..., pa.Array], retur
             )
             return own
         number += 1
+
+
+def _parameters(features: list[str]) -> list[str]:
+    """Name the parameters of a macro after features, unless names differ only in case: DuckDB finds them equal."""
+    if len({feature.casefold() for feature in features}) < len(features):
+        return [f"feature_{index}" for index in range(len(features))]
+    return ['"{}"'.format(feature.replace('"', '""')) for feature in features]
 
 
 def _arguments(rows: Any, k: Any, weights: Any) -> tuple[pl.Series, pl.Series, pl.Series | None]:
