@@ -28,7 +28,7 @@ def page() -> Iterator[dict[str, Any]]:
     """The names of the page, after all of its Python code has run."""
     names: dict[str, Any] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
         exec(block, names)
     yield names
