@@ -138,6 +138,17 @@ def test_arguments_of_different_types(engine: Engine) -> None:
     )
 
 
+def test_booleans(engine: Engine) -> None:
+    frame = data().select("id", b=pl.col("id") % 3 == 0)
+    model = pk.KMeans(2, **OPTIONS).fit(frame, "b")
+    engine.table("points", frame)
+    pk.sql.register(engine.connection, models={"zone": model}, seed=3)
+    assert same(engine.query(engine.unweighted.format(features="b", k=2)), direct(frame, 2, "b"))
+    value = "b" if isinstance(engine, DuckDB) else "CAST(b AS INT)"
+    found = engine.query(f"SELECT id, zone({value}) AS zone FROM points")
+    assert same(found, frame.select("id", zone=model.predict()))
+
+
 def test_models_of_lists(engine: Engine) -> None:
     frame = data().filter(pl.col("x").is_not_null() & pl.col("y").is_finite())
     frame = frame.with_columns(e=pl.concat_list("x", "y").list.to_array(2))

@@ -92,12 +92,13 @@ def test_wrong_numbers_of_arguments_name_the_function(engine: Engine) -> None:
             engine.query("SELECT zone(x) FROM points")
 
 
-def test_texts_are_refused(engine: Engine) -> None:
+@pytest.mark.parametrize(("other", "shown"), [("'text'", r"str|Utf8"), ("DATE '2026-01-02'", r"date|Date32")])
+def test_other_types_are_refused(engine: Engine, other: str, shown: str) -> None:
     frame = data().filter(pl.col("x").is_not_null())
-    engine.table("points", frame.with_columns(t=pl.lit("text")))
+    engine.table("points", frame)
     pk.sql.register(engine.connection, models={"zone": pk.KMeans(2).fit(frame, "x", "id")})
-    with pytest.raises((pk.InvalidColumnError, ValueError), match=r"str|Utf8"), pk.sql.typed_errors():
-        engine.query("SELECT zone(x, t) FROM points")
+    with pytest.raises((pk.InvalidColumnError, ValueError), match=shown), pk.sql.typed_errors():
+        engine.query(f"SELECT zone(x, {other}) FROM points")
 
 
 def test_errors_of_others_stay_as_they_are(engine: Engine) -> None:

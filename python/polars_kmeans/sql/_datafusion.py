@@ -71,7 +71,7 @@ class _Centroids(Accumulator):
 
     def state(self) -> list[pa.Scalar]:
         """Return the rows so far, as bytes of Arrow: DataFusion would take lists apart, one number at a time."""
-        table = self._table()
+        table = self._table().combine_chunks()
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)

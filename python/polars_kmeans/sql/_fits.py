@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from polars_kmeans import _internal
 from polars_kmeans._options import FitOptions
 from polars_kmeans.errors import InvalidColumnError, InvalidDataError, InvalidParameterError, typed_errors
 from polars_kmeans.expressions import centroids, kmeans
@@ -17,24 +18,9 @@ CENTROIDS = pl.List(_CENTROID)
 _NO_LABELS = pl.lit(pl.Series([[]], dtype=pl.List(pl.UInt32)))
 _NO_CENTROIDS = pl.lit(pl.Series([[]], dtype=CENTROIDS))
 
-_OPTIONS = (
-    "init",
-    "n_init",
-    "seed",
-    "oversampling",
-    "rounds",
-    "chain_length",
-    "init_sample",
-    "max_iter",
-    "tol",
-    "tol_labels",
-    "metric",
-    "scale",
-    "null_policy",
-    "device",
-    "device_memory_limit",
-    "too_few",
-)
+# SQL says k and the weights. What the others change, it does not show.
+_NOT_IN_SQL = ("k", "weight", "row_order", "history", "output")
+_OPTIONS = [option.name for option in _internal.options() if option.name not in _NOT_IN_SQL]
 _ROWS, _WEIGHT = "features", "weight"
 
 
