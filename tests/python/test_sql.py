@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import polars as pl
 import pytest
-from sql_engines import ENGINES, OPTIONS, DataFusion, Engine, data, direct, same
+from sql_engines import ENGINES, OPTIONS, DataFusion, DuckDB, Engine, data, direct, same
 
 import polars_kmeans as pk
 from polars_kmeans.sql._models import Predictor

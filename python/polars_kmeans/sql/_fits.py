@@ -144,7 +144,7 @@ def _by_k(groups: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
     lists = [name for name in ("rows", "weights") if name in groups.columns]
     parts = groups.filter(pl.col("rows").list.len() > 0).partition_by("k", maintain_order=True)
     names = {"rows": _ROWS, "weights": _WEIGHT}
-    return [(part["k"][0], part.explode(lists).rename(names, strict=False)) for part in parts]
+    return [(part["k"][0], part.explode(lists, empty_as_null=False).rename(names, strict=False)) for part in parts]
 
 
 def _in_order(groups: pl.DataFrame, found: list[pl.DataFrame], dtype: pl.DataType) -> pl.DataFrame:
