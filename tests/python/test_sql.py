@@ -205,3 +205,18 @@ except AttributeError as error:
         "connection: expected one of DuckDB or a SessionContext of DataFusion, got int",
         "module 'polars_kmeans' has no attribute 'nothing'",
     ]
+
+
+def test_what_is_missing_is_named() -> None:
+    code = """
+import sys
+sys.modules["pyarrow"] = None
+import polars_kmeans as pk
+try:
+    pk.sql
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.endswith(": pip install polars-kmeans[duckdb] or polars-kmeans[datafusion]\n")
+    assert "pyarrow" in run.stdout

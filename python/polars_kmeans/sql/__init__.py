@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.sql._errors import typed_errors
 from polars_kmeans.sql._fits import Fits
-from polars_kmeans.sql._models import Predictor, predictors
+
+try:
+    from polars_kmeans.sql._models import Predictor, predictors
+except ModuleNotFoundError as error:
+    missing = f"{error}: pip install polars-kmeans[duckdb] or polars-kmeans[datafusion]"
+    raise ModuleNotFoundError(missing, name=error.name) from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable

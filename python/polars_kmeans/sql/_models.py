@@ -26,8 +26,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 class Predictor:
     """The labels of a model, for chunks of columns."""
 
-    def __init__(self, name: str, model: KMeansModel) -> None:
-        self.name = name
+    def __init__(self, model: KMeansModel) -> None:
         self.model = model
         self.features = model.feature_names
         self.of_lists = isinstance(model.centroids.schema[self.features[-1]], pl.Array)
@@ -73,4 +72,4 @@ def predictors(models: Mapping[str, KMeansModel]) -> dict[str, Predictor]:
         if not isinstance(model, KMeansModel):
             msg = f"models[{name!r}]: expected a KMeansModel, got {type(model).__name__}"
             raise InvalidParameterError(msg)
-    return {name: Predictor(name, model) for name, model in models.items()}
+    return {name: Predictor(model) for name, model in models.items()}
