@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from polars_kmeans import errors
 
-# The engines show the name and the message of an exception. DataFusion also shows its repr.
-_PLAIN = re.compile(r"(?:executing the UDF|Execution error): (\w+): (.*)", re.DOTALL)
+# The engines show the name and the message of an exception. DataFusion also shows its repr. DuckDB 1 adds a traceback.
+_PLAIN = re.compile(r"(?:executing the UDF|Execution error): (\w+): (.*?)(?:\n\nAt:\n.*)?$", re.DOTALL)
 _REPR = re.compile(r"PyErr \{ type: <class '[\w.]+'>, value: (\w+)\((.*?)\), traceback: ", re.DOTALL)
 
 
