@@ -1,5 +1,9 @@
 """Exact, bit-reproducible k-means for Polars data frames."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from polars_kmeans._devices import devices
 from polars_kmeans._internal import __version__
 from polars_kmeans._progress import Progress
@@ -20,6 +24,9 @@ from polars_kmeans.errors import (
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.expressions import centroids, kmeans
 from polars_kmeans.model import KMeansModel
+
+if TYPE_CHECKING:
+    from polars_kmeans import sql as sql
 
 __all__ = [
     "CancelledError",
@@ -42,3 +49,13 @@ __all__ = [
     "kmeans",
     "typed_errors",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `sql` when it is asked for: it needs more packages."""
+    if name == "sql":
+        from importlib import import_module
+
+        return import_module("polars_kmeans.sql")
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

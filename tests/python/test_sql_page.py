@@ -1,0 +1,62 @@
+"""The code of docs/sql.md runs unchanged: its statements on the engines that they are for, and its Python code."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sql.md").read_text()
+
+
+def sections() -> dict[str, str]:
+    parts = re.split(r"^## (.*)$", PAGE, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def statements(*titles: str) -> list[str]:
+    return [found for title in titles for found in re.findall(r"```sql\n(.*?)```", sections()[title], flags=re.DOTALL)]
+
+
+STATEMENTS = {"connection": statements("Both engines", "DuckDB"), "context": statements("Both engines", "DataFusion")}
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[dict[str, Any]]:
+    """The names of the page, after all of its Python code has run."""
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(blocks) == 7
+    for block in blocks:
+        exec(block, names)
+    yield names
+    names["connection"].close()
+
+
+def test_the_page_has_these_statements() -> None:
+    assert {name: len(found) for name, found in STATEMENTS.items()} == {"connection": 11, "context": 9}
+    assert len(re.findall("```sql", PAGE)) == 15
+
+
+@pytest.mark.parametrize(
+    ("name", "statement"), [(name, statement) for name, found in STATEMENTS.items() for statement in found]
+)
+def test_statements_of_the_page_run(page: dict[str, Any], name: str, statement: str) -> None:
+    result = page[name].sql(statement)
+    rows = pl.DataFrame(result.to_arrow_table() if name == "connection" else result)
+    assert not rows.is_empty()
+    if rows.columns[-1] == "kmeans" and "FROM points ORDER" in statement and "PARTITION" not in statement:
+        assert rows["kmeans"].null_count() == 1
+    if statement.startswith("SELECT id, zone"):
+        assert rows["zone"].equals(page["points"].select(zone=page["model"].predict())["zone"])
+    if statement == "SELECT id, kmeans([x, y], 3) OVER () AS kmeans FROM points ORDER BY id\n":
+        assert rows.equals(page["direct"])
+
+
+def test_polars_sql_of_the_page(page: dict[str, Any]) -> None:
+    with pl.SQLContext(points=page["labelled"]) as context:
+        found = context.execute("SELECT zone, kmeans FROM points ORDER BY id").collect()
+    assert found["zone"].equals(page["points"].select(zone=page["model"].predict())["zone"])
+    assert found["kmeans"].to_list()[-1] is None and found["kmeans"].n_unique() == 3
