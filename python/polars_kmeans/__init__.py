@@ -1,5 +1,6 @@
 """Exact, bit-reproducible k-means for Polars data frames."""
 
+from polars_kmeans._choose_k import choose_k
 from polars_kmeans._devices import devices
 from polars_kmeans._internal import __version__
 from polars_kmeans.errors import (
@@ -36,6 +37,7 @@ __all__ = [
     "TooFewRowsError",
     "__version__",
     "centroids",
+    "choose_k",
     "devices",
     "kmeans",
     "typed_errors",

@@ -1,0 +1,244 @@
+"""Measures of clusters for several numbers of clusters."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from polars_kmeans import _plugin, _rows
+from polars_kmeans.errors import InvalidParameterError
+from polars_kmeans.estimator import KMeans
+
+if TYPE_CHECKING:
+    from polars_kmeans._typing import IntoFeatures
+    from polars_kmeans.model import KMeansModel
+
+_ANSWER = "__answer__"
+_WEIGHT = "__weight__"
+_SCHEMA = {
+    "k": pl.UInt32,
+    "inertia": pl.Float64,
+    "silhouette": pl.Float64,
+    "calinski_harabasz": pl.Float64,
+    "davies_bouldin": pl.Float64,
+    "bic": pl.Float64,
+    "seconds": pl.Float64,
+}
+
+
+def choose_k(
+    data: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures, k: Iterable[int] = range(2, 11), **options: Any
+) -> pl.DataFrame:
+    """Fit several numbers of clusters, and measure the clusters of each fit.
+
+    Each fit is that of :class:`polars_kmeans.KMeans` with the same parameters, to the last bit. All numbers but the
+    seconds have the same bits on every device, for every number of threads and every chunking of the columns.
+
+    Parameters
+    ----------
+    data
+        A frame. The query of a LazyFrame runs once.
+    *columns
+        The features: column names, expressions or selectors, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`.
+    k
+        The numbers of clusters.
+    **options
+        The other parameters of :class:`polars_kmeans.KMeans`. `init` must be a method, because starting centroids
+        belong to one `k`. With `too_few="null"`, a `k` of more clusters than distinct rows has null measures.
+
+    Returns
+    -------
+    DataFrame
+        One row a `k`. Distances are those of the fit: of scaled and normalised rows, if the fit scales or normalises.
+
+        - `k` (UInt32).
+        - `inertia` (Float64): falls with every `k`. It cannot choose one.
+        - `silhouette` (Float64): the mean of :meth:`KMeansModel.silhouette <polars_kmeans.KMeansModel.silhouette>`,
+          from 0 to 1. High is good. (Hruschka, de Castro & Campello 2004)
+        - `calinski_harabasz` (Float64): the variance between clusters over that within them. High is good. As
+          scikit-learn's `calinski_harabasz_score`. (Caliński & Harabasz 1974)
+        - `davies_bouldin` (Float64): how far clusters reach, over how far they are apart, for the worst neighbour of
+          each. Low is good. As scikit-learn's `davies_bouldin_score`. (Davies & Bouldin 1979)
+        - `bic` (Float64): the Bayesian information criterion of round clusters that are equally wide. Low is good.
+          Null with `metric="cosine"`: directions are not such clusters. (Schwarz 1978; Pelleg & Moore 2000)
+        - `seconds` (Float64): the time of the fit.
+
+        Silhouette, Calinski-Harabasz and Davies-Bouldin compare clusters, so they are null for `k=1`. A row of weight
+        2 counts as two rows.
+
+    Raises
+    ------
+    InvalidParameterError
+        At once, for a parameter outside its domain.
+    KMeansError
+        For values or columns that cannot be clustered, or a device that cannot be used. See
+        :mod:`polars_kmeans.errors`.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import polars_kmeans as pk
+    >>> df = pl.DataFrame({"x": [0.0, 1.0, 2.0, 10.0, 11.0, 12.0, 20.0, 21.0, 22.0]})
+    >>> found = pk.choose_k(df, "x", k=range(2, 5))
+    >>> found.select("k", pl.col("silhouette", "calinski_harabasz", "davies_bouldin").round(2))
+    shape: (3, 4)
+    ┌─────┬────────────┬───────────────────┬────────────────┐
+    │ k   ┆ silhouette ┆ calinski_harabasz ┆ davies_bouldin │
+    │ --- ┆ ---        ┆ ---               ┆ ---            │
+    │ u32 ┆ f64        ┆ f64               ┆ f64            │
+    ╞═════╪════════════╪═══════════════════╪════════════════╡
+    │ 2   ┆ 0.73       ┆ 20.19             ┆ 0.38           │
+    │ 3   ┆ 0.93       ┆ 300.0             ┆ 0.13           │
+    │ 4   ┆ 0.87       ┆ 222.78            ┆ 0.23           │
+    └─────┴────────────┴───────────────────┴────────────────┘
+
+    """
+    counts = _counts(k)
+    if not isinstance(options.get("init", ""), str):
+        msg = "init: expected a method, got starting centroids: they belong to one k"
+        raise InvalidParameterError(msg)
+    weight = options.get("weight")
+    weights = [] if weight is None else [_plugin.weight_expr(weight)]
+    if weights:
+        options = {**options, "weight": _WEIGHT}
+    # Refuse bad parameters before the first fit.
+    estimators = [KMeans(count, **options) for count in counts]
+    features = _plugin.features(columns)
+    rows = _rows.collect(_rows.lazy(data).select(*features.exprs, *weights))
+    names = [name for name in rows.columns if not weights or name != _WEIGHT]
+    found = []
+    for count, estimator in zip(counts, estimators, strict=True):
+        start = time.perf_counter()
+        model: KMeansModel | None = estimator.fit(rows, names)
+        seconds = time.perf_counter() - start
+        measures = {} if model is None else _measures(model, rows, names, options.get("device", "auto"))
+        inertia = None if model is None else model.inertia
+        found.append({"k": count, "inertia": inertia, **measures, "seconds": seconds})
+    return pl.DataFrame(found, schema=_SCHEMA)
+
+
+def _counts(k: Iterable[int]) -> list[int]:
+    """Return the numbers of clusters. Their domain is checked where they are used."""
+    expected = "k: expected numbers of clusters, such as range(2, 11)"
+    try:
+        if isinstance(k, str):
+            raise TypeError
+        counts = [index(count) for count in k]
+    except TypeError:
+        msg = f"{expected}, got {k!r:.80}"
+        raise InvalidParameterError(msg) from None
+    if not counts:
+        msg = f"{expected}, got none"
+        raise InvalidParameterError(msg)
+    return counts
+
+
+def _measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: str) -> dict[str, float | None]:
+    """Measure the clusters of a model in the rows that it was fitted to: in two passes, after one that labels them."""
+    features = {name: rows.schema[name] for name in names}
+    values = list(_rows.coordinates(features, _rows.widths(model, names)).values())
+    x, means = _rows.numbered(len(values)), _rows.numbered(len(values), "mean")
+    labelled = rows.with_columns(
+        model._with_silhouette(model.predict(names, output="struct", device=device)).alias(_ANSWER)
+    )
+    weighted = _WEIGHT in rows.columns and _WEIGHT not in names
+    weight = pl.col(_WEIGHT).cast(pl.Float64) if weighted else pl.lit(1.0)
+    answer = pl.col(_ANSWER).struct
+    query = _rows.arrived(
+        model,
+        labelled.lazy().filter(answer.field("label").is_not_null(), weight.is_finite(), weight > 0),
+        values,
+        answer.field("label").alias("label"),
+        answer.field("silhouette").alias("silhouette"),
+        weight.alias("weight"),
+    )
+    w = pl.col("weight")
+    most = _rows.largest(query, {"weight": w, **{name: pl.col(name) * w for name in x}, **_named("|", x)})
+    heaviest = most["weight"]
+
+    sums = _rows.collect(
+        query.group_by("label")
+        .agg(
+            _rows.total(w, heaviest).alias("mass"),
+            _rows.total(w * pl.col("silhouette"), heaviest).alias("silhouette"),
+            *(_rows.total(w * pl.col(name), most[name]).alias(name) for name in x),
+        )
+        .sort("label")
+    )
+    mass = math.fsum(sums["mass"])
+    middle = [(pl.col(name) / pl.col("mass")).alias(mean) for name, mean in zip(x, means, strict=True)]
+    centres = sums.select("label", *middle)
+    # No difference from a mean is larger than twice the largest value.
+    reach = math.hypot(*(2 * most[f"|{name}"] for name in x))
+    spread = _rows.collect(
+        query.join(centres.lazy(), on="label")
+        .select("label", "weight", square=_square(x, means))
+        .group_by("label")
+        .agg(
+            _rows.total(w * pl.col("square"), heaviest * reach**2).alias("within"),
+            _rows.total(w * pl.col("square").sqrt(), heaviest * reach).alias("distance"),
+        )
+        .sort("label")
+    )
+    within = math.fsum(spread["within"])
+    present = sums.height
+    found: dict[str, float | None] = {}
+    if present > 1:
+        found["silhouette"] = math.fsum(sums["silhouette"]) / mass
+        found["calinski_harabasz"] = _calinski_harabasz(sums, x, mass, within)
+        found["davies_bouldin"] = _davies_bouldin(centres, spread["distance"] / sums["mass"], means)
+    if model.parameters["metric"] == "euclidean":
+        found["bic"] = _bic(sums["mass"].to_list(), mass, within, len(values))
+    return found
+
+
+def _named(letter: str, names: list[str]) -> dict[str, pl.Expr]:
+    return {f"{letter}{name}": pl.col(name) for name in names}
+
+
+def _square(some: list[str], others: list[str]) -> pl.Expr:
+    """Return squared distances between points in some columns and in others."""
+    return _rows.added((pl.col(one) - pl.col(other)) ** 2 for one, other in zip(some, others, strict=True))
+
+
+def _calinski_harabasz(sums: pl.DataFrame, x: list[str], mass: float, within: float) -> float | None:
+    """Divide the variance between clusters by that within them. Null if there is no row more than clusters."""
+    if mass <= sums.height:
+        return None
+    if within == 0:
+        return 1.0
+    masses = sums["mass"].to_list()
+    between = 0.0
+    for name in x:
+        column = sums[name].to_list()
+        mean = math.fsum(column) / mass
+        between += math.fsum(m * (s / m - mean) ** 2 for s, m in zip(column, masses, strict=True))
+    return between * (mass - sums.height) / (within * (sums.height - 1))
+
+
+def _davies_bouldin(centres: pl.DataFrame, radii: pl.Series, means: list[str]) -> float:
+    """Return the mean, over clusters, of the worst ratio of the radii of two clusters to their distance."""
+    one = centres.with_columns(radius=radii)
+    other = one.rename(lambda name: f"other_{name}")
+    apart = _square(means, [f"other_{name}" for name in means]).sqrt()
+    pairs = one.lazy().join(other.lazy(), how="cross").filter(pl.col("label") != pl.col("other_label"))
+    # Clusters of one mean have no distance. As in scikit-learn, they do not count as worst.
+    ratio = pl.when(apart > 0).then((pl.col("radius") + pl.col("other_radius")) / apart).otherwise(0.0)
+    worst = _rows.collect(pairs.select("label", ratio=ratio).group_by("label").agg(pl.col("ratio").max()).sort("label"))
+    return math.fsum(worst["ratio"]) / worst.height
+
+
+def _bic(masses: list[float], mass: float, within: float, width: int) -> float:
+    """Return the criterion of clusters that are round, equally wide, and as frequent as they are."""
+    if within == 0:
+        return -math.inf
+    variance = within / (mass * width)
+    likelihood = math.fsum(m * math.log(m / mass) for m in masses)
+    likelihood -= mass * width / 2 * (math.log(2 * math.pi * variance) + 1)
+    parameters = (len(masses) - 1) + len(masses) * width + 1
+    return parameters * math.log(mass) - 2 * likelihood
