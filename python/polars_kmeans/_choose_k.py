@@ -139,7 +139,7 @@ def _counts(k: Iterable[int]) -> list[int]:
 
 
 def _measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: str) -> dict[str, float | None]:
-    """Measure the clusters of a model in the rows that it was fitted to: in two passes, after one that labels them."""
+    """Measure the clusters of a model in the rows that it was fitted to: in four passes, after one that labels them."""
     features = {name: rows.schema[name] for name in names}
     values = list(_rows.coordinates(features, _rows.widths(model, names)).values())
     x, means = _rows.numbered(len(values)), _rows.numbered(len(values), "mean")
@@ -158,33 +158,14 @@ def _measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: 
         weight.alias("weight"),
     )
     w = pl.col("weight")
-    most = _rows.largest(query, {"weight": w, **{name: pl.col(name) * w for name in x}, **_named("|", x)})
-    heaviest = most["weight"]
-
-    sums = _rows.collect(
-        query.group_by("label")
-        .agg(
-            _rows.total(w, heaviest).alias("mass"),
-            _rows.total(w * pl.col("silhouette"), heaviest).alias("silhouette"),
-            *(_rows.total(w * pl.col(name), most[name]).alias(name) for name in x),
-        )
-        .sort("label")
-    )
+    parts = {"mass": w, "silhouette": w * pl.col("silhouette"), **{name: w * pl.col(name) for name in x}}
+    sums = _rows.totals(query, "label", parts)
     mass = math.fsum(sums["mass"])
     middle = [(pl.col(name) / pl.col("mass")).alias(mean) for name, mean in zip(x, means, strict=True)]
     centres = sums.select("label", *middle)
-    # No difference from a mean is larger than twice the largest value.
-    reach = math.hypot(*(2 * most[f"|{name}"] for name in x))
-    spread = _rows.collect(
-        query.join(centres.lazy(), on="label")
-        .select("label", "weight", square=_square(x, means))
-        .group_by("label")
-        .agg(
-            _rows.total(w * pl.col("square"), heaviest * reach**2).alias("within"),
-            _rows.total(w * pl.col("square").sqrt(), heaviest * reach).alias("distance"),
-        )
-        .sort("label")
-    )
+    squares = query.join(centres.lazy(), on="label").select("label", "weight", square=_square(x, means))
+    parts = {"within": w * pl.col("square"), "distance": w * pl.col("square").sqrt()}
+    spread = _rows.totals(squares, "label", parts)
     within = math.fsum(spread["within"])
     present = sums.height
     found: dict[str, float | None] = {}
@@ -195,10 +176,6 @@ def _measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: 
     if model.parameters["metric"] == "euclidean":
         found["bic"] = _bic(sums["mass"].to_list(), mass, within, len(values))
     return found
-
-
-def _named(letter: str, names: list[str]) -> dict[str, pl.Expr]:
-    return {f"{letter}{name}": pl.col(name) for name in names}
 
 
 def _square(some: list[str], others: list[str]) -> pl.Expr:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from polars_kmeans import _plugin, _rows
-from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+from polars_kmeans.errors import InvalidColumnError, InvalidDataError, InvalidParameterError
 
 if TYPE_CHECKING:
     from polars_kmeans._typing import IntoFeatures
@@ -46,6 +47,7 @@ def profile(
         .select(pl.col(_LABEL).alias("cluster"), mass.alias("weight"), *finite)
         .filter(pl.col("cluster").is_not_null(), w.is_finite(), w > 0)
     )
+    _check_range(query, dict(zip(values, x, strict=True)))
     numbers = _numbers(query, x, bool(weights), shares)
     return _shown(model.n_clusters, numbers, dict(zip(values, x, strict=True)), list(shares))
 
@@ -71,39 +73,41 @@ def _check_weight(dtype: pl.DataType, weights: pl.Series) -> None:
         raise InvalidColumnError(msg)
     if dtype.is_numeric() and (weights < 0).any():
         msg = f"weights: expected non-negative values, got {weights.min()!r}"
-        raise InvalidParameterError(msg)
+        raise InvalidDataError(msg)
+
+
+def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
+    """Refuse values whose squares are beyond float64."""
+    largest = _rows.collect(query.select(pl.col("weight", *x.values()).abs().max())).row(0, named=True)
+    for what, name, most in (("weights", "weight", 64), *((f'column "{feature}"', n, 450) for feature, n in x.items())):
+        value = largest[name] or 0.0
+        if value > 2.0**most:
+            msg = f"{what}: expected a largest magnitude of at most 2^{most}, got {value!r}"
+            raise InvalidDataError(msg)
 
 
 def _numbers(query: pl.LazyFrame, x: list[str], weighted: bool, shares: dict[str, float]) -> pl.DataFrame:
-    """Return one row a cluster, and one for all rows (of cluster null): masses, means, spreads and quantiles of `x`."""
+    """Return one row a cluster that has rows: its size, and masses, means, spreads and quantiles of `x`."""
     w = pl.col("weight")
-    most = _rows.largest(query, {"weight": w, **{n: w * pl.col(n) for n in x}, **{f"|{n}": pl.col(n) for n in x}})
-    heaviest = most["weight"]
-    first = [
-        pl.len().cast(pl.UInt64).alias("size"),
-        _rows.total(w, heaviest).alias("mass"),
-        *(_rows.total(w.filter(pl.col(n).is_not_null()), heaviest).alias(f"mass_{n}") for n in x),
-        *(_rows.total(w * pl.col(n), most[n]).alias(f"sum_{n}") for n in x),
-        *(_quantile(n, share, weighted).alias(f"{name}_{n}") for n in x for name, share in shares.items()),
-    ]
-    mean = [
+    sums = _rows.totals(
+        query,
+        "cluster",
+        {
+            "mass": w,
+            **{f"mass_{n}": pl.when(pl.col(n).is_not_null()).then(w) for n in x},
+            **{f"sum_{n}": w * pl.col(n) for n in x},
+        },
+    )
+    means = sums.with_columns(
         pl.when(pl.col(f"mass_{n}") > 0).then(pl.col(f"sum_{n}") / pl.col(f"mass_{n}")).alias(f"mean_{n}") for n in x
-    ]
-    far = {n: heaviest * (2 * most[f"|{n}"]) ** 2 for n in x}
-    second = [_rows.total(w * (pl.col(n) - pl.col(f"mean_{n}")) ** 2, far[n]).alias(f"square_{n}") for n in x]
-    std = [
-        pl.when(pl.col(f"mass_{n}") > 0).then((pl.col(f"square_{n}") / pl.col(f"mass_{n}")).sqrt()).alias(f"std_{n}")
-        for n in x
-    ]
-    parts = []
-    # All rows are a cluster of their own, so that they are added up in the same way.
-    for grouped in (query, query.with_columns(cluster=pl.lit(None, dtype=pl.UInt32))):
-        means = _rows.collect(grouped.group_by("cluster").agg(first).with_columns(mean))
-        middle = means.lazy().select("cluster", pl.col(f"mean_{n}" for n in x))
-        joined = grouped.join(middle, on="cluster", nulls_equal=True)
-        squares = _rows.collect(joined.group_by("cluster").agg(second))
-        parts.append(means.join(squares, on="cluster", nulls_equal=True).with_columns(std))
-    return pl.concat(parts)
+    )
+    joined = query.join(means.lazy().select("cluster", pl.col(f"mean_{n}" for n in x)), on="cluster")
+    squares = _rows.totals(joined, "cluster", {f"square_{n}": w * (pl.col(n) - pl.col(f"mean_{n}")) ** 2 for n in x})
+    rest = query.group_by("cluster").agg(
+        pl.len().cast(pl.UInt64).alias("size"),
+        *(_quantile(n, share, weighted).alias(f"{name}_{n}") for n in x for name, share in shares.items()),
+    )
+    return means.join(squares, on="cluster").join(_rows.collect(rest), on="cluster")
 
 
 def _quantile(name: str, share: float, weighted: bool) -> pl.Expr:
@@ -118,34 +122,51 @@ def _quantile(name: str, share: float, weighted: bool) -> pl.Expr:
 
 def _shown(k: int, numbers: pl.DataFrame, x: dict[str, str], shares: list[str]) -> pl.DataFrame:
     """Bring the numbers into the shape of a profile: one row a cluster and feature."""
-    overall = numbers.filter(pl.col("cluster").is_null())
     clusters = pl.DataFrame({"cluster": range(k)}, schema={"cluster": pl.UInt32}).join(
         numbers, on="cluster", how="left", maintain_order="left"
     )
-    everything = overall["mass"].item() if overall.height else None
+    everything = math.fsum(numbers["mass"])
+    share = [(mass or 0.0) / everything if everything else None for mass in clusters["mass"]]
     parts = []
     for at, (feature, n) in enumerate(x.items()):
-        mean, std = (overall[f"{kind}_{n}"].item() if overall.height else None for kind in ("mean", "std"))
+        masses, means, squares = (clusters[f"{kind}_{n}"].to_list() for kind in ("mass", "mean", "square"))
+        mean, std = _overall(masses, means, squares)
+        own = [
+            None if m is None else math.sqrt(square / mass)
+            for mass, m, square in zip(masses, means, squares, strict=True)
+        ]
+        differences = [None if m is None or mean is None or not std else (m - mean) / std for m in means]
         parts.append(
             clusters.select(
                 "cluster",
                 pl.col("size").fill_null(0),
-                (pl.col("mass").fill_null(0.0) / pl.lit(everything, dtype=pl.Float64)).alias("share"),
+                pl.Series("share", share, dtype=pl.Float64),
                 pl.lit(feature, dtype=pl.String).alias("feature"),
                 pl.col(f"mean_{n}").alias("mean"),
-                pl.col(f"std_{n}").alias("std"),
-                *(pl.col(f"{share}_{n}").alias(share) for share in shares),
+                pl.Series("std", own, dtype=pl.Float64),
+                *(pl.col(f"{name}_{n}").alias(name) for name in shares),
                 pl.lit(mean, dtype=pl.Float64).alias("overall_mean"),
                 pl.lit(std, dtype=pl.Float64).alias("overall_std"),
+                pl.Series("difference", differences, dtype=pl.Float64),
                 pl.lit(at).alias("order"),
             )
         )
-    difference = (pl.col("mean") - pl.col("overall_mean")) / pl.col("overall_std")
-    return (
-        pl.concat(parts)
-        .with_columns(difference=pl.when(pl.col("overall_std") > 0).then(difference))
-        .with_columns(rank=pl.col("difference").abs().rank("ordinal", descending=True).over("cluster"))
-        .with_columns(pl.col("rank").cast(pl.UInt32))
-        .sort("cluster", "order")
-        .drop("order")
-    )
+    rank = pl.col("difference").abs().rank("ordinal", descending=True).over("cluster").cast(pl.UInt32)
+    return pl.concat(parts).with_columns(rank=rank).sort("cluster", "order").drop("order")
+
+
+def _overall(
+    masses: list[float | None], means: list[float | None], squares: list[float | None]
+) -> tuple[float | None, float | None]:
+    """Return the mean and the standard deviation of all rows, from those of the clusters."""
+    known = [
+        (mass, mean, square)
+        for mass, mean, square in zip(masses, means, squares, strict=True)
+        if mass is not None and mean is not None and square is not None
+    ]
+    everything = math.fsum(mass for mass, _, _ in known)
+    if not everything:
+        return None, None
+    middle = math.fsum(mass * mean for mass, mean, _ in known) / everything
+    spread = math.fsum(square + mass * (mean - middle) ** 2 for mass, mean, square in known)
+    return middle, math.sqrt(spread / everything)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from polars_kmeans.model import KMeansModel
 
-# Values are scaled to 80 bits before they become integers. So 2^47 of them have a sum of 128 bits.
+# Values are scaled to 80 bits before they become integers. So a sum of 2^47 of them has less than 128 bits.
 _BITS = 80
 _OWN_COLUMNS = 3
 
@@ -101,20 +101,30 @@ def added(terms: Iterable[pl.Expr]) -> pl.Expr:
     return sums[0]
 
 
-def total(values: pl.Expr, largest: float) -> pl.Expr:
-    """Sum values of at most `largest`, as integers: so the sum does not depend on the order of the rows.
+def totals(query: pl.LazyFrame, by: str, values: Mapping[str, pl.Expr]) -> pl.DataFrame:
+    """Sum expressions over groups, as integers: so the sums do not depend on the order of the rows.
 
-    What is lost is less than 2^-60 of the largest value, for a bound that is up to 2^19 times too high.
+    The groups come in order. Each value is rounded to 2^-80 of the largest one of its group, or of twice that.
     """
-    shift = _BITS - math.frexp(largest)[1]
-    # Powers that floats have. In two steps, because one factor can be too large.
-    half = min(max(shift // 2, -500), 500)
-    rest = min(max(shift - half, -500), 500)
-    whole = (values * 2.0**half * 2.0**rest).round().cast(pl.Int128).sum()
-    return whole.cast(pl.Float64) * 2.0**-half * 2.0**-rest
+    query = query.select(by, *(value.alias(name) for name, value in values.items()))
+    largest = collect(query.group_by(by).agg(pl.col(*values).abs().max()).sort(by))
+    # Powers of two do not round.
+    scales = largest.select(
+        by,
+        *(pl.Series(f"scale_{name}", [_scale(value) for value in largest[name]], dtype=pl.Float64) for name in values),
+    )
+    sums = collect(
+        query.join(scales.lazy(), on=by)
+        .group_by(by)
+        .agg(
+            (pl.col(name) * pl.col(f"scale_{name}") * 2.0**_BITS).round().cast(pl.Int128).sum().cast(pl.Float64)
+            for name in values
+        )
+        .sort(by)
+    )
+    return sums.select(by, *(sums[name] * 2.0**-_BITS / scales[f"scale_{name}"] for name in values))
 
 
-def largest(query: pl.LazyFrame, values: Mapping[str, pl.Expr]) -> dict[str, float]:
-    """Return the largest magnitude of each expression. 0 if there are no values."""
-    found = collect(query.select(value.abs().max().alias(name) for name, value in values.items()))
-    return {name: value or 0.0 for name, value in found.row(0, named=True).items()}
+def _scale(largest: float | None) -> float:
+    """Return the power of two that brings a value below 1."""
+    return math.ldexp(1.0, -max(math.frexp(largest or 0.0)[1], -1000))

@@ -166,6 +166,14 @@ def test_large_and_small_values(factor: float) -> None:
     assert row["davies_bouldin"] == pytest.approx(davies_bouldin_score(X, mine), rel=1e-9)
 
 
+def test_an_outlier_does_not_hide_the_spread_of_the_rest() -> None:
+    far = pl.concat([DF, pl.DataFrame({"a": [1e9], "b": [0.0], "c": [0.0]})])
+    mine = labels(pk.KMeans(5).fit(far, "a", "b", "c"), far)
+    row = pk.choose_k(far, "a", "b", "c", k=[5]).row(0, named=True)
+    assert row["davies_bouldin"] == pytest.approx(davies_bouldin_score(far.to_numpy(), mine), rel=1e-9)
+    assert row["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(far.to_numpy(), mine), rel=1e-9)
+
+
 def test_the_bits_do_not_depend_on_chunks_engines_or_threads() -> None:
     frame = pl.DataFrame(np.random.default_rng(5).normal(size=(60_000, 3)).astype("float32"))
     expected = pk.choose_k(frame, pl.all(), k=[3, 4], max_iter=4).drop("seconds")
@@ -177,7 +185,9 @@ def test_the_bits_do_not_depend_on_chunks_engines_or_threads() -> None:
             assert pk.choose_k(frame.lazy(), pl.all(), k=[3, 4], max_iter=4).drop("seconds").equals(expected)
     found = []
     threads = [
-        threading.Thread(target=lambda: found.append(pk.choose_k(frame, pl.all(), k=[3, 4], max_iter=4).drop("seconds")))
+        threading.Thread(
+            target=lambda: found.append(pk.choose_k(frame, pl.all(), k=[3, 4], max_iter=4).drop("seconds"))
+        )
         for _ in range(3)
     ]
     for thread in threads:
