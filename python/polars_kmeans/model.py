@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import polars as pl
 
-from polars_kmeans import _arrays, _html, _internal, _nearest, _plugin, _profile
+from polars_kmeans import _arrays, _internal, _plugin
 from polars_kmeans._options import text
 from polars_kmeans._typing import Device, IntoArray, IntoFeatures, Output
 from polars_kmeans.errors import InvalidParameterError
@@ -59,6 +59,8 @@ class KMeansModel:
 
     def _repr_html_(self) -> str:
         """Show the model in a notebook."""
+        from polars_kmeans import _html
+
         return _html.model(self)
 
     @property
@@ -388,6 +390,8 @@ class KMeansModel:
         └─────────┴──────┴─────────┴──────┴──────┴────────────┴──────┘
 
         """
+        from polars_kmeans import _profile
+
         return _profile.profile(self, data, columns, by, weight, quantiles)
 
     def nearest(self, data: pl.DataFrame | pl.LazyFrame, m: int, *columns: IntoFeatures) -> pl.DataFrame:
@@ -426,6 +430,8 @@ class KMeansModel:
         ['bee', 'ant', 'dog']
 
         """
+        from polars_kmeans import _nearest
+
         return _nearest.nearest(self, data, m, columns)
 
     def save(self, path: str | PathLike[str]) -> None:
