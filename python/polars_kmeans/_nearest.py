@@ -25,7 +25,7 @@ def nearest(
     """Find the rows nearest each centroid. See :meth:`KMeansModel.nearest`."""
     m = _positive(m)
     query = _rows.lazy(data)
-    none = _rows.collect(query.head(0))
+    none = pl.DataFrame(schema=query.collect_schema())
     for name in _FOUND:
         if name in none.columns:
             msg = f'column "{name}": the answer has a column of this name: rename or drop the one of the frame'

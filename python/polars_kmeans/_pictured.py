@@ -119,6 +119,8 @@ def silhouettes(
     start = pl.col("rows").cum_sum() - pl.col("rows") + gap * pl.int_range(pl.len())
     outlines = outlines.with_columns(start=start, middle=start + pl.col("rows") / 2)
     down = pl.int_range(pl.len()).over("cluster") / (points - 1) * pl.col("rows")
-    areas = outlines.explode("silhouette").select("cluster", "silhouette", at=pl.col("start") + down)
+    areas = outlines.explode("silhouette", empty_as_null=True).select(
+        "cluster", "silhouette", at=pl.col("start") + down
+    )
     mean = math.fsum(rows["silhouette"]) / rows.height if rows.height else None
     return outlines.drop("silhouette"), areas, mean

@@ -41,11 +41,6 @@ def collect(query: pl.LazyFrame) -> pl.DataFrame:
         raise InvalidColumnError(msg) from None
 
 
-def schema(query: pl.LazyFrame) -> Mapping[str, pl.DataType]:
-    """Return the names and types of the columns of a query. Its errors are those of :func:`collect`."""
-    return collect(query.head(0)).schema
-
-
 def coordinates(columns: Mapping[str, pl.DataType], widths: Mapping[str, int]) -> dict[str, pl.Expr]:
     """Return one expression (Float64) a number of a row, by name. Values of an Array column are `name[0]`, ...
 

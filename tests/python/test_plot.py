@@ -149,6 +149,21 @@ def test_many_clusters(k: int) -> None:
     assert plot.scatter(model, MANY).to_dict()["layer"][0]["encoding"]["color"]["legend"] is None
 
 
+def test_queries_run_once() -> None:
+    runs = []
+
+    def count(frame: pl.DataFrame) -> pl.DataFrame:
+        runs.append(frame.height)
+        return frame
+
+    query = DF.lazy().map_batches(count)
+    plot.scatter(MODEL, query)
+    plot.scatter(MODEL, query, "a", "e")
+    plot.silhouette(MODEL, query)
+    plot.profile(MODEL, query)
+    assert runs == [300] * 4
+
+
 def test_frames_without_rows() -> None:
     empty = DF.clear()
     for chart in (plot.scatter(MODEL, empty, "a", "e"), plot.scatter(MODEL, empty), plot.profile(MODEL, empty)):

@@ -190,6 +190,20 @@ def test_nearest_rows_of_few_rows() -> None:
     assert MODEL.nearest(DF.head(1).lazy(), 2).drop("cluster", "rank", "distance").equals(DF.head(1))
 
 
+def test_queries_run_once() -> None:
+    runs = []
+
+    def count(frame: pl.DataFrame) -> pl.DataFrame:
+        runs.append(frame.height)
+        return frame
+
+    query = DF.lazy().map_batches(count)
+    assert MODEL.nearest(query, 3).equals(MODEL.nearest(DF, 3))
+    assert runs == [100]
+    assert MODEL.profile(query).equals(MODEL.profile(DF))
+    assert runs == [100, 100]
+
+
 def test_bad_nearest() -> None:
     for m in (0, -1, 1.5, True, "a"):
         with pytest.raises(pk.InvalidParameterError, match="m: expected a positive integer"):
