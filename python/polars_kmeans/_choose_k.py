@@ -126,9 +126,10 @@ def _counts(k: Iterable[int]) -> list[int]:
     """Return the numbers of clusters. Their domain is checked where they are used."""
     expected = "k: expected numbers of clusters, such as range(2, 11)"
     try:
-        if isinstance(k, str):
+        given = list(k)
+        if isinstance(k, str) or any(isinstance(count, bool) for count in given):
             raise TypeError
-        counts = [index(count) for count in k]
+        counts = [index(count) for count in given]
     except TypeError:
         msg = f"{expected}, got {k!r:.80}"
         raise InvalidParameterError(msg) from None

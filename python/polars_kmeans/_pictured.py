@@ -115,7 +115,7 @@ def silhouettes(
         .agg(pl.len().alias("rows"), silhouette.mean().alias("mean"), silhouette.sort(descending=True).gather(at))
         .sort("cluster")
     )
-    gap = 0.02 * rows.height
+    gap = rows.height / max(50, 5 * model.n_clusters)
     start = pl.col("rows").cum_sum() - pl.col("rows") + gap * pl.int_range(pl.len())
     outlines = outlines.with_columns(start=start, middle=start + pl.col("rows") / 2)
     down = pl.int_range(pl.len()).over("cluster") / (points - 1) * pl.col("rows")

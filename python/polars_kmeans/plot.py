@@ -277,7 +277,7 @@ def silhouette(
         .mark_text(align="right", dx=-6)
         .encode(x=alt.value(0), y=alt.Y("middle:Q"), text="cluster:N", tooltip=hints),
     ]
-    return _layered(layers, 420, 340)
+    return _layered(layers, 420, max(340, 16 * model.n_clusters))
 
 
 def _names(columns: IntoFeatures) -> tuple[IntoFeatures, ...]:

@@ -2,16 +2,20 @@
 
 import itertools
 import math
+import random
 import threading
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
 from sklearn.metrics import calinski_harabasz_score, davies_bouldin_score, silhouette_score
 from sklearn.mixture import GaussianMixture
 
 import polars_kmeans as pk
+from polars_kmeans import _rows
 
 X, _ = make_blobs(n_samples=400, n_features=3, centers=4, cluster_std=1.5, random_state=3)
 DF = pl.DataFrame(X, schema=["a", "b", "c"])
@@ -236,6 +240,7 @@ def test_a_query_runs_once() -> None:
         ({"k": 3}, r"k: expected numbers of clusters, such as range\(2, 11\), got 3"),
         ({"k": "34"}, "k: expected numbers of clusters"),
         ({"k": [2, 2.5]}, "k: expected numbers of clusters"),
+        ({"k": [2, True]}, "k: expected numbers of clusters"),
         ({"k": []}, "k: expected numbers of clusters.*, got none"),
         ({"k": [2, 0]}, "k: expected"),
         ({"init": [[0.0], [1.0]]}, "init: expected a method, got starting centroids: they belong to one k"),
@@ -269,6 +274,26 @@ def test_odd_names_of_features() -> None:
     expected = pk.choose_k(DF, "a", "b", "c", k=[3]).drop("seconds")
     assert pk.choose_k(odd, names, k=[3]).drop("seconds").equals(expected)
     assert pk.choose_k(odd.rename({"label": "__weight__"}), pl.all(), k=[3]).drop("seconds").equals(expected)
+
+
+@given(
+    values=st.lists(
+        st.floats(-1e150, 1e150) | st.floats(-10, 10) | st.floats(-1e-290, 1e-290) | st.none(), min_size=1, max_size=30
+    ),
+    order=st.randoms(use_true_random=False),
+)
+def test_sums_are_exact_for_the_largest_values_and_in_every_order(values: list, order: random.Random) -> None:
+    """Beside fsum, which rounds once. What is lost is below 2^-80 of the largest value, for each value."""
+    rows = [(at % 3, value) for at, value in enumerate(values)]
+    frame = pl.DataFrame(rows, schema={"g": pl.UInt32, "v": pl.Float64}, orient="row")
+    found = _rows.totals(frame.lazy(), "g", {"v": pl.col("v")})
+    for group, total in found.iter_rows():
+        mine = [value for at, value in rows if at == group and value is not None]
+        bound = len(mine) * max(map(abs, mine), default=0.0) * 2.0**-79
+        assert abs(total - math.fsum(mine)) <= bound + abs(math.fsum(mine)) * 2.0**-52
+    order.shuffle(rows)
+    shuffled = pl.DataFrame(rows, schema=frame.schema, orient="row")
+    assert _rows.totals(shuffled.lazy(), "g", {"v": pl.col("v")}).equals(found)
 
 
 def test_silhouettes_of_rows() -> None:
