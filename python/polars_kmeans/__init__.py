@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from polars_kmeans._choose_k import choose_k
 from polars_kmeans._devices import devices
 from polars_kmeans._internal import __version__
 from polars_kmeans._progress import Progress
@@ -26,6 +27,8 @@ from polars_kmeans.expressions import centroids, kmeans
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
+    from polars_kmeans import plot as plot
+    from polars_kmeans import sklearn as sklearn
     from polars_kmeans import sql as sql
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "TooFewRowsError",
     "__version__",
     "centroids",
+    "choose_k",
     "devices",
     "kmeans",
     "typed_errors",
@@ -52,10 +56,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `sql` when it is asked for: it needs more packages."""
-    if name == "sql":
+    """Import the modules that need more packages when they are asked for."""
+    if name in ("plot", "sklearn", "sql"):
         from importlib import import_module
 
-        return import_module("polars_kmeans.sql")
+        return import_module(f"polars_kmeans.{name}")
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

@@ -1,0 +1,139 @@
+"""Measures of clusters for several numbers of clusters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from polars_kmeans import _plugin
+from polars_kmeans.errors import InvalidParameterError
+from polars_kmeans.estimator import KMeans
+
+if TYPE_CHECKING:
+    from polars_kmeans._typing import IntoFeatures
+    from polars_kmeans.model import KMeansModel
+
+_SCHEMA = {
+    "k": pl.UInt32,
+    "inertia": pl.Float64,
+    "silhouette": pl.Float64,
+    "calinski_harabasz": pl.Float64,
+    "davies_bouldin": pl.Float64,
+    "bic": pl.Float64,
+    "seconds": pl.Float64,
+}
+
+
+def choose_k(
+    data: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures, k: Iterable[int] = range(2, 11), **options: Any
+) -> pl.DataFrame:
+    """Fit several numbers of clusters, and measure the clusters of each fit.
+
+    Each fit is that of :class:`polars_kmeans.KMeans` with the same parameters, to the last bit. All numbers but the
+    seconds have the same bits on every device, for every number of threads and every chunking of the columns.
+
+    Parameters
+    ----------
+    data
+        A frame. The query of a LazyFrame runs once.
+    *columns
+        The features: column names, expressions or selectors, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`.
+    k
+        The numbers of clusters.
+    **options
+        The other parameters of :class:`polars_kmeans.KMeans`. `init` must be a method, because starting centroids
+        belong to one `k`. With `too_few="null"`, a `k` of more clusters than distinct rows has null measures.
+
+    Returns
+    -------
+    DataFrame
+        One row a `k`. Distances are those of the fit: of scaled and normalised rows, if the fit scales or normalises.
+
+        - `k` (UInt32).
+        - `inertia` (Float64): falls with every `k`. It cannot choose one.
+        - `silhouette` (Float64): the mean of :meth:`KMeansModel.silhouette <polars_kmeans.KMeansModel.silhouette>`,
+          from 0 to 1. High is good. (Hruschka, de Castro & Campello 2004)
+        - `calinski_harabasz` (Float64): the variance between clusters over that within them. High is good. As
+          scikit-learn's `calinski_harabasz_score`. (Caliński & Harabasz 1974)
+        - `davies_bouldin` (Float64): how far clusters reach, over how far they are apart, for the worst neighbour of
+          each. Low is good. As scikit-learn's `davies_bouldin_score`. (Davies & Bouldin 1979)
+        - `bic` (Float64): the Bayesian information criterion of round clusters that are equally wide. Low is good.
+          Null with `metric="cosine"`: directions are not such clusters. (Schwarz 1978; Pelleg & Moore 2000)
+        - `seconds` (Float64): the time of the fit.
+
+        Silhouette, Calinski-Harabasz and Davies-Bouldin compare clusters, so they are null for `k=1`. A row of weight
+        2 counts as two rows.
+
+    Raises
+    ------
+    InvalidParameterError
+        At once, for a parameter outside its domain.
+    KMeansError
+        For values or columns that cannot be clustered, or a device that cannot be used. See
+        :mod:`polars_kmeans.errors`.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import polars_kmeans as pk
+    >>> df = pl.DataFrame({"x": [0.0, 1.0, 2.0, 10.0, 11.0, 12.0, 20.0, 21.0, 22.0]})
+    >>> found = pk.choose_k(df, "x", k=range(2, 5))
+    >>> found.select("k", pl.col("silhouette", "calinski_harabasz", "davies_bouldin").round(2))
+    shape: (3, 4)
+    ┌─────┬────────────┬───────────────────┬────────────────┐
+    │ k   ┆ silhouette ┆ calinski_harabasz ┆ davies_bouldin │
+    │ --- ┆ ---        ┆ ---               ┆ ---            │
+    │ u32 ┆ f64        ┆ f64               ┆ f64            │
+    ╞═════╪════════════╪═══════════════════╪════════════════╡
+    │ 2   ┆ 0.73       ┆ 20.19             ┆ 0.38           │
+    │ 3   ┆ 0.93       ┆ 300.0             ┆ 0.13           │
+    │ 4   ┆ 0.87       ┆ 222.78            ┆ 0.23           │
+    └─────┴────────────┴───────────────────┴────────────────┘
+
+    """
+    # What only this function needs is imported here: most programs that import the package never call it.
+    from polars_kmeans import _measures, _rows
+
+    counts = _counts(k)
+    if not isinstance(options.get("init", ""), str):
+        msg = "init: expected a method, got starting centroids: they belong to one k"
+        raise InvalidParameterError(msg)
+    weight = options.get("weight")
+    weights = [] if weight is None else [_plugin.weight_expr(weight)]
+    if weights:
+        options = {**options, "weight": _measures.WEIGHT}
+    # Refuse bad parameters before the first fit.
+    estimators = [KMeans(count, **options) for count in counts]
+    features = _plugin.features(columns)
+    rows = _rows.collect(_rows.lazy(data).select(*features.exprs, *weights))
+    names = [name for name in rows.columns if not weights or name != _measures.WEIGHT]
+    found = []
+    for count, estimator in zip(counts, estimators, strict=True):
+        start = time.perf_counter()
+        model: KMeansModel | None = estimator.fit(rows, names)
+        seconds = time.perf_counter() - start
+        measures = {} if model is None else _measures.measures(model, rows, names, options.get("device", "auto"))
+        inertia = None if model is None else model.inertia
+        found.append({"k": count, "inertia": inertia, **measures, "seconds": seconds})
+    return pl.DataFrame(found, schema=_SCHEMA)
+
+
+def _counts(k: Iterable[int]) -> list[int]:
+    """Return the numbers of clusters. Their domain is checked where they are used."""
+    expected = "k: expected numbers of clusters, such as range(2, 11)"
+    try:
+        given = list(k)
+        if isinstance(k, str) or any(isinstance(count, bool) for count in given):
+            raise TypeError
+        counts = [index(count) for count in given]
+    except TypeError:
+        msg = f"{expected}, got {k!r:.80}"
+        raise InvalidParameterError(msg) from None
+    if not counts:
+        msg = f"{expected}, got none"
+        raise InvalidParameterError(msg)
+    return counts

@@ -1,0 +1,55 @@
+"""How notebooks show a model."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from polars_kmeans.model import KMeansModel
+
+_ROWS = 20
+_OWN_COLUMNS = 3
+_FEATURES = 12
+
+
+def model(fitted: KMeansModel) -> str:
+    """Return the facts of a fit and its centroids, the first of them if they are many, as HTML."""
+    parameters = fitted.parameters
+    facts = {
+        "clusters": fitted.n_clusters,
+        "features": len(fitted.feature_names),
+        "inertia": f"{fitted.inertia:.6g}",
+        "iterations": fitted.n_iter,
+        "init": parameters["init"],
+        "metric": parameters["metric"],
+        "scale": "none" if fitted.factors is None else parameters["scale"],
+        "device": fitted.device or "unknown (loaded)",
+    }
+    centroids = fitted.centroids
+    shown = centroids.head(_ROWS)[:, : _OWN_COLUMNS + _FEATURES]
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.columns)
+    rows = ("".join(f"<td>{html.escape(_value(value))}</td>" for value in row) for row in shown.iter_rows())
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    left_out = [
+        f"{count} more {what}"
+        for count, what in (
+            (centroids.height - shown.height, "clusters"),
+            (centroids.width - shown.width, "features"),
+        )
+        if count > 0
+    ]
+    return (
+        "<div><b>KMeansModel</b><br>"
+        + " · ".join(f"{name}: {html.escape(str(value))}" for name, value in facts.items())
+        + f'<table border="1" class="dataframe" style="text-align: right"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        + (f"<small>and {' and '.join(left_out)}</small>" if left_out else "")
+        + "</div>"
+    )
+
+
+def _value(value: object) -> str:
+    """Return a number, or the first of those of an Array column."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_value(number) for number in value[:6]) + (", …" if len(value) > 6 else "")
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,99 @@
+"""How good the clusters of a model are."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from polars_kmeans import _rows
+
+if TYPE_CHECKING:
+    from polars_kmeans.model import KMeansModel
+
+WEIGHT = "__weight__"
+_ANSWER = "__answer__"
+
+
+def measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: str) -> dict[str, float | None]:
+    """Measure the clusters of a model in the rows that it was fitted to: in four passes, after one that labels them."""
+    features = {name: rows.schema[name] for name in names}
+    values = list(_rows.coordinates(features, _rows.widths(model, names)).values())
+    x, means = _rows.numbered(len(values)), _rows.numbered(len(values), "mean")
+    labelled = rows.with_columns(
+        model._with_silhouette(model.predict(names, output="struct", device=device)).alias(_ANSWER)
+    )
+    weighted = WEIGHT in rows.columns and WEIGHT not in names
+    weight = pl.col(WEIGHT).cast(pl.Float64) if weighted else pl.lit(1.0)
+    answer = pl.col(_ANSWER).struct
+    query = _rows.arrived(
+        model,
+        labelled.lazy().filter(answer.field("label").is_not_null(), weight.is_finite(), weight > 0),
+        values,
+        answer.field("label").alias("label"),
+        answer.field("silhouette").alias("silhouette"),
+        weight.alias("weight"),
+    )
+    w = pl.col("weight")
+    parts = {"mass": w, "silhouette": w * pl.col("silhouette"), **{name: w * pl.col(name) for name in x}}
+    sums = _rows.totals(query, "label", parts)
+    mass = math.fsum(sums["mass"])
+    middle = [(pl.col(name) / pl.col("mass")).alias(mean) for name, mean in zip(x, means, strict=True)]
+    centres = sums.select("label", *middle)
+    squares = query.join(centres.lazy(), on="label").select("label", "weight", square=_square(x, means))
+    parts = {"within": w * pl.col("square"), "distance": w * pl.col("square").sqrt()}
+    spread = _rows.totals(squares, "label", parts)
+    within = math.fsum(spread["within"])
+    present = sums.height
+    found: dict[str, float | None] = {}
+    if present > 1:
+        found["silhouette"] = math.fsum(sums["silhouette"]) / mass
+        found["calinski_harabasz"] = _calinski_harabasz(sums, x, mass, within)
+        found["davies_bouldin"] = _davies_bouldin(centres, spread["distance"] / sums["mass"], means)
+    if model.parameters["metric"] == "euclidean":
+        found["bic"] = _bic(sums["mass"].to_list(), mass, within, len(values))
+    return found
+
+
+def _square(some: list[str], others: list[str]) -> pl.Expr:
+    """Return squared distances between points in some columns and in others."""
+    return _rows.added((pl.col(one) - pl.col(other)) ** 2 for one, other in zip(some, others, strict=True))
+
+
+def _calinski_harabasz(sums: pl.DataFrame, x: list[str], mass: float, within: float) -> float | None:
+    """Divide the variance between clusters by that within them. Null if there is no row more than clusters."""
+    if mass <= sums.height:
+        return None
+    if within == 0:
+        return 1.0
+    masses = sums["mass"].to_list()
+    between = 0.0
+    for name in x:
+        column = sums[name].to_list()
+        mean = math.fsum(column) / mass
+        between += math.fsum(m * (s / m - mean) ** 2 for s, m in zip(column, masses, strict=True))
+    return between * (mass - sums.height) / (within * (sums.height - 1))
+
+
+def _davies_bouldin(centres: pl.DataFrame, radii: pl.Series, means: list[str]) -> float:
+    """Return the mean, over clusters, of the worst ratio of the radii of two clusters to their distance."""
+    one = centres.with_columns(radius=radii)
+    other = one.rename(lambda name: f"other_{name}")
+    apart = _square(means, [f"other_{name}" for name in means]).sqrt()
+    pairs = one.lazy().join(other.lazy(), how="cross").filter(pl.col("label") != pl.col("other_label"))
+    # Clusters of one mean have no distance. As in scikit-learn, they do not count as worst.
+    ratio = pl.when(apart > 0).then((pl.col("radius") + pl.col("other_radius")) / apart).otherwise(0.0)
+    worst = _rows.collect(pairs.select("label", ratio=ratio).group_by("label").agg(pl.col("ratio").max()).sort("label"))
+    return math.fsum(worst["ratio"]) / worst.height
+
+
+def _bic(masses: list[float], mass: float, within: float, width: int) -> float:
+    """Return the criterion of clusters that are round, equally wide, and as frequent as they are."""
+    if within == 0:
+        return -math.inf
+    variance = within / (mass * width)
+    likelihood = math.fsum(m * math.log(m / mass) for m in masses)
+    likelihood -= mass * width / 2 * (math.log(2 * math.pi * variance) + 1)
+    parameters = (len(masses) - 1) + len(masses) * width + 1
+    return parameters * math.log(mass) - 2 * likelihood

@@ -1,0 +1,74 @@
+"""The rows nearest the centroids of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from polars_kmeans import _plugin, _rows
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
+
+if TYPE_CHECKING:
+    from polars_kmeans._typing import IntoFeatures
+    from polars_kmeans.model import KMeansModel
+
+_BATCH = 1 << 18
+_FOUND = {"cluster": pl.UInt32, "rank": pl.UInt32, "distance": pl.Float64}
+
+
+def nearest(
+    model: KMeansModel, data: pl.DataFrame | pl.LazyFrame, m: int, columns: tuple[IntoFeatures, ...]
+) -> pl.DataFrame:
+    """Find the rows nearest each centroid. See :meth:`KMeansModel.nearest`."""
+    m = _positive(m)
+    query = _rows.lazy(data)
+    none = pl.DataFrame(schema=query.collect_schema())
+    for name in _FOUND:
+        if name in none.columns:
+            msg = f'column "{name}": the answer has a column of this name: rename or drop the one of the frame'
+            raise InvalidColumnError(msg)
+    answer = model.predict(*columns, output="struct")
+    ahead = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _FOUND.items()]
+    best = none.select(*ahead, pl.all())
+    for batch in _batches(query):
+        found = _rows.collect(batch.lazy().select(answer)).to_series().struct.unnest()
+        candidates = (
+            found.lazy()
+            .with_row_index("row")
+            .filter(pl.col("label").is_not_null())
+            .sort("distance", "row")
+            .group_by("label", maintain_order=True)
+            .head(m)
+            .collect()
+        )
+        rows = batch[candidates["row"]]
+        rank = pl.lit(None, dtype=pl.UInt32).alias("rank")
+        news = candidates.select(pl.col("label").alias("cluster"), rank, "distance")
+        # Rows of earlier batches come first, and the sort keeps the order of rows that are equally far.
+        best = (
+            pl.concat([best, news.hstack(rows)])
+            .sort("cluster", "distance", maintain_order=True)
+            .group_by("cluster", maintain_order=True)
+            .head(m)
+        )
+    return best.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.UInt32).over("cluster").alias("rank"))
+
+
+def _positive(m: Any) -> int:
+    try:
+        if isinstance(m, bool) or index(m) < 1:
+            raise TypeError
+    except TypeError:
+        msg = f"m: expected a positive integer, got {m!r:.80}"
+        raise InvalidParameterError(msg) from None
+    return index(m)
+
+
+def _batches(query: pl.LazyFrame) -> Iterator[pl.DataFrame]:
+    """Return the rows of a query in order, some at a time. The query runs once."""
+    _plugin.check_process(runs=True)
+    with typed_errors():
+        yield from query.collect_batches(chunk_size=_BATCH, maintain_order=True)

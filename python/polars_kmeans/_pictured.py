@@ -1,0 +1,126 @@
+"""Rows as pictures need them: in two dimensions, and few."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from polars_kmeans import _plugin, _rows
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polars_kmeans._typing import Device, IntoFeatures
+    from polars_kmeans.model import KMeansModel
+
+# Altair refuses charts of more than 5,000 rows.
+MOST = 4000
+_CELLS = 64
+# The points of a silhouette plot, and the least of a cluster in it.
+_CURVE = 1000
+_LEAST = 4
+_SLICE = 1 << 16
+_LABEL = "__cluster__"
+
+
+def plane(
+    model: KMeansModel,
+    query: pl.LazyFrame,
+    columns: tuple[IntoFeatures, ...],
+    axes: tuple[str | pl.Expr, str | pl.Expr],
+    device: Device,
+) -> tuple[pl.DataFrame, Sequence[str]]:
+    """Return the clusters of rows and two of their columns, in columns `cluster`, `x` and `y`. Also the names."""
+    exprs = [_plugin.features((item,)).exprs[0] for item in axes]
+    titles = [
+        expr.meta.output_name(raise_if_undetermined=False) or name for expr, name in zip(exprs, "xy", strict=True)
+    ]
+    x, y = (expr.alias(name) for expr, name in zip(exprs, "xy", strict=True))
+    rows = _rows.collect(query.select(model.predict(*columns, device=device).alias("cluster"), x, y))
+    for name, title in zip("xy", titles, strict=True):
+        if not (rows.schema[name].is_numeric() or rows.schema[name] == pl.Boolean):
+            msg = f'column "{title}": expected numbers or booleans, got {rows.schema[name]}'
+            raise InvalidColumnError(msg)
+    return rows.with_columns(pl.col("x", "y").cast(pl.Float64)), titles
+
+
+def components(
+    model: KMeansModel, query: pl.LazyFrame, columns: tuple[IntoFeatures, ...], device: Device
+) -> tuple[pl.DataFrame, Sequence[str]]:
+    """Return the clusters of rows and their first two principal components. Also names of these."""
+    import numpy as np
+
+    label = model.predict(*columns, device=device).alias(_LABEL)
+    given = _rows.collect(query.select(label, *model._features(columns)))
+    schema = dict(given.schema)
+    del schema[_LABEL]
+    values = list(_rows.coordinates(schema, _rows.widths(model, schema)).values())
+    if len(values) < 2:
+        msg = "x, y: expected two columns for a model of one feature, which has no two principal components, got none"
+        raise InvalidParameterError(msg)
+    seen = _rows.arrived(
+        model, given.lazy().filter(pl.col(_LABEL).is_not_null()), values, pl.col(_LABEL).alias("cluster")
+    )
+    rows = _rows.collect(seen)
+    points = rows.drop("cluster")
+    middle = points.mean().to_numpy().ravel()
+    scatter_matrix = np.zeros((len(values), len(values)))
+    for part in points.iter_slices(_SLICE):
+        centred = part.to_numpy() - middle
+        scatter_matrix += centred.T @ centred
+    variances, vectors = np.linalg.eigh(scatter_matrix)
+    # The sign of a component means nothing. Its largest number is positive, so that pictures look alike.
+    first = vectors[:, [-1, -2]]
+    first = first * np.sign(first[np.abs(first).argmax(axis=0), [0, 1]])
+    parts = [np.empty((0, 2)), *((part.to_numpy() - middle) @ first for part in points.iter_slices(_SLICE))]
+    flat = np.concatenate(parts)
+    shares = variances[[-1, -2]] / max(variances.sum(), np.finfo(float).tiny)
+    titles = [f"component {at + 1} ({share:.0%} of the variance)" for at, share in enumerate(shares)]
+    return rows.select("cluster", x=pl.Series(flat[:, 0]), y=pl.Series(flat[:, 1])), titles
+
+
+def thinned(rows: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
+    """Count rows in the cells of a grid, as fine as the limit allows, if there are too many. Also whether it was so."""
+    if rows.height <= MOST:
+        return rows.with_columns(rows=pl.lit(1, dtype=pl.UInt32)), False
+    cells = _CELLS
+    extent = [(pl.col(name) - pl.col(name).min()) / (pl.col(name).max() - pl.col(name).min()) for name in "xy"]
+    places = [(part.fill_nan(0.0) * cells).floor().clip(0, cells - 1).cast(pl.Int32) for part in extent]
+    counted = rows.select("cluster", "x", "y", pl.lit(1, dtype=pl.UInt32).alias("rows"), at_x=places[0], at_y=places[1])
+    weighted = [(pl.col(name) * pl.col("rows")).sum() / pl.col("rows").sum() for name in "xy"]
+    while True:
+        counted = counted.group_by("cluster", "at_x", "at_y").agg(
+            weighted[0].alias("x"), weighted[1].alias("y"), pl.col("rows").sum()
+        )
+        if counted.height <= MOST:
+            return counted.sort("cluster", "at_x", "at_y").select("cluster", "x", "y", "rows"), True
+        counted = counted.with_columns(pl.col("at_x", "at_y") // 2)
+
+
+def silhouettes(
+    model: KMeansModel, data: pl.DataFrame | pl.LazyFrame, columns: tuple[IntoFeatures, ...], device: Device
+) -> tuple[pl.DataFrame, pl.DataFrame, float | None]:
+    """Return the clusters as blocks from top to bottom, points of their outlines, and the mean of all silhouettes."""
+    answer = model._with_silhouette(model.predict(*columns, output="struct", device=device))
+    rows = _rows.collect(_rows.lazy(data).select(answer.alias("answer"))).unnest("answer")
+    rows = rows.select(cluster="label", silhouette="silhouette").filter(pl.col("cluster").is_not_null())
+    points = max(_LEAST, _CURVE // model.n_clusters)
+    at = (pl.int_range(points) / (points - 1) * (pl.len() - 1)).round().cast(pl.UInt32)
+    silhouette = pl.col("silhouette")
+    outlines = (
+        rows.group_by("cluster")
+        .agg(pl.len().alias("rows"), silhouette.mean().alias("mean"), silhouette.sort(descending=True).gather(at))
+        .sort("cluster")
+    )
+    gap = rows.height / max(50, 5 * model.n_clusters)
+    start = pl.col("rows").cum_sum() - pl.col("rows") + gap * pl.int_range(pl.len())
+    outlines = outlines.with_columns(start=start, middle=start + pl.col("rows") / 2)
+    down = pl.int_range(pl.len()).over("cluster") / (points - 1) * pl.col("rows")
+    areas = outlines.explode("silhouette", empty_as_null=True).select(
+        "cluster", "silhouette", at=pl.col("start") + down
+    )
+    mean = math.fsum(rows["silhouette"]) / rows.height if rows.height else None
+    return outlines.drop("silhouette"), areas, mean

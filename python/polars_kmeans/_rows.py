@@ -1,0 +1,125 @@
+"""Rows of a frame as numbers, also as a fit sees them, and their sums with the same bits on every machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+from polars.exceptions import DuplicateError
+
+from polars_kmeans import _plugin
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from polars_kmeans.model import KMeansModel
+
+# Values are scaled to 80 bits before they become integers. So a sum of 2^47 of them has less than 128 bits.
+_BITS = 80
+_OWN_COLUMNS = 3
+
+
+def lazy(data: object) -> pl.LazyFrame:
+    """Return a frame as a query. Refuse what is not a frame."""
+    if isinstance(data, (pl.DataFrame, pl.LazyFrame)):
+        return data.lazy()
+    msg = f"data: expected a DataFrame or a LazyFrame, got {type(data).__name__}: make one with pl.DataFrame(data)"
+    raise InvalidParameterError(msg)
+
+
+def collect(query: pl.LazyFrame) -> pl.DataFrame:
+    """Run a query. Its errors are those of this package."""
+    _plugin.check_process(runs=True)
+    try:
+        with typed_errors():
+            return query.collect()
+    except DuplicateError as error:
+        msg = f"columns: expected different names, got one twice: {str(error).splitlines()[0]}"
+        raise InvalidColumnError(msg) from None
+
+
+def coordinates(columns: Mapping[str, pl.DataType], widths: Mapping[str, int]) -> dict[str, pl.Expr]:
+    """Return one expression (Float64) a number of a row, by name. Values of an Array column are `name[0]`, ...
+
+    `widths` has the lengths of the lists in List columns.
+    """
+    numbers: dict[str, pl.Expr] = {}
+    for name, dtype in columns.items():
+        values = _plugin.column(name)
+        inner = dtype.inner if isinstance(dtype, (pl.Array, pl.List)) else dtype
+        width = dtype.size if isinstance(dtype, pl.Array) else widths.get(name)
+        if not (inner.is_numeric() or inner == pl.Boolean) or (isinstance(dtype, pl.List) and width is None):
+            msg = f'column "{name}": expected numbers or booleans, got {dtype}: encode or leave out such columns'
+            raise InvalidColumnError(msg)
+        if isinstance(dtype, pl.Array):
+            numbers |= {f"{name}[{at}]": values.arr.get(at).cast(pl.Float64) for at in range(width or 0)}
+        elif isinstance(dtype, pl.List):
+            numbers |= {f"{name}[{at}]": values.list.get(at).cast(pl.Float64) for at in range(width or 0)}
+        else:
+            numbers[name] = values.cast(pl.Float64)
+    return numbers
+
+
+def widths(model: KMeansModel, names: Iterable[str]) -> dict[str, int]:
+    """Return the length of the lists in the feature columns of a frame that have these names, in the model's order."""
+    features = list(model.centroids.schema.values())[_OWN_COLUMNS:]
+    return {name: dtype.size for name, dtype in zip(names, features, strict=False) if isinstance(dtype, pl.Array)}
+
+
+def numbered(count: int, letter: str = "x") -> list[str]:
+    """Return names of numbered columns."""
+    return [f"{letter}{at}" for at in range(count)]
+
+
+def arrived(model: KMeansModel, query: pl.LazyFrame, values: Sequence[pl.Expr], *rest: pl.Expr) -> pl.LazyFrame:
+    """Return the rows as a fit sees them, scaled and normalised, in columns `x0`, `x1`, ... after some others."""
+    names = numbered(len(values))
+    factors = model.factors
+    if factors is not None:
+        values = [value * factor for value, factor in zip(values, factors.values(), strict=True)]
+    query = query.select(*rest, *(value.alias(name) for value, name in zip(values, names, strict=True)))
+    if model.parameters["metric"] == "cosine":
+        query = query.with_columns(length=added(pl.col(name) ** 2 for name in names).sqrt())
+        query = query.with_columns(pl.col(name) / pl.col("length") for name in names).drop("length")
+    return query
+
+
+def added(terms: Iterable[pl.Expr]) -> pl.Expr:
+    """Add expressions two by two. `sum_horizontal` may add in any order."""
+    sums = list(terms)
+    while len(sums) > 1:
+        rest = [] if len(sums) % 2 == 0 else [sums[-1]]
+        sums = [one + other for one, other in zip(sums[0::2], sums[1::2], strict=False)] + rest
+    return sums[0]
+
+
+def totals(query: pl.LazyFrame, by: str, values: Mapping[str, pl.Expr]) -> pl.DataFrame:
+    """Sum expressions over groups, as integers: so the sums do not depend on the order of the rows.
+
+    The groups come in order. Each value is rounded to 2^-80 of the largest one of its group, or of twice that.
+    """
+    query = query.select(by, *(value.alias(name) for name, value in values.items()))
+    largest = collect(query.group_by(by).agg(pl.col(*values).abs().max()).sort(by))
+    # Powers of two do not round.
+    scales = largest.select(
+        by,
+        *(pl.Series(f"scale_{name}", [_scale(value) for value in largest[name]], dtype=pl.Float64) for name in values),
+    )
+    sums = collect(
+        query.join(scales.lazy(), on=by)
+        .group_by(by)
+        .agg(
+            (pl.col(name) * pl.col(f"scale_{name}") * 2.0**_BITS).round().cast(pl.Int128).sum().cast(pl.Float64)
+            for name in values
+        )
+        .sort(by)
+    )
+    return sums.select(by, *(sums[name] * 2.0**-_BITS / scales[f"scale_{name}"] for name in values))
+
+
+def _scale(largest: float | None) -> float:
+    """Return the power of two that brings a value below 1."""
+    return math.ldexp(1.0, -max(math.frexp(largest or 0.0)[1], -1000))
