@@ -22,6 +22,7 @@ PAGES = {
     "docs/guide/embeddings-and-files.md": 1,
     "docs/guide/errors.md": 1,
     "docs/guide/groups.md": 1,
+    "docs/guide/progress.md": 1,
     "docs/guide/row-order.md": 1,
     "docs/guide/scaling.md": 1,
     "docs/guide/starting-centroids.md": 1,
