@@ -2,9 +2,9 @@
 
     python benches/choosing_k.py [--sets 100]
 
-Each line is a kind of data: how it was made, and the share of data sets for which each rule names the right number. The
-elbow is the k whose inertia lies farthest below the line from the first to the last (Satopää et al. 2011): once with k from
-1, once with k from 2.
+Each line is a kind of data, and the share of data sets for which each rule names the right number. The elbow is the k
+whose inertia lies farthest below the line from the first to the last (Satopää et al. 2011): once with k from 1, and
+once with k from 2.
 """
 
 import argparse

@@ -42,7 +42,8 @@ def model(fitted: KMeansModel) -> str:
     return (
         "<div><b>KMeansModel</b><br>"
         + " · ".join(f"{name}: {html.escape(str(value))}" for name, value in facts.items())
-        + f'<table border="1" class="dataframe" style="text-align: right"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        + '<table border="1" class="dataframe" style="text-align: right">'
+        + f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         + (f"<small>and {' and '.join(left_out)}</small>" if left_out else "")
         + "</div>"
     )
