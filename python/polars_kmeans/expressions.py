@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 import polars as pl
 
 from polars_kmeans import _plugin
+from polars_kmeans._keywords import named
 from polars_kmeans._options import FitOptions
 from polars_kmeans._typing import Device, Init, IntoFeatures, Scale
 
 
+@named
 def kmeans(
     *columns: IntoFeatures,
-    k: int,
+    k: SupportsIndex,
     weight: str | pl.Expr | None = None,
     init: Init = "k-means++",
     n_init: int | Literal["auto"] = "auto",
@@ -166,9 +168,10 @@ def kmeans(
     return _plugin.expression("kmeans", _plugin.features(columns), options, weight).alias("kmeans")
 
 
+@named
 def centroids(
     *columns: IntoFeatures,
-    k: int,
+    k: SupportsIndex,
     weight: str | pl.Expr | None = None,
     init: Init = "k-means++",
     n_init: int | Literal["auto"] = "auto",
