@@ -59,10 +59,15 @@ def with_labels(data: object, labels: pl.Expr, name: str) -> pl.DataFrame | pl.L
 
 
 def _narrowed(data: Any, columns: tuple[object, ...]) -> Any:
-    """Leave out columns of pandas that nobody asks for. A column of mixed objects cannot be exported."""
+    """Leave out columns of pandas that nobody asks for, and the index, which is no column.
+
+    A column of mixed objects cannot be exported.
+    """
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(data, pandas.DataFrame):
         return data
+    if not isinstance(data.index, pandas.RangeIndex):
+        data = data.reset_index(drop=True)
     names: list[str] = []
     for item in columns:
         found = [item] if isinstance(item, str) else item

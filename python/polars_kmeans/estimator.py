@@ -58,13 +58,13 @@ class KMeans(Generic[_Fitted]):
         *,
         weight: str | pl.Expr | None = ...,
         init: Init = ...,
-        n_init: int | Literal["auto"] = ...,
-        seed: int = ...,
+        n_init: SupportsIndex | Literal["auto"] = ...,
+        seed: SupportsIndex = ...,
         oversampling: float = ...,
-        rounds: int = ...,
-        chain_length: int = ...,
-        init_sample: int | None = ...,
-        max_iter: int = ...,
+        rounds: SupportsIndex = ...,
+        chain_length: SupportsIndex = ...,
+        init_sample: SupportsIndex | None = ...,
+        max_iter: SupportsIndex = ...,
         tol: float = ...,
         tol_labels: float = ...,
         metric: Literal["euclidean", "cosine"] = ...,
@@ -73,7 +73,7 @@ class KMeans(Generic[_Fitted]):
         row_order: Literal["given", "values"] = ...,
         history: Literal["light", "full"] = ...,
         device: Device = ...,
-        device_memory_limit: int | None = ...,
+        device_memory_limit: SupportsIndex | None = ...,
         too_few: Literal["raise"] = ...,
     ) -> None: ...
 
@@ -84,13 +84,13 @@ class KMeans(Generic[_Fitted]):
         *,
         weight: str | pl.Expr | None = ...,
         init: Init = ...,
-        n_init: int | Literal["auto"] = ...,
-        seed: int = ...,
+        n_init: SupportsIndex | Literal["auto"] = ...,
+        seed: SupportsIndex = ...,
         oversampling: float = ...,
-        rounds: int = ...,
-        chain_length: int = ...,
-        init_sample: int | None = ...,
-        max_iter: int = ...,
+        rounds: SupportsIndex = ...,
+        chain_length: SupportsIndex = ...,
+        init_sample: SupportsIndex | None = ...,
+        max_iter: SupportsIndex = ...,
         tol: float = ...,
         tol_labels: float = ...,
         metric: Literal["euclidean", "cosine"] = ...,
@@ -99,7 +99,7 @@ class KMeans(Generic[_Fitted]):
         row_order: Literal["given", "values"] = ...,
         history: Literal["light", "full"] = ...,
         device: Device = ...,
-        device_memory_limit: int | None = ...,
+        device_memory_limit: SupportsIndex | None = ...,
         too_few: Literal["null"],
     ) -> None: ...
 
@@ -110,13 +110,13 @@ class KMeans(Generic[_Fitted]):
         *,
         weight: str | pl.Expr | None = None,
         init: Init = "k-means++",
-        n_init: int | Literal["auto"] = "auto",
-        seed: int = 0,
+        n_init: SupportsIndex | Literal["auto"] = "auto",
+        seed: SupportsIndex = 0,
         oversampling: float = 2.0,
-        rounds: int = 5,
-        chain_length: int = 200,
-        init_sample: int | None = None,
-        max_iter: int = 300,
+        rounds: SupportsIndex = 5,
+        chain_length: SupportsIndex = 200,
+        init_sample: SupportsIndex | None = None,
+        max_iter: SupportsIndex = 300,
         tol: float = 0.0001,
         tol_labels: float = 0.0,
         metric: Literal["euclidean", "cosine"] = "euclidean",
@@ -125,7 +125,7 @@ class KMeans(Generic[_Fitted]):
         row_order: Literal["given", "values"] = "given",
         history: Literal["light", "full"] = "light",
         device: Device = "auto",
-        device_memory_limit: int | None = None,
+        device_memory_limit: SupportsIndex | None = None,
         too_few: Literal["raise", "null"] = "raise",
     ) -> None:
         self._options = FitOptions(
@@ -307,9 +307,9 @@ class KMeans(Generic[_Fitted]):
 
     def _warn(self, models: list[KMeansModel]) -> None:
         """Warn the caller of the public method if fits used all their iterations."""
-        unfinished = sum(not model.converged for model in models)
+        most = self._options.given["max_iter"]
+        unfinished = sum(model.n_iter >= most and not model.converged for model in models)
         if unfinished:
-            most = self._options.given["max_iter"]
             which = "the fit" if len(models) == 1 else f"{unfinished} of {len(models)} fits"
             msg = f"{which} used all {most} iterations, and the centroids still moved: raise max_iter, or raise tol"
             warnings.warn(msg, ConvergenceWarning, stacklevel=3)

@@ -128,6 +128,16 @@ def test_pandas_frames_may_hold_anything_beside_the_features() -> None:
         pk.KMeans(4).fit(frame, "z", "x")
 
 
+def test_the_index_of_pandas_is_no_column() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": [0.0, 1.0, 5.0], "y": [1.0, 1.0, 2.0]}, index=[7, 8, 9])
+    for named in (frame, frame.rename_axis("z")):
+        model = pk.KMeans(2).fit(named, pl.all())
+        assert model.feature_names == ["x", "y"]
+        assert model.label(named).columns == ["x", "y", "cluster"]
+        assert named.index.tolist() == [7, 8, 9]
+
+
 def test_missing_values_of_pandas_are_nulls() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"x": [0.0, None, 5.0, 5.5]})

@@ -308,3 +308,43 @@ def test_pickles_of_earlier_versions_are_read(model: pk.KMeansModel) -> None:
     """They name this function."""
     old = b"cpolars_kmeans.model\n_from_file\n(" + pickle.dumps(model.to_bytes(), 4)[2:-1] + b"tR."
     assert pickle.loads(old) == model
+
+
+CALLS = """
+import numpy as np
+import polars as pl
+import polars_kmeans as pk
+from typing_extensions import assert_type
+
+df = pl.DataFrame({"x": [1.0], "g": [1]})
+pk.kmeans("x", k=np.int64(3), seed=np.uint32(1), n_init=np.int8(2), init_sample=np.int64(9))
+pk.centroids("x", k=np.int32(3), max_iter=np.int64(9))
+model = pk.KMeans(np.int64(3), seed=np.int64(1), init=[1.0, 2.0, 3.0]).fit(df, "x")
+assert_type(model, pk.KMeansModel)
+assert_type(pk.KMeans(3, too_few="null").fit(df, "x"), pk.KMeansModel | None)
+assert_type(model.predict("x"), pl.Expr)
+assert_type(model.predict(), pl.Expr)
+assert_type(model.predict(df), pl.Series)
+assert_type(model.predict(df, "x"), pl.Series)
+assert_type(model.transform(df), pl.Series)
+assert_type(model.label(df), pl.DataFrame)
+assert_type(model.label(df.lazy()), pl.LazyFrame)
+assert_type(pk.KMeans(3).fit_predict(df, "x"), pl.Series)
+assert_type(pk.KMeans(3).fit(df, "x", by="g"), pk.KMeansModels)
+pk.KMeansModel.from_centroids(np.zeros((1, 2)), ["x", "y"])
+try:
+    with open("model.parquet", "wb") as file:
+        model.save(file)
+except pk.ModelFileError:
+    pass
+"""
+
+
+def test_type_checkers_agree(tmp_path: Path) -> None:
+    api = pytest.importorskip("mypy.api")
+    (tmp_path / "calls.py").write_text(CALLS)
+    package = str(Path(pk.__file__).parents[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MYPYPATH", package)
+        report, errors, status = api.run(["--strict", "--config-file=", str(tmp_path / "calls.py")])
+    assert (status, errors) == (0, ""), report
