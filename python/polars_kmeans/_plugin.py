@@ -79,7 +79,7 @@ def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Feat
         for item in items:
             name = item if isinstance(item, str) else item.meta.output_name(raise_if_undetermined=False)
             if name is not None and name in seen:
-                msg = f"feature names must differ, got {name!r} twice"
+                msg = f"feature names must differ, got {name!r} twice: rename one with .alias"
                 raise InvalidColumnError(msg)
             seen.add(name)
     return Features(

@@ -95,8 +95,8 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
     def predict(self, *columns: IntoFeatures, output: Output = "label", device: Device = "auto") -> pl.Expr:
         """Label rows by the model of their group: an expression that is elementwise, so it can stream.
 
-        Each morsel is split into its groups in Python. Large groups cost little; with thousands of groups, morsels
-        should hold many rows of each.
+        Each morsel is split into its groups in Python, which takes about 0.1 ms a group. With thousands of groups, the
+        in-memory engine is faster: its only morsel is the frame.
 
         Parameters
         ----------
@@ -118,10 +118,10 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
         if fitted is None:
             msg = "models: expected at least one group with a model, got none"
             raise InvalidParameterError(msg)
-        # Refuse wrong arguments at once.
-        fitted.predict(*columns, output=output, device=device)
         keys = pl.struct(_plugin.column(name).alias(str(place)) for place, name in enumerate(self.by))
         rows = pl.struct(fitted._features(columns))
+        # Refuse wrong arguments at once.
+        fitted.predict(*columns, output=output, device=device)
 
         def labels(series: pl.Series) -> pl.Series:
             return self._labels(series.struct.unnest(), output, device)

@@ -536,7 +536,8 @@ class KMeansModel:
 
     def _features(self, columns: tuple[Any, ...]) -> list[pl.Expr]:
         exprs = _plugin.features(self._asked(columns), by_name=False).exprs
-        self._check_order(exprs)
+        if columns:
+            self._check_order(exprs)
         return exprs
 
     def _check_order(self, exprs: list[pl.Expr]) -> None:

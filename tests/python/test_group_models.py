@@ -55,7 +55,6 @@ def test_labels_are_those_of_over(models: KMeansModels) -> None:
     assert models.label(DF).equals(DF.with_columns(labels.alias("cluster")))
     lazy = models.label(DF.lazy(), name="c")
     assert isinstance(lazy, pl.LazyFrame) and lazy.collect().columns == [*DF.columns, "c"]
-    assert models.label(DF.to_arrow())["cluster"].equals(labels.alias("cluster"))
 
 
 def test_streams_of_many_morsels_have_the_same_labels(models: KMeansModels) -> None:
