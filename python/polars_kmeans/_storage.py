@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from polars_kmeans import _arrays, _frames
-from polars_kmeans.errors import InvalidModelError, InvalidParameterError, TooFewRowsError
+from polars_kmeans.errors import InvalidModelError, InvalidParameterError, ModelFileError, TooFewRowsError
 
 if TYPE_CHECKING:
     from polars_kmeans.model import KMeansModel
@@ -24,6 +24,12 @@ _OWN_COLUMNS = ("cluster", "size", "inertia")
 def expanded(where: str | PathLike[str]) -> str | PathLike[str]:
     """Return a path with `~` replaced by the home folder."""
     return path.expanduser(where)
+
+
+def file_error(where: object, error: OSError) -> ModelFileError:
+    """Say of a path what the system said."""
+    reason = "no such file or folder" if isinstance(error, FileNotFoundError) else error.strerror
+    return ModelFileError(f'file "{where}": {reason}')
 
 
 def write(file: Any, content: bytes) -> None:

@@ -20,7 +20,6 @@ from polars_kmeans.errors import (
     InvalidModelError,
     InvalidParameterError,
     KMeansError,
-    ModelFileError,
 )
 from polars_kmeans.model import KMeansModel
 
@@ -95,8 +94,8 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
     def predict(self, *columns: IntoFeatures, output: Output = "label", device: Device = "auto") -> pl.Expr:
         """Label rows by the model of their group: an expression that is elementwise, so it can stream.
 
-        Each morsel is split into its groups in Python, which takes about 0.1 ms a group. With thousands of groups, the
-        in-memory engine is faster: its only morsel is the frame.
+        Each morsel is split into its groups in Python, which takes up to a millisecond a group. With thousands of
+        groups, the in-memory engine is faster: its only morsel is the frame.
 
         Parameters
         ----------
@@ -133,17 +132,19 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
         """Label rows, given as structs of their keys and of their features."""
         groups = _numbers(frame["keys"].struct.unnest(), self._keys)
         rows = frame.select("rows", groups).with_row_index(_ROW)
-        parts = [pl.DataFrame(schema={_ROW: rows.schema[_ROW], "kmeans": _DTYPES[output]})]
+        queries = []
         for (group,), part in rows.partition_by(_GROUP, as_dict=True, maintain_order=True).items():
+            features = part["rows"].struct.unnest()
             model = None if group is None else self._models[group]
             if model is None:
-                labels = pl.repeat(None, part.height, dtype=_DTYPES[output], eager=True)
+                labels = pl.lit(None, dtype=_DTYPES[output])
             else:
-                features = part["rows"].struct.unnest()
-                exprs = [_plugin.column(name) for name in features.columns]
-                labels = model.predict(features, *exprs, output=output, device=device)
-            parts.append(pl.DataFrame([part[_ROW], labels.alias("kmeans")]))
-        return pl.concat(parts).sort(_ROW)["kmeans"]
+                names = [_plugin.column(name) for name in features.columns]
+                labels = model.predict(*names, output=output, device=device)
+            queries.append(features.lazy().select(labels.alias("kmeans"), pl.lit(part[_ROW]).alias(_ROW)))
+        # The groups run in parallel.
+        empty = pl.DataFrame(schema={"kmeans": _DTYPES[output], _ROW: rows.schema[_ROW]})
+        return pl.concat([empty, *pl.collect_all(queries)]).sort(_ROW)["kmeans"]
 
     @overload
     def label(
@@ -194,8 +195,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
             finally:
                 new.unlink(missing_ok=True)
         except OSError as error:
-            msg = f'file "{target}": {error.strerror}'
-            raise ModelFileError(msg) from error
+            raise _storage.file_error(target, error) from error
 
     @staticmethod
     def load(path: str | PathLike[str] | BinaryIO) -> KMeansModels:
@@ -215,8 +215,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
         try:
             content = source.read_bytes()
         except OSError as error:
-            msg = f'file "{source}": {error.strerror}'
-            raise ModelFileError(msg) from error
+            raise _storage.file_error(source, error) from error
         return KMeansModels.from_bytes(content)
 
     def to_bytes(self) -> bytes:

@@ -179,7 +179,9 @@ def test_other_files_are_refused(models: KMeansModels, tmp_path: Path) -> None:
     newer.write_parquet(path, metadata={"polars-kmeans-groups": '{"format": 2, "by": ["shop"]}'})
     with pytest.raises(pk.InvalidModelError, match="expected format 1"):
         KMeansModels.load(path)
-    with pytest.raises(pk.ModelFileError, match="No such file"):
+    with pytest.raises(pk.ModelFileError, match="no such file or folder"):
         KMeansModels.load(tmp_path / "missing.parquet")
-    with pytest.raises(pk.ModelFileError, match="No such file"):
+    with pytest.raises(pk.ModelFileError, match=tmp_path.name):
+        KMeansModels.load(tmp_path)
+    with pytest.raises(pk.ModelFileError, match="no such file or folder"):
         models.save(tmp_path / "missing" / "models.parquet")
