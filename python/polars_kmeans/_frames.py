@@ -40,6 +40,8 @@ def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
         msg = f"data: expected a frame or an array, got {type(data).__name__}"
         if isinstance(data, pl.Series):
             msg += ": call to_frame() on it"
+        elif isinstance(data, (dict, list, tuple)):
+            msg += ": pl.DataFrame makes a frame of it"
         raise InvalidParameterError(msg)
     # Not `pl.DataFrame(data)`: it copies the chunks of pyarrow's tables together.
     series = pl.Series(_narrowed(data, columns))

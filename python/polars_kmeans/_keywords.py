@@ -1,10 +1,10 @@
-"""Unknown keywords: the answer says what their name is here."""
+"""Unknown and missing keywords: the answer says what to write."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any, TypeVar, cast
 
 from polars_kmeans.errors import InvalidParameterError
@@ -35,6 +35,7 @@ def named(function: _Function) -> _Function:
     """Refuse keywords that a function does not have, and say what to use."""
     known = signature(function).parameters
     owner = function.__qualname__.removesuffix(".__init__")
+    k_by_name = known["k"].kind is Parameter.KEYWORD_ONLY
 
     @wraps(function)
     def checked(*args: Any, **keywords: Any) -> Any:
@@ -43,6 +44,9 @@ def named(function: _Function) -> _Function:
                 hint = _HINTS.get(name)
                 msg = f"{owner}: expected keywords that it has, got {name}"
                 raise InvalidParameterError(msg + (f": {hint}" if hint else _similar(name, list(known))))
+        if k_by_name and "k" not in keywords:
+            msg = f"{owner}: expected the number of clusters as a keyword, as in k=3, got none"
+            raise InvalidParameterError(msg)
         return function(*args, **keywords)
 
     return cast("_Function", checked)

@@ -228,6 +228,7 @@ PARAMETERS: list[Case] = [
     ("`init=np.zeros((2, 2, 2))`", InvalidParameterError, option(init=np.zeros((2, 2, 2)))),
     ("`KMeans(n_clusters=2)`", InvalidParameterError, lambda: pk.KMeans(n_clusters=2)),  # type: ignore[call-overload]
     ("`KMeans(2, random_state=0)`", InvalidParameterError, lambda: pk.KMeans(2, random_state=0)),  # type: ignore[call-overload]
+    ('`pk.kmeans("x", "y")`', InvalidParameterError, lambda: pk.kmeans("x", "y")),  # type: ignore[call-arg]
     ("`max_itr=5`", InvalidParameterError, option(max_itr=5)),
     ('`weight=pl.col("x", "y")`', InvalidParameterError, option(weight=pl.col("x", "y"))),
     ('`KMeans(2, history="some")`', InvalidParameterError, lambda: pk.KMeans(2, history="some")),  # type: ignore[arg-type]

@@ -57,6 +57,12 @@ def test_a_misspelt_keyword_is_answered_with_the_nearest() -> None:
         pk.KMeans(2, **unlike)
 
 
+def test_k_of_an_expression_is_a_keyword() -> None:
+    for call in (lambda: pk.kmeans("x", 3), lambda: pk.kmeans("x"), lambda: pk.centroids("x")):  # type: ignore[call-arg, arg-type]
+        with pytest.raises(TypeError, match=r"expected the number of clusters as a keyword, as in k=3, got none"):
+            call()
+
+
 def test_columns_have_an_order() -> None:
     for columns in ({"x", "y"}, frozenset(["x"]), [{"x"}, "y"]):
         with pytest.raises(pk.InvalidColumnError, match="which has none: pass a list"):
