@@ -7,6 +7,7 @@ on. The rest of these files is written by hand: `k`, `weight`, and the functions
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +36,8 @@ def keywords(function: ast.FunctionDef, options: Sequence[OptionInfo], source: s
     }
     lines = []
     for option in options:
-        annotation, default = option.annotation, f" = {option.default}"
+        # Type checkers do not take NumPy's integers for int.
+        annotation, default = re.sub(r"\bint\b", "SupportsIndex", option.annotation), f" = {option.default}"
         if overload:
             default = " = ..."
             if option.name == "too_few":

@@ -1,4 +1,18 @@
-"""Exact, bit-reproducible k-means for Polars data frames."""
+"""Exact, bit-reproducible k-means for Polars data frames.
+
+=====================  ==========================================================
+``kmeans``             an expression: the cluster of each row
+``centroids``          an aggregation: the centroids, one list a group
+``KMeans``             an estimator: ``KMeans(k=3).fit(frame, "x", "y")``
+``KMeansModel``        what it gives: centroids, labels of other rows, files
+``KMeansModels``       one model a group: ``KMeans(k=3).fit(frame, "x", by="g")``
+``choose_k``           fits for several k, and measures that compare them
+``Progress``           what a fit shows of itself: ``fit(..., progress=...)``
+``devices``            the GPUs
+``typed_errors``       turns errors of queries into those of this package
+``errors``             the module of all exceptions and warnings
+=====================  ==========================================================
+"""
 
 from __future__ import annotations
 
@@ -8,22 +22,24 @@ from polars_kmeans._choose_k import choose_k
 from polars_kmeans._devices import devices
 from polars_kmeans._internal import __version__
 from polars_kmeans._progress import Progress
-from polars_kmeans.errors import (
-    CancelledError,
-    DeviceError,
-    ForkedProcessError,
-    InvalidColumnError,
-    InvalidDataError,
-    InvalidModelError,
-    InvalidParameterError,
-    KMeansError,
-    ModelFileError,
-    NoMemoryError,
-    TooFewRowsError,
-    typed_errors,
-)
+
+# The exceptions are names of this package too. `help(polars_kmeans)` leaves them to the module `errors`.
+from polars_kmeans.errors import CancelledError as CancelledError
+from polars_kmeans.errors import ConvergenceWarning as ConvergenceWarning
+from polars_kmeans.errors import DeviceError as DeviceError
+from polars_kmeans.errors import ForkedProcessError as ForkedProcessError
+from polars_kmeans.errors import InvalidColumnError as InvalidColumnError
+from polars_kmeans.errors import InvalidDataError as InvalidDataError
+from polars_kmeans.errors import InvalidModelError as InvalidModelError
+from polars_kmeans.errors import InvalidParameterError as InvalidParameterError
+from polars_kmeans.errors import KMeansError as KMeansError
+from polars_kmeans.errors import ModelFileError as ModelFileError
+from polars_kmeans.errors import NoMemoryError as NoMemoryError
+from polars_kmeans.errors import TooFewRowsError as TooFewRowsError
+from polars_kmeans.errors import typed_errors
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.expressions import centroids, kmeans
+from polars_kmeans.groups import KMeansModels
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
@@ -32,20 +48,10 @@ if TYPE_CHECKING:
     from polars_kmeans import sql as sql
 
 __all__ = [
-    "CancelledError",
-    "DeviceError",
-    "ForkedProcessError",
-    "InvalidColumnError",
-    "InvalidDataError",
-    "InvalidModelError",
-    "InvalidParameterError",
     "KMeans",
-    "KMeansError",
     "KMeansModel",
-    "ModelFileError",
-    "NoMemoryError",
+    "KMeansModels",
     "Progress",
-    "TooFewRowsError",
     "__version__",
     "centroids",
     "choose_k",

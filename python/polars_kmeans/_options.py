@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import index
-from typing import Any
+from typing import Any, SupportsIndex
 
 import polars as pl
 
 from polars_kmeans import _internal
+from polars_kmeans._frames import is_foreign, polars_frame
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 _OWN_COLUMNS = ("cluster", "size", "inertia")
@@ -99,7 +100,8 @@ class _Given:
 class FitOptions:
     """The options of a fit, checked by the library, as its functions take them."""
 
-    def __init__(self, *, k: int, init: Any = "k-means++", **values: Any) -> None:
+    def __init__(self, *, k: SupportsIndex, init: Any = "k-means++", **values: Any) -> None:
+        self.given: dict[str, Any] = {"k": k, "init": init, **values}
         passed: dict[str, str | float | dict[str, float] | None] = {"k": _integer("k", k, "an integer")}
         if isinstance(init, str):
             values["init"] = init
@@ -116,11 +118,22 @@ class FitOptions:
                 given = _given(init)
             self.keywords |= {"given": given.values, "given_names": given.names, "given_widths": given.widths}
 
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The options that have another value than the default, as they were passed."""
+        return {
+            name: value
+            for name, value in self.given.items()
+            if name not in _DEFAULTS or type(value) is not type(_DEFAULTS[name]) or value != _DEFAULTS[name]
+        }
+
 
 def _given(init: Any) -> _Given:
     """Encode starting centroids: a frame, a model, an array, or rows of numbers."""
     if hasattr(init, "centroids"):
         init = init.centroids
+    if is_foreign(init) and len(getattr(init, "shape", (0, 0))) == 2:
+        init = polars_frame(init)
     if isinstance(init, pl.DataFrame):
         frame = init.drop(_OWN_COLUMNS, strict=False)
         if frame.is_empty():
@@ -137,6 +150,9 @@ def _given(init: Any) -> _Given:
         raise InvalidParameterError(msg)
     if hasattr(init, "__array__"):
         init = init.__array__()
+        if init.ndim == 1:
+            # One feature.
+            init = init.reshape(-1, 1)
         if init.ndim != 2:
             msg = f"{expected}, got an array of {init.ndim} dimensions"
             raise InvalidParameterError(msg)
@@ -144,6 +160,9 @@ def _given(init: Any) -> _Given:
             return _Given(init.astype("<f8").tobytes(), None, [1] * init.shape[1])
         init = init.tolist()
     try:
+        if not any(hasattr(type(row), "__iter__") for row in init):
+            # One feature.
+            init = [[value] for value in init]
         rows = [[float("nan") if value is None else float(value) for value in row] for row in init]
     except (TypeError, ValueError, OverflowError) as error:
         msg = f"{expected}, got {init!r:.80} ({error})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,31 +47,40 @@ def _named(expr: pl.Expr) -> pl.Expr:
     return expr.name.replace("\0", _internal.NUL, literal=True)
 
 
-def _flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
+def flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
+    """Yield names and expressions one by one. Refuse what is neither, or has no order."""
     for item in columns:
         if isinstance(item, (str, pl.Expr)):
             yield item
-        elif isinstance(item, Iterable) and not isinstance(item, (bytes, pl.Series, pl.DataFrame)):
-            yield from _flat(item)
+        elif isinstance(item, (set, frozenset)):
+            msg = f"features: expected an order, got a {type(item).__name__}, which has none: pass a list"
+            raise InvalidColumnError(msg)
+        elif any(hasattr(type(item), protocol) for protocol in ("__dlpack__", "__array_interface__")):
+            msg = f"features: expected column names or expressions, got an array ({type(item).__name__})"
+            raise InvalidColumnError(f"{msg}: KMeans(k).fit(array) takes arrays")
+        elif isinstance(item, Iterable) and not isinstance(item, (bytes, Mapping, pl.Series, pl.DataFrame)):
+            yield from flat(item)
         else:
             msg = f"features: expected column names or expressions, got {type(item).__name__}"
             if isinstance(item, (pl.DataFrame, pl.LazyFrame)):
-                msg += "; these are expressions: frame.select(model.predict())"
+                msg += ": an expression is part of a query, as in frame.select(...)"
+            elif isinstance(item, pl.Series):
+                msg += ": pass its name, and the frame that it is in"
             raise InvalidColumnError(msg)
 
 
 def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Features:
     """Feature columns: names, expressions, selectors, or lists of them. A fit (`by_name`) needs different names."""
-    items = [text(item) if isinstance(item, str) else item for item in _flat(columns)]
+    items = [text(item) if isinstance(item, str) else item for item in flat(columns)]
     if not items:
-        msg = "features: expected at least one column, got none"
+        msg = "features: expected at least one column, got none: name columns, or pass pl.all()"
         raise InvalidColumnError(msg)
     if by_name:
         seen = set()
         for item in items:
             name = item if isinstance(item, str) else item.meta.output_name(raise_if_undetermined=False)
             if name is not None and name in seen:
-                msg = f"feature names must differ, got {name!r} twice"
+                msg = f"feature names must differ, got {name!r} twice: rename one with .alias"
                 raise InvalidColumnError(msg)
             seen.add(name)
     return Features(
@@ -198,17 +207,16 @@ def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, devi
     )
 
 
-def check_frame(data: object) -> None:
-    """Refuse what is not a frame. Arrays are fitted by others."""
-    if not isinstance(data, (pl.DataFrame, pl.LazyFrame)):
-        msg = f"data: expected a DataFrame, a LazyFrame or an array, got {type(data).__name__}"
-        raise InvalidParameterError(msg)
-
-
 def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
     """Evaluate an expression with one value over a frame. The query of a LazyFrame runs once."""
-    check_frame(frame)
     check_process(runs=True)
     with typed_errors():
         result = frame.select(expr)
         return (result if isinstance(result, pl.DataFrame) else result.collect()).item()
+
+
+def column_of(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> pl.Series:
+    """Evaluate an expression with one value a row over a frame."""
+    check_process(runs=True)
+    with typed_errors():
+        return frame.lazy().select(expr).collect().to_series()

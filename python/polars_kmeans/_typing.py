@@ -39,6 +39,18 @@ class SupportsDeviceArrow(Protocol):
 IntoArray: TypeAlias = SupportsDLPack | SupportsArrayInterface | SupportsDeviceArrow
 """Rows that another library has: an array of rows x features, or a data frame on a GPU."""
 
+
+class SupportsArrowStream(Protocol):
+    """A data frame of another library: of pandas, pyarrow, DuckDB, DataFusion."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return the columns in a capsule."""
+        ...
+
+
+IntoFrame: TypeAlias = SupportsArrowStream
+"""A data frame that another library has."""
+
 IntoFeatures: TypeAlias = str | pl.Expr | Iterable[str | pl.Expr]
 """One column name, expression or selector, or several of them."""
 
@@ -52,8 +64,13 @@ class SupportsArray(Protocol):
 
 
 InitMethod: TypeAlias = Literal["k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal"]
-Init: TypeAlias = "InitMethod | pl.DataFrame | KMeansModel | SupportsArray | Sequence[Sequence[float]]"
-"""A method, or starting centroids: a frame (columns matched by name), or `k` rows of `d` numbers (by position)."""
+Init: TypeAlias = (
+    "InitMethod | pl.DataFrame | KMeansModel | SupportsArray | Sequence[Sequence[float]] | Sequence[float]"
+)
+"""A method, or starting centroids: a frame (columns matched by name), or `k` rows of `d` numbers (by position).
+
+For one feature, `k` numbers.
+"""
 
 Scale: TypeAlias = Literal["standard", "robust"] | Mapping[str, float] | None
 """How the columns are scaled, or a factor for some of them."""

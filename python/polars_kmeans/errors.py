@@ -16,6 +16,7 @@ from polars.exceptions import ComputeError
 
 __all__ = [
     "CancelledError",
+    "ConvergenceWarning",
     "DeviceError",
     "ForkedProcessError",
     "InvalidColumnError",
@@ -78,6 +79,10 @@ class ForkedProcessError(KMeansError, RuntimeError):
 
     Start processes with multiprocessing's "spawn" or "forkserver".
     """
+
+
+class ConvergenceWarning(UserWarning):
+    """A fit of an estimator used all its iterations, and its centroids still moved: see `max_iter`."""
 
 
 _IN_QUERY = re.compile(r"^the plugin failed with message: (?:\w+: )??(\w+Error): (.*?)(?:\n\n.*)?$", re.DOTALL)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Literal, cast, overload
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, cast, overload
 
 import polars as pl
 
-from polars_kmeans import _arrays, _plugin
+from polars_kmeans import _arrays, _frames, _plugin
+from polars_kmeans._keywords import named
 from polars_kmeans._options import FitOptions
 from polars_kmeans._progress import OnProgress
-from polars_kmeans._typing import Device, Init, IntoArray, IntoFeatures, Scale
+from polars_kmeans._typing import Device, Init, IntoArray, IntoFeatures, IntoFrame, Scale
+from polars_kmeans.errors import ConvergenceWarning, InvalidParameterError
+from polars_kmeans.groups import KMeansModels, fit_groups
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
@@ -28,6 +33,8 @@ class KMeans(Generic[_Fitted]):
 
     Examples
     --------
+    >>> KMeans(3, seed=1)
+    KMeans(k=3, seed=1)
     >>> import polars as pl
     >>> import polars_kmeans as pk
     >>> df = pl.DataFrame({"x": [0.0, 0.1, 5.0, 5.1], "y": [1.0, 1.1, 9.0, 9.1]})
@@ -48,17 +55,17 @@ class KMeans(Generic[_Fitted]):
     @overload
     def __init__(
         self: KMeans[KMeansModel],
-        k: int,
+        k: SupportsIndex,
         *,
         weight: str | pl.Expr | None = ...,
         init: Init = ...,
-        n_init: int | Literal["auto"] = ...,
-        seed: int = ...,
+        n_init: SupportsIndex | Literal["auto"] = ...,
+        seed: SupportsIndex = ...,
         oversampling: float = ...,
-        rounds: int = ...,
-        chain_length: int = ...,
-        init_sample: int | None = ...,
-        max_iter: int = ...,
+        rounds: SupportsIndex = ...,
+        chain_length: SupportsIndex = ...,
+        init_sample: SupportsIndex | None = ...,
+        max_iter: SupportsIndex = ...,
         tol: float = ...,
         tol_labels: float = ...,
         metric: Literal["euclidean", "cosine"] = ...,
@@ -67,24 +74,24 @@ class KMeans(Generic[_Fitted]):
         row_order: Literal["given", "values"] = ...,
         history: Literal["light", "full"] = ...,
         device: Device = ...,
-        device_memory_limit: int | None = ...,
+        device_memory_limit: SupportsIndex | None = ...,
         too_few: Literal["raise"] = ...,
     ) -> None: ...
 
     @overload
     def __init__(
         self: KMeans[KMeansModel | None],
-        k: int,
+        k: SupportsIndex,
         *,
         weight: str | pl.Expr | None = ...,
         init: Init = ...,
-        n_init: int | Literal["auto"] = ...,
-        seed: int = ...,
+        n_init: SupportsIndex | Literal["auto"] = ...,
+        seed: SupportsIndex = ...,
         oversampling: float = ...,
-        rounds: int = ...,
-        chain_length: int = ...,
-        init_sample: int | None = ...,
-        max_iter: int = ...,
+        rounds: SupportsIndex = ...,
+        chain_length: SupportsIndex = ...,
+        init_sample: SupportsIndex | None = ...,
+        max_iter: SupportsIndex = ...,
         tol: float = ...,
         tol_labels: float = ...,
         metric: Literal["euclidean", "cosine"] = ...,
@@ -93,23 +100,24 @@ class KMeans(Generic[_Fitted]):
         row_order: Literal["given", "values"] = ...,
         history: Literal["light", "full"] = ...,
         device: Device = ...,
-        device_memory_limit: int | None = ...,
+        device_memory_limit: SupportsIndex | None = ...,
         too_few: Literal["null"],
     ) -> None: ...
 
+    @named
     def __init__(
         self,
-        k: int,
+        k: SupportsIndex,
         *,
         weight: str | pl.Expr | None = None,
         init: Init = "k-means++",
-        n_init: int | Literal["auto"] = "auto",
-        seed: int = 0,
+        n_init: SupportsIndex | Literal["auto"] = "auto",
+        seed: SupportsIndex = 0,
         oversampling: float = 2.0,
-        rounds: int = 5,
-        chain_length: int = 200,
-        init_sample: int | None = None,
-        max_iter: int = 300,
+        rounds: SupportsIndex = 5,
+        chain_length: SupportsIndex = 200,
+        init_sample: SupportsIndex | None = None,
+        max_iter: SupportsIndex = 300,
         tol: float = 0.0001,
         tol_labels: float = 0.0,
         metric: Literal["euclidean", "cosine"] = "euclidean",
@@ -118,7 +126,7 @@ class KMeans(Generic[_Fitted]):
         row_order: Literal["given", "values"] = "given",
         history: Literal["light", "full"] = "light",
         device: Device = "auto",
-        device_memory_limit: int | None = None,
+        device_memory_limit: SupportsIndex | None = None,
         too_few: Literal["raise", "null"] = "raise",
     ) -> None:
         self._options = FitOptions(
@@ -146,34 +154,69 @@ class KMeans(Generic[_Fitted]):
             _plugin.weight_expr(weight)
         self._weight = weight
 
+    def __repr__(self) -> str:
+        """Show the parameters that are not the default."""
+        shown = self._options.chosen | ({} if self._weight is None else {"weight": self._weight})
+        plain = (str, int, float, dict, type(None))
+        texts = (
+            f"{value!r:.80}" if isinstance(value, plain) else f"{type(value).__name__}(...)" for value in shown.values()
+        )
+        return f"KMeans({', '.join(f'{name}={text}' for name, text in zip(shown, texts, strict=True))})"
+
+    @property
+    def k(self) -> int:
+        """The number of clusters."""
+        return int(self._options.given["k"])
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters by name, as they were passed. `KMeans(**estimator.parameters)` makes an equal estimator."""
+        return {**self._options.given, "weight": self._weight}
+
     @overload
-    def fit(self, data: pl.DataFrame | pl.LazyFrame, *columns: IntoFeatures, progress: OnProgress = ...) -> _Fitted: ...
+    def fit(
+        self, data: pl.DataFrame | pl.LazyFrame | IntoFrame, *columns: IntoFeatures, progress: OnProgress = ...
+    ) -> _Fitted: ...
+
+    @overload
+    def fit(
+        self,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame,
+        *columns: IntoFeatures,
+        by: str | Sequence[str],
+        progress: OnProgress = ...,
+    ) -> KMeansModels: ...
 
     @overload
     def fit(self, data: IntoArray, *, sample_weight: IntoArray | None = ..., progress: OnProgress = ...) -> _Fitted: ...
 
     def fit(
         self,
-        data: pl.DataFrame | pl.LazyFrame | IntoArray,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
         *columns: IntoFeatures,
+        by: str | Sequence[str] | None = None,
         sample_weight: IntoArray | None = None,
         progress: OnProgress = None,
-    ) -> _Fitted:
+    ) -> _Fitted | KMeansModels:
         """Fit the columns of a frame, or an array. The query of a LazyFrame runs once.
 
         An array is read where it is: in the memory of the host or of a GPU, row-major, column-major or any part of an
         array. Nothing may write to it during the call. A fit of an array on a GPU runs there, after the work that is
-        queued for the array.
+        queued for the array. Frames of other libraries come as Arrow streams. Their columns of numbers are not copied
+        if the library keeps them in Arrow's layout.
 
         Parameters
         ----------
         data
-            A frame. Or an array of rows x features (one dimension: one feature) of float16, bfloat16, float32 or
+            A frame: of Polars, or of any library with `__arrow_c_stream__`, such as pandas, pyarrow, DuckDB and
+            DataFusion. Or an array of rows x features (one dimension: one feature) of float16, bfloat16, float32 or
             float64, with `__dlpack__` or `__array_interface__`: of NumPy, torch, CuPy, JAX. Or a data frame on a GPU
             with `__arrow_c_device_array__`: of cuDF. The features of an array are named `column_0`, `column_1`, ...
         *columns
             The features of a frame: column names, expressions or selectors of numbers or booleans, or one Array or List
-            column of such values with rows of one width.
+            column of such values with rows of one width. `pl.all()` takes all columns.
+        by
+            One or several names of columns: one fit for each of their values.
         sample_weight
             Beside an array: one non-negative weight a row, as an array of one dimension.
         progress
@@ -185,7 +228,13 @@ class KMeans(Generic[_Fitted]):
         Returns
         -------
         KMeansModel
-            The fitted model. With `too_few="null"`, None if there are fewer distinct rows than clusters.
+            The fitted model. With `too_few="null"`, None if there are fewer distinct rows than clusters. With `by`,
+            :class:`KMeansModels <polars_kmeans.KMeansModels>`.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the fit used all `max_iter` iterations and the centroids still moved.
 
         Raises
         ------
@@ -194,12 +243,88 @@ class KMeans(Generic[_Fitted]):
             :mod:`polars_kmeans.errors`.
 
         """
+        if by is not None:
+            if _arrays.is_array(data):
+                msg = "by: expected none beside an array, which has no column names: pass a frame"
+                raise InvalidParameterError(msg)
+            _arrays.no_weights(sample_weight)
+            features = tuple(_plugin.flat(columns))
+            models = fit_groups(_frames.polars_frame(data), by, lambda rows: self._fit(rows, features, None, progress))
+            self._warn([model for model in models.values() if model is not None])
+            return models
+        model = self._fit(data, columns, sample_weight, progress)
+        self._warn([] if model is None else [model])
+        # The overloads of `__init__` tell type checkers when the result can be None.
+        return cast("_Fitted", model)
+
+    @overload
+    def fit_predict(self, data: pl.DataFrame | pl.LazyFrame | IntoFrame, *columns: IntoFeatures) -> pl.Series: ...
+
+    @overload
+    def fit_predict(self, data: IntoArray, *, sample_weight: IntoArray | None = ...) -> Any: ...
+
+    def fit_predict(
+        self,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
+        *columns: IntoFeatures,
+        sample_weight: IntoArray | None = None,
+    ) -> pl.Series | Any:
+        """Fit, and label the same rows. :meth:`fit` has the parameters, warnings and errors.
+
+        Returns
+        -------
+        Series
+            The labels: UInt32, in the order of the rows, named `kmeans`. Null for rows that were left out. With
+            `too_few="null"`, all null if there are fewer distinct rows than clusters.
+
+            For an array: an array of its library on its device (int32; -1 for such rows).
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"x": [0.0, 0.1, 5.0]})
+        >>> pk.KMeans(2, seed=1).fit_predict(df, "x").to_list()
+        [1, 1, 0]
+
+        """
+        if _arrays.is_array(data):
+            model = self._fit(data, columns, sample_weight)
+            if model is None:
+                msg = 'too_few: expected "raise" where an array is labelled, got "null": there are no null labels in it'
+                raise InvalidParameterError(msg)
+            self._warn([model])
+            return model.predict(data)
+        features = tuple(_plugin.flat(columns))
+        frame = _frames.polars_frame(data, *features, *self._named_weight())
+        frame = frame.collect() if isinstance(frame, pl.LazyFrame) else frame
+        model = self._fit(frame, features, sample_weight)
+        if model is None:
+            return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("kmeans")
+        self._warn([model])
+        return frame.select(model.predict(*features)).to_series()
+
+    def _named_weight(self) -> list[str | pl.Expr]:
+        return [] if self._weight is None else [self._weight]
+
+    def _fit(
+        self, data: Any, columns: tuple[IntoFeatures, ...], sample_weight: Any, progress: OnProgress = None
+    ) -> KMeansModel | None:
+        """Fit a frame or an array once."""
         if _arrays.is_array(data):
             _arrays.alone(data, columns, self._weight)
             fit = _arrays.fit(data, sample_weight, self._options, progress)
         else:
-            _plugin.check_frame(data)
+            frame = _frames.polars_frame(data, *columns, *self._named_weight())
             _arrays.no_weights(sample_weight)
-            fit = _plugin.fit(data, _plugin.features(columns), self._options, self._weight, progress)
-        # The overloads of `__init__` tell type checkers when the result can be None.
-        return cast("_Fitted", None if fit is None else KMeansModel._of_fit(*fit))
+            fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight, progress)
+        return None if fit is None else KMeansModel._of_fit(*fit)
+
+    def _warn(self, models: list[KMeansModel]) -> None:
+        """Warn the caller of the public method if fits used all their iterations."""
+        most = self._options.given["max_iter"]
+        unfinished = sum(model.n_iter >= most and not model.converged for model in models)
+        if unfinished:
+            which = "the fit" if len(models) == 1 else f"{unfinished} of {len(models)} fits"
+            msg = f"{which} used all {most} iterations, and the centroids still moved: raise max_iter, or raise tol"
+            warnings.warn(msg, ConvergenceWarning, stacklevel=3)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 import polars as pl
 
 from polars_kmeans import _plugin
+from polars_kmeans._keywords import named
 from polars_kmeans._options import FitOptions
 from polars_kmeans._typing import Device, Init, IntoFeatures, Scale
 
 
+@named
 def kmeans(
     *columns: IntoFeatures,
-    k: int,
+    k: SupportsIndex,
     weight: str | pl.Expr | None = None,
     init: Init = "k-means++",
-    n_init: int | Literal["auto"] = "auto",
-    seed: int = 0,
+    n_init: SupportsIndex | Literal["auto"] = "auto",
+    seed: SupportsIndex = 0,
     oversampling: float = 2.0,
-    rounds: int = 5,
-    chain_length: int = 200,
-    init_sample: int | None = None,
-    max_iter: int = 300,
+    rounds: SupportsIndex = 5,
+    chain_length: SupportsIndex = 200,
+    init_sample: SupportsIndex | None = None,
+    max_iter: SupportsIndex = 300,
     tol: float = 0.0001,
     tol_labels: float = 0.0,
     metric: Literal["euclidean", "cosine"] = "euclidean",
@@ -31,7 +33,7 @@ def kmeans(
     row_order: Literal["given", "values"] = "given",
     history: Literal["light", "full"] = "light",
     device: Device = "auto",
-    device_memory_limit: int | None = None,
+    device_memory_limit: SupportsIndex | None = None,
     too_few: Literal["raise", "null"] = "raise",
     output: Literal["label", "struct"] = "label",
 ) -> pl.Expr:
@@ -166,18 +168,19 @@ def kmeans(
     return _plugin.expression("kmeans", _plugin.features(columns), options, weight).alias("kmeans")
 
 
+@named
 def centroids(
     *columns: IntoFeatures,
-    k: int,
+    k: SupportsIndex,
     weight: str | pl.Expr | None = None,
     init: Init = "k-means++",
-    n_init: int | Literal["auto"] = "auto",
-    seed: int = 0,
+    n_init: SupportsIndex | Literal["auto"] = "auto",
+    seed: SupportsIndex = 0,
     oversampling: float = 2.0,
-    rounds: int = 5,
-    chain_length: int = 200,
-    init_sample: int | None = None,
-    max_iter: int = 300,
+    rounds: SupportsIndex = 5,
+    chain_length: SupportsIndex = 200,
+    init_sample: SupportsIndex | None = None,
+    max_iter: SupportsIndex = 300,
     tol: float = 0.0001,
     tol_labels: float = 0.0,
     metric: Literal["euclidean", "cosine"] = "euclidean",
@@ -185,7 +188,7 @@ def centroids(
     null_policy: Literal["raise", "skip"] = "raise",
     row_order: Literal["given", "values"] = "given",
     device: Device = "auto",
-    device_memory_limit: int | None = None,
+    device_memory_limit: SupportsIndex | None = None,
     too_few: Literal["raise", "null"] = "raise",
 ) -> pl.Expr:
     """Cluster rows into `k` clusters and return their centroids: an aggregation with one value per group.

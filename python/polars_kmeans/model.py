@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, overload
+from typing import Any, BinaryIO, Literal, overload
 
 import polars as pl
 
-from polars_kmeans import _arrays, _internal, _plugin
+from polars_kmeans import _arrays, _frames, _internal, _plugin, _storage
 from polars_kmeans._options import text
-from polars_kmeans._typing import Device, IntoArray, IntoFeatures, Output
-from polars_kmeans.errors import InvalidParameterError
+from polars_kmeans._typing import Device, IntoArray, IntoFeatures, IntoFrame, Output
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+
+# A wide model shows the first names of its columns.
+_SHOWN = 6
 
 
 class KMeansModel:
-    """A fitted model. Made by :meth:`polars_kmeans.KMeans.fit` or :meth:`KMeansModel.load`.
+    """A fitted model. Made by :meth:`polars_kmeans.KMeans.fit`, :meth:`load` or :meth:`from_centroids`.
 
     Examples
     --------
@@ -52,10 +55,13 @@ class KMeansModel:
 
     def __reduce__(self) -> tuple[Callable[[bytes], KMeansModel], tuple[bytes]]:
         """Pickle the bytes of the file that :meth:`save` writes. Later versions can read it."""
-        return _from_file, (_internal.model_to_file(self._encoded),)
+        return _from_file, (self.to_bytes(),)
 
     def __repr__(self) -> str:
-        return f"KMeansModel(k={self._k}, columns={self._names}, inertia={self._inertia})"
+        names = ", ".join(repr(name) for name in self._names[:_SHOWN])
+        more = len(self._names) - _SHOWN
+        columns = f"[{names}, ... {more} more]" if more > 0 else f"[{names}]"
+        return f"KMeansModel(k={self._k}, columns={columns}, inertia={self._inertia})"
 
     def _repr_html_(self) -> str:
         """Show the model in a notebook."""
@@ -113,6 +119,17 @@ class KMeansModel:
         return self._n_iter
 
     @property
+    def converged(self) -> bool:
+        """Whether the fit stopped by itself.
+
+        False if it used all `max_iter` iterations and a centroid moved in the last one.
+        """
+        if self._n_iter < self.parameters["max_iter"]:
+            return True
+        last = self.history.row(-1, named=True)
+        return bool(last["changed"] == 0 or last["shift"] == 0)
+
+    @property
     def device(self) -> str | None:
         """The device that the fit ran on: `"cpu"`, or a GPU such as `"cuda:0"`.
 
@@ -127,22 +144,32 @@ class KMeansModel:
         return self._device_reason
 
     @overload
+    def predict(
+        self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, output: Output = ..., device: Device = ...
+    ) -> pl.Series: ...
+
+    @overload
     def predict(self, data: IntoArray, /, *, output: Output = ..., device: Device = ...) -> Any: ...
 
     @overload
     def predict(self, *columns: IntoFeatures, output: Output = ..., device: Device = ...) -> pl.Expr: ...
 
     def predict(
-        self, *columns: IntoFeatures | IntoArray, output: Output = "label", device: Device = "auto"
-    ) -> pl.Expr | Any:
-        """Label rows: by an expression, or those of an array at once. The expression is elementwise, so it can stream.
+        self, *columns: IntoFeatures | IntoFrame | IntoArray, output: Output = "label", device: Device = "auto"
+    ) -> pl.Expr | pl.Series | Any:
+        """Label rows: by an expression, or those of a frame or an array at once.
+
+        The expression is elementwise, so it can stream.
 
         Parameters
         ----------
         *columns
-            An array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. Or the features, in the model's order. By
-            default, the columns that the model was fitted to. A model that was fitted to expressions has no default,
-            since columns with their names may hold other values.
+            The features, in the model's order: values are taken by position. Names of the model in another order are
+            refused. By default, the columns that the model was fitted to. A model that was fitted to expressions has
+            no default, since columns with their names may hold other values.
+
+            Before them, a DataFrame may stand: of Polars, or of any library with `__arrow_c_stream__`. Or pass an array
+            alone. Both as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`.
         output
             `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
         device
@@ -156,6 +183,8 @@ class KMeansModel:
         Expr
             A column named `kmeans`. Rows with nulls, NaNs or infinities get a null label (or a null struct).
 
+            For a frame: a Series of the same values.
+
             For an array: an array of its library on its device, with the labels (int32; -1 for such rows). With
             `output="struct"`: a tuple of three arrays `label`, `distance` and `second_distance`.
 
@@ -163,6 +192,8 @@ class KMeansModel:
         ------
         InvalidParameterError
             At once, for a parameter outside its domain.
+        InvalidColumnError
+            At once, for names of the model in another order.
 
         """
         if output not in ("label", "struct"):
@@ -171,9 +202,15 @@ class KMeansModel:
         array = self._array(columns)
         if array is not None:
             return _arrays.predict(self._encoded, array, output, device)
-        exprs = self._features(columns)
-        kwargs = {"output": text(output)}
-        return _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("kmeans")
+        frame, features = self._split(columns)
+        exprs, kwargs = self._features(features), {"output": text(output)}
+        expr = _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("kmeans")
+        return expr if frame is None else self._of_frame(expr, frame, features)
+
+    @overload
+    def transform(
+        self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, device: Device = ...
+    ) -> pl.Series: ...
 
     @overload
     def transform(self, data: IntoArray, /, *, device: Device = ...) -> Any: ...
@@ -181,17 +218,17 @@ class KMeansModel:
     @overload
     def transform(self, *columns: IntoFeatures, device: Device = ...) -> pl.Expr: ...
 
-    def transform(self, *columns: IntoFeatures | IntoArray, device: Device = "auto") -> pl.Expr | Any:
-        """Measure the distance of every row to every centroid: by an expression, or for an array at once.
+    def transform(
+        self, *columns: IntoFeatures | IntoFrame | IntoArray, device: Device = "auto"
+    ) -> pl.Expr | pl.Series | Any:
+        """Measure the distance of every row to every centroid: by an expression, or for a frame or an array at once.
 
         The expression is elementwise, so it can stream.
 
         Parameters
         ----------
         *columns
-            An array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. Or the features, in the model's order. By
-            default, the columns that the model was fitted to. A model that was fitted to expressions has no default,
-            since columns with their names may hold other values.
+            As in :meth:`predict`.
         device
             As in :meth:`predict`.
 
@@ -201,12 +238,16 @@ class KMeansModel:
             A column named `distances`: `Array(Float64, k)`, Euclidean. Rows and centroids are scaled and normalised
             first, if they were in the fit. Rows with nulls, NaNs or infinities are null.
 
+            For a frame: a Series of the same values.
+
             For an array: an array of its library on its device, rows x clusters (float64; NaN for such rows).
 
         Raises
         ------
         InvalidParameterError
             At once, for a text that is not the name of a device.
+        InvalidColumnError
+            At once, for names of the model in another order.
 
         Examples
         --------
@@ -221,12 +262,67 @@ class KMeansModel:
         array = self._array(columns)
         if array is not None:
             return _arrays.transform(self._encoded, array, device)
-        exprs = self._features(columns)
-        return _plugin.elementwise("transform", exprs, self._encoded, device, {"k": self._k}).alias("distances")
+        frame, features = self._split(columns)
+        exprs, kwargs = self._features(features), {"k": self._k}
+        expr = _plugin.elementwise("transform", exprs, self._encoded, device, kwargs).alias("distances")
+        return expr if frame is None else self._of_frame(expr, frame, features)
+
+    @overload
+    def label(
+        self, data: pl.LazyFrame, /, *columns: IntoFeatures, name: str = ..., device: Device = ...
+    ) -> pl.LazyFrame: ...
+
+    @overload
+    def label(
+        self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, name: str = ..., device: Device = ...
+    ) -> pl.DataFrame: ...
+
+    def label(
+        self,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame,
+        /,
+        *columns: IntoFeatures,
+        name: str = "cluster",
+        device: Device = "auto",
+    ) -> pl.DataFrame | pl.LazyFrame:
+        """Add the labels to a frame, as its last column. `columns` and `device` are those of :meth:`predict`.
+
+        Parameters
+        ----------
+        data
+            A frame of Polars, or of any library with `__arrow_c_stream__`.
+        *columns
+            The features, as in :meth:`predict`.
+        name
+            The name of the new column. By default it is that of :attr:`centroids`, so that the two frames join.
+        device
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        DataFrame
+            All columns of `data`, and the labels (UInt32). A LazyFrame for a LazyFrame.
+
+        Raises
+        ------
+        InvalidColumnError
+            If the frame has a column of this name.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"x": [0.0, 2.0, 5.0]})
+        >>> model = pk.KMeans(k=2, init=[0.0, 5.0]).fit(df, "x")
+        >>> model.label(df, name="tier").rows()
+        [(0.0, 0), (2.0, 0), (5.0, 1)]
+
+        """
+        return _frames.with_labels(data, self.predict(*columns, device=device), name)
 
     def score(
         self,
-        data: pl.DataFrame | pl.LazyFrame | IntoArray,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame | IntoArray,
         *columns: IntoFeatures,
         weight: str | pl.Expr | None = None,
         sample_weight: IntoArray | None = None,
@@ -237,11 +333,10 @@ class KMeansModel:
         Parameters
         ----------
         data
-            A frame, or an array as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs
+            A frame or an array, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. The query of a LazyFrame runs
             once.
         *columns
-            The features, in the model's order. By default, the columns that the model was fitted to. A model that was
-            fitted to expressions has no default, since columns with their names may hold other values.
+            The features, as in :meth:`predict`.
         weight
             Non-negative row weights: a column or an expression.
         sample_weight
@@ -260,10 +355,10 @@ class KMeansModel:
         if _arrays.is_array(data):
             _arrays.alone(data, columns, weight)
             return _arrays.score(self._encoded, data, sample_weight, device)
-        _plugin.check_frame(data)
+        frame = _frames.polars_frame(data, *self._asked(columns), *([] if weight is None else [weight]))
         _arrays.no_weights(sample_weight)
         expr = _plugin.score(self._features(columns), self._encoded, weight, device)
-        return float(_plugin.item(data, expr))
+        return float(_plugin.item(frame, expr))
 
     def silhouette(self, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:
         """Say how clearly each row belongs to its cluster: the simplified silhouette, by an expression.
@@ -434,12 +529,17 @@ class KMeansModel:
 
         return _nearest.nearest(self, data, m, columns)
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: str | PathLike[str] | BinaryIO) -> None:
         """Save as a Parquet file: the centroid frame, with the parameters in the file's metadata.
 
         Any Parquet reader reads it as a table. If the fit scaled the columns, the table has the scaled centroids, bit
         for bit, and the metadata have the factors. An existing file is replaced only after the new file is complete.
         Links are followed.
+
+        Parameters
+        ----------
+        path
+            A path, where `~` is the home folder. Or a file that is open for writing bytes.
 
         Raises
         ------
@@ -448,11 +548,19 @@ class KMeansModel:
             not even by root.
 
         """
-        _internal.save_model(self._encoded, path)
+        if isinstance(path, (str, PathLike)):
+            _internal.save_model(self._encoded, _storage.expanded(path))
+        else:
+            _storage.write(path, self.to_bytes())
 
     @staticmethod
-    def load(path: str | PathLike[str]) -> KMeansModel:
+    def load(path: str | PathLike[str] | BinaryIO) -> KMeansModel:
         """Read a model that :meth:`save` wrote, in Python or in Rust. Its predictions have the same bits.
+
+        Parameters
+        ----------
+        path
+            A path, where `~` is the home folder. Or a file that is open for reading bytes.
 
         Raises
         ------
@@ -460,7 +568,8 @@ class KMeansModel:
             If the file cannot be read.
         InvalidModelError
             If the file is truncated, altered (it has a checksum), not a model, or of a newer version. Also if it needs
-            something that this version does not know, such as another metric.
+            something that this version does not know, such as another metric. A table that another program has written
+            again is no model any more: see :meth:`from_centroids`.
 
         Examples
         --------
@@ -473,10 +582,113 @@ class KMeansModel:
         True
 
         """
-        return KMeansModel(_internal.load_model(path))
+        if isinstance(path, (str, PathLike)):
+            return KMeansModel(_internal.load_model(_storage.expanded(path)))
+        return KMeansModel.from_bytes(_storage.read(path))
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the file that :meth:`save` writes. Equal models give equal bytes.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> model = pk.KMeans(k=2).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x")
+        >>> pk.KMeansModel.from_bytes(model.to_bytes()) == model
+        True
+
+        """
+        return _internal.model_to_file(self._encoded)
 
     @staticmethod
-    def _array(columns: tuple[IntoFeatures | IntoArray, ...]) -> IntoArray | None:
+    def from_bytes(content: bytes) -> KMeansModel:
+        """Read a model from the bytes of its file.
+
+        Raises
+        ------
+        InvalidModelError
+            As in :meth:`load`.
+
+        """
+        return KMeansModel(_internal.model_from_file(content))
+
+    def to_json(self) -> str:
+        """Return the model as JSON: its names, parameters, sizes and centroids to read, and its file in base 64.
+
+        :meth:`from_json` reads the file, so the model comes back bit for bit.
+
+        Examples
+        --------
+        >>> import json
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> model = pk.KMeans(k=2, init=[0.0, 5.0]).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x")
+        >>> json.loads(model.to_json())["centroids"]
+        [[1.0], [5.0]]
+        >>> pk.KMeansModel.from_json(model.to_json()) == model
+        True
+
+        """
+        return _storage.to_json(self)
+
+    @staticmethod
+    def from_json(content: str | bytes) -> KMeansModel:
+        """Read a model that :meth:`to_json` wrote.
+
+        Raises
+        ------
+        InvalidModelError
+            If it is not such a text. Also if a part of it that is there to read was changed, since such a change could
+            not change the model.
+
+        """
+        return _storage.from_json(content, KMeansModel.from_bytes)
+
+    @staticmethod
+    def from_centroids(
+        centroids: pl.DataFrame | IntoFrame | IntoArray | Sequence[Sequence[float]] | Sequence[float],
+        columns: str | Sequence[str] | None = None,
+        *,
+        metric: Literal["euclidean", "cosine"] = "euclidean",
+        scale: Mapping[str, float] | None = None,
+    ) -> KMeansModel:
+        """Make a model of centroids: of another library, of a table that lost its metadata, or written by hand.
+
+        The rows of the model are the centroids themselves: it is a fit of them, in which each is its own cluster. So
+        every size is 1 and the inertia is 0. Values have the range that rows of a fit have.
+
+        Parameters
+        ----------
+        centroids
+            One row a cluster, in the order of the labels: a frame of the features (`cluster`, `size` and `inertia` are
+            left out; rows are put into the order of `cluster`), an array of clusters x features, or rows of numbers.
+        columns
+            The names of the features. By default those of the frame, or `column_0`, `column_1`, ...
+        metric
+            As in :func:`polars_kmeans.kmeans`.
+        scale
+            The factors of columns, as in :func:`polars_kmeans.kmeans`. Centroids are in the units of the columns.
+
+        Raises
+        ------
+        InvalidParameterError
+            For centroids of another shape, or if two are equal.
+        KMeansError
+            For values or columns that a fit would refuse.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> model = pk.KMeansModel.from_centroids([[20.0, 1.0], [65.0, 3.0]], ["age", "children"])
+        >>> pl.DataFrame({"age": [30, 70], "children": [2, 2]}).select(model.predict()).to_series().to_list()
+        [0, 1]
+
+        """
+        return _storage.from_centroids(centroids, columns, metric, scale)
+
+    @staticmethod
+    def _array(columns: tuple[IntoFeatures | IntoFrame | IntoArray, ...]) -> IntoArray | None:
         """Return the array, if one was passed in place of columns."""
         arrays = [item for item in columns if _arrays.is_array(item)]
         if not arrays:
@@ -484,9 +696,38 @@ class KMeansModel:
         _arrays.alone(arrays[0], columns[1:], None)
         return arrays[0]
 
+    def _asked(self, columns: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the columns that will be asked of a frame."""
+        return columns or (_internal.model_columns(self._encoded),)
+
+    @staticmethod
+    def _split(columns: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """Return the frame, if one stands first, and the features."""
+        return (columns[0], columns[1:]) if columns and _frames.is_frame(columns[0]) else (None, columns)
+
+    def _of_frame(self, expr: pl.Expr, data: Any, columns: tuple[Any, ...]) -> pl.Series:
+        """Evaluate an expression over a frame."""
+        return _plugin.column_of(_frames.polars_frame(data, *self._asked(columns)), expr)
+
     def _features(self, columns: tuple[Any, ...]) -> list[pl.Expr]:
-        return _plugin.features(columns or (_internal.model_columns(self._encoded),), by_name=False).exprs
+        exprs = _plugin.features(self._asked(columns), by_name=False).exprs
+        if columns:
+            self._check_order(exprs)
+        return exprs
+
+    def _check_order(self, exprs: list[pl.Expr]) -> None:
+        """Refuse names of the model at other places. Names that are not known before the query are not checked."""
+        places = {name: place for place, name in enumerate(self._names)}
+        names = [expr.meta.output_name(raise_if_undetermined=False) for expr in exprs]
+        if len(names) != len(places) or None in names:
+            return
+        for place, name in enumerate(names):
+            if places.get(str(name), place) != place:
+                msg = f"features: expected {self._names[place]!r} at place {place + 1}, as in the fit, got {name!r}"
+                hint = "values are taken by position: use the order of model.feature_names, or rename with .alias"
+                raise InvalidColumnError(f"{msg} ({hint})")
 
 
+# Pickles name this function, also those of earlier versions.
 def _from_file(content: bytes) -> KMeansModel:
-    return KMeansModel(_internal.model_from_file(content))
+    return KMeansModel.from_bytes(content)

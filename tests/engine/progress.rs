@@ -114,16 +114,16 @@ fn every_stage_is_shown_in_order() {
 /// Fits and predictions that take seconds, stopped from another thread: in the loop, in seedings, in preparation by value order.
 #[test]
 fn a_handle_stops_a_fit_at_any_time() {
-    let (n, d) = (200_000, 8);
+    let (n, d) = (1_000_000, 8);
     let x: Vec<f32> = rows("uniform", n, d, &mut Random(5));
     let features = Features::from_rows(&x, d).unwrap();
-    let base = KMeans::new(2_000).tol(0.0).max_iter(10_000).seed(1);
-    let given: Vec<f64> = x[..2_000 * d].iter().map(|&x| f64::from(x)).collect();
+    let base = KMeans::new(4_000).tol(0.0).max_iter(10_000).seed(1);
+    let given: Vec<f64> = x[..4_000 * d].iter().map(|&x| f64::from(x)).collect();
     let seeded = |init| base.clone().init(init).n_init(Restarts::Count(1));
     let estimators = [Init::Given(given), Init::KMeansPlusPlus, Init::KMeansParallel, Init::AfkMc2].map(seeded);
     for estimator in &estimators {
         for estimator in [Some(estimator.clone()), on_gpu(estimator)].into_iter().flatten() {
-            for wait in [0, 30, 200] {
+            for wait in [0, 30, 150] {
                 let cancel = Cancel::new();
                 let estimator = estimator.clone().cancel(&cancel);
                 let (stopped, took) = std::thread::scope(|scope| {

@@ -202,7 +202,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
         ("columns: expected none beside an array, got 1", lambda: model.predict(X, "column_0")),
         ("weights: expected 500 values, got 499", lambda: estimator.fit(X, sample_weight=WEIGHTS[1:])),
         ("sample_weight: expected one dimension", lambda: estimator.fit(X, sample_weight=WEIGHTS[:, None])),
-        ("data: expected a DataFrame, a LazyFrame or an array, got list", lambda: estimator.fit([[1.0]])),
+        ("data: expected a frame or an array, got list", lambda: estimator.fit([[1.0]])),
         ("device: expected", lambda: model.predict(X, device="gpu")),
     ]
     for message, call in cases:

@@ -3,6 +3,7 @@
 WRITE_GOLDEN=1 writes the document again.
 """
 
+import io
 import json
 import math
 import os
@@ -186,6 +187,10 @@ COLUMNS: list[Case] = [
     ("a feature twice, `fit`", InvalidColumnError, lambda: pk.KMeans(k=2).fit(DF, ["x", "x"])),
     ("no features", InvalidColumnError, lambda: pk.kmeans(k=2)),
     ("a selector that finds nothing", InvalidOperationError, query(lambda: pk.kmeans(cs.string(), k=2))),
+    ("a set of features", InvalidColumnError, lambda: pk.kmeans({"x", "y"}, k=2)),
+    ("a dict of features", InvalidColumnError, lambda: pk.kmeans({"x": "y"}, k=2)),
+    ("an array as a feature", InvalidColumnError, lambda: pk.kmeans(np.zeros((3, 2)), k=2)),  # type: ignore[arg-type]
+    ("a Series as a feature", InvalidColumnError, lambda: pk.kmeans(DF["x"], k=2)),  # type: ignore[arg-type]
     ("a number as a feature", InvalidColumnError, lambda: pk.kmeans(1, k=2)),  # type: ignore[arg-type]
     ("a column that is not there", ColumnNotFoundError, query(lambda: pk.kmeans("z", k=2))),
     ("a column that is not there, `fit`", ColumnNotFoundError, lambda: pk.KMeans(k=2).fit(DF, "z")),
@@ -201,7 +206,7 @@ PARAMETERS: list[Case] = [
             "tol_labels": [-0.5],
             "max_iter": [0, 2.0],
             "n_init": [0, "many"],
-            "init": ["best", 3, [1.0, 2.0], [], [[]], [["a", "b"], ["c", "d"]], [[1.0, 2.0], [3.0]]],
+            "init": ["best", 3, [], [[]], [["a", "b"], ["c", "d"]], [[1.0, 2.0], [3.0]]],
             "metric": ["angle", None],
             "scale": ["minmax", 2.0, {"x": 0}, {"x": -1.5}, {"x": "2"}, {"x": math.inf}, {1: 2.0}],
             "oversampling": [0.0, math.nan, "2"],
@@ -218,7 +223,13 @@ PARAMETERS: list[Case] = [
         }.items()
         for value in values
     ),
-    ("`init=np.zeros(2)`", InvalidParameterError, option(init=np.zeros(2))),
+    ("`init=[1.0, 2.0]`, 2 columns", InvalidParameterError, started([1.0, 2.0])),
+    ("`init=np.zeros(2)`, 2 columns", InvalidParameterError, started(np.zeros(2))),
+    ("`init=np.zeros((2, 2, 2))`", InvalidParameterError, option(init=np.zeros((2, 2, 2)))),
+    ("`KMeans(n_clusters=2)`", InvalidParameterError, lambda: pk.KMeans(n_clusters=2)),  # type: ignore[call-overload]
+    ("`KMeans(2, random_state=0)`", InvalidParameterError, lambda: pk.KMeans(2, random_state=0)),  # type: ignore[call-overload]
+    ('`pk.kmeans("x", "y")`', InvalidParameterError, lambda: pk.kmeans("x", "y")),  # type: ignore[call-arg]
+    ("`max_itr=5`", InvalidParameterError, option(max_itr=5)),
     ('`weight=pl.col("x", "y")`', InvalidParameterError, option(weight=pl.col("x", "y"))),
     ('`KMeans(2, history="some")`', InvalidParameterError, lambda: pk.KMeans(2, history="some")),  # type: ignore[arg-type]
     ('`model.predict(output="both")`', InvalidParameterError, lambda: fitted().predict(output="both")),  # type: ignore[arg-type]
@@ -262,6 +273,38 @@ MODELS: list[Case] = [
     ("`fit` on a dict", InvalidParameterError, lambda: pk.KMeans(k=2).fit({"x": [1.0]}, "x")),  # type: ignore[arg-type]
     ("`fit` on a Series", InvalidParameterError, lambda: pk.KMeans(k=2).fit(DF["x"], "x")),  # type: ignore[arg-type]
     ("`model.score` of a dict", InvalidParameterError, lambda: fitted().score({"x": [1.0]})),  # type: ignore[arg-type]
+    ('`model.predict("y", "x")`', InvalidColumnError, lambda: fitted().predict("y", "x")),
+    ("`model.predict` of a LazyFrame", InvalidColumnError, lambda: fitted().predict(DF.lazy())),  # type: ignore[call-overload]
+    ('`model.label` of a frame with "cluster"', InvalidColumnError, lambda: fitted().label(fitted().label(DF))),
+    (
+        "centroids that are equal",
+        InvalidParameterError,
+        lambda: pk.KMeansModel.from_centroids([[1.0, 2.0], [1.0, 2.0]]),
+    ),
+    (
+        "centroids of unequal widths",
+        InvalidParameterError,
+        lambda: pk.KMeansModel.from_centroids([[1.0, 2.0], [1.0]]),
+    ),
+    ("JSON of something else", InvalidModelError, lambda: pk.KMeansModel.from_json("[1]")),
+    (
+        "JSON of a model with a changed centroid",
+        InvalidModelError,
+        lambda: pk.KMeansModel.from_json(fitted().to_json().replace("5.05", "5.5")),
+    ),
+    ("bytes in place of a path", InvalidParameterError, lambda: pk.KMeansModel.load(fitted().to_bytes())),  # type: ignore[arg-type]
+    (
+        "a text file in place of a file of bytes",
+        InvalidParameterError,
+        lambda: fitted().save(io.StringIO()),  # type: ignore[arg-type]
+    ),
+    ("a group with too few rows", pk.TooFewRowsError, lambda: pk.KMeans(k=2).fit(DF, "x", by="y")),
+    ("`by` beside an array", InvalidParameterError, lambda: pk.KMeans(k=2).fit(DF.to_numpy(), by="y")),  # type: ignore[call-overload]
+    (
+        "one model where those of groups are expected",
+        InvalidModelError,
+        lambda: pk.KMeansModels.from_bytes(fitted().to_bytes()),
+    ),
     ("`model.predict` with 1 column", InvalidColumnError, query(lambda: fitted().predict("x"))),
     (
         "`model.predict` with 3 columns",

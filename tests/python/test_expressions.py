@@ -218,9 +218,10 @@ def test_transform(df: pl.DataFrame) -> None:
     holes = pl.DataFrame({"x": [None, 1.0], "y": [1.0, 2.0]})
     assert holes.select(model.transform())["distances"].is_null().to_list() == [True, False]
     assert holes.clear().select(model.transform()).schema == {"distances": pl.Array(pl.Float64, 4)}
-    lazy = df.lazy().select(model.transform("y", "x"))
+    swapped = model.transform(pl.col("y").alias("x"), pl.col("x").alias("y"))
+    lazy = df.lazy().select(swapped)
     assert lazy.collect_schema() == {"distances": pl.Array(pl.Float64, 4)}
-    assert lazy.collect(engine="streaming").equals(df.select(model.transform("y", "x")))
+    assert lazy.collect(engine="streaming").equals(df.select(swapped))
 
 
 def test_a_query_runs_once(df: pl.DataFrame) -> None:

@@ -1,0 +1,80 @@
+"""Frames of other libraries: whatever exports itself as an Arrow stream. Polars takes over columns where they are."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from polars_kmeans._typing import IntoFrame
+
+_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__")
+
+
+def is_foreign(data: object) -> TypeIs[IntoFrame]:
+    """Whether an object of another library exports Arrow data."""
+    if isinstance(data, (str, pl.Expr, pl.DataFrame, pl.LazyFrame, pl.Series)):
+        return False
+    return any(hasattr(type(data), protocol) for protocol in _PROTOCOLS)
+
+
+def is_frame(data: object) -> TypeIs[pl.DataFrame | IntoFrame]:
+    """Whether an object holds named columns: a DataFrame of Polars or of another library."""
+    return isinstance(data, pl.DataFrame) or is_foreign(data)
+
+
+def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
+    """Return a frame of Polars. `columns`: all that will be asked of the frame, as far as it is known.
+
+    Columns of numbers are not copied if they have Arrow's layout. Their chunks stay as they are.
+    """
+    if isinstance(data, (pl.DataFrame, pl.LazyFrame)):
+        return data
+    if not is_foreign(data):
+        msg = f"data: expected a frame or an array, got {type(data).__name__}"
+        if isinstance(data, pl.Series):
+            msg += ": call to_frame() on it"
+        elif isinstance(data, (dict, list, tuple)):
+            msg += ": pl.DataFrame makes a frame of it"
+        raise InvalidParameterError(msg)
+    # Not `pl.DataFrame(data)`: it copies the chunks of pyarrow's tables together.
+    series = pl.Series(_narrowed(data, columns))
+    if not isinstance(series.dtype, pl.Struct):
+        msg = f"data: expected a frame, got one column ({type(data).__name__}): call to_frame() on it"
+        raise InvalidParameterError(msg)
+    return series.struct.unnest()
+
+
+def with_labels(data: object, labels: pl.Expr, name: str) -> pl.DataFrame | pl.LazyFrame:
+    """Add a column to a frame. Its name must be new."""
+    frame = polars_frame(data)
+    if name in frame.collect_schema().names():
+        msg = f"name: expected a name that is not in the frame, got {name!r}"
+        raise InvalidColumnError(msg)
+    return frame.with_columns(labels.alias(name))
+
+
+def _narrowed(data: Any, columns: tuple[object, ...]) -> Any:
+    """Leave out columns of pandas that nobody asks for, and the index, which is no column.
+
+    A column of mixed objects cannot be exported.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(data, pandas.DataFrame):
+        return data
+    if not isinstance(data.index, pandas.RangeIndex):
+        data = data.reset_index(drop=True)
+    names: list[str] = []
+    for item in columns:
+        found = [item] if isinstance(item, str) else item
+        if not (isinstance(found, (list, tuple)) and all(isinstance(name, str) for name in found)):
+            return data
+        names += found
+    # A name that is not there gets the error of Polars.
+    return data[[name for name in dict.fromkeys(names) if name in data.columns]] if names else data

@@ -1,0 +1,302 @@
+"""Models of groups: one fit for each value of some columns, together in one object and one file."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, overload
+
+import polars as pl
+from polars.exceptions import PolarsError
+
+from polars_kmeans import _frames, _plugin, _storage
+from polars_kmeans._typing import Device, IntoFeatures, IntoFrame, Output
+from polars_kmeans.errors import (
+    InvalidColumnError,
+    InvalidModelError,
+    InvalidParameterError,
+    KMeansError,
+)
+from polars_kmeans.model import KMeansModel
+
+_METADATA = "polars-kmeans-groups"
+_FORMAT = 1
+# Names beside those of the caller's columns.
+_MODEL, _GROUP, _ROW = "__model__", "__group__", "__row__"
+
+
+class KMeansModels(Mapping[Any, "KMeansModel | None"]):
+    """One model a group, by the value of the group's column. Made by `KMeans.fit` with `by`, and by :meth:`load`.
+
+    It is a mapping. With several columns in `by`, keys are tuples. A group with fewer distinct rows than clusters has
+    None for a model, if the fit had `too_few="null"`.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> import polars_kmeans as pk
+    >>> df = pl.DataFrame({"shop": ["a", "a", "a", "b", "b"], "x": [0.0, 0.2, 5.0, 7.0, 1.0]})
+    >>> models = pk.KMeans(2, seed=1).fit(df, "x", by="shop")
+    >>> models
+    KMeansModels(by=['shop'], groups=2)
+    >>> models["a"].n_clusters
+    2
+    >>> models.label(df)["cluster"].to_list() == df.select(pk.kmeans("x", k=2, seed=1).over("shop"))["kmeans"].to_list()
+    True
+
+    """
+
+    def __init__(self, keys: pl.DataFrame, models: Sequence[KMeansModel | None]) -> None:
+        self._keys = keys
+        self._models = list(models)
+        self._places = {key: place for place, key in enumerate(_scalars(keys))}
+
+    def __getitem__(self, key: Any) -> KMeansModel | None:
+        return self._models[self._places[key]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether keys, their order and their models are equal."""
+        if not isinstance(other, KMeansModels):
+            return NotImplemented
+        return self._keys.equals(other._keys) and self._models == other._models
+
+    def __repr__(self) -> str:
+        return f"KMeansModels(by={self.by}, groups={len(self)})"
+
+    def __reduce__(self) -> tuple[Callable[[bytes], KMeansModels], tuple[bytes]]:
+        return KMeansModels.from_bytes, (self.to_bytes(),)
+
+    @property
+    def by(self) -> list[str]:
+        """The names of the columns that make the groups."""
+        return list(self._keys.columns)
+
+    @property
+    def centroids(self) -> pl.DataFrame:
+        """The centroid frames of all groups below each other, with the columns of `by` in front."""
+        frames = [
+            keys.join(model.centroids, how="cross")
+            for keys, model in zip(self._keys.iter_slices(1), self._models, strict=True)
+            if model is not None
+        ]
+        return pl.concat(frames) if frames else self._keys.clear()
+
+    def predict(self, *columns: IntoFeatures, output: Output = "label", device: Device = "auto") -> pl.Expr:
+        """Label rows by the model of their group: an expression that is elementwise, so it can stream.
+
+        Each morsel is split into its groups in Python, which takes up to a millisecond a group. With thousands of
+        groups, the in-memory engine is faster: its only morsel is the frame.
+
+        Parameters
+        ----------
+        *columns, output, device
+            As in :meth:`KMeansModel.predict <polars_kmeans.KMeansModel.predict>`.
+
+        Returns
+        -------
+        Expr
+            A column named `kmeans`. Labels count from 0 in each group. Rows of groups without a model get null.
+
+        Raises
+        ------
+        InvalidParameterError, InvalidColumnError
+            At once, as in :meth:`KMeansModel.predict <polars_kmeans.KMeansModel.predict>`.
+
+        """
+        fitted = next((model for model in self._models if model is not None), None)
+        if fitted is None:
+            msg = "models: expected at least one group with a model, got none"
+            raise InvalidParameterError(msg)
+        keys = pl.struct(_plugin.column(name).alias(str(place)) for place, name in enumerate(self.by))
+        rows = pl.struct(fitted._features(columns))
+        # Refuse wrong arguments at once.
+        fitted.predict(*columns, output=output, device=device)
+
+        def labels(series: pl.Series) -> pl.Series:
+            return self._labels(series.struct.unnest(), output, device)
+
+        both = pl.struct(keys.alias("keys"), rows.alias("rows"))
+        return both.map_batches(labels, return_dtype=_DTYPES[output], is_elementwise=True).alias("kmeans")
+
+    def _labels(self, frame: pl.DataFrame, output: Output, device: Device) -> pl.Series:
+        """Label rows, given as structs of their keys and of their features."""
+        groups = _numbers(frame["keys"].struct.unnest(), self._keys)
+        rows = frame.select("rows", groups).with_row_index(_ROW)
+        queries = []
+        for (group,), part in rows.partition_by(_GROUP, as_dict=True, maintain_order=True).items():
+            features = part["rows"].struct.unnest()
+            model = None if group is None else self._models[group]
+            if model is None:
+                labels = pl.lit(None, dtype=_DTYPES[output])
+            else:
+                names = [_plugin.column(name) for name in features.columns]
+                labels = model.predict(*names, output=output, device=device)
+            queries.append(features.lazy().select(labels.alias("kmeans"), pl.lit(part[_ROW]).alias(_ROW)))
+        # The groups run in parallel.
+        empty = pl.DataFrame(schema={"kmeans": _DTYPES[output], _ROW: rows.schema[_ROW]})
+        return pl.concat([empty, *pl.collect_all(queries)]).sort(_ROW)["kmeans"]
+
+    @overload
+    def label(
+        self, data: pl.LazyFrame, /, *columns: IntoFeatures, name: str = ..., device: Device = ...
+    ) -> pl.LazyFrame: ...
+
+    @overload
+    def label(
+        self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, name: str = ..., device: Device = ...
+    ) -> pl.DataFrame: ...
+
+    def label(
+        self,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame,
+        /,
+        *columns: IntoFeatures,
+        name: str = "cluster",
+        device: Device = "auto",
+    ) -> pl.DataFrame | pl.LazyFrame:
+        """Add the labels to a frame, as :meth:`KMeansModel.label <polars_kmeans.KMeansModel.label>` does."""
+        return _frames.with_labels(data, self.predict(*columns, device=device), name)
+
+    def save(self, path: str | PathLike[str] | BinaryIO) -> None:
+        """Save all models as one Parquet file: the keys, and beside each the bytes of its model's file.
+
+        An existing file is replaced only after the new file is complete.
+
+        Parameters
+        ----------
+        path
+            A path, where `~` is the home folder. Or a file that is open for writing bytes.
+
+        Raises
+        ------
+        ModelFileError
+            If the file cannot be written.
+
+        """
+        if not isinstance(path, (str, PathLike)):
+            _storage.write(path, self.to_bytes())
+            return
+        target = Path(os.path.realpath(_storage.expanded(path)))
+        new = target.with_name(f".polars-kmeans-{os.getpid()}-{target.name}")
+        try:
+            try:
+                new.write_bytes(self.to_bytes())
+                new.replace(target)
+            finally:
+                new.unlink(missing_ok=True)
+        except OSError as error:
+            raise _storage.file_error(target, error) from error
+
+    @staticmethod
+    def load(path: str | PathLike[str] | BinaryIO) -> KMeansModels:
+        """Read models that :meth:`save` wrote.
+
+        Raises
+        ------
+        ModelFileError
+            If the file cannot be read.
+        InvalidModelError
+            If it does not hold such models.
+
+        """
+        if not isinstance(path, (str, PathLike)):
+            return KMeansModels.from_bytes(_storage.read(path))
+        source = Path(_storage.expanded(path))
+        try:
+            content = source.read_bytes()
+        except OSError as error:
+            raise _storage.file_error(source, error) from error
+        return KMeansModels.from_bytes(content)
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the file that :meth:`save` writes."""
+        models = [None if model is None else model.to_bytes() for model in self._models]
+        table = self._keys.with_columns(pl.Series(_MODEL, models, dtype=pl.Binary))
+        file = io.BytesIO()
+        header = json.dumps({"format": _FORMAT, "by": self.by})
+        table.write_parquet(file, statistics=False, metadata={_METADATA: header})
+        return file.getvalue()
+
+    @staticmethod
+    def from_bytes(content: bytes) -> KMeansModels:
+        """Read models from the bytes of their file.
+
+        Raises
+        ------
+        InvalidModelError
+            If they do not hold such models.
+
+        """
+        try:
+            metadata = pl.read_parquet_metadata(io.BytesIO(content))
+            table = pl.read_parquet(io.BytesIO(content)) if _METADATA in metadata else pl.DataFrame()
+        except (PolarsError, OSError) as error:
+            msg = f"models: expected a readable Parquet file, got something else ({error!s:.200})"
+            raise InvalidModelError(msg) from None
+        if table.schema.get(_MODEL) != pl.Binary or table.width < 2:
+            msg = "models: expected a file that KMeansModels.save wrote, got another one"
+            hint = ": KMeansModel.load reads one model" if "polars-kmeans" in metadata else ""
+            raise InvalidModelError(msg + hint)
+        if json.loads(metadata[_METADATA]).get("format") != _FORMAT:
+            msg = f"models: expected format {_FORMAT}, got {metadata[_METADATA]:.200}, of a newer version"
+            raise InvalidModelError(msg)
+        models = [None if model is None else KMeansModel.from_bytes(model) for model in table[_MODEL]]
+        return KMeansModels(table.drop(_MODEL), models)
+
+
+_DTYPES: dict[str, pl.DataType] = {
+    "label": pl.UInt32(),
+    "struct": pl.Struct({"label": pl.UInt32, "distance": pl.Float64, "second_distance": pl.Float64}),
+}
+
+
+def _scalars(keys: pl.DataFrame) -> list[Any]:
+    """Return the keys of a mapping: values of one column, or tuples of several."""
+    return keys.to_series().to_list() if keys.width == 1 else keys.rows()
+
+
+def _numbers(columns: pl.DataFrame, keys: pl.DataFrame) -> pl.Series:
+    """Return the place of each row's values among the keys, or null. Columns count, and not their names."""
+    # Polars takes some names for patterns.
+    places = [str(place) for place in range(keys.width)]
+    named, groups = columns.clone(), keys.clone()
+    named.columns = groups.columns = places
+    groups = groups.with_row_index(_GROUP)
+    return named.join(groups, on=places, how="left", nulls_equal=True, maintain_order="left")[_GROUP]
+
+
+def fit_groups(
+    frame: pl.DataFrame | pl.LazyFrame, by: str | Sequence[str], fit: Callable[[pl.DataFrame], KMeansModel | None]
+) -> KMeansModels:
+    """Fit each group. The groups are in the order of their first rows. The query of a LazyFrame runs once."""
+    names = [by] if isinstance(by, str) or not isinstance(by, Sequence) else list(by)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        msg = f"by: expected one or several different names of columns, got {by!r:.80}"
+        raise InvalidParameterError(msg)
+    frame = frame.collect() if isinstance(frame, pl.LazyFrame) else frame
+    for name in (_MODEL, _GROUP):
+        if name in frame.columns:
+            msg = f"column {name!r}: expected another name, since models of groups use this one: rename it"
+            raise InvalidColumnError(msg)
+    columns = frame.select(_plugin.column(name) for name in names)
+    keys = columns.unique(maintain_order=True)
+    groups = frame.with_columns(_numbers(columns, keys)).partition_by(_GROUP, maintain_order=True, include_key=False)
+    models = []
+    for group in groups:
+        try:
+            models.append(fit(group))
+        except KMeansError as error:
+            values = ", ".join(f"{name} = {group[name][0]!r}" for name in names)
+            msg = f"group {values}: {error}"
+            raise type(error)(msg) from error
+    return KMeansModels(keys, models)
