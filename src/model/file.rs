@@ -181,7 +181,11 @@ fn with_type_order(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 fn file_error(path: &Path, error: std::io::Error) -> KMeansError {
-    KMeansError::File { path: path.display().to_string(), message: error.kind().to_string() }
+    let message = match error.kind() {
+        std::io::ErrorKind::NotFound => "no such file or folder".to_owned(),
+        kind => kind.to_string(),
+    };
+    KMeansError::File { path: path.display().to_string(), message }
 }
 
 fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {

@@ -175,6 +175,7 @@ fn given<'py>(array: &Bound<'py, PyAny>, weights: Option<&Bound<'py, PyAny>>, wi
 
 /// Fits an array. None if there are too few distinct rows and the options ask for that.
 #[pyfunction]
+#[pyo3(signature = (array, weights, options, progress=None))]
 pub fn fit_array<'py>(
     array: &Bound<'py, PyAny>,
     weights: Option<&Bound<'py, PyAny>>,

@@ -84,6 +84,7 @@ expression!(hold(HoldOptions) -> held_field);
 /// Fits columns that a query has put there. `computed` says whether any feature is an expression other than a plain column. None
 /// if there are too few distinct rows and the options ask for that. `progress` sees the stages of the fit.
 #[pyfunction]
+#[pyo3(signature = (columns, options, computed, progress=None))]
 pub fn fit<'py>(
     columns: &Columns,
     options: &Bound<'py, PyAny>,

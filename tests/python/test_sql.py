@@ -33,7 +33,9 @@ def test_predictions_are_those_of_the_model(engine: Engine) -> None:
     assert same(found, frame.select("id", zone=model.predict()))
     assert found["zone"].null_count() > 0
     swapped = engine.query("SELECT id, zone(y, x) AS zone FROM points")
-    assert same(swapped, frame.select("id", zone=model.predict("y", "x")))
+    assert same(
+        swapped, frame.select("id", zone=model.predict(pl.col("y").alias("first"), pl.col("x").alias("second")))
+    )
     assert engine.query("SELECT zone(x, y) AS zone FROM points WHERE id < 0").is_empty()
 
 

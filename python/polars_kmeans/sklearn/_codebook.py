@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from sklearn.utils import check_array
@@ -50,7 +50,8 @@ class Codebook:
         clusters = first[order]
         distinct = centers[clusters]
         # Each center becomes the mean of one row: itself.
-        model = KMeans(len(distinct), init=distinct, max_iter=1, metric=metric, device="cpu").fit(distinct)
+        engine = KMeans(len(distinct), init=distinct, max_iter=1, metric=metric, device="cpu")
+        model = cast("KMeansModel", engine._fit(distinct, (), None))
         if not np.array_equal(_centers(model), distinct):
             msg = "cluster_centers_: expected values that a model can hold exactly, got others: fit with them as init"
             raise InvalidParameterError(msg)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from sklearn.base import (
@@ -326,7 +326,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         def fit(k: int, init: Any, max_iter: int) -> KMeansModel | None:
             engine: Engine[KMeansModel | None]
             engine = Engine(k, init=init, max_iter=max_iter, too_few="null", **options)
-            return engine.fit(rows, sample_weight=weights)
+            return engine._fit(rows, (), weights)
 
         model = fit(self.n_clusters, init, self.max_iter)
         if model is not None:
@@ -340,7 +340,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
             else:
                 fewest = k
         engine: Engine[KMeansModel] = Engine(fewest, init=method, max_iter=self.max_iter, too_few="raise", **options)
-        return engine.fit(rows, sample_weight=weights)
+        return cast("KMeansModel", engine._fit(rows, (), weights))
 
     def _seed(self, random_state: np.random.RandomState) -> int:
         """Return the engine's seed: the one that was given, or one that is drawn."""
