@@ -74,7 +74,7 @@ autodoc_type_aliases = {name: name for name in ("Device", "Init", "IntoArray", "
 python_maximum_signature_line_length = 88
 # A reference to a public name of this package that is not there fails. Names of other packages are not looked up.
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!polars_kmeans\.).*|.*\._\w+")]
+nitpick_ignore_regex = [("py:.*", r"(?!polars_kmeans\.).*|.*\._[\w.]+")]
 numpydoc_show_class_members = False
 
 sphinx_gallery_conf = {
