@@ -1,0 +1,125 @@
+"""
+From orders to named segments
+=============================
+
+A CSV of orders becomes customers with a segment that has a name: how many segments, what they are, who is typical.
+
+Give a path to write a picture of the segments as a PNG: `python examples/11_segments.py segments.png`. The site
+has this lesson as a notebook too.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+import polars_kmeans as pk
+
+# %%
+# A CSV of orders. These are made up: four kinds of customers, which the rest of the lesson does not know.
+random = np.random.default_rng(7)
+folder = tempfile.TemporaryDirectory()
+csv = Path(folder.name) / "orders.csv"
+rows = []
+for customer in range(2_000):
+    orders, euros, gone = [(12, 30, 10), (12, 200, 15), (2, 60, 300), (1, 90, 30)][
+        random.choice(4, p=[0.4, 0.1, 0.3, 0.2])
+    ]
+    days = gone * random.uniform(0.5, 1.5) + np.cumsum(random.exponential(20, 1 + random.poisson(orders)))
+    rows += [(customer, int(day), euros * random.lognormal(0, 0.4)) for day in days]
+orders = pl.DataFrame(rows, schema=["customer", "days", "euros"], orient="row")
+orders.select("customer", day=date(2025, 12, 31) - pl.duration(days="days"), euros=pl.col("euros").round(2)).write_csv(
+    csv
+)
+
+# %%
+# One row a customer: how long ago the last order was, how many there were, and how much one is worth.
+customers = (
+    pl.scan_csv(csv, try_parse_dates=True)
+    .group_by("customer")
+    .agg(
+        days_ago=(date(2025, 12, 31) - pl.col("day").max()).dt.total_days(),
+        orders=pl.len(),
+        euros=pl.col("euros").mean(),
+    )
+    .sort("customer")
+    .collect()
+)
+FEATURES = ["days_ago", "orders", "euros"]
+print(customers.head(3))
+
+# %%
+# Days, orders and euros have different units, and their distributions have long tails: logarithms, then one scale for
+# all.
+logs = customers.with_columns(pl.col(FEATURES).log1p())
+
+# %%
+# How many segments? Several measures, because each has its own idea of a good clustering.
+choice = pk.choose_k(logs, FEATURES, k=range(2, 9), scale="standard", seed=1, n_init=5)
+with pl.Config(tbl_cols=-1, float_precision=3):
+    print(choice.drop("seconds"))
+k = choice.sort("silhouette", descending=True)["k"][0]
+assert k == 4
+
+# %%
+# The segments, and what sets each apart: described in days, orders and euros, not in logarithms.
+model = pk.KMeans(k=k, scale="standard", seed=1, n_init=5).fit(logs, FEATURES)
+segments = customers.with_columns(segment=logs.select(model.predict()).to_series())
+medians = segments.group_by("segment").agg(pl.len().alias("customers"), pl.col(FEATURES).median()).sort("segment")
+with pl.Config(float_precision=0):
+    print(medians)
+profile = model.profile(logs)
+print(profile.filter(pl.col("rank") == 1).select("cluster", "share", "feature", pl.col("difference").round(1)))
+
+# %%
+# Names come from the medians, not from the numbers of the clusters, which depend on the seed.
+buys_often, spends_much, was_here = pl.col("orders") > 6, pl.col("euros") > 120, pl.col("days_ago") < 120
+named = medians.select(
+    "segment",
+    name=pl.when(buys_often & spends_much)
+    .then(pl.lit("best customers"))
+    .when(buys_often)
+    .then(pl.lit("regulars"))
+    .when(was_here)
+    .then(pl.lit("new"))
+    .otherwise(pl.lit("lost")),
+)
+assert named["name"].n_unique() == k
+result = segments.join(named, on="segment").sort("customer")
+print(result["name"].value_counts(sort=True))
+
+# %%
+# Who is typical? The rows nearest each centroid.
+typical = model.nearest(logs, 1).select("customer", "cluster").join(customers, on="customer")
+print(typical.join(named, left_on="cluster", right_on="segment").select("name", *FEATURES))
+
+# %%
+# The model goes on: it gives next month's customers their segment.
+model.save(Path(folder.name) / "segments.parquet")
+later = pk.KMeansModel.load(Path(folder.name) / "segments.parquet")
+assert logs.select(later.predict()).equals(logs.select(model.predict()))
+result.write_csv(Path(folder.name) / "customers.csv")
+
+# %%
+# Two of the three features, by segment.
+if len(sys.argv) > 1:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    for (name,), part in sorted(result.group_by("name")):
+        axes.scatter(part["days_ago"], part["euros"], s=8, alpha=0.6, label=f"{name} ({part.height})")
+    axes.set(xscale="log", yscale="log", xlabel="days since the last order", ylabel="euros an order")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:.0f}")
+        axis.set_minor_formatter("")
+    axes.set_yticks([20, 50, 100, 200, 400])
+    axes.legend()
+    figure.savefig(sys.argv[1], dpi=120)
