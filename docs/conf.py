@@ -43,15 +43,18 @@ PLACED |= {"promises", "contributors", "changelog", "contributing", "security"}
 GUIDE = [
     ("First steps", ["two-ways", "parameters", "columns", "errors"]),
     ("Ask for the right clusters", ["scaling", "directions", "starting-centroids", "row-order"]),
-    ("More data, more fits", ["groups", "embeddings-and-files", "arrays", "devices", "processes"]),
+    ("More data, more fits", ["groups", "embeddings-and-files", "arrays", "devices", "progress", "processes"]),
+    ("Around a fit", ["/models", "/choosing-k", "/clusters", "/scikit-learn", "/sql"]),
     ("Build and embed", ["building", "rust"]),
 ]
-PLACED |= {f"guide/{page}" for _, pages in GUIDE for page in pages}
+# Pages are in docs/guide/, or in docs/ where a slash leads.
+GUIDE = [(caption, [page[1:] if page[0] == "/" else f"guide/{page}" for page in pages]) for caption, pages in GUIDE]
+PLACED |= {page for _, pages in GUIDE for page in pages}
 FOUND = {page.relative_to(DOCS).with_suffix("").as_posix() for page in [*DOCS.glob("*.md"), *DOCS.glob("guide/*.md")]}
 NEW = sorted(FOUND - PLACED)
 TREES = {
     "guide": [
-        *((caption, [f"guide/{page}" for page in pages]) for caption, pages in GUIDE),
+        *GUIDE,
         *([("More tasks", NEW)] if NEW else []),
     ],
     "contributors": [("", ["contributing", "architecture", "promises", "decisions", "lab/README", "security"])],
