@@ -15,7 +15,6 @@ from polars_kmeans.estimator import KMeans
 
 if TYPE_CHECKING:
     from polars_kmeans._typing import IntoFeatures
-    from polars_kmeans.model import KMeansModel
 
 _SCHEMA = {
     "k": pl.UInt32,
@@ -114,8 +113,9 @@ def choose_k(
     found = []
     for count, estimator in zip(counts, estimators, strict=True):
         start = time.perf_counter()
-        model: KMeansModel | None = estimator.fit(rows, names)
+        model = estimator._fit(rows, (names,), None)
         seconds = time.perf_counter() - start
+        estimator._warn([] if model is None else [model])
         measures = {} if model is None else _measures.measures(model, rows, names, options.get("device", "auto"))
         inertia = None if model is None else model.inertia
         found.append({"k": count, "inertia": inertia, **measures, "seconds": seconds})

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import polars as pl
 import pytest
+from counted import counted
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
@@ -223,13 +224,7 @@ def test_too_few_rows() -> None:
 
 
 def test_a_query_runs_once() -> None:
-    runs = []
-
-    def count(frame: pl.DataFrame) -> pl.DataFrame:
-        runs.append(frame.height)
-        return frame
-
-    query = DF.lazy().map_batches(count)
+    query, runs = counted(DF)
     pk.choose_k(query, "a", pl.col("b") * 2, k=[2, 3])
     assert runs == [DF.height]
 
@@ -313,3 +308,9 @@ def test_silhouettes_stream_and_label_once() -> None:
     assert plan.count("_internal") == 1
     results = [DF.lazy().select(model.silhouette()).collect(engine=engine) for engine in ("streaming", "in-memory")]
     assert all(one.equals(other) for one, other in itertools.pairwise(results))
+
+
+def test_fits_that_do_not_end_warn_the_caller() -> None:
+    with pytest.warns(pk.ConvergenceWarning, match="used all 1 iterations") as caught:
+        pk.choose_k(DF, "a", k=[2, 3], max_iter=1, tol=0.0)
+    assert {warning.filename for warning in caught} == {__file__}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from counted import counted
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
 
@@ -150,13 +151,7 @@ def test_many_clusters(k: int) -> None:
 
 
 def test_queries_run_once() -> None:
-    runs = []
-
-    def count(frame: pl.DataFrame) -> pl.DataFrame:
-        runs.append(frame.height)
-        return frame
-
-    query = DF.lazy().map_batches(count)
+    query, runs = counted(DF)
     plot.scatter(MODEL, query)
     plot.scatter(MODEL, query, "a", "e")
     plot.silhouette(MODEL, query)

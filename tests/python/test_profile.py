@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import polars as pl
 import pytest
+from counted import counted
 
 import polars_kmeans as pk
 
@@ -191,13 +192,7 @@ def test_nearest_rows_of_few_rows() -> None:
 
 
 def test_queries_run_once() -> None:
-    runs = []
-
-    def count(frame: pl.DataFrame) -> pl.DataFrame:
-        runs.append(frame.height)
-        return frame
-
-    query = DF.lazy().map_batches(count)
+    query, runs = counted(DF)
     assert MODEL.nearest(query, 3).equals(MODEL.nearest(DF, 3))
     assert runs == [100]
     assert MODEL.profile(query).equals(MODEL.profile(DF))
