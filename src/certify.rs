@@ -11,6 +11,7 @@
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
 pub mod differences;
+pub mod halves;
 pub mod own;
 pub mod skip;
 

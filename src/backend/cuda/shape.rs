@@ -64,4 +64,6 @@ pub struct GpuSize {
     pub processors: usize,
     /// The most bytes of shared memory that a block may have.
     pub shared: usize,
+    /// The compute capability: ten times the major number, and the minor one.
+    pub generation: u32,
 }

@@ -39,6 +39,12 @@ entries! {
         assign_tiled(AssignArgument<T>) = "assign_tiled" "assign_tiled";
         settle(SettleArgument<T>) = "settle" "settle";
         settle_pairs(SettleArgument<T>) = "settle" "settle_pairs";
+        tensor_group(TensorRowsArgument<T>) = "tensor_rows" "tensor_group";
+        tensor_places(TensorRowsArgument<T>) = "tensor_rows" "tensor_places";
+        tensor_rows(TensorRowsArgument<T>) = "tensor_rows" "tensor_rows";
+        tensor_near(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_near";
+        tensor_list(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_list";
+        tensor_centroids(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_centroids";
         deltas(DeltasArgument) = "deltas" "deltas";
         update(UpdateArgument<T>) = "update" "update";
         update_directions(UpdateArgument<T>) = "update" "update_directions";
@@ -108,6 +114,7 @@ entries! {
         sum_adjust(SystemSumsArgument) = "sum_atomics" "sum_adjust";
     }
     untyped {
+        assign_tensor(TensorArgument) = "assign_tensor" "assign_tensor";
         weight_survey(WeightSurveyArgument) = "prepare" "weight_survey";
         round_weights(RoundWeightsArgument) = "prepare" "round_weights";
         seed_totals(TotalsArgument) = "seed" "seed_totals";

@@ -10,6 +10,7 @@ mod papers;
 mod passes;
 mod seeding;
 mod step;
+mod tensor;
 
 pub use self::entries::*;
 #[cfg(feature = "papers")]
@@ -17,6 +18,7 @@ pub use self::papers::*;
 pub use self::passes::*;
 pub use self::seeding::*;
 pub use self::step::*;
+pub use self::tensor::*;
 use super::device::Plain;
 use crate::distances::DistanceScale;
 use crate::fixed::{ColumnScale, Limbs};

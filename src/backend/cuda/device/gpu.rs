@@ -21,6 +21,8 @@ pub struct Gpu {
     pub processors: u32,
     /// The most bytes of shared memory that a block may ask for.
     pub shared_per_block: u32,
+    /// The compute capability: ten times the major number, and the minor one.
+    generation: u32,
     functions: Mutex<HashMap<String, Function>>,
     modules: Mutex<HashMap<&'static str, Module>>,
 }
@@ -93,8 +95,10 @@ impl Gpu {
         let attribute = |a| context.attribute(a).map(|v| v as u32).map_err(&failed);
         let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let shared_per_block = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let generation = 10 * attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
+            + attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         keep_some_memory(&context).map_err(&failed)?;
-        Ok(Self { context, ordinal, processors, shared_per_block, functions: Mutex::default(), modules: Mutex::default() })
+        Ok(Self { context, ordinal, processors, shared_per_block, generation, functions: Mutex::default(), modules: Mutex::default() })
     }
 
     /// The kernel `name` of the file `{module}.cu`, which is in a folder of `kernels/`.
@@ -176,7 +180,7 @@ impl Gpu {
 
     /// What the choice of kernels depends on.
     pub fn size(&self) -> GpuSize {
-        GpuSize { processors: self.processors as usize, shared: self.shared_per_block as usize }
+        GpuSize { processors: self.processors as usize, shared: self.shared_per_block as usize, generation: self.generation }
     }
 
     /// Asks the SMs that run a kernel for the largest possible share of shared memory. With the default setting, fewer blocks

@@ -102,7 +102,7 @@ pub mod tests {
         FitShape { rows: n, chunk: n, d, k, weighted: false, float64: false, half: false, limbs: 1 }
     }
 
-    pub const H200: GpuSize = GpuSize { processors: PROCESSORS, shared: 227 << 10 };
+    pub const H200: GpuSize = GpuSize { processors: PROCESSORS, shared: 227 << 10, generation: 90 };
 
     fn chosen(strategy: Strategy, n: usize, d: usize, k: usize) -> Strategy {
         choose::<f32>(strategy, &shape(n, d, k), H200).unwrap().candidate.strategy()

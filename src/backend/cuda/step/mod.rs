@@ -13,11 +13,13 @@ pub mod deltas;
 pub mod filter;
 pub mod registers;
 pub mod shares;
+pub mod tensor;
 pub mod tiled;
 
 use self::columns::Columns;
 use self::filter::FilterSpec;
 use self::registers::Registers;
+use self::tensor::Tensor;
 use self::tiled::Tiled;
 use super::device::{Plain, Queue};
 use super::rows::chunks::Chunk;
@@ -177,6 +179,7 @@ pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     all.extend(Registers::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
     all.push(Box::new(Columns));
     all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
+    all.push(Box::new(Tensor));
     #[cfg(feature = "papers")]
     all.extend(super::papers::candidates());
     all

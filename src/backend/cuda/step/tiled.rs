@@ -175,7 +175,7 @@ impl<T: Float + Plain> Settle<T> {
         unsafe { queue.run_behind(&self.launch, &self.argument(assign, centroids)) }
     }
 
-    fn argument(&self, assign: &AssignArgument<T>, centroids: u64) -> SettleArgument<T> {
+    pub fn argument(&self, assign: &AssignArgument<T>, centroids: u64) -> SettleArgument<T> {
         SettleArgument {
             rows: assign.rows,
             next: assign.next,
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn panels_where_they_fit() {
-        let gpu = |shared: usize| GpuSize { processors: 132, shared };
+        let gpu = |shared: usize| GpuSize { processors: 132, shared, generation: 90 };
         let panel = |variant: Tiled, d, k| variant.panel(d, k, 227 << 10);
         assert_eq!(panel(Tiled::WIDTH_64, 17, 5_000), 0);
         assert_eq!(panel(Tiled::WIDTH_64, 65, 5_000), 64);

@@ -1,0 +1,41 @@
+// Half-precision copies of rows and centroids for tensor cores, and the bound on scores from their products: src/certify/halves.rs.
+//
+//   a group     rows near one point, its centre. The copies of its rows and of the centroids near them are taken from this centre
+//   a tile      128 places for rows of one group, or 256 places for centroids, in chunks of 64 features. A chunk is as wgmma reads it:
+//               128 bytes a place; the 16 bytes number i of place p are at i ^ (p % 8)
+#pragma once
+#include "labels.cuh"
+
+#define TILE_ROWS 128
+#define TILE_CENTROIDS 256
+#define CHUNK 64 // features
+#define PLACE_BYTES (2 * CHUNK)
+#define MOST_GROUPS 32
+#define NO_ROW 0xffffffffu
+
+// A group of rows. Distances are in units of 1 / `scale` of the argument.
+struct TensorGroup {
+    float radius; // no row is farther from the centre
+    u32 rows;
+    double squares; // sum of the rows' squared distances from the centre
+    u32 first_tile, next_place; // of its tiles of rows
+    // These belong to the current centroids.
+    u32 centroids; // how many can be nearest to a row
+    float balance; // t of src/certify/halves.rs
+    float row_scale, centroid_scale; // powers of two
+};
+
+// The constants of the bound.
+struct TensorTerms {
+    double share; // q
+    double sum; // B
+    double reference; // r
+    double underflow; // the least error of a reference distance
+    double subnormal; // of a copy's norm
+    double half; // relative error of a half square
+    double least; // of a centroid's own error
+    double radius; // relative error of a float32 distance from the centre
+};
+
+// Where 16 bytes of a place are in its chunk.
+__device__ __forceinline__ u32 swizzled(u32 place, u32 piece) { return place * PLACE_BYTES + ((piece ^ (place & 7)) << 4); }

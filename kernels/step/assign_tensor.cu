@@ -1,0 +1,276 @@
+// assign_tensor: labels by tensor cores. Products of half-precision copies are a filter; what its bound cannot decide is settled afterwards.
+//
+//   y_j = p_j - x^.c^_j       p_j: the half square with the centroid's own error taken off (src/certify/halves.rs)
+//   for each tile of rows, for each tile of the centroids of its group:
+//     for each chunk of 64 features:  the products of 128 rows and 256 centroids, added up in registers
+//     keys: scores with the number of their column in the lowest bits; the best two keys of each row, in eight sets of columns
+//   then the label, or a place in the list of rows in doubt
+//
+// Used when: many clusters of many features, on generation 9.0.
+// Tile:      a block has 3 warpgroups. One requests chunks (TMA, bulk copies). The other two multiply 64 rows each (wgmma, m64n256k16), with 128
+//            sums a thread. The second one lags behind the first, so that one looks for the best while the other multiplies.
+// Memory:    copies lie in device memory as wgmma reads them, so a chunk is one contiguous copy. The copies of a group's centroids come
+//            from the second-level cache, and so do those of the rows but for the first time.
+// Precision: half-precision operands, sums in float32 as tensor cores add them.
+#include "../common/filter.cuh"
+#include "../common/tensor.cuh"
+#include "tensor_pipeline.cuh"
+#include "wgmma.cuh"
+
+struct Tensor {
+    const u8* rows; // (tiles, chunks, 128, 64) of 2 bytes
+    const float* terms; // (tiles, 128): the row's part of the bound
+    const u32* row_of_place; // (tiles, 128)
+    const u32* group_of_tile; // (tiles)
+    const TensorGroup* groups;
+    const u8* centroids; // (groups, k padded / 256, chunks, 256, 64) of 2 bytes
+    const float* folded; // (groups, k padded): p
+    const float* margins; // (groups, k padded): F
+    const u32* list; // (groups, k padded): centroids
+    Labels next;
+    Contested* contested;
+    Control* control;
+    u32 n, tiles, chunks, last_steps; // last_steps: runs of 16 features in the last chunk
+    u32 k_padded, stages, folded_slots, unused;
+};
+
+#define TENSOR_THREADS 384
+#define ROW_BYTES (TILE_ROWS * PLACE_BYTES)
+#define CENTROID_BYTES (TILE_CENTROIDS * PLACE_BYTES)
+#define FOLDED_BYTES (TILE_CENTROIDS * 4)
+// Chunks that the first of the two warpgroups requests before the second one begins.
+#define LEAD 1
+// A key differs from its score by less than this, relative to either.
+#define TAG_ERROR 7.62939453125e-6f
+
+// Where things are in shared memory.
+struct TensorShared {
+    u32 stages, folded, full, empty, lead;
+
+    __device__ __forceinline__ TensorShared(const Tensor& a, const u8* shared) {
+        stages = (shared_address(shared) + 1023) & ~1023u;
+        folded = stages + a.stages * (ROW_BYTES + CENTROID_BYTES);
+        full = folded + a.folded_slots * FOLDED_BYTES;
+        empty = full + 8 * a.stages;
+        lead = empty + 8 * a.stages;
+    }
+    __device__ __forceinline__ u32 stage(u32 slot) const { return stages + slot * (ROW_BYTES + CENTROID_BYTES); }
+};
+
+// The least two keys of a set of columns, and the tiles of centroids that they are in.
+struct Kept {
+    float best, second;
+    u32 best_tile, second_tile;
+
+    __device__ __forceinline__ Kept() : best(3e38f), second(3e38f), best_tile(0), second_tile(0) {}
+    // Adds the least two of another tile.
+    __device__ __forceinline__ void add(float low, float high, u32 tile) {
+        const bool lower = low < best;
+        const float rival = lower ? (high < best ? high : best) : low;
+        const u32 rival_tile = lower && !(high < best) ? best_tile : tile;
+        if (rival < second) second = rival, second_tile = rival_tile;
+        if (lower) best = low, best_tile = tile;
+    }
+};
+
+// The thread that requests all chunks.
+__device__ __forceinline__ void request(const Tensor& a, const TensorShared& s) {
+    Turn turn, folded_turn;
+#pragma unroll 1
+    for (u32 tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
+        const u32 g = a.group_of_tile[tile];
+        if (g == NO_ROW) return;
+        const u32 tiles = (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
+        const u8* const rows = a.rows + (u64)tile * a.chunks * ROW_BYTES;
+        const u8* centroids = a.centroids + (u64)g * (a.k_padded / TILE_CENTROIDS) * a.chunks * CENTROID_BYTES;
+        const float* folded = a.folded + (u64)g * a.k_padded;
+#pragma unroll 1
+        for (u32 t = 0; t < tiles; t++, folded += TILE_CENTROIDS) {
+#pragma unroll 1
+            for (u32 c = 0; c < a.chunks; c++, centroids += CENTROID_BYTES) {
+                const u32 to = s.stage(turn.slot), full = s.full + 8 * turn.slot;
+                const bool last = c + 1 == a.chunks;
+                await_barrier(s.empty + 8 * turn.slot, turn.parity ^ 1);
+                arrive_for(full, ROW_BYTES + CENTROID_BYTES + (last ? FOLDED_BYTES : 0));
+                copy_bytes(to, centroids, CENTROID_BYTES, full);
+                copy_bytes(to + CENTROID_BYTES, rows + (u64)c * ROW_BYTES, ROW_BYTES, full);
+                if (last) {
+                    copy_bytes(s.folded + folded_turn.slot * FOLDED_BYTES, folded, FOLDED_BYTES, full);
+                    folded_turn.next(a.folded_slots);
+                }
+                turn.next(a.stages);
+            }
+        }
+    }
+}
+
+// What a warpgroup has done, over all of its tiles.
+struct Progress {
+    Turn turn, folded_turn;
+    u32 tiles = 0;
+};
+
+// The products of the first STEPS runs of 16 features of chunk c.
+template <u32 STEPS> __device__ __forceinline__ void run(float (&sums)[TILE_CENTROIDS / 2], u64 x, u64 y, u32 c) {
+    begin_products();
+#pragma unroll
+    for (u32 i = 0; i < STEPS; i++) multiply(sums, x + 2 * i, y + 2 * i, c + i);
+    commit_products();
+}
+
+// Adds up the products of a tile of rows and a tile of centroids.
+__device__ __forceinline__ void products(const Tensor& a, const TensorShared& s, Progress& at, float (&sums)[TILE_CENTROIDS / 2], u32 half, bool first_thread) {
+    const bool leads = half == 0 && first_thread;
+    at.tiles++;
+    if (half == 1) {
+        u32 seen;
+        do asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(seen) : "r"(s.lead) : "memory");
+        while ((int)(seen - at.tiles) < 0);
+    }
+    u32 before = 0;
+#pragma unroll 1
+    for (u32 c = 0; c < a.chunks; c++) {
+        const u32 from = s.stage(at.turn.slot);
+        await_barrier(s.full + 8 * at.turn.slot, at.turn.parity);
+        const u64 x = matrix_at(from + CENTROID_BYTES + half * (ROW_BYTES / 2)), y = matrix_at(from);
+        // The tensor cores' order begins and ends in each branch. Otherwise the compiler lets every product wait for the one before.
+        if (c + 1 < a.chunks) run<4>(sums, x, y, c);
+        else if (a.last_steps == 4) run<4>(sums, x, y, c);
+        else if (a.last_steps == 3) run<3>(sums, x, y, c);
+        else if (a.last_steps == 2) run<2>(sums, x, y, c);
+        else run<1>(sums, x, y, c);
+        if (c > 0) {
+            await_products<1>();
+            if (first_thread) arrive(s.empty + 8 * before);
+        }
+        before = at.turn.slot;
+        at.turn.next(a.stages);
+        if (leads && c == LEAD - 1) asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(s.lead), "r"(at.tiles) : "memory");
+    }
+    await_products<0>();
+    if (first_thread) arrive(s.empty + 8 * before);
+}
+
+// The least two keys of a tile of centroids, for each row of a thread and for its even and odd columns.
+__device__ __forceinline__ void keep_best(const Tensor& a, const TensorShared& s, Progress& at, const float (&sums)[TILE_CENTROIDS / 2], Kept (&kept)[2][2],
+                                          u32 tile, u32 lane) {
+    const u32 folded = s.folded + at.folded_turn.slot * FOLDED_BYTES + (lane & 3) * 8;
+    at.folded_turn.next(a.folded_slots);
+    u32 mask = ~31u;
+    asm volatile("" : "+r"(mask)); // in a register, so that a key is one instruction
+    float least[2][2], second[2][2];
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) least[r][e] = second[r][e] = 3e38f;
+#pragma unroll
+    for (int i = 0; i < TILE_CENTROIDS / 8; i++) {
+        float p[2];
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(p[0]), "=f"(p[1]) : "r"(folded + i * 32));
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float score = __fsub_rn(p[e], sums[4 * i + 2 * r + e]);
+                float key;
+                asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=f"(key) : "f"(score), "r"(mask), "r"(i)); // (score & mask) | i
+                second[r][e] = fminf(second[r][e], fmaxf(least[r][e], key));
+                least[r][e] = fminf(least[r][e], key);
+            }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) kept[r][e].add(least[r][e], second[r][e], tile);
+}
+
+// The place in the group's list of the centroid with a key.
+__device__ __forceinline__ u32 place_of(float key, u32 tile, u32 lane, u32 e) {
+    return tile * TILE_CENTROIDS + (__float_as_uint(key) & 31) * 8 + (lane & 3) * 2 + e;
+}
+
+// Decides a row. Its four lanes must call this together.
+__device__ __forceinline__ void decide(const Tensor& a, const Kept (&kept)[2], u64 place, u32 g, u32 lane) {
+    const bool even = kept[0].best <= kept[1].best;
+    const float own = even ? kept[0].best : kept[1].best;
+    float best = own;
+    u32 at = even ? place_of(own, kept[0].best_tile, lane, 0) : place_of(own, kept[1].best_tile, lane, 1);
+#pragma unroll
+    for (int o = 1; o < 4; o *= 2) {
+        const float other = __shfl_xor_sync(FULL_WARP, best, o);
+        const u32 other_at = __shfl_xor_sync(FULL_WARP, at, o);
+        if (other < best || (other == best && other_at < at)) best = other, at = other_at;
+    }
+    const u32 row = a.row_of_place[place];
+    const float term = __fmul_ru(a.terms[place], a.groups[g].balance);
+    const u64 of_group = (u64)g * a.k_padded;
+    const float sum = __fadd_ru(__fmaf_ru(fabsf(best), TAG_ERROR, best), __fadd_ru(a.margins[of_group + at], term));
+    const float limit = __fmaf_ru(fabsf(sum), TAG_ERROR, sum);
+    // NaN: in reach.
+    u32 others = 0, second = NO_ROW;
+    bool more = false;
+#pragma unroll
+    for (u32 e = 0; e < 2; e++) {
+        const u32 mine = place_of(kept[e].best, kept[e].best_tile, lane, e);
+        if (!(kept[e].best > limit) && mine != at) others++, second = mine;
+        more |= !(kept[e].second > limit);
+    }
+    // Counts of up to 8 in the low bits, and whether there may be more in the high bits.
+    others |= (u32)more << 8;
+#pragma unroll
+    for (int o = 1; o < 4; o *= 2) {
+        others += __shfl_xor_sync(FULL_WARP, others, o);
+        second = min(second, __shfl_xor_sync(FULL_WARP, second, o));
+    }
+    if (lane & 3) return;
+    if (row == NO_ROW) return;
+    if (others <= 1) store_label(a.next, row, a.list[of_group + at]);
+    if (others == 1) a.contested[atomicAdd(&a.control->pairs, 1)] = {row, a.list[of_group + second]};
+    if (others > 1) a.contested[a.n - 1 - atomicAdd(&a.control->contested, 1)] = {row, 0};
+}
+
+// A warpgroup that multiplies.
+__device__ __forceinline__ void label(const Tensor& a, const TensorShared& s, u32 half) {
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
+    const bool first_thread = (threadIdx.x & 127) == 0;
+    Progress at;
+#pragma unroll 1
+    for (u32 tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
+        const u32 g = a.group_of_tile[tile];
+        if (g == NO_ROW) return;
+        const u32 tiles = (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
+        Kept kept[2][2];
+#pragma unroll 1
+        for (u32 t = 0; t < tiles; t++) {
+            float sums[TILE_CENTROIDS / 2];
+            products(a, s, at, sums, half, first_thread);
+            keep_best(a, s, at, sums, kept, t, lane);
+        }
+        const u64 place = (u64)tile * TILE_ROWS + half * 64 + warp * 16 + lane / 4;
+#pragma unroll
+        for (int r = 0; r < 2; r++) decide(a, kept[r], place + 8 * r, g, lane);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(TENSOR_THREADS, 1) assign_tensor(const __grid_constant__ Tensor a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ u8 shared[];
+    if (a.control->stop) return;
+    const TensorShared s(a, shared);
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < a.stages; i++) make_barrier(s.full + 8 * i, 1), make_barrier(s.empty + 8 * i, 2);
+        asm volatile("st.shared.u32 [%0], 0;" ::"r"(s.lead) : "memory");
+        show_barriers();
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) request(a, s);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        label(a, s, threadIdx.x / 128 - 1);
+    }
+#else
+    __trap(); // other generations have no such instructions, and never launch this
+#endif
+}

@@ -1,0 +1,185 @@
+// tensor_centroids: what assign_tensor reads of the centroids, for each group of rows.
+//
+//   tensor_near       the distance of each centroid from each group's centre, in float64
+//   tensor_list       which centroids can be nearest to a row of the group: src/certify/halves.rs. The others are not multiplied
+//   tensor_centroids  their half-precision copies from the group's centre, with their own parts of the bound
+//
+// Used when: before every assign_tensor.
+// Tile:      tensor_near, tensor_centroids: a warp for each pair of a group and a centroid. tensor_list: a block for each group.
+#include "../common/sums.cuh"
+#include "../common/tensor.cuh"
+#include <cuda_fp16.h>
+
+template <typename T> struct TensorCentroids {
+    const T* centroids; // (k, d)
+    const T* centres; // (groups, d)
+    T scale; // a power of two
+    int count; // groups
+    TensorGroup* groups;
+    double* near; // (groups, k): squared distances
+    u32* list; // (groups, k padded): centroids
+    float* folded; // (groups, k padded): p of src/certify/own.rs
+    float* margins; // (groups, k padded): F
+    u8* copies; // (groups, k padded / 256, chunks, 256, 64) of 2 bytes
+    const Control* control;
+    TensorTerms bound;
+    int d, k;
+    u32 k_padded, chunks;
+};
+
+// Scores of places without a centroid, and of centroids that are always in reach. Not infinite: keys have an index in their lowest bits.
+#define FARTHEST 1e38f
+
+__device__ __forceinline__ double warp_total(double v) {
+    for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(FULL_WARP, v, o);
+    return v;
+}
+
+template <typename T> __device__ __forceinline__ void tensor_near(const TensorCentroids<T>& a) {
+    const int lane = threadIdx.x & 31;
+    const u64 pairs = (u64)a.count * a.k;
+#pragma unroll 1
+    for (u64 pair = global_thread() / 32; pair < pairs; pair += all_threads() / 32) {
+        const int g = (int)(pair / a.k), j = (int)(pair - (u64)g * a.k);
+        if (a.groups[g].rows == 0) continue;
+        const T *c = a.centroids + (u64)j * a.d, *m = a.centres + (u64)g * a.d;
+        double s = 0.0;
+#pragma unroll 4
+        for (int f = lane; f < a.d; f += 32) {
+            const double t = ((double)c[f] - (double)m[f]) * (double)a.scale;
+            s = __fma_rn(t, t, s);
+        }
+        s = warp_total(s);
+        if (lane == 0) a.near[pair] = s;
+    }
+}
+
+#define LIST_THREADS 1024
+
+// One block for each group.
+template <typename T> __device__ __forceinline__ void tensor_list(const TensorCentroids<T>& a) {
+    __shared__ double values[LIST_THREADS / 32];
+    __shared__ u32 counts[LIST_THREADS / 32];
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = blockIdx.x;
+    TensorGroup* const group = a.groups + g;
+    if (group->rows == 0) {
+        if (tid == 0) group->centroids = 0;
+        return;
+    }
+    const double* const near = a.near + (u64)g * a.k;
+    double least = infinity();
+    for (int j = tid; j < a.k; j += LIST_THREADS) least = fmin(least, near[j]);
+    for (int o = 16; o; o >>= 1) least = fmin(least, __shfl_xor_sync(FULL_WARP, least, o));
+    if (lane == 0) values[warp] = least;
+    __syncthreads();
+    for (int w = 0; w < LIST_THREADS / 32; w++) least = fmin(least, values[w]);
+    __syncthreads();
+    // No row is farther from the centroid nearest to the centre than radius + sqrt(least). The others are at least sqrt(near) - radius
+    // away. The factors are far more than the roundings of all of these, and of reference distances.
+    const double limit = (2.0 * group->radius + sqrt(least)) * 1.000001 + 1e-12, reach = limit * 1.000001;
+    u32 found = 0;
+    double squares = 0.0;
+#pragma unroll 1
+    for (int base = 0; base < a.k; base += LIST_THREADS) {
+        const int j = base + tid;
+        const double distance = j < a.k ? sqrt(near[j]) : infinity();
+        // NaN and what is not finite stay in the list, if the limit is not finite either.
+        const bool in = j < a.k && !(distance > reach);
+        if (in) squares += distance * distance;
+        const u32 mask = __ballot_sync(FULL_WARP, in);
+        if (lane == 0) counts[warp] = __popc(mask);
+        __syncthreads();
+        u32 before = found, all = 0;
+        for (int w = 0; w < LIST_THREADS / 32; w++) {
+            if (w < warp) before += counts[w];
+            all += counts[w];
+        }
+        if (in) a.list[(u64)g * a.k_padded + before + __popc(mask & ((1u << lane) - 1))] = j;
+        found += all;
+        __syncthreads();
+    }
+    squares = warp_total(squares);
+    if (lane == 0) values[warp] = squares;
+    __syncthreads();
+    if (tid == 0) {
+        squares = 0.0;
+        for (int w = 0; w < LIST_THREADS / 32; w++) squares += values[w];
+        // The largest copy is between 2^14 and 2^15.
+        const int exponent = limit > 0.0 && limit < 1e30 ? min(14 - ilogb(limit), 60) : 0;
+        const float scale = ldexpf(1.0f, min(exponent, ilogbf(group->row_scale)));
+        // t is near |c| / |x|, in the units of both copies, and a power of two.
+        const double centroids = squares / found * (double)scale * scale;
+        const double rows = group->squares / group->rows * (double)group->row_scale * group->row_scale;
+        const double ratio = centroids / rows;
+        const int balance = ratio > 0.0 && ratio < 1e30 ? max(-6, min((int)floor(0.5 * log2(ratio) + 0.5), 6)) : 0;
+        group->centroid_scale = scale;
+        group->balance = ldexpf(1.0f, balance);
+        group->centroids = found;
+    }
+}
+
+template <typename T> __device__ __forceinline__ void tensor_centroids(const TensorCentroids<T>& a) {
+    const int lane = threadIdx.x & 31;
+    const u64 places = (u64)a.count * a.k_padded;
+#pragma unroll 1
+    for (u64 at = global_thread() / 32; at < places; at += all_threads() / 32) {
+        const u32 g = (u32)(at / a.k_padded), place = (u32)(at - (u64)g * a.k_padded);
+        const TensorGroup& group = a.groups[g];
+        const u32 count = group.centroids;
+        if (place >= (count + TILE_CENTROIDS - 1) / TILE_CENTROIDS * TILE_CENTROIDS) continue;
+        const bool real = place < count;
+        const T *c = a.centroids + (u64)(real ? a.list[at] : 0) * a.d, *m = a.centres + (u64)g * a.d;
+        const double scale = (double)a.scale * group.centroid_scale;
+        u8* const tile = a.copies + ((u64)g * (a.k_padded / TILE_CENTROIDS) + place / TILE_CENTROIDS) * a.chunks * (TILE_CENTROIDS * PLACE_BYTES);
+        const u32 in_tile = place % TILE_CENTROIDS;
+        double square = 0.0, copied = 0.0, residual = 0.0;
+#pragma unroll 1
+        for (u32 chunk = 0; chunk < a.chunks; chunk++) {
+            __half pair[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int f = chunk * CHUNK + 2 * lane + e;
+                const double value = real && f < a.d ? ((double)c[f] - (double)m[f]) * scale : 0.0;
+                pair[e] = __double2half(value);
+                // Products of what is not finite could lose a centroid. The residual says that nothing is known.
+                if (!(fabsf(__half2float(pair[e])) < 65505.0f)) pair[e] = __float2half_rn(0.0f);
+                const double copy = (double)__half2float(pair[e]), rest = value - copy;
+                square = __fma_rn(value, value, square), copied = __fma_rn(copy, copy, copied), residual = __fma_rn(rest, rest, residual);
+            }
+            *(__half2*)(tile + chunk * (TILE_CENTROIDS * PLACE_BYTES) + swizzled(in_tile, lane / 4) + (lane & 3) * 4) = __halves2half2(pair[0], pair[1]);
+        }
+        square = warp_total(square), copied = warp_total(copied), residual = warp_total(residual);
+        if (lane != 0) continue;
+        float start = FARTHEST, margin = infinity_f();
+        if (real) {
+            const TensorTerms& b = a.bound;
+            const double more = 1.0 + b.half, ratio = (double)group.row_scale / group.centroid_scale;
+            const double norm = sqrt(square * more), rest = sqrt(residual * more) + 1.2e-16 * norm;
+            const double copy = sqrt(copied * more) + b.subnormal;
+            const double own = b.share * norm * norm + rest * rest / b.share + b.sum * copy * copy;
+            const double error = 1.00001 * (own / (2.0 * group.balance) + b.least);
+            const double half = 0.5 * ratio * square, below = half * (1.0 - b.half), above = half * (1.0 + b.half);
+            const double roundings = 6.0e-8, z = below - error;
+            start = __double2float_rd(z - 1.01 * roundings * fabs(z));
+            const double reference = 4.0 * b.reference * half + b.underflow * ((double)group.row_scale * group.centroid_scale);
+            const double p = (double)start;
+            margin = __double2float_ru((above - p + 1.01 * roundings * fabs(p) + error + reference) * 1.00001);
+            // Copies that are not finite, or scores that could overflow: always in reach, and nothing is compared with it.
+            if (!(half < 1e36) || !(margin < 1e36f)) start = -FARTHEST, margin = infinity_f();
+        }
+        a.folded[at] = start, a.margins[at] = margin;
+    }
+}
+
+#define KERNELS(T, NAME)                                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(256) tensor_near_##NAME(const __grid_constant__ TensorCentroids<T> a) {                     \
+        if (a.control->stop == 0) tensor_near(a);                                                                                            \
+    }                                                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(LIST_THREADS) tensor_list_##NAME(const __grid_constant__ TensorCentroids<T> a) {            \
+        if (a.control->stop == 0) tensor_list(a);                                                                                            \
+    }                                                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(256) tensor_centroids_##NAME(const __grid_constant__ TensorCentroids<T> a) {                \
+        if (a.control->stop == 0) tensor_centroids(a);                                                                                       \
+    }
+KERNELS(float, f32)
+KERNELS(double, f64)

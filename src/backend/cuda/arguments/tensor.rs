@@ -1,0 +1,105 @@
+//! The parameters of the kernels that label with tensor cores: `kernels/step/tensor_*.cu` and `assign_tensor.cu`.
+
+use super::*;
+use crate::certify::halves::Halves;
+
+arguments! {
+    /// A group of rows.
+    TensorGroup as "TensorGroup" {
+        radius: f32,
+        rows: u32,
+        squares: f64,
+        first_tile: u32,
+        next_place: u32,
+        centroids: u32,
+        balance: f32,
+        row_scale: f32,
+        centroid_scale: f32,
+    }
+
+    /// The constants of the bound.
+    TensorTerms as "TensorTerms" {
+        share: f64,
+        sum: f64,
+        reference: f64,
+        underflow: f64,
+        subnormal: f64,
+        half: f64,
+        least: f64,
+        radius: f64,
+    }
+
+    /// For the copies of the rows.
+    TensorRowsArgument<T> as "TensorRows" {
+        rows: RowsArgument,
+        centres: u64,
+        scale: T,
+        count: i32,
+        groups: u64,
+        group_of_row: u64,
+        group_of_tile: u64,
+        row_of_place: u64,
+        terms: u64,
+        copies: u64,
+        control: u64,
+        bound: TensorTerms,
+        tiles: u32,
+        chunks: u32,
+    }
+
+    /// For the copies of the centroids.
+    TensorCentroidsArgument<T> as "TensorCentroids" {
+        centroids: u64,
+        centres: u64,
+        scale: T,
+        count: i32,
+        groups: u64,
+        near: u64,
+        list: u64,
+        folded: u64,
+        margins: u64,
+        copies: u64,
+        control: u64,
+        bound: TensorTerms,
+        d: i32,
+        k: i32,
+        k_padded: u32,
+        chunks: u32,
+    }
+
+    /// For the kernel that labels.
+    TensorArgument as "Tensor" {
+        rows: u64,
+        terms: u64,
+        row_of_place: u64,
+        group_of_tile: u64,
+        groups: u64,
+        centroids: u64,
+        folded: u64,
+        margins: u64,
+        list: u64,
+        next: LabelsArgument,
+        contested: u64,
+        control: u64,
+        n: u32,
+        tiles: u32,
+        chunks: u32,
+        last_steps: u32,
+        k_padded: u32,
+        stages: u32,
+        folded_slots: u32,
+        unused: u32,
+    }
+}
+
+plain! {
+    TensorGroup { f32, u32, f64, u32, u32, u32, f32, f32, f32 }
+}
+
+impl From<Halves> for TensorTerms {
+    fn from(bound: Halves) -> Self {
+        let Halves { share, sum, subnormal, half, least, radius, reference } = bound;
+        let (reference, underflow) = (reference.relative, reference.underflow);
+        Self { share, sum, reference, underflow, subnormal, half, least, radius }
+    }
+}

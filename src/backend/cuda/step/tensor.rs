@@ -1,0 +1,367 @@
+//! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `kernels/step/tensor_rows.cu`,
+//! `tensor_centroids.cu`, `assign_tensor.cu`, `settle.cu` and `deltas.cu`. For GPUs of generation 9.0.
+//!
+//! ```text
+//! once a fit:     groups of rows near one point each (`tensor/groups.rs`), half-precision copies of the rows in the order of groups
+//! an iteration:   for each group, copies of the centroids that can be nearest to its rows; products; settling; sums
+//! ```
+//! The columns of the rows stay where they are: settling and sums read them. If rows stream, the copies are made again for every chunk.
+
+mod groups;
+
+use super::deltas::Deltas;
+use super::filter::FilterSpec;
+use super::tiled::{Doubt, Settle, Tiled};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS};
+use crate::backend::cuda::arguments::{
+    self, SettleArgument, TensorArgument, TensorCentroidsArgument, TensorGroup, TensorRowsArgument, TensorTerms,
+};
+use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
+use crate::backend::cuda::state::State;
+use crate::certify::halves::{Added, Halves, MOST_FEATURES};
+use crate::error::Result;
+use crate::fixed::frexp;
+use crate::float::Float;
+use crate::strategy::Strategy;
+
+/// Constants of `kernels/common/tensor.cuh`: places of a tile of rows and of centroids, features of a chunk, bytes of a place in a
+/// chunk, and the most groups.
+const TILE_ROWS: usize = 128;
+const TILE_CENTROIDS: usize = 256;
+const CHUNK: usize = 64;
+const PLACE_BYTES: usize = 2 * CHUNK;
+const MOST_GROUPS: usize = 32;
+/// Threads of a block of `assign_tensor`, and of those of `tensor_group` and `tensor_rows`.
+const TENSOR_THREADS: u32 = 384;
+const GROUP_THREADS: u32 = 128;
+const ROWS_THREADS: u32 = 256;
+const LIST_THREADS: u32 = 1_024;
+const PAIRS_THREADS: u32 = 128;
+/// Chunks of a block in shared memory: one in use by each of two warpgroups, the others on their way.
+const STAGES: usize = 4;
+const STAGE_BYTES: usize = (TILE_ROWS + TILE_CENTROIDS) * PLACE_BYTES;
+/// The generation of GPUs that has `wgmma`.
+const GENERATION: u32 = 90;
+
+/// The candidate.
+#[derive(Debug, Clone, Copy)]
+pub struct Tensor;
+
+/// The sizes of a fit's copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sizes {
+    /// Rows of a chunk.
+    n: usize,
+    d: usize,
+    k: usize,
+    groups: usize,
+    k_padded: usize,
+    /// Chunks of features.
+    chunks: usize,
+    /// The most tiles of rows.
+    tiles: usize,
+}
+
+impl Sizes {
+    fn new(shape: &FitShape) -> Self {
+        let FitShape { chunk: n, d, k, .. } = *shape;
+        // A group costs copies of all centroids near it. So it has many rows, and there are several centroids for each group.
+        let groups = MOST_GROUPS.min(k / 16).min(n / (8 * TILE_ROWS)).min(n / (2 * k.max(1))).max(1);
+        let tiles = n.div_ceil(TILE_ROWS).saturating_add(groups);
+        Self { n, d, k, groups, k_padded: padded(k, TILE_CENTROIDS), chunks: d.div_ceil(CHUNK), tiles }
+    }
+
+    fn places(&self) -> usize {
+        product([self.tiles, TILE_ROWS])
+    }
+
+    /// Pairs of a group and a centroid.
+    fn pairs(&self) -> usize {
+        product([self.groups, self.k_padded])
+    }
+
+    /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the chunk
+    /// that would do so is requested when this many chunks before it are done.
+    fn folded_slots(&self) -> usize {
+        if self.chunks > STAGES { 1 } else { 1 + (STAGES + 1 - self.chunks).div_ceil(self.chunks) }
+    }
+
+    /// Bytes of shared memory of a block of `assign_tensor`.
+    fn shared(&self) -> usize {
+        // Tiles are aligned to 1,024 bytes. Two barriers belong to each stage.
+        1_024 + STAGES * (STAGE_BYTES + 16) + self.folded_slots() * TILE_CENTROIDS * 4 + 16
+    }
+}
+
+buffers! {
+    /// The copies of the rows.
+    struct RowCopies = "half-precision copies of the rows" (sizes: &Sizes) {
+        /// `(tiles, chunks, 128, 64)` values of 16 bits.
+        copies: u32 [product([sizes.tiles, sizes.chunks, TILE_ROWS * PLACE_BYTES / 4])],
+        terms: f32 [sizes.places()],
+        row_of_place: u32 [sizes.places()],
+        group_of_tile: u32 [sizes.tiles],
+        group_of_row: u8 [sizes.n],
+    }
+}
+
+buffers! {
+    /// The groups, and the copies of the centroids for each of them.
+    struct CentroidCopies<T> = "half-precision copies of the centroids" (sizes: &Sizes) {
+        groups: TensorGroup [sizes.groups],
+        /// `(groups, d)`.
+        centres: T [product([sizes.groups, sizes.d])],
+        near: f64 [product([sizes.groups, sizes.k])],
+        list: u32 [sizes.pairs()],
+        folded: f32 [sizes.pairs()],
+        margins: f32 [sizes.pairs()],
+        /// `(groups, k padded / 256, chunks, 256, 64)` values of 16 bits.
+        copies: u32 [product([sizes.pairs(), sizes.chunks, PLACE_BYTES / 4])],
+    }
+}
+
+impl Tensor {
+    /// The copies that settling and updates read.
+    fn filter(shape: &FitShape, gpu: GpuSize) -> FilterSpec {
+        Tiled::WIDTH_128.filter(shape.d, shape.k, gpu)
+    }
+}
+
+impl<T: Float + Plain> Candidate<T> for Tensor {
+    fn strategy(&self) -> Strategy {
+        Strategy::Tensor
+    }
+
+    fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
+        let refused = |limit: &str, got: String| Err(Refusal { limit: limit.into(), hint: "", got });
+        let shared = Sizes::new(shape).shared();
+        if gpu.generation != GENERATION {
+            return refused("a GPU of compute capability 9.0", format!("{}.{}", gpu.generation / 10, gpu.generation % 10));
+        }
+        if gpu.shared < shared {
+            return refused(&format!("{shared} bytes of shared memory a block"), gpu.shared.to_string());
+        }
+        if shape.d > MOST_FEATURES {
+            return refused(&format!("at most {MOST_FEATURES} features"), shape.d.to_string());
+        }
+        Ok(())
+    }
+
+    fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
+        let sizes = Sizes::new(shape);
+        let bytes = sum([Doubt::bytes(shape.chunk), RowCopies::bytes(&sizes), CentroidCopies::<T>::bytes(&sizes)]);
+        Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
+    }
+
+    fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
+        Ok(Box::new(TensorStep::<T>::new(&fit.shape, fit.queue)?))
+    }
+}
+
+/// The step of one fit.
+struct TensorStep<T> {
+    sizes: Sizes,
+    rows: RowCopies,
+    centroids: CentroidCopies<T>,
+    /// Whether the groups have centres, and whether the rows of the last chunk have copies.
+    grouped: bool,
+    /// Whether the rows stay where they are.
+    resident: bool,
+    group: Launch<TensorRowsArgument<T>>,
+    places: Launch<TensorRowsArgument<T>>,
+    copy_rows: Launch<TensorRowsArgument<T>>,
+    near: Launch<TensorCentroidsArgument<T>>,
+    list: Launch<TensorCentroidsArgument<T>>,
+    copy_centroids: Launch<TensorCentroidsArgument<T>>,
+    assign: Launch<TensorArgument>,
+    settle: Settle<T>,
+    pairs: Launch<SettleArgument<T>>,
+    doubt: Doubt,
+    deltas: Deltas,
+}
+
+impl<T: Float + Plain> TensorStep<T> {
+    fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
+        let sizes = Sizes::new(shape);
+        let FitShape { chunk, d, k, half, .. } = *shape;
+        let gpu = &*queue.gpu;
+        let blocks = |rows: u32| u32::try_from(chunk.div_ceil(rows as usize)).unwrap_or(u32::MAX);
+        let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: u32| -> Result<_> {
+            Ok(Launch::exactly(entry.half_if(half).load(gpu, "")?, Block::of(threads), blocks))
+        };
+        let assign = arguments::assign_tensor().load(gpu, "")?;
+        let by_warps = sizes.pairs().div_ceil(THREADS as usize / 32);
+        Ok(Self {
+            sizes,
+            rows: RowCopies::allocate(queue, &sizes)?,
+            centroids: CentroidCopies::allocate(queue, &sizes)?,
+            grouped: false,
+            resident: shape.chunk == shape.rows,
+            group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks(GROUP_THREADS))?,
+            places: rows(arguments::tensor_places::<T>(), LIST_THREADS, 1)?,
+            copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks(TILE_ROWS as u32))?,
+            near: Launch::resident(gpu, arguments::tensor_near::<T>().load(gpu, "")?, Block::of(THREADS), by_warps)?,
+            list: Launch::exactly(
+                arguments::tensor_list::<T>().load(gpu, "")?,
+                Block::of(LIST_THREADS),
+                u32::try_from(sizes.groups).unwrap_or(u32::MAX),
+            ),
+            copy_centroids: Launch::resident(gpu, arguments::tensor_centroids::<T>().load(gpu, "")?, Block::of(THREADS), by_warps)?,
+            assign: Launch::resident(gpu, assign, Block { threads: TENSOR_THREADS, shared: sizes.shared() }, sizes.tiles)?,
+            settle: Settle::new([chunk, d, k], half, queue)?,
+            pairs: Launch::resident(
+                gpu,
+                arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?,
+                Block::of(PAIRS_THREADS),
+                chunk,
+            )?,
+            doubt: Doubt::allocate(queue, chunk)?,
+            deltas: Deltas::new::<T>(shape, queue)?,
+        })
+    }
+
+    /// The constants of the bound.
+    fn terms(&self, state: &State<T>) -> TensorTerms {
+        let exponent = frexp(state.filter.scale().to_f64()).1 - 1;
+        Halves::new(self.sizes.d, Added::Hopper, exponent).into()
+    }
+
+    /// Copies the rows of a chunk, in the order of their groups.
+    fn copy_rows(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        let Self { sizes, rows, centroids, .. } = self;
+        if !self.grouped {
+            let first = state.centroids.now.to_vec()?;
+            centroids.centres.write(0, &groups::centres(&first, sizes.d, sizes.groups, state.filter.scale())?)?;
+        }
+        centroids.groups.fill(0)?;
+        rows.row_of_place.fill(0xff)?;
+        let argument = TensorRowsArgument {
+            rows: chunk.rows.argument(),
+            centres: centroids.centres.at(),
+            scale: state.filter.scale(),
+            count: sizes.groups as i32,
+            groups: centroids.groups.at(),
+            group_of_row: rows.group_of_row.at(),
+            group_of_tile: rows.group_of_tile.at(),
+            row_of_place: rows.row_of_place.at(),
+            terms: rows.terms.at(),
+            copies: rows.copies.at(),
+            control: state.control,
+            bound: self.terms(state),
+            tiles: self.sizes.tiles as u32,
+            chunks: self.sizes.chunks as u32,
+        };
+        // SAFETY: the buffers have a place for each row, each tile and each group. The launches have a thread for each row.
+        unsafe {
+            for launch in [&self.group, &self.places, &self.copy_rows] {
+                state.queue.run(launch, &argument)?;
+            }
+        }
+        self.grouped = true;
+        Ok(())
+    }
+
+    /// Copies the centroids for each group.
+    fn copy_centroids(&self, state: &State<T>) -> Result<()> {
+        let Self { sizes, centroids, .. } = self;
+        let argument = TensorCentroidsArgument {
+            centroids: state.centroids.now.at(),
+            centres: centroids.centres.at(),
+            scale: state.filter.scale(),
+            count: sizes.groups as i32,
+            groups: centroids.groups.at(),
+            near: centroids.near.at(),
+            list: centroids.list.at(),
+            folded: centroids.folded.at(),
+            margins: centroids.margins.at(),
+            copies: centroids.copies.at(),
+            control: state.control,
+            bound: self.terms(state),
+            d: sizes.d as i32,
+            k: sizes.k as i32,
+            k_padded: sizes.k_padded as u32,
+            chunks: sizes.chunks as u32,
+        };
+        // SAFETY: the buffers have a place for each pair of a group and a centroid. The state has k x d centroids.
+        unsafe {
+            for launch in [&self.near, &self.list, &self.copy_centroids] {
+                state.queue.run(launch, &argument)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn argument(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> TensorArgument {
+        let Self { sizes, rows, centroids, .. } = self;
+        let [_, next] = state.labels.before_and_after(chunk.first);
+        TensorArgument {
+            rows: rows.copies.at(),
+            terms: rows.terms.at(),
+            row_of_place: rows.row_of_place.at(),
+            group_of_tile: rows.group_of_tile.at(),
+            groups: centroids.groups.at(),
+            centroids: centroids.copies.at(),
+            folded: centroids.folded.at(),
+            margins: centroids.margins.at(),
+            list: centroids.list.at(),
+            next,
+            contested: self.doubt.at(),
+            control: state.control,
+            n: chunk.rows.argument().n,
+            tiles: sizes.tiles as u32,
+            chunks: sizes.chunks as u32,
+            last_steps: (sizes.d - (sizes.chunks - 1) * CHUNK).div_ceil(16) as u32,
+            k_padded: sizes.k_padded as u32,
+            stages: STAGES as u32,
+            folded_slots: sizes.folded_slots() as u32,
+            unused: 0,
+        }
+    }
+}
+
+impl<T: Float + Plain> Step<T> for TensorStep<T> {
+    fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        if !self.grouped || !self.resident {
+            self.copy_rows(chunk, state)?;
+        }
+        self.copy_centroids(state)?;
+        let settled = state.assign_argument(chunk, self.doubt.at());
+        let centroids = state.centroids.now.at();
+        // SAFETY: the copies of the rows and of the centroids are made. The list of rows in doubt has a place for each row of a chunk.
+        // The kernels that run behind begin with the wait.
+        unsafe {
+            state.queue.run(&self.assign, &self.argument(chunk, state))?;
+            self.settle.launch(&state.queue, &settled, centroids)?;
+            state.queue.run_behind(&self.pairs, &self.settle.argument(&settled, centroids))?;
+        }
+        self.deltas.launch(chunk, state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::tests::{H200, shape};
+    use super::*;
+
+    #[test]
+    fn sizes_follow_the_shape() {
+        let sizes = |n, d, k| Sizes::new(&shape(n, d, k));
+        assert_eq!(sizes(300_000, 408, 5_000).groups, 30);
+        assert_eq!((sizes(100, 3, 2).groups, sizes(100, 3, 2).tiles), (1, 2));
+        let slots = |d| sizes(1_000_000, d, 1_000).folded_slots();
+        assert_eq!([slots(20), slots(128), slots(256), slots(257), slots(700)], [5, 3, 2, 1, 1]);
+        for d in [1, 64, 65, 128, 300, 5_000] {
+            assert!(sizes(1_000_000, d, 1_000).shared() <= H200.shared, "{d}");
+        }
+    }
+
+    #[test]
+    fn only_one_generation_has_the_kernel() {
+        let error = |shape, gpu| Candidate::<f32>::supports(&Tensor, &shape, gpu).err().map(|refusal| refusal.limit);
+        assert_eq!(error(shape(10, 3, 2), H200), None);
+        assert!(error(shape(10, 3, 2), GpuSize { generation: 100, ..H200 }).unwrap().contains("capability 9.0"));
+        assert!(error(shape(10, 70_000, 2), H200).unwrap().contains("features"));
+    }
+}
