@@ -86,6 +86,31 @@ impl Halves {
     }
 }
 
+#[cfg(test)]
+impl Halves {
+    /// The row's part of the bound for t = 1. `copy`: the norm of its copy. `rest`: that of what rounding left. `tensor_rows` in
+    /// `kernels/step/tensor_rows.cu` computes the same.
+    fn of_row(&self, copy: f64, rest: f64) -> f64 {
+        let norm = copy + rest + self.subnormal;
+        (rest * rest / self.share + (self.share + self.sum) * norm * norm) * 1.000_01
+    }
+
+    /// What belongs to a centroid. `square`: its squared norm. `copy`, `rest`: as above. `ratio`: the row's scale over the centroid's.
+    /// `tensor_centroids` in `kernels/step/tensor_centroids.cu` computes the same.
+    fn own(&self, [square, copy, rest]: [f64; 3], ratio: f64, balance: f64) -> super::own::Own {
+        let (rest, copy) = (rest + 1.2e-16 * square.sqrt(), copy + self.subnormal);
+        let own = self.share * square + rest * rest / self.share + self.sum * copy * copy;
+        let error = 1.000_01 * (own / (2.0 * balance) + self.least);
+        let half = 0.5 * ratio * square;
+        let (z, roundings) = (half * (1.0 - self.half) - error, 6.0e-8);
+        let folded = super::own::down(z - 1.01 * roundings * z.abs());
+        let p = f64::from(folded);
+        let reference = 4.0 * self.reference.relative * half + self.reference.underflow;
+        let margin = half * (1.0 + self.half) - p + 1.01 * roundings * p.abs() + error + reference;
+        super::own::Own { folded, margin: super::up(margin * 1.000_01) }
+    }
+}
+
 /// How tensor cores add up products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
@@ -102,5 +127,141 @@ impl Added {
             Self::Hopper => d.div_ceil(16) as f64 * 21.0 * 2f64.powi(-25),
             Self::Unknown => (d + 2 * d.div_ceil(4)) as f64 * 2f64.powi(-23),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference;
+
+    struct Random(u64);
+
+    impl Random {
+        fn unit(&mut self) -> f64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 11) as f64 / (1u64 << 53) as f64
+        }
+        fn normal(&mut self) -> f64 {
+            (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
+        }
+    }
+
+    /// The nearest float16, or 0 for what is too large.
+    fn half(x: f64) -> f64 {
+        let exponent = if x == 0.0 { -14 } else { (crate::fixed::frexp(x).1 - 1).max(-14) };
+        let quantum = 2f64.powi(exponent - 10);
+        let rounded = (x / quantum).round_ties_even() * quantum;
+        if rounded.abs() < 65_505.0 { rounded } else { 0.0 }
+    }
+
+    /// Adds products as an H200 does: 16 at a time with the sum before, aligned to the largest exponent and cut.
+    fn added(x: &[f64], c: &[f64]) -> f64 {
+        let mut sum = 0.0f64;
+        for (x, c) in x.chunks(16).zip(c.chunks(16)) {
+            let exponent = |v: f64| if v == 0.0 { -1_000 } else { crate::fixed::frexp(v).1 - 1 };
+            // Subnormal factors are aligned as if their exponent were -14.
+            let of = |v: f64| if v == 0.0 { -1_000 } else { exponent(v).max(-14) };
+            let largest = x.iter().zip(c).map(|(&x, &c)| of(x) + of(c)).chain([exponent(sum)]).max().unwrap();
+            if largest < -500 {
+                continue;
+            }
+            let quantum = 2f64.powi(largest - 25);
+            let cut = |v: f64| (v / quantum).trunc() * quantum;
+            let all: f64 = x.iter().zip(c).map(|(x, c)| cut(x * c)).sum::<f64>() + cut(sum);
+            let bits = 2f64.powi(exponent(all) - 23);
+            sum = if all == 0.0 { 0.0 } else { (all / bits).trunc() * bits };
+        }
+        sum
+    }
+
+    struct Copy {
+        values: Vec<f64>,
+        square: f64,
+        copy: f64,
+        rest: f64,
+    }
+
+    fn copy(exact: &[f64]) -> Copy {
+        let values: Vec<f64> = exact.iter().map(|&v| half(v)).collect();
+        let square = |all: &[f64]| all.iter().map(|v| v * v).sum::<f64>();
+        let rest: Vec<f64> = exact.iter().zip(&values).map(|(a, b)| a - b).collect();
+        Copy { square: square(exact), copy: square(&values).sqrt(), rest: square(&rest).sqrt(), values }
+    }
+
+    /// The label is in reach of every threshold, and its key is: rows and centroids of all kinds, near ties among them.
+    #[test]
+    fn the_label_is_in_reach() {
+        let random = &mut Random(9);
+        let (mut tightest, mut far) = (f64::INFINITY, 0);
+        for case in 0..30_000 {
+            let d = [1, 2, 15, 16, 17, 64, 130, 408][case % 8];
+            let kind = case / 8 % 6;
+            let centre: Vec<f32> = (0..d).map(|_| (random.normal() * if kind == 1 { 1e4 } else { 1.0 }) as f32).collect();
+            let point = |random: &mut Random, spread: f64| -> Vec<f32> {
+                centre.iter().map(|&m| m + (spread * random.normal()) as f32).collect()
+            };
+            let spread = [1.0, 0.01, 1.0, 1.0, 1e-20, 1e15][kind];
+            let mut centroids: Vec<Vec<f32>> = (0..4).map(|_| point(random, spread)).collect();
+            if kind == 2 {
+                centroids[3] = point(random, 1e6);
+            }
+            let x: Vec<f32> = match kind {
+                // Between two centroids, or next to that.
+                3 => {
+                    let moved = (random.unit() * d as f64) as usize;
+                    let middle = |f: usize| ((f64::from(centroids[0][f]) + f64::from(centroids[1][f])) / 2.0) as f32;
+                    (0..d).map(|f| if f == moved { middle(f).next_up() } else { middle(f) }).collect()
+                }
+                _ => point(random, spread),
+            };
+            // Both scales bring the largest norm to between 2^14 and 2^15.
+            let exact = |v: &[f32], s: f64| -> Vec<f64> {
+                v.iter().zip(&centre).map(|(&v, &m)| (f64::from(v) - f64::from(m)) * s).collect()
+            };
+            let rounded = |v: &[f32], s: f64| -> Vec<f64> { v.iter().zip(&centre).map(|(&v, &m)| f64::from(v - m) * s).collect() };
+            let norm = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
+            let scale = |largest: f64| if largest > 0.0 { 2f64.powi(15 - crate::fixed::frexp(largest).1) } else { 1.0 };
+            let s_x = scale(norm(&exact(&x, 1.0)));
+            let s_c = scale(centroids.iter().map(|c| norm(&exact(c, 1.0))).fold(0.0, f64::max)).min(s_x);
+            let bound = Halves::new(d, Added::Hopper, 0);
+            let row = copy(&rounded(&x, s_x));
+            let rest = row.rest + 1.001 * 6e-8 * (row.copy + row.rest);
+            let balance = [1.0, 0.25, 8.0][case % 3];
+            let term = bound.of_row(row.copy, rest) * balance;
+            let scored: Vec<_> = (centroids.iter())
+                .map(|c| {
+                    let c = copy(&exact(c, s_c));
+                    let own = bound.own([c.square, c.copy, c.rest], s_x / s_c, balance);
+                    let score = (f64::from(own.folded) - added(&row.values, &c.values)) as f32;
+                    (f32::from_bits(score.to_bits() & !31 | (case as u32 * 7 % 32)), own.margin)
+                })
+                .collect();
+            let flat: Vec<f32> = centroids.concat();
+            let label = reference::nearest(&x, &flat).label as usize;
+            let f = 2f64.powi(-17);
+            for &(key, margin) in &scored {
+                let limit = f64::from(key) + f * f64::from(key).abs() + f64::from(margin) + term;
+                let limit = limit + f * limit.abs();
+                let spare = limit - f64::from(scored[label].0);
+                assert!(spare >= 0.0, "case {case}, d = {d}, kind {kind}: {spare}");
+                tightest = tightest.min(spare / limit.abs().max(term));
+            }
+            let best = scored.iter().map(|s| s.0).fold(f32::INFINITY, f32::min);
+            far += usize::from(scored.iter().filter(|s| f64::from(s.0) > f64::from(best) + 3.0 * term).count() >= 1);
+        }
+        // The bound is used, and it tells centroids apart.
+        assert!(tightest < 0.05 && far > 20_000, "{tightest} {far}");
+    }
+
+    /// What tensor cores lose is more than 2^-22 of a block: the counterexample to the simpler bound.
+    #[test]
+    fn sums_are_cut() {
+        let x = [vec![1.0; 16], vec![1.0; 16]].concat();
+        let c = [vec![1.0], vec![0.0; 15], vec![1.875 * 2f64.powi(-26); 16]].concat();
+        assert_eq!(added(&x, &c), 1.0);
+        let lost = 16.0 * 1.875 * 2f64.powi(-26);
+        assert!(lost > 2f64.powi(-22) && lost < Added::Hopper.error(32) * (1.0 + lost));
+        assert!(Added::Unknown.error(32) > Added::Hopper.error(32));
     }
 }

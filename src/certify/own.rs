@@ -98,7 +98,7 @@ impl Reference {
 }
 
 /// The largest float32 that is at or below x.
-fn down(x: f64) -> f32 {
+pub(super) fn down(x: f64) -> f32 {
     let y = x as f32;
     if f64::from(y) > x { y.next_down() } else { y }
 }

@@ -33,4 +33,6 @@ mod sessions;
 mod strategies;
 #[cfg(feature = "cuda")]
 mod streaming;
+#[cfg(feature = "cuda")]
+mod tensor;
 mod traps;

@@ -43,7 +43,8 @@ pub fn choose<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: GpuSi
     let (mut best, mut least, mut refusal) = (None, f64::INFINITY, None);
     for candidate in candidates::<T>() {
         let named = candidate.strategy() == strategy;
-        let may = candidate.work().is_some() && (strategy == Strategy::Default || candidate.family() == Some(strategy));
+        let known = candidate.work().is_some() || candidate.predicted(shape, gpu).is_some();
+        let may = known && (strategy == Strategy::Default || candidate.family() == Some(strategy));
         if !named && !may {
             continue;
         }
@@ -83,6 +84,9 @@ pub fn measured() -> Vec<Strategy> {
 /// The predicted time of an iteration, in microseconds, on the GPU that was measured. If this GPU has more or fewer SMs, `n` is
 /// scaled so that each SM has the same amount of work. The time is infinite if the candidate was not measured.
 fn time<T>(candidate: &dyn Candidate<T>, shape: &FitShape, gpu: GpuSize) -> f64 {
+    if let Some(time) = candidate.predicted(shape, gpu) {
+        return time;
+    }
     let table = Table::get();
     let Some((column, work)) = table.column(candidate.strategy()).zip(candidate.work()) else { return f64::INFINITY };
     let FitShape { chunk, d, k, float64, .. } = *shape;

@@ -62,8 +62,13 @@ pub trait Candidate<T>: Sync {
     /// The step for a fit.
     fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>>;
 
-    /// How its measured times carry over to other shapes. None: it is never chosen by default.
+    /// How its measured times carry over to other shapes. None: it has no times in the table.
     fn work(&self) -> Option<&dyn Work> {
+        None
+    }
+
+    /// The time of an iteration in microseconds, if it is not taken from the table. A candidate with neither is never chosen by default.
+    fn predicted(&self, _shape: &FitShape, _gpu: GpuSize) -> Option<f64> {
         None
     }
 }

@@ -232,7 +232,7 @@ impl<T: Float + Plain> TensorStep<T> {
     fn copy_rows(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
         let Self { sizes, rows, centroids, .. } = self;
         if !self.grouped {
-            let first = state.centroids.now.to_vec()?;
+            let first = groups::sample(&state.centroids.now, sizes.d, sizes.k)?;
             centroids.centres.write(0, &groups::centres(&first, sizes.d, sizes.groups, state.filter.scale())?)?;
         }
         centroids.groups.fill(0)?;

@@ -1,25 +1,36 @@
 //! The centres of groups of rows. They affect only speed: how many rows are in doubt, and how many centroids need not be multiplied.
 
+use crate::backend::cuda::device::{Buffer, Plain};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use rayon::prelude::*;
 
-/// The most centroids that are looked at.
-const SAMPLE: usize = 1_024;
+/// The most centroids that are looked at: so many runs of neighbours.
+const RUNS: usize = 64;
+const RUN: usize = 16;
 /// Rounds of assignments and means.
 const ROUNDS: usize = 4;
 const WHAT: &str = "centres of groups";
 
-/// `count` points amid the centroids (`(k, d)`, row-major): a short k-means of some of them. `scale`: a power of two that brings the
-/// largest differences near 1.
+/// Some of the centroids on the device (`(k, d)`), row-major.
+pub fn sample<T: Float + Plain>(centroids: &Buffer<T>, d: usize, k: usize) -> Result<Vec<T>> {
+    if k <= RUNS * RUN {
+        return centroids.to_vec();
+    }
+    let mut sampled = memory::zeroed(RUNS * RUN * d, WHAT)?;
+    for (run, values) in sampled.chunks_mut(RUN * d).enumerate() {
+        centroids.read(run * (k - RUN) / (RUNS - 1) * d, values)?;
+    }
+    Ok(sampled)
+}
+
+/// `count` points amid these centroids (row-major): a short k-means. `scale`: a power of two that brings the largest differences near 1.
 pub fn centres<T: Float>(centroids: &[T], d: usize, count: usize, scale: T) -> Result<Vec<T>> {
-    let k = centroids.len() / d;
-    let step = k.div_ceil(SAMPLE);
     let scale = scale.to_f64();
     let origin: Vec<f64> = memory::collected(centroids[..d].iter().map(|v| v.to_f64()), WHAT)?;
-    let sampled = (0..k).step_by(step).flat_map(|j| &centroids[j * d..(j + 1) * d]).zip(origin.iter().cycle());
-    let points: Vec<f32> = memory::collected(sampled.map(|(v, from)| ((v.to_f64() - from) * scale) as f32), WHAT)?;
+    let centred = centroids.iter().zip(origin.iter().cycle()).map(|(v, from)| ((v.to_f64() - from) * scale) as f32);
+    let points: Vec<f32> = memory::collected(centred, WHAT)?;
     let mut chosen = spread(&points, d, count)?;
     for _ in 0..ROUNDS {
         means(&points, d, &mut chosen)?;
