@@ -25,6 +25,30 @@ struct TensorGroup {
     float row_scale, centroid_scale; // powers of two
 };
 
+// A row with a few centroids in reach: `count` of the candidates from `first` on.
+struct FewRow {
+    u32 row, first, count, unused;
+};
+
+// Counters of the list of such rows, and how much work the rows in doubt were. Zero before a step.
+struct FewControl {
+    u32 rows, candidates;
+    u32 doubt; // candidates besides the best, or ALL_CANDIDATES for a row that is compared with all; see `again`
+    u32 unused;
+};
+
+#define ALL_CANDIDATES 16u
+
+// Whether groups are made again: the step before had too much doubt. All ones if there are no groups yet.
+__device__ __forceinline__ bool again(const FewControl* control, u32 most_doubt) { return control->doubt > most_doubt; }
+
+struct Few {
+    FewRow* rows; // (room / 3)
+    u32* candidates; // (room)
+    FewControl* control;
+    u32 room, unused;
+};
+
 // The constants of the bound.
 struct TensorTerms {
     double share; // q

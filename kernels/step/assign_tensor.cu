@@ -30,6 +30,7 @@ struct Tensor {
     Labels next;
     Contested* contested;
     Control* control;
+    Few few;
     u32 n, tiles, chunks, last_steps; // last_steps: runs of 16 features in the last chunk
     u32 k_padded, stages, folded_slots, unused;
 };
@@ -57,20 +58,28 @@ struct TensorShared {
     __device__ __forceinline__ u32 stage(u32 slot) const { return stages + slot * (ROW_BYTES + CENTROID_BYTES); }
 };
 
-// The least two keys of a set of columns, and the tiles of centroids that they are in.
+// The least two keys of a set of columns, and the tiles of centroids that they are in. All other keys are at least `third`, but for those of
+// a tile that has both the best and the second.
 struct Kept {
-    float best, second;
+    float best, second, third;
     u32 best_tile, second_tile;
 
-    __device__ __forceinline__ Kept() : best(3e38f), second(3e38f), best_tile(0), second_tile(0) {}
+    __device__ __forceinline__ Kept() : best(3e38f), second(3e38f), third(3e38f), best_tile(0), second_tile(~0u) {}
     // Adds the least two of another tile.
     __device__ __forceinline__ void add(float low, float high, u32 tile) {
         const bool lower = low < best;
-        const float rival = lower ? (high < best ? high : best) : low;
-        const u32 rival_tile = lower && !(high < best) ? best_tile : tile;
-        if (rival < second) second = rival, second_tile = rival_tile;
-        if (lower) best = low, best_tile = tile;
+        const float first = lower ? low : best, rival = lower ? best : low;
+        const u32 first_tile = lower ? tile : best_tile, rival_tile = lower ? best_tile : tile;
+        // The second of the tile that has the best now, and that of the other one, which is above the rival.
+        const float own = lower ? high : second, other = lower ? second : high;
+        const u32 own_tile = lower ? tile : second_tile;
+        const bool same = own < rival;
+        third = fminf(third, fminf(fmaxf(own, rival), other));
+        best = first, best_tile = first_tile;
+        second = same ? own : rival, second_tile = same ? own_tile : rival_tile;
     }
+    // Whether other keys of the tile may be as low as the second.
+    __device__ __forceinline__ bool hides() const { return best_tile == second_tile; }
 };
 
 // The thread that requests all chunks.
@@ -206,27 +215,70 @@ __device__ __forceinline__ void decide(const Tensor& a, const Kept (&kept)[2], u
     const u64 of_group = (u64)g * a.k_padded;
     const float sum = __fadd_ru(__fmaf_ru(fabsf(best), TAG_ERROR, best), __fadd_ru(a.margins[of_group + at], term));
     const float limit = __fmaf_ru(fabsf(sum), TAG_ERROR, sum);
-    // NaN: in reach.
+    // How many centroids of this lane are to be compared, besides the best. NaN: in reach.
     u32 others = 0, second = NO_ROW;
-    bool more = false;
+    bool all = false;
 #pragma unroll
     for (u32 e = 0; e < 2; e++) {
-        const u32 mine = place_of(kept[e].best, kept[e].best_tile, lane, e);
-        if (!(kept[e].best > limit) && mine != at) others++, second = mine;
-        more |= !(kept[e].second > limit);
+        const Kept& set = kept[e];
+        const u32 mine = place_of(set.best, set.best_tile, lane, e);
+        const bool first_in = !(set.best > limit), second_in = !(set.second > limit);
+        if (first_in && mine != at) others++, second = mine;
+        if (second_in) {
+            others += set.hides() ? TILE_CENTROIDS / 8 - 1 : 1;
+            second = place_of(set.second, set.second_tile, lane, e);
+        }
+        all |= !(set.third > limit);
     }
-    // Counts of up to 8 in the low bits, and whether there may be more in the high bits.
-    others |= (u32)more << 8;
+    u32 total = others | (u32)all << 16, before = 0;
 #pragma unroll
     for (int o = 1; o < 4; o *= 2) {
-        others += __shfl_xor_sync(FULL_WARP, others, o);
+        const u32 theirs = __shfl_xor_sync(FULL_WARP, total, o);
+        if (lane & o) before += theirs & 0xffff;
+        total += theirs;
         second = min(second, __shfl_xor_sync(FULL_WARP, second, o));
     }
-    if (lane & 3) return;
-    if (row == NO_ROW) return;
-    if (others <= 1) store_label(a.next, row, a.list[of_group + at]);
-    if (others == 1) a.contested[atomicAdd(&a.control->pairs, 1)] = {row, a.list[of_group + second]};
-    if (others > 1) a.contested[a.n - 1 - atomicAdd(&a.control->contested, 1)] = {row, 0};
+    all = total >> 16 != 0, total &= 0xffff;
+    const u32 doubt = __reduce_add_sync(FULL_WARP, (lane & 3) != 0 || row == NO_ROW ? 0 : all ? ALL_CANDIDATES : total);
+    if (lane == 0 && doubt != 0) atomicAdd(&a.few.control->doubt, doubt);
+    const bool writes = (lane & 3) == 0 && row != NO_ROW;
+    if (writes && !all && total <= 1) store_label(a.next, row, a.list[of_group + at]);
+    if (writes && !all && total == 1) a.contested[atomicAdd(&a.control->pairs, 1)] = {row, a.list[of_group + second]};
+    // A few candidates: the row gets a part of the pool. If the pool is full, the row is compared with all centroids.
+    u32 from = 0;
+    const bool few = row != NO_ROW && !all && total > 1;
+    if (few && (lane & 3) == 0) {
+        // Once the pool is full, nobody adds to the counter, so it cannot overflow.
+        from = __ldcg(&a.few.control->candidates);
+        if (from < a.few.room) from = atomicAdd(&a.few.control->candidates, total + 1);
+        if (from < a.few.room && total + 1 <= a.few.room - from) {
+            const u32 entry = atomicAdd(&a.few.control->rows, 1);
+            a.few.rows[entry] = {row, from, total + 1, 0};
+            a.few.candidates[from] = a.list[of_group + at];
+        } else {
+            from = NO_ROW;
+        }
+    }
+    from = __shfl_sync(FULL_WARP, from, lane & ~3);
+    if (writes && (all || few && from == NO_ROW)) a.contested[a.n - 1 - atomicAdd(&a.control->contested, 1)] = {row, g};
+    if (!few || from == NO_ROW) return;
+    u32* to = a.few.candidates + from + 1 + before;
+#pragma unroll
+    for (u32 e = 0; e < 2; e++) {
+        const Kept& set = kept[e];
+        const u32 mine = place_of(set.best, set.best_tile, lane, e);
+        if (!(set.best > limit) && mine != at) *to++ = a.list[of_group + mine];
+        if (set.second > limit) continue;
+        if (!set.hides()) {
+            *to++ = a.list[of_group + place_of(set.second, set.second_tile, lane, e)];
+            continue;
+        }
+        for (u32 i = 0; i < TILE_CENTROIDS / 8; i++) {
+            const u32 place = set.best_tile * TILE_CENTROIDS + i * 8 + (lane & 3) * 2 + e;
+            // Places without a centroid stand for the best one.
+            if (place != mine) *to++ = place < a.groups[g].centroids ? a.list[of_group + place] : a.list[of_group + at];
+        }
+    }
 }
 
 // A warpgroup that multiplies.

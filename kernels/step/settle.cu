@@ -188,7 +188,7 @@ template <typename T, typename S> __device__ __forceinline__ void settle_pairs(c
         wait_for_kernel_before();                                                                                                  \
         if (a.control->stop) return;                                                                                               \
         const u32 count = a.control->contested;                                                                                    \
-        if (count == 0) return;                                                                                                    \
+        if (count < a.fewest) return;                                                                                                  \
         const int groups = a.k <= 32 ? 8 : a.k <= 64 ? 4 : a.k <= 128 ? 2 : 1;                                                     \
         const u64 most = (u64)gridDim.x * groups;                                                                                  \
         const u64 first = (u64)blockIdx.x * groups;                                                                                \

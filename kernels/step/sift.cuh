@@ -22,6 +22,8 @@ template <typename T, typename S = T> struct Settle {
     Control* control;
     int k;
     int values; // float64 values that fit in shared memory: at least one for each of the 16 rows of each group
+    u32 fewest; // a shorter list has been labelled before: settle_listed
+    u32 unused;
 };
 
 // The least two sums of a row, and the centroid of the least.

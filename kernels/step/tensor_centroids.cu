@@ -1,18 +1,21 @@
 // tensor_centroids: what assign_tensor reads of the centroids, for each group of rows.
 //
+//   tensor_centres    the first centres of groups: some of the centroids, far from each other
+//   tensor_means      better centres: the means of the centroids near them
 //   tensor_near       the distance of each centroid from each group's centre, in float64
 //   tensor_list       which centroids can be nearest to a row of the group: src/certify/halves.rs. The others are not multiplied
 //   tensor_centroids  their half-precision copies from the group's centre, with their own parts of the bound
 //
-// Used when: before every assign_tensor.
-// Tile:      tensor_near, tensor_centroids: a warp for each pair of a group and a centroid. tensor_list: a block for each group.
+// Used when: before every assign_tensor. tensor_centres and tensor_means: before the copies of the rows (tensor_rows.cu).
+// Tile:      tensor_near: a warp for each centroid. tensor_list: a block for each group. tensor_centroids: a warp for each pair of a group and
+//            a centroid.
 #include "../common/sums.cuh"
 #include "../common/tensor.cuh"
 #include <cuda_fp16.h>
 
 template <typename T> struct TensorCentroids {
     const T* centroids; // (k, d)
-    const T* centres; // (groups, d)
+    T* centres; // (groups, d)
     T scale; // a power of two
     int count; // groups
     TensorGroup* groups;
@@ -22,9 +25,11 @@ template <typename T> struct TensorCentroids {
     float* margins; // (groups, k padded): F
     u8* copies; // (groups, k padded / 256, chunks, 256, 64) of 2 bytes
     const Control* control;
+    const FewControl* few;
     TensorTerms bound;
     int d, k;
     u32 k_padded, chunks;
+    u32 most_doubt, unused;
 };
 
 // Scores of places without a centroid, and of centroids that are always in reach. Not infinite: keys have an index in their lowest bits.
@@ -35,22 +40,126 @@ __device__ __forceinline__ double warp_total(double v) {
     return v;
 }
 
+#define CENTRES_THREADS 1024
+#define SAMPLE 512 // centroids that tensor_centres looks at
+
+// One block. Each centre is drawn in proportion to its squared distance from those before it (Arthur & Vassilvitskii 2007).
+template <typename T> __device__ __forceinline__ void tensor_centres(const TensorCentroids<T>& a) {
+    __shared__ float near[SAMPLE];
+    __shared__ int drawn;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, sampled = min(SAMPLE, a.k);
+    const auto centroid = [&](int i) { return a.centroids + (u64)((u64)i * a.k / sampled) * a.d; };
+    if (tid < SAMPLE) near[tid] = infinity_f();
+    u32 state = 1;
+#pragma unroll 1
+    for (int g = 0, last = 0; g < a.count; g++) {
+        for (int f = tid; f < a.d; f += CENTRES_THREADS) a.centres[(u64)g * a.d + f] = centroid(last)[f];
+        __syncthreads();
+#pragma unroll 1
+        for (int i = warp; i < sampled; i += CENTRES_THREADS / 32) {
+            float s = 0.0f;
+#pragma unroll 4
+            for (int f = lane; f < a.d; f += 32) {
+                const float t = (float)((centroid(i)[f] - centroid(last)[f]) * a.scale);
+                s = __fmaf_rn(t, t, s);
+            }
+            for (int o = 16; o; o >>= 1) s += __shfl_xor_sync(FULL_WARP, s, o);
+            if (lane == 0 && s < near[i]) near[i] = s;
+        }
+        __syncthreads();
+        state = state * 1664525u + 1013904223u;
+        if (warp == 0) {
+            // Each lane has a run of the sample.
+            const int run = SAMPLE / 32;
+            float sum = 0.0f;
+            for (int i = lane * run; i < min((lane + 1) * run, sampled); i++) sum += near[i];
+            float end = sum;
+            for (int o = 1; o < 32; o *= 2) {
+                const float before = __shfl_up_sync(FULL_WARP, end, o);
+                if (lane >= o) end += before;
+            }
+            float left = __shfl_sync(FULL_WARP, end, 31) * ((float)(state >> 8) * 0x1p-24f) - (end - sum);
+            if (lane == 0) drawn = 0;
+            __syncwarp();
+            if (left >= 0.0f && left < sum) {
+                int i = lane * run;
+                const int stop = min((lane + 1) * run, sampled) - 1;
+                for (; i < stop && left >= near[i]; i++) left -= near[i];
+                drawn = i;
+            }
+        }
+        __syncthreads();
+        last = drawn;
+        __syncthreads();
+    }
+}
+
+#define MEANS_THREADS 256
+
+// One block for each group, whose centre becomes the mean of the centroids nearest to it. `near` is that of the centres before.
+template <typename T> __device__ __forceinline__ void tensor_means(const TensorCentroids<T>& a) {
+    __shared__ int members[MEANS_THREADS];
+    __shared__ int found;
+    const int tid = threadIdx.x, g = blockIdx.x;
+    T* const centre = a.centres + (u64)g * a.d;
+    int count = 0;
+    // The sums are in `copies`, which nobody reads now: a group has room for more than d of them.
+    float* const sums = (float*)(a.copies + (u64)g * a.k_padded * a.chunks * PLACE_BYTES);
+    for (int f = tid; f < a.d; f += MEANS_THREADS) sums[f] = 0.0f;
+#pragma unroll 1
+    for (int base = 0; base < a.k; base += MEANS_THREADS) {
+        __syncthreads();
+        if (tid == 0) found = 0;
+        __syncthreads();
+        const int j = base + tid;
+        bool mine = j < a.k;
+        if (mine) {
+            const double own = a.near[(u64)g * a.k + j];
+            for (int other = 0; other < a.count; other++) {
+                const double s = a.near[(u64)other * a.k + j];
+                if (s < own || (s == own && other < g)) mine = false;
+            }
+        }
+        if (mine) members[atomicAdd(&found, 1)] = j;
+        __syncthreads();
+        count += found;
+        for (int f = tid; f < a.d; f += MEANS_THREADS) {
+            float sum = sums[f];
+            for (int i = 0; i < found; i++) sum += (float)((a.centroids[(u64)members[i] * a.d + f] - centre[f]) * a.scale);
+            sums[f] = sum;
+        }
+    }
+    if (count == 0) return;
+    for (int f = tid; f < a.d; f += MEANS_THREADS) {
+        const T mean = centre[f] + (T)(sums[f] / (float)count) / a.scale;
+        if (isfinite(mean)) centre[f] = mean;
+    }
+}
+
 template <typename T> __device__ __forceinline__ void tensor_near(const TensorCentroids<T>& a) {
     const int lane = threadIdx.x & 31;
-    const u64 pairs = (u64)a.count * a.k;
 #pragma unroll 1
-    for (u64 pair = global_thread() / 32; pair < pairs; pair += all_threads() / 32) {
-        const int g = (int)(pair / a.k), j = (int)(pair - (u64)g * a.k);
-        if (a.groups[g].rows == 0) continue;
-        const T *c = a.centroids + (u64)j * a.d, *m = a.centres + (u64)g * a.d;
-        double s = 0.0;
-#pragma unroll 4
+    for (u32 j = global_thread() / 32; j < a.k; j += all_threads() / 32) {
+        const T* const c = a.centroids + (u64)j * a.d;
+        double sums[MOST_GROUPS];
+#pragma unroll
+        for (int g = 0; g < MOST_GROUPS; g++) sums[g] = 0.0;
+#pragma unroll 1
         for (int f = lane; f < a.d; f += 32) {
-            const double t = ((double)c[f] - (double)m[f]) * (double)a.scale;
-            s = __fma_rn(t, t, s);
+            const double value = (double)c[f];
+#pragma unroll
+            for (int g = 0; g < MOST_GROUPS; g++) {
+                if (g >= a.count) continue;
+                const double t = (value - (double)a.centres[(u64)g * a.d + f]) * (double)a.scale;
+                sums[g] = __fma_rn(t, t, sums[g]);
+            }
         }
-        s = warp_total(s);
-        if (lane == 0) a.near[pair] = s;
+#pragma unroll
+        for (int g = 0; g < MOST_GROUPS; g++) {
+            if (g >= a.count) continue;
+            const double s = warp_total(sums[g]);
+            if (lane == 0) a.near[(u64)g * a.k + j] = s;
+        }
     }
 }
 
@@ -171,15 +280,19 @@ template <typename T> __device__ __forceinline__ void tensor_centroids(const Ten
     }
 }
 
-#define KERNELS(T, NAME)                                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(256) tensor_near_##NAME(const __grid_constant__ TensorCentroids<T> a) {                     \
-        if (a.control->stop == 0) tensor_near(a);                                                                                            \
-    }                                                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(LIST_THREADS) tensor_list_##NAME(const __grid_constant__ TensorCentroids<T> a) {            \
-        if (a.control->stop == 0) tensor_list(a);                                                                                            \
-    }                                                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(256) tensor_centroids_##NAME(const __grid_constant__ TensorCentroids<T> a) {                \
-        if (a.control->stop == 0) tensor_centroids(a);                                                                                       \
+#define KERNEL(T, KERNEL, THREADS, TYPE)                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS) KERNEL##_##TYPE(const __grid_constant__ TensorCentroids<T> a) {                    \
+        if (a.control->stop == 0) KERNEL(a);                                                                                                 \
     }
+#define FIRST_KERNEL(T, KERNEL, THREADS, TYPE)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS) KERNEL##_##TYPE(const __grid_constant__ TensorCentroids<T> a) {                    \
+        if (a.control->stop == 0 && again(a.few, a.most_doubt)) KERNEL(a);                                                                   \
+    }
+#define KERNELS(T, TYPE)                                                                                                                     \
+    FIRST_KERNEL(T, tensor_centres, CENTRES_THREADS, TYPE)                                                                                   \
+    FIRST_KERNEL(T, tensor_means, MEANS_THREADS, TYPE)                                                                                       \
+    KERNEL(T, tensor_near, 256, TYPE)                                                                                                        \
+    KERNEL(T, tensor_list, LIST_THREADS, TYPE)                                                                                               \
+    KERNEL(T, tensor_centroids, 256, TYPE)
 KERNELS(float, f32)
 KERNELS(double, f64)

@@ -1,10 +1,12 @@
 // tensor_rows: the half-precision copies of the rows for assign_tensor, in the order of their groups.
 //
+//   tensor_clear   no place has a row
 //   tensor_group   the group of each row: that of the nearest centre, by float32 differences. How many rows each group has, and how large it is
 //   tensor_places  the tiles of each group
 //   tensor_rows    the copies, written to their places, with the row's part of the bound
 //
-// Used when: once a fit. If rows stream, for each chunk of each iteration.
+// Used when: in the first iteration. Again in a few later ones, if the one before had much doubt. If rows stream, for each chunk of each
+//            iteration.
 // Tile:      128 rows a block, 64 features at a time.
 // Memory:    columns are read row by row of a tile, so loads are contiguous. A copy is written as 128 bytes of one place at a time.
 #include "../common/sums.cuh"
@@ -23,11 +25,19 @@ template <typename T, typename S = T> struct TensorRows {
     float* terms; // (tiles, 128): 2 E_x / t, and more
     u8* copies; // (tiles, chunks, 128, 64) of 2 bytes
     const Control* control;
+    const FewControl* few;
     TensorTerms bound;
     u32 tiles, chunks;
+    u32 most_doubt, unused;
 };
 
 #define GROUP_THREADS 128
+
+template <typename T, typename S> __device__ __forceinline__ void tensor_clear(const TensorRows<T, S>& a) {
+    const u64 places = (u64)a.tiles * TILE_ROWS;
+    for (u64 place = global_thread(); place < places; place += all_threads()) a.row_of_place[place] = NO_ROW;
+    if (global_thread() < a.count) a.groups[global_thread()] = {};
+}
 
 template <typename T, typename S> __device__ __forceinline__ void tensor_group(const TensorRows<T, S>& a) {
     __shared__ T centres[CHUNK][MOST_GROUPS];
@@ -172,22 +182,21 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rows(co
         // Also covers the rounding of the row's part of reference distances, which is below 2^-20 of this.
         float rounded = __double2float_ru(term * 1.00001);
         // A copy that is not finite: every centroid is in reach.
-        if (!(rounded < 1e37f)) rounded = infinity_f();
+        if (!(rounded < 1e35f)) rounded = infinity_f();
         a.terms[place] = rounded;
         a.row_of_place[place] = (u32)row;
     }
 }
 
-#define KERNELS(T, S, NAME)                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(GROUP_THREADS) tensor_group_##NAME(const __grid_constant__ TensorRows<T, S> a) {            \
-        if (a.control->stop == 0) tensor_group(a);                                                                                           \
-    }                                                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(1024) tensor_places_##NAME(const __grid_constant__ TensorRows<T, S> a) {                    \
-        if (a.control->stop == 0) tensor_places(a);                                                                                          \
-    }                                                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(2 * TILE_ROWS) tensor_rows_##NAME(const __grid_constant__ TensorRows<T, S> a) {             \
-        if (a.control->stop == 0) tensor_rows(a);                                                                                            \
+#define KERNEL(T, S, NAME, THREADS, TYPE)                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS) NAME##_##TYPE(const __grid_constant__ TensorRows<T, S> a) {                        \
+        if (a.control->stop == 0 && again(a.few, a.most_doubt)) NAME(a);                                                                     \
     }
+#define KERNELS(T, S, TYPE)                                                                                                                  \
+    KERNEL(T, S, tensor_clear, 256, TYPE)                                                                                                    \
+    KERNEL(T, S, tensor_group, GROUP_THREADS, TYPE)                                                                                          \
+    KERNEL(T, S, tensor_places, 1024, TYPE)                                                                                                  \
+    KERNEL(T, S, tensor_rows, 2 * TILE_ROWS, TYPE)
 KERNELS(float, float, f32)
 KERNELS(double, double, f64)
 KERNELS(float, Half, f16)

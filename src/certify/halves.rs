@@ -219,7 +219,8 @@ mod tests {
             let exact = |v: &[f32], s: f64| -> Vec<f64> {
                 v.iter().zip(&centre).map(|(&v, &m)| (f64::from(v) - f64::from(m)) * s).collect()
             };
-            let rounded = |v: &[f32], s: f64| -> Vec<f64> { v.iter().zip(&centre).map(|(&v, &m)| f64::from(v - m) * s).collect() };
+            let rounded =
+                |v: &[f32], s: f64| -> Vec<f64> { v.iter().zip(&centre).map(|(&v, &m)| f64::from(v - m) * s).collect() };
             let norm = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
             let scale = |largest: f64| if largest > 0.0 { 2f64.powi(15 - crate::fixed::frexp(largest).1) } else { 1.0 };
             let s_x = scale(norm(&exact(&x, 1.0)));

@@ -38,8 +38,14 @@ fn check_kinds<T: Engine>(seed: u64) {
         let random = &mut Random(seed + i as u64);
         let [n, d, k] = shapes[i % shapes.len()];
         let x: Vec<T> = rows(kind, n, d, random);
+        // Some kinds have few distinct rows.
+        let k = match *kind {
+            "one value" => 1,
+            "duplicates" => 5,
+            "lattice" => k.min(if d < 8 { 4usize.pow(d as u32) / 2 } else { k }),
+            _ => k,
+        };
         let distinct = !["one value", "duplicates"].contains(kind);
-        let k = if distinct { k } else if *kind == "one value" { 1 } else { 5 };
         let start = if distinct { estimator(&x, d, k, 4, random) } else { KMeans::new(k).seed(seed).max_iter(4) };
         check(&start, &x, d, &format!("{kind}, {n} x {d} {}, k = {k}", T::NAME));
     }
@@ -93,7 +99,13 @@ fn rows_between_two_centroids() {
                 let moved = random.below(d);
                 for f in 0..d {
                     let middle = ((f64::from(centroids[a * d + f]) + f64::from(centroids[b * d + f])) / 2.0) as f32;
-                    x.push(if f != moved { middle } else if random.below(2) == 0 { middle.next_up() } else { middle.next_down() });
+                    x.push(if f != moved {
+                        middle
+                    } else if random.below(2) == 0 {
+                        middle.next_up()
+                    } else {
+                        middle.next_down()
+                    });
                 }
             }
             let start = centroids.iter().map(|&v| f64::from(v)).collect();

@@ -52,6 +52,8 @@ arguments! {
         control: u64,
         k: i32,
         values: i32,
+        fewest: u32,
+        unused: u32,
     }
 
     /// For the kernel that moves the sums of changed rows.

@@ -17,6 +17,64 @@ arguments! {
         centroid_scale: f32,
     }
 
+    /// A row with a few centroids in reach.
+    FewRow as "FewRow" {
+        row: u32,
+        first: u32,
+        count: u32,
+        unused: u32,
+    }
+
+    /// Counters of such rows.
+    FewControl as "FewControl" {
+        rows: u32,
+        candidates: u32,
+        doubt: u32,
+        unused: u32,
+    }
+
+    /// The list of such rows.
+    FewArgument as "Few" {
+        rows: u64,
+        candidates: u64,
+        control: u64,
+        room: u32,
+        unused: u32,
+    }
+
+    /// For the kernel that labels them.
+    SettleFewArgument as "SettleFew" {
+        rows: RowsArgument,
+        next: LabelsArgument,
+        centroids: u64,
+        few: FewArgument,
+        control: u64,
+    }
+
+    /// The least distance of a part of a list.
+    ListedPart as "ListedPart" {
+        least: f64,
+        label: u32,
+        unused: u32,
+    }
+
+    /// For the kernel that labels the other rows in doubt, if they are not many.
+    SettleListedArgument as "SettleListed" {
+        rows: RowsArgument,
+        next: LabelsArgument,
+        centroids: u64,
+        list: u64,
+        groups: u64,
+        contested: u64,
+        parts: u64,
+        tickets: u64,
+        control: u64,
+        k_padded: u32,
+        slices: u32,
+        most: u32,
+        unused: u32,
+    }
+
     /// The constants of the bound.
     TensorTerms as "TensorTerms" {
         share: f64,
@@ -42,9 +100,12 @@ arguments! {
         terms: u64,
         copies: u64,
         control: u64,
+        few: u64,
         bound: TensorTerms,
         tiles: u32,
         chunks: u32,
+        most_doubt: u32,
+        unused: u32,
     }
 
     /// For the copies of the centroids.
@@ -60,11 +121,14 @@ arguments! {
         margins: u64,
         copies: u64,
         control: u64,
+        few: u64,
         bound: TensorTerms,
         d: i32,
         k: i32,
         k_padded: u32,
         chunks: u32,
+        most_doubt: u32,
+        unused: u32,
     }
 
     /// For the kernel that labels.
@@ -81,6 +145,7 @@ arguments! {
         next: LabelsArgument,
         contested: u64,
         control: u64,
+        few: FewArgument,
         n: u32,
         tiles: u32,
         chunks: u32,
@@ -94,6 +159,9 @@ arguments! {
 
 plain! {
     TensorGroup { f32, u32, f64, u32, u32, u32, f32, f32, f32 }
+    FewRow { u32, u32, u32, u32 }
+    FewControl { u32, u32, u32, u32 }
+    ListedPart { f64, u32, u32 }
 }
 
 impl From<Halves> for TensorTerms {

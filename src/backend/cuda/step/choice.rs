@@ -18,7 +18,8 @@
 
 mod table;
 
-use self::table::{PROCESSORS, Table};
+pub use self::table::PROCESSORS;
+use self::table::Table;
 #[cfg(feature = "papers")]
 use super::tiled::Tiled;
 use super::{Candidate, candidates};
@@ -121,7 +122,7 @@ pub mod tests {
                         let (shape, gpu) = (shape(n, d, k), GpuSize { shared, ..H200 });
                         let default = choose::<f32>(Strategy::Default, &shape, gpu).unwrap();
                         assert!(default.microseconds.is_some());
-                        let ours = [Strategy::Columns, Strategy::Tiled];
+                        let ours = [Strategy::Columns, Strategy::Tiled, Strategy::Tensor];
                         let family = default.candidate.family().unwrap_or(default.candidate.strategy());
                         assert!(d <= 12 || ours.contains(&family));
                         assert!(family != Strategy::Columns || (9..=1_000).contains(&d) && k <= 32);
@@ -134,7 +135,10 @@ pub mod tests {
         assert_eq!(chosen(Strategy::Default, 10_000_000, 4, 16), Strategy::RegistersSingle);
         assert_eq!(chosen(Strategy::Default, 10_000, 2, 1_000), Strategy::Tiled128);
         assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::RegistersGroups16);
-        assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::Tiled128Panels);
+        assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::Tensor);
+        let older = GpuSize { generation: 80, ..H200 };
+        let of_older = choose::<f32>(Strategy::Default, &shape(300_000, 408, 5_000), older).unwrap();
+        assert_eq!(of_older.candidate.strategy(), Strategy::Tiled128Panels);
         assert_eq!(chosen(Strategy::Default, 4_000_000, 48, 8), Strategy::Columns);
         assert_eq!(chosen(Strategy::Default, 20_000_000, 24, 4), Strategy::Columns);
         assert_eq!(chosen(Strategy::Tiled32, 1, 1, 1), Strategy::Tiled32);

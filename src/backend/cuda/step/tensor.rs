@@ -2,19 +2,21 @@
 //! `tensor_centroids.cu`, `assign_tensor.cu`, `settle.cu` and `deltas.cu`. For GPUs of generation 9.0.
 //!
 //! ```text
-//! once a fit:     groups of rows near one point each (`tensor/groups.rs`), half-precision copies of the rows in the order of groups
+//! once a fit:     groups of rows near one point each, half-precision copies of the rows in the order of groups
 //! an iteration:   for each group, copies of the centroids that can be nearest to its rows; products; settling; sums
 //! ```
 //! The columns of the rows stay where they are: settling and sums read them. If rows stream, the copies are made again for every chunk.
+//! Groups come from the centroids. Where these start far from where they end, groups are bad and many rows are in doubt. So groups are made
+//! again in a few iterations, if the one before had much doubt.
 
-mod groups;
-
+use super::choice::PROCESSORS;
 use super::deltas::Deltas;
 use super::filter::FilterSpec;
 use super::tiled::{Doubt, Settle, Tiled};
 use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS};
 use crate::backend::cuda::arguments::{
-    self, SettleArgument, TensorArgument, TensorCentroidsArgument, TensorGroup, TensorRowsArgument, TensorTerms,
+    self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleArgument, SettleFewArgument, SettleListedArgument,
+    TensorArgument, TensorCentroidsArgument, TensorGroup, TensorRowsArgument, TensorTerms,
 };
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -38,7 +40,15 @@ const TENSOR_THREADS: u32 = 384;
 const GROUP_THREADS: u32 = 128;
 const ROWS_THREADS: u32 = 256;
 const LIST_THREADS: u32 = 1_024;
+/// How often the centres of groups become means.
+const ROUNDS: usize = 2;
 const PAIRS_THREADS: u32 = 128;
+const FEW_THREADS: u32 = 128;
+/// The fewest candidates of a row that is not one of a pair.
+const FEWEST: usize = 3;
+/// Threads of a block of `settle_listed`, and the most rows that it takes.
+const LISTED_THREADS: usize = 128;
+const MOST_LISTED: usize = 512;
 /// Chunks of a block in shared memory: one in use by each of two warpgroups, the others on their way.
 const STAGES: usize = 4;
 const STAGE_BYTES: usize = (TILE_ROWS + TILE_CENTROIDS) * PLACE_BYTES;
@@ -68,7 +78,7 @@ impl Sizes {
     fn new(shape: &FitShape) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
         // A group costs copies of all centroids near it. So it has many rows, and there are several centroids for each group.
-        let groups = MOST_GROUPS.min(k / 16).min(n / (8 * TILE_ROWS)).min(n / (2 * k.max(1))).max(1);
+        let groups = MOST_GROUPS.min(k / 4).min(n / (8 * TILE_ROWS)).min(n / (2 * k.max(1))).max(1);
         let tiles = n.div_ceil(TILE_ROWS).saturating_add(groups);
         Self { n, d, k, groups, k_padded: padded(k, TILE_CENTROIDS), chunks: d.div_ceil(CHUNK), tiles }
     }
@@ -82,10 +92,20 @@ impl Sizes {
         product([self.groups, self.k_padded])
     }
 
+    /// Parts of a list that `settle_listed` shares among blocks.
+    fn slices(&self) -> usize {
+        self.k_padded / LISTED_THREADS
+    }
+
     /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the chunk
     /// that would do so is requested when this many chunks before it are done.
     fn folded_slots(&self) -> usize {
         if self.chunks > STAGES { 1 } else { 1 + (STAGES + 1 - self.chunks).div_ceil(self.chunks) }
+    }
+
+    /// The doubt of an iteration from which groups are made again.
+    fn most_doubt(&self) -> u32 {
+        u32::try_from(self.n / 2).unwrap_or(u32::MAX)
     }
 
     /// Bytes of shared memory of a block of `assign_tensor`.
@@ -122,7 +142,22 @@ buffers! {
     }
 }
 
+buffers! {
+    /// The list of rows with a few centroids in reach.
+    struct FewRows = "the rows in doubt" (sizes: &Sizes) {
+        rows: FewRow [sizes.n / FEWEST],
+        candidates: u32 [sizes.n],
+        control: FewControl [1],
+        /// `(MOST_LISTED, slices)`, for rows that are compared with all centroids of their group's list.
+        parts: ListedPart [product([MOST_LISTED, sizes.slices()])],
+        tickets: u32 [MOST_LISTED],
+    }
+}
+
 impl Tensor {
+    /// The constants of the predicted time, in microseconds, on an H200. See `predicted`.
+    const FIXED: f64 = 130.0;
+
     /// The copies that settling and updates read.
     fn filter(shape: &FitShape, gpu: GpuSize) -> FilterSpec {
         Tiled::WIDTH_128.filter(shape.d, shape.k, gpu)
@@ -151,8 +186,23 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape);
-        let bytes = sum([Doubt::bytes(shape.chunk), RowCopies::bytes(&sizes), CentroidCopies::<T>::bytes(&sizes)]);
+        let bytes = sum([
+            Doubt::bytes(shape.chunk),
+            FewRows::bytes(&sizes),
+            RowCopies::bytes(&sizes),
+            CentroidCopies::<T>::bytes(&sizes),
+        ]);
         Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
+    }
+
+    /// Measured on an H200 on data whose centroids are all multiplied: 0.23 + 0.0029 d picoseconds for a score, at least 0.52, and as much
+    /// again for everything else where there is least to do. Where groups of rows are far apart, it takes a tenth of that.
+    fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
+        Candidate::<T>::supports(self, shape, gpu).ok()?;
+        let processors = gpu.processors.max(1);
+        let (n, k) = (padded(shape.chunk, TILE_ROWS * processors) as f64, padded(shape.k, TILE_CENTROIDS) as f64);
+        let score = (0.23 + 0.0029 * padded(shape.d, 16) as f64).max(0.52) * 1e-6 * PROCESSORS as f64 / processors as f64;
+        Some(Self::FIXED + n * k * score * 1.2)
     }
 
     fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
@@ -165,10 +215,13 @@ struct TensorStep<T> {
     sizes: Sizes,
     rows: RowCopies,
     centroids: CentroidCopies<T>,
-    /// Whether the groups have centres, and whether the rows of the last chunk have copies.
-    grouped: bool,
+    /// How often it was launched since the host has set the centroids. Before some launches it asks for doubt.
+    launches: u32,
     /// Whether the rows stay where they are.
     resident: bool,
+    centres: Launch<TensorCentroidsArgument<T>>,
+    means: Launch<TensorCentroidsArgument<T>>,
+    clear: Launch<TensorRowsArgument<T>>,
     group: Launch<TensorRowsArgument<T>>,
     places: Launch<TensorRowsArgument<T>>,
     copy_rows: Launch<TensorRowsArgument<T>>,
@@ -178,7 +231,10 @@ struct TensorStep<T> {
     assign: Launch<TensorArgument>,
     settle: Settle<T>,
     pairs: Launch<SettleArgument<T>>,
+    settle_few: Launch<SettleFewArgument>,
+    settle_listed: Launch<SettleListedArgument>,
     doubt: Doubt,
+    few: FewRows,
     deltas: Deltas,
 }
 
@@ -191,24 +247,33 @@ impl<T: Float + Plain> TensorStep<T> {
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: u32| -> Result<_> {
             Ok(Launch::exactly(entry.half_if(half).load(gpu, "")?, Block::of(threads), blocks))
         };
+        let of_groups = |entry: Entry<TensorCentroidsArgument<T>>, threads: u32, blocks: usize| -> Result<_> {
+            Ok(Launch::exactly(entry.load(gpu, "")?, Block::of(threads), u32::try_from(blocks).unwrap_or(u32::MAX)))
+        };
         let assign = arguments::assign_tensor().load(gpu, "")?;
         let by_warps = sizes.pairs().div_ceil(THREADS as usize / 32);
+        let mut few = FewRows::allocate(queue, &sizes)?;
+        few.tickets.fill(0)?;
         Ok(Self {
             sizes,
             rows: RowCopies::allocate(queue, &sizes)?,
             centroids: CentroidCopies::allocate(queue, &sizes)?,
-            grouped: false,
+            launches: 0,
             resident: shape.chunk == shape.rows,
+            centres: of_groups(arguments::tensor_centres::<T>(), LIST_THREADS, 1)?,
+            means: of_groups(arguments::tensor_means::<T>(), THREADS, sizes.groups)?,
+            clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks(THREADS))?,
             group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks(GROUP_THREADS))?,
             places: rows(arguments::tensor_places::<T>(), LIST_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks(TILE_ROWS as u32))?,
             near: Launch::resident(gpu, arguments::tensor_near::<T>().load(gpu, "")?, Block::of(THREADS), by_warps)?,
-            list: Launch::exactly(
-                arguments::tensor_list::<T>().load(gpu, "")?,
-                Block::of(LIST_THREADS),
-                u32::try_from(sizes.groups).unwrap_or(u32::MAX),
-            ),
-            copy_centroids: Launch::resident(gpu, arguments::tensor_centroids::<T>().load(gpu, "")?, Block::of(THREADS), by_warps)?,
+            list: of_groups(arguments::tensor_list::<T>(), LIST_THREADS, sizes.groups)?,
+            copy_centroids: Launch::resident(
+                gpu,
+                arguments::tensor_centroids::<T>().load(gpu, "")?,
+                Block::of(THREADS),
+                by_warps,
+            )?,
             assign: Launch::resident(gpu, assign, Block { threads: TENSOR_THREADS, shared: sizes.shared() }, sizes.tiles)?,
             settle: Settle::new([chunk, d, k], half, queue)?,
             pairs: Launch::resident(
@@ -217,7 +282,20 @@ impl<T: Float + Plain> TensorStep<T> {
                 Block::of(PAIRS_THREADS),
                 chunk,
             )?,
+            settle_few: Launch::resident(
+                gpu,
+                arguments::settle_few::<T>().half_if(half).load(gpu, "")?,
+                Block::of(FEW_THREADS),
+                chunk,
+            )?,
+            settle_listed: Launch::resident(
+                gpu,
+                arguments::settle_listed::<T>().half_if(half).load(gpu, "")?,
+                Block::of(LISTED_THREADS as u32),
+                product([MOST_LISTED, sizes.slices()]),
+            )?,
             doubt: Doubt::allocate(queue, chunk)?,
+            few,
             deltas: Deltas::new::<T>(shape, queue)?,
         })
     }
@@ -228,15 +306,23 @@ impl<T: Float + Plain> TensorStep<T> {
         Halves::new(self.sizes.d, Added::Hopper, exponent).into()
     }
 
-    /// Copies the rows of a chunk, in the order of their groups.
-    fn copy_rows(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
-        let Self { sizes, rows, centroids, .. } = self;
-        if !self.grouped {
-            let first = groups::sample(&state.centroids.now, sizes.d, sizes.k)?;
-            centroids.centres.write(0, &groups::centres(&first, sizes.d, sizes.groups, state.filter.scale())?)?;
+    /// Makes centres of groups from the centroids, if there is much doubt.
+    fn choose_centres(&self, state: &State<T>) -> Result<()> {
+        let argument = self.of_centroids(state);
+        // SAFETY: as in `copy_centroids`. The means are added up in the copies: a group has room for d numbers of 4 bytes there.
+        unsafe {
+            state.queue.run(&self.centres, &argument)?;
+            for _ in 0..ROUNDS {
+                state.queue.run(&self.near, &argument)?;
+                state.queue.run(&self.means, &argument)?;
+            }
         }
-        centroids.groups.fill(0)?;
-        rows.row_of_place.fill(0xff)?;
+        Ok(())
+    }
+
+    /// Copies the rows of a chunk in the order of their groups, if there is much doubt.
+    fn copy_rows(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        let Self { sizes, rows, centroids, .. } = self;
         let argument = TensorRowsArgument {
             rows: chunk.rows.argument(),
             centres: centroids.centres.at(),
@@ -249,24 +335,25 @@ impl<T: Float + Plain> TensorStep<T> {
             terms: rows.terms.at(),
             copies: rows.copies.at(),
             control: state.control,
+            few: self.few.control.at(),
             bound: self.terms(state),
-            tiles: self.sizes.tiles as u32,
-            chunks: self.sizes.chunks as u32,
+            tiles: sizes.tiles as u32,
+            chunks: sizes.chunks as u32,
+            most_doubt: sizes.most_doubt(),
+            unused: 0,
         };
         // SAFETY: the buffers have a place for each row, each tile and each group. The launches have a thread for each row.
         unsafe {
-            for launch in [&self.group, &self.places, &self.copy_rows] {
+            for launch in [&self.clear, &self.group, &self.places, &self.copy_rows] {
                 state.queue.run(launch, &argument)?;
             }
         }
-        self.grouped = true;
         Ok(())
     }
 
-    /// Copies the centroids for each group.
-    fn copy_centroids(&self, state: &State<T>) -> Result<()> {
+    fn of_centroids(&self, state: &State<T>) -> TensorCentroidsArgument<T> {
         let Self { sizes, centroids, .. } = self;
-        let argument = TensorCentroidsArgument {
+        TensorCentroidsArgument {
             centroids: state.centroids.now.at(),
             centres: centroids.centres.at(),
             scale: state.filter.scale(),
@@ -278,12 +365,20 @@ impl<T: Float + Plain> TensorStep<T> {
             margins: centroids.margins.at(),
             copies: centroids.copies.at(),
             control: state.control,
+            few: self.few.control.at(),
             bound: self.terms(state),
             d: sizes.d as i32,
             k: sizes.k as i32,
             k_padded: sizes.k_padded as u32,
             chunks: sizes.chunks as u32,
-        };
+            most_doubt: sizes.most_doubt(),
+            unused: 0,
+        }
+    }
+
+    /// Copies the centroids for each group.
+    fn copy_centroids(&self, state: &State<T>) -> Result<()> {
+        let argument = self.of_centroids(state);
         // SAFETY: the buffers have a place for each pair of a group and a centroid. The state has k x d centroids.
         unsafe {
             for launch in [&self.near, &self.list, &self.copy_centroids] {
@@ -291,6 +386,31 @@ impl<T: Float + Plain> TensorStep<T> {
             }
         }
         Ok(())
+    }
+
+    fn few(&self) -> FewArgument {
+        let FewRows { rows, candidates, control, .. } = &self.few;
+        let room = u32::try_from(self.sizes.n).unwrap_or(u32::MAX);
+        FewArgument { rows: rows.at(), candidates: candidates.at(), control: control.at(), room, unused: 0 }
+    }
+
+    /// For the rows that are compared with all centroids of their group's list.
+    fn listed(&self, settled: &AssignArgument<T>, centroids: u64) -> SettleListedArgument {
+        SettleListedArgument {
+            rows: settled.rows,
+            next: settled.next,
+            centroids,
+            list: self.centroids.list.at(),
+            groups: self.centroids.groups.at(),
+            contested: settled.contested,
+            parts: self.few.parts.at(),
+            tickets: self.few.tickets.at(),
+            control: settled.control,
+            k_padded: self.sizes.k_padded as u32,
+            slices: self.sizes.slices() as u32,
+            most: MOST_LISTED as u32,
+            unused: 0,
+        }
     }
 
     fn argument(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> TensorArgument {
@@ -309,6 +429,7 @@ impl<T: Float + Plain> TensorStep<T> {
             next,
             contested: self.doubt.at(),
             control: state.control,
+            few: self.few(),
             n: chunk.rows.argument().n,
             tiles: sizes.tiles as u32,
             chunks: sizes.chunks as u32,
@@ -323,20 +444,39 @@ impl<T: Float + Plain> TensorStep<T> {
 
 impl<T: Float + Plain> Step<T> for TensorStep<T> {
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
-        if !self.grouped || !self.resident {
+        let first = self.launches == 0;
+        if first || !self.resident {
+            // Everything is made without asking for doubt.
+            self.few.control.fill(0xff)?;
+        }
+        if first || self.resident && self.launches.is_power_of_two() {
+            self.choose_centres(state)?;
+        }
+        if first || !self.resident || self.launches.is_power_of_two() {
             self.copy_rows(chunk, state)?;
         }
+        self.launches = self.launches.saturating_add(1);
         self.copy_centroids(state)?;
+        self.few.control.fill(0)?;
         let settled = state.assign_argument(chunk, self.doubt.at());
         let centroids = state.centroids.now.at();
-        // SAFETY: the copies of the rows and of the centroids are made. The list of rows in doubt has a place for each row of a chunk.
+        let (rows, next, control) = (settled.rows, settled.next, state.control);
+        let few = SettleFewArgument { rows, next, centroids, few: self.few(), control };
+        // SAFETY: the copies of the rows and of the centroids are made. The lists of rows in doubt have a place for each row of a chunk.
         // The kernels that run behind begin with the wait.
         unsafe {
             state.queue.run(&self.assign, &self.argument(chunk, state))?;
-            self.settle.launch(&state.queue, &settled, centroids)?;
+            state.queue.run(&self.settle_few, &few)?;
+            state.queue.run(&self.settle_listed, &self.listed(&settled, centroids))?;
+            self.settle.launch_from(&state.queue, &settled, centroids, MOST_LISTED as u32 + 1)?;
             state.queue.run_behind(&self.pairs, &self.settle.argument(&settled, centroids))?;
         }
         self.deltas.launch(chunk, state)
+    }
+
+    fn restart(&mut self) {
+        // Groups may be bad for other centroids: the next step asks for doubt.
+        self.launches = self.launches.min(1);
     }
 }
 

@@ -171,8 +171,18 @@ impl<T: Float + Plain> Settle<T> {
     /// # Safety
     /// The assign was launched before in the same queue, and its addresses are still live. `centroids` has k x d values.
     pub unsafe fn launch(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64) -> Result<()> {
+        // SAFETY: the caller promises the addresses.
+        unsafe { self.launch_from(queue, assign, centroids, 1) }
+    }
+
+    /// The same, but does nothing if fewer than `fewest` rows are in doubt.
+    ///
+    /// # Safety
+    /// The same.
+    pub unsafe fn launch_from(&self, queue: &Queue, assign: &AssignArgument<T>, centroids: u64, fewest: u32) -> Result<()> {
+        let argument = SettleArgument { fewest, ..self.argument(assign, centroids) };
         // SAFETY: the caller promises the addresses. The shared memory has room for the values. The kernel begins with the wait.
-        unsafe { queue.run_behind(&self.launch, &self.argument(assign, centroids)) }
+        unsafe { queue.run_behind(&self.launch, &argument) }
     }
 
     pub fn argument(&self, assign: &AssignArgument<T>, centroids: u64) -> SettleArgument<T> {
@@ -186,6 +196,8 @@ impl<T: Float + Plain> Settle<T> {
             control: assign.control,
             k: assign.k,
             values: self.values as i32,
+            fewest: 1,
+            unused: 0,
         }
     }
 }
