@@ -15,15 +15,20 @@
 
 // A group of rows. Distances are in units of 1 / `scale` of the argument.
 struct TensorGroup {
-    float radius; // no row is farther from the centre
+    float farthest; // no row is farther from the centre
     u32 rows;
-    double squares; // sum of the rows' squared distances from the centre
+    double lengths; // sum of the rows' distances from the centre
     u32 first_tile, next_place; // of its tiles of rows
     // These belong to the current centroids.
     u32 centroids; // how many can be nearest to a row
     float balance; // t of src/certify/halves.rs
     float row_scale, centroid_scale; // powers of two
+    float radius; // rows that are farther have no copies: they are compared with all centroids
+    u32 unused;
 };
+
+// A few far rows must not decide how precise the copies of the others are: no row farther than this many times the mean has a copy.
+#define MOST_MEANS 256.0
 
 // A row with a few centroids in reach: `count` of the candidates from `first` on.
 struct FewRow {

@@ -260,7 +260,7 @@ __device__ __forceinline__ void decide(const Tensor& a, const Kept (&kept)[2], u
         }
     }
     from = __shfl_sync(FULL_WARP, from, lane & ~3);
-    if (writes && (all || few && from == NO_ROW)) a.contested[a.n - 1 - atomicAdd(&a.control->contested, 1)] = {row, g};
+    if (writes && (all || few && from == NO_ROW)) a.contested[a.n - 1 - atomicAdd(&a.control->contested, 1)] = {row, term < infinity_f() ? g : NO_ROW};
     if (!few || from == NO_ROW) return;
     u32* to = a.few.candidates + from + 1 + before;
 #pragma unroll

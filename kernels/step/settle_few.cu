@@ -1,7 +1,7 @@
 // settle_few, settle_listed: the exact labels of rows in doubt, by reference distances.
 //
 //   settle_few     rows with a few centroids in reach: distances to these
-//   settle_listed  the other rows, if there are not many: distances to all centroids of their group's list
+//   settle_listed  the other rows, if there are not many: distances to all centroids of their group's list, or to all
 //
 // Used when: after assign_tensor, which lists such rows. settle (settle.cu) takes a long list of other rows.
 // Tile:      settle_listed: a block has a part of the centroids of one row, 128 at a time. The last block of a row compares the parts.
@@ -32,11 +32,11 @@ template <typename T, typename S = T> struct SettleListed {
     const T* centroids; // (k, d)
     const u32* list; // (groups, k padded)
     const TensorGroup* groups;
-    const Contested* contested; // `second` is the row's group
+    const Contested* contested; // `second` is the row's group, or NO_ROW: all centroids
     ListedPart* parts; // (most, slices)
     u32* tickets; // (most): 0 before and after
     const Control* control;
-    u32 k_padded, slices, most, unused;
+    u32 k, k_padded, slices, most;
 };
 
 #define WARPS 4
@@ -102,10 +102,11 @@ template <typename T, typename S> __device__ __forceinline__ void settle_listed(
     for (u64 item = blockIdx.x; item < items; item += gridDim.x) {
         const u32 i = (u32)(item / a.slices), slice = (u32)(item % a.slices);
         const Contested one = a.contested[a.rows.n - 1 - i];
-        const u32 listed = a.groups[one.second].centroids, parts = (listed + LISTED_THREADS - 1) / LISTED_THREADS;
+        const bool every = one.second == NO_ROW;
+        const u32 listed = every ? a.k : a.groups[one.second].centroids, parts = (listed + LISTED_THREADS - 1) / LISTED_THREADS;
         if (slice >= parts) continue;
         const u32 place = min(slice * LISTED_THREADS + tid, listed - 1); // the last one several times does not matter
-        u32 label = a.list[(u64)one.second * a.k_padded + place];
+        u32 label = every ? place : a.list[(u64)one.second * a.k_padded + place];
         const T* const c = a.centroids + (u64)label * d;
         const S* const x = a.rows.x + one.row;
         double least = 0.0;

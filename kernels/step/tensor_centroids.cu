@@ -183,7 +183,7 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
     __syncthreads();
     for (int w = 0; w < LIST_THREADS / 32; w++) least = fmin(least, values[w]);
     __syncthreads();
-    // No row is farther from the centroid nearest to the centre than radius + sqrt(least). The others are at least sqrt(near) - radius
+    // No row with a copy is farther from the centroid nearest to the centre than radius + sqrt(least). The others are at least sqrt(near) - radius
     // away. The factors are far more than the roundings of all of these, and of reference distances.
     const double limit = (2.0 * group->radius + sqrt(least)) * 1.000001 + 1e-12, reach = limit * 1.000001;
     u32 found = 0;
@@ -218,7 +218,7 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
         const float scale = ldexpf(1.0f, min(exponent, ilogbf(group->row_scale)));
         // t is near |c| / |x|, in the units of both copies, and a power of two.
         const double centroids = squares / found * (double)scale * scale;
-        const double rows = group->squares / group->rows * (double)group->row_scale * group->row_scale;
+        const double length = group->lengths / group->rows * group->row_scale, rows = length * length;
         const double ratio = centroids / rows;
         const int balance = ratio > 0.0 && ratio < 1e30 ? max(-6, min((int)floor(0.5 * log2(ratio) + 0.5), 6)) : 0;
         group->centroid_scale = scale;
@@ -280,19 +280,19 @@ template <typename T> __device__ __forceinline__ void tensor_centroids(const Ten
     }
 }
 
-#define KERNEL(T, KERNEL, THREADS, TYPE)                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(THREADS) KERNEL##_##TYPE(const __grid_constant__ TensorCentroids<T> a) {                    \
-        if (a.control->stop == 0) KERNEL(a);                                                                                                 \
+#define KERNEL(T, FUNCTION, THREADS, NAME)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TensorCentroids<T> a) {                               \
+        if (a.control->stop == 0) FUNCTION(a);                                                                                               \
     }
-#define FIRST_KERNEL(T, KERNEL, THREADS, TYPE)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(THREADS) KERNEL##_##TYPE(const __grid_constant__ TensorCentroids<T> a) {                    \
-        if (a.control->stop == 0 && again(a.few, a.most_doubt)) KERNEL(a);                                                                   \
+#define FIRST_KERNEL(T, FUNCTION, THREADS, NAME)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TensorCentroids<T> a) {                               \
+        if (a.control->stop == 0 && again(a.few, a.most_doubt)) FUNCTION(a);                                                                 \
     }
 #define KERNELS(T, TYPE)                                                                                                                     \
-    FIRST_KERNEL(T, tensor_centres, CENTRES_THREADS, TYPE)                                                                                   \
-    FIRST_KERNEL(T, tensor_means, MEANS_THREADS, TYPE)                                                                                       \
-    KERNEL(T, tensor_near, 256, TYPE)                                                                                                        \
-    KERNEL(T, tensor_list, LIST_THREADS, TYPE)                                                                                               \
-    KERNEL(T, tensor_centroids, 256, TYPE)
+    FIRST_KERNEL(T, tensor_centres, CENTRES_THREADS, tensor_centres_##TYPE)                                                                  \
+    FIRST_KERNEL(T, tensor_means, MEANS_THREADS, tensor_means_##TYPE)                                                                        \
+    KERNEL(T, tensor_near, 256, tensor_near_##TYPE)                                                                                          \
+    KERNEL(T, tensor_list, LIST_THREADS, tensor_list_##TYPE)                                                                                 \
+    KERNEL(T, tensor_centroids, 256, tensor_centroids_##TYPE)
 KERNELS(float, f32)
 KERNELS(double, f64)

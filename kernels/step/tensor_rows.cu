@@ -42,9 +42,9 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_clear(c
 template <typename T, typename S> __device__ __forceinline__ void tensor_group(const TensorRows<T, S>& a) {
     __shared__ T centres[CHUNK][MOST_GROUPS];
     __shared__ u32 radius[MOST_GROUPS], rows[MOST_GROUPS];
-    __shared__ float squares[MOST_GROUPS];
+    __shared__ float lengths[MOST_GROUPS];
     const int tid = threadIdx.x, d = a.rows.d;
-    if (tid < MOST_GROUPS) radius[tid] = rows[tid] = 0, squares[tid] = 0.0f;
+    if (tid < MOST_GROUPS) radius[tid] = rows[tid] = 0, lengths[tid] = 0.0f;
     const u64 row = (u64)blockIdx.x * GROUP_THREADS + tid;
     const bool inside = row < a.rows.n;
     float sums[MOST_GROUPS];
@@ -79,15 +79,15 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_group(c
         // Not negative, so bits have the order of the values.
         atomicMax(&radius[nearest], __float_as_uint(least));
         atomicAdd(&rows[nearest], 1);
-        atomicAdd(&squares[nearest], least);
+        atomicAdd(&lengths[nearest], sqrtf(least));
     }
     __syncthreads();
     if (tid < a.count && rows[tid] != 0) {
         TensorGroup* const group = a.groups + tid;
         const double far = sqrt((double)__uint_as_float(radius[tid])) * (1.0 + a.bound.radius);
-        atomicMax((u32*)&group->radius, __float_as_uint(__double2float_ru(far)));
+        atomicMax((u32*)&group->farthest, __float_as_uint(__double2float_ru(far)));
         atomicAdd(&group->rows, rows[tid]);
-        atomicAdd(&group->squares, (double)squares[tid]);
+        atomicAdd(&group->lengths, (double)lengths[tid]);
     }
 }
 
@@ -100,6 +100,8 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_places(
             TensorGroup& group = a.groups[g];
             group.first_tile = first[g] = tile, group.next_place = tile * TILE_ROWS;
             tile += (group.rows + TILE_ROWS - 1) / TILE_ROWS;
+            const double most = group.rows ? MOST_MEANS * group.lengths / group.rows : 0.0;
+            group.radius = group.farthest > most ? __double2float_ru(most) : group.farthest;
             // The largest norm of a copy is between 2^14 and 2^15, or the group is tiny beside the data. Infinite distances (rows out of
             // the range of float32) give copies that are not finite, which `tensor_rows` keeps out.
             const int exponent = group.radius > 0.0f ? min(14 - ilogbf(group.radius), 60) : 0;
@@ -181,22 +183,24 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rows(co
         const double term = rest * rest / a.bound.share + (a.bound.share + a.bound.sum) * norm * norm;
         // Also covers the rounding of the row's part of reference distances, which is below 2^-20 of this.
         float rounded = __double2float_ru(term * 1.00001);
-        // A copy that is not finite: every centroid is in reach.
+        // A copy that is not finite, or a row beyond the radius: every centroid is in reach.
+        const TensorGroup& group = a.groups[g];
+        if (group.farthest > group.radius && !(norm <= (double)group.radius * group.row_scale)) rounded = infinity_f();
         if (!(rounded < 1e35f)) rounded = infinity_f();
         a.terms[place] = rounded;
         a.row_of_place[place] = (u32)row;
     }
 }
 
-#define KERNEL(T, S, NAME, THREADS, TYPE)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS) NAME##_##TYPE(const __grid_constant__ TensorRows<T, S> a) {                        \
-        if (a.control->stop == 0 && again(a.few, a.most_doubt)) NAME(a);                                                                     \
+#define KERNEL(T, S, FUNCTION, THREADS, NAME)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TensorRows<T, S> a) {                                 \
+        if (a.control->stop == 0 && again(a.few, a.most_doubt)) FUNCTION(a);                                                                 \
     }
 #define KERNELS(T, S, TYPE)                                                                                                                  \
-    KERNEL(T, S, tensor_clear, 256, TYPE)                                                                                                    \
-    KERNEL(T, S, tensor_group, GROUP_THREADS, TYPE)                                                                                          \
-    KERNEL(T, S, tensor_places, 1024, TYPE)                                                                                                  \
-    KERNEL(T, S, tensor_rows, 2 * TILE_ROWS, TYPE)
+    KERNEL(T, S, tensor_clear, 256, tensor_clear_##TYPE)                                                                                     \
+    KERNEL(T, S, tensor_group, GROUP_THREADS, tensor_group_##TYPE)                                                                           \
+    KERNEL(T, S, tensor_places, 1024, tensor_places_##TYPE)                                                                                  \
+    KERNEL(T, S, tensor_rows, 2 * TILE_ROWS, tensor_rows_##TYPE)
 KERNELS(float, float, f32)
 KERNELS(double, double, f64)
 KERNELS(float, Half, f16)

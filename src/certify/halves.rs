@@ -42,7 +42,7 @@
 //!
 //! # Which centroids a group needs
 //!
-//! Let R be at least the distance of every row of the group from m, and b the centroid nearest to m. A row is at most `R + |c_b - m|` from
+//! Let R be at least the distance of every row with a copy from m, and b the centroid nearest to m. A row is at most `R + |c_b - m|` from
 //! b, and at least `|c_j - m| - R` from j. If `|c_j - m| > 2 R + |c_b - m|`, by more than all roundings, then `S_j > S_b` as rounded
 //! numbers: j is not the label of any row of the group. No tie is lost, because the inequality is strict.
 

@@ -6,15 +6,17 @@ use crate::certify::halves::Halves;
 arguments! {
     /// A group of rows.
     TensorGroup as "TensorGroup" {
-        radius: f32,
+        farthest: f32,
         rows: u32,
-        squares: f64,
+        lengths: f64,
         first_tile: u32,
         next_place: u32,
         centroids: u32,
         balance: f32,
         row_scale: f32,
         centroid_scale: f32,
+        radius: f32,
+        unused: u32,
     }
 
     /// A row with a few centroids in reach.
@@ -69,10 +71,10 @@ arguments! {
         parts: u64,
         tickets: u64,
         control: u64,
+        k: u32,
         k_padded: u32,
         slices: u32,
         most: u32,
-        unused: u32,
     }
 
     /// The constants of the bound.
@@ -158,7 +160,7 @@ arguments! {
 }
 
 plain! {
-    TensorGroup { f32, u32, f64, u32, u32, u32, f32, f32, f32 }
+    TensorGroup { f32, u32, f64, u32, u32, u32, f32, f32, f32, f32, u32 }
     FewRow { u32, u32, u32, u32 }
     FewControl { u32, u32, u32, u32 }
     ListedPart { f64, u32, u32 }

@@ -406,10 +406,10 @@ impl<T: Float + Plain> TensorStep<T> {
             parts: self.few.parts.at(),
             tickets: self.few.tickets.at(),
             control: settled.control,
+            k: self.sizes.k as u32,
             k_padded: self.sizes.k_padded as u32,
             slices: self.sizes.slices() as u32,
             most: MOST_LISTED as u32,
-            unused: 0,
         }
     }
 
