@@ -32,7 +32,7 @@ def choose_k(
 ) -> pl.DataFrame:
     """Fit several numbers of clusters, and measure the clusters of each fit.
 
-    Each fit is that of :class:`polars_kmeans.KMeans` with the same parameters, to the last bit. All numbers but the
+    Each fit is that of :class:`polars_kmeans.KMeans` with the same parameters, bit for bit. All numbers except the
     seconds have the same bits on every device, for every number of threads and every chunking of the columns.
 
     Parameters
@@ -45,21 +45,23 @@ def choose_k(
         The numbers of clusters.
     **options
         The other parameters of :class:`polars_kmeans.KMeans`. `init` must be a method, because starting centroids
-        belong to one `k`. With `too_few="null"`, a `k` of more clusters than distinct rows has null measures.
+        belong to one `k`. With `too_few="null"`, the measures are null if `k` is larger than the number of distinct
+        rows.
 
     Returns
     -------
     DataFrame
-        One row a `k`. Distances are those of the fit: of scaled and normalised rows, if the fit scales or normalises.
+        One row per `k`. Distances are those of the fit: between scaled and normalised rows, if the fit scales or
+        normalises.
 
         - `k` (UInt32).
-        - `inertia` (Float64): falls with every `k`. It cannot choose one.
+        - `inertia` (Float64): falls with every `k`, so it cannot choose one.
         - `silhouette` (Float64): the mean of :meth:`KMeansModel.silhouette <polars_kmeans.KMeansModel.silhouette>`,
           from 0 to 1. High is good. (Hruschka, de Castro & Campello 2004)
-        - `calinski_harabasz` (Float64): the variance between clusters over that within them. High is good. As
+        - `calinski_harabasz` (Float64): the variance between clusters over that within them. High is good. The same as
           scikit-learn's `calinski_harabasz_score`. (Caliński & Harabasz 1974)
-        - `davies_bouldin` (Float64): how far clusters reach, over how far they are apart, for the worst neighbour of
-          each. Low is good. As scikit-learn's `davies_bouldin_score`. (Davies & Bouldin 1979)
+        - `davies_bouldin` (Float64): how far clusters reach, divided by how far they are apart, for the worst neighbour
+          of each cluster. Low is good. The same as scikit-learn's `davies_bouldin_score`. (Davies & Bouldin 1979)
         - `bic` (Float64): the Bayesian information criterion of round clusters that are equally wide. Low is good.
           Null with `metric="cosine"`: directions are not such clusters. (Schwarz 1978; Pelleg & Moore 2000)
         - `seconds` (Float64): the time of the fit.
@@ -94,7 +96,7 @@ def choose_k(
     └─────┴────────────┴───────────────────┴────────────────┘
 
     """
-    # What only this function needs is imported here: most programs that import the package never call it.
+    # These modules are imported here, because most programs that import the package never call this function.
     from polars_kmeans import _measures, _rows
 
     counts = _counts(k)

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def silhouette(self: KMeansModel, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:
-    """Say how clearly each row belongs to its cluster: the simplified silhouette, by an expression.
+    """Say how clearly each row belongs to its cluster: the simplified silhouette, as an expression.
 
-    It is `(second - first) / second`, from the distances to the nearest and to the second nearest centroid. 1 is a
-    row on its centroid. 0 is a row halfway between two. The expression is elementwise, so it can stream, and it
-    labels the rows once. Rousseeuw's silhouette needs the distances between all rows. The simplified one (Hruschka,
-    de Castro & Campello 2004) needs those to the centroids.
+    It is `(second - first) / second`, from the distances to the nearest and to the second nearest centroid. 1 is a row
+    on its centroid. 0 is a row halfway between two. The expression is elementwise, so it can stream, and it labels the
+    rows once. Rousseeuw's silhouette needs the distances between all rows. The simplified one (Hruschka, de Castro &
+    Campello 2004) needs only the distances to the centroids.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def silhouette(self: KMeansModel, *columns: IntoFeatures, device: Device = "auto
     -------
     Expr
         A column named `silhouette` (Float64), from 0 to 1. Distances are those of the model, which scales and
-        normalises rows as the fit did. A row on two centroids has 0. Null for rows with nulls, NaNs or infinities,
-        and if the model has one cluster.
+        normalises rows as the fit did. A row that lies on two centroids has 0. Rows with nulls, NaNs or infinities are
+        null. All rows are null if the model has one cluster.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def profile(
         The columns that describe the clusters: names, expressions or selectors of numbers or booleans. They need
         not be features. By default, the features. An Array column `e` is described as `e[0]`, `e[1]`, ...
     weight
-        Non-negative row weights: a column or an expression. A row of weight 2 counts as two rows, but in `size`.
+        Non-negative row weights: a column or an expression. A row of weight 2 counts as two rows, except in `size`.
     quantiles
         Which quantiles to show, from 0 to 1.
 
@@ -101,7 +101,7 @@ def profile(
         - `overall_mean`, `overall_std` (Float64): those of all rows that have a cluster.
         - `difference` (Float64): `(mean - overall_mean) / overall_std`. How many standard deviations the mean of
           the cluster is away from that of all rows. Null if all rows have one value.
-        - `rank` (UInt32): 1 is the feature that sets the cluster apart the most: the one of the largest absolute
+        - `rank` (UInt32): 1 is the feature that sets the cluster apart the most. It has the largest absolute
           difference.
 
         Rows without a cluster, and rows whose weight is null, NaN or infinite, are left out. So are nulls, NaNs and
@@ -154,9 +154,9 @@ def nearest(self: KMeansModel, data: pl.DataFrame | pl.LazyFrame, m: int, *colum
     Returns
     -------
     DataFrame
-        Rows of the frame, with all their columns, by cluster and distance. Of rows that are equally far, the first
-        comes first. In front: `cluster` (UInt32), `rank` (UInt32, from 1) and `distance` (Float64). A cluster of
-        fewer rows has fewer.
+        Rows of the frame, with all their columns, sorted by cluster and distance. Rows that are equally far keep their
+        order. The first columns are `cluster` (UInt32), `rank` (UInt32, from 1) and `distance` (Float64). A cluster of
+        fewer than `m` rows has all of them.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def nearest(self: KMeansModel, data: pl.DataFrame | pl.LazyFrame, m: int, *colum
 
 
 def with_silhouette(answer: pl.Expr) -> pl.Expr:
-    """Add a field to the structs of `KMeansModel.predict`. The rows are labelled once, however many fields are used."""
+    """Add a field to the structs of `KMeansModel.predict`. However many are used, rows are labelled once."""
     first, second = pl.field("distance"), pl.field("second_distance")
     # If the second distance is 0, so is the first.
     value = pl.when(second > 0).then((second - first) / second).when(second == 0).then(0.0)

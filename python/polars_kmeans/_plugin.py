@@ -216,7 +216,7 @@ def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
 
 
 def column_of(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> pl.Series:
-    """Evaluate an expression with one value a row over a frame."""
+    """Evaluate an expression with one value per row over a frame."""
     check_process(runs=True)
     with typed_errors():
         return frame.lazy().select(expr).collect().to_series()

@@ -87,7 +87,7 @@ def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
 
 
 def _numbers(query: pl.LazyFrame, x: list[str], weighted: bool, shares: dict[str, float]) -> pl.DataFrame:
-    """Return one row a cluster that has rows: its size, and masses, means, spreads and quantiles of `x`."""
+    """Return one row per cluster that has rows: its size, and masses, means, spreads and quantiles of `x`."""
     w = pl.col("weight")
     sums = _rows.totals(
         query,
@@ -121,7 +121,7 @@ def _quantile(name: str, share: float, weighted: bool) -> pl.Expr:
 
 
 def _shown(k: int, numbers: pl.DataFrame, x: dict[str, str], shares: list[str]) -> pl.DataFrame:
-    """Bring the numbers into the shape of a profile: one row a cluster and feature."""
+    """Bring the numbers into the shape of a profile: one row per cluster and feature."""
     clusters = pl.DataFrame({"cluster": range(k)}, schema={"cluster": pl.UInt32}).join(
         numbers, on="cluster", how="left", maintain_order="left"
     )

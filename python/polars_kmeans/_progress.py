@@ -28,8 +28,8 @@ class Progress(NamedTuple):
     """
 
     stage: Stage
-    """What is done: the rows were looked at and are where the fit runs; a restart has its starting centroids; or an
-    iteration."""
+    """What is done. `"rows"`: the rows were checked and are where the fit runs. `"seeds"`: a restart has its starting
+    centroids. `"iteration"`: an iteration."""
     restart: int
     """The restart, from 0."""
     iteration: int

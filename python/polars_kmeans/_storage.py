@@ -64,8 +64,8 @@ def load(path: str | PathLike[str] | BinaryIO) -> KMeansModel:
         If the file cannot be read.
     InvalidModelError
         If the file is truncated, altered (it has a checksum), not a model, or of a newer version. Also if it needs
-        something that this version does not know, such as another metric. A table that another program has written
-        again is no model any more: see :meth:`from_centroids`.
+        something that this version does not know, such as another metric. If another program reads the table and writes
+        it again, the new file is not a model: see :meth:`from_centroids`.
 
     Examples
     --------
@@ -115,9 +115,9 @@ def from_bytes(content: bytes) -> KMeansModel:
 
 
 def to_json(self: KMeansModel) -> str:
-    """Return the model as JSON: its names, parameters, sizes and centroids to read, and its file in base 64.
+    """Return the model as JSON: names, parameters, sizes and centroids to read, and the bytes of its file in base 64.
 
-    :meth:`from_json` reads the file, so the model comes back bit for bit.
+    :meth:`from_json` makes the model from these bytes, so it comes back bit for bit.
 
     Examples
     --------
@@ -140,8 +140,8 @@ def from_json(content: str | bytes) -> KMeansModel:
     Raises
     ------
     InvalidModelError
-        If it is not such a text. Also if a part of it that is there to read was changed, since such a change could
-        not change the model.
+        If the text is not from :meth:`to_json`. Also if one of its parts that are there to read was changed, because
+        such a change would have no effect on the model.
 
     """
     try:
@@ -167,16 +167,17 @@ def from_centroids(
     metric: Literal["euclidean", "cosine"] = "euclidean",
     scale: Mapping[str, float] | None = None,
 ) -> KMeansModel:
-    """Make a model of centroids: of another library, of a table that lost its metadata, or written by hand.
+    """Make a model of centroids: from another library, from a table that lost its metadata, or written by hand.
 
-    The rows of the model are the centroids themselves: it is a fit of them, in which each is its own cluster. So
-    every size is 1 and the inertia is 0. Values have the range that rows of a fit have.
+    The model is a fit of the centroids themselves: each of them is the only row of its cluster. So every size is 1 and
+    the inertia is 0. Values must be in the range that a fit takes.
 
     Parameters
     ----------
     centroids
-        One row a cluster, in the order of the labels: a frame of the features (`cluster`, `size` and `inertia` are
-        left out; rows are put into the order of `cluster`), an array of clusters x features, or rows of numbers.
+        One row per cluster, in the order of the labels: a frame of the features, an array of clusters x features, or
+        rows of numbers. If a frame has columns `cluster`, `size` and `inertia`, they are not features, and its rows are
+        sorted by `cluster`.
     columns
         The names of the features. By default those of the frame, or `column_0`, `column_1`, ...
     metric

@@ -200,30 +200,31 @@ class KMeans(Generic[_Fitted]):
     ) -> _Fitted | KMeansModels:
         """Fit the columns of a frame, or an array. The query of a LazyFrame runs once.
 
-        An array is read where it is: in the memory of the host or of a GPU, row-major, column-major or any part of an
-        array. Nothing may write to it during the call. A fit of an array on a GPU runs there, after the work that is
-        queued for the array. Frames of other libraries come as Arrow streams. Their columns of numbers are not copied
-        if the library keeps them in Arrow's layout.
+        An array is read where it is, in the memory of the host or of a GPU. It may be row-major, column-major or a view
+        of any part of an array. Nothing may write to it during the call. A fit of an array on a GPU runs there, after
+        the work that is queued for the array. Frames of other libraries come as Arrow streams. Their columns of numbers
+        are not copied if the library keeps them in Arrow's layout.
 
         Parameters
         ----------
         data
             A frame: of Polars, or of any library with `__arrow_c_stream__`, such as pandas, pyarrow, DuckDB and
-            DataFusion. Or an array of rows x features (one dimension: one feature) of float16, bfloat16, float32 or
-            float64, with `__dlpack__` or `__array_interface__`: of NumPy, torch, CuPy, JAX. Or a data frame on a GPU
-            with `__arrow_c_device_array__`: of cuDF. The features of an array are named `column_0`, `column_1`, ...
+            DataFusion. Or an array of rows x features (with one dimension: of one feature) of float16, bfloat16,
+            float32 or float64, from any library with `__dlpack__` or `__array_interface__`, such as NumPy, torch, CuPy
+            and JAX. Or a data frame on a GPU with `__arrow_c_device_array__`, such as one of cuDF. The features of an
+            array are named `column_0`, `column_1`, ...
         *columns
             The features of a frame: column names, expressions or selectors of numbers or booleans, or one Array or List
             column of such values with rows of one width. `pl.all()` takes all columns.
         by
-            One or several names of columns: one fit for each of their values.
+            One or several names of columns. There is one fit for each of their values.
         sample_weight
-            Beside an array: one non-negative weight a row, as an array of one dimension.
+            For an array: one non-negative weight per row, as an array of one dimension.
         progress
             True shows a bar (with tqdm). A function is called with a :class:`polars_kmeans.Progress` when the rows are
             there, when a restart has its starting centroids, and after each iteration. On a GPU, the calls for several
-            iterations come together. If it returns True, the fit stops with a :class:`CancelledError`; an exception
-            that it raises stops the fit too. Ctrl-C stops a fit without it.
+            iterations come together. If it returns True, the fit stops with a :class:`CancelledError`. If it raises an
+            exception, the fit stops too. Ctrl-C stops a fit even without `progress`.
 
         Returns
         -------

@@ -39,8 +39,8 @@ def kmeans(
 ) -> pl.Expr:
     """Cluster rows into `k` clusters by Lloyd's algorithm.
 
-    Labels are exact: each row gets its nearest centroid by float64 distances, and the smallest index on ties. The
-    result has the same bits for every number of threads, chunking of the columns, Polars engine and device.
+    Labels are exact: each row gets the index of its nearest centroid by float64 distances, and the smallest index on
+    ties. The result has the same bits for every number of threads, chunking of the columns, Polars engine and device.
 
     Parameters
     ----------

@@ -30,10 +30,10 @@ _MODEL, _GROUP, _ROW = "__model__", "__group__", "__row__"
 
 
 class KMeansModels(Mapping[Any, "KMeansModel | None"]):
-    """One model a group, by the value of the group's column. Made by `KMeans.fit` with `by`, and by :meth:`load`.
+    """One model per group, by the value of the group's column. Made by `KMeans.fit` with `by`, and by :meth:`load`.
 
-    It is a mapping. With several columns in `by`, keys are tuples. A group with fewer distinct rows than clusters has
-    None for a model, if the fit had `too_few="null"`.
+    It is a mapping. With several columns in `by`, keys are tuples. With `too_few="null"`, a group with fewer distinct
+    rows than clusters has None as its model.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
 
     @property
     def centroids(self) -> pl.DataFrame:
-        """The centroid frames of all groups below each other, with the columns of `by` in front."""
+        """The centroid frames of all groups, one below the other. The columns of `by` come first."""
         frames = [
             keys.join(model.centroids, how="cross")
             for keys, model in zip(self._keys.iter_slices(1), self._models, strict=True)
@@ -94,8 +94,8 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
     def predict(self, *columns: IntoFeatures, output: Output = "label", device: Device = "auto") -> pl.Expr:
         """Label rows by the model of their group: an expression that is elementwise, so it can stream.
 
-        Each morsel is split into its groups in Python, which takes up to a millisecond a group. With thousands of
-        groups, the in-memory engine is faster: its only morsel is the frame.
+        Python splits each morsel (a chunk of rows) into its groups. This takes up to a millisecond per group. With
+        thousands of groups, the in-memory engine is faster, because there the whole frame is one morsel.
 
         Parameters
         ----------
@@ -168,7 +168,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
         return _frames.with_labels(data, self.predict(*columns, device=device), name)
 
     def save(self, path: str | PathLike[str] | BinaryIO) -> None:
-        """Save all models as one Parquet file: the keys, and beside each the bytes of its model's file.
+        """Save all models as one Parquet file: one row per group, with its key and the bytes of its model's file.
 
         An existing file is replaced only after the new file is complete.
 

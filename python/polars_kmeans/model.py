@@ -73,7 +73,8 @@ class KMeansModel:
         """A frame of `k` rows: cluster (UInt32), size (UInt64: rows of positive weight), inertia (Float64), features.
 
         The features are one column each, in the fit's float type, or the one Array column. They are in the units of the
-        columns, also if the fit scaled these. With `metric="cosine"`, they are directions: points on the unit sphere.
+        columns, even if the fit scaled the columns. With `metric="cosine"`, they are directions: points on the unit
+        sphere.
         """
         return _internal.model_centroids(self._encoded)
 
@@ -156,7 +157,7 @@ class KMeansModel:
     def predict(
         self, *columns: IntoFeatures | IntoFrame | IntoArray, output: Output = "label", device: Device = "auto"
     ) -> pl.Expr | pl.Series | Any:
-        """Label rows: by an expression, or those of a frame or an array at once.
+        """Label rows: as an expression, or at once those of a frame or an array.
 
         The expression is elementwise, so it can stream.
 
@@ -164,18 +165,18 @@ class KMeansModel:
         ----------
         *columns
             The features, in the model's order: values are taken by position. Names of the model in another order are
-            refused. By default, the columns that the model was fitted to. A model that was fitted to expressions has
-            no default, since columns with their names may hold other values.
+            refused. By default, the columns that the model was fitted to. A model that was fitted to expressions has no
+            default, because columns with the same names may hold other values.
 
-            Before them, a DataFrame may stand: of Polars, or of any library with `__arrow_c_stream__`. Or pass an array
-            alone. Both as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`.
+            A DataFrame may come first: of Polars, or of any library with `__arrow_c_stream__`. Or pass only an array.
+            Frames and arrays are those of :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`.
         output
             `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
         device
-            The device to run on. The bits are the same on every device. `"auto"` decides for each morsel: it takes a
-            GPU if one can be used and the morsel is so much work (many clusters of many features) that the transfer
-            costs little beside it, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`:
-            this device, or an error when the query runs.
+            The device to run on. The bits are the same on every device. `"auto"` decides for each morsel (a chunk of
+            rows). It takes a GPU if one can be used and the morsel has so much work (many clusters of many features)
+            that the transfer costs little in comparison. Otherwise it takes the CPU. `"cpu"`, `"cuda"` (the GPU with
+            the most free memory) or `"cuda:1"`: this device, or an error when the query runs.
 
         Returns
         -------
@@ -220,7 +221,7 @@ class KMeansModel:
     def transform(
         self, *columns: IntoFeatures | IntoFrame | IntoArray, device: Device = "auto"
     ) -> pl.Expr | pl.Series | Any:
-        """Measure the distance of every row to every centroid: by an expression, or for a frame or an array at once.
+        """Measure the distance of every row to every centroid: as an expression, or at once for a frame or an array.
 
         The expression is elementwise, so it can stream.
 
@@ -339,7 +340,7 @@ class KMeansModel:
         weight
             Non-negative row weights: a column or an expression.
         sample_weight
-            Beside an array: one non-negative weight a row, as an array of one dimension.
+            For an array: one non-negative weight per row, as an array of one dimension.
         device
             The device to run on. The bits are the same on every device. `"auto"`: a GPU if one can be used, the data
             fit on it and it is predicted to be faster, else the CPU. `"cpu"`, `"cuda"` or `"cuda:1"`: this device, or

@@ -24,7 +24,7 @@ import polars_kmeans as pk
 from polars_kmeans import InvalidColumnError, InvalidDataError, InvalidModelError, InvalidParameterError, ModelFileError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-input.md"
-HEAD = """# Bad input, and what it is answered with
+HEAD = """# Bad input and its errors
 
 Written by `tests/python/test_bad_input.py`, which calls every one of these; `WRITE_GOLDEN=1` writes it anew.
 

@@ -33,7 +33,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
     """K-means with the parameters, methods and attributes of :class:`sklearn.cluster.KMeans`.
 
     Labels are exact. With the same `random_state`, results have the same bits on every device, and with any number of
-    threads. They have those of :class:`polars_kmeans.KMeans` with `seed=random_state`.
+    threads. They are the bits of :class:`polars_kmeans.KMeans` with `seed=random_state`.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         array.
     n_init
         The number of restarts. The result with the least inertia is kept. `"auto"`: 10 if `init` is `"random"` or a
-        function, else 1. Starting centers that are given have one.
+        function, else 1. With given starting centers there is one restart.
     max_iter
         The most iterations of one restart.
     tol
@@ -58,14 +58,14 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
     copy_x
         Without effect. A fit never writes to its data.
     algorithm
-        `"lloyd"` or `"elkan"`. Without effect, since labels are exact with either.
+        `"lloyd"` or `"elkan"`. Without effect, because labels are exact with both.
     metric
         `"euclidean"`, or `"cosine"`: rows and centers are normalised to length 1. Rows of zeros are refused.
     device
         `"auto"`, `"cpu"`, `"cuda"` or `"cuda:1"`, as for :class:`polars_kmeans.KMeans`.
     row_order
-        `"given"` or `"values"`. With `"values"`, the order of the rows does not matter, and a row of weight 2 counts as
-        two rows do. The fit sorts the rows then, and works on a copy of them.
+        `"given"` or `"values"`. With `"values"`, the order of the rows does not matter, and a row of weight 2 counts
+        like two rows. Then the fit works on a sorted copy of the rows.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
     n_features_in_
         The number of features.
     feature_names_in_
-        Their names, if the data of the fit were a frame whose columns have texts as names.
+        The names of the features, if the data of the fit were a frame whose column names are texts.
 
     Examples
     --------
@@ -151,12 +151,12 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         Parameters
         ----------
         X
-            Rows x features: an array of NumPy (float32 and float64 are read where they are, in any layout), whatever
-            scikit-learn makes such an array of, or a tensor on a GPU.
+            Rows x features: an array of NumPy, anything that scikit-learn converts to such an array, or a tensor on a
+            GPU. Arrays of float32 and float64 are read where they are, in any layout.
         y
             Ignored.
         sample_weight
-            One non-negative weight a row. None: all rows count alike.
+            One non-negative weight per row. None: all rows count alike.
 
         Returns
         -------
@@ -166,13 +166,13 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         Raises
         ------
         ValueError
-            For parameters, data or weights that cannot be used. Those that only the engine finds are
+            For parameters, data or weights that cannot be used. Errors that only the engine finds are exceptions of
             :mod:`polars_kmeans.errors`.
 
         Warns
         -----
         ConvergenceWarning
-            If there are fewer distinct rows than clusters. Each distinct row is a center then. The other centers repeat
+            If there are fewer distinct rows than clusters. Then each distinct row is a center. The other centers repeat
             the first one, and no row has their labels.
         RuntimeWarning
             If there are several restarts of given centers, or one cluster for `"elkan"`.
@@ -260,7 +260,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         return self._distances(X)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return minus the inertia of rows. Parameters are those of :meth:`fit`, errors those of :meth:`predict`."""
+        """Return minus the inertia of rows. Parameters are as in :meth:`fit`, and errors as in :meth:`predict`."""
         check_is_fitted(self)
         rows, codebook = checked_rows(self, X, reset=False), self._known()
         if on_gpu(rows):

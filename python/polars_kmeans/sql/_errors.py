@@ -27,8 +27,8 @@ def _found(text: str) -> tuple[str, str] | None:
 def typed_errors() -> Iterator[None]:
     """Turn the errors that the engines raise for our functions into the exceptions of :mod:`polars_kmeans.errors`.
 
-    The text of the engine's error has the same message. Errors of the engine itself stay as they are: those of unknown
-    functions and columns, or of arguments that no function takes.
+    The text of the engine's error has the same message. Errors of the engine itself stay as they are, for instance
+    those about unknown functions and columns, or about arguments that no function takes.
 
     Examples
     --------

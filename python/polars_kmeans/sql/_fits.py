@@ -110,7 +110,7 @@ def _partition(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> tupl
 
 
 def _lists(name: str, values: pl.Series, example: str) -> pl.Series:
-    """Return lists, a list a group. A NULL that stands in the query itself has no type."""
+    """Return lists, one per group. A NULL that stands in the query itself has no type."""
     if isinstance(values.dtype, pl.Array):
         return values.arr.to_list()
     if values.dtype in (pl.Null, pl.List(pl.Null)):
@@ -122,7 +122,7 @@ def _lists(name: str, values: pl.Series, example: str) -> pl.Series:
 
 
 def _groups(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.DataFrame:
-    """Return a frame of a row a group: its number, the rows, `k` and the weights."""
+    """Return a frame with one row per group: its number, the rows, `k` and the weights."""
     columns = [_lists("rows", rows, "list([x, y])").alias("rows"), k.alias("k")]
     if weights is not None:
         columns.append(_lists("weights", weights, "list(w)").alias("weights"))
@@ -140,7 +140,7 @@ def _groups(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.Data
 
 
 def _by_k(groups: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
-    """Return the groups of each `k` in long form: a row a row, with the number of its group."""
+    """Return the groups of each `k` in long form: each row has the number of its group."""
     lists = [name for name in ("rows", "weights") if name in groups.columns]
     parts = groups.filter(pl.col("rows").list.len() > 0).partition_by("k", maintain_order=True)
     names = {"rows": _ROWS, "weights": _WEIGHT}
