@@ -48,6 +48,15 @@ def alone(data: object, columns: tuple[Any, ...], weight: object) -> None:
         raise InvalidParameterError(msg)
 
 
+def in_place_of(columns: tuple[Any, ...]) -> IntoArray | None:
+    """Return the array, if one was passed in place of columns."""
+    arrays = [item for item in columns if is_array(item)]
+    if not arrays:
+        return None
+    alone(arrays[0], columns[1:], None)
+    return arrays[0]
+
+
 def no_weights(sample_weight: object) -> None:
     """Refuse an array of weights beside a frame."""
     if sample_weight is not None:

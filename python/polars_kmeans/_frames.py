@@ -29,6 +29,11 @@ def is_frame(data: object) -> TypeIs[pl.DataFrame | IntoFrame]:
     return isinstance(data, pl.DataFrame) or is_foreign(data)
 
 
+def ahead_of(columns: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return the frame, if one stands first, and the features."""
+    return (columns[0], columns[1:]) if columns and is_frame(columns[0]) else (None, columns)
+
+
 def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
     """Return a frame of Polars. `columns`: all that will be asked of the frame, as far as it is known.
 

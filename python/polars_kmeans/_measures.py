@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from polars_kmeans import _rows
+from polars_kmeans import _describing, _rows
 
 if TYPE_CHECKING:
     from polars_kmeans.model import KMeansModel
@@ -22,7 +22,7 @@ def measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: s
     values = list(_rows.coordinates(features, _rows.widths(model, names)).values())
     x, means = _rows.numbered(len(values)), _rows.numbered(len(values), "mean")
     labelled = rows.with_columns(
-        model._with_silhouette(model.predict(names, output="struct", device=device)).alias(_ANSWER)
+        _describing.with_silhouette(model.predict(names, output="struct", device=device)).alias(_ANSWER)
     )
     weighted = WEIGHT in rows.columns and WEIGHT not in names
     weight = pl.col(WEIGHT).cast(pl.Float64) if weighted else pl.lit(1.0)

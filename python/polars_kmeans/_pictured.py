@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from polars_kmeans import _plugin, _rows
+from polars_kmeans import _describing, _plugin, _rows
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def silhouettes(
     model: KMeansModel, data: pl.DataFrame | pl.LazyFrame, columns: tuple[IntoFeatures, ...], device: Device
 ) -> tuple[pl.DataFrame, pl.DataFrame, float | None]:
     """Return the clusters as blocks from top to bottom, points of their outlines, and the mean of all silhouettes."""
-    answer = model._with_silhouette(model.predict(*columns, output="struct", device=device))
+    answer = _describing.with_silhouette(model.predict(*columns, output="struct", device=device))
     rows = _rows.collect(_rows.lazy(data).select(answer.alias("answer"))).unnest("answer")
     rows = rows.select(cluster="label", silhouette="silhouette").filter(pl.col("cluster").is_not_null())
     points = max(_LEAST, _CURVE // model.n_clusters)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, overload
 import polars as pl
 from polars.exceptions import PolarsError
 
-from polars_kmeans import _frames, _plugin, _storage
+from polars_kmeans import _files, _frames, _plugin
 from polars_kmeans._typing import Device, IntoFeatures, IntoFrame, Output
 from polars_kmeans.errors import (
     InvalidColumnError,
@@ -184,9 +184,9 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
 
         """
         if not isinstance(path, (str, PathLike)):
-            _storage.write(path, self.to_bytes())
+            _files.write(path, self.to_bytes())
             return
-        target = Path(os.path.realpath(_storage.expanded(path)))
+        target = Path(os.path.realpath(_files.expanded(path)))
         new = target.with_name(f".polars-kmeans-{os.getpid()}-{target.name}")
         try:
             try:
@@ -195,7 +195,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
             finally:
                 new.unlink(missing_ok=True)
         except OSError as error:
-            raise _storage.file_error(target, error) from error
+            raise _files.file_error(target, error) from error
 
     @staticmethod
     def load(path: str | PathLike[str] | BinaryIO) -> KMeansModels:
@@ -210,12 +210,12 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
 
         """
         if not isinstance(path, (str, PathLike)):
-            return KMeansModels.from_bytes(_storage.read(path))
-        source = Path(_storage.expanded(path))
+            return KMeansModels.from_bytes(_files.read(path))
+        source = Path(_files.expanded(path))
         try:
             content = source.read_bytes()
         except OSError as error:
-            raise _storage.file_error(source, error) from error
+            raise _files.file_error(source, error) from error
         return KMeansModels.from_bytes(content)
 
     def to_bytes(self) -> bytes:
