@@ -20,6 +20,8 @@ use crate::parallel::FloatEnvironment;
 use crate::params::{Device, KMeans, NullPolicy};
 use crate::prepare::check_centroid_magnitude;
 use crate::progress::Seconds;
+#[cfg(feature = "python")]
+use crate::{prepare::survey::count_bad, tile::Part};
 
 /// Names of the columns that every centroid frame has. A feature may not have one of these names.
 pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
@@ -327,6 +329,18 @@ impl KMeansModel {
                 got: format!("{} sizes and {} columns that do not", self.sizes().len(), self.names().len()),
             })
         }
+    }
+}
+
+#[cfg(feature = "python")]
+impl KMeansModel {
+    /// The error that counts the values because of which rows have no label.
+    pub(crate) fn bad_values(&self, features: &AnyFeatures<'_>) -> Result<KMeansError> {
+        let arrival = either!(self, model => model.arrival()?);
+        Ok(match features {
+            AnyFeatures::F32(x) => count_bad(&[Part::new(x.arriving(arrival), None)]),
+            AnyFeatures::F64(x) => count_bad(&[Part::new(x.arriving(arrival), None)]),
+        })
     }
 }
 
