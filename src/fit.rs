@@ -10,6 +10,7 @@
 //!     update: relocate into empty clusters, then exact means         src/update.rs
 //!     stop if changed <= tol_labels * n or shift <= tol * variance
 //!   one assign more if the centroids moved since the last one
+//! clusters are numbered by their sizes or a feature, if so asked     src/sort_by.rs
 //! ```
 //! S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982), doi:10.1109/TIT.1982.1056489.
 //! Labels are exact and every sum is an integer, so the result does not depend on the backend, threads or chunking.
@@ -24,7 +25,7 @@ use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::backend::select::{self, Choice, Job, Place, Request, Shape, There};
-use crate::backend::{Advanced, Iterate, Iteration, Joined, Scales, Session, Stop};
+use crate::backend::{Advanced, Assigned, Iterate, Iteration, Joined, Scales, Session, Stop};
 use crate::distances::{DistanceSum, ExactSum};
 use crate::engine::Engine;
 use crate::error::{KMeansError, Result};
@@ -36,11 +37,12 @@ use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
 use crate::names::Names;
 use crate::order;
 use crate::parallel::{FloatEnvironment, PoolShare};
-use crate::params::{History, KMeans, Metric, Params, RowOrder, Scale};
+use crate::params::{History, KMeans, Metric, Params, RowOrder, Scale, TooFew};
 #[cfg(feature = "cuda")]
 use crate::prepare::prepare_by;
 use crate::prepare::{Prepared, prepare};
 use crate::progress::Watch;
+use crate::sort_by::{self, Key};
 use crate::tile::{self, Part, Selection};
 use crate::{seeding, update};
 
@@ -88,6 +90,7 @@ pub(crate) fn fit<T: Float>(
     let mut watch = Watch::new(estimator.observer.as_ref());
     let d = parts[0].features.n_features();
     let params = Params { wanted, ..estimator.validate(d)? };
+    Key::of(&params.output.sort_by, parts[0].features.names())?;
     if !params.keeps_halves() {
         parts.iter_mut().for_each(|part| part.features = part.features.widened());
     }
@@ -119,30 +122,79 @@ pub(crate) fn fit<T: Float>(
     for part in &mut parts {
         part.features = part.features.arriving(arrival.clone());
     }
-    if order::only_decides_ties(&params) {
+    let choice_for = |clusters: usize| select::place(request, Shape { clusters, ..shape });
+    match in_order(&choice, &parts, &params, set, &mut watch) {
+        Err(KMeansError::TooFewDistinct { k, rows }) if params.output.too_few == TooFew::Fewer => {
+            // Rows that are numbered by their values are sorted, so that the first of them are the same for every order.
+            let arranged = order::arranged(&parts, &params)?;
+            let parts = match &arranged {
+                Some(arranged) => vec![arranged.part(&parts[0].features)?],
+                None => parts,
+            };
+            let most = k.min(rows as usize);
+            let found = Params { k: most, ..params.clone() };
+            let distinct = with_session(&choice_for(most)?, parts.clone(), &found, set, None, |mut session, prepared, _| {
+                seeding::distinct_rows(session.as_mut(), &found, prepared)
+            })?;
+            let settled: Vec<f64> = memory::collected(distinct.iter().map(|c| c.to_f64()), "the distinct rows")?;
+            let k = settled.len() / d;
+            let params = Params { k, settled: Some(&settled), ..params };
+            let fitted = fit_at(&choice_for(k)?, parts, &params, set, None, &mut watch)?;
+            match &arranged {
+                Some(arranged) => arranged.as_given(fitted),
+                None => Ok(fitted),
+            }
+        }
+        fitted => fitted,
+    }
+}
+
+/// Fits rows that arrive, in the order that the parameters ask for.
+fn in_order<T: Float>(
+    choice: &Choice,
+    parts: &[Part<'_, T>],
+    params: &Params,
+    set: InstructionSet,
+    watch: &mut Watch<'_>,
+) -> Result<Fitted<T>> {
+    if order::only_decides_ties(params) {
         let ties = Arc::new(AtomicBool::new(false));
-        let fitted = fit_at(&choice, parts.clone(), &params, set, Some(ties.clone()), &mut watch);
+        let fitted = fit_at(choice, parts.to_vec(), params, set, Some(ties.clone()), watch);
         if !ties.load(Ordering::Relaxed) {
             return fitted;
         }
     }
-    let Some(arranged) = order::arranged(&parts, &params)? else {
-        return fit_at(&choice, parts, &params, set, None, &mut watch);
+    let Some(arranged) = order::arranged(parts, params)? else {
+        return fit_at(choice, parts.to_vec(), params, set, None, watch);
     };
-    let sorted = arranged.part(parts[0].features.names(), arrival)?;
-    arranged.as_given(fit_at(&choice, vec![sorted], &params, set, None, &mut watch)?)
+    let sorted = arranged.part(&parts[0].features)?;
+    arranged.as_given(fit_at(choice, vec![sorted], params, set, None, watch)?)
 }
 
 /// Fits rows that arrive and are in order, where the choice says. `ties` becomes true if their order matters for rows that move to
 /// empty clusters.
 fn fit_at<T: Float>(
     choice: &Choice,
-    mut parts: Vec<Part<'_, T>>,
+    parts: Vec<Part<'_, T>>,
     params: &Params,
     set: InstructionSet,
     ties: Option<Arc<AtomicBool>>,
     watch: &mut Watch<'_>,
 ) -> Result<Fitted<T>> {
+    with_session(choice, parts, params, set, ties, |session, prepared, rows| {
+        fitted(session, params, prepared, rows, choice.clone(), watch)
+    })
+}
+
+/// Prepares rows where the choice says, and works with the session that holds them.
+fn with_session<T: Float, R>(
+    choice: &Choice,
+    mut parts: Vec<Part<'_, T>>,
+    params: &Params,
+    set: InstructionSet,
+    ties: Option<Arc<AtomicBool>>,
+    work: impl for<'s> FnOnce(Box<dyn Session<T> + 's>, &'s Prepared, Origin) -> Result<R>,
+) -> Result<R> {
     match choice.place {
         Place::Cpu => {
             let prepared = Prepared { ties, ..prepare(&mut parts, params)? };
@@ -152,7 +204,7 @@ fn fit_at<T: Float>(
                 sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.execution.threads, set)?));
             }
             let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, &prepared)?) };
-            fitted(session, params, &prepared, rows, choice.clone(), watch)
+            work(session, &prepared, rows)
         }
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {
@@ -161,7 +213,7 @@ fn fit_at<T: Float>(
             let prepared = Prepared { ties, ..prepare_by(&mut passes, params)? };
             let chunks = passes.into_chunks();
             let session = Box::new(cuda::CudaSession::new(chunks, &parts, &prepared, params, choice.strategy)?);
-            fitted(session, params, &prepared, Origin::of(&parts, params)?, choice.clone(), watch)
+            work(session, &prepared, Origin::of(&parts, params)?)
         }
         #[cfg(not(feature = "cuda"))]
         Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
@@ -212,7 +264,8 @@ fn fitted<'a, T: Float>(
     watch: &mut Watch<'_>,
 ) -> Result<Fitted<T>> {
     watch.show_rows()?;
-    let (run, labels, distances) = best_of_restarts(session, params, prepared, watch)?;
+    let key = Key::of(&params.output.sort_by, &rows.names)?;
+    let (run, labels, distances) = best_of_restarts(session, params, prepared, key, watch)?;
     let inertia: ExactSum = run.inertia.iter().collect();
     let model = Model {
         d: rows.names.len(),
@@ -227,7 +280,7 @@ fn fitted<'a, T: Float>(
         scaling: rows.scaling,
         table: Derived::default(),
     };
-    Ok(Fitted { model, labels, distances, choice, selection: rows.selection })
+    Ok(Fitted { model, labels, distances, choice, seconds: watch.iterated(), selection: rows.selection })
 }
 
 /// One restart's result.
@@ -245,13 +298,21 @@ fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
     prepared: &Prepared,
+    key: Option<Key>,
     watch: &mut Watch<'_>,
 ) -> Result<(Run<T>, Vec<u32>, Option<Distances>)> {
     let mut best: Option<(ExactSum, Run<T>, Option<Vec<u32>>)> = None;
     for restart in 0..params.restarts {
-        let start = seeding::seed(session.as_mut(), params, prepared, restart)?;
+        let start = match params.settled {
+            Some(rows) => memory::collected(rows.iter().map(|c| T::from_f64(*c)), seeding::CENTROIDS)?,
+            None => seeding::seed(session.as_mut(), params, prepared, restart)?,
+        };
         watch.show_seeds(restart)?;
-        let run = lloyd(session.as_mut(), start, params, prepared, watch)?;
+        let run = match params.settled {
+            Some(_) => settled(session.as_mut(), start, params, prepared, watch)?,
+            None => lloyd(session.as_mut(), start, params, prepared, watch)?,
+        };
+        watch.iterated();
         let inertia: ExactSum = run.inertia.iter().collect();
         if best.as_ref().is_none_or(|(least, ..)| inertia < *least) {
             // The last restart's labels stay in the session.
@@ -259,8 +320,18 @@ fn best_of_restarts<'a, T: Float>(
             let labels = if keep { Some(session.labels()?) } else { None };
             best = Some((inertia, run, labels));
         }
+        if params.settled.is_some() {
+            break;
+        }
     }
-    let Some((_, run, labels)) = best else { unreachable!("there is at least one restart") };
+    let Some((_, mut run, mut labels)) = best else { unreachable!("there is at least one restart") };
+    let d = prepared.lows.len();
+    if let Some(order) = key.map(|key| key.order(&run.centroids, d, &run.sizes)).transpose()?.flatten() {
+        let centroids = sort_by::arranged(&run.centroids, d, &order)?;
+        let history = run.history;
+        run = Run { history, ..labelled(session.as_mut(), centroids, prepared)?.0 };
+        labels = None;
+    }
     Ok(match (params.wanted, labels) {
         (Wanted::Nothing, _) => (run, Vec::new(), None),
         (Wanted::Labels, Some(labels)) => (run, labels, None),
@@ -270,6 +341,34 @@ fn best_of_restarts<'a, T: Float>(
             (run, labels, Some(distances))
         }
     })
+}
+
+/// The run of centroids that stay as they are, without a history, and how many rows have a label: one assign.
+fn labelled<T: Float>(session: &mut dyn Iterate<T>, centroids: Vec<T>, prepared: &Prepared) -> Result<(Run<T>, u64)> {
+    session.reset()?;
+    let Assigned { changed, inertia } = session.assign(&centroids, true)?;
+    let totals = inertia.map_or_else(|| session.inertia(Scales::Same(prepared.distances)), Ok)?;
+    let inertia = precise_inertia(session, totals, prepared)?;
+    let sizes = session.sizes()?;
+    Ok((Run { centroids, sizes, inertia, history: Vec::new() }, changed))
+}
+
+/// The run of rows that are their own centroids: one iteration, in which nothing moves.
+fn settled<T: Float>(
+    session: &mut dyn Iterate<T>,
+    centroids: Vec<T>,
+    params: &Params,
+    prepared: &Prepared,
+    watch: &mut Watch<'_>,
+) -> Result<Run<T>> {
+    let start = Instant::now();
+    let (mut run, changed) = labelled(session, centroids, prepared)?;
+    let full = params.output.history == History::Full;
+    let total = full.then(|| run.inertia.iter().collect::<ExactSum>().to_f64());
+    let done = Iteration { changed, shift: 0.0, moved: false, seconds: start.elapsed().as_secs_f64() };
+    record(&mut run.history, &done, total)?;
+    watch.show(changed, 0.0, total)?;
+    Ok(run)
 }
 
 /// Lloyd's loop from given centroids (`(k, d)`, row-major).

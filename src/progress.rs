@@ -49,6 +49,25 @@ pub struct Progress {
     pub seconds: f64,
 }
 
+/// Where the time of a fit went, in seconds. Wall times are not part of a model: they are neither saved nor compared.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
+pub struct Seconds {
+    /// Until the rows were looked at, and were where the fit runs.
+    pub rows: f64,
+    /// Finding starting centroids, for all restarts.
+    pub seeding: f64,
+    /// The rest: the iterations of all restarts, and the labels.
+    pub iterations: f64,
+}
+
+impl Seconds {
+    /// All of them together.
+    pub fn total(&self) -> f64 {
+        self.rows + self.seeding + self.iterations
+    }
+}
+
 type Call = dyn Fn(&Progress) -> ControlFlow<()> + Send + Sync;
 
 /// The function that a fit calls after each stage.
@@ -83,6 +102,8 @@ pub struct Watch<'o> {
     restart: u32,
     /// Iterations of this restart that were shown.
     shown: u32,
+    /// The seconds of what is done.
+    spent: Seconds,
 }
 
 impl Default for Watch<'_> {
@@ -94,21 +115,34 @@ impl Default for Watch<'_> {
 impl<'o> Watch<'o> {
     /// The fit begins now.
     pub(crate) fn new(observer: Option<&'o Observer>) -> Self {
-        Self { observer, start: Instant::now(), restart: 0, shown: 0 }
+        Self { observer, start: Instant::now(), restart: 0, shown: 0, spent: Seconds::default() }
     }
 
     /// Shows that the rows are there.
     ///
     /// # Errors
     /// [`KMeansError::Cancelled`] if the observer wants the fit to stop, here and below.
-    pub(crate) fn show_rows(&self) -> Result<()> {
+    pub(crate) fn show_rows(&mut self) -> Result<()> {
+        self.spent.rows += self.lap();
         self.call(Stage::Rows, 0, 0.0, None)
     }
 
     /// Shows that a restart has its starting centroids.
     pub(crate) fn show_seeds(&mut self, restart: u32) -> Result<()> {
         (self.restart, self.shown) = (restart, 0);
+        self.spent.seeding += self.lap();
         self.call(Stage::Seeds, 0, 0.0, None)
+    }
+
+    /// The iterations of a restart are done, or what comes after the last of them.
+    pub(crate) fn iterated(&mut self) -> Seconds {
+        self.spent.iterations += self.lap();
+        self.spent
+    }
+
+    /// Seconds that no part of a fit has yet.
+    fn lap(&self) -> f64 {
+        (self.start.elapsed().as_secs_f64() - self.spent.total()).max(0.0)
     }
 
     /// Shows the next iteration.

@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
 pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
-pub use self::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale};
+pub use self::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
 use crate::answers::Wanted;
 use crate::error::{KMeansError, Result};
 use crate::interrupt::Cancel;
@@ -178,7 +178,8 @@ impl KMeans {
             restarts: self.seeding.n_init.for_init(&self.seeding.init),
             stopping: self.stopping,
             rows: self.rows,
-            output: self.output,
+            output: &self.output,
+            settled: None,
             wanted: Wanted::Labels,
             execution: Execution { device, ..self.execution },
         })
@@ -196,7 +197,9 @@ pub struct Params<'e> {
     pub restarts: u32,
     pub stopping: Stopping,
     pub rows: Rows,
-    pub output: Output,
+    pub output: &'e Output,
+    /// Centroids that need no iteration: `(k, d)`, row-major, as rows that have arrived.
+    pub settled: Option<&'e [f64]>,
     /// What the caller wants to know about the rows.
     pub wanted: Wanted,
     /// The device is a GPU if a strategy was named.
@@ -244,6 +247,8 @@ mod tests {
             ("null_policy", Some("skip".into())),
             ("row_order", Some("values".into())),
             ("history", Some("full".into())),
+            ("sort_by", Some("x".into())),
+            ("too_few", Some("fewer".into())),
             ("device", Some("cuda:1".into())),
             ("device_memory_limit", Some((1 << 100).into())),
             ("threads", Some(2.into())),
@@ -256,6 +261,7 @@ mod tests {
         let built = built.device_memory_limit(Some(u64::MAX)).threads(2).strategy(Strategy::Tiled);
         let built =
             built.row_order(RowOrder::Values).metric(Metric::Cosine).scale(Scale::Factors([("x".to_owned(), 2.0)].into()));
+        let built = built.sort_by(SortBy::Feature("x".into())).too_few(TooFew::Fewer);
         assert_eq!(set, built);
         set.set("device_memory_limit", None).unwrap();
         set.set("n_init", Some(&"auto".into())).unwrap();
@@ -264,7 +270,7 @@ mod tests {
 
     #[test]
     fn refusals_say_what_was_expected_and_got() {
-        let refusals: [(&str, Option<Value>, &str); 22] = [
+        let refusals: [(&str, Option<Value>, &str); 24] = [
             ("k", Some(0.into()), "k: expected an integer from 1 to 2^32 - 1, got 0"),
             ("k", Some((-3).into()), "k: expected an integer from 1 to 2^32 - 1, got -3"),
             ("k", Some((1 << 100).into()), "k: expected an integer from 1 to 2^32 - 1, got 1267650600228229401496703205376"),
@@ -286,6 +292,8 @@ mod tests {
                 Some(Value::Factors([("a".to_owned(), 1.0), ("b".to_owned(), 0.0)].into())),
                 "scale: expected \"standard\", \"robust\" or a positive finite factor by column, got {\"a\": 1.0, \"b\": 0.0}",
             ),
+            ("sort_by", Some(1.5.into()), "sort_by: expected \"size\" or the name of a feature, got 1.5"),
+            ("sort_by", Some("".into()), "sort_by: expected \"size\" or the name of a feature, got \"\""),
             ("history", Some("some".into()), "history: expected \"light\" or \"full\", got \"some\""),
             (
                 "init",
