@@ -39,7 +39,7 @@ def is_array(data: object) -> TypeIs[IntoArray]:
 
 
 def alone(data: object, columns: tuple[Any, ...], weight: object) -> None:
-    """Refuse names beside an array: it has none."""
+    """Refuse names of columns beside an array, which has no names."""
     if columns:
         msg = f"columns: expected none beside an array, got {len(columns)}: select columns of the {type(data).__name__}"
         raise InvalidParameterError(msg)
@@ -95,7 +95,7 @@ def score(model: bytes, data: IntoArray, sample_weight: IntoArray | None, device
 
 
 def _returned(data: object, answers: _internal.Answers) -> Any:
-    """Return answers as an array of the caller's library, without a copy. Of an unknown library: as they are."""
+    """Return answers as an array of the caller's library, without a copy. For an unknown library, as they are."""
     namespace = getattr(data, "__array_namespace__", None)
     library: Any = namespace() if namespace else sys.modules.get(type(data).__module__.partition(".")[0])
     if getattr(library, "__name__", "") == "numpy":

@@ -14,7 +14,7 @@ def expanded(where: str | PathLike[str]) -> str | PathLike[str]:
 
 
 def file_error(where: object, error: OSError) -> ModelFileError:
-    """Say of a path what the system said."""
+    """Return an error that names the path and the system's reason."""
     reason = "no such file or folder" if isinstance(error, FileNotFoundError) else error.strerror
     return ModelFileError(f'file "{where}": {reason}')
 

@@ -35,7 +35,7 @@ def ahead_of(columns: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
-    """Return a frame of Polars. `columns`: all that will be asked of the frame, as far as it is known.
+    """Return a frame of Polars. `columns`: all columns that will be read, as far as they are known.
 
     Columns of numbers are not copied if they have Arrow's layout. Their chunks stay as they are.
     """
@@ -66,7 +66,7 @@ def with_labels(data: object, labels: pl.Expr, name: str) -> pl.DataFrame | pl.L
 
 
 def _narrowed(data: Any, columns: tuple[object, ...]) -> Any:
-    """Leave out columns of pandas that nobody asks for, and the index, which is no column.
+    """Leave out columns of pandas that nobody asks for, and the index, which is not a column.
 
     A column of mixed objects cannot be exported.
     """

@@ -1,4 +1,4 @@
-"""The values of options on their way to the library, which has the rules and the table of all options."""
+"""Pass the values of options to the library. The library has the rules and the table of all options."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class _Given:
 
 
 class FitOptions:
-    """The options of a fit, checked by the library, as its functions take them."""
+    """The options of a fit, in the form that the library's functions take. The library checks them."""
 
     def __init__(self, *, k: SupportsIndex, init: Any = "k-means++", **values: Any) -> None:
         self.given: dict[str, Any] = {"k": k, "init": init, **values}
@@ -106,7 +106,7 @@ class FitOptions:
         if isinstance(init, str):
             values["init"] = init
         for name, value in values.items():
-            # Defaults need not travel.
+            # The library knows the defaults.
             default = _DEFAULTS[name]
             if type(value) is not type(default) or value != default:
                 passed[name] = _passed(name, value)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Altair refuses charts of more than 5,000 rows.
 MOST = 4000
 _CELLS = 64
-# The points of a silhouette plot, and the least of a cluster in it.
+# How many points a silhouette plot has, and the fewest that a cluster has in it.
 _CURVE = 1000
 _LEAST = 4
 _SLICE = 1 << 16
@@ -83,7 +83,10 @@ def components(
 
 
 def thinned(rows: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
-    """Count rows in the cells of a grid, as fine as the limit allows, if there are too many. Also whether it was so."""
+    """Count rows in the cells of a grid, if there are too many. The grid is as fine as the limit allows.
+
+    Also return whether rows were counted.
+    """
     if rows.height <= MOST:
         return rows.with_columns(rows=pl.lit(1, dtype=pl.UInt32)), False
     cells = _CELLS

@@ -48,7 +48,7 @@ def _named(expr: pl.Expr) -> pl.Expr:
 
 
 def flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
-    """Yield names and expressions one by one. Refuse what is neither, or has no order."""
+    """Yield names and expressions one by one. Refuse other values, and collections without an order."""
     for item in columns:
         if isinstance(item, (str, pl.Expr)):
             yield item
@@ -103,7 +103,7 @@ def weight_expr(weight: str | pl.Expr) -> pl.Expr:
 
 
 def check_process(*, runs: bool = False) -> None:
-    """Refuse to work in a child that was forked after our queries, where it would hang. `runs`: a query runs next."""
+    """Refuse to work in a child process that was forked after our queries: it would hang. `runs`: a query runs next."""
     _internal.check_process(runs)
 
 

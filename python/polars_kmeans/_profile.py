@@ -77,7 +77,7 @@ def _check_weight(dtype: pl.DataType, weights: pl.Series) -> None:
 
 
 def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
-    """Refuse values whose squares are beyond float64."""
+    """Refuse values whose squares float64 cannot hold."""
     largest = _rows.collect(query.select(pl.col("weight", *x.values()).abs().max())).row(0, named=True)
     for what, name, most in (("weights", "weight", 64), *((f'column "{feature}"', n, 450) for feature, n in x.items())):
         value = largest[name] or 0.0

@@ -69,7 +69,7 @@ Init: TypeAlias = (
 )
 """A method, or starting centroids: a frame (columns matched by name), or `k` rows of `d` numbers (by position).
 
-For one feature, `k` numbers.
+For one feature, `k` numbers are enough.
 """
 
 Scale: TypeAlias = Literal["standard", "robust"] | Mapping[str, float] | None

@@ -25,7 +25,7 @@ from polars_kmeans.model import KMeansModel
 
 _METADATA = "polars-kmeans-groups"
 _FORMAT = 1
-# Names beside those of the caller's columns.
+# Names of columns that are added to those of the caller.
 _MODEL, _GROUP, _ROW = "__model__", "__group__", "__row__"
 
 
@@ -266,7 +266,7 @@ def _scalars(keys: pl.DataFrame) -> list[Any]:
 
 
 def _numbers(columns: pl.DataFrame, keys: pl.DataFrame) -> pl.Series:
-    """Return the place of each row's values among the keys, or null. Columns count, and not their names."""
+    """Return the place of each row's values among the keys, or null. Columns are matched by position, not by name."""
     # Polars takes some names for patterns.
     places = [str(place) for place in range(keys.width)]
     named, groups = columns.clone(), keys.clone()

@@ -18,7 +18,7 @@ CENTROIDS = pl.List(_CENTROID)
 _NO_LABELS = pl.lit(pl.Series([[]], dtype=pl.List(pl.UInt32)))
 _NO_CENTROIDS = pl.lit(pl.Series([[]], dtype=CENTROIDS))
 
-# SQL says k and the weights. What the others change, it does not show.
+# SQL itself gives k and the weights. The others cannot be chosen in SQL.
 _NOT_IN_SQL = ("k", "weight", "row_order", "history", "output")
 _OPTIONS = [option.name for option in _internal.options() if option.name not in _NOT_IN_SQL]
 _ROWS, _WEIGHT = "features", "weight"
@@ -53,7 +53,7 @@ class Fits:
         return found.select(_as_centroids(pl.all())).to_series()
 
     def labels_of_groups(self, rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.Series:
-        """Label the rows of many groups. A value is a group: its rows in a list, its `k`, its weights in a list."""
+        """Label the rows of many groups. Each value is a group: a list of its rows, its `k`, a list of its weights."""
         groups = _groups(rows, k, weights)
         found = []
         for number, long in _by_k(groups):
@@ -67,7 +67,7 @@ class Fits:
         ).to_series()
 
     def centroids_of_groups(self, rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.Series:
-        """Return the centroids of many groups, which are as in `labels_of_groups`. Without rows, a list is empty."""
+        """Return the centroids of many groups, given as for `labels_of_groups`. Without rows, a list is empty."""
         groups = _groups(rows, k, weights)
         found = []
         for number, long in _by_k(groups):
