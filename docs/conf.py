@@ -127,9 +127,13 @@ def read_source(app: Sphinx, name: str, content: list[str]) -> None:
         content[0] += "\n\n" + "\n".join(["```{toctree}", ":hidden:", ":glob:", *lines, "", *names, "```"]) + "\n"
 
 
-def signature(app: Sphinx, kind: str, name: str, *rest: object) -> tuple[str, str] | None:
-    """Show no constructor of the classes that users do not construct."""
-    return ("", "") if name == "polars_kmeans.KMeansModel" else None
+def signature(
+    app: Sphinx, kind: str, name: str, item: object, options: object, arguments: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Show no constructor of the classes that users do not construct, and the plain names of type aliases."""
+    if name in ("polars_kmeans.KMeansModel", "polars_kmeans.KMeansModels"):
+        return "", ""
+    return re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", arguments or "") or None, returns
 
 
 def skip_member(app: Sphinx, kind: str, name: str, *rest: object) -> bool | None:

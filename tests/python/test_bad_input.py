@@ -26,11 +26,11 @@ from polars_kmeans import InvalidColumnError, InvalidDataError, InvalidModelErro
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-input.md"
 HEAD = """# Bad input and its errors
 
-Written by `tests/python/test_bad_input.py`, which calls every one of these; `WRITE_GOLDEN=1` writes it anew.
+`tests/python/test_bad_input.py` makes all of these calls and writes this page. `WRITE_GOLDEN=1` writes it again.
 
-All of them are subclasses of `pk.KMeansError`, which is a `polars.exceptions.ComputeError`, but for those of Polars
-itself. A query raises a plain `ComputeError` whose text starts with the name; `with pk.typed_errors():` turns it into
-the exception. `model` was fitted to two columns, `x` and `y`.
+The exceptions are subclasses of `pk.KMeansError`, which is a `polars.exceptions.ComputeError`. Only those of Polars
+itself are not. A query raises a plain `ComputeError` whose text starts with the name of the exception.
+`with pk.typed_errors():` turns it into that exception. `model` was fitted to two columns, `x` and `y`.
 """
 
 Case = tuple[str, type[Exception], Callable[[], Any]]
