@@ -118,6 +118,11 @@ impl<'o> Watch<'o> {
         Self { observer, start: Instant::now(), restart: 0, shown: 0, spent: Seconds::default() }
     }
 
+    /// A watch for the next of several fits of the same rows, which begins now.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.observer)
+    }
+
     /// Shows that the rows are there.
     ///
     /// # Errors

@@ -111,6 +111,17 @@ impl KMeans {
         model::structs(predictions)
     }
 
+    /// The models for several numbers of clusters: see [`KMeans::fit_each`].
+    #[cfg(feature = "python")]
+    pub(crate) fn models_of_fits(
+        &self,
+        k: &[usize],
+        columns: &[Column],
+        weights: Option<&Column>,
+    ) -> Result<Vec<Result<KMeansModel>>> {
+        self.with_features(columns, weights, |layout, features, weights| self.fit_each_any(k, &layout, features, weights))
+    }
+
     #[cfg(feature = "python")]
     fn fit_rows(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<KeptRows> {
         let fit = |layout: FeatureLayout, features: AnyFeatures<'_>, weights: Option<&features::Column<'_, f64>>| {

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "python")]
+use super::Fitted;
 use super::{Derived, HistoryRow, Model, Placed, Ran, Scaling, Settings};
 #[cfg(feature = "polars")]
 use crate::answers::Predictions;
@@ -174,6 +176,33 @@ impl KMeans {
     ) -> Result<(KMeansModel, KeptRows)> {
         layout.check()?;
         self.fit_named(layout, features, weights, wanted)
+    }
+
+    /// The models of [`KMeans::fit_each`].
+    #[cfg(feature = "python")]
+    pub(crate) fn fit_each_any(
+        &self,
+        k: &[usize],
+        layout: &FeatureLayout,
+        features: AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+    ) -> Result<Vec<Result<KMeansModel>>> {
+        fn named<T>(
+            fits: Vec<Result<Fitted<T>>>,
+            layout: &FeatureLayout,
+            any: fn(Model<T>) -> AnyModel,
+        ) -> Vec<Result<KMeansModel>> {
+            let model = |fit: Fitted<T>| {
+                let ((model, ran), _) = fit.into_model_and_rows();
+                Ok(KMeansModel { ran: Aside(Some(ran)), ..KMeansModel::new(layout.copy()?, any(model)) })
+            };
+            fits.into_iter().map(|fit| fit.and_then(model)).collect()
+        }
+        layout.check()?;
+        Ok(match features {
+            AnyFeatures::F32(features) => named(self.fit_each(k, &features, weights)?, layout, AnyModel::F32),
+            AnyFeatures::F64(features) => named(self.fit_each(k, &features, weights)?, layout, AnyModel::F64),
+        })
     }
 
     /// As [`KMeans::fit_any`], where no column of the model's frame will have one of the names.

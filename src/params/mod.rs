@@ -131,6 +131,18 @@ impl KMeans {
         groups.into_iter().flatten().chain(Execution::describe()).collect()
     }
 
+    /// Refuses a number of clusters that these parameters cannot have.
+    pub(crate) fn check_clusters(&self, k: usize) -> Result<()> {
+        if k == 0 || u32::try_from(k).is_err() {
+            return Err(invalid("k", CLUSTERS, k));
+        }
+        if self.seeding.candidates(k).of_round > MOST_CANDIDATES {
+            let expected = format!("at most 2^33 candidates a round from k = {k} times a number");
+            return Err(invalid("oversampling", &expected, self.seeding.oversampling));
+        }
+        Ok(())
+    }
+
     /// Checks the parameters against the width of the data.
     ///
     /// # Errors
@@ -160,10 +172,7 @@ impl KMeans {
         if self.seeding.init == Init::Optimal && d > 1 {
             return Err(invalid("init", "one feature for \"optimal\"", d));
         }
-        if self.seeding.candidates(self.k).of_round > MOST_CANDIDATES {
-            let expected = format!("at most 2^33 candidates a round from k = {} times a number", self.k);
-            return Err(invalid("oversampling", &expected, self.seeding.oversampling));
-        }
+        self.check_clusters(self.k)?;
         let device = match (self.execution.strategy, self.execution.device) {
             (Strategy::Default, device) | (_, device @ Device::Cuda(_)) => device,
             (_, Device::Auto) => Device::Cuda(None),

@@ -56,8 +56,14 @@ impl Call {
         let fit = || watched(options.estimator(&self.features)?).fit_model(&self.features, self.weights.as_ref());
         unless_too_few(options, fit)
     }
+
+    /// The models for these numbers of clusters.
+    pub fn fit_models(&self, options: &FitOptions, k: &[usize]) -> Result<Vec<Result<KMeansModel>>> {
+        options.estimator(&self.features)?.models_of_fits(k, &self.features, self.weights.as_ref())
+    }
 }
 
+/// The result of a fit. `None` if there are too few distinct rows and the options ask for nulls in that case.
 pub fn unless_too_few<F>(options: &FitOptions, fit: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
     let too_few = options.results().too_few;
     match fit() {

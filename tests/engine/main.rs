@@ -11,6 +11,7 @@ mod draws;
 mod exactness;
 mod far;
 mod fewer;
+mod fit_each;
 #[cfg(unix)]
 mod forked;
 mod gpu;
