@@ -97,7 +97,7 @@ pub enum KMeansError {
     UnsupportedDtype { column: String, got: String },
     /// A feature has the same name as a column of the centroid frame.
     #[error(
-        "a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\")"
+        "a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\") (the expression kmeans takes it, because it returns labels only)"
     )]
     ReservedName { name: String },
     /// A feature has no name, so it cannot be a column of the centroid frame.

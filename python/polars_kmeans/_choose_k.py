@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import polars as pl
 from polars_kmeans import _plugin
 from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.estimator import KMeans
+from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
     from polars_kmeans._typing import IntoFeatures
@@ -64,7 +64,7 @@ def choose_k(
           of each cluster. Low is good. The same as scikit-learn's `davies_bouldin_score`. (Davies & Bouldin 1979)
         - `bic` (Float64): the Bayesian information criterion of round clusters that are equally wide. Low is good.
           Null with `metric="cosine"`: directions are not such clusters. (Schwarz 1978; Pelleg & Moore 2000)
-        - `seconds` (Float64): the time of the fit.
+        - `seconds` (Float64): the time of the fit, without that for the rows, which the fits share.
 
         Silhouette, Calinski-Harabasz and Davies-Bouldin compare clusters, so they are null for `k=1`. A row of weight
         2 counts as two rows.
@@ -113,10 +113,11 @@ def choose_k(
     rows = _rows.collect(_rows.lazy(data).select(*features.exprs, *weights))
     names = [name for name in rows.columns if not weights or name != _measures.WEIGHT]
     found = []
-    for count, estimator in zip(counts, estimators, strict=True):
-        start = time.perf_counter()
-        model = estimator._fit(rows, (names,), None)
-        seconds = time.perf_counter() - start
+    # One call, so that the rows are checked, and sent to a GPU, once.
+    fits = _plugin.fit_each(rows, _plugin.features((names,)), estimators[0]._options, options.get("weight"), counts)
+    for count, estimator, fit in zip(counts, estimators, fits, strict=True):
+        model = None if fit is None else KMeansModel._of_fit(*fit)
+        seconds = None if model is None or model.seconds is None else sum(model.seconds.values())
         estimator._warn([] if model is None else [model])
         measures = {} if model is None else _measures.measures(model, rows, names, options.get("device", "auto"))
         inertia = None if model is None else model.inertia

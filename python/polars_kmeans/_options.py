@@ -80,6 +80,11 @@ def _passed(name: str, value: Any) -> str | float | dict[str, float] | None:
         return _factors(name, value)
     if option.none and value is None:
         return None
+    if name == "sort_by":
+        if not isinstance(value, str):
+            msg = f"{name}: expected {option.expected}, got {value!r:.80}"
+            raise InvalidParameterError(msg)
+        check_name(value)
     if not (isinstance(value, str) and value in option.words):
         if option.integers:
             return _integer(name, value, option.expected)
@@ -144,7 +149,7 @@ def _given(init: Any) -> _Given:
         # Leave out the other columns: Polars panics on NULs in the names of a struct's fields.
         numbers = pl.DataFrame([series for series in frame if _numbers(series.dtype)])
         return _Given(*_internal.encode_centroids(numbers))
-    expected = "init: expected a method, a frame, or k rows of numbers"
+    expected = "init: expected a method, a frame, or k rows of numbers (one feature: k numbers)"
     if _is_masked(init):
         msg = f"{expected}, got an array with masked values"
         raise InvalidParameterError(msg)

@@ -14,7 +14,7 @@ from polars.plugins import register_plugin_function
 from polars_kmeans import _internal
 from polars_kmeans._options import FitOptions, check_name, text
 from polars_kmeans._progress import OnProgress, shown
-from polars_kmeans._typing import Device, IntoFeatures
+from polars_kmeans._typing import Device, Fit, IntoFeatures
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
 _LIBRARY = Path(__file__).parent
@@ -136,11 +136,29 @@ def fit(
     options: FitOptions,
     weight: str | pl.Expr | None,
     progress: OnProgress = None,
-) -> tuple[bytes, str, str] | None:
+) -> Fit | None:
     """Fit columns of a frame on this thread. The query of a LazyFrame runs once.
 
-    Returns the model, its device and the reason for that, or None if there are too few rows and the options ask for it.
+    Returns None if there are too few rows and the options ask for it.
     """
+    with shown(progress) as call:
+        columns = _held(frame, features, weight)
+        keywords = {**options.keywords, "weighted": weight is not None}
+        return _internal.fit(columns, keywords, features.computed, call)
+
+
+def fit_each(
+    frame: pl.DataFrame, features: Features, options: FitOptions, weight: str | pl.Expr | None, k: list[int]
+) -> list[Fit | None]:
+    """Fit columns of a frame once for each of these numbers of clusters, instead of that of the options."""
+    columns = _held(frame, features, weight)
+    return _internal.fit_each(columns, {**options.keywords, "weighted": weight is not None}, k, features.computed)
+
+
+def _held(
+    frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | pl.Expr | None
+) -> _internal.Columns:
+    """Run the query of a frame, and hold the columns of features and weights for a fit."""
     check_process()
     columns = _internal.Columns()
     hold = register_plugin_function(
@@ -153,10 +171,8 @@ def fit(
         changes_length=True,
         input_wildcard_expansion=True,
     )
-    keywords = {**options.keywords, "weighted": weight is not None}
-    with shown(progress) as call:
-        item(frame, hold)
-        return _internal.fit(columns, keywords, features.computed, call)
+    item(frame, hold)
+    return columns
 
 
 def device_name(device: Device) -> str:

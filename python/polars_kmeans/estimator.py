@@ -75,7 +75,7 @@ class KMeans(Generic[_Fitted]):
         history: Literal["light", "full"] = ...,
         device: Device = ...,
         device_memory_limit: SupportsIndex | None = ...,
-        too_few: Literal["raise"] = ...,
+        too_few: Literal["raise", "fewer"] = ...,
     ) -> None: ...
 
     @overload
@@ -290,12 +290,13 @@ class KMeans(Generic[_Fitted]):
 
         """
         if _arrays.is_array(data):
-            model = self._fit(data, columns, sample_weight)
-            if model is None:
+            _arrays.alone(data, columns, self._weight)
+            found = self._fit_array(data, sample_weight)
+            if found is None:
                 msg = 'too_few: expected "raise" where an array is labelled, got "null": there are no null labels in it'
                 raise InvalidParameterError(msg)
-            self._warn([model])
-            return model.predict(data)
+            self._warn([found[0]])
+            return found[1]
         features = tuple(_plugin.flat(columns))
         frame = _frames.polars_frame(data, *features, *self._named_weight())
         frame = frame.collect() if isinstance(frame, pl.LazyFrame) else frame
@@ -314,12 +315,23 @@ class KMeans(Generic[_Fitted]):
         """Fit a frame or an array once."""
         if _arrays.is_array(data):
             _arrays.alone(data, columns, self._weight)
-            fit = _arrays.fit(data, sample_weight, self._options, progress)
+            found = _arrays.fit(data, sample_weight, self._options, progress)
+            fit = None if found is None else found[0]
         else:
             frame = _frames.polars_frame(data, *columns, *self._named_weight())
             _arrays.no_weights(sample_weight)
             fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight, progress)
         return None if fit is None else KMeansModel._of_fit(*fit)
+
+    def _fit_array(
+        self, data: IntoArray, sample_weight: IntoArray | None, progress: OnProgress = None
+    ) -> tuple[KMeansModel, Any] | None:
+        """Fit an array, and label its rows: those on the host by the last step of the fit."""
+        found = _arrays.fit(data, sample_weight, self._options, progress, labels=not _arrays.on_gpu(data))
+        if found is None:
+            return None
+        model = KMeansModel._of_fit(*found[0])
+        return model, model.predict(data) if found[1] is None else found[1]
 
     def _warn(self, models: list[KMeansModel]) -> None:
         """Warn the caller of the public method if fits used all their iterations."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import polars as pl
 
@@ -38,12 +38,15 @@ class KMeansModel:
         self._names, self._k, self._inertia, self._n_iter = _internal.model_facts(encoded)
         self._device: str | None = None
         self._device_reason: str | None = None
+        self._seconds: tuple[float, float, float] | None = None
 
     @classmethod
-    def _of_fit(cls, model: bytes, device: str, reason: str) -> KMeansModel:
-        """Make the model of a fit that has just run, with the device and the reason for it."""
+    def _of_fit(
+        cls, model: bytes, device: str, reason: str, seconds: tuple[float, float, float]
+    ) -> KMeansModel:
+        """Make the model of a fit that has just run, with the device, the reason for it, and where the time went."""
         fitted = cls(model)
-        fitted._device, fitted._device_reason = device, reason
+        fitted._device, fitted._device_reason, fitted._seconds = device, reason, seconds
         return fitted
 
     def __eq__(self, other: object) -> bool:
@@ -85,6 +88,16 @@ class KMeansModel:
         Seconds are null in a model that was loaded, since wall times are not saved.
         """
         return _internal.model_history(self._encoded)
+
+    @property
+    def seconds(self) -> dict[str, float] | None:
+        """Where the time of the fit went, in seconds: `rows`, `seeding` and `iterations`, of all restarts.
+
+        `rows` is the time until the rows were checked and were where the fit ran: on a GPU, with their upload. The
+        :attr:`history` has the iterations one by one. None in a model that was loaded or unpickled, because wall times
+        are not saved.
+        """
+        return None if self._seconds is None else dict(zip(("rows", "seeding", "iterations"), self._seconds, strict=True))
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -145,17 +158,41 @@ class KMeansModel:
 
     @overload
     def predict(
-        self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, output: Output = ..., device: Device = ...
+        self,
+        data: pl.DataFrame | IntoFrame,
+        /,
+        *columns: IntoFeatures,
+        output: Output = ...,
+        device: Device = ...,
+        null_policy: Literal["raise", "skip"] = ...,
     ) -> pl.Series: ...
 
     @overload
-    def predict(self, data: IntoArray, /, *, output: Output = ..., device: Device = ...) -> Any: ...
+    def predict(
+        self,
+        data: IntoArray,
+        /,
+        *,
+        output: Output = ...,
+        device: Device = ...,
+        null_policy: Literal["raise", "skip"] = ...,
+    ) -> Any: ...
 
     @overload
-    def predict(self, *columns: IntoFeatures, output: Output = ..., device: Device = ...) -> pl.Expr: ...
+    def predict(
+        self,
+        *columns: IntoFeatures,
+        output: Output = ...,
+        device: Device = ...,
+        null_policy: Literal["raise", "skip"] = ...,
+    ) -> pl.Expr: ...
 
     def predict(
-        self, *columns: IntoFeatures | IntoFrame | IntoArray, output: Output = "label", device: Device = "auto"
+        self,
+        *columns: IntoFeatures | IntoFrame | IntoArray,
+        output: Output = "label",
+        device: Device = "auto",
+        null_policy: Literal["raise", "skip"] = "skip",
     ) -> pl.Expr | pl.Series | Any:
         """Label rows: as an expression, or at once those of a frame or an array.
 
@@ -177,6 +214,9 @@ class KMeansModel:
             rows). It takes a GPU if one can be used and the morsel has so much work (many clusters of many features)
             that the transfer costs little in comparison. Otherwise it takes the CPU. `"cpu"`, `"cuda"` (the GPU with
             the most free memory) or `"cuda:1"`: this device, or an error when the query runs.
+        null_policy
+            `"skip"`: rows with nulls, NaNs or infinities have no label. `"raise"`: they are an error when the query
+            runs. Its counts are those of a morsel, which is where such a row was first found.
 
         Returns
         -------
@@ -194,16 +234,22 @@ class KMeansModel:
             At once, for a parameter outside its domain.
         InvalidColumnError
             At once, for names of the model in another order.
+        InvalidDataError
+            With `null_policy="raise"`, for rows with nulls, NaNs or infinities.
 
         """
         if output not in ("label", "struct"):
             msg = f'output: expected "label" or "struct", got {output!r}'
             raise InvalidParameterError(msg)
+        if null_policy not in ("raise", "skip"):
+            msg = f'null_policy: expected "raise" or "skip", got {null_policy!r}'
+            raise InvalidParameterError(msg)
+        complete = null_policy == "raise"
         array = _arrays.in_place_of(columns)
         if array is not None:
-            return _arrays.predict(self._encoded, array, output, device)
+            return _arrays.predict(self._encoded, array, output, device, complete)
         frame, features = _frames.ahead_of(columns)
-        exprs, kwargs = self._features(features), {"output": text(output)}
+        exprs, kwargs = self._features(features), {"output": text(output), "complete": complete}
         expr = _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("kmeans")
         return expr if frame is None else self._of_frame(expr, frame, features)
 

@@ -17,6 +17,7 @@ PAGES = {
     "docs/coming-from.md": 3,
     "docs/exact.md": 1,
     "docs/guide/arrays.md": 1,
+    "docs/guide/cluster-numbers.md": 2,
     "docs/guide/devices.md": 1,
     "docs/guide/directions.md": 1,
     "docs/guide/embeddings-and-files.md": 1,
