@@ -106,7 +106,9 @@ fn arrived<T: Float, R>(
         there: there(&mut parts, &params)?,
     };
     let choice = select::place(request, shape)?;
-    let factors = arrival::factors(&mut parts, &params)?;
+    // Whether there are enough rows is asked later, for each fit.
+    let later = k.len() > 1 || params.output.too_few == TooFew::Fewer;
+    let factors = arrival::factors(&mut parts, &Params { k: if later { 1 } else { params.k }, ..params.clone() })?;
     let arrival = Arrival::new(factors, params.space.metric);
     let seeding = match &arrival {
         Some(arrival) => arrival.seeding::<T>(params.seeding, parts[0].features.names())?,
