@@ -93,7 +93,7 @@ class KMeansModel:
     def seconds(self) -> dict[str, float] | None:
         """Where the time of the fit went, in seconds: `rows`, `seeding` and `iterations`, of all restarts.
 
-        `rows` is the time until the rows were checked and were where the fit ran: on a GPU, with their upload. The
+        `rows` is the time until the rows were checked and in place. For a fit on a GPU, it includes the upload. The
         :attr:`history` has the iterations one by one. None in a model that was loaded or unpickled, because wall times
         are not saved.
         """
@@ -216,7 +216,7 @@ class KMeansModel:
             the most free memory) or `"cuda:1"`: this device, or an error when the query runs.
         null_policy
             `"skip"`: rows with nulls, NaNs or infinities have no label. `"raise"`: they are an error when the query
-            runs. Its counts are those of a morsel, which is where such a row was first found.
+            runs. The error counts only the bad rows of the first morsel that has any.
 
         Returns
         -------
