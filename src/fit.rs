@@ -32,7 +32,7 @@ use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::interrupt;
 use crate::memory;
-use crate::model::{Derived, Fitted, HistoryRow, Model, Settings};
+use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
 use crate::params::{History, KMeans, Params};
 use crate::prepare::Prepared;
 use crate::progress::Watch;
@@ -105,7 +105,7 @@ fn fitted<'a, T: Float>(
     choice: Choice,
     watch: &mut Watch<'_>,
 ) -> Result<Fitted<T>> {
-    watch.show_rows()?;
+    watch.show_rows(rows.names.len(), rows.scaling.as_ref().map_or(&[], Scaling::factors))?;
     let key = Key::of(&params.output.sort_by, &rows.names)?;
     let (run, labels, distances) = best_of_restarts(session, params, prepared, key, watch)?;
     let inertia: ExactSum = run.inertia.iter().collect();
@@ -149,7 +149,7 @@ fn best_of_restarts<'a, T: Float>(
             Some(rows) => memory::collected(rows.iter().map(|c| T::from_f64(*c)), seeding::CENTROIDS)?,
             None => seeding::seed(session.as_mut(), params, prepared, restart)?,
         };
-        watch.show_seeds(restart)?;
+        watch.show_seeds(restart, &start)?;
         let run = match params.settled {
             Some(_) => settled(session.as_mut(), start, params, prepared, watch)?,
             None => lloyd(session.as_mut(), start, params, prepared, watch)?,
@@ -209,7 +209,7 @@ fn settled<T: Float>(
     let total = full.then(|| run.inertia.iter().collect::<ExactSum>().to_f64());
     let done = Iteration { changed, shift: 0.0, moved: false, seconds: start.elapsed().as_secs_f64() };
     record(&mut run.history, &done, total)?;
-    watch.show(changed, 0.0, total)?;
+    watch.show(changed, 0.0, total, Some(&run.centroids))?;
     Ok(run)
 }
 
@@ -254,7 +254,7 @@ fn lloyd<T: Float>(
             moved = updated.moved;
             record(&mut history, &Iteration { changed, shift, moved, seconds }, total)?;
             inertia = clusters.filter(|_| !moved);
-            watch.show(changed, shift, total)?;
+            watch.show(changed, shift, total, Some(&centroids))?;
         }
         let last = &history[history.len() - 1];
         if stop.after(last.changed, last.shift) || last.iteration == params.stopping.max_iter {

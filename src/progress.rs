@@ -2,10 +2,18 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::slice::ChunksExact;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::arrival::FACTORS;
 use crate::error::{KMeansError, Result};
+use crate::float::Float;
+use crate::memory;
+use crate::model::in_units;
+
+/// The name for centroids that are shown in errors.
+const CENTROIDS: &str = "the centroids that are shown";
 
 /// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,15 +76,26 @@ impl Seconds {
     }
 }
 
-type Call = dyn Fn(&Progress) -> ControlFlow<()> + Send + Sync;
+/// The centroids may be missing.
+type Call = dyn Fn(&Progress, Option<ChunksExact<'_, f64>>) -> ControlFlow<()> + Send + Sync;
 
 /// The function that a fit calls after each stage.
 #[derive(Clone)]
-pub(crate) struct Observer(Arc<Call>);
+pub(crate) struct Observer {
+    call: Arc<Call>,
+    /// Whether it wants the centroids.
+    centroids: bool,
+}
 
 impl Observer {
     pub fn new(call: impl Fn(&Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(call))
+        Self { call: Arc::new(move |progress, _| call(progress)), centroids: false }
+    }
+
+    pub fn of_centroids(
+        call: impl Fn(&Progress, Option<ChunksExact<'_, f64>>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { call: Arc::new(call), centroids: true }
     }
 }
 
@@ -89,7 +108,7 @@ impl fmt::Debug for Observer {
 /// Observers are equal if they are the same function object.
 impl PartialEq for Observer {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.call, &other.call)
     }
 }
 
@@ -104,6 +123,10 @@ pub struct Watch<'o> {
     shown: u32,
     /// The seconds of what is done.
     spent: Seconds,
+    /// The number of features.
+    d: usize,
+    /// What values of the columns were multiplied by. Empty if they were not.
+    factors: Vec<f64>,
 }
 
 impl Default for Watch<'_> {
@@ -115,7 +138,7 @@ impl Default for Watch<'_> {
 impl<'o> Watch<'o> {
     /// The fit begins now.
     pub(crate) fn new(observer: Option<&'o Observer>) -> Self {
-        Self { observer, start: Instant::now(), restart: 0, shown: 0, spent: Seconds::default() }
+        Self { observer, start: Instant::now(), restart: 0, shown: 0, spent: Seconds::default(), d: 1, factors: Vec::new() }
     }
 
     /// A watch for the next of several fits of the same rows, which begins now.
@@ -123,20 +146,21 @@ impl<'o> Watch<'o> {
         Self::new(self.observer)
     }
 
-    /// Shows that the rows are there.
+    /// Shows that the rows are there. Centroids that are shown later are divided by these factors.
     ///
     /// # Errors
     /// [`KMeansError::Cancelled`] if the observer wants the fit to stop, here and below.
-    pub(crate) fn show_rows(&mut self) -> Result<()> {
+    pub(crate) fn show_rows(&mut self, d: usize, factors: &[f64]) -> Result<()> {
+        (self.d, self.factors) = (d, memory::copied(factors, FACTORS)?);
         self.spent.rows += self.lap();
-        self.call(Stage::Rows, 0, 0.0, None)
+        self.call::<f64>(Stage::Rows, 0, 0.0, None, None)
     }
 
     /// Shows that a restart has its starting centroids.
-    pub(crate) fn show_seeds(&mut self, restart: u32) -> Result<()> {
+    pub(crate) fn show_seeds<T: Float>(&mut self, restart: u32, centroids: &[T]) -> Result<()> {
         (self.restart, self.shown) = (restart, 0);
         self.spent.seeding += self.lap();
-        self.call(Stage::Seeds, 0, 0.0, None)
+        self.call(Stage::Seeds, 0, 0.0, None, Some(centroids))
     }
 
     /// The iterations of a restart are done, or what comes after the last of them.
@@ -150,16 +174,36 @@ impl<'o> Watch<'o> {
         (self.start.elapsed().as_secs_f64() - self.spent.total()).max(0.0)
     }
 
-    /// Shows the next iteration.
-    pub fn show(&mut self, changed: u64, shift: f64, inertia: Option<f64>) -> Result<()> {
-        self.shown += 1;
-        self.call(Stage::Iteration, changed, shift, inertia)
+    /// Whether somebody wants to see centroids.
+    pub fn wants_centroids(&self) -> bool {
+        self.observer.is_some_and(|observer| observer.centroids)
     }
 
-    fn call(&self, stage: Stage, changed: u64, shift: f64, inertia: Option<f64>) -> Result<()> {
-        let Some(Observer(call)) = self.observer else { return Ok(()) };
+    /// Shows the next iteration, with the centroids after it if they are known.
+    pub fn show<T: Float>(&mut self, changed: u64, shift: f64, inertia: Option<f64>, centroids: Option<&[T]>) -> Result<()> {
+        self.shown += 1;
+        self.call(Stage::Iteration, changed, shift, inertia, centroids)
+    }
+
+    fn call<T: Float>(
+        &self,
+        stage: Stage,
+        changed: u64,
+        shift: f64,
+        inertia: Option<f64>,
+        centroids: Option<&[T]>,
+    ) -> Result<()> {
+        let Some(Observer { call, centroids: wanted }) = self.observer else { return Ok(()) };
+        let in_units = |centroids: &[T]| match &self.factors[..] {
+            [] => memory::collected(centroids.iter().map(|c| c.to_f64()), CENTROIDS),
+            factors => memory::collected(in_units(centroids, factors).map(|c| c.to_f64()), CENTROIDS),
+        };
+        let centroids = centroids.filter(|_| *wanted).map(in_units).transpose()?;
         let (restart, iteration, seconds) = (self.restart, self.shown, self.start.elapsed().as_secs_f64());
-        match call(&Progress { stage, restart, iteration, changed, shift, inertia, seconds }) {
+        match call(
+            &Progress { stage, restart, iteration, changed, shift, inertia, seconds },
+            centroids.as_ref().map(|rows| rows.chunks_exact(self.d)),
+        ) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(KMeansError::Cancelled),
         }

@@ -155,9 +155,7 @@ def fit_each(
     return _internal.fit_each(columns, {**options.keywords, "weighted": weight is not None}, k, features.computed)
 
 
-def _held(
-    frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | pl.Expr | None
-) -> _internal.Columns:
+def _held(frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | pl.Expr | None) -> _internal.Columns:
     """Run the query of a frame, and hold the columns of features and weights for a fit."""
     check_process()
     columns = _internal.Columns()

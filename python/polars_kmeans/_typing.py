@@ -79,5 +79,6 @@ Output: TypeAlias = Literal["label", "struct"]
 Device: TypeAlias = 'Literal["auto", "cpu", "cuda"] | str'
 """`"cuda:1"` is the second GPU, as the driver counts them."""
 
-# What the library says of a fit: the model as bytes, its device, the reason for it, and the seconds for rows, seeding and iterations.
+# What the library says of a fit: the model as bytes, its device, the reason for it, and the seconds for rows, seeding
+# and iterations.
 Fit: TypeAlias = tuple[bytes, str, str, tuple[float, float, float]]

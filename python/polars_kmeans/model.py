@@ -41,9 +41,7 @@ class KMeansModel:
         self._seconds: tuple[float, float, float] | None = None
 
     @classmethod
-    def _of_fit(
-        cls, model: bytes, device: str, reason: str, seconds: tuple[float, float, float]
-    ) -> KMeansModel:
+    def _of_fit(cls, model: bytes, device: str, reason: str, seconds: tuple[float, float, float]) -> KMeansModel:
         """Make the model of a fit that has just run, with the device, the reason for it, and where the time went."""
         fitted = cls(model)
         fitted._device, fitted._device_reason, fitted._seconds = device, reason, seconds
@@ -97,7 +95,9 @@ class KMeansModel:
         :attr:`history` has the iterations one by one. None in a model that was loaded or unpickled, because wall times
         are not saved.
         """
-        return None if self._seconds is None else dict(zip(("rows", "seeding", "iterations"), self._seconds, strict=True))
+        return (
+            None if self._seconds is None else dict(zip(("rows", "seeding", "iterations"), self._seconds, strict=True))
+        )
 
     @property
     def parameters(self) -> dict[str, Any]:

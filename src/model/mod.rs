@@ -22,6 +22,7 @@ pub(crate) use kmeans_model::AnyFeatures;
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
 pub use placed::Placed;
 pub use scaling::Scaling;
+pub(crate) use scaling::in_units;
 pub use settings::Settings;
 
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -8,6 +8,7 @@ mod values;
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::slice::ChunksExact;
 
 use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
@@ -85,6 +86,31 @@ impl KMeans {
     /// ```
     pub fn on_progress(self, observer: impl Fn(&Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
         Self { observer: Some(Observer::new(observer)), ..self }
+    }
+
+    /// As [`KMeans::on_progress`]. The observer also gets the centroids after each stage, one by one, in the units of the columns. Before
+    /// there are any, it gets none. Of the iterations that a GPU does in one batch, only the last has them.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use polars_kmeans::{Features, KMeans};
+    ///
+    /// let x: Vec<f64> = (0..1_000).map(|i| f64::from(i * i % 997)).collect();
+    /// let features = Features::from_rows(&x, 1)?;
+    /// let watched = KMeans::new(3).on_centroids(|progress, centroids| {
+    ///     for centroid in centroids.into_iter().flatten() {
+    ///         println!("iteration {}: {}", progress.iteration, centroid[0]);
+    ///     }
+    ///     ControlFlow::Continue(())
+    /// });
+    /// watched.fit_features(&features, None)?;
+    /// # Ok::<(), polars_kmeans::KMeansError>(())
+    /// ```
+    pub fn on_centroids(
+        self,
+        observer: impl Fn(&Progress, Option<ChunksExact<'_, f64>>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { observer: Some(Observer::of_centroids(observer)), ..self }
     }
 
     /// Lets `cancel` stop the fit, at any time and from any thread. A fit that was stopped ends with [`KMeansError::Cancelled`] within

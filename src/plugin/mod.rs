@@ -288,6 +288,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(fit::fit, module)?)?;
     module.add_function(wrap_pyfunction!(fit::fit_each, module)?)?;
     module.add_class::<Answers>()?;
+    module.add_class::<signals::Centroids>()?;
     module.add_function(wrap_pyfunction!(arrays::fit_array, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::predict_array, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::transform_array, module)?)?;

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
-    Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts, RowOrder, SortBy, TooFew,
-    Wanted,
+    Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy,
+    TooFew, Wanted,
 };
 
 use crate::data::{Random, hash, on_gpu, rounds};
@@ -100,6 +100,20 @@ fn given_centroids_sorted_clusters_and_rows_in_any_order() {
     let features = Features::from_rows(&tiny, 1).unwrap();
     let fit = KMeans::new(9).too_few(TooFew::Fewer).fit_features(&features, None).unwrap();
     assert_eq!((fit.model.centroids(), fit.labels), (&tiny[..3], vec![0, 1, 2, 0, 0, 0]));
+}
+
+#[test]
+fn scaled_rows_of_which_there_are_too_few() {
+    let x = [1.0f64, 10.0, 3.0, 30.0, 1.0, 10.0];
+    let features = Features::from_rows(&x, 2).unwrap();
+    for scale in [Scale::Standard, Scale::Robust] {
+        for k in [3, 4, 9] {
+            let fit = KMeans::new(k).scale(scale.clone()).too_few(TooFew::Fewer).fit_features(&features, None).unwrap();
+            assert_eq!((fit.model.n_clusters(), fit.labels.clone()), (2, vec![0, 1, 0]));
+            let shown = fit.model.centroids_in_units().unwrap();
+            assert!(shown.iter().zip(&x).all(|(c, x)| (c - x).abs() < 1e-12 * x), "{shown:?}");
+        }
+    }
 }
 
 #[test]

@@ -190,7 +190,10 @@ def test_seconds_of_a_fit() -> None:
 
 def test_predictions_that_must_be_complete() -> None:
     model = pk.KMeans(2).fit(pl.DataFrame({"x": [0.0, 1.0, 5.0], "y": [0.0, 1.0, 5.0]}), "x", "y")
-    good, bad = pl.DataFrame({"x": [0.0], "y": [1.0]}), pl.DataFrame({"x": [0.0, 1.0, 2.0], "y": [1.0, None, float("nan")]})
+    good, bad = (
+        pl.DataFrame({"x": [0.0], "y": [1.0]}),
+        pl.DataFrame({"x": [0.0, 1.0, 2.0], "y": [1.0, None, float("nan")]}),
+    )
     assert model.predict(good, null_policy="raise").equals(model.predict(good))
     assert model.predict(bad).null_count() == 2
     for output in ("label", "struct"):

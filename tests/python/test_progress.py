@@ -34,6 +34,25 @@ def test_every_stage_is_seen(data: Any) -> None:
     assert model == estimator.fit(data, *columns), "progress changes nothing"
 
 
+@pytest.mark.parametrize("data", [SMALL, SMALL.to_numpy()], ids=["frame", "array"])
+def test_a_fit_goes_on_from_centroids_of_the_middle(data: Any) -> None:
+    columns = () if isinstance(data, np.ndarray) else ("x", "y")
+    middle: list[Any] = []
+
+    def stop(progress: pk.Progress) -> bool:
+        middle.append(progress.centroids())
+        return progress.iteration == 3
+
+    with pytest.raises(pk.CancelledError):
+        pk.KMeans(9, seed=3, tol=0.0).fit(data, *columns, progress=stop)
+    assert middle[0] is None
+    assert [len(row) for row in middle[-1]] == [2] * 9
+    whole = pk.KMeans(9, seed=3, tol=0.0).fit(data, *columns)
+    rest = pk.KMeans(9, init=middle[-1], tol=0.0).fit(data, *columns)
+    assert rest.centroids.equals(whole.centroids)
+    assert rest.n_iter == whole.n_iter - 3
+
+
 def test_true_stops_a_fit() -> None:
     seen: list[pk.Progress] = []
 

@@ -346,4 +346,3 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         if np.array_equal(self.cluster_centers_, self._codebook.centers):
             return self._codebook
         return Codebook.of_centers(self.cluster_centers_, self.metric)
-

@@ -216,7 +216,13 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
                 moved: record.moved != 0,
                 seconds: record.nanoseconds as f64 * 1e-9,
             }));
-            records.iter().try_for_each(|record| watch.show(record.changed, record.shift, None))?;
+            // Of a batch, the device has the centroids after the last iteration. If clusters are empty, it has moved them already.
+            let after = (watch.wants_centroids() && control.stop != STOP_EMPTY).then(|| self.state.centroids.now.to_vec());
+            let after = after.transpose()?;
+            for (place, record) in (1..).zip(&records) {
+                let centroids = after.as_deref().filter(|_| place == records.len());
+                watch.show(record.changed, record.shift, None, centroids)?;
+            }
             // Steps that were queued after the stop did nothing. Go back to the labels of the last one that ran.
             let steps = done + u32::from(control.stop == STOP_EMPTY);
             self.state.labels.go_back(size - steps);
