@@ -123,7 +123,7 @@ def test_refusals_in_the_query(df: pl.DataFrame) -> None:
     with pytest.raises(ComputeError, match=r"TooFewRowsError: .*at most as many clusters as distinct rows"):
         df.select(pk.kmeans("x", k=2_001))
     with pytest.raises(ComputeError, match='may not be named "size"'):
-        df.rename({"x": "size"}).select(pk.kmeans("size", k=2))
+        df.rename({"x": "size"}).select(pk.centroids("size", k=2))
     with pytest.raises(pk.InvalidParameterError, match=r"k: expected an integer, got 2\.5"):
         pk.kmeans("x", k=2.5)  # type: ignore[arg-type]
     with pytest.raises(pk.InvalidColumnError, match="at least one column"):

@@ -40,8 +40,8 @@ def typed_errors() -> Iterator[None]:
     ...         with pk.sql.typed_errors():
     ...             connection.sql("SELECT kmeans_fit([[0.0], [1.0]], 3)").fetchall()
     ...     except pk.TooFewRowsError as error:
-    ...         print(error)
-    k: expected at most as many clusters as distinct rows of positive weight, got k = 3 and 2 such rows
+    ...         print(str(error).partition(",")[0])
+    k: expected at most as many clusters as distinct rows of positive weight
 
     """
     try:
