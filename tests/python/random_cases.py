@@ -268,6 +268,7 @@ def cases(draw: Any) -> Case:
         "n_init": draw(st.sampled_from(["auto", "auto", 1, 3])),
         "null_policy": draw(st.sampled_from(["skip", "skip", "raise"])),
         "row_order": draw(st.sampled_from(["given", "given", "values"])),
+        "sort_by": draw(st.sampled_from([None, None, "size"])),
         "too_few": draw(st.sampled_from(["raise", "null"])),
     }
     inits = ["k-means++", "k-means++", "random", "given", "kmeans-parallel", "afk-mc2"]

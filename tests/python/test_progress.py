@@ -17,6 +17,7 @@ import polars_kmeans as pk
 SMALL = pl.DataFrame({"x": np.random.default_rng(1).random(500), "y": np.random.default_rng(2).random(500)})
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 @pytest.mark.parametrize("data", [SMALL, SMALL.lazy(), SMALL.to_numpy()], ids=["frame", "lazy", "array"])
 def test_every_stage_is_seen(data: Any) -> None:
     seen: list[pk.Progress] = []
@@ -80,6 +81,7 @@ def test_what_is_not_true_goes_on() -> None:
         pk.KMeans(3).fit(SMALL, "x", "y", progress="yes")  # type: ignore[call-overload]
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 def test_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     pk.KMeans(5, max_iter=7, tol=0.0).fit(SMALL, "x", "y", progress=True)
     shown = capsys.readouterr().err

@@ -142,3 +142,17 @@ def test_centers_that_a_model_cannot_hold_are_refused() -> None:
         pk.InvalidParameterError, match="cluster_centers_: expected values that a model can hold exactly"
     ):
         kmeans.predict(X[:, :1])
+
+
+def test_every_restart_prints_while_it_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    KMeans(3, random_state=1, n_init=3, init="random", tol=0, verbose=1).fit(X)
+    out = capsys.readouterr().out
+    assert out.count("Initialization complete") == 3
+    assert out.count("strict convergence") == 3
+    # Labels come from the fit: no model predicts them.
+    monkeypatch.setattr("polars_kmeans.model.KMeansModel.predict", None)
+    labels = KMeans(3, random_state=1).fit(X).labels_
+    monkeypatch.undo()
+    assert np.array_equal(labels, KMeans(3, random_state=1).fit(X).predict(X))

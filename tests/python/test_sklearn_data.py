@@ -28,9 +28,9 @@ def test_arrays_are_read_where_they_are(layout: str, dtype: Any, monkeypatch: py
     def watch(name: str, position: int) -> None:
         call = getattr(_arrays, name)
 
-        def watched(*arguments: Any) -> Any:
+        def watched(*arguments: Any, **keywords: Any) -> Any:
             seen.append(arguments[position])
-            return call(*arguments)
+            return call(*arguments, **keywords)
 
         monkeypatch.setattr(_arrays, name, watched)
 
@@ -40,7 +40,8 @@ def test_arrays_are_read_where_they_are(layout: str, dtype: Any, monkeypatch: py
     kmeans.predict(x)
     assert kmeans.transform(x).dtype == dtype
     kmeans.score(x)
-    assert len(seen) == 5
+    # The fit labels its rows itself.
+    assert len(seen) == 4
     for rows in seen:
         assert rows.__array_interface__["data"][0] == x.__array_interface__["data"][0]
         assert rows.strides == x.strides
