@@ -152,7 +152,7 @@ fn centroids_are_shown_in_units() {
     let scaled = estimator.clone().scale(Scale::Standard);
     for estimator in [Some(estimator.clone()), on_gpu(&estimator), Some(scaled.clone()), on_gpu(&scaled)].into_iter().flatten()
     {
-        let seen: Arc<Mutex<Vec<(Progress, Option<Vec<f64>>)>>> = Arc::default();
+        let seen = Arc::new(Mutex::new(Vec::<(Progress, Option<Vec<f64>>)>::new()));
         let notes = seen.clone();
         let watched = estimator.on_centroids(move |progress, centroids| {
             notes.lock().unwrap().push((*progress, centroids.map(|rows| rows.flatten().copied().collect())));
