@@ -21,7 +21,7 @@ KINDS = {
     "2 features, 5 clusters, that touch": (1000, 2, 5, 5, "equal"),
     "10 features, 8 clusters, that touch": (1000, 10, 8, 5, "equal"),
     "10 features, 8 clusters, that overlap": (1000, 10, 8, 3.5, "equal"),
-    "2 features, 5 clusters of other sizes and widths": (1000, 2, 5, 8, "uneven"),
+    "2 features, 5 clusters of different sizes and widths": (1000, 2, 5, 8, "uneven"),
     "2 features, 5 clusters, stretched": (1000, 2, 5, 12, "stretched"),
     "2 features, 1 cluster": (1000, 2, 1, 0, "equal"),
 }

@@ -18,6 +18,7 @@ from sphinx.application import Sphinx  # noqa: E402
 from sphinx.pycode import ModuleAnalyzer  # noqa: E402
 
 import polars_kmeans  # noqa: E402
+from polars_kmeans import _describing, _storage  # noqa: E402
 
 project = "polars-kmeans"
 author = "The polars-kmeans authors"
@@ -126,9 +127,13 @@ def read_source(app: Sphinx, name: str, content: list[str]) -> None:
         content[0] += "\n\n" + "\n".join(["```{toctree}", ":hidden:", ":glob:", *lines, "", *names, "```"]) + "\n"
 
 
-def signature(app: Sphinx, kind: str, name: str, *rest: object) -> tuple[str, str] | None:
-    """Show no constructor of the classes that users do not construct."""
-    return ("", "") if name == "polars_kmeans.KMeansModel" else None
+def signature(
+    app: Sphinx, kind: str, name: str, item: object, options: object, arguments: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Show no constructor of the classes that users do not construct, and the plain names of type aliases."""
+    if name in ("polars_kmeans.KMeansModel", "polars_kmeans.KMeansModels"):
+        return "", ""
+    return re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", arguments or "") or None, returns
 
 
 def skip_member(app: Sphinx, kind: str, name: str, *rest: object) -> bool | None:
@@ -145,3 +150,6 @@ def setup(app: Sphinx) -> None:
     estimator = ModuleAnalyzer.for_module("polars_kmeans.estimator")
     estimator.analyze()
     estimator.overloads.pop("KMeans.__init__", None)
+    # The methods of the model in these files name its class. They cannot import it.
+    for module in (_describing, _storage):
+        module.KMeansModel = polars_kmeans.KMeansModel

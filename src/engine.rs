@@ -25,6 +25,13 @@ pub trait Engine: Float {
     #[doc(hidden)]
     fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>>;
     #[doc(hidden)]
+    fn fit_each(
+        estimator: &KMeans,
+        k: &[usize],
+        parts: Vec<Part<'_, Self>>,
+        set: InstructionSet,
+    ) -> Result<Vec<Result<Fitted<Self>>>>;
+    #[doc(hidden)]
     fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels>;
     #[doc(hidden)]
     fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions>;
@@ -48,6 +55,14 @@ macro_rules! engine {
         impl Engine for $float {
             fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>> {
                 fit::fit(estimator, parts, set, wanted)
+            }
+            fn fit_each(
+                estimator: &KMeans,
+                k: &[usize],
+                parts: Vec<Part<'_, Self>>,
+                set: InstructionSet,
+            ) -> Result<Vec<Result<Fitted<Self>>>> {
+                fit::fit_each(estimator, k, parts, set)
             }
             fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels> {
                 predict::labels(rows)

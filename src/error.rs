@@ -97,7 +97,7 @@ pub enum KMeansError {
     UnsupportedDtype { column: String, got: String },
     /// A feature has the same name as a column of the centroid frame.
     #[error(
-        "a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\")"
+        "a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\") (the expression kmeans takes it, because it returns labels only)"
     )]
     ReservedName { name: String },
     /// A feature has no name, so it cannot be a column of the centroid frame.
@@ -107,7 +107,7 @@ pub enum KMeansError {
     #[error("column {name:?}: expected a name without NUL characters: rename it")]
     NulInName { name: String },
     /// Two features have the same name.
-    #[error("feature names must differ, got {name:?} twice")]
+    #[error("feature names must differ, got {name:?} twice: rename one with .alias")]
     DuplicateName { name: String },
     /// A serialised model could not be read.
     #[error("model: expected {expected}, got {got}")]
@@ -156,7 +156,7 @@ pub enum KMeansError {
     #[error("weights: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
     WeightOutOfRange { got: f64 },
     /// There are fewer distinct rows than clusters.
-    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} and {rows} such rows{}", if (*k as u64) <= *.rows { ", too few of them distinct" } else { "" })]
+    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} and {rows} such rows{} (too_few=\"fewer\" makes fewer clusters)", if (*k as u64) <= *.rows { ", too few of them distinct" } else { "" })]
     TooFewDistinct { k: usize, rows: u64 },
 
     // ---- the machine ----------------------------------------------------------------------------------------

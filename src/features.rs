@@ -293,6 +293,11 @@ impl<'a, T: Float> Features<'a, T> {
         self.half
     }
 
+    /// The same view, whose rows arrive as those of another one.
+    pub(crate) fn arriving_as(&self, other: &Features<'_, T>) -> Self {
+        self.arriving(other.arrival.clone())
+    }
+
     /// What happens to rows as they are read. `None`: nothing.
     pub(crate) fn arrival(&self) -> Option<&Arrival> {
         self.arrival.as_deref()

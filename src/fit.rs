@@ -1,4 +1,4 @@
-//! START HERE: the whole algorithm.
+//! START HERE: the whole algorithm. `fit/rows.rs` has the way of the rows to it.
 //!
 //! ```text
 //! rows arrive: scaled, normalised, if so asked                       src/arrival.rs
@@ -10,38 +10,34 @@
 //!     update: relocate into empty clusters, then exact means         src/update.rs
 //!     stop if changed <= tol_labels * n or shift <= tol * variance
 //!   one assign more if the centroids moved since the last one
+//! clusters are numbered by their sizes or a feature, if so asked     src/sort_by.rs
 //! ```
 //! S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982), doi:10.1109/TIT.1982.1056489.
 //! Labels are exact and every sum is an integer, so the result does not depend on the backend, threads or chunking.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+mod rows;
+
 use std::time::Instant;
 
+use self::rows::Origin;
+pub(crate) use self::rows::{fit, fit_each};
 use crate::answers::{Distances, Wanted};
-use crate::arrival::{self, Arrival};
-use crate::backend::cpu::{CpuSession, InstructionSet};
-#[cfg(feature = "cuda")]
-use crate::backend::cuda;
-use crate::backend::select::{self, Choice, Job, Place, Request, Shape, There};
-use crate::backend::{Advanced, Iterate, Iteration, Joined, Scales, Session, Stop};
+use crate::backend::cpu::InstructionSet;
+use crate::backend::select::Choice;
+use crate::backend::{Advanced, Assigned, Iterate, Iteration, Scales, Session, Stop};
 use crate::distances::{DistanceSum, ExactSum};
 use crate::engine::Engine;
-use crate::error::{KMeansError, Result};
+use crate::error::Result;
 use crate::features::{Column, Features};
 use crate::float::Float;
-use crate::interrupt::{self, Scope};
+use crate::interrupt;
 use crate::memory;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
-use crate::names::Names;
-use crate::order;
-use crate::parallel::{FloatEnvironment, PoolShare};
-use crate::params::{History, KMeans, Metric, Params, RowOrder, Scale};
-#[cfg(feature = "cuda")]
-use crate::prepare::prepare_by;
-use crate::prepare::{Prepared, prepare};
+use crate::params::{History, KMeans, Params};
+use crate::prepare::Prepared;
 use crate::progress::Watch;
-use crate::tile::{self, Part, Selection};
+use crate::sort_by::{self, Key};
+use crate::tile::Part;
 use crate::{seeding, update};
 
 impl KMeans {
@@ -68,137 +64,35 @@ impl KMeans {
         self.fit_parts(vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect(), wanted)
     }
 
+    /// Fits the same rows once for each of these numbers of clusters, which take the place of this estimator's. Rows are sent and looked
+    /// at once. The models are those of single fits, to the last bit; there are no labels.
+    ///
+    /// ```
+    /// use polars_kmeans::{Features, KMeans};
+    ///
+    /// let x = [0.0f64, 0.1, 5.0, 5.1, 9.0];
+    /// let features = Features::from_rows(&x, 1)?;
+    /// let fits = KMeans::new(1).fit_each(&[2, 3], &features, None)?;
+    /// let clusters: Vec<usize> = fits.iter().flatten().map(|fit| fit.model.n_clusters()).collect();
+    /// assert_eq!(clusters, [2, 3]);
+    /// # Ok::<(), polars_kmeans::KMeansError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`KMeans::fit_features`]. A fit that fails by itself, for instance for too few distinct rows, has its error in the list.
+    pub fn fit_each<T: Engine>(
+        &self,
+        k: &[usize],
+        features: &Features<'_, T>,
+        weights: Option<&Column<'_, f64>>,
+    ) -> Result<Vec<Result<Fitted<T>>>> {
+        T::fit_each(self, k, vec![Part::new(features.clone(), weights.cloned())], InstructionSet::detect())
+    }
+
     /// Fits the rows of several parts, in order, with one session per part. The bits are the same as with one session.
     #[doc(hidden)]
     pub fn fit_parts<T: Engine>(&self, parts: Vec<Part<'_, T>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<T>> {
         T::fit(self, parts, set, wanted)
-    }
-}
-
-/// The whole fit.
-pub(crate) fn fit<T: Float>(
-    estimator: &KMeans,
-    mut parts: Vec<Part<'_, T>>,
-    set: InstructionSet,
-    wanted: Wanted,
-) -> Result<Fitted<T>> {
-    let _environment = FloatEnvironment::default_rounding();
-    let _share = PoolShare::enter();
-    let _scope = Scope::enter(estimator.cancel.as_ref());
-    let mut watch = Watch::new(estimator.observer.as_ref());
-    let d = parts[0].features.n_features();
-    let params = Params { wanted, ..estimator.validate(d)? };
-    if !params.keeps_halves() {
-        parts.iter_mut().for_each(|part| part.features = part.features.widened());
-    }
-    let shape = Shape {
-        job: Job::Fit,
-        rows: parts.iter().map(|part| part.features.n_rows() as u64).sum(),
-        features: d,
-        clusters: params.k,
-        float64: !T::IS_F32,
-        half: tile::half(&parts).is_some(),
-        weighted: parts[0].weights.is_some(),
-        candidates: params.seeding.candidates(params.k),
-    };
-    let execution = &params.execution;
-    let request = Request {
-        device: execution.device,
-        strategy: execution.strategy,
-        limit: execution.device_memory_limit,
-        there: there(&mut parts, &params)?,
-    };
-    let choice = select::place(request, shape)?;
-    let factors = arrival::factors(&mut parts, &params)?;
-    let arrival = Arrival::new(factors, params.space.metric);
-    let seeding = match &arrival {
-        Some(arrival) => arrival.seeding::<T>(params.seeding, parts[0].features.names())?,
-        None => None,
-    };
-    let params = Params { seeding: seeding.as_ref().unwrap_or(params.seeding), ..params };
-    for part in &mut parts {
-        part.features = part.features.arriving(arrival.clone());
-    }
-    if order::only_decides_ties(&params) {
-        let ties = Arc::new(AtomicBool::new(false));
-        let fitted = fit_at(&choice, parts.clone(), &params, set, Some(ties.clone()), &mut watch);
-        if !ties.load(Ordering::Relaxed) {
-            return fitted;
-        }
-    }
-    let Some(arranged) = order::arranged(&parts, &params)? else {
-        return fit_at(&choice, parts, &params, set, None, &mut watch);
-    };
-    let sorted = arranged.part(parts[0].features.names(), arrival)?;
-    arranged.as_given(fit_at(&choice, vec![sorted], &params, set, None, &mut watch)?)
-}
-
-/// Fits rows that arrive and are in order, where the choice says. `ties` becomes true if their order matters for rows that move to
-/// empty clusters.
-fn fit_at<T: Float>(
-    choice: &Choice,
-    mut parts: Vec<Part<'_, T>>,
-    params: &Params,
-    set: InstructionSet,
-    ties: Option<Arc<AtomicBool>>,
-    watch: &mut Watch<'_>,
-) -> Result<Fitted<T>> {
-    match choice.place {
-        Place::Cpu => {
-            let prepared = Prepared { ties, ..prepare(&mut parts, params)? };
-            let rows = Origin::of(&parts, params)?;
-            let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
-            for part in parts {
-                sessions.push(Box::new(CpuSession::new(part, &prepared, params.k, params.execution.threads, set)?));
-            }
-            let session = if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, &prepared)?) };
-            fitted(session, params, &prepared, rows, choice.clone(), watch)
-        }
-        #[cfg(feature = "cuda")]
-        Place::Cuda(ordinal) => {
-            let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
-            let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
-            let prepared = Prepared { ties, ..prepare_by(&mut passes, params)? };
-            let chunks = passes.into_chunks();
-            let session = Box::new(cuda::CudaSession::new(chunks, &parts, &prepared, params, choice.strategy)?);
-            fitted(session, params, &prepared, Origin::of(&parts, params)?, choice.clone(), watch)
-        }
-        #[cfg(not(feature = "cuda"))]
-        Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
-    }
-}
-
-/// The GPU that the rows are on, if they are on one. Weights are brought to the rows.
-fn there<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Option<There>> {
-    let gpu = parts[0].features.gpu();
-    for part in parts.iter_mut() {
-        if part.features.gpu() != gpu {
-            let expected = "rows in one place".into();
-            return Err(KMeansError::InvalidOption { option: "device", expected, got: "rows in several".into() });
-        }
-        let weights = part.weights.as_ref().filter(|weights| weights.gpu().is_some() && weights.gpu() != gpu);
-        if let Some(weights) = weights {
-            part.weights = Some(weights.on_host()?);
-        }
-    }
-    let unchanged = params.space.scale == Scale::None && params.space.metric == Metric::Euclidean;
-    let as_they_are = unchanged && params.rows.row_order == RowOrder::Given;
-    let in_place = parts.len() == 1 && as_they_are && parts[0].features.is_read_in_place();
-    Ok(gpu.map(|ordinal| There { ordinal, in_place }))
-}
-
-/// Where the kept rows were in the input.
-struct Origin {
-    names: Names,
-    selection: Vec<(Selection, usize)>,
-    scaling: Option<Scaling>,
-}
-
-impl Origin {
-    fn of<T: Float>(parts: &[Part<'_, T>], params: &Params) -> Result<Self> {
-        let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
-        let scaling = Scaling::new(parts[0].features.arrival(), params)?;
-        Ok(Self { names: parts[0].features.names().clone(), selection, scaling })
     }
 }
 
@@ -211,8 +105,9 @@ fn fitted<'a, T: Float>(
     choice: Choice,
     watch: &mut Watch<'_>,
 ) -> Result<Fitted<T>> {
-    watch.show_rows()?;
-    let (run, labels, distances) = best_of_restarts(session, params, prepared, watch)?;
+    watch.show_rows(rows.names.len(), rows.scaling.as_ref().map_or(&[], Scaling::factors))?;
+    let key = Key::of(&params.output.sort_by, &rows.names)?;
+    let (run, labels, distances) = best_of_restarts(session, params, prepared, key, watch)?;
     let inertia: ExactSum = run.inertia.iter().collect();
     let model = Model {
         d: rows.names.len(),
@@ -227,7 +122,7 @@ fn fitted<'a, T: Float>(
         scaling: rows.scaling,
         table: Derived::default(),
     };
-    Ok(Fitted { model, labels, distances, choice, selection: rows.selection })
+    Ok(Fitted { model, labels, distances, choice, seconds: watch.iterated(), selection: rows.selection })
 }
 
 /// One restart's result.
@@ -245,13 +140,21 @@ fn best_of_restarts<'a, T: Float>(
     mut session: Box<dyn Session<T> + 'a>,
     params: &Params,
     prepared: &Prepared,
+    key: Option<Key>,
     watch: &mut Watch<'_>,
 ) -> Result<(Run<T>, Vec<u32>, Option<Distances>)> {
     let mut best: Option<(ExactSum, Run<T>, Option<Vec<u32>>)> = None;
     for restart in 0..params.restarts {
-        let start = seeding::seed(session.as_mut(), params, prepared, restart)?;
-        watch.show_seeds(restart)?;
-        let run = lloyd(session.as_mut(), start, params, prepared, watch)?;
+        let start = match params.settled {
+            Some(rows) => memory::collected(rows.iter().map(|c| T::from_f64(*c)), seeding::CENTROIDS)?,
+            None => seeding::seed(session.as_mut(), params, prepared, restart)?,
+        };
+        watch.show_seeds(restart, &start)?;
+        let run = match params.settled {
+            Some(_) => settled(session.as_mut(), start, params, prepared, watch)?,
+            None => lloyd(session.as_mut(), start, params, prepared, watch)?,
+        };
+        watch.iterated();
         let inertia: ExactSum = run.inertia.iter().collect();
         if best.as_ref().is_none_or(|(least, ..)| inertia < *least) {
             // The last restart's labels stay in the session.
@@ -259,8 +162,18 @@ fn best_of_restarts<'a, T: Float>(
             let labels = if keep { Some(session.labels()?) } else { None };
             best = Some((inertia, run, labels));
         }
+        if params.settled.is_some() {
+            break;
+        }
     }
-    let Some((_, run, labels)) = best else { unreachable!("there is at least one restart") };
+    let Some((_, mut run, mut labels)) = best else { unreachable!("there is at least one restart") };
+    let d = prepared.lows.len();
+    if let Some(order) = key.map(|key| key.order(&run.centroids, d, &run.sizes)).transpose()?.flatten() {
+        let centroids = sort_by::arranged(&run.centroids, d, &order)?;
+        let history = run.history;
+        run = Run { history, ..labelled(session.as_mut(), centroids, prepared)?.0 };
+        labels = None;
+    }
     Ok(match (params.wanted, labels) {
         (Wanted::Nothing, _) => (run, Vec::new(), None),
         (Wanted::Labels, Some(labels)) => (run, labels, None),
@@ -270,6 +183,34 @@ fn best_of_restarts<'a, T: Float>(
             (run, labels, Some(distances))
         }
     })
+}
+
+/// The run of centroids that stay as they are, without a history, and how many rows have a label: one assign.
+fn labelled<T: Float>(session: &mut dyn Iterate<T>, centroids: Vec<T>, prepared: &Prepared) -> Result<(Run<T>, u64)> {
+    session.reset()?;
+    let Assigned { changed, inertia } = session.assign(&centroids, true)?;
+    let totals = inertia.map_or_else(|| session.inertia(Scales::Same(prepared.distances)), Ok)?;
+    let inertia = precise_inertia(session, totals, prepared)?;
+    let sizes = session.sizes()?;
+    Ok((Run { centroids, sizes, inertia, history: Vec::new() }, changed))
+}
+
+/// The run of rows that are their own centroids: one iteration, in which nothing moves.
+fn settled<T: Float>(
+    session: &mut dyn Iterate<T>,
+    centroids: Vec<T>,
+    params: &Params,
+    prepared: &Prepared,
+    watch: &mut Watch<'_>,
+) -> Result<Run<T>> {
+    let start = Instant::now();
+    let (mut run, changed) = labelled(session, centroids, prepared)?;
+    let full = params.output.history == History::Full;
+    let total = full.then(|| run.inertia.iter().collect::<ExactSum>().to_f64());
+    let done = Iteration { changed, shift: 0.0, moved: false, seconds: start.elapsed().as_secs_f64() };
+    record(&mut run.history, &done, total)?;
+    watch.show(changed, 0.0, total, Some(&run.centroids))?;
+    Ok(run)
 }
 
 /// Lloyd's loop from given centroids (`(k, d)`, row-major).
@@ -313,7 +254,7 @@ fn lloyd<T: Float>(
             moved = updated.moved;
             record(&mut history, &Iteration { changed, shift, moved, seconds }, total)?;
             inertia = clusters.filter(|_| !moved);
-            watch.show(changed, shift, total)?;
+            watch.show(changed, shift, total, Some(&centroids))?;
         }
         let last = &history[history.len() - 1];
         if stop.after(last.changed, last.shift) || last.iteration == params.stopping.max_iter {

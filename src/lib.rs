@@ -61,6 +61,7 @@ pub mod progress;
 pub mod reference;
 pub mod rng;
 pub mod seeding;
+mod sort_by;
 mod strategy;
 pub mod tile;
 mod update;
@@ -85,9 +86,10 @@ pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};
 pub use names::Names;
 pub use params::{
-    Device, Form, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, Value,
+    Device, Form, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, SortBy, TooFew,
+    Value,
 };
-pub use progress::{Progress, Stage};
+pub use progress::{Progress, Seconds, Stage};
 pub use strategy::Strategy;
 
 /// The README's Rust examples run as tests.

@@ -19,17 +19,13 @@
 mod sort;
 mod ties;
 
-use std::sync::Arc;
-
 use self::sort::{Keyed, sorted};
 use crate::answers::{DISTANCES, Distances, LABELS};
-use crate::arrival::Arrival;
 use crate::error::{KMeansError, Result};
 use crate::features::{Chunk, Column, Features};
 use crate::float::Float;
 use crate::memory;
 use crate::model::Fitted;
-use crate::names::Names;
 use crate::parallel::{for_each_task, workers_for};
 use crate::params::{Init, NullPolicy, Params, RowOrder};
 use crate::prepare::survey::check_overflow;
@@ -142,9 +138,9 @@ impl<T: Float> Arranged<T> {
         Ok(Self { rows, given, values, weights: weighted.then_some(weights), chunk })
     }
 
-    /// The copy as a part.
-    pub fn part(&self, names: &Names, arrival: Option<Arc<Arrival>>) -> Result<Part<'_, T>> {
-        let d = names.len();
+    /// The copy as a part. Its rows have the names of those as given, and arrive as they do.
+    pub fn part(&self, given: &Features<'_, T>) -> Result<Part<'_, T>> {
+        let d = given.n_features();
         let column = |f: usize| {
             let chunks = self.values.chunks(self.chunk * d).map(move |chunk| {
                 let rows = chunk.len() / d;
@@ -152,10 +148,10 @@ impl<T: Float> Arranged<T> {
             });
             Column::of(chunks)
         };
-        let features = Features::new(memory::try_collected((0..d).map(column), COPY)?)?.with_names(names.clone())?;
+        let features = Features::new(memory::try_collected((0..d).map(column), COPY)?)?.with_names(given.names().clone())?;
         let weights = self.weights.as_ref().map(|weights| Chunk::new(weights, None));
         let weights = weights.map(|chunk| Column::of([chunk])).transpose()?;
-        Ok(Part::new(features.arriving(arrival), weights))
+        Ok(Part::new(features.arriving_as(given), weights))
     }
 
     /// What a fit of the copy says of its rows becomes what it says of the rows as given.
@@ -244,7 +240,7 @@ mod tests {
         let arranged = arranged(&parts, &estimator.validate(d).unwrap()).unwrap().unwrap();
         let expected = expected(&rows, &weights);
         assert!(arranged.rows == expected, "{n} x {d}, {different} different values, {}", T::NAME);
-        let part = arranged.part(parts[0].features.names(), None).unwrap();
+        let part = arranged.part(&parts[0].features).unwrap();
         let (mut tile, mut w) = (vec![T::default(); n * d], vec![0.0; n]);
         part.features.copy_tile(0..n, n, &mut tile);
         part.weights.unwrap().copy(0..n, &mut w);

@@ -1,7 +1,9 @@
 //! Polars frames in and out: frames give the same results as slices.
 
 use polars::prelude::*;
-use polars_kmeans::{FeatureLayout, Features, Init, KMeans, KMeansError, KMeansModel, Metric, NullPolicy, Scale};
+use polars_kmeans::{
+    FeatureLayout, Features, Init, KMeans, KMeansError, KMeansModel, Metric, NullPolicy, Scale, SortBy, TooFew,
+};
 
 fn frame() -> DataFrame {
     let x: Vec<f32> = (0..500).map(|i| ((i * 7919) % 101) as f32).collect();
@@ -100,7 +102,7 @@ fn dtypes_become_the_contracts() {
     assert!(matches!(KMeans::new(1).fit(&text, ["a"]), Err(KMeansError::UnsupportedDtype { .. })));
     let reserved = df!("size" => [1.0, 2.0]).unwrap();
     assert!(matches!(KMeans::new(1).fit(&reserved, ["size"]), Err(KMeansError::ReservedName { .. })));
-    assert!(matches!(KMeans::new(1).fit(&reserved, ["size", "size"]), Err(KMeansError::ReservedName { .. })));
+    assert!(matches!(KMeans::new(1).fit(&reserved, ["size", "size"]), Err(KMeansError::DuplicateName { .. })));
     assert!(matches!(KMeans::new(1).fit(&reserved, ["nowhere"]), Err(KMeansError::MissingColumn { .. })));
     assert!(matches!(KMeans::new(1).fit(&reserved, [] as [&str; 0]), Err(KMeansError::NoFeatures)));
 }
@@ -289,4 +291,47 @@ fn rows_without_an_answer_are_null_structs() {
     assert_eq!(structs.is_null().iter().map(Option::unwrap).collect::<Vec<_>>(), [false, true, false, true]);
     let frame = structs.struct_().unwrap().clone().unnest();
     assert_eq!(frame, model.predict_distances(df.columns()).unwrap());
+}
+
+#[test]
+fn clusters_of_a_frame_are_numbered() {
+    let x: Vec<f64> = (0..90).map(|i| f64::from([7, 1, 1, 4, 4, 4][i % 6]) + f64::from(i as u32 % 5) / 16.0).collect();
+    let df = df!("x" => &x, "y" => x.iter().map(|x| -x).collect::<Vec<_>>()).unwrap();
+    for (by, column) in [(SortBy::Size, "size"), (SortBy::Feature("y".into()), "y")] {
+        let estimator = KMeans::new(3).seed(4).sort_by(by);
+        let fit = estimator.fit_columns(df.columns(), None).unwrap();
+        let keys = fit.model.centroids().unwrap().column(column).unwrap().cast(&DataType::Float64).unwrap();
+        let keys: Vec<f64> = keys.f64().unwrap().into_no_null_iter().collect();
+        assert!(keys.is_sorted(), "{column}: {keys:?}");
+        assert_eq!(
+            fit.model.predict(&df).unwrap().into_no_null_iter().collect::<Vec<_>>(),
+            fit.labels.into_no_null_iter().collect::<Vec<_>>()
+        );
+        assert_eq!(fit.model.settings().sort_by.as_deref(), Some(column));
+        let again = KMeansModel::from_bytes(&fit.model.clone().into_bytes().unwrap()).unwrap();
+        assert_eq!(*again, fit.model);
+    }
+    let few = df!("x" => [3.0, 1.0, 3.0]).unwrap();
+    let model = KMeans::new(9).too_few(TooFew::Fewer).fit(&few, ["x"]).unwrap();
+    assert_eq!(
+        model.centroids().unwrap().column("x").unwrap().f64().unwrap().into_no_null_iter().collect::<Vec<_>>(),
+        [3.0, 1.0]
+    );
+    assert!(model.seconds().is_some_and(|seconds| seconds.total() > 0.0));
+}
+
+#[test]
+fn columns_that_are_no_numbers_say_what_to_do() {
+    let refused = |column: Column| KMeans::new(1).fit_columns(&[column], None).unwrap_err().to_string();
+    let integers = Column::new("t".into(), [1i64, 2]);
+    for (column, what) in [
+        (integers.cast(&DataType::Int32).unwrap().cast(&DataType::Date).unwrap(), "dt.epoch"),
+        (integers.cast(&DataType::Datetime(TimeUnit::Microseconds, None)).unwrap(), "dt.epoch"),
+        (integers.cast(&DataType::Duration(TimeUnit::Microseconds)).unwrap(), "dt.total_seconds()"),
+        (integers.cast(&DataType::Time).unwrap(), "cast(pl.Int64)"),
+        (integers.cast(&DataType::String).unwrap(), "frame.to_dummies(\"t\")"),
+    ] {
+        let error = refused(column);
+        assert!(error.contains(what), "{error}");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Float64Array, RecordBatch};
 use arrow::datatypes::{DataType as ArrowType, Field};
 use polars::prelude::*;
-use polars_kmeans::{Column as Values, Engine, Features, History, Init, KMeans, KMeansModel, Metric, RowOrder, Scale};
+use polars_kmeans::{Column as Values, Engine, Features, History, Init, KMeans, KMeansModel, Metric, RowOrder, Scale, SortBy};
 use sha2::{Digest, Sha256};
 
 const N: usize = 30_000;
@@ -38,6 +38,7 @@ fn estimator(options: &str) -> KMeans {
         "optimal" => plain.init(Init::Optimal),
         "init-sample" => plain.init_sample(Some(2_000)),
         "order-of-values" => plain.row_order(RowOrder::Values),
+        "sorted-by-size" => plain.sort_by(SortBy::Size),
         _ => panic!("{options}"),
     }
 }

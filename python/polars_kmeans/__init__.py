@@ -2,10 +2,10 @@
 
 =====================  ==========================================================
 ``kmeans``             an expression: the cluster of each row
-``centroids``          an aggregation: the centroids, one list a group
+``centroids``          an aggregation: the centroids, one list per group
 ``KMeans``             an estimator: ``KMeans(k=3).fit(frame, "x", "y")``
 ``KMeansModel``        what it gives: centroids, labels of other rows, files
-``KMeansModels``       one model a group: ``KMeans(k=3).fit(frame, "x", by="g")``
+``KMeansModels``       one model per group: ``KMeans(k=3).fit(frame, "x", by="g")``
 ``choose_k``           fits for several k, and measures that compare them
 ``Progress``           what a fit shows of itself: ``fit(..., progress=...)``
 ``devices``            the GPUs

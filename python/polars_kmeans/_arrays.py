@@ -10,18 +10,18 @@ import polars as pl
 from polars_kmeans import _internal, _plugin
 from polars_kmeans._options import FitOptions
 from polars_kmeans._progress import OnProgress, shown
-from polars_kmeans.errors import InvalidParameterError
+from polars_kmeans.errors import InvalidDataError, InvalidParameterError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from polars_kmeans._typing import Device, IntoArray, Output
+    from polars_kmeans._typing import Device, Fit, IntoArray, Output
 
 _PROTOCOLS = ("__dlpack__", "__array_interface__", "__arrow_c_device_array__")
 
 
 class Prediction(NamedTuple):
-    """Arrays of one value a row, where the rows are."""
+    """Arrays of one value per row, on the device of the rows."""
 
     label: Any
     """The clusters (int32). -1: the row holds a null, a NaN or an infinity."""
@@ -38,14 +38,32 @@ def is_array(data: object) -> TypeIs[IntoArray]:
     return any(hasattr(type(data), protocol) for protocol in _PROTOCOLS)
 
 
+def on_gpu(data: object) -> bool:
+    """Whether an array is on a GPU, as far as it says so."""
+    if hasattr(type(data), "__arrow_c_device_array__"):
+        return True
+    # 1 is the memory of the host.
+    device = getattr(data, "__dlpack_device__", None)
+    return device is not None and int(device()[0]) != 1
+
+
 def alone(data: object, columns: tuple[Any, ...], weight: object) -> None:
-    """Refuse names beside an array: it has none."""
+    """Refuse names of columns beside an array, which has no names."""
     if columns:
         msg = f"columns: expected none beside an array, got {len(columns)}: select columns of the {type(data).__name__}"
         raise InvalidParameterError(msg)
     if weight is not None:
         msg = "weight: expected none beside an array, got a column: pass an array as sample_weight"
         raise InvalidParameterError(msg)
+
+
+def in_place_of(columns: tuple[Any, ...]) -> IntoArray | None:
+    """Return the array, if one was passed in place of columns."""
+    arrays = [item for item in columns if is_array(item)]
+    if not arrays:
+        return None
+    alone(arrays[0], columns[1:], None)
+    return arrays[0]
 
 
 def no_weights(sample_weight: object) -> None:
@@ -56,20 +74,34 @@ def no_weights(sample_weight: object) -> None:
 
 
 def fit(
-    data: IntoArray, sample_weight: IntoArray | None, options: FitOptions, progress: OnProgress = None
-) -> tuple[bytes, str, str] | None:
-    """Fit an array. As `_plugin.fit`."""
+    data: IntoArray,
+    sample_weight: IntoArray | None,
+    options: FitOptions,
+    progress: OnProgress = None,
+    *,
+    labels: bool = False,
+) -> tuple[Fit, Any] | None:
+    """Fit an array. As `_plugin.fit`, with the labels of an array on the host if they are wanted, else None."""
     _plugin.check_process(runs=True)
     keywords = {**options.keywords, "weighted": sample_weight is not None}
     with shown(progress) as call:
-        return _internal.fit_array(data, sample_weight, keywords, call)
+        found = _internal.fit_array(data, sample_weight, keywords, call, labels)
+    if found is None:
+        return None
+    fitted, answers = found
+    return fitted, None if answers is None else _returned(data, answers)
 
 
-def predict(model: bytes, data: IntoArray, output: Output, device: Device) -> Any:
-    """Label the rows of an array. The answer is an array of the same library, on the same device."""
+def predict(model: bytes, data: IntoArray, output: Output, device: Device, complete: bool) -> Any:
+    """Label the rows of an array. The answer is an array of the same library, on the same device.
+
+    If it must be `complete`, rows without a label are refused.
+    """
     _plugin.check_process(runs=True)
     answers = _internal.predict_array(model, data, output, _plugin.device_name(device))
     arrays = [None if answer is None else _returned(data, answer) for answer in answers]
+    if complete:
+        _refuse_gaps(arrays[0])
     return arrays[0] if output == "label" else Prediction(*arrays)
 
 
@@ -85,8 +117,16 @@ def score(model: bytes, data: IntoArray, sample_weight: IntoArray | None, device
     return _internal.score_array(model, data, sample_weight, _plugin.device_name(device))
 
 
+def _refuse_gaps(labels: Any) -> None:
+    """Refuse labels of -1."""
+    missing = int((labels < 0).sum())
+    if missing:
+        msg = f"rows: expected finite values in each, got {missing} rows with nulls, NaNs or infinities"
+        raise InvalidDataError(f'{msg} (null_policy="skip" labels them -1)')
+
+
 def _returned(data: object, answers: _internal.Answers) -> Any:
-    """Return answers as an array of the caller's library, without a copy. Of an unknown library: as they are."""
+    """Return answers as an array of the caller's library, without a copy. For an unknown library, as they are."""
     namespace = getattr(data, "__array_namespace__", None)
     library: Any = namespace() if namespace else sys.modules.get(type(data).__module__.partition(".")[0])
     if getattr(library, "__name__", "") == "numpy":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import polars as pl
 from polars_kmeans import _plugin
 from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.estimator import KMeans
+from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
     from polars_kmeans._typing import IntoFeatures
@@ -32,7 +32,7 @@ def choose_k(
 ) -> pl.DataFrame:
     """Fit several numbers of clusters, and measure the clusters of each fit.
 
-    Each fit is that of :class:`polars_kmeans.KMeans` with the same parameters, to the last bit. All numbers but the
+    Each fit is that of :class:`polars_kmeans.KMeans` with the same parameters, bit for bit. All numbers except the
     seconds have the same bits on every device, for every number of threads and every chunking of the columns.
 
     Parameters
@@ -45,24 +45,26 @@ def choose_k(
         The numbers of clusters.
     **options
         The other parameters of :class:`polars_kmeans.KMeans`. `init` must be a method, because starting centroids
-        belong to one `k`. With `too_few="null"`, a `k` of more clusters than distinct rows has null measures.
+        belong to one `k`. With `too_few="null"`, the measures are null if `k` is larger than the number of distinct
+        rows.
 
     Returns
     -------
     DataFrame
-        One row a `k`. Distances are those of the fit: of scaled and normalised rows, if the fit scales or normalises.
+        One row per `k`. Distances are those of the fit: between scaled and normalised rows, if the fit scales or
+        normalises.
 
         - `k` (UInt32).
-        - `inertia` (Float64): falls with every `k`. It cannot choose one.
+        - `inertia` (Float64): falls with every `k`, so it cannot choose one.
         - `silhouette` (Float64): the mean of :meth:`KMeansModel.silhouette <polars_kmeans.KMeansModel.silhouette>`,
           from 0 to 1. High is good. (Hruschka, de Castro & Campello 2004)
-        - `calinski_harabasz` (Float64): the variance between clusters over that within them. High is good. As
+        - `calinski_harabasz` (Float64): the variance between clusters over that within them. High is good. The same as
           scikit-learn's `calinski_harabasz_score`. (Caliński & Harabasz 1974)
-        - `davies_bouldin` (Float64): how far clusters reach, over how far they are apart, for the worst neighbour of
-          each. Low is good. As scikit-learn's `davies_bouldin_score`. (Davies & Bouldin 1979)
+        - `davies_bouldin` (Float64): how far clusters reach, divided by how far they are apart, for the worst neighbour
+          of each cluster. Low is good. The same as scikit-learn's `davies_bouldin_score`. (Davies & Bouldin 1979)
         - `bic` (Float64): the Bayesian information criterion of round clusters that are equally wide. Low is good.
           Null with `metric="cosine"`: directions are not such clusters. (Schwarz 1978; Pelleg & Moore 2000)
-        - `seconds` (Float64): the time of the fit.
+        - `seconds` (Float64): the time of the fit, without that for the rows, which the fits share.
 
         Silhouette, Calinski-Harabasz and Davies-Bouldin compare clusters, so they are null for `k=1`. A row of weight
         2 counts as two rows.
@@ -94,7 +96,7 @@ def choose_k(
     └─────┴────────────┴───────────────────┴────────────────┘
 
     """
-    # What only this function needs is imported here: most programs that import the package never call it.
+    # These modules are imported here, because most programs that import the package never call this function.
     from polars_kmeans import _measures, _rows
 
     counts = _counts(k)
@@ -111,10 +113,11 @@ def choose_k(
     rows = _rows.collect(_rows.lazy(data).select(*features.exprs, *weights))
     names = [name for name in rows.columns if not weights or name != _measures.WEIGHT]
     found = []
-    for count, estimator in zip(counts, estimators, strict=True):
-        start = time.perf_counter()
-        model = estimator._fit(rows, (names,), None)
-        seconds = time.perf_counter() - start
+    # One call, so that the rows are checked, and sent to a GPU, once.
+    fits = _plugin.fit_each(rows, _plugin.features((names,)), estimators[0]._options, options.get("weight"), counts)
+    for count, estimator, fit in zip(counts, estimators, fits, strict=True):
+        model = None if fit is None else KMeansModel._of_fit(*fit)
+        seconds = None if model is None or model.seconds is None else sum(model.seconds.values())
         estimator._warn([] if model is None else [model])
         measures = {} if model is None else _measures.measures(model, rows, names, options.get("device", "auto"))
         inertia = None if model is None else model.inertia

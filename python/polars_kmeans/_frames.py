@@ -29,8 +29,13 @@ def is_frame(data: object) -> TypeIs[pl.DataFrame | IntoFrame]:
     return isinstance(data, pl.DataFrame) or is_foreign(data)
 
 
+def ahead_of(columns: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return the frame, if one stands first, and the features."""
+    return (columns[0], columns[1:]) if columns and is_frame(columns[0]) else (None, columns)
+
+
 def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
-    """Return a frame of Polars. `columns`: all that will be asked of the frame, as far as it is known.
+    """Return a frame of Polars. `columns`: all columns that will be read, as far as they are known.
 
     Columns of numbers are not copied if they have Arrow's layout. Their chunks stay as they are.
     """
@@ -61,7 +66,7 @@ def with_labels(data: object, labels: pl.Expr, name: str) -> pl.DataFrame | pl.L
 
 
 def _narrowed(data: Any, columns: tuple[object, ...]) -> Any:
-    """Leave out columns of pandas that nobody asks for, and the index, which is no column.
+    """Leave out columns of pandas that nobody asks for, and the index, which is not a column.
 
     A column of mixed objects cannot be exported.
     """

@@ -14,7 +14,7 @@ _FEATURES = 12
 
 
 def model(fitted: KMeansModel) -> str:
-    """Return the facts of a fit and its centroids, the first of them if they are many, as HTML."""
+    """Return the facts of a fit and its centroids as HTML. If there are many centroids, only the first are shown."""
     parameters = fitted.parameters
     facts = {
         "clusters": fitted.n_clusters,
@@ -50,7 +50,7 @@ def model(fitted: KMeansModel) -> str:
 
 
 def _value(value: object) -> str:
-    """Return a number, or the first of those of an Array column."""
+    """Return a number as text, or the first numbers of a list."""
     if isinstance(value, (list, tuple)):
         return ", ".join(_value(number) for number in value[:6]) + (", …" if len(value) > 6 else "")
     return f"{value:.6g}" if isinstance(value, float) else str(value)

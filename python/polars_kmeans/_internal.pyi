@@ -1,15 +1,16 @@
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, final
 
 import polars as pl
 
 from polars_kmeans._progress import Call
-from polars_kmeans._typing import IntoArray
+from polars_kmeans._typing import Fit, IntoArray
 
 __all__ = [
     "NUL",
     "Answers",
+    "Centroids",
     "Columns",
     "FloatEnvironment",
     "OptionInfo",
@@ -22,6 +23,7 @@ __all__ = [
     "encode_centroids",
     "fit",
     "fit_array",
+    "fit_each",
     "load_model",
     "model_centroids",
     "model_columns",
@@ -90,9 +92,14 @@ def check_device(name: str) -> None: ...
 def check_process(runs: bool) -> None: ...
 def options() -> list[OptionInfo]: ...
 def check_options(options: Mapping[str, Any]) -> None: ...
-def fit(
-    columns: Columns, options: Mapping[str, Any], computed: bool, progress: Call | None = None
-) -> tuple[bytes, str, str] | None: ...
+def fit(columns: Columns, options: Mapping[str, Any], computed: bool, progress: Call | None = None) -> Fit | None: ...
+def fit_each(
+    columns: Columns, options: Mapping[str, Any], clusters: Sequence[int], computed: bool
+) -> list[Fit | None]: ...
+
+@final
+class Centroids:
+    def rows(self) -> list[list[float]]: ...
 
 @final
 class Answers:
@@ -112,8 +119,12 @@ class Answers:
     def __len__(self) -> int: ...
 
 def fit_array(
-    array: IntoArray, weights: IntoArray | None, options: Mapping[str, Any], progress: Call | None = None
-) -> tuple[bytes, str, str] | None: ...
+    array: IntoArray,
+    weights: IntoArray | None,
+    options: Mapping[str, Any],
+    progress: Call | None = None,
+    labels: bool = False,
+) -> tuple[Fit, Answers | None] | None: ...
 def predict_array(model: bytes, array: IntoArray, output: str, device: str) -> list[Answers | None]: ...
 def transform_array(model: bytes, array: IntoArray, device: str) -> Answers: ...
 def score_array(model: bytes, array: IntoArray, weights: IntoArray | None, device: str) -> float: ...

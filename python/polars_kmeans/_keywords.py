@@ -1,4 +1,4 @@
-"""Unknown and missing keywords: the answer says what to write."""
+"""Errors for unknown and missing keywords. They say what to write instead."""
 
 from __future__ import annotations
 

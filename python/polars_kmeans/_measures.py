@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from polars_kmeans import _rows
+from polars_kmeans import _describing, _rows
 
 if TYPE_CHECKING:
     from polars_kmeans.model import KMeansModel
@@ -22,7 +22,7 @@ def measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: s
     values = list(_rows.coordinates(features, _rows.widths(model, names)).values())
     x, means = _rows.numbered(len(values)), _rows.numbered(len(values), "mean")
     labelled = rows.with_columns(
-        model._with_silhouette(model.predict(names, output="struct", device=device)).alias(_ANSWER)
+        _describing.with_silhouette(model.predict(names, output="struct", device=device)).alias(_ANSWER)
     )
     weighted = WEIGHT in rows.columns and WEIGHT not in names
     weight = pl.col(WEIGHT).cast(pl.Float64) if weighted else pl.lit(1.0)
@@ -62,7 +62,7 @@ def _square(some: list[str], others: list[str]) -> pl.Expr:
 
 
 def _calinski_harabasz(sums: pl.DataFrame, x: list[str], mass: float, within: float) -> float | None:
-    """Divide the variance between clusters by that within them. Null if there is no row more than clusters."""
+    """Divide the variance between clusters by that within them. Null if there are not more rows than clusters."""
     if mass <= sums.height:
         return None
     if within == 0:
@@ -82,14 +82,14 @@ def _davies_bouldin(centres: pl.DataFrame, radii: pl.Series, means: list[str]) -
     other = one.rename(lambda name: f"other_{name}")
     apart = _square(means, [f"other_{name}" for name in means]).sqrt()
     pairs = one.lazy().join(other.lazy(), how="cross").filter(pl.col("label") != pl.col("other_label"))
-    # Clusters of one mean have no distance. As in scikit-learn, they do not count as worst.
+    # Clusters with the same mean have distance 0. As in scikit-learn, they do not count as worst.
     ratio = pl.when(apart > 0).then((pl.col("radius") + pl.col("other_radius")) / apart).otherwise(0.0)
     worst = _rows.collect(pairs.select("label", ratio=ratio).group_by("label").agg(pl.col("ratio").max()).sort("label"))
     return math.fsum(worst["ratio"]) / worst.height
 
 
 def _bic(masses: list[float], mass: float, within: float, width: int) -> float:
-    """Return the criterion of clusters that are round, equally wide, and as frequent as they are."""
+    """Return the criterion of round clusters of equal width, each as frequent as its share of the rows."""
     if within == 0:
         return -math.inf
     variance = within / (mass * width)

@@ -1,4 +1,4 @@
-"""The values of options on their way to the library, which has the rules and the table of all options."""
+"""Pass the values of options to the library. The library has the rules and the table of all options."""
 
 from __future__ import annotations
 
@@ -80,6 +80,11 @@ def _passed(name: str, value: Any) -> str | float | dict[str, float] | None:
         return _factors(name, value)
     if option.none and value is None:
         return None
+    if name == "sort_by":
+        if not isinstance(value, str):
+            msg = f"{name}: expected {option.expected}, got {value!r:.80}"
+            raise InvalidParameterError(msg)
+        check_name(value)
     if not (isinstance(value, str) and value in option.words):
         if option.integers:
             return _integer(name, value, option.expected)
@@ -98,7 +103,7 @@ class _Given:
 
 
 class FitOptions:
-    """The options of a fit, checked by the library, as its functions take them."""
+    """The options of a fit, in the form that the library's functions take. The library checks them."""
 
     def __init__(self, *, k: SupportsIndex, init: Any = "k-means++", **values: Any) -> None:
         self.given: dict[str, Any] = {"k": k, "init": init, **values}
@@ -106,7 +111,7 @@ class FitOptions:
         if isinstance(init, str):
             values["init"] = init
         for name, value in values.items():
-            # Defaults need not travel.
+            # The library knows the defaults.
             default = _DEFAULTS[name]
             if type(value) is not type(default) or value != default:
                 passed[name] = _passed(name, value)
@@ -144,7 +149,7 @@ def _given(init: Any) -> _Given:
         # Leave out the other columns: Polars panics on NULs in the names of a struct's fields.
         numbers = pl.DataFrame([series for series in frame if _numbers(series.dtype)])
         return _Given(*_internal.encode_centroids(numbers))
-    expected = "init: expected a method, a frame, or k rows of numbers"
+    expected = "init: expected a method, a frame, or k rows of numbers (one feature: k numbers)"
     if _is_masked(init):
         msg = f"{expected}, got an array with masked values"
         raise InvalidParameterError(msg)

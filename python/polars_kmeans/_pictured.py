@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from polars_kmeans import _plugin, _rows
+from polars_kmeans import _describing, _plugin, _rows
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Altair refuses charts of more than 5,000 rows.
 MOST = 4000
 _CELLS = 64
-# The points of a silhouette plot, and the least of a cluster in it.
+# How many points a silhouette plot has, and the fewest that a cluster has in it.
 _CURVE = 1000
 _LEAST = 4
 _SLICE = 1 << 16
@@ -83,7 +83,10 @@ def components(
 
 
 def thinned(rows: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
-    """Count rows in the cells of a grid, as fine as the limit allows, if there are too many. Also whether it was so."""
+    """Count rows in the cells of a grid, if there are too many. The grid is as fine as the limit allows.
+
+    Also return whether rows were counted.
+    """
     if rows.height <= MOST:
         return rows.with_columns(rows=pl.lit(1, dtype=pl.UInt32)), False
     cells = _CELLS
@@ -104,7 +107,7 @@ def silhouettes(
     model: KMeansModel, data: pl.DataFrame | pl.LazyFrame, columns: tuple[IntoFeatures, ...], device: Device
 ) -> tuple[pl.DataFrame, pl.DataFrame, float | None]:
     """Return the clusters as blocks from top to bottom, points of their outlines, and the mean of all silhouettes."""
-    answer = model._with_silhouette(model.predict(*columns, output="struct", device=device))
+    answer = _describing.with_silhouette(model.predict(*columns, output="struct", device=device))
     rows = _rows.collect(_rows.lazy(data).select(answer.alias("answer"))).unnest("answer")
     rows = rows.select(cluster="label", silhouette="silhouette").filter(pl.col("cluster").is_not_null())
     points = max(_LEAST, _CURVE // model.n_clusters)

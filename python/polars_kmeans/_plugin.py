@@ -14,7 +14,7 @@ from polars.plugins import register_plugin_function
 from polars_kmeans import _internal
 from polars_kmeans._options import FitOptions, check_name, text
 from polars_kmeans._progress import OnProgress, shown
-from polars_kmeans._typing import Device, IntoFeatures
+from polars_kmeans._typing import Device, Fit, IntoFeatures
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
 _LIBRARY = Path(__file__).parent
@@ -48,7 +48,7 @@ def _named(expr: pl.Expr) -> pl.Expr:
 
 
 def flat(columns: Iterable[Any]) -> Iterator[str | pl.Expr]:
-    """Yield names and expressions one by one. Refuse what is neither, or has no order."""
+    """Yield names and expressions one by one. Refuse other values, and collections without an order."""
     for item in columns:
         if isinstance(item, (str, pl.Expr)):
             yield item
@@ -103,7 +103,7 @@ def weight_expr(weight: str | pl.Expr) -> pl.Expr:
 
 
 def check_process(*, runs: bool = False) -> None:
-    """Refuse to work in a child that was forked after our queries, where it would hang. `runs`: a query runs next."""
+    """Refuse to work in a child process that was forked after our queries: it would hang. `runs`: a query runs next."""
     _internal.check_process(runs)
 
 
@@ -136,11 +136,27 @@ def fit(
     options: FitOptions,
     weight: str | pl.Expr | None,
     progress: OnProgress = None,
-) -> tuple[bytes, str, str] | None:
+) -> Fit | None:
     """Fit columns of a frame on this thread. The query of a LazyFrame runs once.
 
-    Returns the model, its device and the reason for that, or None if there are too few rows and the options ask for it.
+    Returns None if there are too few rows and the options ask for it.
     """
+    with shown(progress) as call:
+        columns = _held(frame, features, weight)
+        keywords = {**options.keywords, "weighted": weight is not None}
+        return _internal.fit(columns, keywords, features.computed, call)
+
+
+def fit_each(
+    frame: pl.DataFrame, features: Features, options: FitOptions, weight: str | pl.Expr | None, k: list[int]
+) -> list[Fit | None]:
+    """Fit columns of a frame once for each of these numbers of clusters, instead of that of the options."""
+    columns = _held(frame, features, weight)
+    return _internal.fit_each(columns, {**options.keywords, "weighted": weight is not None}, k, features.computed)
+
+
+def _held(frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | pl.Expr | None) -> _internal.Columns:
+    """Run the query of a frame, and hold the columns of features and weights for a fit."""
     check_process()
     columns = _internal.Columns()
     hold = register_plugin_function(
@@ -153,10 +169,8 @@ def fit(
         changes_length=True,
         input_wildcard_expansion=True,
     )
-    keywords = {**options.keywords, "weighted": weight is not None}
-    with shown(progress) as call:
-        item(frame, hold)
-        return _internal.fit(columns, keywords, features.computed, call)
+    item(frame, hold)
+    return columns
 
 
 def device_name(device: Device) -> str:
@@ -216,7 +230,7 @@ def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
 
 
 def column_of(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> pl.Series:
-    """Evaluate an expression with one value a row over a frame."""
+    """Evaluate an expression with one value per row over a frame."""
     check_process(runs=True)
     with typed_errors():
         return frame.lazy().select(expr).collect().to_series()

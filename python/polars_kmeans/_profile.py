@@ -77,7 +77,7 @@ def _check_weight(dtype: pl.DataType, weights: pl.Series) -> None:
 
 
 def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
-    """Refuse values whose squares are beyond float64."""
+    """Refuse values whose squares float64 cannot hold."""
     largest = _rows.collect(query.select(pl.col("weight", *x.values()).abs().max())).row(0, named=True)
     for what, name, most in (("weights", "weight", 64), *((f'column "{feature}"', n, 450) for feature, n in x.items())):
         value = largest[name] or 0.0
@@ -87,7 +87,7 @@ def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
 
 
 def _numbers(query: pl.LazyFrame, x: list[str], weighted: bool, shares: dict[str, float]) -> pl.DataFrame:
-    """Return one row a cluster that has rows: its size, and masses, means, spreads and quantiles of `x`."""
+    """Return one row per cluster that has rows: its size, and masses, means, spreads and quantiles of `x`."""
     w = pl.col("weight")
     sums = _rows.totals(
         query,
@@ -121,7 +121,7 @@ def _quantile(name: str, share: float, weighted: bool) -> pl.Expr:
 
 
 def _shown(k: int, numbers: pl.DataFrame, x: dict[str, str], shares: list[str]) -> pl.DataFrame:
-    """Bring the numbers into the shape of a profile: one row a cluster and feature."""
+    """Bring the numbers into the shape of a profile: one row per cluster and feature."""
     clusters = pl.DataFrame({"cluster": range(k)}, schema={"cluster": pl.UInt32}).join(
         numbers, on="cluster", how="left", maintain_order="left"
     )

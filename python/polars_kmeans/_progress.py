@@ -4,14 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from polars_kmeans.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from polars_kmeans import _internal
 
 Stage = Literal["rows", "seeds", "iteration"]
 
 
-class Progress(NamedTuple):
+class _Stage(NamedTuple):
+    """The fields of a stage."""
+
+    stage: Stage
+    """What is done. `"rows"`: the rows were checked and are where the fit runs. `"seeds"`: a restart has its starting
+    centroids. `"iteration"`: an iteration."""
+    restart: int
+    """The restart, from 0."""
+    iteration: int
+    """The last iteration of this restart that is done, from 1. 0 before the first."""
+    changed: int
+    """Rows of positive weight whose label changed in this iteration."""
+    shift: float
+    """The sum of the squared distances that the centroids moved in this iteration."""
+    inertia: float | None
+    """The inertia before the centroids moved. Only with `history="full"`."""
+    seconds: float
+    """Seconds since the fit began."""
+
+
+class Progress(_Stage):
     """A stage of a fit that is done.
 
     Examples
@@ -27,27 +50,38 @@ class Progress(NamedTuple):
 
     """
 
-    stage: Stage
-    """What is done: the rows were looked at and are where the fit runs; a restart has its starting centroids; or an
-    iteration."""
-    restart: int
-    """The restart, from 0."""
-    iteration: int
-    """The last iteration of this restart that is done, from 1. 0 before the first."""
-    changed: int
-    """Rows of positive weight whose label changed in this iteration."""
-    shift: float
-    """The sum of the squared distances that the centroids moved in this iteration."""
-    inertia: float | None
-    """The inertia before the centroids moved. Only with `history="full"`."""
-    seconds: float
-    """Seconds since the fit began."""
+    _found = None
+
+    @classmethod
+    def _of_call(cls, *stage: Any) -> Progress:
+        """Make a stage of what the engine says."""
+        progress = cls(*stage[:-1])
+        progress._found = stage[-1]
+        return progress
+
+    def centroids(self) -> list[list[float]] | None:
+        """Return the centroids after this stage: `k` rows of numbers, in the units of the columns, which `init` takes.
+
+        None before the first seeds. A GPU does several iterations in one batch: of these, only the last has them.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"x": [0.0, 1.0, 5.0, 7.0]})
+        >>> seen = []
+        >>> model = pk.KMeans(2, init=[0.0, 5.0]).fit(df, "x", progress=seen.append)
+        >>> [(p.stage, p.centroids()) for p in seen][:3]
+        [('rows', None), ('seeds', [[0.0], [5.0]]), ('iteration', [[0.5], [6.0]])]
+
+        """
+        return None if self._found is None else self._found.rows()
 
 
 # Whether to show progress, or a function, which may return True to stop the fit.
 OnProgress = bool | Callable[[Progress], object] | None
 # What the engine calls with the fields of a `Progress`. True stops the fit.
-Call = Callable[[Stage, int, int, int, float, float | None, float], bool]
+Call = Callable[[Stage, int, int, int, float, float | None, float, "_internal.Centroids | None"], bool]
 
 
 @contextmanager
@@ -60,7 +94,7 @@ def shown(progress: OnProgress) -> Iterator[Call | None]:
             yield call
     elif callable(progress):
         # Only True stops the fit. Anything else, such as what a list's `append` returns, does not.
-        yield lambda *stage: progress(Progress(*stage)) is True
+        yield lambda *stage: progress(Progress._of_call(*stage)) is True
     else:
         raise InvalidParameterError(f"progress: expected True, False, None or a function, got {progress!r}")
 
@@ -75,7 +109,7 @@ def _bar() -> Iterator[Call]:
     with tqdm(desc="k-means", unit=" iterations") as bar:
 
         def call(*stage: object) -> bool:
-            done = Progress(*stage)  # type: ignore[arg-type]
+            done = Progress._of_call(*stage)
             if done.stage == "iteration":
                 bar.set_postfix(restart=done.restart, changed=done.changed, refresh=False)
                 bar.update()

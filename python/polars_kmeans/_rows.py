@@ -1,4 +1,4 @@
-"""Rows of a frame as numbers, also as a fit sees them, and their sums with the same bits on every machine."""
+"""Rows of a frame as numbers, as given or as a fit sees them. Their sums have the same bits on every machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def collect(query: pl.LazyFrame) -> pl.DataFrame:
 
 
 def coordinates(columns: Mapping[str, pl.DataType], widths: Mapping[str, int]) -> dict[str, pl.Expr]:
-    """Return one expression (Float64) a number of a row, by name. Values of an Array column are `name[0]`, ...
+    """Return one expression (Float64) for each number of a row, by name. Values of an Array column are `name[0]`, ...
 
     `widths` has the lengths of the lists in List columns.
     """
@@ -97,7 +97,7 @@ def added(terms: Iterable[pl.Expr]) -> pl.Expr:
 
 
 def totals(query: pl.LazyFrame, by: str, values: Mapping[str, pl.Expr]) -> pl.DataFrame:
-    """Sum expressions over groups, as integers: so the sums do not depend on the order of the rows.
+    """Sum expressions over groups, as integers. So the sums do not depend on the order of the rows.
 
     The groups come in order. Each value is rounded to 2^-80 of the largest one of its group, or of twice that.
     """

@@ -69,7 +69,7 @@ Init: TypeAlias = (
 )
 """A method, or starting centroids: a frame (columns matched by name), or `k` rows of `d` numbers (by position).
 
-For one feature, `k` numbers.
+For one feature, `k` numbers are enough.
 """
 
 Scale: TypeAlias = Literal["standard", "robust"] | Mapping[str, float] | None
@@ -78,3 +78,7 @@ Scale: TypeAlias = Literal["standard", "robust"] | Mapping[str, float] | None
 Output: TypeAlias = Literal["label", "struct"]
 Device: TypeAlias = 'Literal["auto", "cpu", "cuda"] | str'
 """`"cuda:1"` is the second GPU, as the driver counts them."""
+
+# What the library says of a fit: the model as bytes, its device, the reason for it, and the seconds for rows, seeding
+# and iterations.
+Fit: TypeAlias = tuple[bytes, str, str, tuple[float, float, float]]

@@ -51,11 +51,11 @@ class InvalidDataError(KMeansError, ValueError):
 
 
 class TooFewRowsError(KMeansError, ValueError):
-    """There are fewer distinct rows of positive weight than clusters; see `too_few`."""
+    """There are fewer distinct rows of positive weight than clusters: see `too_few`."""
 
 
 class InvalidModelError(KMeansError, ValueError):
-    """The data read are not a model: truncated, of another origin, or of a newer version."""
+    """The data are not a model: they are truncated, come from elsewhere, or are of a newer version."""
 
 
 class ModelFileError(KMeansError, OSError):
@@ -67,7 +67,7 @@ class NoMemoryError(KMeansError, MemoryError):
 
 
 class DeviceError(KMeansError, RuntimeError):
-    """A GPU was demanded and cannot be used, or it failed: see :func:`polars_kmeans.devices`."""
+    """A GPU was asked for and cannot be used, or it failed: see :func:`polars_kmeans.devices`."""
 
 
 class CancelledError(KMeansError, RuntimeError):
@@ -75,7 +75,7 @@ class CancelledError(KMeansError, RuntimeError):
 
 
 class ForkedProcessError(KMeansError, RuntimeError):
-    """The process was forked after its parent had run queries. Polars would wait in it for threads that do not exist.
+    """The process was forked after its parent had run queries. In it, Polars would wait for threads that do not exist.
 
     Start processes with multiprocessing's "spawn" or "forkserver".
     """

@@ -72,10 +72,11 @@ class KMeans(Generic[_Fitted]):
         scale: Scale = ...,
         null_policy: Literal["raise", "skip"] = ...,
         row_order: Literal["given", "values"] = ...,
+        sort_by: str | None = ...,
         history: Literal["light", "full"] = ...,
         device: Device = ...,
         device_memory_limit: SupportsIndex | None = ...,
-        too_few: Literal["raise"] = ...,
+        too_few: Literal["raise", "fewer"] = ...,
     ) -> None: ...
 
     @overload
@@ -98,6 +99,7 @@ class KMeans(Generic[_Fitted]):
         scale: Scale = ...,
         null_policy: Literal["raise", "skip"] = ...,
         row_order: Literal["given", "values"] = ...,
+        sort_by: str | None = ...,
         history: Literal["light", "full"] = ...,
         device: Device = ...,
         device_memory_limit: SupportsIndex | None = ...,
@@ -124,10 +126,11 @@ class KMeans(Generic[_Fitted]):
         scale: Scale = None,
         null_policy: Literal["raise", "skip"] = "raise",
         row_order: Literal["given", "values"] = "given",
+        sort_by: str | None = None,
         history: Literal["light", "full"] = "light",
         device: Device = "auto",
         device_memory_limit: SupportsIndex | None = None,
-        too_few: Literal["raise", "null"] = "raise",
+        too_few: Literal["raise", "null", "fewer"] = "raise",
     ) -> None:
         self._options = FitOptions(
             k=k,
@@ -145,6 +148,7 @@ class KMeans(Generic[_Fitted]):
             scale=scale,
             null_policy=null_policy,
             row_order=row_order,
+            sort_by=sort_by,
             history=history,
             device=device,
             device_memory_limit=device_memory_limit,
@@ -200,30 +204,31 @@ class KMeans(Generic[_Fitted]):
     ) -> _Fitted | KMeansModels:
         """Fit the columns of a frame, or an array. The query of a LazyFrame runs once.
 
-        An array is read where it is: in the memory of the host or of a GPU, row-major, column-major or any part of an
-        array. Nothing may write to it during the call. A fit of an array on a GPU runs there, after the work that is
-        queued for the array. Frames of other libraries come as Arrow streams. Their columns of numbers are not copied
-        if the library keeps them in Arrow's layout.
+        An array is read where it is, in the memory of the host or of a GPU. It may be row-major, column-major or a view
+        of any part of an array. Nothing may write to it during the call. A fit of an array on a GPU runs there, after
+        the work that is queued for the array. Frames of other libraries come as Arrow streams. Their columns of numbers
+        are not copied if the library keeps them in Arrow's layout.
 
         Parameters
         ----------
         data
             A frame: of Polars, or of any library with `__arrow_c_stream__`, such as pandas, pyarrow, DuckDB and
-            DataFusion. Or an array of rows x features (one dimension: one feature) of float16, bfloat16, float32 or
-            float64, with `__dlpack__` or `__array_interface__`: of NumPy, torch, CuPy, JAX. Or a data frame on a GPU
-            with `__arrow_c_device_array__`: of cuDF. The features of an array are named `column_0`, `column_1`, ...
+            DataFusion. Or an array of rows x features (with one dimension: of one feature) of float16, bfloat16,
+            float32 or float64, from any library with `__dlpack__` or `__array_interface__`, such as NumPy, torch, CuPy
+            and JAX. Or a data frame on a GPU with `__arrow_c_device_array__`, such as one of cuDF. The features of an
+            array are named `column_0`, `column_1`, ...
         *columns
             The features of a frame: column names, expressions or selectors of numbers or booleans, or one Array or List
             column of such values with rows of one width. `pl.all()` takes all columns.
         by
-            One or several names of columns: one fit for each of their values.
+            One or several names of columns. There is one fit for each of their values.
         sample_weight
-            Beside an array: one non-negative weight a row, as an array of one dimension.
+            For an array: one non-negative weight per row, as an array of one dimension.
         progress
             True shows a bar (with tqdm). A function is called with a :class:`polars_kmeans.Progress` when the rows are
             there, when a restart has its starting centroids, and after each iteration. On a GPU, the calls for several
-            iterations come together. If it returns True, the fit stops with a :class:`CancelledError`; an exception
-            that it raises stops the fit too. Ctrl-C stops a fit without it.
+            iterations come together. If it returns True, the fit stops with a :class:`CancelledError`. If it raises an
+            exception, the fit stops too. Ctrl-C stops a fit even without `progress`.
 
         Returns
         -------
@@ -289,12 +294,13 @@ class KMeans(Generic[_Fitted]):
 
         """
         if _arrays.is_array(data):
-            model = self._fit(data, columns, sample_weight)
-            if model is None:
+            _arrays.alone(data, columns, self._weight)
+            found = self._fit_array(data, sample_weight)
+            if found is None:
                 msg = 'too_few: expected "raise" where an array is labelled, got "null": there are no null labels in it'
                 raise InvalidParameterError(msg)
-            self._warn([model])
-            return model.predict(data)
+            self._warn([found[0]])
+            return found[1]
         features = tuple(_plugin.flat(columns))
         frame = _frames.polars_frame(data, *features, *self._named_weight())
         frame = frame.collect() if isinstance(frame, pl.LazyFrame) else frame
@@ -313,12 +319,23 @@ class KMeans(Generic[_Fitted]):
         """Fit a frame or an array once."""
         if _arrays.is_array(data):
             _arrays.alone(data, columns, self._weight)
-            fit = _arrays.fit(data, sample_weight, self._options, progress)
+            found = _arrays.fit(data, sample_weight, self._options, progress)
+            fit = None if found is None else found[0]
         else:
             frame = _frames.polars_frame(data, *columns, *self._named_weight())
             _arrays.no_weights(sample_weight)
             fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight, progress)
         return None if fit is None else KMeansModel._of_fit(*fit)
+
+    def _fit_array(
+        self, data: IntoArray, sample_weight: IntoArray | None, progress: OnProgress = None
+    ) -> tuple[KMeansModel, Any] | None:
+        """Fit an array, and label its rows: those on the host by the last step of the fit."""
+        found = _arrays.fit(data, sample_weight, self._options, progress, labels=not _arrays.on_gpu(data))
+        if found is None:
+            return None
+        model = KMeansModel._of_fit(*found[0])
+        return model, model.predict(data) if found[1] is None else found[1]
 
     def _warn(self, models: list[KMeansModel]) -> None:
         """Warn the caller of the public method if fits used all their iterations."""

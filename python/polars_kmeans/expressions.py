@@ -31,16 +31,17 @@ def kmeans(
     scale: Scale = None,
     null_policy: Literal["raise", "skip"] = "raise",
     row_order: Literal["given", "values"] = "given",
+    sort_by: str | None = None,
     history: Literal["light", "full"] = "light",
     device: Device = "auto",
     device_memory_limit: SupportsIndex | None = None,
-    too_few: Literal["raise", "null"] = "raise",
+    too_few: Literal["raise", "null", "fewer"] = "raise",
     output: Literal["label", "struct"] = "label",
 ) -> pl.Expr:
     """Cluster rows into `k` clusters by Lloyd's algorithm.
 
-    Labels are exact: each row gets its nearest centroid by float64 distances, and the smallest index on ties. The
-    result has the same bits for every number of threads, chunking of the columns, Polars engine and device.
+    Labels are exact: each row gets the index of its nearest centroid by float64 distances, and the smallest index on
+    ties. The result has the same bits for every number of threads, chunking of the columns, Polars engine and device.
 
     Parameters
     ----------
@@ -98,6 +99,13 @@ def kmeans(
         another order each time, as from SQL engines and shuffles. Seeding then draws among rows that are sorted by
         their values, feature by feature, after they are scaled and normalised. The fit sorts the rows once and works on
         a copy of them.
+    sort_by
+        `"size"` or the name of a feature: clusters are numbered in ascending order of their rows of positive weight, or
+        of this feature of their centroids. Clusters with equal values keep their order. None: in the order in which
+        seeding found them. The numbers are given at the end of the fit, and change nothing else. They are given by the
+        sizes before: where a row is equally near to two centroids, the smaller number gets it, so sizes may be out of
+        order by such rows. An entry of an Array column `e` is named `e[0]`, `e[1]`, ... A feature named size cannot be
+        used here.
     history
         `"light"` or `"full"`: the history of a model also has the inertia of every iteration. It changes nothing in the
         result of an expression.
@@ -109,8 +117,10 @@ def kmeans(
         How many bytes of the GPU's memory the fit may use. None: nine tenths of the free memory. Without effect on the
         CPU.
     too_few
-        What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, or `"null"` for null
-        labels.
+        What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, `"null"` for null
+        labels, or `"fewer"` for as many clusters as there are distinct rows. With `"fewer"`, these rows are then the
+        centroids, in the order in which they first appear. With `metric="cosine"`, in the order in which they are
+        drawn.
     output
         `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
 
@@ -159,6 +169,7 @@ def kmeans(
         scale=scale,
         null_policy=null_policy,
         row_order=row_order,
+        sort_by=sort_by,
         history=history,
         device=device,
         device_memory_limit=device_memory_limit,
@@ -187,9 +198,10 @@ def centroids(
     scale: Scale = None,
     null_policy: Literal["raise", "skip"] = "raise",
     row_order: Literal["given", "values"] = "given",
+    sort_by: str | None = None,
     device: Device = "auto",
     device_memory_limit: SupportsIndex | None = None,
-    too_few: Literal["raise", "null"] = "raise",
+    too_few: Literal["raise", "null", "fewer"] = "raise",
 ) -> pl.Expr:
     """Cluster rows into `k` clusters and return their centroids: an aggregation with one value per group.
 
@@ -247,6 +259,7 @@ def centroids(
         scale=scale,
         null_policy=null_policy,
         row_order=row_order,
+        sort_by=sort_by,
         device=device,
         device_memory_limit=device_memory_limit,
         too_few=too_few,

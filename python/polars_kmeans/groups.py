@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, overload
 import polars as pl
 from polars.exceptions import PolarsError
 
-from polars_kmeans import _frames, _plugin, _storage
+from polars_kmeans import _files, _frames, _plugin
 from polars_kmeans._typing import Device, IntoFeatures, IntoFrame, Output
 from polars_kmeans.errors import (
     InvalidColumnError,
@@ -25,15 +25,15 @@ from polars_kmeans.model import KMeansModel
 
 _METADATA = "polars-kmeans-groups"
 _FORMAT = 1
-# Names beside those of the caller's columns.
+# Names of columns that are added to those of the caller.
 _MODEL, _GROUP, _ROW = "__model__", "__group__", "__row__"
 
 
 class KMeansModels(Mapping[Any, "KMeansModel | None"]):
-    """One model a group, by the value of the group's column. Made by `KMeans.fit` with `by`, and by :meth:`load`.
+    """One model per group, by the value of the group's column. Made by `KMeans.fit` with `by`, and by :meth:`load`.
 
-    It is a mapping. With several columns in `by`, keys are tuples. A group with fewer distinct rows than clusters has
-    None for a model, if the fit had `too_few="null"`.
+    It is a mapping. With several columns in `by`, keys are tuples. With `too_few="null"`, a group with fewer distinct
+    rows than clusters has None as its model.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
 
     @property
     def centroids(self) -> pl.DataFrame:
-        """The centroid frames of all groups below each other, with the columns of `by` in front."""
+        """The centroid frames of all groups, one below the other. The columns of `by` come first."""
         frames = [
             keys.join(model.centroids, how="cross")
             for keys, model in zip(self._keys.iter_slices(1), self._models, strict=True)
@@ -94,8 +94,8 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
     def predict(self, *columns: IntoFeatures, output: Output = "label", device: Device = "auto") -> pl.Expr:
         """Label rows by the model of their group: an expression that is elementwise, so it can stream.
 
-        Each morsel is split into its groups in Python, which takes up to a millisecond a group. With thousands of
-        groups, the in-memory engine is faster: its only morsel is the frame.
+        Python splits each morsel (a chunk of rows) into its groups. This takes up to a millisecond per group. With
+        thousands of groups, the in-memory engine is faster, because there the whole frame is one morsel.
 
         Parameters
         ----------
@@ -168,7 +168,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
         return _frames.with_labels(data, self.predict(*columns, device=device), name)
 
     def save(self, path: str | PathLike[str] | BinaryIO) -> None:
-        """Save all models as one Parquet file: the keys, and beside each the bytes of its model's file.
+        """Save all models as one Parquet file: one row per group, with its key and the bytes of its model's file.
 
         An existing file is replaced only after the new file is complete.
 
@@ -184,9 +184,9 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
 
         """
         if not isinstance(path, (str, PathLike)):
-            _storage.write(path, self.to_bytes())
+            _files.write(path, self.to_bytes())
             return
-        target = Path(os.path.realpath(_storage.expanded(path)))
+        target = Path(os.path.realpath(_files.expanded(path)))
         new = target.with_name(f".polars-kmeans-{os.getpid()}-{target.name}")
         try:
             try:
@@ -195,7 +195,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
             finally:
                 new.unlink(missing_ok=True)
         except OSError as error:
-            raise _storage.file_error(target, error) from error
+            raise _files.file_error(target, error) from error
 
     @staticmethod
     def load(path: str | PathLike[str] | BinaryIO) -> KMeansModels:
@@ -210,12 +210,12 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
 
         """
         if not isinstance(path, (str, PathLike)):
-            return KMeansModels.from_bytes(_storage.read(path))
-        source = Path(_storage.expanded(path))
+            return KMeansModels.from_bytes(_files.read(path))
+        source = Path(_files.expanded(path))
         try:
             content = source.read_bytes()
         except OSError as error:
-            raise _storage.file_error(source, error) from error
+            raise _files.file_error(source, error) from error
         return KMeansModels.from_bytes(content)
 
     def to_bytes(self) -> bytes:
@@ -266,7 +266,7 @@ def _scalars(keys: pl.DataFrame) -> list[Any]:
 
 
 def _numbers(columns: pl.DataFrame, keys: pl.DataFrame) -> pl.Series:
-    """Return the place of each row's values among the keys, or null. Columns count, and not their names."""
+    """Return the place of each row's values among the keys, or null. Columns are matched by position, not by name."""
     # Polars takes some names for patterns.
     places = [str(place) for place in range(keys.width)]
     named, groups = columns.clone(), keys.clone()

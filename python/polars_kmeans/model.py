@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
-from typing import Any, BinaryIO, Literal, overload
+from collections.abc import Callable
+from typing import Any, Literal, overload
 
 import polars as pl
 
-from polars_kmeans import _arrays, _frames, _internal, _plugin, _storage
+from polars_kmeans import _arrays, _describing, _frames, _internal, _plugin, _storage
 from polars_kmeans._options import text
 from polars_kmeans._typing import Device, IntoArray, IntoFeatures, IntoFrame, Output
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
@@ -39,12 +38,13 @@ class KMeansModel:
         self._names, self._k, self._inertia, self._n_iter = _internal.model_facts(encoded)
         self._device: str | None = None
         self._device_reason: str | None = None
+        self._seconds: tuple[float, float, float] | None = None
 
     @classmethod
-    def _of_fit(cls, model: bytes, device: str, reason: str) -> KMeansModel:
-        """Make the model of a fit that has just run, with the device and the reason for it."""
+    def _of_fit(cls, model: bytes, device: str, reason: str, seconds: tuple[float, float, float]) -> KMeansModel:
+        """Make the model of a fit that has just run, with the device, the reason for it, and where the time went."""
         fitted = cls(model)
-        fitted._device, fitted._device_reason = device, reason
+        fitted._device, fitted._device_reason, fitted._seconds = device, reason, seconds
         return fitted
 
     def __eq__(self, other: object) -> bool:
@@ -74,7 +74,8 @@ class KMeansModel:
         """A frame of `k` rows: cluster (UInt32), size (UInt64: rows of positive weight), inertia (Float64), features.
 
         The features are one column each, in the fit's float type, or the one Array column. They are in the units of the
-        columns, also if the fit scaled these. With `metric="cosine"`, they are directions: points on the unit sphere.
+        columns, even if the fit scaled the columns. With `metric="cosine"`, they are directions: points on the unit
+        sphere.
         """
         return _internal.model_centroids(self._encoded)
 
@@ -85,6 +86,18 @@ class KMeansModel:
         Seconds are null in a model that was loaded, since wall times are not saved.
         """
         return _internal.model_history(self._encoded)
+
+    @property
+    def seconds(self) -> dict[str, float] | None:
+        """Where the time of the fit went, in seconds: `rows`, `seeding` and `iterations`, of all restarts.
+
+        `rows` is the time until the rows were checked and in place. For a fit on a GPU, it includes the upload. The
+        :attr:`history` has the iterations one by one. None in a model that was loaded or unpickled, because wall times
+        are not saved.
+        """
+        return (
+            None if self._seconds is None else dict(zip(("rows", "seeding", "iterations"), self._seconds, strict=True))
+        )
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -145,19 +158,43 @@ class KMeansModel:
 
     @overload
     def predict(
-        self, data: pl.DataFrame | IntoFrame, /, *columns: IntoFeatures, output: Output = ..., device: Device = ...
+        self,
+        data: pl.DataFrame | IntoFrame,
+        /,
+        *columns: IntoFeatures,
+        output: Output = ...,
+        device: Device = ...,
+        null_policy: Literal["raise", "skip"] = ...,
     ) -> pl.Series: ...
 
     @overload
-    def predict(self, data: IntoArray, /, *, output: Output = ..., device: Device = ...) -> Any: ...
+    def predict(
+        self,
+        data: IntoArray,
+        /,
+        *,
+        output: Output = ...,
+        device: Device = ...,
+        null_policy: Literal["raise", "skip"] = ...,
+    ) -> Any: ...
 
     @overload
-    def predict(self, *columns: IntoFeatures, output: Output = ..., device: Device = ...) -> pl.Expr: ...
+    def predict(
+        self,
+        *columns: IntoFeatures,
+        output: Output = ...,
+        device: Device = ...,
+        null_policy: Literal["raise", "skip"] = ...,
+    ) -> pl.Expr: ...
 
     def predict(
-        self, *columns: IntoFeatures | IntoFrame | IntoArray, output: Output = "label", device: Device = "auto"
+        self,
+        *columns: IntoFeatures | IntoFrame | IntoArray,
+        output: Output = "label",
+        device: Device = "auto",
+        null_policy: Literal["raise", "skip"] = "skip",
     ) -> pl.Expr | pl.Series | Any:
-        """Label rows: by an expression, or those of a frame or an array at once.
+        """Label rows: as an expression, or at once those of a frame or an array.
 
         The expression is elementwise, so it can stream.
 
@@ -165,18 +202,21 @@ class KMeansModel:
         ----------
         *columns
             The features, in the model's order: values are taken by position. Names of the model in another order are
-            refused. By default, the columns that the model was fitted to. A model that was fitted to expressions has
-            no default, since columns with their names may hold other values.
+            refused. By default, the columns that the model was fitted to. A model that was fitted to expressions has no
+            default, because columns with the same names may hold other values.
 
-            Before them, a DataFrame may stand: of Polars, or of any library with `__arrow_c_stream__`. Or pass an array
-            alone. Both as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`.
+            A DataFrame may come first: of Polars, or of any library with `__arrow_c_stream__`. Or pass only an array.
+            Frames and arrays are those of :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`.
         output
             `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
         device
-            The device to run on. The bits are the same on every device. `"auto"` decides for each morsel: it takes a
-            GPU if one can be used and the morsel is so much work (many clusters of many features) that the transfer
-            costs little beside it, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`:
-            this device, or an error when the query runs.
+            The device to run on. The bits are the same on every device. `"auto"` decides for each morsel (a chunk of
+            rows). It takes a GPU if one can be used and the morsel has so much work (many clusters of many features)
+            that the transfer costs little in comparison. Otherwise it takes the CPU. `"cpu"`, `"cuda"` (the GPU with
+            the most free memory) or `"cuda:1"`: this device, or an error when the query runs.
+        null_policy
+            `"skip"`: rows with nulls, NaNs or infinities have no label. `"raise"`: they are an error when the query
+            runs. The error counts only the bad rows of the first morsel that has any.
 
         Returns
         -------
@@ -194,16 +234,22 @@ class KMeansModel:
             At once, for a parameter outside its domain.
         InvalidColumnError
             At once, for names of the model in another order.
+        InvalidDataError
+            With `null_policy="raise"`, for rows with nulls, NaNs or infinities.
 
         """
         if output not in ("label", "struct"):
             msg = f'output: expected "label" or "struct", got {output!r}'
             raise InvalidParameterError(msg)
-        array = self._array(columns)
+        if null_policy not in ("raise", "skip"):
+            msg = f'null_policy: expected "raise" or "skip", got {null_policy!r}'
+            raise InvalidParameterError(msg)
+        complete = null_policy == "raise"
+        array = _arrays.in_place_of(columns)
         if array is not None:
-            return _arrays.predict(self._encoded, array, output, device)
-        frame, features = self._split(columns)
-        exprs, kwargs = self._features(features), {"output": text(output)}
+            return _arrays.predict(self._encoded, array, output, device, complete)
+        frame, features = _frames.ahead_of(columns)
+        exprs, kwargs = self._features(features), {"output": text(output), "complete": complete}
         expr = _plugin.elementwise("predict", exprs, self._encoded, device, kwargs).alias("kmeans")
         return expr if frame is None else self._of_frame(expr, frame, features)
 
@@ -221,7 +267,7 @@ class KMeansModel:
     def transform(
         self, *columns: IntoFeatures | IntoFrame | IntoArray, device: Device = "auto"
     ) -> pl.Expr | pl.Series | Any:
-        """Measure the distance of every row to every centroid: by an expression, or for a frame or an array at once.
+        """Measure the distance of every row to every centroid: as an expression, or at once for a frame or an array.
 
         The expression is elementwise, so it can stream.
 
@@ -259,10 +305,10 @@ class KMeansModel:
         [[1.0, 5.0], [1.0, 3.0], [4.0, 0.0]]
 
         """
-        array = self._array(columns)
+        array = _arrays.in_place_of(columns)
         if array is not None:
             return _arrays.transform(self._encoded, array, device)
-        frame, features = self._split(columns)
+        frame, features = _frames.ahead_of(columns)
         exprs, kwargs = self._features(features), {"k": self._k}
         expr = _plugin.elementwise("transform", exprs, self._encoded, device, kwargs).alias("distances")
         return expr if frame is None else self._of_frame(expr, frame, features)
@@ -340,7 +386,7 @@ class KMeansModel:
         weight
             Non-negative row weights: a column or an expression.
         sample_weight
-            Beside an array: one non-negative weight a row, as an array of one dimension.
+            For an array: one non-negative weight per row, as an array of one dimension.
         device
             The device to run on. The bits are the same on every device. `"auto"`: a GPU if one can be used, the data
             fit on it and it is predicted to be faster, else the CPU. `"cpu"`, `"cuda"` or `"cuda:1"`: this device, or
@@ -360,350 +406,23 @@ class KMeansModel:
         expr = _plugin.score(self._features(columns), self._encoded, weight, device)
         return float(_plugin.item(frame, expr))
 
-    def silhouette(self, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:
-        """Say how clearly each row belongs to its cluster: the simplified silhouette, by an expression.
+    # Methods that other files define. What a model says of its clusters:
+    silhouette = _describing.silhouette
+    profile = _describing.profile
+    nearest = _describing.nearest
 
-        It is `(second - first) / second`, from the distances to the nearest and to the second nearest centroid. 1 is a
-        row on its centroid. 0 is a row halfway between two. The expression is elementwise, so it can stream, and it
-        labels the rows once. Rousseeuw's silhouette needs the distances between all rows. The simplified one (Hruschka,
-        de Castro & Campello 2004) needs those to the centroids.
-
-        Parameters
-        ----------
-        *columns
-            The features, in the model's order. By default, the columns that the model was fitted to, as in
-            :meth:`predict`.
-        device
-            As in :meth:`predict`.
-
-        Returns
-        -------
-        Expr
-            A column named `silhouette` (Float64), from 0 to 1. Distances are those of the model, which scales and
-            normalises rows as the fit did. A row on two centroids has 0. Null for rows with nulls, NaNs or infinities,
-            and if the model has one cluster.
-
-        Raises
-        ------
-        InvalidParameterError
-            At once, for an array in place of columns, or for a text that is not the name of a device.
-
-        Examples
-        --------
-        >>> import polars as pl
-        >>> import polars_kmeans as pk
-        >>> df = pl.DataFrame({"x": [0.0, 2.0, 5.0]})
-        >>> model = pk.KMeans(k=2, init=[[0.0], [5.0]]).fit(df, "x")
-        >>> df.select(model.silhouette().round(3)).to_series().to_list()
-        [0.8, 0.667, 1.0]
-
-        """
-        if self._array(columns) is not None:
-            msg = 'columns: expected names or expressions, got an array: predict(array, output="struct") has distances'
-            raise InvalidParameterError(msg)
-        answer = self.predict(*columns, output="struct", device=device)
-        return self._with_silhouette(answer).struct.field("silhouette")
-
-    @staticmethod
-    def _with_silhouette(answer: pl.Expr) -> pl.Expr:
-        """Add a field to the structs of :meth:`predict`. The rows are labelled once, however many fields are used."""
-        first, second = pl.field("distance"), pl.field("second_distance")
-        # If the second distance is 0, so is the first.
-        value = pl.when(second > 0).then((second - first) / second).when(second == 0).then(0.0)
-        return answer.struct.with_fields(value.alias("silhouette"))
-
-    def profile(
-        self,
-        data: pl.DataFrame | pl.LazyFrame,
-        *columns: IntoFeatures,
-        by: IntoFeatures | None = None,
-        weight: str | pl.Expr | None = None,
-        quantiles: Sequence[float] = (0.25, 0.5, 0.75),
-    ) -> pl.DataFrame:
-        """Describe the clusters by columns of a frame: how large they are, and what sets them apart.
-
-        Means and standard deviations have the same bits for every number of threads, chunking and Polars engine.
-
-        Parameters
-        ----------
-        data
-            A frame. The query of a LazyFrame runs once. The columns that are used are held in memory.
-        *columns
-            The features, in the model's order. By default, the columns that the model was fitted to, as in
-            :meth:`predict`.
-        by
-            The columns that describe the clusters: names, expressions or selectors of numbers or booleans. They need
-            not be features. By default, the features. An Array column `e` is described as `e[0]`, `e[1]`, ...
-        weight
-            Non-negative row weights: a column or an expression. A row of weight 2 counts as two rows, but in `size`.
-        quantiles
-            Which quantiles to show, from 0 to 1.
-
-        Returns
-        -------
-        DataFrame
-            One row for each cluster and column, in order. Values are in the units of the columns.
-
-            - `cluster` (UInt32), `size` (UInt64: rows of positive weight), `share` (Float64: of the weight of all rows
-              that have a cluster).
-            - `feature` (String): the column that the rest of the row describes.
-            - `mean`, `std` (Float64; of the population, not of a sample).
-            - `25%`, `50%`, `75%`, or what is asked for (Float64): the smallest value that has at least this share of
-              the rows at or below it.
-            - `overall_mean`, `overall_std` (Float64): those of all rows that have a cluster.
-            - `difference` (Float64): `(mean - overall_mean) / overall_std`. How many standard deviations the mean of
-              the cluster is away from that of all rows. Null if all rows have one value.
-            - `rank` (UInt32): 1 is the feature that sets the cluster apart the most: the one of the largest absolute
-              difference.
-
-            Rows without a cluster, and rows whose weight is null, NaN or infinite, are left out. So are nulls, NaNs and
-            infinities in the columns of `by`. A cluster without rows has nulls.
-
-        Raises
-        ------
-        KMeansError
-            For columns or weights that cannot be used: see :mod:`polars_kmeans.errors`.
-
-        Examples
-        --------
-        >>> import polars as pl
-        >>> import polars_kmeans as pk
-        >>> df = pl.DataFrame({"age": [20, 30, 70, 80], "sons": [1, 0, 1, 2]})
-        >>> model = pk.KMeans(k=2, init=[[25, 0], [75, 1]], scale="standard").fit(df, "age", "sons")
-        >>> found = model.profile(df, quantiles=[0.5])
-        >>> found.select("cluster", "size", "feature", "mean", "50%", pl.col("difference").round(2), "rank")
-        shape: (4, 7)
-        ┌─────────┬──────┬─────────┬──────┬──────┬────────────┬──────┐
-        │ cluster ┆ size ┆ feature ┆ mean ┆ 50%  ┆ difference ┆ rank │
-        │ ---     ┆ ---  ┆ ---     ┆ ---  ┆ ---  ┆ ---        ┆ ---  │
-        │ u32     ┆ u64  ┆ str     ┆ f64  ┆ f64  ┆ f64        ┆ u32  │
-        ╞═════════╪══════╪═════════╪══════╪══════╪════════════╪══════╡
-        │ 0       ┆ 2    ┆ age     ┆ 25.0 ┆ 20.0 ┆ -0.98      ┆ 1    │
-        │ 0       ┆ 2    ┆ sons    ┆ 0.5  ┆ 0.0  ┆ -0.71      ┆ 2    │
-        │ 1       ┆ 2    ┆ age     ┆ 75.0 ┆ 70.0 ┆ 0.98       ┆ 1    │
-        │ 1       ┆ 2    ┆ sons    ┆ 1.5  ┆ 1.0  ┆ 0.71       ┆ 2    │
-        └─────────┴──────┴─────────┴──────┴──────┴────────────┴──────┘
-
-        """
-        from polars_kmeans import _profile
-
-        return _profile.profile(self, data, columns, by, weight, quantiles)
-
-    def nearest(self, data: pl.DataFrame | pl.LazyFrame, m: int, *columns: IntoFeatures) -> pl.DataFrame:
-        """Find the `m` rows nearest each centroid: typical rows, which show what a cluster holds.
-
-        Parameters
-        ----------
-        data
-            A frame. The query of a LazyFrame runs once, in batches, so its rows need not fit into memory.
-        m
-            How many rows to find for each cluster.
-        *columns
-            The features, in the model's order. By default, the columns that the model was fitted to, as in
-            :meth:`predict`.
-
-        Returns
-        -------
-        DataFrame
-            Rows of the frame, with all their columns, by cluster and distance. Of rows that are equally far, the first
-            comes first. In front: `cluster` (UInt32), `rank` (UInt32, from 1) and `distance` (Float64). A cluster of
-            fewer rows has fewer.
-
-        Raises
-        ------
-        KMeansError
-            For columns that cannot be used, an `m` below 1, or a frame that has a column named `cluster`, `rank` or
-            `distance`.
-
-        Examples
-        --------
-        >>> import polars as pl
-        >>> import polars_kmeans as pk
-        >>> df = pl.DataFrame({"name": ["ant", "bee", "cat", "dog"], "kilos": [0.0, 0.1, 4.0, 20.0]})
-        >>> model = pk.KMeans(k=2, init=[[0.0], [20.0]]).fit(df, "kilos")
-        >>> model.nearest(df, 2)["name"].to_list()
-        ['bee', 'ant', 'dog']
-
-        """
-        from polars_kmeans import _nearest
-
-        return _nearest.nearest(self, data, m, columns)
-
-    def save(self, path: str | PathLike[str] | BinaryIO) -> None:
-        """Save as a Parquet file: the centroid frame, with the parameters in the file's metadata.
-
-        Any Parquet reader reads it as a table. If the fit scaled the columns, the table has the scaled centroids, bit
-        for bit, and the metadata have the factors. An existing file is replaced only after the new file is complete.
-        Links are followed.
-
-        Parameters
-        ----------
-        path
-            A path, where `~` is the home folder. Or a file that is open for writing bytes.
-
-        Raises
-        ------
-        ModelFileError
-            If the file cannot be written. If the mode of an existing file lets nobody write, the file is not replaced,
-            not even by root.
-
-        """
-        if isinstance(path, (str, PathLike)):
-            _internal.save_model(self._encoded, _storage.expanded(path))
-        else:
-            _storage.write(path, self.to_bytes())
-
-    @staticmethod
-    def load(path: str | PathLike[str] | BinaryIO) -> KMeansModel:
-        """Read a model that :meth:`save` wrote, in Python or in Rust. Its predictions have the same bits.
-
-        Parameters
-        ----------
-        path
-            A path, where `~` is the home folder. Or a file that is open for reading bytes.
-
-        Raises
-        ------
-        ModelFileError
-            If the file cannot be read.
-        InvalidModelError
-            If the file is truncated, altered (it has a checksum), not a model, or of a newer version. Also if it needs
-            something that this version does not know, such as another metric. A table that another program has written
-            again is no model any more: see :meth:`from_centroids`.
-
-        Examples
-        --------
-        >>> import polars as pl
-        >>> import polars_kmeans as pk
-        >>> import tempfile, pathlib
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.parquet"
-        >>> pk.KMeans(k=2).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x").save(path)
-        >>> pk.KMeansModel.load(path).centroids.equals(pl.read_parquet(path))
-        True
-
-        """
-        if isinstance(path, (str, PathLike)):
-            return KMeansModel(_internal.load_model(_storage.expanded(path)))
-        return KMeansModel.from_bytes(_storage.read(path))
-
-    def to_bytes(self) -> bytes:
-        """Return the bytes of the file that :meth:`save` writes. Equal models give equal bytes.
-
-        Examples
-        --------
-        >>> import polars as pl
-        >>> import polars_kmeans as pk
-        >>> model = pk.KMeans(k=2).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x")
-        >>> pk.KMeansModel.from_bytes(model.to_bytes()) == model
-        True
-
-        """
-        return _internal.model_to_file(self._encoded)
-
-    @staticmethod
-    def from_bytes(content: bytes) -> KMeansModel:
-        """Read a model from the bytes of its file.
-
-        Raises
-        ------
-        InvalidModelError
-            As in :meth:`load`.
-
-        """
-        return KMeansModel(_internal.model_from_file(content))
-
-    def to_json(self) -> str:
-        """Return the model as JSON: its names, parameters, sizes and centroids to read, and its file in base 64.
-
-        :meth:`from_json` reads the file, so the model comes back bit for bit.
-
-        Examples
-        --------
-        >>> import json
-        >>> import polars as pl
-        >>> import polars_kmeans as pk
-        >>> model = pk.KMeans(k=2, init=[0.0, 5.0]).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x")
-        >>> json.loads(model.to_json())["centroids"]
-        [[1.0], [5.0]]
-        >>> pk.KMeansModel.from_json(model.to_json()) == model
-        True
-
-        """
-        return _storage.to_json(self)
-
-    @staticmethod
-    def from_json(content: str | bytes) -> KMeansModel:
-        """Read a model that :meth:`to_json` wrote.
-
-        Raises
-        ------
-        InvalidModelError
-            If it is not such a text. Also if a part of it that is there to read was changed, since such a change could
-            not change the model.
-
-        """
-        return _storage.from_json(content, KMeansModel.from_bytes)
-
-    @staticmethod
-    def from_centroids(
-        centroids: pl.DataFrame | IntoFrame | IntoArray | Sequence[Sequence[float]] | Sequence[float],
-        columns: str | Sequence[str] | None = None,
-        *,
-        metric: Literal["euclidean", "cosine"] = "euclidean",
-        scale: Mapping[str, float] | None = None,
-    ) -> KMeansModel:
-        """Make a model of centroids: of another library, of a table that lost its metadata, or written by hand.
-
-        The rows of the model are the centroids themselves: it is a fit of them, in which each is its own cluster. So
-        every size is 1 and the inertia is 0. Values have the range that rows of a fit have.
-
-        Parameters
-        ----------
-        centroids
-            One row a cluster, in the order of the labels: a frame of the features (`cluster`, `size` and `inertia` are
-            left out; rows are put into the order of `cluster`), an array of clusters x features, or rows of numbers.
-        columns
-            The names of the features. By default those of the frame, or `column_0`, `column_1`, ...
-        metric
-            As in :func:`polars_kmeans.kmeans`.
-        scale
-            The factors of columns, as in :func:`polars_kmeans.kmeans`. Centroids are in the units of the columns.
-
-        Raises
-        ------
-        InvalidParameterError
-            For centroids of another shape, or if two are equal.
-        KMeansError
-            For values or columns that a fit would refuse.
-
-        Examples
-        --------
-        >>> import polars as pl
-        >>> import polars_kmeans as pk
-        >>> model = pk.KMeansModel.from_centroids([[20.0, 1.0], [65.0, 3.0]], ["age", "children"])
-        >>> pl.DataFrame({"age": [30, 70], "children": [2, 2]}).select(model.predict()).to_series().to_list()
-        [0, 1]
-
-        """
-        return _storage.from_centroids(centroids, columns, metric, scale)
-
-    @staticmethod
-    def _array(columns: tuple[IntoFeatures | IntoFrame | IntoArray, ...]) -> IntoArray | None:
-        """Return the array, if one was passed in place of columns."""
-        arrays = [item for item in columns if _arrays.is_array(item)]
-        if not arrays:
-            return None
-        _arrays.alone(arrays[0], columns[1:], None)
-        return arrays[0]
+    # A model as a file, as bytes and as JSON, and a model of centroids alone:
+    save = _storage.save
+    load = staticmethod(_storage.load)
+    to_bytes = _storage.to_bytes
+    from_bytes = staticmethod(_storage.from_bytes)
+    to_json = _storage.to_json
+    from_json = staticmethod(_storage.from_json)
+    from_centroids = staticmethod(_storage.from_centroids)
 
     def _asked(self, columns: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the columns that will be asked of a frame."""
         return columns or (_internal.model_columns(self._encoded),)
-
-    @staticmethod
-    def _split(columns: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-        """Return the frame, if one stands first, and the features."""
-        return (columns[0], columns[1:]) if columns and _frames.is_frame(columns[0]) else (None, columns)
 
     def _of_frame(self, expr: pl.Expr, data: Any, columns: tuple[Any, ...]) -> pl.Series:
         """Evaluate an expression over a frame."""

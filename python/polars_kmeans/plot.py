@@ -1,6 +1,7 @@
 """Pictures of clusters, as Altair charts. This module needs `pip install "polars-kmeans[plot]"`.
 
-Rows are added up before they reach a chart. So the chart of a million rows is as small as that of some thousands.
+A chart never holds more than some thousands of points. So the chart of a million rows is as small as that of some
+thousands.
 
 Examples
 --------
@@ -73,9 +74,9 @@ def scatter(
     Returns
     -------
     LayerChart
-        Up to 4,000 rows are circles. More rows are counted in the cells of a grid, for each cluster: a circle lies at
-        the mean of its rows, and its area grows with their number. Rows without a cluster, or without finite values of
-        `x` and `y`, are left out.
+        Up to 4,000 rows are circles. If there are more rows, the picture is divided into cells, and a circle stands for
+        all rows of a cluster in a cell. It lies at the mean of these rows, and its area grows with their number. Rows
+        without a cluster, or without finite values of `x` and `y`, are left out.
 
     Raises
     ------
@@ -130,9 +131,9 @@ def profile(
     Returns
     -------
     LayerChart
-        A row a cluster, a column a feature. The colour is the difference of the mean from that of all rows, in standard
-        deviations of all rows. If there are at most 16 features, each cell shows the mean. Of more than 30 features,
-        the 30 of the largest differences are shown.
+        One row per cluster and one column per feature. The colour is the difference of the mean from that of all rows,
+        in standard deviations of all rows. If there are at most 16 features, each cell shows the mean. If there are
+        more than 30 features, the 30 with the largest differences are shown.
 
     Raises
     ------
@@ -251,7 +252,7 @@ def silhouette(
     Returns
     -------
     LayerChart
-        The silhouettes are thinned to evenly spaced ones of each cluster.
+        The chart shows evenly spaced silhouettes of each cluster, not all of them.
 
     Raises
     ------

@@ -265,7 +265,7 @@ impl<T: Float> Iterate<T> for Joined<'_, T> {
             let update::Updated { shift, moved } = update::update(self, centroids, prepared)?;
             let seconds = start.elapsed().as_secs_f64();
             memory::push(&mut done, Iteration { changed, shift, moved, seconds }, "the history")?;
-            watch.show(changed, shift, None)?;
+            watch.show(changed, shift, None, Some(centroids))?;
             if stop.after(changed, shift) || done.len() as u32 == limit {
                 return Ok(Advanced { done, assigned: None });
             }

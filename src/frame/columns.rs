@@ -77,6 +77,25 @@ fn element(dtype: &DataType) -> Option<&DataType> {
     }
 }
 
+/// How to make numbers of values that are none, as the end of an error.
+fn remedy(dtype: &DataType, name: &str) -> String {
+    let by = |method: &str| format!(": pass pl.col({name:?}).{method}");
+    match dtype {
+        DataType::Date | DataType::Datetime(..) => by("dt.epoch(\"s\"), the seconds since 1970"),
+        DataType::Duration(_) => by("dt.total_seconds()"),
+        DataType::Time => by("cast(pl.Int64), the nanoseconds since midnight"),
+        DataType::String | DataType::Categorical(..) | DataType::Enum(..) => {
+            format!(": frame.to_dummies({name:?}) makes a column of 0 and 1 of each value")
+        }
+        DataType::Struct(_) => by("struct.field(\"*\"), its fields"),
+        DataType::Null => by("cast(pl.Float64)"),
+        dtype if element(dtype).is_some_and(|inner| number_is_float64(inner).is_some()) => {
+            " beside other columns: pass it alone".into()
+        }
+        _ => String::new(),
+    }
+}
+
 /// The float type that feature columns of these dtypes have in a fit: Float32 or Float64. One float64 column makes all of them
 /// float64. The columns are several columns of numbers, or exactly one Array or List column of numbers.
 ///
@@ -93,8 +112,10 @@ pub fn float_type<'f>(fields: impl ExactSizeIterator<Item = (&'f str, &'f DataTy
             return Err(KMeansError::UnsupportedDtype { column: name.into(), got: dtype.to_string() });
         }
         let number = if alone { element(dtype).unwrap_or(dtype) } else { dtype };
-        wide |= number_is_float64(number)
-            .ok_or_else(|| KMeansError::UnsupportedDtype { column: name.into(), got: dtype.to_string() })?;
+        wide |= number_is_float64(number).ok_or_else(|| {
+            let got = format!("{dtype}{}", remedy(dtype, name));
+            KMeansError::UnsupportedDtype { column: name.into(), got }
+        })?;
     }
     Ok(if wide { DataType::Float64 } else { DataType::Float32 })
 }

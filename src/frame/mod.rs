@@ -15,8 +15,9 @@ use polars_arrow::bitmap::Bitmap;
 
 use crate::answers::{Answered, KeptRows, Labels, Wanted};
 use crate::error::{KMeansError, Result};
+use crate::features;
 use crate::memory;
-use crate::model::KMeansModel;
+use crate::model::{AnyFeatures, FeatureLayout, KMeansModel};
 use crate::parallel::FloatEnvironment;
 use crate::params::KMeans;
 
@@ -95,7 +96,52 @@ impl KMeans {
         Ok(self.fit_frame(columns, weights, Wanted::Nothing)?.0)
     }
 
+    /// The labels of a fit, without its model. So columns may have names that a centroid frame has for its own columns.
+    #[cfg(feature = "python")]
+    pub(crate) fn labels_of_fit(&self, columns: &[Column], weights: Option<&Column>) -> Result<UInt32Chunked> {
+        label_column(self.fit_rows(columns, weights, Wanted::Labels)?.into_labels()?)
+    }
+
+    /// As [`KMeans::labels_of_fit`], with the rows' distances.
+    #[cfg(feature = "python")]
+    pub(crate) fn structs_of_fit(&self, columns: &[Column], weights: Option<&Column>) -> Result<StructChunked> {
+        let Some(predictions) = self.fit_rows(columns, weights, Wanted::Distances)?.into_predictions()? else {
+            unreachable!("the distances were wanted")
+        };
+        model::structs(predictions)
+    }
+
+    /// The models for several numbers of clusters: see [`KMeans::fit_each`].
+    #[cfg(feature = "python")]
+    pub(crate) fn models_of_fits(
+        &self,
+        k: &[usize],
+        columns: &[Column],
+        weights: Option<&Column>,
+    ) -> Result<Vec<Result<KMeansModel>>> {
+        self.with_features(columns, weights, |layout, features, weights| self.fit_each_any(k, &layout, features, weights))
+    }
+
+    #[cfg(feature = "python")]
+    fn fit_rows(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<KeptRows> {
+        let fit = |layout: FeatureLayout, features: AnyFeatures<'_>, weights: Option<&features::Column<'_, f64>>| {
+            layout.check_names()?;
+            self.fit_named(layout, features, weights, wanted)
+        };
+        Ok(self.with_features(columns, weights, fit)?.1)
+    }
+
     fn fit_frame(&self, columns: &[Column], weights: Option<&Column>, wanted: Wanted) -> Result<(KMeansModel, KeptRows)> {
+        self.with_features(columns, weights, |layout, features, weights| self.fit_any(layout, features, weights, wanted))
+    }
+
+    /// Calls a fit with the columns as the engine takes them.
+    fn with_features<R>(
+        &self,
+        columns: &[Column],
+        weights: Option<&Column>,
+        fit: impl FnOnce(FeatureLayout, AnyFeatures<'_>, Option<&features::Column<'_, f64>>) -> Result<R>,
+    ) -> Result<R> {
         let _environment = FloatEnvironment::default_rounding();
         let features = FrameFeatures::new(columns, false)?;
         if features.width_unknown {
@@ -103,7 +149,7 @@ impl KMeans {
         }
         let weights = weights.map(columns::weights).transpose()?;
         let weights = weights.as_ref().map(columns::view).transpose()?;
-        self.fit_any(features.layout().copy()?, features.view()?, weights.as_ref(), wanted)
+        fit(features.layout().copy()?, features.view()?, weights.as_ref())
     }
 }
 

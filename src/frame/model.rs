@@ -111,6 +111,18 @@ impl KMeansModel {
         self.on(Device::Cpu).score_columns(columns, weights)
     }
 
+    /// The error for columns of which some rows have no label. It counts the values that are at fault.
+    #[cfg(feature = "python")]
+    pub(crate) fn refused_values(&self, columns: &[Column]) -> Result<KMeansError> {
+        match self.frame_features(columns)? {
+            Some(features) => self.bad_values(&features.view()?),
+            None => {
+                let (column, nulls) = (columns[0].name().to_string(), columns[0].len() as u64);
+                Ok(KMeansError::NotFinite { column, nulls, nans: 0, infinities: 0 })
+            }
+        }
+    }
+
     /// The columns of a frame that the model needs.
     fn select(&self, df: &DataFrame) -> Result<Vec<Column>> {
         select(df, self.columns_to_find()?)

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Derived, HistoryRow, Model, Placed, Scaling, Settings};
+#[cfg(feature = "python")]
+use super::Fitted;
+use super::{Derived, HistoryRow, Model, Placed, Ran, Scaling, Settings};
 #[cfg(feature = "polars")]
 use crate::answers::Predictions;
 use crate::answers::{KeptRows, Labels, Wanted};
@@ -19,6 +21,9 @@ use crate::names::Names;
 use crate::parallel::FloatEnvironment;
 use crate::params::{Device, KMeans, NullPolicy};
 use crate::prepare::check_centroid_magnitude;
+use crate::progress::Seconds;
+#[cfg(feature = "python")]
+use crate::{prepare::survey::count_bad, tile::Part};
 
 /// Names of the columns that every centroid frame has. A feature may not have one of these names.
 pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
@@ -63,9 +68,20 @@ impl FeatureLayout {
     /// Checks that the names can be columns of a centroid frame.
     ///
     /// # Errors
-    /// [`KMeansError::UnnamedColumn`], [`KMeansError::NulInName`], [`KMeansError::ReservedName`] or
-    /// [`KMeansError::DuplicateName`].
+    /// As [`FeatureLayout::check_names`], or [`KMeansError::ReservedName`].
     pub fn check(&self) -> Result<()> {
+        self.check_names()?;
+        match self.columns().iter().find(|name| RESERVED_NAMES.contains(&name.as_str())) {
+            Some(name) => Err(KMeansError::ReservedName { name: name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the names are different names.
+    ///
+    /// # Errors
+    /// [`KMeansError::UnnamedColumn`], [`KMeansError::NulInName`] or [`KMeansError::DuplicateName`].
+    pub fn check_names(&self) -> Result<()> {
         let mut seen = HashSet::new();
         let names = self.columns().len();
         // The set of names and its hash table. The estimate in bytes assumes a table that is half full.
@@ -77,9 +93,6 @@ impl FeatureLayout {
             }
             if name.contains('\0') {
                 return Err(KMeansError::NulInName { name: name.clone() });
-            }
-            if RESERVED_NAMES.contains(&name.as_str()) {
-                return Err(KMeansError::ReservedName { name: name.clone() });
             }
             if !seen.insert(name) {
                 return Err(KMeansError::DuplicateName { name: name.clone() });
@@ -109,9 +122,9 @@ pub struct KMeansModel {
     pub(crate) model: AnyModel,
     /// Whether the features were computed by expressions. Columns with their names may then hold other values.
     pub(crate) computed: bool,
-    /// The device that the fit ran on, and why. Not saved with the model.
+    /// How the fit ran. Not saved with the model.
     #[serde(skip)]
-    choice: Aside<Choice>,
+    ran: Aside<Ran>,
     /// A float32 model in float64, for float64 rows.
     #[serde(skip)]
     widened: Derived<Model<f64>>,
@@ -162,27 +175,61 @@ impl KMeans {
         wanted: Wanted,
     ) -> Result<(KMeansModel, KeptRows)> {
         layout.check()?;
-        let ((model, choice), rows) = match features {
+        self.fit_named(layout, features, weights, wanted)
+    }
+
+    /// The models of [`KMeans::fit_each`].
+    #[cfg(feature = "python")]
+    pub(crate) fn fit_each_any(
+        &self,
+        k: &[usize],
+        layout: &FeatureLayout,
+        features: AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+    ) -> Result<Vec<Result<KMeansModel>>> {
+        fn named<T>(
+            fits: Vec<Result<Fitted<T>>>,
+            layout: &FeatureLayout,
+            any: fn(Model<T>) -> AnyModel,
+        ) -> Vec<Result<KMeansModel>> {
+            let model = |fit: Fitted<T>| {
+                let ((model, ran), _) = fit.into_model_and_rows();
+                Ok(KMeansModel { ran: Aside(Some(ran)), ..KMeansModel::new(layout.copy()?, any(model)) })
+            };
+            fits.into_iter().map(|fit| fit.and_then(model)).collect()
+        }
+        layout.check()?;
+        Ok(match features {
+            AnyFeatures::F32(features) => named(self.fit_each(k, &features, weights)?, layout, AnyModel::F32),
+            AnyFeatures::F64(features) => named(self.fit_each(k, &features, weights)?, layout, AnyModel::F64),
+        })
+    }
+
+    /// As [`KMeans::fit_any`], where no column of the model's frame will have one of the names.
+    pub(crate) fn fit_named(
+        &self,
+        layout: FeatureLayout,
+        features: AnyFeatures<'_>,
+        weights: Option<&Column<'_, f64>>,
+        wanted: Wanted,
+    ) -> Result<(KMeansModel, KeptRows)> {
+        let ((model, ran), rows) = match features {
             AnyFeatures::F32(features) => {
-                let ((model, choice), rows) = self.fit_with(&features, weights, wanted)?.into_model_and_rows();
-                ((AnyModel::F32(model), choice), rows)
+                let ((model, ran), rows) = self.fit_with(&features, weights, wanted)?.into_model_and_rows();
+                ((AnyModel::F32(model), ran), rows)
             }
             AnyFeatures::F64(features) => {
-                let ((model, choice), rows) = self.fit_with(&features, weights, wanted)?.into_model_and_rows();
-                ((AnyModel::F64(model), choice), rows)
+                let ((model, ran), rows) = self.fit_with(&features, weights, wanted)?.into_model_and_rows();
+                ((AnyModel::F64(model), ran), rows)
             }
         };
-        Ok((KMeansModel::new(layout, model).with_choice(choice), rows))
+        Ok((KMeansModel { ran: Aside(Some(ran)), ..KMeansModel::new(layout, model) }, rows))
     }
 }
 
 impl KMeansModel {
     pub(crate) fn new(layout: FeatureLayout, model: AnyModel) -> Self {
-        Self { layout, model, computed: false, choice: Aside(None), widened: Derived::default() }
-    }
-
-    fn with_choice(self, choice: Choice) -> Self {
-        Self { choice: Aside(Some(choice)), ..self }
+        Self { layout, model, computed: false, ran: Aside(None), widened: Derived::default() }
     }
 
     /// The same model, marked as fitted to computed features or not.
@@ -205,7 +252,12 @@ impl KMeansModel {
 
     /// The device that the fit ran on, and why. `None` in a model that was read from bytes or a file.
     pub fn choice(&self) -> Option<&Choice> {
-        self.choice.0.as_ref()
+        self.ran.0.as_ref().map(|(choice, _)| choice)
+    }
+
+    /// Where the time of the fit went. `None` in a model that was read from bytes or a file.
+    pub fn seconds(&self) -> Option<Seconds> {
+        self.ran.0.as_ref().map(|(_, seconds)| *seconds)
     }
 
     /// How the features were stored in the frame.
@@ -306,6 +358,18 @@ impl KMeansModel {
                 got: format!("{} sizes and {} columns that do not", self.sizes().len(), self.names().len()),
             })
         }
+    }
+}
+
+#[cfg(feature = "python")]
+impl KMeansModel {
+    /// The error that counts the values because of which rows have no label.
+    pub(crate) fn bad_values(&self, features: &AnyFeatures<'_>) -> Result<KMeansError> {
+        let arrival = either!(self, model => model.arrival()?);
+        Ok(match features {
+            AnyFeatures::F32(x) => count_bad(&[Part::new(x.arriving(arrival), None)]),
+            AnyFeatures::F64(x) => count_bad(&[Part::new(x.arriving(arrival), None)]),
+        })
     }
 }
 

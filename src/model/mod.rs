@@ -22,6 +22,7 @@ pub(crate) use kmeans_model::AnyFeatures;
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
 pub use placed::Placed;
 pub use scaling::Scaling;
+pub(crate) use scaling::in_units;
 pub use settings::Settings;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -37,6 +38,7 @@ use crate::memory;
 use crate::names::Names;
 use crate::parallel::FloatEnvironment;
 use crate::params::Device;
+use crate::progress::Seconds;
 use crate::tile::Selection;
 
 /// One iteration of a fit.
@@ -127,8 +129,13 @@ pub struct Fitted<T> {
     pub distances: Option<Distances>,
     /// The device that the fit ran on, and why.
     pub choice: Choice,
+    /// Where the time of the fit went.
+    pub seconds: Seconds,
     pub(crate) selection: Vec<(Selection, usize)>,
 }
+
+/// How a fit ran: the device and why, and where the time went.
+pub(crate) type Ran = (Choice, Seconds);
 
 impl<T> Fitted<T> {
     /// One entry per row of the input. A row that `null_policy="skip"` left out has no label.
@@ -147,10 +154,10 @@ impl<T> Fitted<T> {
         self.into_model_and_rows().1.into_predictions()
     }
 
-    /// The model, the device, and what the fit says of the rows.
-    pub(crate) fn into_model_and_rows(self) -> ((Model<T>, Choice), KeptRows) {
-        let Self { model, labels, distances, choice, selection: selections } = self;
-        ((model, choice), KeptRows { labels, distances, selections })
+    /// The model, how the fit ran, and what it says of the rows.
+    pub(crate) fn into_model_and_rows(self) -> ((Model<T>, Ran), KeptRows) {
+        let Self { model, labels, distances, choice, seconds, selection: selections } = self;
+        ((model, (choice, seconds)), KeptRows { labels, distances, selections })
     }
 }
 

@@ -82,8 +82,13 @@ impl<T: Float> Model<T> {
     pub fn centroids_in_units(&self) -> Result<Vec<T>> {
         const WHAT: &str = "the centroids in the units of the columns";
         let Some(Scaling { factors, .. }) = &self.scaling else { return memory::copied(&self.centroids, WHAT) };
-        let most = T::largest().to_f64();
-        let values = self.centroids.iter().zip(factors.iter().cycle());
-        memory::collected(values.map(|(c, factor)| T::from_f64((c.to_f64() / factor).clamp(-most, most))), WHAT)
+        memory::collected(in_units(&self.centroids, factors), WHAT)
     }
+}
+
+/// Centroids over their factors.
+pub(crate) fn in_units<T: Float>(centroids: &[T], factors: &[f64]) -> impl Iterator<Item = T> {
+    let most = T::largest().to_f64();
+    let values = centroids.iter().zip(factors.iter().cycle());
+    values.map(move |(c, factor)| T::from_f64((c.to_f64() / factor).clamp(-most, most)))
 }

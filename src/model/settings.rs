@@ -43,6 +43,9 @@ pub struct Settings {
     /// `"given"` or `"values"`.
     #[cfg_attr(feature = "serde", serde(default = "given_order"))]
     pub row_order: String,
+    /// `"size"` or the name of a feature, if clusters were numbered by it.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub sort_by: Option<String>,
 }
 
 /// Text leaves out the options that a fit does not use, so versions that do not know them can read it. Bytes hold every field,
@@ -52,7 +55,7 @@ impl serde::Serialize for Settings {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
         let every = !serializer.is_human_readable();
-        let mut fields = serializer.serialize_struct("Settings", 16)?;
+        let mut fields = serializer.serialize_struct("Settings", 17)?;
         fields.serialize_field("k", &self.k)?;
         fields.serialize_field("init", &self.init)?;
         fields.serialize_field("n_init", &self.n_init)?;
@@ -79,6 +82,9 @@ impl serde::Serialize for Settings {
         if every || self.row_order != RowOrder::Given.word() {
             fields.serialize_field("row_order", &self.row_order)?;
         }
+        if every || self.sort_by.is_some() {
+            fields.serialize_field("sort_by", &self.sort_by)?;
+        }
         fields.end()
     }
 }
@@ -104,6 +110,7 @@ impl Settings {
             chain_length: (seeding.init == Init::AfkMc2).then_some(seeding.chain_length),
             init_sample: seeding.init_sample.filter(|_| !matches!(seeding.init, Init::Given(_))),
             row_order: params.rows.row_order.word().into(),
+            sort_by: params.output.sort_by.word().map(Into::into),
         }
     }
 

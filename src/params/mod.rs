@@ -8,11 +8,12 @@ mod values;
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::slice::ChunksExact;
 
 use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
 pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
-pub use self::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale};
+pub use self::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
 use crate::answers::Wanted;
 use crate::error::{KMeansError, Result};
 use crate::interrupt::Cancel;
@@ -87,6 +88,31 @@ impl KMeans {
         Self { observer: Some(Observer::new(observer)), ..self }
     }
 
+    /// As [`KMeans::on_progress`]. The observer also gets the centroids after each stage, one by one, in the units of the columns. Before
+    /// there are any, it gets none. Of the iterations that a GPU does in one batch, only the last has them.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use polars_kmeans::{Features, KMeans};
+    ///
+    /// let x: Vec<f64> = (0..1_000).map(|i| f64::from(i * i % 997)).collect();
+    /// let features = Features::from_rows(&x, 1)?;
+    /// let watched = KMeans::new(3).on_centroids(|progress, centroids| {
+    ///     for centroid in centroids.into_iter().flatten() {
+    ///         println!("iteration {}: {}", progress.iteration, centroid[0]);
+    ///     }
+    ///     ControlFlow::Continue(())
+    /// });
+    /// watched.fit_features(&features, None)?;
+    /// # Ok::<(), polars_kmeans::KMeansError>(())
+    /// ```
+    pub fn on_centroids(
+        self,
+        observer: impl Fn(&Progress, Option<ChunksExact<'_, f64>>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { observer: Some(Observer::of_centroids(observer)), ..self }
+    }
+
     /// Lets `cancel` stop the fit, at any time and from any thread. A fit that was stopped ends with [`KMeansError::Cancelled`] within
     /// a few hundredths of a second, or after the work that a GPU has begun.
     pub fn cancel(self, cancel: &Cancel) -> Self {
@@ -131,6 +157,18 @@ impl KMeans {
         groups.into_iter().flatten().chain(Execution::describe()).collect()
     }
 
+    /// Refuses a number of clusters that these parameters cannot have.
+    pub(crate) fn check_clusters(&self, k: usize) -> Result<()> {
+        if k == 0 || u32::try_from(k).is_err() {
+            return Err(invalid("k", CLUSTERS, k));
+        }
+        if self.seeding.candidates(k).of_round > MOST_CANDIDATES {
+            let expected = format!("at most 2^33 candidates a round from k = {k} times a number");
+            return Err(invalid("oversampling", &expected, self.seeding.oversampling));
+        }
+        Ok(())
+    }
+
     /// Checks the parameters against the width of the data.
     ///
     /// # Errors
@@ -160,10 +198,7 @@ impl KMeans {
         if self.seeding.init == Init::Optimal && d > 1 {
             return Err(invalid("init", "one feature for \"optimal\"", d));
         }
-        if self.seeding.candidates(self.k).of_round > MOST_CANDIDATES {
-            let expected = format!("at most 2^33 candidates a round from k = {} times a number", self.k);
-            return Err(invalid("oversampling", &expected, self.seeding.oversampling));
-        }
+        self.check_clusters(self.k)?;
         let device = match (self.execution.strategy, self.execution.device) {
             (Strategy::Default, device) | (_, device @ Device::Cuda(_)) => device,
             (_, Device::Auto) => Device::Cuda(None),
@@ -178,7 +213,8 @@ impl KMeans {
             restarts: self.seeding.n_init.for_init(&self.seeding.init),
             stopping: self.stopping,
             rows: self.rows,
-            output: self.output,
+            output: &self.output,
+            settled: None,
             wanted: Wanted::Labels,
             execution: Execution { device, ..self.execution },
         })
@@ -196,7 +232,9 @@ pub struct Params<'e> {
     pub restarts: u32,
     pub stopping: Stopping,
     pub rows: Rows,
-    pub output: Output,
+    pub output: &'e Output,
+    /// Centroids that need no iteration: `(k, d)`, row-major, as rows that have arrived.
+    pub settled: Option<&'e [f64]>,
     /// What the caller wants to know about the rows.
     pub wanted: Wanted,
     /// The device is a GPU if a strategy was named.
@@ -244,6 +282,8 @@ mod tests {
             ("null_policy", Some("skip".into())),
             ("row_order", Some("values".into())),
             ("history", Some("full".into())),
+            ("sort_by", Some("x".into())),
+            ("too_few", Some("fewer".into())),
             ("device", Some("cuda:1".into())),
             ("device_memory_limit", Some((1 << 100).into())),
             ("threads", Some(2.into())),
@@ -256,6 +296,7 @@ mod tests {
         let built = built.device_memory_limit(Some(u64::MAX)).threads(2).strategy(Strategy::Tiled);
         let built =
             built.row_order(RowOrder::Values).metric(Metric::Cosine).scale(Scale::Factors([("x".to_owned(), 2.0)].into()));
+        let built = built.sort_by(SortBy::Feature("x".into())).too_few(TooFew::Fewer);
         assert_eq!(set, built);
         set.set("device_memory_limit", None).unwrap();
         set.set("n_init", Some(&"auto".into())).unwrap();
@@ -264,7 +305,7 @@ mod tests {
 
     #[test]
     fn refusals_say_what_was_expected_and_got() {
-        let refusals: [(&str, Option<Value>, &str); 22] = [
+        let refusals: [(&str, Option<Value>, &str); 24] = [
             ("k", Some(0.into()), "k: expected an integer from 1 to 2^32 - 1, got 0"),
             ("k", Some((-3).into()), "k: expected an integer from 1 to 2^32 - 1, got -3"),
             ("k", Some((1 << 100).into()), "k: expected an integer from 1 to 2^32 - 1, got 1267650600228229401496703205376"),
@@ -286,6 +327,8 @@ mod tests {
                 Some(Value::Factors([("a".to_owned(), 1.0), ("b".to_owned(), 0.0)].into())),
                 "scale: expected \"standard\", \"robust\" or a positive finite factor by column, got {\"a\": 1.0, \"b\": 0.0}",
             ),
+            ("sort_by", Some(1.5.into()), "sort_by: expected \"size\" or the name of a feature, got 1.5"),
+            ("sort_by", Some("".into()), "sort_by: expected \"size\" or the name of a feature, got \"\""),
             ("history", Some("some".into()), "history: expected \"light\" or \"full\", got \"some\""),
             (
                 "init",

@@ -7,7 +7,7 @@
 
 use super::KMeans;
 use super::declare::options;
-use super::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale};
+use super::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
 use crate::backend::select::Candidates;
 use crate::strategy::Strategy;
 
@@ -120,8 +120,19 @@ options! {
 
 options! {
     /// What a fit leaves.
-    #[derive(Debug, Clone, Copy, PartialEq)]
+    #[derive(Debug, Clone, PartialEq)]
     pub struct Output for KMeans.output {
+        /// `"size"` or the name of a feature: clusters are numbered in ascending order of their rows of positive weight, or of this
+        /// feature of their centroids. Clusters with equal values keep their order. None: in the order in which seeding found them.
+        ///
+        /// The numbers are given at the end of the fit, and change nothing else. They are given by the sizes before: where a row is
+        /// equally near to two centroids, the smaller number gets it, so sizes may be out of order by such rows. An entry of an Array
+        /// column `e` is named `e[0]`, `e[1]`, ... A feature named size cannot be used here.
+        sort_by: SortBy = SortBy::None, "\"size\" or the name of a feature" if |sort_by| sort_by.is_valid();
+
+        /// What to do if there are fewer distinct rows of positive weight than clusters.
+        too_few: TooFew = TooFew::Raise, only rust;
+
         /// `"light"` or `"full"`: the history of a model also has the inertia of every iteration.
         ///
         /// It changes nothing in the result of an expression.

@@ -159,6 +159,70 @@ words! {
     }
 }
 
+/// What clusters are numbered by.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum SortBy {
+    /// Nothing: clusters have the numbers of their starting centroids.
+    #[default]
+    None,
+    /// The number of their rows of positive weight.
+    Size,
+    /// The feature of this name of their centroids.
+    Feature(String),
+}
+
+impl SortBy {
+    /// The word for the number of rows. It is never the name of a feature.
+    const SIZE: &str = "size";
+
+    /// The word or the name, as a model remembers it.
+    pub fn word(&self) -> Option<&str> {
+        match self {
+            Self::None => None,
+            Self::Size => Some(Self::SIZE),
+            Self::Feature(name) => Some(name),
+        }
+    }
+
+    /// Whether this is something that a centroid can be sorted by.
+    pub(super) fn is_valid(&self) -> bool {
+        !matches!(self, Self::Feature(name) if name.is_empty() || name == Self::SIZE)
+    }
+}
+
+impl OptionValue for SortBy {
+    const FORM: Form =
+        Form { words: &[Self::SIZE], none: true, others: Some(("the name of a feature", "str | None")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        match asked.value {
+            None => Ok(Self::None),
+            Some(Value::Text(word)) if word == Self::SIZE => Ok(Self::Size),
+            Some(Value::Text(name)) => Ok(Self::Feature(name.clone())),
+            Some(_) => Err(asked.refusal::<Self>()),
+        }
+    }
+
+    fn shown(&self) -> String {
+        self.word().map_or_else(|| "none".into(), |word| format!("{word:?}"))
+    }
+
+    fn in_python(&self) -> String {
+        self.word().map_or_else(|| "None".into(), |word| format!("{word:?}"))
+    }
+}
+
+words! {
+    /// What to do if there are fewer distinct rows of positive weight than clusters.
+    pub enum TooFew("too_few") {
+        /// An error.
+        #[default]
+        Raise = "raise",
+        /// As many clusters as there are distinct rows: these rows are the centroids.
+        Fewer = "fewer",
+    }
+}
+
 words! {
     /// What a history row holds.
     pub enum History("history") {

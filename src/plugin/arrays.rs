@@ -173,27 +173,33 @@ fn given<'py>(array: &Bound<'py, PyAny>, weights: Option<&Bound<'py, PyAny>>, wi
     Ok((rows, weights))
 }
 
-/// Fits an array. None if there are too few distinct rows and the options ask for that.
+/// Fits an array. None if there are too few distinct rows and the options ask for that. With `labels`, also returns the labels of the
+/// rows, which are on the host.
 #[pyfunction]
-#[pyo3(signature = (array, weights, options, progress=None))]
+#[pyo3(signature = (array, weights, options, progress=None, labels=false))]
 pub fn fit_array<'py>(
     array: &Bound<'py, PyAny>,
     weights: Option<&Bound<'py, PyAny>>,
     options: &Bound<'py, PyAny>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<Option<Fit<'py>>> {
+    labels: bool,
+) -> PyResult<Option<(Fit<'py>, Option<Answers>)>> {
     let (py, options, raised) = (array.py(), options.extract::<FitOptions>()?, Raised::default());
     let (rows, weights) = given(array, weights, false)?;
     let see = |estimator| watched(estimator, progress, &raised);
-    encoded(py, interruptible(py, &raised, || fit_given(&rows, weights.as_ref(), &options, see))?)
+    let wanted = if labels { Wanted::Labels } else { Wanted::Nothing };
+    let fit = interruptible(py, &raised, || fit_given(&rows, weights.as_ref(), &options, wanted, see))?;
+    let (model, labels) = fit.unzip();
+    Ok(encoded(py, model)?.map(|fit| (fit, labels.flatten())))
 }
 
 fn fit_given(
     rows: &Given,
     weights: Option<&Given>,
     options: &FitOptions,
+    wanted: Wanted,
     see: impl FnOnce(KMeans) -> KMeans,
-) -> Result<Option<KMeansModel>> {
+) -> Result<Option<(KMeansModel, Option<Answers>)>> {
     let layout = rows.layout()?;
     let columns = match &layout {
         FeatureLayout::Columns(names) => names.iter(),
@@ -209,7 +215,9 @@ fn fit_given(
     let weights = weights.map(Given::weights).transpose()?;
     unless_too_few(options, || {
         let estimator = see(options.estimator(&columns)?);
-        Ok(estimator.fit_any(layout.copy()?, rows.features()?, weights.as_ref(), Wanted::Nothing)?.0)
+        let (model, kept) = estimator.fit_any(layout.copy()?, rows.features()?, weights.as_ref(), wanted)?;
+        let labels = (wanted == Wanted::Labels).then(|| Answers::labels(&kept.into_labels()?)).transpose()?;
+        Ok((model, labels))
     })
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use polars::prelude::*;
 
 use super::entry::expression;
-use super::inputs::{Call, columns};
+use super::inputs::{Call, columns, or_none};
 use super::options::{Answer, FitOptions, PredictOptions, ScoreOptions, TransformOptions, invalid};
 use crate::error::{KMeansError, Result};
 use crate::frame::{check_weight, float_type};
@@ -69,8 +69,17 @@ fn feature_type(fields: &[Field], others: usize) -> Result<(&[Field], DataType)>
 
 /// As [`feature_type`], for a fit. The names must be valid in a centroid frame. Weights, the last field, must be numbers.
 pub fn fit_fields(fields: &[Field], weighted: bool) -> Result<(&[Field], DataType)> {
+    fields_of_fit(fields, weighted, FeatureLayout::check)
+}
+
+/// As [`fit_fields`], with another check of the names.
+fn fields_of_fit(
+    fields: &[Field],
+    weighted: bool,
+    check: impl FnOnce(&FeatureLayout) -> Result<()>,
+) -> Result<(&[Field], DataType)> {
     let (features, dtype) = feature_type(fields, usize::from(weighted))?;
-    FeatureLayout::Columns(features.iter().map(|field| field.name().to_string()).collect()).check()?;
+    check(&FeatureLayout::Columns(features.iter().map(|field| field.name().to_string()).collect()))?;
     if weighted && let Some(weight) = fields.last() {
         check_weight(weight.dtype())?;
     }
@@ -97,7 +106,8 @@ fn label_dtype(output: Answer) -> DataType {
 }
 
 fn kmeans_field(fields: &[Field], kwargs: FitOptions) -> PolarsResult<Field> {
-    fit_fields(struct_fields(fields)?, kwargs.weighted)?;
+    // Labels come without a centroid frame.
+    fields_of_fit(struct_fields(fields)?, kwargs.weighted, FeatureLayout::check_names)?;
     Ok(Field::new(NAME.into(), label_dtype(kwargs.results().output)))
 }
 
@@ -146,7 +156,7 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let call = Call::of_struct(inputs, kwargs.weighted)?;
     let n = call.features[0].len();
     // An input without rows gives no labels. Polars makes such a call to learn the result of a group-by without groups.
-    let fit = if n == 0 { None } else { call.fit(&kwargs)? };
+    let fit = if n == 0 { None } else { or_none(&kwargs, call.fit(&kwargs))? };
     let output = kwargs.results().output;
     Ok(match fit {
         None => Series::full_null(NAME.into(), n, &label_dtype(output)),
@@ -161,7 +171,8 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
     let field = centroids_field_of(&fields, &kwargs)?;
     let call = Call::of_struct(inputs, kwargs.weighted)?;
     // The result is null if there are no rows, as for Polars' own aggregations.
-    let model = if call.features[0].is_empty() { None } else { call.fit_model(&kwargs, |estimator| estimator)? };
+    let fit = || or_none(&kwargs, call.fit_model(&kwargs, |estimator| estimator));
+    let model = if call.features[0].is_empty() { None } else { fit()? };
     let Some(model) = model else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
     };
@@ -173,12 +184,16 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 /// The labels (or structs) of rows under a model, row by row.
 fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
-    let model = model.on(device(&kwargs.device)?);
-    Ok(if kwargs.output.parse::<Answer>()? == Answer::Struct {
-        model.predict_structs(&columns)?.with_name(NAME.into()).into_series()
+    let placed = model.on(device(&kwargs.device)?);
+    let answers = if kwargs.output.parse::<Answer>()? == Answer::Struct {
+        placed.predict_structs(&columns)?.with_name(NAME.into()).into_series()
     } else {
-        model.predict_columns(&columns)?.with_name(NAME.into()).into_series()
-    })
+        placed.predict_columns(&columns)?.with_name(NAME.into()).into_series()
+    };
+    if kwargs.complete && answers.null_count() > 0 {
+        return Err(model.refused_values(&columns)?.into());
+    }
+    Ok(answers)
 }
 
 /// The distances of rows to every centroid, row by row.

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::entry::expression;
 use super::expressions::fit_fields;
-use super::inputs::Call;
+use super::inputs::{Call, unless_too_few};
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, encoded};
@@ -95,6 +95,23 @@ pub fn fit<'py>(
     let call = held().get_mut(&columns.key).and_then(Option::take);
     let see = |estimator| watched(estimator, progress, &raised);
     encoded(py, interruptible(py, &raised, || fit_call(call, &options, computed, see))?)
+}
+
+/// Fits columns that a query has put there, once for each of these numbers of clusters, in place of that of the options.
+#[pyfunction]
+pub fn fit_each<'py>(
+    columns: &Columns,
+    options: &Bound<'py, PyAny>,
+    clusters: Vec<usize>,
+    computed: bool,
+) -> PyResult<Vec<Option<Fit<'py>>>> {
+    let (py, options) = (options.py(), options.extract::<FitOptions>()?);
+    let call = held().get_mut(&columns.key).and_then(Option::take);
+    let fits = || {
+        let fits = call.ok_or(KMeansError::NoFeatures)?.fit_models(&options, &clusters)?;
+        fits.into_iter().map(|fit| unless_too_few(&options, || Ok(fit?.with_computed(computed)))).collect::<Result<Vec<_>>>()
+    };
+    interruptible(py, &Raised::default(), fits)?.into_iter().map(|model| encoded(py, model)).collect()
 }
 
 fn fit_call(

@@ -45,8 +45,8 @@ impl Call {
         unless_too_few(options, || {
             let estimator = options.estimator(features)?;
             Ok(match options.results().output {
-                Answer::Struct => estimator.fit_structs(features, weights)?.1.into_series(),
-                Answer::Label => estimator.fit_columns(features, weights)?.labels.into_series(),
+                Answer::Struct => estimator.structs_of_fit(features, weights)?.into_series(),
+                Answer::Label => estimator.labels_of_fit(features, weights)?.into_series(),
             })
         })
     }
@@ -56,13 +56,27 @@ impl Call {
         let fit = || watched(options.estimator(&self.features)?).fit_model(&self.features, self.weights.as_ref());
         unless_too_few(options, fit)
     }
+
+    /// The models for these numbers of clusters.
+    pub fn fit_models(&self, options: &FitOptions, k: &[usize]) -> Result<Vec<Result<KMeansModel>>> {
+        options.estimator(&self.features)?.models_of_fits(k, &self.features, self.weights.as_ref())
+    }
 }
 
+/// The result of a fit. `None` if there are too few distinct rows and the options ask for nulls in that case.
 pub fn unless_too_few<F>(options: &FitOptions, fit: impl FnOnce() -> Result<F>) -> Result<Option<F>> {
     let too_few = options.results().too_few;
     match fit() {
         Ok(fit) => Ok(Some(fit)),
         Err(error) if error.is_too_few() && too_few == TooFew::Null => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// As an expression answers: with `too_few="fewer"`, no rows have no clusters, which is no error.
+pub fn or_none<F>(options: &FitOptions, fit: Result<Option<F>>) -> Result<Option<F>> {
+    match fit {
+        Err(error) if error.is_too_few() && options.results().too_few == TooFew::Fewer => Ok(None),
+        fit => fit,
     }
 }

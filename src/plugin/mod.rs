@@ -74,15 +74,17 @@ fn decode(py: Python<'_>, model: &[u8]) -> PyResult<Arc<KMeansModel>> {
     KMeansModel::from_bytes(model).map_err(|error| raise(py, &error))
 }
 
-/// An encoded model, the device that the fit ran on, and why it ran there.
-type Fit<'py> = (Bound<'py, PyBytes>, String, String);
+/// An encoded model, the device that the fit ran on, why it ran there, and the seconds for rows, seeding and iterations.
+type Fit<'py> = (Bound<'py, PyBytes>, String, String, (f64, f64, f64));
 
 /// What Python gets of a fit, if there is a model.
 fn encoded(py: Python<'_>, model: Option<KMeansModel>) -> PyResult<Option<Fit<'_>>> {
     let Some(model) = model else { return Ok(None) };
     let (device, reason) = model.choice().map(|choice| (choice.place.to_string(), choice.reason.clone())).unzip();
+    let seconds = model.seconds().unwrap_or_default();
+    let seconds = (seconds.rows, seconds.seeding, seconds.iterations);
     let bytes = py.detach(|| model.into_bytes()).map_err(|error| raise(py, &error))?;
-    Ok(Some((copy_to_python(py, &bytes)?, device.unwrap_or_default(), reason.unwrap_or_default())))
+    Ok(Some((copy_to_python(py, &bytes)?, device.unwrap_or_default(), reason.unwrap_or_default(), seconds)))
 }
 
 /// The centroid frame of an encoded model.
@@ -284,7 +286,9 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(table::options, module)?)?;
     module.add_function(wrap_pyfunction!(check_options, module)?)?;
     module.add_function(wrap_pyfunction!(fit::fit, module)?)?;
+    module.add_function(wrap_pyfunction!(fit::fit_each, module)?)?;
     module.add_class::<Answers>()?;
+    module.add_class::<signals::Centroids>()?;
     module.add_function(wrap_pyfunction!(arrays::fit_array, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::predict_array, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::transform_array, module)?)?;

@@ -14,7 +14,7 @@ use super::raise;
 use crate::error::{KMeansError, Result, STARTING_CENTROIDS};
 use crate::memory;
 use crate::params::declare::{options, words};
-use crate::params::{Init, KMeans, OptionInfo, Value};
+use crate::params::{self, Init, KMeans, OptionInfo, Value};
 
 words! {
     /// What to do when there are fewer distinct rows than clusters.
@@ -22,6 +22,7 @@ words! {
         #[default]
         Raise = "raise",
         Null = "null",
+        Fewer = "fewer",
     }
 }
 
@@ -39,7 +40,11 @@ options! {
     /// What a call returns. `src/params/table.rs` has the other options.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Results {
-        /// What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, or `"null"` for null labels.
+        /// What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, `"null"` for null labels, or
+        /// `"fewer"` for as many clusters as there are distinct rows.
+        ///
+        /// With `"fewer"`, these rows are then the centroids, in the order in which they first appear. With `metric="cosine"`, in
+        /// the order in which they are drawn.
         too_few: TooFew = TooFew::Raise;
 
         /// `"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid.
@@ -169,6 +174,8 @@ impl<'py> FromPyObject<'_, 'py> for FitOptions {
 pub struct PredictOptions {
     pub output: String,
     pub device: String,
+    /// Whether rows without a label are refused.
+    pub complete: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -204,7 +211,10 @@ impl FitOptions {
 
     /// The estimator with these options, for these features.
     pub fn estimator(&self, features: &[Column]) -> Result<KMeans> {
-        let estimator = self.values.estimator.clone();
+        let mut estimator = self.values.estimator.clone();
+        if self.values.results.too_few == TooFew::Fewer {
+            estimator = estimator.too_few(params::TooFew::Fewer);
+        }
         let Some(bytes) = &self.given else { return Ok(estimator) };
         let values = bytes.as_chunks::<8>().0.iter().map(|value| f64::from_le_bytes(*value));
         let values = memory::collected(values, STARTING_CENTROIDS)?;

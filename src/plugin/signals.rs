@@ -65,13 +65,26 @@ impl Raised {
     }
 }
 
-/// Lets an estimator call a Python function with each stage of a fit: stage, restart, iteration, changed, shift, inertia, seconds. The fit
+/// Centroids after a stage of a fit, for a Python function that sees it.
+#[pyclass(frozen)]
+pub struct Centroids(Vec<Vec<f64>>);
+
+#[pymethods]
+impl Centroids {
+    /// One list a centroid.
+    fn rows(&self) -> Vec<Vec<f64>> {
+        self.0.clone()
+    }
+}
+
+/// Lets an estimator call a Python function with each stage of a fit: stage, restart, iteration, changed, shift, inertia, seconds, centroids. The fit
 /// stops if the function returns a true value, or raises an exception.
 pub fn watched(estimator: KMeans, call: Option<Py<PyAny>>, raised: &Raised) -> KMeans {
     let (Some(call), raised) = (call, raised.clone()) else { return estimator };
-    estimator.on_progress(move |p| {
+    estimator.on_centroids(move |p, centroids| {
         let answer = Python::attach(|py| {
-            let stage = (p.stage.word(), p.restart, p.iteration, p.changed, p.shift, p.inertia, p.seconds);
+            let centroids = centroids.map(|values| Centroids(values.map(<[f64]>::to_vec).collect()));
+            let stage = (p.stage.word(), p.restart, p.iteration, p.changed, p.shift, p.inertia, p.seconds, centroids);
             call.bind(py).call1(stage)?.is_truthy()
         });
         match answer {

@@ -1,6 +1,7 @@
 //! Starting centroids: one file per method.
 
 mod afk_mc2;
+mod distinct;
 mod optimal;
 mod parallel;
 pub mod plus_plus;
@@ -9,6 +10,7 @@ mod sample;
 mod table;
 mod undrawn;
 
+pub use self::distinct::distinct_rows;
 use self::table::Table;
 use crate::backend::{Draws, PlusPlus};
 use crate::error::{KMeansError, Result};
@@ -18,7 +20,7 @@ use crate::params::{Init, Params, RowOrder};
 use crate::prepare::Prepared;
 
 /// The name for the starting centroids in errors.
-const CENTROIDS: &str = "the starting centroids";
+pub(crate) const CENTROIDS: &str = "the starting centroids";
 /// The name for drawn rows in errors.
 const ROWS: &str = "the rows that seeding draws";
 

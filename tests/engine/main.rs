@@ -10,6 +10,8 @@ mod distributions;
 mod draws;
 mod exactness;
 mod far;
+mod fewer;
+mod fit_each;
 #[cfg(unix)]
 mod forked;
 mod gpu;
@@ -29,6 +31,7 @@ mod seeding;
 mod seeding_on_gpu;
 mod seedings;
 mod sessions;
+mod sort_by;
 #[cfg(feature = "papers")]
 mod strategies;
 #[cfg(feature = "cuda")]

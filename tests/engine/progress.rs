@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Cancel, Features, History, Init, KMeans, KMeansError, Progress, Restarts, Stage, Wanted};
+use polars_kmeans::{Cancel, Features, History, Init, KMeans, KMeansError, Progress, Restarts, Scale, Stage, Wanted};
 
 use crate::data::{Random, hash, on_gpu, rows};
 
@@ -142,4 +142,49 @@ fn a_handle_stops_a_fit_at_any_time() {
             }
         }
     }
+}
+
+#[test]
+fn centroids_are_shown_in_units() {
+    let x: Vec<f32> = rows("blobs", 3_000, 3, &mut Random(4));
+    let features = Features::from_rows(&x, 3).unwrap();
+    let estimator = KMeans::new(7).seed(2).tol(0.0).max_iter(9);
+    let scaled = estimator.clone().scale(Scale::Standard);
+    for estimator in [Some(estimator.clone()), on_gpu(&estimator), Some(scaled.clone()), on_gpu(&scaled)].into_iter().flatten()
+    {
+        let seen = Arc::new(Mutex::new(Vec::<(Progress, Option<Vec<f64>>)>::new()));
+        let notes = seen.clone();
+        let watched = estimator.on_centroids(move |progress, centroids| {
+            notes.lock().unwrap().push((*progress, centroids.map(|rows| rows.flatten().copied().collect())));
+            ControlFlow::Continue(())
+        });
+        let fit = watched.fit_features(&features, None).unwrap();
+        let seen = seen.lock().unwrap();
+        let values = |centroids: Vec<f32>| Some(centroids.into_iter().map(f64::from).collect::<Vec<_>>());
+        assert_eq!((seen[0].0.stage, &seen[0].1), (Stage::Rows, &None));
+        assert_eq!(seen[1].0.stage, Stage::Seeds);
+        assert!(seen[1].1.as_ref().is_some_and(|centroids| centroids.len() == 21));
+        assert_eq!(seen.last().unwrap().1, values(fit.model.centroids_in_units().unwrap()));
+        // From the centroids of any stage, a fit goes on to the same end.
+        for (progress, centroids) in seen.iter().filter(|(progress, _)| progress.iteration < fit.model.n_iter()) {
+            let Some(centroids) = centroids.clone().filter(|_| fit.model.scaling().is_none()) else { continue };
+            let rest = KMeans::new(7).init(Init::Given(centroids)).tol(0.0).max_iter(9 - progress.iteration);
+            let rest = rest.fit_features(&features, None).unwrap();
+            assert_eq!(rest.model.centroids(), fit.model.centroids(), "{progress:?}");
+            assert_eq!(rest.labels, fit.labels);
+        }
+    }
+}
+
+#[test]
+fn seconds_add_up() {
+    let x: Vec<f64> = rows("uniform", 20_000, 4, &mut Random(5));
+    let features = Features::from_rows(&x, 4).unwrap();
+    let start = Instant::now();
+    let fit = KMeans::new(20).n_init(Restarts::Count(3)).fit_features(&features, None).unwrap();
+    let whole = start.elapsed().as_secs_f64();
+    let seconds = fit.seconds;
+    assert!(seconds.rows > 0.0 && seconds.seeding > 0.0 && seconds.iterations > 0.0 && seconds.total() <= whole);
+    let iterations: f64 = fit.model.history().iter().filter_map(|row| row.seconds).sum();
+    assert!(seconds.iterations >= iterations);
 }

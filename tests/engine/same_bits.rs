@@ -5,7 +5,8 @@ use std::fmt::Write;
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
-    Chunk, Column, Engine, Features, History, Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, Validity, Wanted,
+    Chunk, Column, Engine, Features, History, Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew,
+    Validity, Wanted,
 };
 
 use crate::data::{Random, columns, hash, on_gpu, rows};
@@ -43,6 +44,15 @@ fn plain_cases() -> Vec<Case> {
             false,
             KMeans::new(6).seed(u64::MAX).init(Init::Random).n_init(Restarts::Count(4)),
         ),
+        case("sorted-by-size", "lattice", (6_000, 3), true, KMeans::new(20).seed(5).sort_by(SortBy::Size)),
+        case(
+            "sorted-by-feature",
+            "lattice",
+            (3_000, 2),
+            false,
+            KMeans::new(6).seed(21).init(Init::Random).sort_by(SortBy::Feature("column_1".into())),
+        ),
+        case("fewer", "duplicates", (500, 3), true, KMeans::new(20).seed(22).too_few(TooFew::Fewer)),
         case("offset", "offset 1e7", (4_000, 12), false, KMeans::new(9).seed(6)),
         case("mixed-scales", "mixed scales", (4_000, 6), false, KMeans::new(5).seed(7)),
         case("denormals", "denormals", (2_000, 4), false, KMeans::new(5).seed(8)),

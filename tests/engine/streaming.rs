@@ -6,7 +6,8 @@ use polars_kmeans::backend::cuda::memory;
 use polars_kmeans::backend::select::{Candidates, Shape};
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
-    Chunk, Column, Device, Engine, Features, History, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, Validity, Wanted,
+    Chunk, Column, Device, Engine, Features, History, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, SortBy, TooFew,
+    Validity, Wanted,
 };
 
 use crate::data::{KINDS, Random, arriving, columns, gpu, gpu_info, hash, on_gpu, rounds, rows, shape, some_rows};
@@ -71,6 +72,7 @@ fn check<T: Engine>(round: u64) -> usize {
         .tol([0.0, 1e-4][random.below(2)])
         .seed(random.next())
         .history(if random.below(4) == 0 { History::Full } else { History::Light });
+    let estimator = estimator.sort_by(if round % 4 == 1 { SortBy::Size } else { SortBy::None });
     let estimator = arriving(estimator, round / 3, d);
     let Some(on_gpu) = on_gpu(&estimator) else { return 0 };
     let by_columns = columns(&x, d);
@@ -118,6 +120,27 @@ fn streamed_fits_have_the_bits_of_resident_ones_float64() {
     let compared: usize = (0..rounds(48) as u64).map(|round| check::<f64>(round + 1_000)).sum();
     println!("{compared} streamed fits compared");
     assert!(gpu().is_none() || compared >= 2 * rounds(48));
+}
+
+#[test]
+fn fewer_clusters_and_several_fits_stream() {
+    let (n, d, k) = (9_000, 3, 40);
+    let x: Vec<f32> = rows("duplicates", n, d, &mut Random(17));
+    let features = Features::from_rows(&x, d).unwrap();
+    let estimator = KMeans::new(k).too_few(TooFew::Fewer).sort_by(SortBy::Feature("column_1".into()));
+    let Some(on_gpu) = on_gpu(&estimator) else { return };
+    let expected = estimator.fit_features(&features, None).unwrap();
+    assert_eq!(expected.model.n_clusters(), 7);
+    let several = [3, 40, 5];
+    let each = |estimator: &KMeans| -> Vec<u64> {
+        estimator.fit_each(&several, &features, None).unwrap().into_iter().map(|fit| hash(&fit.unwrap())).collect()
+    };
+    for chunking in limits(shape::<f32>([n, d, k], false)).iter().step_by(3) {
+        let limited = on_gpu.clone().device_memory_limit(Some(chunking.room));
+        let fit = limited.fit_features(&features, None).unwrap();
+        assert_eq!(hash(&fit), hash(&expected), "{chunking:?}");
+        assert_eq!(each(&limited), each(&estimator), "{chunking:?}");
+    }
 }
 
 /// A fit that streams through as little memory as it can has the bits of the CPU.

@@ -227,7 +227,7 @@ def cases(draw: Any) -> Case:
         case = Case(pl.DataFrame([in_chunks(draw, s) for s in series]), names, {}, d=d)
         case.rows = [list(row) for row in zip(*numbers, strict=True)]
         case.wide = any(s.dtype in WIDE for s in series)
-        fault = draw(st.sampled_from([None] * 30 + ["dtype", "dtype", "beside", "twice", "reserved"]))
+        fault = draw(st.sampled_from([None] * 30 + ["dtype", "dtype", "beside", "twice"]))
         if fault == "dtype":
             _, make = draw(st.sampled_from(NOT_NUMBERS))
             case.frame = case.frame.with_columns(make(n).alias(names[-1]))
@@ -235,10 +235,6 @@ def cases(draw: Any) -> Case:
             case.frame = case.frame.with_columns(pl.Series(names[-1], [[1.0]] * n, dtype=pl.Array(pl.Float64, 1)))
         elif fault == "twice":
             case.features = [*names, names[0]]
-        elif fault == "reserved":
-            reserved = draw(st.sampled_from(["cluster", "size", "inertia"]))
-            case.frame = case.frame.rename({names[0]: reserved})
-            case.features = [reserved, *names[1:]]
         else:
             fault = None
         if fault:
@@ -272,6 +268,7 @@ def cases(draw: Any) -> Case:
         "n_init": draw(st.sampled_from(["auto", "auto", 1, 3])),
         "null_policy": draw(st.sampled_from(["skip", "skip", "raise"])),
         "row_order": draw(st.sampled_from(["given", "given", "values"])),
+        "sort_by": draw(st.sampled_from([None, None, "size"])),
         "too_few": draw(st.sampled_from(["raise", "null"])),
     }
     inits = ["k-means++", "k-means++", "random", "given", "kmeans-parallel", "afk-mc2"]

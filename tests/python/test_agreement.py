@@ -44,6 +44,7 @@ def not_its_own_argmin(x: np.ndarray, start: np.ndarray, limit: int) -> bool:
     return False
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 @pytest.mark.parametrize("name", K)
 @pytest.mark.parametrize("limit", [1, 7, 300])
 def test_centroids_agree(name: str, limit: int) -> None:

@@ -24,13 +24,13 @@ import polars_kmeans as pk
 from polars_kmeans import InvalidColumnError, InvalidDataError, InvalidModelError, InvalidParameterError, ModelFileError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-input.md"
-HEAD = """# Bad input, and what it is answered with
+HEAD = """# Bad input and its errors
 
-Written by `tests/python/test_bad_input.py`, which calls every one of these; `WRITE_GOLDEN=1` writes it anew.
+`tests/python/test_bad_input.py` makes all of these calls and writes this page. `WRITE_GOLDEN=1` writes it again.
 
-All of them are subclasses of `pk.KMeansError`, which is a `polars.exceptions.ComputeError`, but for those of Polars
-itself. A query raises a plain `ComputeError` whose text starts with the name; `with pk.typed_errors():` turns it into
-the exception. `model` was fitted to two columns, `x` and `y`.
+The exceptions are subclasses of `pk.KMeansError`, which is a `polars.exceptions.ComputeError`. Only those of Polars
+itself are not. A query raises a plain `ComputeError` whose text starts with the name of the exception.
+`with pk.typed_errors():` turns it into that exception. `model` was fitted to two columns, `x` and `y`.
 """
 
 Case = tuple[str, type[Exception], Callable[[], Any]]
@@ -46,6 +46,10 @@ def fitted() -> pk.KMeansModel:
 def kmeans(values: Any, dtype: Any = None, k: Any = 2, name: str = "x", **options: Any) -> Callable[[], Any]:
     """Cluster one column of these values."""
     return lambda: pl.DataFrame({name: pl.Series(values, dtype=dtype)}).select(pk.kmeans(name, k=k, **options))
+
+
+def centroids(values: Any, name: str) -> Callable[[], Any]:
+    return lambda: pl.DataFrame({name: values}).select(pk.centroids(name, k=2))
 
 
 def option(**options: Any) -> Callable[[], Any]:
@@ -174,9 +178,9 @@ COLUMNS: list[Case] = [
         query(lambda: pk.kmeans("x", k=2, weight=pl.col("y").head(3))),
     ),
     ("a String as weight", InvalidParameterError, weighted(["a", "b", "c", "d"], pl.String)),
-    ("a feature named `cluster`", InvalidColumnError, kmeans([1.0, 2.0], name="cluster")),
-    ("a feature named `size`", InvalidColumnError, kmeans([1.0, 2.0], name="size")),
-    ("a feature named `inertia`", InvalidColumnError, kmeans([1.0, 2.0], name="inertia")),
+    ("a feature named `cluster`, of centroids", InvalidColumnError, centroids([1.0, 2.0], name="cluster")),
+    ("a feature named `size`, of centroids", InvalidColumnError, centroids([1.0, 2.0], name="size")),
+    ("a feature named `inertia`, of centroids", InvalidColumnError, centroids([1.0, 2.0], name="inertia")),
     ("a NUL in a name", InvalidColumnError, kmeans([1.0, 2.0], name="a\0b")),
     (
         "a NUL in a name that a selector finds",
@@ -230,6 +234,18 @@ PARAMETERS: list[Case] = [
     ("`KMeans(2, random_state=0)`", InvalidParameterError, lambda: pk.KMeans(2, random_state=0)),  # type: ignore[call-overload]
     ('`pk.kmeans("x", "y")`', InvalidParameterError, lambda: pk.kmeans("x", "y")),  # type: ignore[call-arg]
     ("`max_itr=5`", InvalidParameterError, option(max_itr=5)),
+    (
+        "`sort_by` of a column that is no feature",
+        InvalidParameterError,
+        query(lambda: pk.kmeans("x", k=2, sort_by="y")),
+    ),
+    ("`sort_by=1`", InvalidParameterError, option(sort_by=1)),
+    ('`model.predict(null_policy="null")`', InvalidParameterError, lambda: fitted().predict(null_policy="null")),  # type: ignore[call-overload]
+    (
+        '`model.predict(null_policy="raise")` of a null',
+        InvalidDataError,
+        lambda: fitted().predict(pl.DataFrame({"x": [None], "y": [1.0]}, schema=DF.schema), null_policy="raise"),
+    ),
     ('`weight=pl.col("x", "y")`', InvalidParameterError, option(weight=pl.col("x", "y"))),
     ('`KMeans(2, history="some")`', InvalidParameterError, lambda: pk.KMeans(2, history="some")),  # type: ignore[arg-type]
     ('`model.predict(output="both")`', InvalidParameterError, lambda: fitted().predict(output="both")),  # type: ignore[arg-type]

@@ -179,6 +179,7 @@ def test_an_outlier_does_not_hide_the_spread_of_the_rest() -> None:
     assert row["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(far.to_numpy(), mine), rel=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 def test_the_bits_do_not_depend_on_chunks_engines_or_threads() -> None:
     frame = pl.DataFrame(np.random.default_rng(5).normal(size=(60_000, 3)).astype("float32"))
     expected = pk.choose_k(frame, pl.all(), k=[3, 4], max_iter=4).drop("seconds")

@@ -137,6 +137,7 @@ def test_small_fits_stay_on_the_cpu_and_say_why() -> None:
     assert (model.device, model.device_reason) == ("cpu", 'device="cpu" was asked for')
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 @needs_no_gpu
 def test_large_fits_fall_back_to_the_cpu_and_say_why() -> None:
     frame = pl.DataFrame({f"x{f}": [float(i * (f + 3) % 1009) for i in range(20_000)] for f in range(8)})

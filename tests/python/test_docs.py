@@ -17,6 +17,7 @@ PAGES = {
     "docs/coming-from.md": 3,
     "docs/exact.md": 1,
     "docs/guide/arrays.md": 1,
+    "docs/guide/cluster-numbers.md": 2,
     "docs/guide/devices.md": 1,
     "docs/guide/directions.md": 1,
     "docs/guide/embeddings-and-files.md": 1,
@@ -63,6 +64,9 @@ def test_what_the_pages_say_of_their_results() -> None:
     assert run("README.md")["model"].centroids.shape == (2, 5)
     assert run("docs/guide/embeddings-and-files.md")["embeddings"].centroids["e"].dtype == pl.Array(pl.Float32, 2)
     assert run("docs/guide/devices.md")["model"].device == "cpu"
+    numbered = run("docs/guide/cluster-numbers.md")
+    assert numbered["model"].centroids["price"].to_list() == pytest.approx([10, 48, 200])
+    assert numbered["pk"].KMeans(8, too_few="fewer").fit(numbered["few"], "x").n_clusters == 4
 
 
 def names_of_api_pages() -> dict[str, set[str]]:

@@ -27,6 +27,7 @@ def keywords(k: int) -> dict:
     return {**_options.FitOptions(k=k).keywords, "weighted": False}
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 def test_other_threads_run_during_a_fit() -> None:
     frame = pl.DataFrame(np.random.default_rng(0).random((300_000, 16)))
     estimator = pk.KMeans(32, init="random", n_init=1, max_iter=20, tol=0, device="cpu")

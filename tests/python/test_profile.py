@@ -115,6 +115,7 @@ def test_profiles_of_array_columns() -> None:
         assert found.drop("feature").equals(MODEL.profile(DF).drop("feature"))
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 def test_profiles_have_the_same_bits_in_every_order_of_chunks() -> None:
     values = pl.DataFrame(np.random.default_rng(5).normal(size=(50_000, 2)), schema=["a", "b"])
     model = pk.KMeans(3, max_iter=3).fit(values, "a", "b")

@@ -17,6 +17,7 @@ import polars_kmeans as pk
 SMALL = pl.DataFrame({"x": np.random.default_rng(1).random(500), "y": np.random.default_rng(2).random(500)})
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 @pytest.mark.parametrize("data", [SMALL, SMALL.lazy(), SMALL.to_numpy()], ids=["frame", "lazy", "array"])
 def test_every_stage_is_seen(data: Any) -> None:
     seen: list[pk.Progress] = []
@@ -32,6 +33,25 @@ def test_every_stage_is_seen(data: Any) -> None:
     rows = model.history.select("iteration", "changed", "shift", "inertia").rows()
     assert rows in (last[:3], last[3:])
     assert model == estimator.fit(data, *columns), "progress changes nothing"
+
+
+@pytest.mark.parametrize("data", [SMALL, SMALL.to_numpy()], ids=["frame", "array"])
+def test_a_fit_goes_on_from_centroids_of_the_middle(data: Any) -> None:
+    columns = () if isinstance(data, np.ndarray) else ("x", "y")
+    middle: list[Any] = []
+
+    def stop(progress: pk.Progress) -> bool:
+        middle.append(progress.centroids())
+        return progress.iteration == 3
+
+    with pytest.raises(pk.CancelledError):
+        pk.KMeans(9, seed=3, tol=0.0).fit(data, *columns, progress=stop)
+    assert middle[0] is None
+    assert [len(row) for row in middle[-1]] == [2] * 9
+    whole = pk.KMeans(9, seed=3, tol=0.0).fit(data, *columns)
+    rest = pk.KMeans(9, init=middle[-1], tol=0.0).fit(data, *columns)
+    assert rest.centroids.equals(whole.centroids)
+    assert rest.n_iter == whole.n_iter - 3
 
 
 def test_true_stops_a_fit() -> None:
@@ -61,6 +81,7 @@ def test_what_is_not_true_goes_on() -> None:
         pk.KMeans(3).fit(SMALL, "x", "y", progress="yes")  # type: ignore[call-overload]
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 def test_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     pk.KMeans(5, max_iter=7, tol=0.0).fit(SMALL, "x", "y", progress=True)
     shown = capsys.readouterr().err

@@ -52,6 +52,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "optimal": {"init": "optimal"},
     "init-sample": {"init_sample": 2000},
     "order-of-values": {"row_order": "values"},
+    "sorted-by-size": {"sort_by": "size"},
 }
 
 

@@ -53,6 +53,7 @@ def update(rows: pl.DataFrame, labels: pl.Series) -> pl.DataFrame:
     return sums.select("cluster", "size").with_columns(means)
 
 
+@pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
 @pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
 @pytest.mark.parametrize(("n", "d", "k"), [(50, 1, 3), (5_000, 3, 7), (20_000, 17, 40), (300_000, 2, 5)])
 def test_a_group_by_is_the_update(dtype: type[pl.DataType], n: int, d: int, k: int) -> None:

@@ -11,7 +11,7 @@ try:
 except ModuleNotFoundError:
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Nothing, since this version has no callbacks."""
+        """An empty class, because this version has no callbacks."""
 
 
 __all__ = ["CallbackSupportMixin", "fit_task"]

@@ -17,7 +17,7 @@ _OWN_COLUMNS = ("cluster", "size", "inertia")
 
 @dataclass(frozen=True)
 class Codebook:
-    """Centers of clusters, of which some may be equal, and a model, whose centroids all differ."""
+    """Centers of clusters, and a model. Some centers may be equal. The centroids of the model all differ."""
 
     centers: Any
     """Clusters x features."""

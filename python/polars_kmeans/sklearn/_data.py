@@ -1,4 +1,4 @@
-"""Checks of data: those of scikit-learn, which leave arrays where they are, and the way around them for tensors."""
+"""Checks of data. Those of scikit-learn leave arrays where they are. Tensors on a GPU have checks of their own."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from polars_kmeans.model import KMeansModel
 from polars_kmeans.sklearn._callbacks import CallbackSupportMixin, fit_task
 from polars_kmeans.sklearn._codebook import Codebook
 from polars_kmeans.sklearn._data import checked_centers, checked_rows, checked_weights, on_gpu
+from polars_kmeans.sklearn._verbose import Printer
 
 _METHODS = ("k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal")
 
@@ -33,7 +34,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
     """K-means with the parameters, methods and attributes of :class:`sklearn.cluster.KMeans`.
 
     Labels are exact. With the same `random_state`, results have the same bits on every device, and with any number of
-    threads. They have those of :class:`polars_kmeans.KMeans` with `seed=random_state`.
+    threads. They are the bits of :class:`polars_kmeans.KMeans` with `seed=random_state`.
 
     Parameters
     ----------
@@ -46,26 +47,26 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         array.
     n_init
         The number of restarts. The result with the least inertia is kept. `"auto"`: 10 if `init` is `"random"` or a
-        function, else 1. Starting centers that are given have one.
+        function, else 1. With given starting centers there is one restart.
     max_iter
         The most iterations of one restart.
     tol
         Stop when the squared shift of the centers is at most `tol` times the mean variance of the features.
     verbose
-        Whether to print the iterations of the fit, after it has ended.
+        Whether to print the iterations while the fit runs. Each then also computes the inertia.
     random_state
         A seed from 0 to 2^32 - 1, or a generator that seeds are drawn from. None: NumPy's global generator.
     copy_x
         Without effect. A fit never writes to its data.
     algorithm
-        `"lloyd"` or `"elkan"`. Without effect, since labels are exact with either.
+        `"lloyd"` or `"elkan"`. Without effect, because labels are exact with both.
     metric
         `"euclidean"`, or `"cosine"`: rows and centers are normalised to length 1. Rows of zeros are refused.
     device
         `"auto"`, `"cpu"`, `"cuda"` or `"cuda:1"`, as for :class:`polars_kmeans.KMeans`.
     row_order
-        `"given"` or `"values"`. With `"values"`, the order of the rows does not matter, and a row of weight 2 counts as
-        two rows do. The fit sorts the rows then, and works on a copy of them.
+        `"given"` or `"values"`. With `"values"`, the order of the rows does not matter, and a row of weight 2 counts
+        like two rows. Then the fit works on a sorted copy of the rows.
 
     Attributes
     ----------
@@ -80,7 +81,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
     n_features_in_
         The number of features.
     feature_names_in_
-        Their names, if the data of the fit were a frame whose columns have texts as names.
+        The names of the features, if the data of the fit were a frame whose column names are texts.
 
     Examples
     --------
@@ -151,12 +152,12 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         Parameters
         ----------
         X
-            Rows x features: an array of NumPy (float32 and float64 are read where they are, in any layout), whatever
-            scikit-learn makes such an array of, or a tensor on a GPU.
+            Rows x features: an array of NumPy, anything that scikit-learn converts to such an array, or a tensor on a
+            GPU. Arrays of float32 and float64 are read where they are, in any layout.
         y
             Ignored.
         sample_weight
-            One non-negative weight a row. None: all rows count alike.
+            One non-negative weight per row. None: all rows count alike.
 
         Returns
         -------
@@ -166,13 +167,13 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         Raises
         ------
         ValueError
-            For parameters, data or weights that cannot be used. Those that only the engine finds are
+            For parameters, data or weights that cannot be used. Errors that only the engine finds are exceptions of
             :mod:`polars_kmeans.errors`.
 
         Warns
         -----
         ConvergenceWarning
-            If there are fewer distinct rows than clusters. Each distinct row is a center then. The other centers repeat
+            If there are fewer distinct rows than clusters. Then each distinct row is a center. The other centers repeat
             the first one, and no row has their labels.
         RuntimeWarning
             If there are several restarts of given centers, or one cluster for `"elkan"`.
@@ -183,12 +184,13 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         self._n_init = self._restarts()
         weights = checked_weights(sample_weight, rows)
         with fit_task(self, X=rows, y=y, metadata={"sample_weight": sample_weight}):
-            model = self._best(rows, weights)
+            model, labels = self._best(rows, weights)
             self._codebook = Codebook.of_fit(model, self.n_clusters)
             # A copy, so that a change in place is seen.
             self.cluster_centers_ = self._codebook.centers.copy()
             self._n_features_out = self.n_clusters
-            self.labels_ = self._codebook.labels(rows, self.device)
+            # Rows that have no label were refused before.
+            self.labels_ = labels
             self.inertia_ = model.inertia
             self.n_iter_ = model.n_iter
         found = int((model.centroids["size"] > 0).sum())
@@ -198,8 +200,6 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
                 "Possibly due to duplicate points in X."
             )
             warnings.warn(msg, ConvergenceWarning, stacklevel=3)
-        if self.verbose:
-            _print_history(model)
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
@@ -260,7 +260,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         return self._distances(X)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return minus the inertia of rows. Parameters are those of :meth:`fit`, errors those of :meth:`predict`."""
+        """Return minus the inertia of rows. Parameters are as in :meth:`fit`, and errors as in :meth:`predict`."""
         check_is_fitted(self)
         rows, codebook = checked_rows(self, X, reset=False), self._known()
         if on_gpu(rows):
@@ -299,48 +299,41 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
             warnings.warn(msg, RuntimeWarning, stacklevel=4)
         return 1
 
-    def _best(self, rows: Any, weights: Any) -> KMeansModel:
-        """Fit, and return the model with the least inertia."""
+    def _best(self, rows: Any, weights: Any) -> tuple[KMeansModel, Any]:
+        """Fit, and return the model with the least inertia, and its labels."""
         random_state = check_random_state(self.random_state)
         if not callable(self.init):
             init = self.init if isinstance(self.init, str) else checked_centers(self.init, rows, self.n_clusters)
             return self._model(rows, weights, init, random_state)
-        models = []
+        fits = []
         for _ in range(self._n_init):
             centers = self.init(rows, self.n_clusters, random_state=random_state)
-            models.append(self._model(rows, weights, checked_centers(centers, rows, self.n_clusters), random_state))
-        return min(models, key=lambda model: model.inertia)
+            fits.append(self._model(rows, weights, checked_centers(centers, rows, self.n_clusters), random_state))
+        return min(fits, key=lambda fit: fit[0].inertia)
 
-    def _model(self, rows: Any, weights: Any, init: Any, random_state: np.random.RandomState) -> KMeansModel:
+    def _model(
+        self, rows: Any, weights: Any, init: Any, random_state: np.random.RandomState
+    ) -> tuple[KMeansModel, Any]:
         """Fit once. If there are fewer distinct rows than clusters, find as many clusters as distinct rows."""
-        options: dict[str, Any] = {
-            "n_init": self._n_init if isinstance(init, str) else 1,
-            "seed": self._seed(random_state),
-            "tol": self.tol,
-            "metric": self.metric,
-            "history": "full" if self.verbose else "light",
-            "device": self.device,
-            "row_order": self.row_order,
-        }
-
-        def fit(k: int, init: Any, max_iter: int) -> KMeansModel | None:
-            engine: Engine[KMeansModel | None]
-            engine = Engine(k, init=init, max_iter=max_iter, too_few="null", **options)
-            return engine._fit(rows, (), weights)
-
-        model = fit(self.n_clusters, init, self.max_iter)
-        if model is not None:
-            return model
-        method: Any = init if isinstance(init, str) else "k-means++"
-        fewest, most = 1, max(self.n_clusters - 1, 1)
-        while fewest < most:
-            k = (fewest + most + 1) // 2
-            if fit(k, method, 1) is None:
-                most = k - 1
-            else:
-                fewest = k
-        engine: Engine[KMeansModel] = Engine(fewest, init=method, max_iter=self.max_iter, too_few="raise", **options)
-        return cast("KMeansModel", engine._fit(rows, (), weights))
+        engine = Engine(
+            self.n_clusters,
+            init=init,
+            n_init=self._n_init if isinstance(init, str) else 1,
+            seed=self._seed(random_state),
+            max_iter=self.max_iter,
+            tol=self.tol,
+            metric=self.metric,
+            history="full" if self.verbose else "light",
+            device=self.device,
+            row_order=self.row_order,
+            too_few="fewer",
+        )
+        printer = Printer(self.max_iter) if self.verbose else None
+        found = engine._fit_array(rows, weights, printer)
+        if printer:
+            printer.end()
+        # Only `too_few="null"` finds nothing.
+        return cast("tuple[KMeansModel, Any]", found)
 
     def _seed(self, random_state: np.random.RandomState) -> int:
         """Return the engine's seed: the one that was given, or one that is drawn."""
@@ -353,16 +346,3 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         if np.array_equal(self.cluster_centers_, self._codebook.centers):
             return self._codebook
         return Codebook.of_centers(self.cluster_centers_, self.metric)
-
-
-def _print_history(model: KMeansModel) -> None:
-    """Print the iterations of the restart that was kept, in the words of scikit-learn."""
-    print("Initialization complete")
-    history = model.history.rows(named=True)
-    for row in history:
-        print(f"Iteration {row['iteration'] - 1}, inertia {row['inertia']}.")
-    last = history[-1]
-    if last["changed"] == 0:
-        print(f"Converged at iteration {last['iteration'] - 1}: strict convergence.")
-    elif len(history) < model.parameters["max_iter"]:
-        print(f"Converged at iteration {last['iteration'] - 1}: center shift {last['shift']} within tolerance.")

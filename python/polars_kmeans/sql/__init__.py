@@ -1,6 +1,7 @@
 """k-means in the SQL of DuckDB and DataFusion: `polars_kmeans.sql.register` adds the functions to a connection.
 
-Both engines call the library with Arrow data, one chunk, group or partition at a time. No Python code runs once a row.
+Both engines call the library with Arrow data, one chunk, group or partition at a time. No Python code runs for single
+rows.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ def register(
     Parameters
     ----------
     connection
-        A connection of DuckDB (or the module `duckdb`: its default connection), or a `SessionContext` of DataFusion.
-        The packages come with `pip install polars-kmeans[duckdb]` or `polars-kmeans[datafusion]`.
+        A connection of DuckDB (or the module `duckdb`, for its default connection), or a `SessionContext` of
+        DataFusion. The packages come with `pip install polars-kmeans[duckdb]` or `polars-kmeans[datafusion]`.
     models
-        Models by the name that their function gets. Its arguments are the features, in the model's order. It gives the
-        clusters of rows, and NULL for rows with a NULL, a NaN or an infinity. Names have lower-case letters, digits and
-        underscores.
+        Models by the names of their functions. The arguments of such a function are the features, in the model's order.
+        It gives the clusters of rows, and NULL for rows with a NULL, a NaN or an infinity. Names have lower-case
+        letters, digits and underscores.
     **options
         The options of all fits in SQL, with the names and meanings of :func:`polars_kmeans.kmeans`: `seed`, `scale`,
         `n_init`, `too_few` and so on. SQL itself says `k` and the weights. Rows with NULLs are left out unless

@@ -18,7 +18,7 @@ _ROW = pa.list_(pa.float64())
 _CENTROIDS = pa.list_(
     pa.struct([("cluster", pa.uint32()), ("size", pa.uint64()), ("inertia", pa.float64()), ("centroid", _ROW)])
 )
-# The types of the arguments (features, k, weight) by the end of the function's name. Functions have no optional ones.
+# The types of the arguments (features, k, weight) by the end of the function's name. No argument is optional.
 _FORMS = {"": [_ROW, pa.int64()], "_weighted": [_ROW, pa.int64(), pa.float64()]}
 
 

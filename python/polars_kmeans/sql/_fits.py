@@ -18,7 +18,7 @@ CENTROIDS = pl.List(_CENTROID)
 _NO_LABELS = pl.lit(pl.Series([[]], dtype=pl.List(pl.UInt32)))
 _NO_CENTROIDS = pl.lit(pl.Series([[]], dtype=CENTROIDS))
 
-# SQL says k and the weights. What the others change, it does not show.
+# SQL itself gives k and the weights. The others cannot be chosen in SQL.
 _NOT_IN_SQL = ("k", "weight", "row_order", "history", "output")
 _OPTIONS = [option.name for option in _internal.options() if option.name not in _NOT_IN_SQL]
 _ROWS, _WEIGHT = "features", "weight"
@@ -53,7 +53,7 @@ class Fits:
         return found.select(_as_centroids(pl.all())).to_series()
 
     def labels_of_groups(self, rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.Series:
-        """Label the rows of many groups. A value is a group: its rows in a list, its `k`, its weights in a list."""
+        """Label the rows of many groups. Each value is a group: a list of its rows, its `k`, a list of its weights."""
         groups = _groups(rows, k, weights)
         found = []
         for number, long in _by_k(groups):
@@ -67,7 +67,7 @@ class Fits:
         ).to_series()
 
     def centroids_of_groups(self, rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.Series:
-        """Return the centroids of many groups, which are as in `labels_of_groups`. Without rows, a list is empty."""
+        """Return the centroids of many groups, given as for `labels_of_groups`. Without rows, a list is empty."""
         groups = _groups(rows, k, weights)
         found = []
         for number, long in _by_k(groups):
@@ -110,7 +110,7 @@ def _partition(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> tupl
 
 
 def _lists(name: str, values: pl.Series, example: str) -> pl.Series:
-    """Return lists, a list a group. A NULL that stands in the query itself has no type."""
+    """Return lists, one per group. A NULL that stands in the query itself has no type."""
     if isinstance(values.dtype, pl.Array):
         return values.arr.to_list()
     if values.dtype in (pl.Null, pl.List(pl.Null)):
@@ -122,7 +122,7 @@ def _lists(name: str, values: pl.Series, example: str) -> pl.Series:
 
 
 def _groups(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.DataFrame:
-    """Return a frame of a row a group: its number, the rows, `k` and the weights."""
+    """Return a frame with one row per group: its number, the rows, `k` and the weights."""
     columns = [_lists("rows", rows, "list([x, y])").alias("rows"), k.alias("k")]
     if weights is not None:
         columns.append(_lists("weights", weights, "list(w)").alias("weights"))
@@ -140,7 +140,7 @@ def _groups(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> pl.Data
 
 
 def _by_k(groups: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
-    """Return the groups of each `k` in long form: a row a row, with the number of its group."""
+    """Return the groups of each `k` in long form: each row has the number of its group."""
     lists = [name for name in ("rows", "weights") if name in groups.columns]
     parts = groups.filter(pl.col("rows").list.len() > 0).partition_by("k", maintain_order=True)
     names = {"rows": _ROWS, "weights": _WEIGHT}

@@ -46,7 +46,7 @@ class Predictor:
             return frame.select(self._expr).to_series().to_arrow()
 
     def _array(self, columns: tuple[pa.Array | pa.ChunkedArray, ...]) -> NDArray[Any] | None:
-        """Return floats as one array, where NaN stands for null: a chunk is small, and a frame costs more than it."""
+        """Return floats as one array, in which NaN stands for null. For a small chunk, a frame would cost more."""
         types = {column.type for column in columns}
         if not types <= {pa.float32(), pa.float64()}:
             return None

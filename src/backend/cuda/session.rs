@@ -22,6 +22,8 @@ mod other_rows;
 pub use self::labels::download;
 pub use self::nearest::nearest_bytes;
 
+use std::sync::Arc;
+
 use super::arguments::{Record, STOP_EMPTY};
 use super::device::Plain;
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
@@ -56,7 +58,7 @@ const RATE: f64 = 1e13;
 
 /// The rows of one fit on one GPU, and the state of the fit.
 pub struct CudaSession<'a, T> {
-    rows: Chunks<'a, T>,
+    rows: Arc<Chunks<'a, T>>,
     /// Number of these rows that have a positive weight.
     positive: u64,
     prepared: &'a Prepared,
@@ -74,12 +76,13 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// A session for rows whose weights are rounded already. `parts`: the same rows in host memory. `strategy`: the kernel that
     /// was chosen for the fit.
     pub fn new(
-        rows: Chunks<'a, T>,
+        rows: impl Into<Arc<Chunks<'a, T>>>,
         parts: &'a [Part<'a, T>],
         prepared: &'a Prepared,
         params: &Params,
         strategy: Strategy,
     ) -> Result<Self> {
+        let rows = rows.into();
         let queue = rows.queue().clone();
         let shape = shape_of(&rows, prepared, params.k);
         let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
@@ -191,7 +194,7 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         }
         self.start(centroids)?;
         let mut advanced = Advanced::default();
-        let resident = matches!(self.rows, Chunks::Resident(_));
+        let resident = matches!(*self.rows, Chunks::Resident(_));
         let FitShape { rows, d, k, .. } = self.state.shape;
         let mut most = (BATCH_SECONDS * RATE / (rows as f64 * d as f64 * k as f64)) as u32;
         let mut batch = FIRST_BATCH;
@@ -213,7 +216,13 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
                 moved: record.moved != 0,
                 seconds: record.nanoseconds as f64 * 1e-9,
             }));
-            records.iter().try_for_each(|record| watch.show(record.changed, record.shift, None))?;
+            // Of a batch, the device has the centroids after the last iteration. If clusters are empty, it has moved them already.
+            let after = (watch.wants_centroids() && control.stop != STOP_EMPTY).then(|| self.state.centroids.now.to_vec());
+            let after = after.transpose()?;
+            for (place, record) in (1..).zip(&records) {
+                let centroids = after.as_deref().filter(|_| place == records.len());
+                watch.show(record.changed, record.shift, None, centroids)?;
+            }
             // Steps that were queued after the stop did nothing. Go back to the labels of the last one that ran.
             let steps = done + u32::from(control.stop == STOP_EMPTY);
             self.state.labels.go_back(size - steps);

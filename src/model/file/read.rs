@@ -198,7 +198,12 @@ impl ChunkReader for Columns {
 fn header(metadata: &ParquetMetaData) -> Result<(&str, Option<&str>, Header)> {
     let pairs = metadata.file_metadata().key_value_metadata().map_or(&[][..], |pairs| pairs);
     let find = |key| pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref());
-    let json = find(KEY).ok_or_else(|| invalid("a Parquet file with a model's metadata", "one without it"))?;
+    let json = find(KEY).ok_or_else(|| {
+        invalid(
+            "a Parquet file with a model's metadata",
+            "one without it (KMeansModel.from_centroids of Python makes a model of the table)",
+        )
+    })?;
     let short = |text: String| text.chars().take(300).collect::<String>();
     let version: Version =
         serde_json::from_str(json).map_err(|error| invalid("a model's metadata", short(error.to_string())))?;

@@ -34,7 +34,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         if moves.is_empty() {
             return Ok(());
         }
-        match &self.rows {
+        match &*self.rows {
             Chunks::Resident(rows) => {
                 self.launch_moves((rows.argument(), rows.half().is_some()), moves, |_, row| row as u32)?;
             }

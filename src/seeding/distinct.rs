@@ -1,0 +1,56 @@
+//! `too_few="fewer"`: the distinct rows of positive weight, for a fit in which clusters are more than these.
+//!
+//! ```text
+//! the first row of positive weight; then, again and again, the first row that is at a positive distance from all of them
+//! ```
+//! The integers of draws say which row that is: a positive distance is at least 1, so the first row whose running total exceeds 0 is
+//! the one. Each row found is one pass.
+//!
+//! With `metric="cosine"`, rows of one direction may differ by rounding (`arrival::same_direction`), and there may be as many such rows
+//! as there are rows. So rows are drawn by k-means++, which finds directions that differ long before it finds roundings, and roundings
+//! are left out. The rows are then in the order of the draws.
+
+use super::{CENTROIDS, plus_plus};
+use crate::arrival::same_direction;
+use crate::backend::{Draws, PlusPlus};
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::params::{Metric, Params, RowOrder};
+use crate::prepare::Prepared;
+use crate::reference;
+
+/// The distinct rows, at most k: row-major, in the order in which they first appear.
+pub fn distinct_rows<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared) -> Result<Vec<T>> {
+    let (k, d) = (params.k, prepared.lows.len());
+    let mut rows = match prepared.metric {
+        Metric::Euclidean => in_order(session, prepared, k, d)?,
+        Metric::Cosine => {
+            let drawn = plus_plus::seed(session, &PlusPlus::of(params, 0), prepared.distances)?;
+            let same = same_direction::<T>(d);
+            let mut rows = memory::with_room(drawn.len(), CENTROIDS)?;
+            for row in drawn.chunks_exact(d) {
+                if rows.chunks_exact(d).all(|other| reference::distance(row, other) > same) {
+                    rows.extend_from_slice(row);
+                }
+            }
+            rows
+        }
+    };
+    session.end_draws();
+    if params.rows.row_order == RowOrder::Values {
+        // The centroids do not show which of two equal rows came first.
+        rows.iter_mut().for_each(|c| *c = T::from_f64(c.to_f64() + 0.0));
+    }
+    Ok(rows)
+}
+
+fn in_order<T: Float>(session: &mut dyn Draws<T>, prepared: &Prepared, k: usize, d: usize) -> Result<Vec<T>> {
+    session.start_draws()?;
+    let mut rows = session.row(session.draw(0)?)?;
+    while rows.len() < k.saturating_mul(d) && session.take_seeds(&rows[rows.len() - d..], prepared.distances)? > 0 {
+        let next = session.row(session.draw(0)?)?;
+        memory::extend(&mut rows, &next, CENTROIDS)?;
+    }
+    Ok(rows)
+}
