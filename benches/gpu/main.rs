@@ -7,6 +7,7 @@
 //!
 //! - `--float64` uses float64 features.
 //! - `--float16`, `--bfloat16`: fits of rows of 16 bits a value, and of the same values in float32.
+//! - `--uniform` uses uniform data, of which nothing can be skipped, instead of ten blobs.
 //! - `--fits` leaves uploads out.
 //! - `--sweep` tries several ways to upload.
 //! - `--init NAME` starts from this seeding, such as `k-means++`, not from given rows.
@@ -31,7 +32,7 @@ use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{Chunk, Column, Device, Engine, Features, Half, Init, Job, KMeans, KMeansError, Restarts, Strategy};
 
-use self::data::{blobs, scrambled};
+use self::data::{blobs, scrambled, uniform};
 use self::half::narrowed;
 use self::options::{Options, Shape};
 
@@ -340,7 +341,7 @@ fn streamed<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, lim
 
 fn run<T: Engine>(name: &str, shape: Shape, options: &Options) {
     let Shape { n, d, k, .. } = shape;
-    let columns = blobs::<T>(n, d);
+    let columns = if options.flag("--uniform") { uniform::<T>(n, d) } else { blobs::<T>(n, d) };
     let estimator = estimator(&columns, shape, &options.init).tol_labels(options.tol_labels);
     if options.flag("--json") {
         return json(&columns, shape, &estimator.device_memory_limit(options.limit), &options.names);

@@ -38,6 +38,8 @@ impl Memory {
             result::memcpy_htod_sync(address, values).unwrap();
             address
         };
+        // A small copy from pageable memory may still be on its way, and our queues do not wait for it.
+        context.synchronize().unwrap();
         Self { address, context }
     }
 }
