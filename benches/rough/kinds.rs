@@ -6,13 +6,15 @@ use std::str::FromStr;
 
 use polars_kmeans::parallel::for_each_task;
 
-use super::shared::{blobs, scrambled};
+use super::shared::{blobs, scrambled, uniform};
 
 /// A kind of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Ten blobs (Lutz et al. 2018, section 6.1).
     Blobs,
+    /// Uniform between 0 and 1: nothing can be skipped.
+    Uniform,
     /// e^(1.5 z) for a normal z.
     Lognormal,
     /// The same. The scales of the columns go from 1 to 10,000.
@@ -31,8 +33,9 @@ pub enum Kind {
     Middle,
 }
 
-const NAMES: [(Kind, &str); 9] = [
+const NAMES: [(Kind, &str); 10] = [
     (Kind::Blobs, "blobs"),
+    (Kind::Uniform, "uniform"),
     (Kind::Lognormal, "lognormal"),
     (Kind::LognormalScales, "lognormal-scales"),
     (Kind::Pareto, "pareto"),
@@ -44,10 +47,10 @@ const NAMES: [(Kind, &str); 9] = [
 ];
 
 impl Kind {
-    pub const ALL: [Self; 9] = {
-        let mut all = [Self::Blobs; 9];
+    pub const ALL: [Self; 10] = {
+        let mut all = [Self::Blobs; 10];
         let mut i = 0;
-        while i < 9 {
+        while i < 10 {
             all[i] = NAMES[i].0;
             i += 1;
         }
@@ -89,6 +92,7 @@ pub fn generate(kind: Kind, n: usize, d: usize) -> Vec<Vec<f32>> {
     let scale = |f: usize| 10f32.powf(4.0 * f as f32 / (d - 1).max(1) as f32);
     match kind {
         Kind::Blobs | Kind::Middle => blobs(n, d),
+        Kind::Uniform => uniform(n, d),
         Kind::Offset => changed(blobs(n, d), |_, _, x| x + 1e6),
         Kind::FarGroup => {
             // The generator of the blobs chooses the blob of a row so.

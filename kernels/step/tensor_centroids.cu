@@ -163,7 +163,7 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
     }
 }
 
-#define LIST_THREADS 1024
+#define LIST_THREADS 512
 
 // One block for each group.
 template <typename T> __device__ __forceinline__ void tensor_list(const TensorCentroids<T>& a) {
@@ -186,6 +186,8 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
     // No row with a copy is farther from the centroid nearest to the centre than radius + sqrt(least). The others are at least sqrt(near) - radius
     // away. The factors are far more than the roundings of all of these, and of reference distances.
     const double limit = (2.0 * group->radius + sqrt(least)) * 1.000001 + 1e-12, reach = limit * 1.000001;
+    // A typical squared distance of the centroids that are near: farther ones count as `most`.
+    const double length = group->lengths / group->rows, most = fmax(length * length, 2.0 * least);
     u32 found = 0;
     double squares = 0.0;
 #pragma unroll 1
@@ -194,7 +196,7 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
         const double distance = j < a.k ? sqrt(near[j]) : infinity();
         // NaN and what is not finite stay in the list, if the limit is not finite either.
         const bool in = j < a.k && !(distance > reach);
-        if (in) squares += distance * distance;
+        if (in) squares += fmin(distance * distance, most);
         const u32 mask = __ballot_sync(FULL_WARP, in);
         if (lane == 0) counts[warp] = __popc(mask);
         __syncthreads();
@@ -218,7 +220,7 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
         const float scale = ldexpf(1.0f, min(exponent, ilogbf(group->row_scale)));
         // t is near |c| / |x|, in the units of both copies, and a power of two.
         const double centroids = squares / found * (double)scale * scale;
-        const double length = group->lengths / group->rows * group->row_scale, rows = length * length;
+        const double rows = length * length * (double)group->row_scale * group->row_scale;
         const double ratio = centroids / rows;
         const int balance = ratio > 0.0 && ratio < 1e30 ? max(-6, min((int)floor(0.5 * log2(ratio) + 0.5), 6)) : 0;
         group->centroid_scale = scale;

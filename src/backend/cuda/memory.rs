@@ -33,7 +33,11 @@ use crate::strategy::Strategy;
 
 impl From<&DeviceInfo> for GpuSize {
     fn from(device: &DeviceInfo) -> Self {
-        Self { processors: device.multiprocessors as usize, shared: device.shared_per_block as usize, generation: 10 * device.compute_capability.0 + device.compute_capability.1 }
+        Self {
+            processors: device.multiprocessors as usize,
+            shared: device.shared_per_block as usize,
+            generation: 10 * device.compute_capability.0 + device.compute_capability.1,
+        }
     }
 }
 

@@ -272,18 +272,19 @@ fn data_that_do_not_fit_where_they_must_are_no_memory() {
 fn memory_counts_features_rows_weights_and_tables() {
     // A row: its values, the labels before and after, its place in the list of rows in doubt. While seeds are drawn: its distance, and
     // its share of the list of rows that come nearer.
-    let more = |shape: Shape, on: &DeviceInfo| {
+    let more = |shape: Shape, from: u64, on: &DeviceInfo| {
         let of = |rows| memory::resident_bytes(Shape { rows, ..shape }, on);
-        (of(shape.rows) - of(102_400)) / (shape.rows - 102_400)
+        (of(shape.rows) - of(from)) / (shape.rows - from)
     };
     let older = DeviceInfo { compute_capability: (8, 0), ..device(0, GB) };
-    let of_rows = |shape| more(shape, &older);
+    let of_rows = |shape| more(shape, 102_400, &older);
     let whole = Shape { rows: 1_024_000, clusters: 200, ..LARGE };
     assert_eq!(of_rows(whole), 32 * 4 + 1 + 1 + 8 + 8 + 3);
     assert_eq!(of_rows(Shape { float64: true, weighted: true, ..whole }), 32 * 8 + 8 + 1 + 1 + 8 + 8 + 3);
     assert_eq!(of_rows(Shape { clusters: 300, ..whole }), 32 * 4 + 2 + 2 + 8 + 8 + 3);
     // Tensor cores: 128 bytes of copies, 9 of its place, its group and its bound, and about 9 for lists of a few candidates.
-    assert_eq!(more(whole, &device(0, GB)), 32 * 4 + 1 + 1 + 8 + 8 + 3 + 128 + 9 + 9);
+    let large = Shape { rows: 10_240_000, ..whole };
+    assert_eq!(more(large, whole.rows, &device(0, GB)), 32 * 4 + 1 + 1 + 8 + 8 + 3 + 128 + 9 + 9);
     // In registers a label is overwritten, and there is no list.
     assert_eq!(of_rows(Shape { features: 4, clusters: 8, rows: 10_240_000, ..LARGE }), 4 * 4 + 1 + 8 + 3);
     // Absurd shapes do not make the arithmetic wrap.

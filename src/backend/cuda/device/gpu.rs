@@ -98,7 +98,15 @@ impl Gpu {
         let generation = 10 * attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
             + attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         keep_some_memory(&context).map_err(&failed)?;
-        Ok(Self { context, ordinal, processors, shared_per_block, generation, functions: Mutex::default(), modules: Mutex::default() })
+        Ok(Self {
+            context,
+            ordinal,
+            processors,
+            shared_per_block,
+            generation,
+            functions: Mutex::default(),
+            modules: Mutex::default(),
+        })
     }
 
     /// The kernel `name` of the file `{module}.cu`, which is in a folder of `kernels/`.

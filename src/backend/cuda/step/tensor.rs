@@ -39,7 +39,9 @@ const MOST_GROUPS: usize = 32;
 const TENSOR_THREADS: u32 = 384;
 const GROUP_THREADS: u32 = 128;
 const ROWS_THREADS: u32 = 256;
-const LIST_THREADS: u32 = 1_024;
+const CENTRES_THREADS: u32 = 1_024;
+const PLACES_THREADS: u32 = 1_024;
+const LIST_THREADS: u32 = 512;
 /// How often the centres of groups become means.
 const ROUNDS: usize = 2;
 const PAIRS_THREADS: u32 = 128;
@@ -260,11 +262,11 @@ impl<T: Float + Plain> TensorStep<T> {
             centroids: CentroidCopies::allocate(queue, &sizes)?,
             launches: 0,
             resident: shape.chunk == shape.rows,
-            centres: of_groups(arguments::tensor_centres::<T>(), LIST_THREADS, 1)?,
+            centres: of_groups(arguments::tensor_centres::<T>(), CENTRES_THREADS, 1)?,
             means: of_groups(arguments::tensor_means::<T>(), THREADS, sizes.groups)?,
             clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks(THREADS))?,
             group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks(GROUP_THREADS))?,
-            places: rows(arguments::tensor_places::<T>(), LIST_THREADS, 1)?,
+            places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks(TILE_ROWS as u32))?,
             near: Launch::resident(gpu, arguments::tensor_near::<T>().load(gpu, "")?, Block::of(THREADS), by_warps)?,
             list: of_groups(arguments::tensor_list::<T>(), LIST_THREADS, sizes.groups)?,
