@@ -80,7 +80,7 @@ impl Sizes {
     fn new(shape: &FitShape) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
         // A group costs copies of all centroids near it. So it has many rows, and there are several centroids for each group.
-        let groups = MOST_GROUPS.min(k / 4).min(n / (8 * TILE_ROWS)).min(n / (2 * k.max(1))).max(1);
+        let groups = MOST_GROUPS.min(k / 4).min(n / (8 * TILE_ROWS)).min(n / k.max(1).saturating_mul(2)).max(1);
         let tiles = n.div_ceil(TILE_ROWS).saturating_add(groups);
         Self { n, d, k, groups, k_padded: padded(k, TILE_CENTROIDS), chunks: d.div_ceil(CHUNK), tiles }
     }
