@@ -239,7 +239,7 @@ __device__ __forceinline__ void decide(const Tensor& a, const Kept (&kept)[2], u
         second = min(second, __shfl_xor_sync(FULL_WARP, second, o));
     }
     all = total >> 16 != 0, total &= 0xffff;
-    const u32 doubt = __reduce_add_sync(FULL_WARP, (lane & 3) != 0 || row == NO_ROW ? 0 : all ? ALL_CANDIDATES : total);
+    const u32 doubt = __reduce_add_sync(FULL_WARP, (lane & 3) != 0 || row == NO_ROW ? 0 : all ? ALL_CANDIDATES : min(total, ALL_CANDIDATES));
     if (lane == 0 && doubt != 0) atomicAdd(&a.few.control->doubt, doubt);
     const bool writes = (lane & 3) == 0 && row != NO_ROW;
     if (writes && !all && total <= 1) store_label(a.next, row, a.list[of_group + at]);
@@ -302,6 +302,7 @@ __device__ __forceinline__ void label(const Tensor& a, const TensorShared& s, u3
         const u64 place = (u64)tile * TILE_ROWS + half * 64 + warp * 16 + lane / 4;
 #pragma unroll
         for (int r = 0; r < 2; r++) decide(a, kept[r], place + 8 * r, g, lane);
+        __syncwarp(); // lanes leave `decide` in different places
     }
     if (half == 0) await_turn(half); // nobody leaves with a turn that was given
 }

@@ -184,8 +184,9 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
     for (int w = 0; w < LIST_THREADS / 32; w++) least = fmin(least, values[w]);
     __syncthreads();
     // No row with a copy is farther from the centroid nearest to the centre than radius + sqrt(least). The others are at least sqrt(near) - radius
-    // away. The factors are far more than the roundings of all of these, and of reference distances.
-    const double limit = (2.0 * group->radius + sqrt(least)) * 1.000001 + 1e-12, reach = limit * 1.000001;
+    // away. The factors are far more than the roundings of all of these, and of reference distances. What reference distances lose below the
+    // least number is `underflow` at most, for each of two.
+    const double limit = (2.0 * group->radius + sqrt(least) + 2.0 * sqrt(a.bound.underflow)) * 1.000001 + 1e-12, reach = limit * 1.000001;
     // A typical squared distance of the centroids that are near: farther ones count as `most`.
     const double length = group->lengths / group->rows, most = fmax(length * length, 2.0 * least);
     u32 found = 0;
@@ -240,7 +241,6 @@ template <typename T> __device__ __forceinline__ void tensor_centroids(const Ten
         if (place >= (count + TILE_CENTROIDS - 1) / TILE_CENTROIDS * TILE_CENTROIDS) continue;
         const bool real = place < count;
         const T *c = a.centroids + (u64)(real ? a.list[at] : 0) * a.d, *m = a.centres + (u64)g * a.d;
-        const double scale = (double)a.scale * group.centroid_scale;
         u8* const tile = a.copies + ((u64)g * (a.k_padded / TILE_CENTROIDS) + place / TILE_CENTROIDS) * a.chunks * (TILE_CENTROIDS * PLACE_BYTES);
         const u32 in_tile = place % TILE_CENTROIDS;
         double square = 0.0, copied = 0.0, residual = 0.0;
@@ -250,7 +250,7 @@ template <typename T> __device__ __forceinline__ void tensor_centroids(const Ten
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const int f = chunk * CHUNK + 2 * lane + e;
-                const double value = real && f < a.d ? ((double)c[f] - (double)m[f]) * scale : 0.0;
+                const double value = real && f < a.d ? ((double)c[f] - (double)m[f]) * (double)a.scale * group.centroid_scale : 0.0;
                 pair[e] = __double2half(value);
                 // Products of what is not finite could lose a centroid. The residual says that nothing is known.
                 if (!(fabsf(__half2float(pair[e])) < 65505.0f)) pair[e] = __float2half_rn(0.0f);

@@ -79,7 +79,8 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_group(c
         // Not negative, so bits have the order of the values.
         atomicMax(&radius[nearest], __float_as_uint(least));
         atomicAdd(&rows[nearest], 1);
-        atomicAdd(&lengths[nearest], sqrtf(least));
+        // A row out of the range of float32 must not make the mean infinite.
+        if (least < infinity_f()) atomicAdd(&lengths[nearest], sqrtf(least));
     }
     __syncthreads();
     if (tid < a.count && rows[tid] != 0) {

@@ -25,7 +25,8 @@
 //! what tensor cores do to subnormal copies: they align them as if they were larger.
 //!
 //! The reference distance in these units is `s_x s_c D = (s_c / s_x) |x|^2 ...`, at most `2 |x|^2 s_c / s_x + 2 (s_x / s_c) |c_b|^2`. So the
-//! row's part of it, `2 r |x|^2`, is below 2^-20 of E_x for up to 2^16 features, and the centroid's is `4 r` half squares.
+//! row's part of it, `2 r |x|^2`, is below 2^-18 of E_x for up to 2^16 features and t from 2^-6 on: less than half of the factor 1.00001 that
+//! the kernels put on E_x. The centroid's is `4 r` half squares.
 //!
 //! # How tensor cores add
 //!
@@ -35,7 +36,8 @@
 //!
 //! # Keys
 //!
-//! A key is a score whose lowest five bits hold a number. It differs from the score by less than `2^-18` of either. Let `f = 2^-17`, L the
+//! A key is a score whose lowest five bits hold a number. It differs from the score by less than `2^-18` of either, or by `31 2^-149` where
+//! the score is subnormal, which the absolute term of `e_j` covers. Let `f = 2^-17`, L the
 //! threshold of [`own`](super::own) with `y_b` replaced by `key_b + f |key_b|`, and `L' = L + f |L|`. If `y_j <= L`, then `key_j <= L'`: for
 //! `y_j >= 0` because `y_j (1 + 2^-18) <= L + f |L|`; for `y_j < 0` because `key_j <= y_j (1 - 2^-18)`, which is negative if L is not, and
 //! else at most `L (1 - 2^-18)`.
@@ -43,8 +45,10 @@
 //! # Which centroids a group needs
 //!
 //! Let R be at least the distance of every row with a copy from m, and b the centroid nearest to m. A row is at most `R + |c_b - m|` from
-//! b, and at least `|c_j - m| - R` from j. If `|c_j - m| > 2 R + |c_b - m|`, by more than all roundings, then `S_j > S_b` as rounded
-//! numbers: j is not the label of any row of the group. No tie is lost, because the inequality is strict.
+//! b, and at least `|c_j - m| - R` from j. If `|c_j - m| > 2 R + |c_b - m| + 2 sqrt(n)`, by more than all roundings, then `S_j > S_b` as
+//! rounded numbers: j is not the label of any row of the group. No tie is lost, because the inequality is strict. n is what a reference
+//! distance loses below the least float64 (`Reference::underflow`): two distances that differ by more than `2 sqrt(n)` have squares that
+//! differ by more than `2 n`. Without it, distances near 2^-540 are all 0, and a tie would lose its smallest index.
 
 use super::own::Reference;
 use super::{U, V};

@@ -130,6 +130,23 @@ fn lengths_of_a_wide_range() {
     }
 }
 
+/// Squares of these distances underflow, so reference distances tie where true distances do not: the smallest index wins, though its centroid
+/// is farther than the radius of the group allows.
+#[test]
+fn distances_that_underflow() {
+    let (tiny, d) = (2f64.powi(-540), 1_026);
+    let point = |y: f64, p: f64| [1.0, y * tiny].into_iter().chain(std::iter::repeat_n(p * tiny, d - 2));
+    let rows = (0..4_096).flat_map(|i| {
+        let place = 20.0 * f64::from(i / 2 % 4);
+        if i % 2 == 0 { point(place, 2.0) } else { point(place + 5.0, -3.0) }
+    });
+    let x: Vec<f64> = rows.collect();
+    let first = (0..4).flat_map(|i| point(20.0 * f64::from(i) - 1.0, 2.0));
+    let second = (0..4).flat_map(|i| point(20.0 * f64::from(i) + 6.0, -3.0));
+    let estimator = KMeans::new(8).init(Init::Given(first.chain(second).collect())).max_iter(1).tol(0.0);
+    check(&estimator, &x, d, "distances that underflow");
+}
+
 /// Chunks of rows that pass through the GPU: each gets its copies when it comes.
 #[test]
 fn rows_that_stream() {
