@@ -1,5 +1,5 @@
-//! Chooses the strategy of a fit on a GPU if the caller names none. The choice depends only on the shape and on one table of
-//! measurements.
+//! Chooses the strategy of a fit on a GPU if the caller names none. The choice depends only on the shape and the GPU: on one table of
+//! measurements, or for tensor cores on a formula ([`Candidate::predicted`]).
 //!
 //! ```text
 //! time of a candidate = time(n) + (rows beyond the largest n measured one by one) * rate

@@ -157,8 +157,9 @@ buffers! {
 }
 
 impl Tensor {
-    /// The constants of the predicted time, in microseconds, on an H200. See `predicted`.
+    /// The constants of the predicted time, in microseconds, on an H200: of an iteration, and of a value. See `predicted`.
     const FIXED: f64 = 130.0;
+    const COPY: f64 = 0.8e-6;
 
     /// The copies that settling and updates read.
     fn filter(shape: &FitShape, gpu: GpuSize) -> FilterSpec {
@@ -197,14 +198,15 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
-    /// Measured on an H200 on data whose centroids are all multiplied: 0.23 + 0.0029 d picoseconds for a score, at least 0.52, and as much
-    /// again for everything else where there is least to do. Where groups of rows are far apart, it takes a tenth of that.
+    /// Measured on an H200 on data whose centroids are all multiplied: 0.23 + 0.0029 d picoseconds for a score, at least 0.52, a fifth more
+    /// for rows in doubt, and a tenth of the time in which the rows are copied: fits have ten iterations or more. Where groups of rows are
+    /// far apart, the products take a tenth of that.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
         let processors = gpu.processors.max(1);
         let (n, k) = (padded(shape.chunk, TILE_ROWS * processors) as f64, padded(shape.k, TILE_CENTROIDS) as f64);
         let score = (0.23 + 0.0029 * padded(shape.d, 16) as f64).max(0.52) * 1e-6 * PROCESSORS as f64 / processors as f64;
-        Some(Self::FIXED + n * k * score * 1.2)
+        Some(Self::FIXED + n * k * score * 1.2 + n * shape.d as f64 * Self::COPY)
     }
 
     fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
