@@ -19,10 +19,9 @@ struct TensorGroup {
     u32 rows;
     double lengths; // sum of the rows' distances from the centre
     u32 first_tile, next_place; // of its tiles of rows
-    // These belong to the current centroids.
-    u32 centroids; // how many can be nearest to a row
-    float balance; // t of src/certify/halves.rs
-    float row_scale, centroid_scale; // powers of two
+    u32 centroids; // how many of the current centroids can be nearest to a row
+    float balance; // t of src/certify/halves.rs, for the current centroids
+    float row_scale, centroid_scale; // powers of two; the second one is for the current centroids
     float radius; // rows that are farther have no copies: they are compared with all centroids
     u32 unused;
 };
