@@ -9,14 +9,16 @@
 //! Groups come from the centroids. Where these start far from where they end, groups are bad and many rows are in doubt. So groups are made
 //! again in a few iterations, if the one before had much doubt.
 
+mod doubt;
+
+use self::doubt::InDoubt;
 use super::choice::PROCESSORS;
 use super::deltas::Deltas;
 use super::filter::FilterSpec;
-use super::tiled::{Doubt, Settle, Tiled};
+use super::tiled::Tiled;
 use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS};
 use crate::backend::cuda::arguments::{
-    self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleArgument, SettleFewArgument, SettleListedArgument,
-    TensorArgument, TensorCentroidsArgument, TensorGroup, TensorRowsArgument, TensorTerms,
+    self, TensorArgument, TensorCentroidsArgument, TensorGroup, TensorRowsArgument, TensorTerms,
 };
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -44,13 +46,6 @@ const PLACES_THREADS: u32 = 1_024;
 const LIST_THREADS: u32 = 512;
 /// How often the centres of groups become means.
 const ROUNDS: usize = 2;
-const PAIRS_THREADS: u32 = 128;
-const FEW_THREADS: u32 = 128;
-/// The fewest candidates of a row that is not one of a pair.
-const FEWEST: usize = 3;
-/// Threads of a block of `settle_listed`, and the most rows that it takes.
-const LISTED_THREADS: usize = 128;
-const MOST_LISTED: usize = 512;
 /// Chunks of a block in shared memory: one in use by each of two warpgroups, the others on their way.
 const STAGES: usize = 4;
 const STAGE_BYTES: usize = (TILE_ROWS + TILE_CENTROIDS) * PLACE_BYTES;
@@ -92,11 +87,6 @@ impl Sizes {
     /// Pairs of a group and a centroid.
     fn pairs(&self) -> usize {
         product([self.groups, self.k_padded])
-    }
-
-    /// Parts of a list that `settle_listed` shares among blocks.
-    fn slices(&self) -> usize {
-        self.k_padded / LISTED_THREADS
     }
 
     /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the chunk
@@ -144,18 +134,6 @@ buffers! {
     }
 }
 
-buffers! {
-    /// The list of rows with a few centroids in reach.
-    struct FewRows = "the rows in doubt" (sizes: &Sizes) {
-        rows: FewRow [sizes.n / FEWEST],
-        candidates: u32 [sizes.n],
-        control: FewControl [1],
-        /// `(MOST_LISTED, slices)`, for rows that are compared with all centroids of their group's list.
-        parts: ListedPart [product([MOST_LISTED, sizes.slices()])],
-        tickets: u32 [MOST_LISTED],
-    }
-}
-
 impl Tensor {
     /// The constants of the predicted time, in microseconds, on an H200: of an iteration, and of a value. See `predicted`.
     const FIXED: f64 = 130.0;
@@ -189,12 +167,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape);
-        let bytes = sum([
-            Doubt::bytes(shape.chunk),
-            FewRows::bytes(&sizes),
-            RowCopies::bytes(&sizes),
-            CentroidCopies::<T>::bytes(&sizes),
-        ]);
+        let bytes = sum([InDoubt::<T>::bytes(&sizes), RowCopies::bytes(&sizes), CentroidCopies::<T>::bytes(&sizes)]);
         Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
@@ -233,19 +206,14 @@ struct TensorStep<T> {
     list: Launch<TensorCentroidsArgument<T>>,
     copy_centroids: Launch<TensorCentroidsArgument<T>>,
     assign: Launch<TensorArgument>,
-    settle: Settle<T>,
-    pairs: Launch<SettleArgument<T>>,
-    settle_few: Launch<SettleFewArgument>,
-    settle_listed: Launch<SettleListedArgument>,
-    doubt: Doubt,
-    few: FewRows,
+    doubt: InDoubt<T>,
     deltas: Deltas,
 }
 
 impl<T: Float + Plain> TensorStep<T> {
     fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
         let sizes = Sizes::new(shape);
-        let FitShape { chunk, d, k, half, .. } = *shape;
+        let FitShape { chunk, half, .. } = *shape;
         let gpu = &*queue.gpu;
         let blocks = |rows: u32| u32::try_from(chunk.div_ceil(rows as usize)).unwrap_or(u32::MAX);
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: u32| -> Result<_> {
@@ -256,8 +224,6 @@ impl<T: Float + Plain> TensorStep<T> {
         };
         let assign = arguments::assign_tensor().load(gpu, "")?;
         let by_warps = sizes.pairs().div_ceil(THREADS as usize / 32);
-        let mut few = FewRows::allocate(queue, &sizes)?;
-        few.tickets.fill(0)?;
         Ok(Self {
             sizes,
             rows: RowCopies::allocate(queue, &sizes)?,
@@ -279,27 +245,7 @@ impl<T: Float + Plain> TensorStep<T> {
                 by_warps,
             )?,
             assign: Launch::resident(gpu, assign, Block { threads: TENSOR_THREADS, shared: sizes.shared() }, sizes.tiles)?,
-            settle: Settle::new([chunk, d, k], half, queue)?,
-            pairs: Launch::resident(
-                gpu,
-                arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?,
-                Block::of(PAIRS_THREADS),
-                chunk,
-            )?,
-            settle_few: Launch::resident(
-                gpu,
-                arguments::settle_few::<T>().half_if(half).load(gpu, "")?,
-                Block::of(FEW_THREADS),
-                chunk,
-            )?,
-            settle_listed: Launch::resident(
-                gpu,
-                arguments::settle_listed::<T>().half_if(half).load(gpu, "")?,
-                Block::of(LISTED_THREADS as u32),
-                product([MOST_LISTED, sizes.slices()]),
-            )?,
-            doubt: Doubt::allocate(queue, chunk)?,
-            few,
+            doubt: InDoubt::new(sizes, half, queue)?,
             deltas: Deltas::new::<T>(shape, queue)?,
         })
     }
@@ -339,7 +285,7 @@ impl<T: Float + Plain> TensorStep<T> {
             terms: rows.terms.at(),
             copies: rows.copies.at(),
             control: state.control,
-            few: self.few.control.at(),
+            few: self.doubt.few().control,
             bound: self.terms(state),
             tiles: sizes.tiles as u32,
             chunks: sizes.chunks as u32,
@@ -369,7 +315,7 @@ impl<T: Float + Plain> TensorStep<T> {
             margins: centroids.margins.at(),
             copies: centroids.copies.at(),
             control: state.control,
-            few: self.few.control.at(),
+            few: self.doubt.few().control,
             bound: self.terms(state),
             d: sizes.d as i32,
             k: sizes.k as i32,
@@ -392,31 +338,6 @@ impl<T: Float + Plain> TensorStep<T> {
         Ok(())
     }
 
-    fn few(&self) -> FewArgument {
-        let FewRows { rows, candidates, control, .. } = &self.few;
-        let room = u32::try_from(self.sizes.n).unwrap_or(u32::MAX);
-        FewArgument { rows: rows.at(), candidates: candidates.at(), control: control.at(), room, unused: 0 }
-    }
-
-    /// For the rows that are compared with all centroids of their group's list.
-    fn listed(&self, settled: &AssignArgument<T>, centroids: u64) -> SettleListedArgument {
-        SettleListedArgument {
-            rows: settled.rows,
-            next: settled.next,
-            centroids,
-            list: self.centroids.list.at(),
-            groups: self.centroids.groups.at(),
-            contested: settled.contested,
-            parts: self.few.parts.at(),
-            tickets: self.few.tickets.at(),
-            control: settled.control,
-            k: self.sizes.k as u32,
-            k_padded: self.sizes.k_padded as u32,
-            slices: self.sizes.slices() as u32,
-            most: MOST_LISTED as u32,
-        }
-    }
-
     fn argument(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> TensorArgument {
         let Self { sizes, rows, centroids, .. } = self;
         let [_, next] = state.labels.before_and_after(chunk.first);
@@ -431,9 +352,9 @@ impl<T: Float + Plain> TensorStep<T> {
             margins: centroids.margins.at(),
             list: centroids.list.at(),
             next,
-            contested: self.doubt.at(),
+            contested: self.doubt.rows(),
             control: state.control,
-            few: self.few(),
+            few: self.doubt.few(),
             n: chunk.rows.argument().n,
             tiles: sizes.tiles as u32,
             chunks: sizes.chunks as u32,
@@ -451,7 +372,7 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
         let first = self.launches == 0;
         if first || !self.resident {
             // Everything is made without asking for doubt.
-            self.few.control.fill(0xff)?;
+            self.doubt.pretend()?;
         }
         if first || self.resident && self.launches.is_power_of_two() {
             self.choose_centres(state)?;
@@ -461,19 +382,13 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
         }
         self.launches = self.launches.saturating_add(1);
         self.copy_centroids(state)?;
-        self.few.control.fill(0)?;
-        let settled = state.assign_argument(chunk, self.doubt.at());
-        let centroids = state.centroids.now.at();
-        let (rows, next, control) = (settled.rows, settled.next, state.control);
-        let few = SettleFewArgument { rows, next, centroids, few: self.few(), control };
-        // SAFETY: the copies of the rows and of the centroids are made. The lists of rows in doubt have a place for each row of a chunk.
-        // The kernels that run behind begin with the wait.
+        self.doubt.clear()?;
+        let assign = state.assign_argument(chunk, self.doubt.rows());
+        let lists = [self.centroids.list.at(), self.centroids.groups.at()];
+        // SAFETY: the copies of the rows and of the centroids are made. The lists of rows in doubt are those of this step.
         unsafe {
             state.queue.run(&self.assign, &self.argument(chunk, state))?;
-            state.queue.run(&self.settle_few, &few)?;
-            state.queue.run(&self.settle_listed, &self.listed(&settled, centroids))?;
-            self.settle.launch_from(&state.queue, &settled, centroids, MOST_LISTED as u32 + 1)?;
-            state.queue.run_behind(&self.pairs, &self.settle.argument(&settled, centroids))?;
+            self.doubt.launch(&state.queue, &assign, lists, state.centroids.now.at())?;
         }
         self.deltas.launch(chunk, state)
     }

@@ -1,0 +1,141 @@
+//! The rows that `assign_tensor` leaves in doubt: their lists, and the launches that label them exactly.
+//!
+//! | in reach | kernel | list |
+//! |---|---|---|
+//! | two centroids | `settle_pairs` | the front of the rows in doubt |
+//! | a few, whose numbers are known | `settle_few` | rows with their candidates |
+//! | others, if they are not many rows | `settle_listed` | the back of the rows in doubt: compared with the group's list, or with all centroids |
+//! | others | `settle` | the same: compared with all centroids |
+
+use super::Sizes;
+use crate::backend::cuda::arguments::{
+    self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleArgument, SettleFewArgument, SettleListedArgument,
+};
+use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::step::tiled::{Doubt, Settle};
+use crate::error::Result;
+use crate::float::Float;
+
+const PAIRS_THREADS: u32 = 128;
+const FEW_THREADS: u32 = 128;
+/// The fewest candidates of a row that is not one of a pair.
+const FEWEST: usize = 3;
+/// Threads of a block of `settle_listed`, and the most rows that it takes.
+const LISTED_THREADS: usize = 128;
+const MOST_LISTED: usize = 512;
+
+buffers! {
+    /// The list of rows with a few centroids in reach, and what blocks of `settle_listed` tell each other.
+    struct FewRows = "the rows in doubt" (sizes: &Sizes) {
+        rows: FewRow [sizes.n / FEWEST],
+        candidates: u32 [sizes.n],
+        control: FewControl [1],
+        /// `(MOST_LISTED, slices)`.
+        parts: ListedPart [product([MOST_LISTED, slices(sizes)])],
+        tickets: u32 [MOST_LISTED],
+    }
+}
+
+/// Parts of a list that `settle_listed` shares among blocks.
+fn slices(sizes: &Sizes) -> usize {
+    sizes.k_padded / LISTED_THREADS
+}
+
+/// The rows in doubt of a step.
+pub struct InDoubt<T> {
+    sizes: Sizes,
+    rows: Doubt,
+    few: FewRows,
+    settle: Settle<T>,
+    pairs: Launch<SettleArgument<T>>,
+    settle_few: Launch<SettleFewArgument>,
+    settle_listed: Launch<SettleListedArgument>,
+}
+
+impl<T: Float + Plain> InDoubt<T> {
+    pub fn bytes(sizes: &Sizes) -> u64 {
+        sum([Doubt::bytes(sizes.n), FewRows::bytes(sizes)])
+    }
+
+    /// `half`: whether the rows' values have 16 bits.
+    pub fn new(sizes: Sizes, half: bool, queue: &Queue) -> Result<Self> {
+        let gpu = &*queue.gpu;
+        let Sizes { n, d, k, .. } = sizes;
+        let mut few = FewRows::allocate(queue, &sizes)?;
+        few.tickets.fill(0)?;
+        let pairs = arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?;
+        let settle_few = arguments::settle_few::<T>().half_if(half).load(gpu, "")?;
+        let settle_listed = arguments::settle_listed::<T>().half_if(half).load(gpu, "")?;
+        let most_listed = product([MOST_LISTED, slices(&sizes)]);
+        Ok(Self {
+            sizes,
+            rows: Doubt::allocate(queue, n)?,
+            few,
+            settle: Settle::new([n, d, k], half, queue)?,
+            pairs: Launch::resident(gpu, pairs, Block::of(PAIRS_THREADS), n)?,
+            settle_few: Launch::resident(gpu, settle_few, Block::of(FEW_THREADS), n)?,
+            settle_listed: Launch::resident(gpu, settle_listed, Block::of(LISTED_THREADS as u32), most_listed)?,
+        })
+    }
+
+    /// The address of the list of rows in doubt.
+    pub fn rows(&self) -> u64 {
+        self.rows.at()
+    }
+
+    /// The list of rows with a few candidates.
+    pub fn few(&self) -> FewArgument {
+        let FewRows { rows, candidates, control, .. } = &self.few;
+        let room = u32::try_from(self.sizes.n).unwrap_or(u32::MAX);
+        FewArgument { rows: rows.at(), candidates: candidates.at(), control: control.at(), room, unused: 0 }
+    }
+
+    /// Whatever asks for doubt will find much.
+    pub fn pretend(&mut self) -> Result<()> {
+        self.few.control.fill(0xff)
+    }
+
+    /// No row is in doubt.
+    pub fn clear(&mut self) -> Result<()> {
+        self.few.control.fill(0)
+    }
+
+    /// Labels the rows in doubt. `list`, `groups`: the addresses of the groups and of their lists of centroids. `centroids`: `(k, d)`.
+    ///
+    /// # Safety
+    /// `assign_tensor` was launched before in the same queue, with the same rows and labels as `assign` and with the lists of this
+    /// object. All addresses are live. `centroids` has k x d values.
+    pub unsafe fn launch(
+        &self,
+        queue: &Queue,
+        assign: &AssignArgument<T>,
+        [list, groups]: [u64; 2],
+        centroids: u64,
+    ) -> Result<()> {
+        let (rows, next, control) = (assign.rows, assign.next, assign.control);
+        let few = SettleFewArgument { rows, next, centroids, few: self.few(), control };
+        let listed = SettleListedArgument {
+            rows,
+            next,
+            centroids,
+            list,
+            groups,
+            contested: assign.contested,
+            parts: self.few.parts.at(),
+            tickets: self.few.tickets.at(),
+            control,
+            k: self.sizes.k as u32,
+            k_padded: self.sizes.k_padded as u32,
+            slices: slices(&self.sizes) as u32,
+            most: MOST_LISTED as u32,
+        };
+        // SAFETY: the caller promises the addresses. The lists have a place for each row of a chunk, and the parts one for each slice of
+        // the most rows. The kernels that run behind begin with the wait.
+        unsafe {
+            queue.run(&self.settle_few, &few)?;
+            queue.run(&self.settle_listed, &listed)?;
+            self.settle.launch_from(queue, assign, centroids, MOST_LISTED as u32 + 1)?;
+            queue.run_behind(&self.pairs, &self.settle.argument(assign, centroids))
+        }
+    }
+}
