@@ -3,21 +3,20 @@
 //
 // Source:    partitioned features of Lutz et al. 2018, section 3.1: a block owns a few columns, and a table in shared memory with their
 //            sums for all clusters. Ours: only rows that changed, found by comparing two arrays of labels.
-// Used when: the assign is `assign_tiled` (many features).
-// Tile:      a block has a chunk of columns and a share of the rows. Its warps compare labels, 16 bytes a lane, each at its own pace.
-//            They list the rows that changed in shared memory, until all rows were seen or the list is full. Then a warp takes 32
-//            listed rows, one a lane, and some of the columns. If all rows changed, the rows of neighbouring lanes are consecutive and
-//            loads coalesce. The data of a row stay in registers.
+// Used when: the assign is `assign_tiled` or `assign_tensor` (many features).
+// Tile:      a block has a chunk of columns and a share of the rows. Its warps work alone, with no barrier between them. A warp compares
+//            labels, 16 bytes a lane, and lists the rows that changed. It takes 32 of them at a time, one a lane, with all columns of the
+//            chunk. If all rows changed, the rows of neighbouring lanes are consecutive and loads coalesce.
 // Memory:    labels before and after, once for each chunk of columns, and the values of rows that changed.
-// Precision: integers. A cell of the table takes at most 4,096 values before it is emptied. A counter a cluster counts them.
+// Precision: integers. A cell of the table that has grown large is emptied by the lane that made it so (`CELL_LIMIT`).
 #include "../common/sums.cuh"
 
-#define THREADS 512
+#define THREADS 1024
 #define WARPS (THREADS / 32)
-#define LIST 2048
-// Values that a cell may take. A cell must have room for a whole list.
-#define CAPACITY 4096
-static_assert(LIST < CAPACITY, "a list does not fit in an empty cell");
+#define LABEL_BYTES 512 // that a warp compares at a time
+// A lane empties a cell when it has moved the high word beyond this. Before that each thread may add one value of up to 2^50, or one lane of each warp
+// the sum of 32 of them: less than 2^30 in the high word. So it never overflows.
+#define CELL_LIMIT (1 << 30)
 
 template <typename T, typename S = T> struct Deltas {
     Rows<T, S> rows;
@@ -28,81 +27,184 @@ template <typename T, typename S = T> struct Deltas {
     double mass_to_integer;
     Control* control;
     int table_copies; // copies of a cell, a power of two; 0: add directly to device memory
-    int chunk; // columns of a table. The factors of these columns lie in front of it
-    int chunks;
-    int few; // up to so many rows a block does without a table
+    int chunk; // columns of a table. The column after the last one of the sums counts rows
+    int chunks, unused;
 };
 
-// The table: the low words of all cells, then the high words, `copies` of each. The cells of one limb of one column are contiguous, and
-// their number is odd. So neither the clusters of one column nor the columns of one cluster share a bank. Then comes a counter for
-// each cluster: rows that came (low half) and rows that left (high half).
+// A chunk of columns and its table: the low words of all cells, then the high words, `copies` of each. The cells of one limb of one column are
+// contiguous, and their number is odd. So neither the clusters of one column nor the columns of one cluster share a bank.
 struct Moves {
     u32* words;
-    u32* counters;
+    const Factors* factors; // of the columns of the chunk
     u32 plane; // words from a low word to its high word
     int copies, across; // copies of a cell; k, made odd
+    int first, columns; // of the sums
+    bool counts; // whether the chunk also counts rows
+    bool plain; // float32 values without weights, in one limb: the first factor stands for both
+
+    __device__ __forceinline__ u32 cells(const Sums& s) const { return (columns * s.limbs + counts) * across; }
+    __device__ __forceinline__ u32* cell(u32 column, u32 j, u32 copy) const { return words + (column * across + j) * copies + copy; }
 };
 
-// Adds the table, whose columns begin with `first`, to device memory. Empties it if it is used `again`. Two lanes share a cell, one for
-// each half.
-__device__ __forceinline__ void flush_moves(const Moves& t, const Sums& s, int first, int columns, bool rows, bool again) {
-    const u32 width = (u32)(columns * s.limbs), halves = (u32)s.k * width * 2;
-    const u32 lane = threadIdx.x & 31;
+// Where the sum of a cell belongs in device memory.
+__device__ __forceinline__ u64* pending_of(const Sums& s, const Moves& t, u32 column, u32 j) {
+    return s.pending + (((u64)j * s.columns + t.first) * s.limbs + column) * 2;
+}
+
+__device__ __forceinline__ void add_rows(const Sums& s, u32 j, i64 count) {
+    if (count != 0) atomicAdd((u64*)&s.pending_rows[j], (u64)count);
+}
+
+// Empties one copy of a cell. Other warps may go on adding: a carry that comes later goes to the high word.
+__device__ __noinline__ void empty_cell(u32* low, u32 plane, u64* pending) {
+    const u32 l = atomicExch(low, 0u), h = atomicExch(low + plane, 0u);
+    add_pending(pending, (i64)((u64)h << 32 | l));
+}
+
+// Adds an integer to a cell of cluster j.
+__device__ __forceinline__ void add_to_cell(const Sums& s, const Moves& t, u32* low, u32 column, u32 j, u32 l, u32 h) {
+    const u32 old = atomicAdd(low, l);
+    h += old + l < old ? 1 : 0;
+    if (h == 0) return;
+    const int now = (int)(atomicAdd(low + t.plane, h) + h);
+    if (now > CELL_LIMIT || now < -CELL_LIMIT) empty_cell(low, t.plane, pending_of(s, t, column, j));
+}
+
+// The sum of one half of the copies of a cell. Each half has an accumulator of its own: together they could overflow.
+__device__ __forceinline__ i64 sum_of_half(const Moves& t, u32 column, u32 j, bool high) {
+    i64 all = 0;
+    // Cells start with different copies, so their banks differ.
 #pragma unroll 1
-    for (u32 start = threadIdx.x - lane; start < halves; start += THREADS) {
-        const u32 i = start + lane, cell = i >> 1, j = cell / width, c = cell - j * width; // c numbers columns and limbs
-        u32* const at = t.words + (c * t.across + j) * t.copies;
-        const bool touched = i < halves && t.counters[j] != 0;
-        if (touched) {
-            i64 sum = 0;
-            // Cells start with different copies, so their banks differ.
-#pragma unroll 1
-            for (int copy = 0; copy < t.copies; copy++) {
-                const u32 word = (copy + cell) & (t.copies - 1);
-                sum += (i64)((u64)at[word] | (u64)at[t.plane + word] << 32);
-            }
-            const u64 half = i & 1 ? (u64)(sum >> 32) : (u64)(u32)sum;
-            if (half != 0) atomicAdd(&s.pending[(((u64)j * s.columns + first) * s.limbs + c) * 2 + (i & 1)], half);
-        }
-        if (again) {
-            __syncwarp();
-            if (touched && !(i & 1))
-                for (int copy = 0; copy < t.copies; copy++) at[copy] = 0, at[t.plane + copy] = 0;
-        }
+    for (int copy = 0; copy < t.copies; copy++) {
+        const u32 word = *(t.cell(column, j, (copy + j) & (t.copies - 1)) + (high ? t.plane : 0));
+        all += high ? (i64)(int)word : (i64)word;
     }
-    if (rows) {
+    return all;
+}
+
+// Adds the table to device memory. Two lanes share a cell, one for each half, so that neighbours write to one place.
+__device__ __forceinline__ void flush_moves(const Moves& t, const Sums& s) {
+    const u32 width = t.columns * s.limbs, halves = s.k * width * 2;
 #pragma unroll 1
-        for (int j = threadIdx.x; j < s.k; j += THREADS) {
-            const u32 count = t.counters[j];
-            const i64 net = (i64)(count & 0xffffu) - (i64)(count >> 16);
-            if (net != 0) atomicAdd((u64*)&s.pending_rows[j], (u64)net);
-        }
+    for (u32 i = threadIdx.x; i < halves; i += THREADS) {
+        const u32 cell = i >> 1, j = cell / width, column = cell - j * width;
+        const i64 half = sum_of_half(t, column, j, i & 1);
+        if (half != 0) atomicAdd(pending_of(s, t, column, j) + (i & 1), (u64)half);
     }
-    if (again) {
-        __syncthreads();
+    if (!t.counts) return;
 #pragma unroll 1
-        for (int j = threadIdx.x; j < s.k; j += THREADS) t.counters[j] = 0;
-        __syncthreads();
+    for (u32 j = threadIdx.x; j < s.k; j += THREADS) add_rows(s, j, sum_of_half(t, width, j, false) + (sum_of_half(t, width, j, true) << 32));
+}
+
+// A row that moves, and where its values go.
+struct Move {
+    u32 row, from, to;
+    bool listed, leaves;
+};
+
+// The usual case: float32 values without weights, in one limb.
+template <typename T, typename S>
+__device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t, const Move& m, const S* x, const S (&begun)[8], u32 copy) {
+    const u32 across = t.across * t.copies;
+    u32 *into = t.cell(0, m.to, copy), *out = t.cell(0, m.leaves ? m.from : m.to, copy);
+    const auto move = [&](S stored, int c) {
+        // As `round_to_integer`: the product is exact. The low word of 1.5 * 2^52 is 0.
+        const double rounded = __fma_rn((double)a.rows.value(stored), t.factors[c].first, 6755399441055744.0);
+        const u32 l = __double2loint(rounded), h = __double2hiint(rounded) - 0x43380000u;
+        add_to_cell(a.sums, t, into + c * across, c, m.to, l, h);
+        if (m.leaves) add_to_cell(a.sums, t, out + c * across, c, m.from, 0u - l, ~h + (l == 0));
+    };
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < t.columns) move(begun[i], i);
+#pragma unroll 1
+    for (int c = 8; c < t.columns; c += 8) {
+        S values[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (c + i < t.columns) values[i] = x[(u64)(c + i) * a.rows.stride];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (c + i < t.columns) move(values[i], c + i);
     }
 }
 
-struct Listed {
-    u32 rows[LIST];
-    u32 moves[LIST]; // the label before in the high half, after in the low half. Labels of four bytes are read again instead
-    u32 counts[2];
-};
+// Any case. All lanes of the warp must call this.
+template <bool DIRECT, typename T, typename S>
+__device__ __forceinline__ void move_any(const Deltas<T, S>& a, const Moves& t, const Move& m, u32 copy, const Together& together) {
+    const Sums& s = a.sums;
+#pragma unroll 1
+    for (int c = 0; c < t.columns; c++) {
+        Pair p = {0, 0};
+        if (m.listed && t.first + c < a.rows.d) {
+            double value = (double)a.rows.at((u64)(t.first + c) * a.rows.stride + m.row);
+            if (a.rows.w) value = __dmul_rn(a.rows.w[m.row], value);
+            p = limbs_of(value, t.factors[c]);
+        } else if (m.listed) {
+            p = mass_limbs(a.rows.w[m.row], a.mass_to_integer);
+        }
+#pragma unroll 1
+        for (int limb = 0; limb < s.limbs; limb++) {
+            const u32 column = c * s.limbs + limb;
+            i64 v = limb ? p.lo : p.hi;
+            const bool leaves = m.leaves && v != 0;
+            if (DIRECT) {
+                if (leaves) add_pending(pending_of(s, t, column, m.from), -v);
+                if (v != 0) add_pending(pending_of(s, t, column, m.to), v);
+                continue;
+            }
+            if (leaves) add_to_cell(s, t, t.cell(column, m.from, copy), column, m.from, (u32)-v, (u32)(-v >> 32));
+            together.add_up(v);
+            if (v != 0) add_to_cell(s, t, t.cell(column, m.to, copy), column, m.to, (u32)v, (u32)(v >> 32));
+        }
+    }
+}
+
+// Moves the contributions of up to 32 listed rows, one a lane.
+template <typename T, typename S> __device__ __forceinline__ void move_rows(const Deltas<T, S>& a, const Moves& t, const u32* list, u32 count) {
+    const u32 lane = threadIdx.x & 31, copy = lane & (u32)(t.copies - 1);
+    Move m = {0, UNASSIGNED, 0, lane < count, false};
+    if (m.listed) m.row = list[lane];
+    // The values of the first columns are on their way while the labels come.
+    const S* const x = a.rows.x + (u64)t.first * a.rows.stride + m.row;
+    S begun[8] = {};
+    if (t.plain && m.listed) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (i < t.columns) begun[i] = x[(u64)i * a.rows.stride];
+    }
+    if (m.listed) m.from = load_label(a.labels, m.row), m.to = load_label(a.next, m.row);
+    m.leaves = m.from != UNASSIGNED;
+    if (t.copies == 0) {
+        move_any<true>(a, t, m, copy, {0});
+        if (t.counts && m.listed) {
+            add_rows(a.sums, m.to, 1);
+            if (m.leaves) add_rows(a.sums, m.from, -1);
+        }
+        return;
+    }
+    Together together;
+    together.find(m.to, m.listed, t.copies, 0);
+    if (!t.plain || together.lanes) move_any<false>(a, t, m, copy, together);
+    else if (m.listed) move_plain(a, t, m, x, begun, copy);
+    if (t.counts && m.listed) {
+        const u32 column = t.columns * a.sums.limbs;
+        // A block has fewer than 2^32 rows, and the high word takes what the low one does not.
+        add_words(t.cell(column, m.to, copy), t.cell(column, m.to, copy) + t.plane, 1);
+        if (m.leaves) add_words(t.cell(column, m.from, copy), t.cell(column, m.from, copy) + t.plane, -1);
+    }
+}
 
 template <int BYTES> __device__ __forceinline__ u32 label_of(const uint4& labels, int i) {
     const u32 word = i * BYTES / 4 == 0 ? labels.x : i * BYTES / 4 == 1 ? labels.y : i * BYTES / 4 == 2 ? labels.z : labels.w;
     return BYTES == 4 ? word : word >> (i * BYTES % 4 * 8) & ((1u << (8 * BYTES % 32)) - 1);
 }
 
-// Lists the changed rows of all lanes of a warp, if the list has room for them. Returns whether it had.
+// Adds the changed rows of all lanes to the warp's list. Returns how many these are.
 template <int BYTES>
-__device__ __forceinline__ bool list_changed(Listed& list, u32& count, const uint4& before, const uint4& after, u32 row, u32 n,
-                                             const double* weights, int lane) {
+__device__ __forceinline__ u32 list_changed(u32* list, const uint4& before, const uint4& after, u32 row, u32 n, const double* weights, int lane) {
     const bool differs = before.x != after.x || before.y != after.y || before.z != after.z || before.w != after.w;
-    if (!__any_sync(FULL_WARP, differs)) return true;
+    if (!__any_sync(FULL_WARP, differs)) return 0;
     u32 mine = 0;
     if (differs) {
 #pragma unroll
@@ -119,123 +221,15 @@ __device__ __forceinline__ bool list_changed(Listed& list, u32& count, const uin
         const u32 other = __shfl_up_sync(FULL_WARP, until, o);
         until += lane >= o ? other : 0;
     }
-    const u32 total = __shfl_sync(FULL_WARP, until, 31);
-    u32 place = 0;
-    // A warp moves the counter only if it finds room, so places have no gaps.
-    if (lane == 0) {
-        place = *(volatile u32*)&count;
-        while (place + total <= LIST) {
-            const u32 seen = atomicCAS(&count, place, place + total);
-            if (seen == place) break;
-            place = seen;
-        }
-    }
-    place = __shfl_sync(FULL_WARP, place, 0);
-    if (place + total > LIST) return false;
-    place += until - own;
+    u32 place = until - own;
 #pragma unroll
-    for (int i = 0; i < 16 / BYTES; i++) {
-        if (mine >> i & 1) {
-            list.rows[place] = row + i;
-            if (BYTES < 4) list.moves[place] = label_of<BYTES>(before, i) << 16 | label_of<BYTES>(after, i);
-            place++;
-        }
-    }
-    return true;
+    for (int i = 0; i < 16 / BYTES; i++)
+        if (mine >> i & 1) list[place++] = row + i;
+    return __shfl_sync(FULL_WARP, until, 31);
 }
 
-// Moves the contributions of `all` listed rows to the columns from `first` on: in the table, or in device memory.
-template <int BYTES, bool DIRECT, typename T, typename S>
-__device__ __forceinline__ void move_listed(const Deltas<T, S>& a, const Listed& list, const Moves& table, const Factors* factors, u32 all,
-                                            int first, int columns, bool& full) {
-    const int FLIGHT = sizeof(T) == 4 ? 4 : 1; // loads in flight a thread. Registers are scarce
-    const Sums& s = a.sums;
-    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    // With few rows, several warps have the same rows and share the columns.
-    const u32 groups = (all + 31) / 32, slices = groups < WARPS ? WARPS / groups : 1, slice = warp / groups;
-    if (groups < WARPS && slice >= slices) return;
-    const int step = (int)slices;
-#pragma unroll 1
-    for (u32 group = groups < WARPS ? warp - slice * groups : warp; group < groups; group += WARPS) {
-        const int start = groups < WARPS ? (int)slice : 0;
-        const u32 entry = group * 32 + lane;
-        const bool listed = entry < all;
-        u32 row = 0, from = UNASSIGNED, to = 0;
-        if (listed) {
-            row = list.rows[entry];
-            if constexpr (BYTES == 4) {
-                from = ((const u32*)a.labels.at)[row], to = ((const u32*)a.next.at)[row];
-            } else {
-                from = widen(list.moves[entry] >> 16, BYTES), to = list.moves[entry] & 0xffffu;
-            }
-        }
-        // A cluster's counter counts the values that its cells took. In the first chunk it also gives the change of its row count.
-        if (listed && start == 0) {
-            if (!DIRECT) {
-                const u32 came = atomicAdd(&table.counters[to], 1u);
-                full = full || (came & 0xffffu) + (came >> 16) + 1 > CAPACITY - LIST;
-                if (from != UNASSIGNED) {
-                    const u32 went = atomicAdd(&table.counters[from], 1u << 16);
-                    full = full || (went & 0xffffu) + (went >> 16) + 1 > CAPACITY - LIST;
-                }
-            } else if (first == 0) {
-                atomicAdd((u64*)&s.pending_rows[to], 1ull);
-                if (from != UNASSIGNED) atomicAdd((u64*)&s.pending_rows[from], ~0ull);
-            }
-        }
-        const u32 copy = lane & (u32)(table.copies - 1);
-        Together together = {0};
-        if (!DIRECT && sizeof(T) == 4) together.find(to, listed, table.copies, 0);
-#pragma unroll 1
-        for (int c = start; c < columns; c += FLIGHT * step) {
-            T values[FLIGHT];
-#pragma unroll
-            for (int i = 0; i < FLIGHT; i++) {
-                const int column = first + c + i * step;
-                values[i] = listed && c + i * step < columns && column < a.rows.d ? a.rows.at((u64)column * a.rows.stride + row) : (T)0;
-            }
-            // Not unrolled: with few rows the loop would end before the longer code is fetched.
-#pragma unroll 1
-            for (int i = 0; i < FLIGHT; i++) {
-                const int in_chunk = c + i * step, column = first + in_chunk;
-                T taken = values[0];
-#pragma unroll
-                for (int o = 1; o < FLIGHT; o++) taken = i == o ? values[o] : taken;
-                if (in_chunk >= columns || (sizeof(T) == 8 && !listed)) continue;
-                Pair p = {0, 0};
-                if (listed && column < a.rows.d) {
-                    double value = (double)taken;
-                    if (a.rows.w) value = __dmul_rn(a.rows.w[row], value);
-                    p = limbs_of(value, factors[in_chunk]);
-                } else if (listed) {
-                    p = mass_limbs(a.rows.w[row], a.mass_to_integer);
-                }
-#pragma unroll 1
-                for (int limb = 0; limb < s.limbs; limb++) {
-                    i64 v = limb ? p.lo : p.hi;
-                    if (sizeof(T) == 8 && v == 0) continue;
-                    const bool leaves = from != UNASSIGNED && v != 0;
-                    if (DIRECT) {
-                        if (v != 0) add_pending(s.pending + (((u64)to * s.columns + column) * s.limbs + limb) * 2, v);
-                        if (leaves) add_pending(s.pending + (((u64)from * s.columns + column) * s.limbs + limb) * 2, -v);
-                    } else {
-                        u32* words = table.words + (in_chunk * s.limbs + limb) * table.across * table.copies + copy;
-                        if (leaves) {
-                            u32* out = words + from * table.copies;
-                            add_words(out, out + table.plane, -v);
-                        }
-                        if (sizeof(T) == 4) together.add_up(v); // float64 has no registers left for it
-                        u32* into = words + to * table.copies;
-                        if (v != 0) add_words(into, into + table.plane, v);
-                    }
-                }
-            }
-        }
-    }
-}
-
-template <int BYTES, typename T, typename S> __device__ __forceinline__ void deltas(const Deltas<T, S>& a, Listed& list, uint4* shared, const u32& stop) {
-    const u32 TILE = 32 * 16 / BYTES; // rows a warp compares at once
+template <int BYTES, typename T, typename S> __device__ __forceinline__ void deltas(const Deltas<T, S>& a, uint4* shared, const u32& stop) {
+    const u32 TILE = LABEL_BYTES / BYTES; // rows a warp compares at once
     const Sums& s = a.sums;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const u32 n = a.rows.n, tiles = n / TILE + (n % TILE != 0);
@@ -243,90 +237,84 @@ template <int BYTES, typename T, typename S> __device__ __forceinline__ void del
     const u32 sharing = max(1u, gridDim.x / (u32)a.chunks), share = blockIdx.x % sharing;
     const u32 begin = (u32)((u64)tiles * share / sharing), end = (u32)((u64)tiles * (share + 1) / sharing);
 
+    // Shared memory: the lists of the warps, the factors of the chunk, padded to 16 bytes, then the table.
+    u32* const list = (u32*)shared + warp * (TILE + 32);
+    double* const factors = (double*)((u32*)shared + WARPS * (TILE + 32));
+    uint4* const words = (uint4*)factors + (3 * a.chunk + 1) / 2;
     Moves table;
+    table.words = (u32*)words;
+    table.factors = (const Factors*)factors;
     table.copies = a.table_copies;
     table.across = s.k | 1;
     table.plane = (u32)(a.chunk * s.limbs * table.across) * (u32)table.copies;
-    // Shared memory: the factors of the chunk, padded to 16 bytes, then the table.
-    double* const factors = (double*)shared;
-    uint4* const words = shared + (3 * a.chunk + 1) / 2;
-    table.words = (u32*)words;
-    table.counters = table.words + 2 * (size_t)table.plane;
+    table.plain = sizeof(T) == 4 && !a.rows.w && s.limbs == 1 && table.copies != 0;
 
-    u32 turn = 0;
+    u64 changed = 0;
 #pragma unroll 1
     for (u32 chunk = blockIdx.x / sharing; chunk < (u32)a.chunks; chunk += max(1u, gridDim.x / sharing)) {
-        const int first = (int)chunk * a.chunk, columns = min(a.chunk, s.columns - first);
+        table.first = (int)chunk * a.chunk;
+        table.columns = min(a.chunk, s.columns - table.first);
+        table.counts = table.first + a.chunk > s.columns;
         u32 tile = begin + warp;
         uint4 before = {}, after = {};
-        auto ask = [&] {
+        const auto ask = [&] {
             if (tile >= end) return;
-            const u64 byte = (u64)tile * 512 + lane * 16;
+            const u64 byte = (u64)tile * LABEL_BYTES + lane * 16;
             // Rows from n to the stride never get a label, so both arrays agree there. The stride is a multiple of 1,024.
             before = *(const uint4*)((const u8*)a.labels.at + byte), after = *(const uint4*)((const u8*)a.next.at + byte);
         };
-        bool cleared = false, filled = false; // whether the table was set to zero in this chunk; whether it holds anything
+        ask();
+        const u32 pieces = (2 * table.plane + 3) / 4;
 #pragma unroll 1
-        for (;;) {
-            ask();
-            if (!cleared) {
-                cleared = true;
-                if (table.copies) {
-                    const u32 pieces = (2 * table.plane + (u32)table.across + 3) / 4;
+        for (u32 i = tid; i < pieces; i += THREADS) words[i] = make_uint4(0, 0, 0, 0);
+        const int features = min(table.columns, a.rows.d - table.first);
 #pragma unroll 1
-                    for (u32 i = tid; i < pieces; i += THREADS) words[i] = make_uint4(0, 0, 0, 0);
-                }
-                if (tid < 2) list.counts[tid] = 0;
-                const int values = 3 * min(columns, max(0, a.rows.d - first));
-#pragma unroll 1
-                for (int i = tid; i < values; i += THREADS) factors[i] = ((const double*)(a.factors + first))[i];
-                // Checked after the first loads are issued.
-                if (stop) return;
-                __syncthreads();
-            }
-#pragma unroll 1
-            while (tile < end) {
-                const uint4 old = before, now = after;
-                const u32 here = tile;
-                tile += WARPS;
-                ask();
-                if (!list_changed<BYTES>(list, list.counts[turn], old, now, here * TILE + lane * (16 / BYTES), n, a.rows.w, lane)) {
-                    tile = here;
-                    break;
-                }
-            }
-            const bool more = __syncthreads_or(tile < end);
-            const u32 all = list.counts[turn];
-            turn ^= 1;
-            if (tid == 0) list.counts[turn] = 0;
-            if (chunk == 0 && tid == 0 && all) atomicAdd(&a.control->changed, (u64)all);
-            const bool direct = table.copies == 0 || (!more && !filled && all <= (u32)a.few);
-            bool full = false;
-            const Factors* staged = (const Factors*)factors;
-            if (all && direct) move_listed<BYTES, true>(a, list, table, staged, all, first, columns, full);
-            else if (all) move_listed<BYTES, false>(a, list, table, staged, all, first, columns, full);
-            filled = filled || (all && !direct);
-            if (!more && !filled) break;
-            full = __syncthreads_or(full);
-            if (filled && (full || !more)) {
-                flush_moves(table, s, first, columns, chunk == 0, more);
-                filled = false;
-            }
-            if (!more) break;
+        for (int i = tid; i < features; i += THREADS) {
+            Factors f = a.factors[table.first + i];
+            if (table.plain) f.first = __dmul_rn(f.first, f.second), f.second = 1.0;
+            factors[3 * i] = f.first, factors[3 * i + 1] = f.second, factors[3 * i + 2] = f.low;
         }
+        // Checked after the first loads are issued.
+        if (stop) return;
+        __syncthreads();
+        u32 held = 0;
+#pragma unroll 1
+        while (tile < end) {
+            const uint4 old = before, now = after;
+            const u32 row = tile * TILE + lane * (16 / BYTES);
+            tile += WARPS;
+            ask();
+            const u32 found = list_changed<BYTES>(list + held, old, now, row, n, a.rows.w, lane);
+            if (found == 0) continue;
+            changed += found, held += found;
+            __syncwarp();
+            u32 done = 0;
+#pragma unroll 1
+            for (; done + 32 <= held; done += 32) move_rows(a, table, list + done, 32);
+            held -= done;
+            const u32 left = (u32)lane < held ? list[done + lane] : 0;
+            __syncwarp();
+            list[lane] = left;
+            __syncwarp();
+        }
+        if (held != 0) move_rows(a, table, list, held);
+        __syncthreads();
+        if (table.copies != 0) flush_moves(table, s);
         __syncthreads(); // the next chunk clears the table
+        if (chunk != 0) changed = 0;
+        if (lane == 0 && changed != 0) atomicAdd(&a.control->changed, changed);
+        changed = 0;
     }
 }
 
 #define DELTAS(T, S, NAME)                                                                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Deltas<T, S> a) {                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ Deltas<T, S> a) {                           \
         extern __shared__ __align__(16) uint4 shared[];                                                                            \
-        __shared__ Listed list;                                                                                                    \
         wait_for_kernel_before();                                                                                                  \
         const u32 stop = a.control->stop;                                                                                          \
-        if (a.labels.bytes == 1) deltas<1>(a, list, shared, stop);                                                                 \
-        else if (a.labels.bytes == 2) deltas<2>(a, list, shared, stop);                                                            \
-        else deltas<4>(a, list, shared, stop);                                                                                     \
+        if (a.labels.bytes == 1) deltas<1>(a, shared, stop);                                                                       \
+        else if (a.labels.bytes == 2) deltas<2>(a, shared, stop);                                                                  \
+        else deltas<4>(a, shared, stop);                                                                                           \
     }
 
 DELTAS(float, float, deltas_f32)

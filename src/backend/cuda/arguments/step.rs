@@ -68,7 +68,7 @@ arguments! {
         table_copies: i32,
         chunk: i32,
         chunks: i32,
-        few: i32,
+        unused: i32,
     }
 
     /// The terms of the bound that do not depend on the centroids.
