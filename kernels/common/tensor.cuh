@@ -18,12 +18,11 @@ struct TensorGroup {
     float farthest; // no row is farther from the centre
     u32 rows;
     double lengths; // sum of the rows' distances from the centre
-    u32 first_tile, next_place; // of its tiles of rows
+    u32 first_tile; // of its tiles of rows
     u32 centroids; // how many of the current centroids can be nearest to a row
     float balance; // t of src/certify/halves.rs, for the current centroids
     float row_scale, centroid_scale; // powers of two; the second one is for the current centroids
     float radius; // rows that are farther have no copies: they are compared with all centroids
-    u32 unused;
 };
 
 // A few far rows must not decide how precise the copies of the others are: no row farther than this many times the mean has a copy.
@@ -34,17 +33,24 @@ struct FewRow {
     u32 row, first, count, unused;
 };
 
-// Counters of the list of such rows, and how much work the rows in doubt were. Zero before a step.
+// Counters of the list of such rows, and how much work a step was. Zero before a step.
 struct FewControl {
     u32 rows, candidates;
-    u32 doubt; // candidates besides the best, or ALL_CANDIDATES for a row that is compared with all; see `again`
-    u32 unused;
+    u64 doubt; // candidates besides the best, or ALL_CANDIDATES for a row that is compared with all; see `again`
+    u64 kept; // sets of columns that had one in reach, for each tile of centroids that a warp has seen
+    u64 visited; // pairs of a tile of rows and a tile of centroids
 };
 
 #define ALL_CANDIDATES 16u
 
-// Whether groups are made again: the step before had too much doubt. All ones if there are no groups yet.
-__device__ __forceinline__ bool again(const FewControl* control, u32 most_doubt) { return control->doubt > most_doubt; }
+// Sets of columns for each pair of a tile of rows and a tile of centroids.
+#define SETS (TILE_ROWS / 16 * 4)
+
+// Whether rows are grouped and copied again: the step before had too much doubt, or kept so much that rows in the order of their labels
+// would save time. All ones if there are no groups yet.
+__device__ __forceinline__ bool again(const FewControl* c, u64 most_doubt, u64 most_kept) {
+    return c->doubt > most_doubt || (c->kept > most_kept && c->kept / (SETS / 3) > c->visited);
+}
 
 struct Few {
     FewRow* rows; // (room / 3)

@@ -3,13 +3,13 @@
 //   y_j = p_j - x^.c^_j       p_j: the half square with the centroid's own error taken off (src/certify/halves.rs)
 //   for each tile of rows, for each tile of the centroids of its group:
 //     for each chunk of 64 features:  the products of 128 rows and 256 centroids, added up in registers
-//     keys: scores with the number of their column in the lowest bits; the best two keys of each row, in eight sets of columns
+//     the least score of each row, and which columns are in reach (tensor_best.cuh)
 //   then the label, or a place in the list of rows in doubt
 //
 // Used when: many clusters of many features, on generation 9.0.
 // Tile:      a block has 3 warpgroups. One requests chunks (TMA, bulk copies). The other two multiply 64 rows each (wgmma, m64n256k16), with 128
-//            sums a thread. They take turns of two chunks. This gains only 2 to 5 %: products of one beside
-//            minima of the other slow both down (128 features: 1,800 and 2,200 clocks a tile, alone 1,250 and 1,050; H200).
+//            sums a thread, and take turns of a tile. Products of one beside minima of the other slow both down. So most tiles cost one minimum
+//            for each score, and no more.
 // Memory:    copies lie in device memory as wgmma reads them, so a chunk is one contiguous copy. The copies of a group's centroids come
 //            from the second-level cache, and so do those of the rows but for the first time.
 // Precision: half-precision operands, sums in float32 as tensor cores add them.
@@ -20,7 +20,7 @@
 #define TENSOR_THREADS 384
 #define ROW_BYTES (TILE_ROWS * PLACE_BYTES)
 #define CENTROID_BYTES (TILE_CENTROIDS * PLACE_BYTES)
-#define FOLDED_BYTES (TILE_CENTROIDS * 4)
+#define FOLDED_BYTES (TILE_CENTROIDS * 8) // p and F
 
 // Where things are in shared memory.
 struct TensorShared {
@@ -38,16 +38,20 @@ struct TensorShared {
 // The thread that requests all chunks.
 __device__ __forceinline__ void request(const Tensor& a, const TensorShared& s) {
     Turn turn, folded_turn;
+    u64 visited = 0;
 #pragma unroll 1
     for (u32 tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
         const u32 g = a.group_of_tile[tile];
-        if (g == NO_ROW) return;
+        if (g == NO_ROW) break;
         const u32 tiles = (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
         const u8* const rows = a.rows + (u64)tile * a.chunks * ROW_BYTES;
-        const u8* centroids = a.centroids + (u64)g * (a.k_padded / TILE_CENTROIDS) * a.chunks * CENTROID_BYTES;
-        const float* folded = a.folded + (u64)g * a.k_padded;
+        const u64 of_group = (u64)g * (a.k_padded / TILE_CENTROIDS);
+        u32 t = a.first_visit[tile];
+        visited += tiles;
 #pragma unroll 1
-        for (u32 t = 0; t < tiles; t++, folded += TILE_CENTROIDS) {
+        for (u32 seen = 0; seen < tiles; seen++, t = t + 1 < tiles ? t + 1 : 0) {
+            const u8* centroids = a.centroids + (of_group + t) * a.chunks * CENTROID_BYTES;
+            const u64 folded = (of_group + t) * TILE_CENTROIDS;
 #pragma unroll 1
             for (u32 c = 0; c < a.chunks; c++, centroids += CENTROID_BYTES) {
                 const u32 to = s.stage(turn.slot), full = s.full + 8 * turn.slot;
@@ -57,13 +61,16 @@ __device__ __forceinline__ void request(const Tensor& a, const TensorShared& s) 
                 copy_bytes(to, centroids, CENTROID_BYTES, full);
                 copy_bytes(to + CENTROID_BYTES, rows + (u64)c * ROW_BYTES, ROW_BYTES, full);
                 if (last) {
-                    copy_bytes(s.folded + folded_turn.slot * FOLDED_BYTES, folded, FOLDED_BYTES, full);
+                    const u32 slot = s.folded + folded_turn.slot * FOLDED_BYTES;
+                    copy_bytes(slot, a.folded + folded, FOLDED_BYTES / 2, full);
+                    copy_bytes(slot + FOLDED_BYTES / 2, a.margins + folded, FOLDED_BYTES / 2, full);
                     folded_turn.next(a.folded_slots);
                 }
                 turn.next(a.stages);
             }
         }
     }
+    atomicAdd(&a.few.control->visited, visited);
 }
 
 // What a warpgroup has done, over all of its tiles.
@@ -71,12 +78,9 @@ struct Progress {
     Turn turn, folded_turn;
 };
 
-// The two warpgroups take turns. The first one begins.
+// The two warpgroups take turns: one multiplies while the other one looks at its scores. The first one begins.
 __device__ __forceinline__ void await_turn(u32 half) { asm volatile("bar.sync %0, 256;" ::"r"(1 + half) : "memory"); }
 __device__ __forceinline__ void give_turn(u32 half) { asm volatile("bar.arrive %0, 256;" ::"r"(2 - half) : "memory"); }
-// Whether a turn ends with chunk c. A tile's first and last turns have two chunks if there are enough: as long as it takes to look for the best.
-__device__ __forceinline__ bool ends_turn(u32 c, u32 chunks) { return c + 1 == chunks || c + 3 == chunks || (c + 3 < chunks && c % 2 == 1); }
-
 // The products of the first STEPS runs of 16 features of chunk c.
 template <u32 STEPS> __device__ __forceinline__ void run(float (&sums)[TILE_CENTROIDS / 2], u64 x, u64 y, u32 c) {
     begin_products();
@@ -88,12 +92,10 @@ template <u32 STEPS> __device__ __forceinline__ void run(float (&sums)[TILE_CENT
 // Adds up the products of a tile of rows and a tile of centroids.
 __device__ __forceinline__ void products(const Tensor& a, const TensorShared& s, Progress& at, float (&sums)[TILE_CENTROIDS / 2], u32 half, bool first_thread) {
     u32 before = 0;
-    bool turn = false;
+    await_turn(half);
 #pragma unroll 1
     for (u32 c = 0; c < a.chunks; c++) {
         const u32 from = s.stage(at.turn.slot);
-        if (!turn) await_turn(half);
-        turn = !ends_turn(c, a.chunks);
         await_barrier(s.full + 8 * at.turn.slot, at.turn.parity);
         const u64 x = matrix_at(from + CENTROID_BYTES + half * (ROW_BYTES / 2)), y = matrix_at(from);
         // The tensor cores' order begins and ends in each branch. Otherwise the compiler lets every product wait for the one before.
@@ -106,7 +108,6 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared& s,
             await_products<1>();
             if (first_thread) arrive(s.empty + 8 * before);
         }
-        if (!turn && c + 1 < a.chunks) give_turn(half);
         before = at.turn.slot;
         at.turn.next(a.stages);
     }
@@ -115,62 +116,36 @@ __device__ __forceinline__ void products(const Tensor& a, const TensorShared& s,
     if (first_thread) arrive(s.empty + 8 * before);
 }
 
-// The least two keys of a tile of centroids, for each row of a thread and for its even and odd columns.
-__device__ __forceinline__ void keep_best(const Tensor& a, const TensorShared& s, Progress& at, const float (&sums)[TILE_CENTROIDS / 2], Kept (&kept)[2][2],
-                                          u32 tile, u32 lane) {
-    const u32 folded = s.folded + at.folded_turn.slot * FOLDED_BYTES + (lane & 3) * 8;
-    at.folded_turn.next(a.folded_slots);
-    u32 mask = ~31u;
-    asm volatile("" : "+r"(mask)); // in a register, so that a key is one instruction
-    float least[2][2], second[2][2];
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) least[r][e] = second[r][e] = 3e38f;
-#pragma unroll
-    for (int i = 0; i < TILE_CENTROIDS / 8; i++) {
-        float p[2];
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(p[0]), "=f"(p[1]) : "r"(folded + i * 32));
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const float score = __fsub_rn(p[e], sums[4 * i + 2 * r + e]);
-                float key;
-                asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=f"(key) : "f"(score), "r"(mask), "r"(i)); // (score & mask) | i
-                second[r][e] = fminf(second[r][e], fmaxf(least[r][e], key));
-                least[r][e] = fminf(least[r][e], key);
-            }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) kept[r][e].add(least[r][e], second[r][e], tile);
-}
-
 // A warpgroup that multiplies.
 __device__ __forceinline__ void label(const Tensor& a, const TensorShared& s, u32 half) {
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
     const bool first_thread = (threadIdx.x & 127) == 0;
     Progress at;
+    u32 kept = 0;
     if (half == 1) give_turn(half);
 #pragma unroll 1
     for (u32 tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
         const u32 tiles = (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
-        Kept kept[2][2];
-#pragma unroll 1
-        for (u32 t = 0; t < tiles; t++) {
-            float sums[TILE_CENTROIDS / 2];
-            products(a, s, at, sums, half, first_thread);
-            keep_best(a, s, at, sums, kept, t, lane);
-        }
         const u64 place = (u64)tile * TILE_ROWS + half * 64 + warp * 16 + lane / 4;
+        const float* const margins = a.tile_margins + (u64)g * (a.k_padded / TILE_CENTROIDS);
+        Best best[2] = {{a, place, g}, {a, place + 8, g}};
+        u32 t = a.first_visit[tile];
+#pragma unroll 1
+        for (u32 seen = 0; seen < tiles; seen++, t = t + 1 < tiles ? t + 1 : 0) {
+            float sums[TILE_CENTROIDS / 2];
+            const float most = margins[t];
+            products(a, s, at, sums, half, first_thread);
+            const u32 folded = s.folded + at.folded_turn.slot * FOLDED_BYTES + (lane & 3) * 8;
+            at.folded_turn.next(a.folded_slots);
+            kept += look<TILE_CENTROIDS>(folded, folded + FOLDED_BYTES / 2, sums, best, most, t);
+        }
 #pragma unroll
-        for (int r = 0; r < 2; r++) decide<TILE_CENTROIDS>(a, kept[r], place + 8 * r, g, lane);
+        for (int r = 0; r < 2; r++) decide<TILE_CENTROIDS>(a, best[r], place + 8 * r, g, lane);
         __syncwarp(); // lanes leave `decide` in different places
     }
+    if (lane == 0) atomicAdd(&a.few.control->kept, (u64)kept);
     if (half == 0) await_turn(half); // nobody leaves with a turn that was given
 }
 

@@ -1,9 +1,11 @@
-// What the kernels of kernels/step/assign_tensor.cu and assign_tensor_mma.cu have in common: their argument, the best keys of a row, and the
+// What the kernels of kernels/step/assign_tensor.cu and assign_tensor_mma.cu have in common: their argument, the best scores of a row, and the
 // decision about a row.
 //
-//   sums       a lane has two neighbouring columns of every eight, at 2 (lane % 4). So four lanes share a row, and each has two sets of
-//              columns: even ones and odd ones
-//   keys       scores whose lowest five bits are the number of their eight columns in the tile of centroids
+//   sums       a lane has two neighbouring columns of every eight, at 2 (lane % 4), of two rows. So four lanes share a row, and each has two
+//              sets of columns: even ones and odd ones
+//   limit      centroids with a score above it are out of reach. Every tile of centroids may lower it: by the least score there
+//   in reach   a bit for each column of a set. Most tiles have no such column for any row of a warp: then a tile costs one minimum for each
+//              score
 //   WIDTH      columns of a tile of centroids: 128 or 256
 #pragma once
 #include "../common/filter.cuh"
@@ -18,7 +20,9 @@ struct Tensor {
     const u8* centroids; // (groups, k padded / 256, chunks, 256, 64) of 2 bytes
     const float* folded; // (groups, k padded): p
     const float* margins; // (groups, k padded): F
+    const float* tile_margins; // (groups, k padded / 256): no F of a tile of centroids is larger
     const u32* list; // (groups, k padded): centroids
+    const u32* first_visit; // (tiles): the tile of centroids that a tile of rows begins with
     Labels next;
     Contested* contested;
     Control* control;
@@ -27,117 +31,192 @@ struct Tensor {
     u32 k_padded, stages, folded_slots, unused;
 };
 
-// A key differs from its score by less than this, relative to either.
-#define TAG_ERROR 7.62939453125e-6f
+// Above every score of a centroid, and below that of a place without one.
+#define NO_LIMIT 5e37f
 
-// The least two keys of a set of columns, and the tiles of centroids that they are in. All other keys are at least `third`, but for those of
-// a tile that has both the best and the second.
+// The two tiles of centroids with the least scores of a set of columns. The columns of other tiles have scores of at least `third`, or they are
+// out of reach.
 struct Kept {
     float best, second, third;
     u32 best_tile, second_tile;
+    u32 best_in, second_in; // which of their columns are in reach
 
-    __device__ __forceinline__ Kept() : best(3e38f), second(3e38f), third(3e38f), best_tile(0), second_tile(~0u) {}
-    // Adds the least two of another tile.
-    __device__ __forceinline__ void add(float low, float high, u32 tile) {
-        const bool lower = low < best;
-        const float first = lower ? low : best, rival = lower ? best : low;
-        const u32 first_tile = lower ? tile : best_tile, rival_tile = lower ? best_tile : tile;
-        // The second of the tile that has the best now, and that of the other one, which is above the rival.
-        const float own = lower ? high : second, other = lower ? second : high;
-        const u32 own_tile = lower ? tile : second_tile;
-        const bool same = own < rival;
-        third = fminf(third, fminf(fmaxf(own, rival), other));
-        best = first, best_tile = first_tile;
-        second = same ? own : rival, second_tile = same ? own_tile : rival_tile;
+    __device__ __forceinline__ Kept() : best(3e38f), second(3e38f), third(3e38f), best_tile(0), second_tile(0), best_in(0), second_in(0) {}
+    // Adds a tile with its least score.
+    __device__ __forceinline__ void add(float least, u32 in, u32 tile) {
+        if (least < best) {
+            third = second;
+            second = best, second_tile = best_tile, second_in = best_in;
+            best = least, best_tile = tile, best_in = in;
+        } else if (least < second) {
+            third = second;
+            second = least, second_tile = tile, second_in = in;
+        } else {
+            third = fminf(third, least);
+        }
     }
-    // Whether other keys of the tile may be as low as the second.
-    __device__ __forceinline__ bool hides() const { return best_tile == second_tile; }
 };
 
-// The place in the group's list of the centroid with a key.
-template <u32 WIDTH> __device__ __forceinline__ u32 place_of(float key, u32 tile, u32 lane, u32 e) {
-    return tile * WIDTH + (__float_as_uint(key) & 31) * 8 + (lane & 3) * 2 + e;
+// A row, as one of its four lanes sees it.
+struct Best {
+    float limit;
+    float rise; // of the limit above a score, without the centroid's part
+    Kept sets[2];
+
+    __device__ __forceinline__ Best(const Tensor& a, u64 place, u32 g) : limit(NO_LIMIT) { rise = __fmul_ru(a.terms[place], a.groups[g].balance); }
+};
+
+// The least value of the four lanes of a row.
+__device__ __forceinline__ float of_quad(float v) {
+    v = fminf(v, __shfl_xor_sync(FULL_WARP, v, 1));
+    return fminf(v, __shfl_xor_sync(FULL_WARP, v, 2));
+}
+
+// Moves the bits up by one, and puts the sign of a difference into the lowest bit.
+__device__ __forceinline__ u32 push_sign(u32 bits, float difference) { return __funnelshift_l(__float_as_uint(difference), bits, 1); }
+
+// Looks at a tile of centroids. `folded`, `margins`: the addresses of the p and of the F of the lane's columns, in shared memory. `most`: no F of the
+// tile is larger. Returns how many sets had a column in reach of one of the warp's rows.
+template <u32 WIDTH> __device__ __forceinline__ u32 look(u32 folded, u32 margins, float (&sums)[WIDTH / 2], Best (&rows)[2], float most, u32 tile) {
+    float least[2][2];
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) least[r][e] = 3e38f;
+#pragma unroll
+    for (int i = 0; i < WIDTH / 8; i++) {
+        float p[2];
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(p[0]), "=f"(p[1]) : "r"(folded + i * 32));
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float& score = sums[4 * i + 2 * r + e];
+                score = __fsub_rn(p[e], score);
+                least[r][e] = fminf(least[r][e], score);
+            }
+    }
+    bool any = false;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float own = fminf(least[r][0], least[r][1]);
+        const float of_row = of_quad(own);
+        rows[r].limit = fminf(rows[r].limit, __fadd_ru(of_row, __fadd_ru(most, rows[r].rise)));
+        any |= own <= rows[r].limit;
+    }
+    if (!__any_sync(FULL_WARP, any)) return 0;
+    u32 kept = 0;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        u32 in[2];
+        const auto look_up = [&](int e) {
+            u32 out = 0;
+#pragma unroll
+            for (int i = WIDTH / 8 - 1; i >= 0; i--) out = push_sign(out, __fsub_rn(rows[r].limit, sums[4 * i + 2 * r + e]));
+            in[e] = ~out & (u32)((1ull << (WIDTH / 8)) - 1);
+        };
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            in[e] = 0;
+            if (__any_sync(FULL_WARP, least[r][e] <= rows[r].limit)) look_up(e), kept++;
+        }
+        u32 found = __popc(in[0]) + __popc(in[1]);
+        found += __shfl_xor_sync(FULL_WARP, found, 1);
+        found += __shfl_xor_sync(FULL_WARP, found, 2);
+        // If a row has several: the limit again, with the own F of the best column of each set.
+        if (__any_sync(FULL_WARP, found > 1)) {
+            float limit = rows[r].limit;
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                u32 above = 0;
+#pragma unroll
+                for (int i = WIDTH / 8 - 1; i >= 0; i--) above = push_sign(above, __fsub_rn(least[r][e], sums[4 * i + 2 * r + e]));
+                const u32 column = __ffs(~above) - 1;
+                float margin;
+                asm volatile("ld.shared.f32 %0, [%1];" : "=f"(margin) : "r"(margins + column * 32 + e * 4));
+                limit = fminf(limit, __fadd_ru(least[r][e], __fadd_ru(margin, rows[r].rise)));
+            }
+            rows[r].limit = of_quad(limit);
+            look_up(0), look_up(1);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (in[e] != 0) rows[r].sets[e].add(least[r][e], in[e], tile);
+    }
+    return kept;
+}
+
+// The place in the group's list of a column of a set.
+template <u32 WIDTH> __device__ __forceinline__ u32 place_of(u32 column, u32 tile, u32 lane, u32 e) {
+    return tile * WIDTH + column * 8 + (lane & 3) * 2 + e;
 }
 
 // Decides a row. Its four lanes must call this together.
-template <u32 WIDTH> __device__ __forceinline__ void decide(const Tensor& a, const Kept (&kept)[2], u64 place, u32 g, u32 lane) {
-    const bool even = kept[0].best <= kept[1].best;
-    const float own = even ? kept[0].best : kept[1].best;
-    float best = own;
-    u32 at = even ? place_of<WIDTH>(own, kept[0].best_tile, lane, 0) : place_of<WIDTH>(own, kept[1].best_tile, lane, 1);
-#pragma unroll
-    for (int o = 1; o < 4; o *= 2) {
-        const float other = __shfl_xor_sync(FULL_WARP, best, o);
-        const u32 other_at = __shfl_xor_sync(FULL_WARP, at, o);
-        if (other < best || (other == best && other_at < at)) best = other, at = other_at;
-    }
+template <u32 WIDTH> __device__ __forceinline__ void decide(const Tensor& a, const Best& best, u64 place, u32 g, u32 lane) {
     const u32 row = a.row_of_place[place];
-    const float term = __fmul_ru(a.terms[place], a.groups[g].balance);
     const u64 of_group = (u64)g * a.k_padded;
-    const float sum = __fadd_ru(__fmaf_ru(fabsf(best), TAG_ERROR, best), __fadd_ru(a.margins[of_group + at], term));
-    const float limit = __fmaf_ru(fabsf(sum), TAG_ERROR, sum);
-    // How many centroids of this lane are to be compared, besides the best. NaN: in reach.
-    u32 others = 0, second = NO_ROW;
-    bool all = false;
+    // The limit again, with the own F of the best centroid, if it is known.
+    const bool odd = best.sets[1].best < best.sets[0].best;
+    const float own = odd ? best.sets[1].best : best.sets[0].best;
+    const u32 own_in = odd ? best.sets[1].best_in : best.sets[0].best_in, own_tile = odd ? best.sets[1].best_tile : best.sets[0].best_tile;
+    float limit = best.limit;
+    if (__popc(own_in) == 1) {
+        const float margin = a.margins[of_group + place_of<WIDTH>(__ffs(own_in) - 1, own_tile, lane, odd)];
+        limit = fminf(limit, __fadd_ru(own, __fadd_ru(margin, best.rise)));
+    }
+    limit = of_quad(limit);
+    // The columns of this lane that are in reach.
+    u32 in[2][2], total = 0, first = NO_ROW, last = 0;
+    bool all = !(best.rise < infinity_f());
 #pragma unroll
     for (u32 e = 0; e < 2; e++) {
-        const Kept& set = kept[e];
-        const u32 mine = place_of<WIDTH>(set.best, set.best_tile, lane, e);
-        const bool first_in = !(set.best > limit), second_in = !(set.second > limit);
-        if (first_in && mine != at) others++, second = mine;
-        if (second_in) {
-            others += set.hides() ? WIDTH / 8 - 1 : 1;
-            second = place_of<WIDTH>(set.second, set.second_tile, lane, e);
+        const Kept& set = best.sets[e];
+        in[e][0] = set.best <= limit ? set.best_in : 0, in[e][1] = set.second <= limit ? set.second_in : 0;
+        all |= set.third <= limit;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u32 columns = in[e][i], tile = i ? set.second_tile : set.best_tile;
+            total += __popc(columns);
+            if (columns == 0) continue;
+            first = min(first, place_of<WIDTH>(__ffs(columns) - 1, tile, lane, e));
+            last = max(last, place_of<WIDTH>(31 - __clz(columns), tile, lane, e));
         }
-        all |= !(set.third > limit);
     }
-    u32 total = others | (u32)all << 16, before = 0;
+    total |= (u32)all << 16;
+    u32 before = 0;
 #pragma unroll
     for (int o = 1; o < 4; o *= 2) {
         const u32 theirs = __shfl_xor_sync(FULL_WARP, total, o);
         if (lane & o) before += theirs & 0xffff;
         total += theirs;
-        second = min(second, __shfl_xor_sync(FULL_WARP, second, o));
+        first = min(first, __shfl_xor_sync(FULL_WARP, first, o)), last = max(last, __shfl_xor_sync(FULL_WARP, last, o));
     }
     all = total >> 16 != 0, total &= 0xffff;
-    const u32 doubt = __reduce_add_sync(FULL_WARP, (lane & 3) != 0 || row == NO_ROW ? 0 : all ? ALL_CANDIDATES : min(total, ALL_CANDIDATES));
-    if (lane == 0 && doubt != 0) atomicAdd(&a.few.control->doubt, doubt);
+    all |= total == 0; // cannot be: the label itself is in reach
+    const u32 doubt = __reduce_add_sync(FULL_WARP, (lane & 3) != 0 || row == NO_ROW ? 0 : all ? ALL_CANDIDATES : min(total - 1, ALL_CANDIDATES));
+    if (lane == 0 && doubt != 0) atomicAdd(&a.few.control->doubt, (u64)doubt);
     const bool writes = (lane & 3) == 0 && row != NO_ROW;
-    if (writes && !all && total <= 1) store_label(a.next, row, a.list[of_group + at]);
-    if (writes && !all && total == 1) a.contested[atomicAdd(&a.control->pairs, 1)] = {row, a.list[of_group + second]};
+    if (writes && !all && total <= 2) store_label(a.next, row, a.list[of_group + first]);
+    if (writes && !all && total == 2) a.contested[atomicAdd(&a.control->pairs, 1)] = {row, a.list[of_group + last]};
     // A few candidates: the row gets a part of the pool. If the pool is full, the row is compared with all centroids.
     u32 from = 0;
-    const bool few = row != NO_ROW && !all && total > 1;
+    const bool few = row != NO_ROW && !all && total > 2;
     if (few && (lane & 3) == 0) {
         // Once the pool is full, nobody adds to the counter, so it cannot overflow.
         from = __ldcg(&a.few.control->candidates);
-        if (from < a.few.room) from = atomicAdd(&a.few.control->candidates, total + 1);
-        if (from < a.few.room && total + 1 <= a.few.room - from) {
-            const u32 entry = atomicAdd(&a.few.control->rows, 1);
-            a.few.rows[entry] = {row, from, total + 1, 0};
-            a.few.candidates[from] = a.list[of_group + at];
-        } else {
-            from = NO_ROW;
-        }
+        if (from < a.few.room) from = atomicAdd(&a.few.control->candidates, total);
+        if (from < a.few.room && total <= a.few.room - from) a.few.rows[atomicAdd(&a.few.control->rows, 1)] = {row, from, total, 0};
+        else from = NO_ROW;
     }
     from = __shfl_sync(FULL_WARP, from, lane & ~3);
-    if (writes && (all || few && from == NO_ROW)) a.contested[a.n - 1 - atomicAdd(&a.control->contested, 1)] = {row, term < infinity_f() ? g : NO_ROW};
+    if (writes && (all || few && from == NO_ROW)) a.contested[a.n - 1 - atomicAdd(&a.control->contested, 1)] = {row, best.rise < infinity_f() ? g : NO_ROW};
     if (!few || from == NO_ROW) return;
-    u32* to = a.few.candidates + from + 1 + before;
+    u32* to = a.few.candidates + from + before;
 #pragma unroll
-    for (u32 e = 0; e < 2; e++) {
-        const Kept& set = kept[e];
-        const u32 mine = place_of<WIDTH>(set.best, set.best_tile, lane, e);
-        if (!(set.best > limit) && mine != at) *to++ = a.list[of_group + mine];
-        if (set.second > limit) continue;
-        if (!set.hides()) {
-            *to++ = a.list[of_group + place_of<WIDTH>(set.second, set.second_tile, lane, e)];
-            continue;
+    for (u32 e = 0; e < 2; e++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u32 tile = i ? best.sets[e].second_tile : best.sets[e].best_tile;
+            for (u32 left = in[e][i]; left; left &= left - 1) *to++ = a.list[of_group + place_of<WIDTH>(__ffs(left) - 1, tile, lane, e)];
         }
-        for (u32 i = 0; i < WIDTH / 8; i++) {
-            const u32 place = set.best_tile * WIDTH + i * 8 + (lane & 3) * 2 + e;
-            // Places without a centroid stand for the best one.
-            if (place != mine) *to++ = place < a.groups[g].centroids ? a.list[of_group + place] : a.list[of_group + at];
-        }
-    }
 }

@@ -20,16 +20,23 @@ template <typename T> struct TensorCentroids {
     int count; // groups
     TensorGroup* groups;
     double* near; // (groups, k): squared distances
+    u8* group_of_centroid; // (k): that of the nearest centre
     u32* list; // (groups, k padded): centroids
+    u32* position; // (groups, k): where a centroid is in the list
     float* folded; // (groups, k padded): p of src/certify/own.rs
     float* margins; // (groups, k padded): F
+    float* tile_margins; // (groups, k padded / 256): the largest F of a tile
     u8* copies; // (groups, k padded / 256, chunks, 256, 64) of 2 bytes
+    Labels labels; // before this step
+    const u32* group_of_tile; // (tiles)
+    const u32* row_of_place; // (tiles, 128)
+    u32* first_visit; // (tiles): the tile of centroids that a tile of rows begins with
     const Control* control;
     const FewControl* few;
     TensorTerms bound;
     int d, k;
-    u32 k_padded, chunks;
-    u32 most_doubt, unused;
+    u32 k_padded, chunks, tiles, unused;
+    u64 most_doubt, most_kept;
 };
 
 // Scores of places without a centroid, and of centroids that are always in reach. Not infinite: keys have an index in their lowest bits.
@@ -154,12 +161,16 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
                 sums[g] = __fma_rn(t, t, sums[g]);
             }
         }
+        double least = infinity();
+        int nearest = 0;
 #pragma unroll
         for (int g = 0; g < MOST_GROUPS; g++) {
             if (g >= a.count) continue;
             const double s = warp_total(sums[g]);
             if (lane == 0) a.near[(u64)g * a.k + j] = s;
+            if (s < least) least = s, nearest = g;
         }
+        if (lane == 0) a.group_of_centroid[j] = (u8)nearest;
     }
 }
 
@@ -189,6 +200,7 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
     const double limit = (2.0 * group->radius + sqrt(least) + 2.0 * sqrt(a.bound.underflow)) * 1.000001 + 1e-12, reach = limit * 1.000001;
     // A typical squared distance of the centroids that are near: farther ones count as `most`.
     const double length = group->lengths / group->rows, most = fmax(length * length, 2.0 * least);
+    for (u32 tile = tid; tile < a.k_padded / TILE_CENTROIDS; tile += LIST_THREADS) a.tile_margins[(u64)g * (a.k_padded / TILE_CENTROIDS) + tile] = 0.0f;
     u32 found = 0;
     double squares = 0.0;
 #pragma unroll 1
@@ -206,7 +218,9 @@ template <typename T> __device__ __forceinline__ void tensor_list(const TensorCe
             if (w < warp) before += counts[w];
             all += counts[w];
         }
-        if (in) a.list[(u64)g * a.k_padded + before + __popc(mask & ((1u << lane) - 1))] = j;
+        const u32 place = before + __popc(mask & ((1u << lane) - 1));
+        if (in) a.list[(u64)g * a.k_padded + place] = j;
+        if (j < a.k) a.position[(u64)g * a.k + j] = in ? place : 0;
         found += all;
         __syncthreads();
     }
@@ -279,6 +293,17 @@ template <typename T> __device__ __forceinline__ void tensor_centroids(const Ten
             if (!(half < 1e36) || !(margin < 1e36f)) start = -FARTHEST, margin = infinity_f();
         }
         a.folded[at] = start, a.margins[at] = margin;
+        // Not negative, so bits have the order of the values.
+        if (real) atomicMax((u32*)&a.tile_margins[(u64)g * (a.k_padded / TILE_CENTROIDS) + place / TILE_CENTROIDS], __float_as_uint(margin));
+    }
+    // A tile of rows begins with the tile of centroids that has the label of one of its rows.
+#pragma unroll 1
+    for (u64 tile = global_thread(); tile < a.tiles; tile += all_threads()) {
+        const u32 g = a.group_of_tile[tile];
+        if (g == NO_ROW) continue;
+        const u32 middle = a.row_of_place[tile * TILE_ROWS + TILE_ROWS / 2], row = middle == NO_ROW ? a.row_of_place[tile * TILE_ROWS] : middle;
+        const u32 label = row == NO_ROW ? UNASSIGNED : load_label(a.labels, row);
+        a.first_visit[tile] = label < a.k ? a.position[(u64)g * a.k + label] / TILE_CENTROIDS : 0;
     }
 }
 
@@ -288,7 +313,7 @@ template <typename T> __device__ __forceinline__ void tensor_centroids(const Ten
     }
 #define FIRST_KERNEL(T, FUNCTION, THREADS, NAME)                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TensorCentroids<T> a) {                               \
-        if (a.control->stop == 0 && again(a.few, a.most_doubt)) FUNCTION(a);                                                                 \
+        if (a.control->stop == 0 && again(a.few, a.most_doubt, a.most_kept)) FUNCTION(a);                                                                 \
     }
 #define KERNELS(T, TYPE)                                                                                                                     \
     FIRST_KERNEL(T, tensor_centres, CENTRES_THREADS, tensor_centres_##TYPE)                                                                  \

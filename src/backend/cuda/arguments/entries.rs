@@ -41,9 +41,9 @@ entries! {
         settle_pairs(SettleArgument<T>) = "settle" "settle_pairs";
         settle_few(SettleFewArgument) = "settle_few" "settle_few";
         settle_listed(SettleListedArgument) = "settle_few" "settle_listed";
-        tensor_clear(TensorRowsArgument<T>) = "tensor_rows" "tensor_clear";
-        tensor_group(TensorRowsArgument<T>) = "tensor_rows" "tensor_group";
-        tensor_places(TensorRowsArgument<T>) = "tensor_rows" "tensor_places";
+        tensor_clear(TensorRowsArgument<T>) = "tensor_groups" "tensor_clear";
+        tensor_group(TensorRowsArgument<T>) = "tensor_groups" "tensor_group";
+        tensor_places(TensorRowsArgument<T>) = "tensor_groups" "tensor_places";
         tensor_rows(TensorRowsArgument<T>) = "tensor_rows" "tensor_rows";
         tensor_centres(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_centres";
         tensor_means(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_means";

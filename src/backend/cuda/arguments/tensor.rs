@@ -10,13 +10,11 @@ arguments! {
         rows: u32,
         lengths: f64,
         first_tile: u32,
-        next_place: u32,
         centroids: u32,
         balance: f32,
         row_scale: f32,
         centroid_scale: f32,
         radius: f32,
-        unused: u32,
     }
 
     /// A row with a few centroids in reach.
@@ -27,12 +25,13 @@ arguments! {
         unused: u32,
     }
 
-    /// Counters of such rows.
+    /// Counters of such rows, and how much work a step was.
     FewControl as "FewControl" {
         rows: u32,
         candidates: u32,
-        doubt: u32,
-        unused: u32,
+        doubt: u64,
+        kept: u64,
+        visited: u64,
     }
 
     /// The list of such rows.
@@ -96,7 +95,10 @@ arguments! {
         scale: T,
         count: i32,
         groups: u64,
+        labels: LabelsArgument,
+        group_of_centroid: u64,
         group_of_row: u64,
+        buckets: u64,
         group_of_tile: u64,
         row_of_place: u64,
         terms: u64,
@@ -106,8 +108,10 @@ arguments! {
         bound: TensorTerms,
         tiles: u32,
         chunks: u32,
-        most_doubt: u32,
+        k: u32,
         unused: u32,
+        most_doubt: u64,
+        most_kept: u64,
     }
 
     /// For the copies of the centroids.
@@ -118,10 +122,17 @@ arguments! {
         count: i32,
         groups: u64,
         near: u64,
+        group_of_centroid: u64,
         list: u64,
+        position: u64,
         folded: u64,
         margins: u64,
+        tile_margins: u64,
         copies: u64,
+        labels: LabelsArgument,
+        group_of_tile: u64,
+        row_of_place: u64,
+        first_visit: u64,
         control: u64,
         few: u64,
         bound: TensorTerms,
@@ -129,8 +140,10 @@ arguments! {
         k: i32,
         k_padded: u32,
         chunks: u32,
-        most_doubt: u32,
+        tiles: u32,
         unused: u32,
+        most_doubt: u64,
+        most_kept: u64,
     }
 
     /// For the kernel that labels.
@@ -143,7 +156,9 @@ arguments! {
         centroids: u64,
         folded: u64,
         margins: u64,
+        tile_margins: u64,
         list: u64,
+        first_visit: u64,
         next: LabelsArgument,
         contested: u64,
         control: u64,
@@ -160,9 +175,9 @@ arguments! {
 }
 
 plain! {
-    TensorGroup { f32, u32, f64, u32, u32, u32, f32, f32, f32, f32, u32 }
+    TensorGroup { f32, u32, f64, u32, u32, f32, f32, f32, f32 }
     FewRow { u32, u32, u32, u32 }
-    FewControl { u32, u32, u32, u32 }
+    FewControl { u32, u32, u64, u64, u64 }
     ListedPart { f64, u32, u32 }
 }
 

@@ -7,7 +7,7 @@
 //! ```
 //! The columns of the rows stay where they are: settling and sums read them. If rows stream, the copies are made again for every chunk.
 //! Groups come from the centroids. Where these start far from where they end, groups are bad and many rows are in doubt. So groups are made
-//! again in a few iterations, if the one before had much doubt.
+//! again in a few iterations, if the one before had much doubt. Rows of a group are in the order of their labels, as they were then.
 
 mod doubt;
 
@@ -96,14 +96,20 @@ impl Sizes {
     }
 
     /// The doubt of an iteration from which groups are made again.
-    fn most_doubt(&self) -> u32 {
-        u32::try_from(self.n / 2).unwrap_or(u32::MAX)
+    fn most_doubt(&self) -> u64 {
+        self.n as u64 / 2
+    }
+
+    /// The sets of columns kept in an iteration from which rows are put in order: in about eight iterations it saves the time that it takes.
+    /// An H200 looks at a set in 16 clocks of an SM, and copies a value in 0.8.
+    fn most_kept(&self) -> u64 {
+        product([self.n, self.d]) as u64 / 160
     }
 
     /// Bytes of shared memory of a block of `assign_tensor`.
     fn shared(&self) -> usize {
         // Tiles are aligned to 1,024 bytes. Two barriers belong to each stage.
-        1_024 + STAGES * (STAGE_BYTES + 16) + self.folded_slots() * TILE_CENTROIDS * 4 + 16
+        1_024 + STAGES * (STAGE_BYTES + 16) + self.folded_slots() * TILE_CENTROIDS * 8 + 16
     }
 }
 
@@ -116,6 +122,9 @@ buffers! {
         row_of_place: u32 [sizes.places()],
         group_of_tile: u32 [sizes.tiles],
         group_of_row: u8 [sizes.n],
+        /// Rows of each group without a label, then rows of each label.
+        buckets: u32 [MOST_GROUPS + sizes.k],
+        first_visit: u32 [sizes.tiles],
     }
 }
 
@@ -126,9 +135,12 @@ buffers! {
         /// `(groups, d)`.
         centres: T [product([sizes.groups, sizes.d])],
         near: f64 [product([sizes.groups, sizes.k])],
+        group_of_centroid: u8 [sizes.k],
         list: u32 [sizes.pairs()],
+        position: u32 [product([sizes.groups, sizes.k])],
         folded: f32 [sizes.pairs()],
         margins: f32 [sizes.pairs()],
+        tile_margins: f32 [sizes.pairs() / TILE_CENTROIDS],
         /// `(groups, k padded / 256, chunks, 256, 64)` values of 16 bits.
         copies: u32 [product([sizes.pairs(), sizes.chunks, PLACE_BYTES / 4])],
     }
@@ -171,14 +183,14 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
-    /// Measured on an H200 on data whose centroids are all multiplied: 0.23 + 0.0029 d picoseconds for a score, at least 0.52, a fifth more
+    /// Measured on an H200 on data whose centroids are all multiplied: 0.14 + 0.00305 d picoseconds for a score, at least 0.36, a fifth more
     /// for rows in doubt, and a tenth of the time in which the rows are copied: fits have ten iterations or more. Where groups of rows are
     /// far apart, the products take a tenth of that.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
         let processors = gpu.processors.max(1);
         let (n, k) = (padded(shape.chunk, TILE_ROWS * processors) as f64, padded(shape.k, TILE_CENTROIDS) as f64);
-        let score = (0.23 + 0.0029 * padded(shape.d, 16) as f64).max(0.52) * 1e-6 * PROCESSORS as f64 / processors as f64;
+        let score = (0.14 + 0.00305 * padded(shape.d, 16) as f64).max(0.36) * 1e-6 * PROCESSORS as f64 / processors as f64;
         Some(Self::FIXED + n * k * score * 1.2 + n * shape.d as f64 * Self::COPY)
     }
 
@@ -257,8 +269,8 @@ impl<T: Float + Plain> TensorStep<T> {
     }
 
     /// Makes centres of groups from the centroids, if there is much doubt.
-    fn choose_centres(&self, state: &State<T>) -> Result<()> {
-        let argument = self.of_centroids(state);
+    fn choose_centres(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        let argument = self.of_centroids(chunk, state);
         // SAFETY: as in `copy_centroids`. The means are added up in the copies: a group has room for d numbers of 4 bytes there.
         unsafe {
             state.queue.run(&self.centres, &argument)?;
@@ -273,13 +285,17 @@ impl<T: Float + Plain> TensorStep<T> {
     /// Copies the rows of a chunk in the order of their groups, if there is much doubt.
     fn copy_rows(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
         let Self { sizes, rows, centroids, .. } = self;
+        let [labels, _] = state.labels.before_and_after(chunk.first);
         let argument = TensorRowsArgument {
             rows: chunk.rows.argument(),
             centres: centroids.centres.at(),
             scale: state.filter.scale(),
             count: sizes.groups as i32,
             groups: centroids.groups.at(),
+            labels,
+            group_of_centroid: centroids.group_of_centroid.at(),
             group_of_row: rows.group_of_row.at(),
+            buckets: rows.buckets.at(),
             group_of_tile: rows.group_of_tile.at(),
             row_of_place: rows.row_of_place.at(),
             terms: rows.terms.at(),
@@ -289,10 +305,12 @@ impl<T: Float + Plain> TensorStep<T> {
             bound: self.terms(state),
             tiles: sizes.tiles as u32,
             chunks: sizes.chunks as u32,
-            most_doubt: sizes.most_doubt(),
+            k: sizes.k as u32,
             unused: 0,
+            most_doubt: sizes.most_doubt(),
+            most_kept: sizes.most_kept(),
         };
-        // SAFETY: the buffers have a place for each row, each tile and each group. The launches have a thread for each row.
+        // SAFETY: the buffers have a place for each row, each tile, each group and each label. The launches have a thread for each row.
         unsafe {
             for launch in [&self.clear, &self.group, &self.places, &self.copy_rows] {
                 state.queue.run(launch, &argument)?;
@@ -301,8 +319,9 @@ impl<T: Float + Plain> TensorStep<T> {
         Ok(())
     }
 
-    fn of_centroids(&self, state: &State<T>) -> TensorCentroidsArgument<T> {
-        let Self { sizes, centroids, .. } = self;
+    fn of_centroids(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> TensorCentroidsArgument<T> {
+        let Self { sizes, rows, centroids, .. } = self;
+        let [labels, _] = state.labels.before_and_after(chunk.first);
         TensorCentroidsArgument {
             centroids: state.centroids.now.at(),
             centres: centroids.centres.at(),
@@ -310,10 +329,17 @@ impl<T: Float + Plain> TensorStep<T> {
             count: sizes.groups as i32,
             groups: centroids.groups.at(),
             near: centroids.near.at(),
+            group_of_centroid: centroids.group_of_centroid.at(),
             list: centroids.list.at(),
+            position: centroids.position.at(),
             folded: centroids.folded.at(),
             margins: centroids.margins.at(),
+            tile_margins: centroids.tile_margins.at(),
             copies: centroids.copies.at(),
+            labels,
+            group_of_tile: rows.group_of_tile.at(),
+            row_of_place: rows.row_of_place.at(),
+            first_visit: rows.first_visit.at(),
             control: state.control,
             few: self.doubt.few().control,
             bound: self.terms(state),
@@ -321,14 +347,16 @@ impl<T: Float + Plain> TensorStep<T> {
             k: sizes.k as i32,
             k_padded: sizes.k_padded as u32,
             chunks: sizes.chunks as u32,
-            most_doubt: sizes.most_doubt(),
+            tiles: sizes.tiles as u32,
             unused: 0,
+            most_doubt: sizes.most_doubt(),
+            most_kept: sizes.most_kept(),
         }
     }
 
     /// Copies the centroids for each group.
-    fn copy_centroids(&self, state: &State<T>) -> Result<()> {
-        let argument = self.of_centroids(state);
+    fn copy_centroids(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        let argument = self.of_centroids(chunk, state);
         // SAFETY: the buffers have a place for each pair of a group and a centroid. The state has k x d centroids.
         unsafe {
             for launch in [&self.near, &self.list, &self.copy_centroids] {
@@ -350,7 +378,9 @@ impl<T: Float + Plain> TensorStep<T> {
             centroids: centroids.copies.at(),
             folded: centroids.folded.at(),
             margins: centroids.margins.at(),
+            tile_margins: centroids.tile_margins.at(),
             list: centroids.list.at(),
+            first_visit: rows.first_visit.at(),
             next,
             contested: self.doubt.rows(),
             control: state.control,
@@ -375,13 +405,13 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
             self.doubt.pretend()?;
         }
         if first || self.resident && self.launches.is_power_of_two() {
-            self.choose_centres(state)?;
+            self.choose_centres(chunk, state)?;
         }
         if first || !self.resident || self.launches.is_power_of_two() {
             self.copy_rows(chunk, state)?;
         }
         self.launches = self.launches.saturating_add(1);
-        self.copy_centroids(state)?;
+        self.copy_centroids(chunk, state)?;
         self.doubt.clear()?;
         let assign = state.assign_argument(chunk, self.doubt.rows());
         let lists = [self.centroids.list.at(), self.centroids.groups.at()];

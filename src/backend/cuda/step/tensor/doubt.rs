@@ -23,6 +23,8 @@ const FEWEST: usize = 3;
 /// Threads of a block of `settle_listed`, and the most rows that it takes.
 const LISTED_THREADS: usize = 128;
 const MOST_LISTED: usize = 512;
+/// It reads all centroids for each of its rows. Beyond so many values `settle`, which reads them for several rows at once, is faster.
+const LISTED_VALUES: usize = 500_000_000;
 
 buffers! {
     /// The list of rows with a few centroids in reach, and what blocks of `settle_listed` tell each other.
@@ -39,6 +41,11 @@ buffers! {
 /// Parts of a list that `settle_listed` shares among blocks.
 fn slices(sizes: &Sizes) -> usize {
     sizes.k_padded / LISTED_THREADS
+}
+
+/// The most rows that `settle_listed` takes.
+fn most_listed(sizes: &Sizes) -> usize {
+    (LISTED_VALUES / product([sizes.k, sizes.d]).max(1)).clamp(16, MOST_LISTED)
 }
 
 /// The rows in doubt of a step.
@@ -66,7 +73,7 @@ impl<T: Float + Plain> InDoubt<T> {
         let pairs = arguments::settle_pairs::<T>().half_if(half).load(gpu, "")?;
         let settle_few = arguments::settle_few::<T>().half_if(half).load(gpu, "")?;
         let settle_listed = arguments::settle_listed::<T>().half_if(half).load(gpu, "")?;
-        let most_listed = product([MOST_LISTED, slices(&sizes)]);
+        let blocks = product([most_listed(&sizes), slices(&sizes)]);
         Ok(Self {
             sizes,
             rows: Doubt::allocate(queue, n)?,
@@ -74,7 +81,7 @@ impl<T: Float + Plain> InDoubt<T> {
             settle: Settle::new([n, d, k], half, queue)?,
             pairs: Launch::resident(gpu, pairs, Block::of(PAIRS_THREADS), n)?,
             settle_few: Launch::resident(gpu, settle_few, Block::of(FEW_THREADS), n)?,
-            settle_listed: Launch::resident(gpu, settle_listed, Block::of(LISTED_THREADS as u32), most_listed)?,
+            settle_listed: Launch::resident(gpu, settle_listed, Block::of(LISTED_THREADS as u32), blocks)?,
         })
     }
 
@@ -127,14 +134,14 @@ impl<T: Float + Plain> InDoubt<T> {
             k: self.sizes.k as u32,
             k_padded: self.sizes.k_padded as u32,
             slices: slices(&self.sizes) as u32,
-            most: MOST_LISTED as u32,
+            most: most_listed(&self.sizes) as u32,
         };
         // SAFETY: the caller promises the addresses. The lists have a place for each row of a chunk, and the parts one for each slice of
         // the most rows. The kernels that run behind begin with the wait.
         unsafe {
             queue.run(&self.settle_few, &few)?;
             queue.run(&self.settle_listed, &listed)?;
-            self.settle.launch_from(queue, assign, centroids, MOST_LISTED as u32 + 1)?;
+            self.settle.launch_from(queue, assign, centroids, most_listed(&self.sizes) as u32 + 1)?;
             queue.run_behind(&self.pairs, &self.settle.argument(assign, centroids))
         }
     }

@@ -1,0 +1,33 @@
+// The argument of the kernels that group and copy the rows for tensor cores: tensor_groups.cu and tensor_rows.cu.
+//
+//   a bucket   rows that lie side by side in the order of the copies: those of one group that have no label yet, or those of one label
+#pragma once
+#include "../common/sums.cuh"
+#include "../common/tensor.cuh"
+
+template <typename T, typename S = T> struct TensorRows {
+    Rows<T, S> rows;
+    const T* centres; // (groups, d)
+    T scale; // a power of two
+    int count; // groups
+    TensorGroup* groups;
+    Labels labels; // before this step
+    const u8* group_of_centroid; // (k)
+    u8* group_of_row; // (n)
+    u32* buckets; // (32 + k): how many rows each has, then its next place
+    u32* group_of_tile; // (tiles), NO_ROW from the last tile on
+    u32* row_of_place; // (tiles, 128): NO_ROW for no row
+    float* terms; // (tiles, 128): 2 E_x / t, and more
+    u8* copies; // (tiles, chunks, 128, 64) of 2 bytes
+    const Control* control;
+    const FewControl* few;
+    TensorTerms bound;
+    u32 tiles, chunks, k, unused;
+    u64 most_doubt, most_kept;
+};
+
+// A row's label, or UNASSIGNED.
+template <typename T, typename S> __device__ __forceinline__ u32 label_of_row(const TensorRows<T, S>& a, u64 row) {
+    const u32 label = load_label(a.labels, row);
+    return label < a.k ? label : UNASSIGNED;
+}
