@@ -4,7 +4,7 @@
 //! read src/backend/cuda/arguments    the layouts of the kernels' argument structs
 //! OUT_DIR/layouts.rs                 assertions of these layouts, for the Rust side
 //! find nvcc 13.0                     NVCC, the wheels of the Python environment, CUDA_HOME, PATH
-//! for each kernels/FOLDER/NAME.cu    those in kernels/papers only with feature `papers`
+//! for each kernels/FOLDER/NAME.cu    those in kernels/papers and kernels/bench only with the feature of that name
 //!     OUT_DIR/NAME.cu                includes it, and asserts the layouts of its structs
 //!     key = hash(these assertions, its source, the headers that it includes, flags, nvcc's version)
 //!     if target/kernels/NAME-key.fatbin is missing:  nvcc -fatbin, and ptxas's report beside it
@@ -100,9 +100,12 @@ fn build() -> Result<()> {
     let cache = cache_directory(&out);
     fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
 
-    let papers = env::var_os("CARGO_FEATURE_PAPERS").is_some();
+    let left_out = |file: &&PathBuf| {
+        let without = |feature: &str| env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_none();
+        layouts::FEATURES.iter().any(|feature| file.starts_with(format!("kernels/{feature}")) && without(feature))
+    };
     let mut modules: Vec<Module> = Vec::new();
-    for file in sources.iter().filter(|file| papers || !file.starts_with("kernels/papers")) {
+    for file in sources.iter().filter(|file| !left_out(file)) {
         let Some(module) = Module::read(file, &texts, &layouts, &architectures, &nvcc)? else { continue };
         if let Some(other) = modules.iter().find(|other| other.name == module.name) {
             return Err(format!("{} and {} have the same name", other.source.display(), file.display()));

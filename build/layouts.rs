@@ -21,6 +21,9 @@ use std::path::{Path, PathBuf};
 /// Texts of the kernels' sources and headers.
 type Sources = BTreeMap<PathBuf, String>;
 
+/// Features that have kernels of their own, in a folder of that name.
+pub const FEATURES: [&str; 2] = ["papers", "bench"];
+
 pub struct Layouts(Vec<Struct>);
 
 /// One declaration.
@@ -96,7 +99,7 @@ impl Layouts {
         Ok(text)
     }
 
-    /// `layouts.rs`. A struct that only files in `kernels/papers` define exists with feature `papers`.
+    /// `layouts.rs`. A struct that only files in the folder of a feature define exists with that feature.
     pub fn rust_assertions(&self, kernels: &Sources) -> Result<String> {
         let mut text = String::from("// Written by build.rs: the layouts that the kernels expect.\n");
         for one in &self.0 {
@@ -110,8 +113,10 @@ impl Layouts {
                     one.name
                 ));
             }
-            if homes.iter().all(|file| file.starts_with("kernels/papers")) {
-                text += "#[cfg(feature = \"papers\")]\n";
+            for feature in
+                FEATURES.iter().filter(|feature| homes.iter().all(|file| file.starts_with(format!("kernels/{feature}"))))
+            {
+                writeln!(text, "#[cfg(feature = \"{feature}\")]").unwrap();
             }
             text += "const _: () = {\n";
             for (value, _, bytes) in VALUES.iter().take(if one.generic { 2 } else { 1 }) {

@@ -52,6 +52,8 @@ pub trait Timed<T: Float>: Iterate<T> {
     fn repeat(&mut self, centroids: &[T], passes: u32) -> Result<f64>;
     /// Runs one assign with these centroids. Returns how many rows were in doubt, of the last chunk if rows stream through a GPU.
     fn in_doubt(&mut self, centroids: &[T]) -> Result<InDoubt>;
+    /// The centroids that the last iteration of [`Iterate::advance`] took the labels from: those before its update.
+    fn centroids_before(&self) -> Result<Vec<T>>;
 }
 
 /// How much is measured.
@@ -70,6 +72,52 @@ pub struct Extent {
 /// # Errors
 /// As [`KMeans::fit_features`].
 pub fn measure<T: Float>(estimator: &KMeans, features: &Features<'_, T>, extent: Extent) -> Result<Measured> {
+    in_session(estimator, features, &mut |session, start, prepared| measured(session, start, prepared, extent))
+}
+
+/// The rows whose label is not the right one.
+pub fn wrong_rows<'l>(labels: &'l [u32], right: &'l [u32]) -> impl Iterator<Item = usize> + 'l {
+    assert_eq!(labels.len(), right.len(), "a label for each row");
+    labels.iter().zip(right).enumerate().filter(|(_, (label, right))| label != right).map(|(row, _)| row)
+}
+
+/// Labels of the last iteration of a loop, and what they came from.
+#[derive(Debug, Clone)]
+pub struct Looped<T> {
+    pub labels: Vec<u32>,
+    /// The centroids (`(k, d)`, row-major) that gave the rows these labels.
+    pub centroids: Vec<T>,
+}
+
+/// Runs so many iterations from given starting centroids. Returns the labels that the last one gave, before its update. A fit labels its rows
+/// once more at its end, with everything made anew. These labels come from what steps carry from iteration to iteration.
+///
+/// # Errors
+/// As [`KMeans::fit_features`].
+pub(crate) fn labels_of_loop<T: Float>(estimator: &KMeans, features: &Features<'_, T>, iterations: u32) -> Result<Looped<T>> {
+    in_session(estimator, features, &mut |session, start, prepared| {
+        let (mut centroids, mut done) = (memory::copied(start, "the centroids")?, 0);
+        session.reset()?;
+        loop {
+            let advanced = session.advance(&mut centroids, NEVER, iterations - done, &mut Watch::default())?;
+            done += advanced.done.len() as u32;
+            if advanced.assigned.is_none() {
+                return Ok(Looped { labels: session.labels()?, centroids: session.centroids_before()? });
+            }
+            done += 1;
+            if done >= iterations {
+                return Ok(Looped { labels: session.labels()?, centroids });
+            }
+            update::update(session, &mut centroids, prepared)?;
+        }
+    })
+}
+
+/// What is done with a session, its starting centroids, and what is known about its rows.
+type Use<'u, T, R> = &'u mut dyn FnMut(&mut dyn Timed<T>, &[T], &Prepared) -> Result<R>;
+
+/// Makes the session of a fit, on the device that the fit would take.
+fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then: Use<'_, T, R>) -> Result<R> {
     let _environment = FloatEnvironment::default_rounding();
     let _share = PoolShare::enter();
     let params = estimator.validate(features.n_features())?;
@@ -96,7 +144,7 @@ pub fn measure<T: Float>(estimator: &KMeans, features: &Features<'_, T>, extent:
             let prepared = prepare(&mut parts, &params)?;
             let set = InstructionSet::detect();
             let mut session = CpuSession::new(parts.remove(0), &prepared, params.k, execution.threads, set)?;
-            measured(&mut session, &start, &prepared, extent)
+            then(&mut session, &start, &prepared)
         }
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => {
@@ -105,14 +153,14 @@ pub fn measure<T: Float>(estimator: &KMeans, features: &Features<'_, T>, extent:
             let prepared = prepare_by(&mut passes, &params)?;
             let chunks = passes.into_chunks();
             let mut session = cuda::CudaSession::new(chunks, &parts, &prepared, &params, choice.strategy)?;
-            measured(&mut session, &start, &prepared, extent)
+            then(&mut session, &start, &prepared)
         }
         #[cfg(not(feature = "cuda"))]
         Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
     }
 }
 
-fn measured<T: Float>(session: &mut impl Timed<T>, start: &[T], prepared: &Prepared, extent: Extent) -> Result<Measured> {
+fn measured<T: Float>(session: &mut dyn Timed<T>, start: &[T], prepared: &Prepared, extent: Extent) -> Result<Measured> {
     let (mut iterations, mut centroids): (Vec<Iteration>, Vec<T>) = (Vec::new(), Vec::new());
     let mut steady = f64::INFINITY;
     for _ in 0..extent.runs.max(1) {
@@ -132,20 +180,22 @@ fn measured<T: Float>(session: &mut impl Timed<T>, start: &[T], prepared: &Prepa
     Ok(Measured { iterations, first_in_doubt: session.in_doubt(start)?, steady, steady_in_doubt })
 }
 
+/// A loop that stops at its limit.
+const NEVER: Stop = Stop { changed: -1.0, shift: -1.0 };
+
 /// The loop of a fit, for exactly `limit` iterations.
 fn iterate<T: Float>(
-    session: &mut impl Timed<T>,
+    session: &mut dyn Timed<T>,
     centroids: &mut [T],
     prepared: &Prepared,
     limit: u32,
 ) -> Result<Vec<Iteration>> {
-    let never = Stop { changed: -1.0, shift: -1.0 };
     let mut iterations: Vec<Iteration> = Vec::new();
     session.reset()?;
     while iterations.len() < limit as usize {
         let begin = Instant::now();
         let left = limit - iterations.len() as u32;
-        let Advanced { done, assigned } = session.advance(centroids, never, left, &mut Watch::default())?;
+        let Advanced { done, assigned } = session.advance(centroids, NEVER, left, &mut Watch::default())?;
         let seconds = done.iter().map(|iteration| iteration.seconds).sum::<f64>();
         iterations.extend(done);
         if let Some(assigned) = assigned {

@@ -7,8 +7,12 @@ use crate::answers::{Labels, Predictions, Wanted};
 use crate::backend::cpu::InstructionSet;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
+#[cfg(feature = "bench")]
+use crate::benchmark;
 use crate::error::Result;
 use crate::features::Column;
+#[cfg(feature = "bench")]
+use crate::features::Features;
 use crate::fit;
 use crate::float::Float;
 #[cfg(feature = "cuda")]
@@ -39,6 +43,9 @@ pub trait Engine: Float {
     fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
     #[doc(hidden)]
     fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
+    #[cfg(feature = "bench")]
+    #[doc(hidden)]
+    fn labels_of_loop(estimator: &KMeans, features: &Features<'_, Self>, iterations: u32) -> Result<benchmark::Looped<Self>>;
     #[cfg(feature = "cuda")]
     #[doc(hidden)]
     fn labels_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>>;
@@ -75,6 +82,14 @@ macro_rules! engine {
             }
             fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
                 predict::inertia(rows, weights)
+            }
+            #[cfg(feature = "bench")]
+            fn labels_of_loop(
+                estimator: &KMeans,
+                features: &Features<'_, Self>,
+                iterations: u32,
+            ) -> Result<benchmark::Looped<Self>> {
+                benchmark::labels_of_loop(estimator, features, iterations)
             }
             #[cfg(feature = "cuda")]
             fn labels_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>> {

@@ -17,7 +17,7 @@
 //! | `polars` (default) | fits and predictions on Polars frames: [`frame`] |
 //! | `arrow` | fits and predictions on arrow-rs record batches (`batch`), and models saved as Parquet files |
 //! | `cuda` | fits and predictions on NVIDIA GPUs: [`KMeans::device`], [`Model::on`], [`devices`] |
-//! | `bench` | times that only benches ask for |
+//! | `bench` | times and checks that only benches and tests ask for |
 //! | `python` | the expression plugin that the Python package loads |
 //!
 //! Without features, only the engine is built. It works on plain slices.

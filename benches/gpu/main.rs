@@ -8,6 +8,10 @@
 //! - `--float64` uses float64 features.
 //! - `--float16`, `--bfloat16`: fits of rows of 16 bits a value, and of the same values in float32.
 //! - `--uniform` uses uniform data, of which nothing can be skipped, instead of ten blobs.
+//! - `--kind NAME` uses another kind of data: `lognormal-scales`, `ties` or another one of `benches/rough/kinds.rs`.
+//! - `--rows FILE` repeats the rows of a file, with noise: float32 values, or float16 if its name ends with `.f16`.
+//!   `benches/embeddings.py` writes such a file of real embeddings.
+//! - `--check` counts the wrong labels among all rows, by reference distances to all centroids: `check.rs`.
 //! - `--fits` leaves uploads out.
 //! - `--sweep` tries several ways to upload.
 //! - `--init NAME` starts from this seeding, such as `k-means++`, not from given rows.
@@ -18,9 +22,13 @@
 //! - `--json` prints one object per strategy (`--strategies A,B`; the default is `default`; `cpu` is the CPU).
 //!   `benches/papers.py` uses it and also gives `--tol-labels SHARE`.
 
+mod check;
 mod data;
 mod half;
+#[path = "../rough/kinds.rs"]
+mod kinds;
 mod options;
+mod rows;
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -32,9 +40,12 @@ use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{Chunk, Column, Device, Engine, Features, Half, Init, Job, KMeans, KMeansError, Restarts, Strategy};
 
-use self::data::{blobs, scrambled, uniform};
+// `kinds.rs` finds the generators there.
+use self::data as shared;
+use self::data::{blobs, scrambled};
 use self::half::narrowed;
 use self::options::{Options, Shape};
+use self::rows::{Rows, rows};
 
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
@@ -339,27 +350,47 @@ fn streamed<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, lim
     println!("  GB/s of each iteration: {}", each.join(" "));
 }
 
-fn run<T: Engine>(name: &str, shape: Shape, options: &Options) {
+/// Returns whether all labels are right, as far as they are checked.
+fn run<T: Engine>(name: &str, shape: Shape, options: &Options) -> bool {
     let Shape { n, d, k, .. } = shape;
-    let columns = if options.flag("--uniform") { uniform::<T>(n, d) } else { blobs::<T>(n, d) };
-    let estimator = estimator(&columns, shape, &options.init).tol_labels(options.tol_labels);
+    let Rows { columns, start } = match rows::<T>(shape, options) {
+        Ok(rows) => rows,
+        Err(error) => {
+            eprintln!("{error}");
+            return false;
+        }
+    };
+    let init = options.init.clone().or(start.map(Init::Given));
+    let estimator = estimator(&columns, shape, &init).tol_labels(options.tol_labels);
+    if options.flag("--check") {
+        let kind = options.kind.map_or(String::new(), |kind| format!(" {kind}"));
+        println!("{name}: {n} x {d} {}, k = {k}{kind}", T::NAME);
+        let iterations = options.init.is_none().then_some(shape.iterations);
+        return check::check(&columns, &estimator, iterations, &options.strategies);
+    }
+    time(name, shape, options, &columns, estimator);
+    true
+}
+
+fn time<T: Engine>(name: &str, shape: Shape, options: &Options, columns: &[Vec<T>], estimator: KMeans) {
+    let Shape { n, d, k, .. } = shape;
     if options.flag("--json") {
-        return json(&columns, shape, &estimator.device_memory_limit(options.limit), &options.names);
+        return json(columns, shape, &estimator.device_memory_limit(options.limit), &options.names);
     }
     if options.flag("--predictions") {
         println!("{name}: {n} x {d} {}, k = {k}", T::NAME);
-        return predictions(&columns, shape, &estimator);
+        return predictions(columns, shape, &estimator);
     }
     if options.flag("--choose") {
-        return choose(&columns, shape, &estimator);
+        return choose(columns, shape, &estimator);
     }
     println!("{name}: {n} x {d} {}, k = {k}, {:.3} GB", T::NAME, (n * d * size_of::<T>()) as f64 / 1e9);
     if !options.strategies.is_empty() {
-        return strategies(&columns, &estimator, &options.strategies);
+        return strategies(columns, &estimator, &options.strategies);
     }
     match options.limit {
-        Some(limit) => streamed(&columns, shape, &estimator, limit),
-        None if !options.flag("--fits") => uploads(&columns, shape, options.flag("--sweep")),
+        Some(limit) => streamed(columns, shape, &estimator, limit),
+        None if !options.flag("--fits") => uploads(columns, shape, options.flag("--sweep")),
         None => {}
     }
     if options.limit.is_none() || options.flag("--fits") {
@@ -400,14 +431,18 @@ fn main() {
     if let Err(why) = polars_kmeans::devices() {
         return eprintln!("no GPU: {why}");
     }
+    let mut right = true;
     for (name, shape) in &options.shapes {
         let halves_of = [("--float16", Half::Float16), ("--bfloat16", Half::BFloat16)];
         if let Some((_, half)) = halves_of.into_iter().find(|(flag, _)| options.flag(flag)) {
             halves(name, half, *shape, &options.init);
         } else if options.flag("--float64") {
-            run::<f64>(name, *shape, &options);
+            right &= run::<f64>(name, *shape, &options);
         } else {
-            run::<f32>(name, *shape, &options);
+            right &= run::<f32>(name, *shape, &options);
         }
+    }
+    if !right {
+        std::process::exit(1);
     }
 }

@@ -1,6 +1,10 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use polars_kmeans::{Init, KMeansError, Strategy};
+
+use super::kinds::Kind;
 
 /// Name, rows, features, clusters, iterations.
 pub const SHAPES: [(&str, Shape); 10] = [
@@ -35,6 +39,10 @@ pub struct Options {
     pub tol_labels: f64,
     /// `None`: given rows.
     pub init: Option<Init>,
+    /// The kind of the data, if it is not one of those with a flag.
+    pub kind: Option<Kind>,
+    /// A file of rows.
+    pub table: Option<PathBuf>,
     pub flags: Vec<String>,
 }
 
@@ -57,6 +65,12 @@ impl Options {
                 "--strategies" => options.names.extend(value()?.split(',').map(String::from)),
                 "--limit" => options.limit = Some(value()?.parse().map_err(|_| bad("bytes"))?),
                 "--init" => options.init = Some(value()?.parse().map_err(|error: KMeansError| error.to_string())?),
+                "--kind" => {
+                    options.kind = Some(value()?.parse().map_err(|error| {
+                        format!("{error}; it is one of {}", Kind::ALL.map(|kind| kind.to_string()).join(", "))
+                    })?)
+                }
+                "--rows" => options.table = Some(value()?.into()),
                 "--tol-labels" => options.tol_labels = value()?.parse().map_err(|_| bad("a share"))?,
                 flag if flag.starts_with('-') => options.flags.push(argument),
                 name => {

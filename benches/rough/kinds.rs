@@ -79,7 +79,7 @@ fn unit(bits: u64) -> f32 {
 }
 
 /// A normal number (Box and Muller 1958).
-fn normal(bits: u64) -> f32 {
+pub fn normal(bits: u64) -> f32 {
     (-2.0 * unit(bits).ln()).max(0.0).sqrt() * (std::f32::consts::TAU * unit(bits >> 32)).cos()
 }
 
@@ -108,12 +108,13 @@ pub fn generate(kind: Kind, n: usize, d: usize) -> Vec<Vec<f32>> {
     }
 }
 
-fn empty(n: usize, d: usize) -> Vec<Vec<f32>> {
+/// Columns of zeros.
+pub fn empty(n: usize, d: usize) -> Vec<Vec<f32>> {
     vec![vec![0.0; n]; d]
 }
 
 /// Replaces every value by `value(row, feature, value)`. All threads work.
-fn changed(mut columns: Vec<Vec<f32>>, value: impl Fn(u64, usize, f32) -> f32 + Sync) -> Vec<Vec<f32>> {
+pub fn changed(mut columns: Vec<Vec<f32>>, value: impl Fn(u64, usize, f32) -> f32 + Sync) -> Vec<Vec<f32>> {
     const PIECE: usize = 1 << 16;
     let pieces = columns.iter_mut().enumerate().flat_map(|(f, column)| {
         column.chunks_mut(PIECE).enumerate().map(move |(piece, values)| (f, (piece * PIECE) as u64, values))

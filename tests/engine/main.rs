@@ -23,6 +23,8 @@ mod joined;
 mod no_memory;
 mod oracle;
 mod progress;
+#[cfg(all(feature = "cuda", feature = "bench"))]
+mod reference_labels;
 mod refusals;
 mod row_order;
 mod same_bits;

@@ -120,7 +120,7 @@ def project(archive: Path, cargo_target: Path, peers: list[str]) -> None:
         if peers:
             download(peers, site)
         bin_.mkdir()
-        for name, file in executables("test", "papers", "--release", "--lib", "--test", "engine").items():
+        for name, file in executables("test", "bench,papers", "--release", "--lib", "--test", "engine").items():
             shutil.copy(file, bin_ / f"test-{name.replace('polars_kmeans', 'lib')}")
         for name, file in executables("bench", "bench,papers", "--bench", "*").items():
             shutil.copy(file, bin_ / f"bench-{name}")

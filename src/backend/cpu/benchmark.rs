@@ -21,6 +21,10 @@ impl<T: Float> Timed<T> for CpuSession<'_, T> {
         self.assign(centroids, false)?;
         Ok(self.take_in_doubt())
     }
+
+    fn centroids_before(&self) -> Result<Vec<T>> {
+        unreachable!("here the caller updates the centroids")
+    }
 }
 
 impl<T: Float> CpuSession<'_, T> {

@@ -9,6 +9,8 @@ mod papers;
 mod passes;
 pub mod predict;
 mod reduce;
+#[cfg(feature = "bench")]
+mod reference;
 mod rows;
 mod session;
 mod shape;
@@ -24,6 +26,8 @@ pub use device::{refusal, traffic};
 pub use papers::STAGES;
 pub use passes::prepare::DevicePasses;
 pub use predict::DeviceTable;
+#[cfg(feature = "bench")]
+pub use reference::reference_labels;
 pub use rows::foreign::{HostCopy, host_copy};
 #[cfg(feature = "bench")]
 pub use rows::upload::{UploadPlan, upload_benchmark};

@@ -118,6 +118,12 @@ impl<T: Float + Plain> Update<T> {
         std::mem::swap(&mut self.buffers.before, &mut state.centroids.now);
     }
 
+    /// The centroids before the last update.
+    #[cfg(feature = "bench")]
+    pub fn centroids_before(&self) -> Result<Vec<T>> {
+        self.buffers.before.to_vec()
+    }
+
     /// Adds the pending sums to the canonical sums.
     pub fn fold(&self, state: &State<T>) -> Result<()> {
         // SAFETY: as in `launch`. This kernel touches only sums.

@@ -87,6 +87,8 @@ entries! {
         nearest(NearestArgument) = "predict" "nearest";
         distances(DistancesArgument) = "predict" "distances";
         blank(BlankArgument) = "predict" "blank";
+        #[cfg(feature = "bench")]
+        reference(ReferenceArgument) = "reference" "reference";
         #[cfg(feature = "papers")]
         assign_portions(SystemAssignArgument<T>) = "assign_portions" "assign_portions";
         #[cfg(feature = "papers")]

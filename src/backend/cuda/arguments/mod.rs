@@ -4,6 +4,8 @@
 //! them it generates static assertions on the size and on every offset, for both compilers. So a struct that differs on one side
 //! does not compile. `entries.rs` says which kernel takes which struct.
 
+#[cfg(feature = "bench")]
+mod bench;
 mod entries;
 #[cfg(feature = "papers")]
 mod papers;
@@ -12,6 +14,8 @@ mod seeding;
 mod step;
 mod tensor;
 
+#[cfg(feature = "bench")]
+pub use self::bench::*;
 pub use self::entries::*;
 #[cfg(feature = "papers")]
 pub use self::papers::*;

@@ -31,4 +31,8 @@ impl<T: Float + Plain> Timed<T> for CudaSession<'_, T> {
         let control = self.update.read_control()?;
         Ok(InDoubt { few: u64::from(control.pairs), all: u64::from(control.contested) })
     }
+
+    fn centroids_before(&self) -> Result<Vec<T>> {
+        self.update.centroids_before()
+    }
 }
