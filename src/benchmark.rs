@@ -5,11 +5,12 @@
 
 use std::time::Instant;
 
+pub use crate::backend::cpu::InDoubt;
 use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::backend::select::{self, Candidates, Job, Place, Request, Shape};
-use crate::backend::{Advanced, Iterate, Iteration, Stop};
+use crate::backend::{Advanced, Assigned, Iterate, Iteration, Stop};
 use crate::error::Result;
 use crate::features::Features;
 use crate::float::Float;
@@ -23,15 +24,6 @@ use crate::prepare::prepare_by;
 use crate::progress::Watch;
 use crate::tile::Part;
 use crate::update;
-
-/// Rows whose label the filter left open.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct InDoubt {
-    /// Compared with a few centroids.
-    pub few: u64,
-    /// Compared with all centroids.
-    pub all: u64,
-}
 
 /// What the iterations of a fit cost.
 #[derive(Debug, Clone)]
@@ -50,7 +42,8 @@ pub struct Measured {
 pub trait Timed<T: Float>: Iterate<T> {
     /// Runs an assign with these centroids `passes` times, without an update. Returns the seconds of all of them.
     fn repeat(&mut self, centroids: &[T], passes: u32) -> Result<f64>;
-    /// Runs one assign with these centroids. Returns how many rows were in doubt, of the last chunk if rows stream through a GPU.
+    /// Runs one assign with these centroids. Returns how many rows were in doubt. If rows stream through a GPU, those of all
+    /// chunks but the last count as compared with a few centroids.
     fn in_doubt(&mut self, centroids: &[T]) -> Result<InDoubt>;
     /// The centroids that the last iteration of [`Iterate::advance`] took the labels from: those before its update.
     fn centroids_before(&self) -> Result<Vec<T>>;
@@ -201,7 +194,8 @@ fn iterate<T: Float>(
         if let Some(assigned) = assigned {
             let updated = update::update(session, centroids, prepared)?;
             let seconds = (begin.elapsed().as_secs_f64() - seconds).max(0.0);
-            iterations.push(Iteration { changed: assigned.changed, shift: updated.shift, moved: updated.moved, seconds });
+            let (Assigned { changed, effort, .. }, update::Updated { shift, moved }) = (assigned, updated);
+            iterations.push(Iteration { changed, shift, moved, seconds, effort });
         }
     }
     Ok(iterations)

@@ -185,14 +185,14 @@ fn best_of_restarts<'a, T: Float>(
     })
 }
 
-/// The run of centroids that stay as they are, without a history, and how many rows have a label: one assign.
-fn labelled<T: Float>(session: &mut dyn Iterate<T>, centroids: Vec<T>, prepared: &Prepared) -> Result<(Run<T>, u64)> {
+/// The run of centroids that stay as they are, without a history, and its only assign.
+fn labelled<T: Float>(session: &mut dyn Iterate<T>, centroids: Vec<T>, prepared: &Prepared) -> Result<(Run<T>, Assigned)> {
     session.reset()?;
-    let Assigned { changed, inertia } = session.assign(&centroids, true)?;
-    let totals = inertia.map_or_else(|| session.inertia(Scales::Same(prepared.distances)), Ok)?;
+    let mut assigned = session.assign(&centroids, true)?;
+    let totals = assigned.inertia.take().map_or_else(|| session.inertia(Scales::Same(prepared.distances)), Ok)?;
     let inertia = precise_inertia(session, totals, prepared)?;
     let sizes = session.sizes()?;
-    Ok((Run { centroids, sizes, inertia, history: Vec::new() }, changed))
+    Ok((Run { centroids, sizes, inertia, history: Vec::new() }, assigned))
 }
 
 /// The run of rows that are their own centroids: one iteration, in which nothing moves.
@@ -204,11 +204,11 @@ fn settled<T: Float>(
     watch: &mut Watch<'_>,
 ) -> Result<Run<T>> {
     let start = Instant::now();
-    let (mut run, changed) = labelled(session, centroids, prepared)?;
+    let (mut run, Assigned { changed, effort, .. }) = labelled(session, centroids, prepared)?;
     let full = params.output.history == History::Full;
     let total = full.then(|| run.inertia.iter().collect::<ExactSum>().to_f64());
-    let done = Iteration { changed, shift: 0.0, moved: false, seconds: start.elapsed().as_secs_f64() };
-    record(&mut run.history, &done, total)?;
+    let done = Iteration { changed, shift: 0.0, moved: false, seconds: start.elapsed().as_secs_f64(), effort };
+    record(&mut run.history, &done, total, [session.rows(), params.k as u64])?;
     watch.show(changed, 0.0, total, Some(&run.centroids))?;
     Ok(run)
 }
@@ -226,6 +226,7 @@ fn lloyd<T: Float>(
         changed: params.stopping.tol_labels * prepared.n_positive as f64,
         shift: params.stopping.tol * prepared.variance,
     };
+    let extent = [session.rows(), params.k as u64];
     let mut history: Vec<HistoryRow> = Vec::new();
     // The inertia of each cluster under the current labels and centroids, if it is known.
     let mut inertia = None;
@@ -241,7 +242,7 @@ fn lloyd<T: Float>(
             session.advance(&mut centroids, stop, left, watch)?
         };
         for iteration in &done {
-            record(&mut history, iteration, None)?;
+            record(&mut history, iteration, None, extent)?;
             moved = iteration.moved;
         }
         if let Some(assigned) = assigned {
@@ -250,9 +251,9 @@ fn lloyd<T: Float>(
             let total = clusters.as_ref().map(|clusters| clusters.iter().collect::<ExactSum>().to_f64());
             let before: f64 = done.iter().map(|iteration| iteration.seconds).sum();
             let seconds = (start.elapsed().as_secs_f64() - before).max(0.0);
-            let (changed, shift) = (assigned.changed, updated.shift);
+            let (changed, shift, effort) = (assigned.changed, updated.shift, assigned.effort);
             moved = updated.moved;
-            record(&mut history, &Iteration { changed, shift, moved, seconds }, total)?;
+            record(&mut history, &Iteration { changed, shift, moved, seconds, effort }, total, extent)?;
             inertia = clusters.filter(|_| !moved);
             watch.show(changed, shift, total, Some(&centroids))?;
         }
@@ -274,10 +275,12 @@ fn lloyd<T: Float>(
     Ok(Run { centroids, sizes, inertia, history })
 }
 
-/// Appends an iteration to the history.
-fn record(history: &mut Vec<HistoryRow>, done: &Iteration, inertia: Option<f64>) -> Result<()> {
-    let (iteration, &Iteration { changed, shift, seconds, .. }) = (history.len() as u32 + 1, done);
-    memory::push(history, HistoryRow { iteration, changed, shift, inertia, seconds: Some(seconds) }, "the history")
+/// Appends an iteration over so many rows and clusters to the history.
+fn record(history: &mut Vec<HistoryRow>, done: &Iteration, inertia: Option<f64>, [rows, k]: [u64; 2]) -> Result<()> {
+    let (iteration, &Iteration { changed, shift, seconds, effort, .. }) = (history.len() as u32 + 1, done);
+    let (settled, skipped) = (effort.share_settled(rows), effort.share_skipped(rows, k));
+    let row = HistoryRow { iteration, changed, shift, inertia, settled, skipped, seconds: Some(seconds) };
+    memory::push(history, row, "the history")
 }
 
 /// The inertia of each cluster under the session's labels, from its total in the base scale.

@@ -296,10 +296,16 @@ fn fits<T: Engine>(features: &Features<'_, T>, estimator: &KMeans) {
         1e3 * (whole - loops),
         fitted.model.inertia(),
     );
-    println!("  {:>9}{:>12}{:>12}{:>14}", "iteration", "ms", "changed, %", "shift");
+    println!("  {:>9}{:>12}{:>12}{:>14}{:>12}{:>12}", "iteration", "ms", "changed, %", "shift", "settled, %", "skipped, %");
     for (row, seconds) in history.iter().zip(seconds).take(30) {
         let changed = 100.0 * row.changed as f64 / n as f64;
-        println!("  {:>9}{:>12.4}{changed:>12.4}{:>14.5e}", row.iteration, 1e3 * seconds, row.shift);
+        let [settled, skipped] = [row.settled, row.skipped].map(|share| 100.0 * share.unwrap_or(f64::NAN));
+        println!(
+            "  {:>9}{:>12.4}{changed:>12.4}{:>14.5e}{settled:>12.4}{skipped:>12.4}",
+            row.iteration,
+            1e3 * seconds,
+            row.shift,
+        );
     }
 }
 

@@ -23,6 +23,8 @@ __device__ __forceinline__ void wait_for_kernel_before() {
 struct Control {
     u64 changed; // rows of positive weight whose label changed in this iteration
     u64 started; // the device's clock at the end of the last iteration
+    u64 settled; // rows settled in this iteration, without those of the lists below
+    u64 scores; // scores that the filter has computed in this iteration, if it may leave some out (Step::counts_scores)
     u32 stop; // 0: go on; 1: converged; 2: a cluster is empty and the host relocates. Unless 0, later kernels do nothing
     u32 iteration; // finished iterations
     u32 ticket; // blocks of the update that are done
@@ -38,6 +40,7 @@ struct Record {
     u64 changed;
     double shift;
     u64 nanoseconds;
+    u64 settled, scores;
     u32 moved;
-    u32 contested;
+    u32 unused;
 };

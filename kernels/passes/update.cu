@@ -344,18 +344,25 @@ __device__ __forceinline__ void finish(const Update<T>& a, const Control& before
         return;
     }
     u64 now = device_clock();
-    Record record = {before.changed, shift, now - before.started, all.moved, before.contested + before.pairs};
+    Record record = {before.changed, shift, now - before.started, before.settled + before.contested + before.pairs, before.scores, all.moved, 0};
     a.records[before.iteration - a.first_iteration] = record;
     bool settled = (double)before.changed <= a.largest_changed || shift <= a.largest_shift;
     c->started = now;
     c->iteration = before.iteration + 1;
     if (settled || before.iteration + 1 == a.iterations) c->stop = 1;
     c->changed = 0;
+    c->settled = 0;
+    c->scores = 0;
     c->unresolved = 0;
     c->contested = 0;
     c->pairs = 0;
     c->next_run = 0;
 }
+
+// For the end of a chunk.
+struct EndChunk {
+    Control* control;
+};
 
 template <bool START, bool DIRECTIONS, typename T> __device__ __forceinline__ void update(const Update<T>& a) {
     __shared__ Shared shared;
@@ -412,6 +419,16 @@ template <typename T> __device__ __forceinline__ void fold_all(const Update<T>& 
         cell.settle(s, cell.total(s, c));
     }
     for (u32 j = global_thread(); j < s.k; j += all_threads()) s.rows[j] += s.pending_rows[j], s.pending_rows[j] = 0;
+}
+
+// Ends a chunk after which another one comes: what its kernels have listed is counted, and the lists are empty.
+extern "C" __global__ void __launch_bounds__(32) end_chunk(const __grid_constant__ EndChunk a) {
+    Control* c = a.control;
+    if (threadIdx.x != 0) return;
+    c->settled += (u64)c->contested + c->pairs;
+    c->contested = 0;
+    c->pairs = 0;
+    c->next_run = 0;
 }
 
 #define KERNELS(T, NAME)                                                                                                         \

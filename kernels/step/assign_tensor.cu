@@ -38,11 +38,12 @@ struct TensorShared {
 // The thread that requests all chunks.
 __device__ __forceinline__ void request(const Tensor& a, const TensorShared& s) {
     Turn turn, folded_turn;
-    u64 visited = 0;
+    u64 visited = 0, scores = 0;
 #pragma unroll 1
     for (u32 tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
+        scores += (u64)min(a.groups[g].rows - (tile - a.groups[g].first_tile) * TILE_ROWS, (u32)TILE_ROWS) * a.groups[g].centroids;
         const u32 tiles = (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
         const u8* const rows = a.rows + (u64)tile * a.chunks * ROW_BYTES;
         const u64 of_group = (u64)g * (a.k_padded / TILE_CENTROIDS);
@@ -70,7 +71,9 @@ __device__ __forceinline__ void request(const Tensor& a, const TensorShared& s) 
             }
         }
     }
+    if (visited == 0) return;
     atomicAdd(&a.few.control->visited, visited);
+    atomicAdd(&a.control->scores, scores);
 }
 
 // What a warpgroup has done, over all of its tiles.

@@ -17,7 +17,7 @@ template <typename T, typename S = T> struct SettleFew {
     Labels next;
     const T* centroids; // (k, d)
     Few few;
-    const Control* control;
+    Control* control;
 };
 
 // The least distance of a part of a list.
@@ -145,6 +145,7 @@ template <typename T, typename S> __device__ __forceinline__ void settle_listed(
         __shared__ double values[WARPS][PIECE];                                                                                              \
         if (a.control->stop) return;                                                                                                         \
         const u32 count = a.few.control->rows;                                                                                               \
+        if (blockIdx.x == 0 && threadIdx.x == 0) a.control->settled += count;                                                                \
         if (count != 0) settle_few(a, values[threadIdx.x / 32], count);                                                                      \
     }                                                                                                                                        \
     extern "C" __global__ void __launch_bounds__(LISTED_THREADS) settle_listed_##NAME(const __grid_constant__ SettleListed<T, S> a) {        \

@@ -81,9 +81,16 @@ class KMeansModel:
 
     @property
     def history(self) -> pl.DataFrame:
-        """One row per iteration: iteration, changed rows, squared shift, inertia (if the history is full), seconds.
+        """One row per iteration: iteration, changed rows, squared shift, inertia (if the history is full), and costs.
 
-        Seconds are null in a model that was loaded, since wall times are not saved.
+        The last three columns say how much work an iteration was. They depend on the device, so they are neither saved
+        nor compared, and are null in a model that was loaded:
+
+        - `settled`: the share of the rows whose label needed float64 distances, because a fast computation could not
+          prove it. See :doc:`/exact`.
+        - `skipped`: the share of the scores of a row and a centroid that were not computed, because a bound rules the
+          centroid out. Null on the CPU, which does not count them.
+        - `seconds`: the wall time.
         """
         return _internal.model_history(self._encoded)
 

@@ -9,6 +9,33 @@ use crate::memory;
 use crate::partial::Partial;
 use crate::progress::Watch;
 
+/// How much an assign pass computed. It is outside the bits: it depends on the device, the strategy and the chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Effort {
+    /// Rows whose label the filter left to reference distances. None: nobody counted them.
+    pub settled: Option<u64>,
+    /// Scores of a row and a centroid that the filter computed. None: nobody counted them.
+    pub scores: Option<u64>,
+}
+
+impl Effort {
+    /// The effort of two sessions together.
+    pub fn and(self, other: Self) -> Self {
+        let both = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
+        Self { settled: both(self.settled, other.settled), scores: both(self.scores, other.scores) }
+    }
+
+    /// The share of `rows` that were settled.
+    pub fn share_settled(&self, rows: u64) -> Option<f64> {
+        Some(self.settled? as f64 / rows.max(1) as f64)
+    }
+
+    /// The share of the scores of `rows` and `k` centroids that were not computed.
+    pub fn share_skipped(&self, rows: u64, k: u64) -> Option<f64> {
+        Some((1.0 - self.scores? as f64 / (rows as f64 * k as f64).max(1.0)).max(0.0))
+    }
+}
+
 /// What an assign pass found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assigned {
@@ -16,6 +43,7 @@ pub struct Assigned {
     pub changed: u64,
     /// The integer inertia of each cluster in the base scale, if the caller asked for it.
     pub inertia: Option<Vec<u128>>,
+    pub effort: Effort,
 }
 
 /// The scales that turn the distances of each cluster into integers.
@@ -76,6 +104,7 @@ pub struct Iteration {
     /// Whether a centroid moved.
     pub moved: bool,
     pub seconds: f64,
+    pub effort: Effort,
 }
 
 /// What a session did in [`Iterate::advance`].
@@ -121,4 +150,20 @@ pub trait Iterate<T: Float>: KeptRows {
     /// For every row in order: its nearest of these centroids (`(k, d)`, row-major), and the distances to this one and to the
     /// second nearest. The session's own labels do not matter and do not change.
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_what_was_counted() {
+        let some = Effort { settled: Some(30), scores: Some(1_500) };
+        assert_eq!((some.share_settled(1_000), some.share_skipped(1_000, 2)), (Some(0.03), Some(0.25)));
+        // Rows that fill up a tile may be counted too.
+        assert_eq!(Effort { scores: Some(1_028), ..some }.share_skipped(1_000, 1), Some(0.0));
+        let both = some.and(Effort { settled: Some(1), scores: None });
+        assert_eq!(both, Effort { settled: Some(31), scores: None });
+        assert_eq!(both.share_skipped(1_000, 2), None);
+    }
 }

@@ -14,7 +14,8 @@ use std::thread;
 use std::time::Instant;
 
 use super::{
-    Advanced, Assigned, DrawBy, Draws, Far, Iterate, Iteration, KeptRows, Move, Picked, Sample, Sampled, Scales, Session, Stop,
+    Advanced, Assigned, DrawBy, Draws, Effort, Far, Iterate, Iteration, KeptRows, Move, Picked, Sample, Sampled, Scales,
+    Session, Stop,
 };
 use crate::answers::{DISTANCES, Distances, LABELS};
 use crate::distances::DistanceScale;
@@ -253,18 +254,19 @@ impl<T: Float> Iterate<T> for Joined<'_, T> {
         })?;
         self.merge()?;
         let changed = assigned.iter().map(|assigned| assigned.changed).sum();
+        let effort = assigned.iter().map(|assigned| assigned.effort).reduce(Effort::and).unwrap_or_default();
         let inertia = memory::collected(assigned.into_iter().filter_map(|assigned| assigned.inertia), SESSIONS)?;
-        Ok(Assigned { changed, inertia: want_inertia.then(|| added(inertia)) })
+        Ok(Assigned { changed, inertia: want_inertia.then(|| added(inertia)), effort })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
         let (mut done, prepared) = (Vec::new(), self.prepared);
         loop {
             let start = Instant::now();
-            let changed = self.assign(centroids, false)?.changed;
+            let Assigned { changed, effort, .. } = self.assign(centroids, false)?;
             let update::Updated { shift, moved } = update::update(self, centroids, prepared)?;
             let seconds = start.elapsed().as_secs_f64();
-            memory::push(&mut done, Iteration { changed, shift, moved, seconds }, "the history")?;
+            memory::push(&mut done, Iteration { changed, shift, moved, seconds, effort }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;
             if stop.after(changed, shift) || done.len() as u32 == limit {
                 return Ok(Advanced { done, assigned: None });

@@ -16,7 +16,7 @@ pub mod select;
 mod sweep;
 
 pub use draws::{DrawBy, Draws, Picked, PlusPlus, Sample, Sampled};
-pub use iterate::{Advanced, Assigned, Far, Iterate, Iteration, Move, Scales, Stop};
+pub use iterate::{Advanced, Assigned, Effort, Far, Iterate, Iteration, Move, Scales, Stop};
 pub use joined::Joined;
 
 use self::select::Devices;

@@ -27,8 +27,9 @@ impl KMeansModel {
         }
     }
 
-    /// One row per iteration: `iteration` (UInt32), `changed` (UInt64), `shift`, `inertia` (null unless the history is full)
-    /// and `seconds` (Float64; null in a model that was loaded).
+    /// One row per iteration: `iteration` (UInt32), `changed` (UInt64), `shift`, `inertia` (null unless the history is full),
+    /// `settled` and `skipped` (Float64: shares of the rows that reference distances settled, and of the scores that were not computed; null where
+    /// nobody counted them) and `seconds` (Float64). The last three are null in a model that was loaded.
     ///
     /// # Errors
     /// [`KMeansError::Frame`] if Polars refuses.
@@ -39,6 +40,8 @@ impl KMeansModel {
             "changed" => rows.iter().map(|row| row.changed).collect::<Vec<_>>(),
             "shift" => rows.iter().map(|row| row.shift).collect::<Vec<_>>(),
             "inertia" => rows.iter().map(|row| row.inertia).collect::<Vec<_>>(),
+            "settled" => rows.iter().map(|row| row.settled).collect::<Vec<_>>(),
+            "skipped" => rows.iter().map(|row| row.skipped).collect::<Vec<_>>(),
             "seconds" => rows.iter().map(|row| row.seconds).collect::<Vec<_>>(),
         )?)
     }

@@ -75,7 +75,7 @@ struct Header {
     history: Vec<Row>,
 }
 
-/// A history row without its wall time.
+/// A history row without what depends on the device.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {

@@ -53,7 +53,12 @@ pub struct HistoryRow {
     pub shift: f64,
     /// Inertia after the assign step and before the update step. Present only with [`crate::History::Full`].
     pub inertia: Option<f64>,
-    /// Wall time. It is the only value that is not reproducible, so it is not saved: `None` in a model that was loaded.
+    /// The share of the rows whose label reference distances settled, because the filter could not prove it. `None` if nobody counted them.
+    /// It depends on the device and the strategy, and so do the fields below. So they are not saved: `None` in a model that was loaded.
+    pub settled: Option<f64>,
+    /// The share of the scores of a row and a centroid that were not computed. `None` on the CPU, which does not count them.
+    pub skipped: Option<f64>,
+    /// Wall time.
     pub seconds: Option<f64>,
 }
 

@@ -64,7 +64,8 @@ def work(folder):
         fitted.save(folder + "/model.parquet")
         yield "file", open(folder + "/model.parquet", "rb").read()
         loaded = pk.KMeansModel.load(folder + "/model.parquet")
-        yield "loaded", repr([loaded.parameters, loaded.inertia.hex(), loaded.history.drop("seconds").rows()]).encode()
+        history = loaded.history.drop("settled", "skipped", "seconds")
+        yield "loaded", repr([loaded.parameters, loaded.inertia.hex(), history.rows()]).encode()
         yield "centroids", loaded.centroids.drop("cluster").hash_rows().to_list().__repr__().encode()
 
     fits = {

@@ -26,12 +26,3 @@ impl<T: Float> Timed<T> for CpuSession<'_, T> {
         unreachable!("here the caller updates the centroids")
     }
 }
-
-impl<T: Float> CpuSession<'_, T> {
-    fn take_in_doubt(&mut self) -> InDoubt {
-        self.workers.iter_mut().fold(InDoubt::default(), |sum, worker| {
-            let InDoubt { few, all } = std::mem::take(&mut worker.assigner.open.in_doubt);
-            InDoubt { few: sum.few + few, all: sum.all + all }
-        })
-    }
-}

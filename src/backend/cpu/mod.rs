@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
 pub use least::LeastDistances;
+pub use settle::InDoubt;
 pub use simd::InstructionSet;
 pub(crate) use simd::{Task, Vector};
 
@@ -40,7 +41,7 @@ use self::assign::{Assigner, TwoNearest};
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, split_off};
 use self::seeds::Seeds;
 use super::centre::middle;
-use super::{Assigned, Far, Iterate, Move, Scales};
+use super::{Assigned, Effort, Far, Iterate, Move, Scales};
 use crate::answers::{Distances, LABELS};
 use crate::distances::DistanceScale;
 use crate::error::Result;
@@ -208,13 +209,16 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         if want_inertia {
             self.make_room_for_inertia()?;
         }
+        self.take_in_doubt();
         self.pass(Pass::Assign { sums: true, inertia: want_inertia })?;
+        let InDoubt { few, all } = self.take_in_doubt();
+        let effort = Effort { settled: Some(few + all), scores: None };
         let mut changed = 0;
         for worker in &mut self.workers {
             worker.deltas.flush(&self.quantiser, &mut self.partial);
             changed += std::mem::take(&mut worker.changed);
         }
-        Ok(Assigned { changed, inertia: want_inertia.then(|| self.take_inertia()).transpose()? })
+        Ok(Assigned { changed, inertia: want_inertia.then(|| self.take_inertia()).transpose()?, effort })
     }
 
     fn partial(&mut self) -> Result<&Partial> {
@@ -284,6 +288,14 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 }
 
 impl<T: Float> CpuSession<'_, T> {
+    /// The rows in doubt since the last call.
+    fn take_in_doubt(&mut self) -> InDoubt {
+        self.workers.iter_mut().fold(InDoubt::default(), |sum, worker| {
+            let InDoubt { few, all } = std::mem::take(&mut worker.assigner.open.in_doubt);
+            InDoubt { few: sum.few + few, all: sum.all + all }
+        })
+    }
+
     fn make_room_for_inertia(&mut self) -> Result<()> {
         let k = self.k;
         self.workers.iter_mut().try_for_each(|worker| memory::zeroed(k, INERTIA).map(|inertia| worker.inertia = inertia))

@@ -5,13 +5,20 @@
 
 use super::centroids::{CentroidTable, TOGETHER};
 use super::simd::{Doubles, MOST_LANES, Vector};
-#[cfg(feature = "bench")]
-use crate::benchmark::InDoubt;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::reference::Nearest;
 use crate::tile::Tile;
+
+/// Rows whose label the filter left open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InDoubt {
+    /// Compared with a few centroids.
+    pub few: u64,
+    /// Compared with all centroids.
+    pub all: u64,
+}
 
 /// The open rows of a tile, and what reference distances say of them.
 #[derive(Debug)]
@@ -25,7 +32,6 @@ pub struct Open {
     /// `(d, MOST_LANES)`: the values of some rows.
     x: Vec<f64>,
     /// How many rows were left open so far.
-    #[cfg(feature = "bench")]
     pub in_doubt: InDoubt,
 }
 
@@ -38,7 +44,6 @@ impl Open {
             all: memory::with_room(tile_rows, WHAT)?,
             settled: memory::with_room(tile_rows, WHAT)?,
             x: memory::zeroed(d.saturating_mul(MOST_LANES), WHAT)?,
-            #[cfg(feature = "bench")]
             in_doubt: InDoubt::default(),
         })
     }
@@ -62,11 +67,8 @@ impl Open {
     /// Settles all rows that are still open.
     #[inline(always)]
     pub fn settle<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) {
-        #[cfg(feature = "bench")]
-        {
-            self.in_doubt.few += (self.pairs.len() + self.settled.len()) as u64;
-            self.in_doubt.all += self.all.len() as u64;
-        }
+        self.in_doubt.few += (self.pairs.len() + self.settled.len()) as u64;
+        self.in_doubt.all += self.all.len() as u64;
         let Self { pairs, all, settled, x, .. } = self;
         for pairs in pairs.chunks(MOST_LANES) {
             settle_pairs(pairs, settled, tile, table);

@@ -36,7 +36,7 @@ use super::step::choice::choose;
 use super::step::{Fit, Step};
 use super::update::Update;
 use crate::answers::Distances;
-use crate::backend::{Advanced, Assigned, Far, Iterate, Iteration, Move, Scales, Stop};
+use crate::backend::{Advanced, Assigned, Effort, Far, Iterate, Iteration, Move, Scales, Stop};
 use crate::error::Result;
 use crate::fixed::Limbs;
 use crate::float::Float;
@@ -117,8 +117,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             }
             pending += chunk.rows.n;
             if !chunk.after_kernel {
-                // Clear the counters of the chunk before.
-                update.clear_counters_of_chunk()?;
+                update.end_chunk(&state.queue)?;
             }
             step.launch(chunk, state)?;
             let Some(inertia) = inertia.as_mut() else { return Ok(()) };
@@ -129,6 +128,13 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         self.reduce.sum(&self.state)?;
         self.state.labels.advance();
         Ok(())
+    }
+
+    /// What an assign took: settled rows, and scores if the step counts them. Other steps compute all scores.
+    fn effort(&self, settled: u64, scores: u64) -> Effort {
+        let FitShape { rows, k, .. } = self.state.shape;
+        let all = (rows as u64).saturating_mul(k as u64);
+        Effort { settled: Some(settled), scores: Some(if self.step.counts_scores() { scores } else { all }) }
     }
 
     /// The host's copies of sums and labels are out of date, and so is what the step has carried.
@@ -178,14 +184,15 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
         self.start(centroids)?;
         self.launch_step(inertia.as_mut())?;
-        let changed = if let Some(sums) = self.step.host_sums(&mut self.state)? {
-            self.partial = Some(sums.partial);
-            sums.changed
-        } else {
+        let host = self.step.host_sums(&mut self.state)?;
+        if host.is_none() {
             self.update.fold(&self.state)?;
-            self.update.read_control()?.changed
-        };
-        Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()? })
+        }
+        let control = self.update.read_control()?;
+        let effort = self.effort(control.all_settled(), control.scores);
+        let changed = host.as_ref().map_or(control.changed, |sums| sums.changed);
+        self.partial = host.map(|sums| sums.partial);
+        Ok(Assigned { changed, inertia: inertia.map(Inertia::total).transpose()?, effort })
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
@@ -215,6 +222,7 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
                 shift: record.shift,
                 moved: record.moved != 0,
                 seconds: record.nanoseconds as f64 * 1e-9,
+                effort: self.effort(record.settled, record.scores),
             }));
             // Of a batch, the device has the centroids after the last iteration. If clusters are empty, it has moved them already.
             let after = (watch.wants_centroids() && control.stop != STOP_EMPTY).then(|| self.state.centroids.now.to_vec());
@@ -234,7 +242,8 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
                 }
                 self.state.centroids.now.read(0, centroids)?;
                 if control.stop == STOP_EMPTY {
-                    advanced.assigned = Some(Assigned { changed: control.changed, inertia: None });
+                    let effort = self.effort(control.all_settled(), control.scores);
+                    advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, effort });
                 }
                 return Ok(advanced);
             }

@@ -1,6 +1,6 @@
 //! The update on the device: exact means, shift, whether to stop, and what the next step reads (`kernels/passes/update.cu`).
 
-use super::arguments::{self, Control, DirectionsArgument, DistanceArgument, Record, UpdateArgument};
+use super::arguments::{self, Control, DirectionsArgument, DistanceArgument, EndChunkArgument, Record, UpdateArgument};
 use super::device::{Block, Buffer, Launch, Plain, Queue, buffers, product};
 use super::shape::FitShape;
 use super::state::State;
@@ -32,6 +32,7 @@ pub struct Update<T> {
     /// With cosine: makes the centroids, which the update then takes.
     directions: Option<Launch<DirectionsArgument>>,
     fold: Launch<UpdateArgument<T>>,
+    end_chunk: Launch<EndChunkArgument>,
     preparation: Preparation<T>,
     buffers: UpdateBuffers<T>,
     shifts: DistanceScale,
@@ -58,8 +59,9 @@ impl<T: Float + Plain> Update<T> {
         let cells = shape.k.saturating_mul(shape.columns());
         let fold = arguments::update_fold::<T>().load(gpu, "")?;
         let fold = Launch::resident(gpu, fold, Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
+        let end_chunk = Launch::exactly(arguments::end_chunk().load(gpu, "")?, Block::of(32), 1);
         let buffers = UpdateBuffers::allocate(queue, shape, batch)?;
-        Ok(Self { update, directions, fold, preparation, buffers, shifts: prepared.shifts })
+        Ok(Self { update, directions, fold, end_chunk, preparation, buffers, shifts: prepared.shifts })
     }
 
     /// What the kernels of an iteration tell each other.
@@ -79,9 +81,10 @@ impl<T: Float + Plain> Update<T> {
         self.buffers.records.read(0, out)
     }
 
-    /// Sets the counters of the kernels of a chunk to zero.
-    pub fn clear_counters_of_chunk(&self) -> Result<()> {
-        self.control().fill_bytes(arguments::CONTROL_OF_CHUNK, 0)
+    /// Queues the end of a chunk after which another one comes: the counters of its kernels become zero.
+    pub fn end_chunk(&self, queue: &Queue) -> Result<()> {
+        // SAFETY: the control is a buffer of this object.
+        unsafe { queue.run(&self.end_chunk, &EndChunkArgument { control: self.control().at() }) }
     }
 
     /// Prepares the next step for the centroids that were written.

@@ -285,6 +285,8 @@ fn engine_model<P: ArrowPrimitiveType>(
         changed: row.changed,
         shift: row.shift,
         inertia: row.inertia,
+        settled: None,
+        skipped: None,
         seconds: None,
     };
     Ok(Model {

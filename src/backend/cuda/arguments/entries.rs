@@ -122,6 +122,7 @@ entries! {
     }
     untyped {
         assign_tensor(TensorArgument) = "assign_tensor" "assign_tensor";
+        end_chunk(EndChunkArgument) = "update" "end_chunk";
         weight_survey(WeightSurveyArgument) = "prepare" "weight_survey";
         round_weights(RoundWeightsArgument) = "prepare" "round_weights";
         seed_totals(TotalsArgument) = "seed" "seed_totals";

@@ -126,6 +126,8 @@ arguments! {
     Control as "Control" {
         changed: u64,
         started: u64,
+        settled: u64,
+        scores: u64,
         stop: u32,
         iteration: u32,
         ticket: u32,
@@ -143,11 +145,8 @@ plain! {
     CeilingArgument { f32, f32, f32, i32 }
     Bound { CeilingArgument, f32, f32, [i32; 2] }
     Contested { u32, u32 }
-    Control { u64, u64, u32, u32, u32, u32, u32, u32, u32, u32 }
+    Control { u64, u64, u64, u64, u32, u32, u32, u32, u32, u32, u32, u32 }
 }
-
-/// The bytes of `Control` from `contested` on. The kernels of one chunk use them as counters, or they are 0 between kernels.
-pub const CONTROL_OF_CHUNK: std::ops::Range<usize> = std::mem::offset_of!(Control, contested)..size_of::<Control>();
 
 /// The value of `Control::stop` if a cluster is empty. Then the host does the update.
 pub const STOP_EMPTY: u32 = 2;
@@ -193,9 +192,16 @@ pub fn has_one_limb(scale: &ColumnScale) -> bool {
 }
 
 impl Control {
+    /// The rows that were settled so far in this iteration.
+    pub fn all_settled(&self) -> u64 {
+        self.settled + u64::from(self.contested) + u64::from(self.pairs)
+    }
+
     pub const ZERO: Self = Self {
         changed: 0,
         started: 0,
+        settled: 0,
+        scores: 0,
         stop: 0,
         iteration: 0,
         ticket: 0,

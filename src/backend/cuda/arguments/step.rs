@@ -122,6 +122,11 @@ arguments! {
         unused: i32,
     }
 
+    /// For the counters between chunks.
+    EndChunkArgument as "EndChunk" {
+        control: u64,
+    }
+
     /// For the centroids of normalised means.
     DirectionsArgument as "Directions" {
         sums: SumsArgument,
@@ -136,8 +141,10 @@ arguments! {
         changed: u64,
         shift: f64,
         nanoseconds: u64,
+        settled: u64,
+        scores: u64,
         moved: u32,
-        contested: u32,
+        unused: u32,
     }
 
     /// What one block of the update has found.
@@ -154,7 +161,7 @@ arguments! {
 
 plain! {
     ShareBest { f32, f32, f32, u32 }
-    Record { u64, f64, u64, u32, u32 }
+    Record { u64, f64, u64, u64, u64, u32, u32 }
     BlockMoves { [u64; 2], i32, u32, u32, u32, u32, u32 }
 }
 
@@ -185,5 +192,5 @@ impl From<ExpandedTerms> for BoundTerms {
 }
 
 impl Record {
-    pub const ZERO: Self = Self { changed: 0, shift: 0.0, nanoseconds: 0, moved: 0, contested: 0 };
+    pub const ZERO: Self = Self { changed: 0, shift: 0.0, nanoseconds: 0, settled: 0, scores: 0, moved: 0, unused: 0 };
 }

@@ -15,8 +15,8 @@ impl<T: Float + Plain> Timed<T> for CudaSession<'_, T> {
         self.update.read_control()?;
         let begin = Instant::now();
         for _ in 0..passes {
-            // The update would clear the counters.
-            self.update.clear_counters_of_chunk()?;
+            // The update would do this too.
+            self.update.end_chunk(&self.state.queue)?;
             self.launch_step(None)?;
         }
         // The download waits for all passes.
@@ -29,7 +29,8 @@ impl<T: Float + Plain> Timed<T> for CudaSession<'_, T> {
     fn in_doubt(&mut self, centroids: &[T]) -> Result<InDoubt> {
         self.assign(centroids, false)?;
         let control = self.update.read_control()?;
-        Ok(InDoubt { few: u64::from(control.pairs), all: u64::from(control.contested) })
+        let all = u64::from(control.contested);
+        Ok(InDoubt { few: control.all_settled() - all, all })
     }
 
     fn centroids_before(&self) -> Result<Vec<T>> {

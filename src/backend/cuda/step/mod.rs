@@ -87,6 +87,11 @@ pub trait Step<T>: Send {
     /// The host has set the centroids. A step that carries bounds cannot know how far they moved.
     fn restart(&mut self) {}
 
+    /// Whether it may leave scores out, and counts those that it computes in `Control::scores`. If not, it computes all of them.
+    fn counts_scores(&self) -> bool {
+        false
+    }
+
     /// Called after the last chunk of an assign, if the host does the update. A step that adds up on the host returns the sums.
     fn host_sums(&mut self, _state: &mut State<T>) -> Result<Option<HostSums>> {
         Ok(None)

@@ -423,6 +423,10 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
         self.deltas.launch(chunk, state)
     }
 
+    fn counts_scores(&self) -> bool {
+        true
+    }
+
     fn restart(&mut self) {
         // Groups may be bad for other centroids: the next step asks for doubt.
         self.launches = self.launches.min(1);
