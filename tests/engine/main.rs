@@ -40,4 +40,6 @@ mod strategies;
 mod streaming;
 #[cfg(feature = "cuda")]
 mod tensor;
+#[cfg(feature = "cuda")]
+mod tensor_data;
 mod traps;

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::data::{KINDS, Random, columns, gpu, hash, rounds, rows, some_rows};
 
 /// The fit by tensor cores. None if the GPU has no such kernel.
-fn by_tensor_cores<T: Engine>(estimator: &KMeans, features: &Features<'_, T>) -> Option<Fitted<T>> {
+pub fn by_tensor_cores<T: Engine>(estimator: &KMeans, features: &Features<'_, T>) -> Option<Fitted<T>> {
     match estimator.clone().device(gpu()?).strategy(Strategy::Tensor).fit_features(features, None) {
         Err(KMeansError::InvalidOption { option: "strategy", expected, .. }) if expected.contains("compute capability") => None,
         fit => Some(fit.unwrap()),
@@ -15,7 +15,7 @@ fn by_tensor_cores<T: Engine>(estimator: &KMeans, features: &Features<'_, T>) ->
 }
 
 /// All labels are those of the reference, and all bits those of the CPU.
-fn check<T: Engine>(estimator: &KMeans, x: &[T], d: usize, what: &str) {
+pub fn check<T: Engine>(estimator: &KMeans, x: &[T], d: usize, what: &str) {
     let columns = columns(x, d);
     let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
     let Some(fit) = by_tensor_cores(estimator, &features) else { return };
