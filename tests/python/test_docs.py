@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     "README.md": 1,
     "docs/coming-from.md": 3,
-    "docs/exact.md": 1,
+    "docs/exact.md": 2,
     "docs/guide/arrays.md": 1,
     "docs/guide/cluster-numbers.md": 2,
     "docs/guide/devices.md": 1,
