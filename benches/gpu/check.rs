@@ -64,9 +64,12 @@ pub fn check<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, iterations: Opti
         }
         let fit = estimator.fit_features(&features, None)?;
         let at_end = judge.wrong(&fit.labels, fit.model.centroids())?;
-        let ms = fit.model.history().iter().map(|row| format!("{:.4}", 1e3 * row.seconds.unwrap_or(f64::NAN)));
-        let ms: Vec<String> = ms.collect();
-        println!("  {name:<20}labels of the fit         wrong: {at_end} of {n}   ms of iterations: {}", ms.join(" "));
+        println!("  {name:<20}labels of the fit         wrong: {at_end} of {n}");
+        for row in fit.model.history() {
+            let [settled, skipped] = [row.settled, row.skipped].map(|share| 100.0 * share.unwrap_or(f64::NAN));
+            let ms = 1e3 * row.seconds.unwrap_or(f64::NAN);
+            println!("    iteration {:<4}{ms:>12.4} ms   settled {settled:.4} %   skipped {skipped:.4} %", row.iteration);
+        }
         Ok(in_loop + at_end)
     };
     let mut right = true;
