@@ -2,13 +2,16 @@
 //! in float64 by a kernel that shares nothing with the strategies (`kernels/bench/reference.cu`).
 //!
 //! Two sets of labels are checked: those of the last iteration of the loop, which come from what a strategy carries from iteration to
-//! iteration, and those that the fit returns. Each is compared with labels of the centroids that it was computed from.
+//! iteration, and those that the fit returns. With `--predictions` also those that the model predicts on the GPU. Each is compared with
+//! labels of the centroids that it was computed from.
 
 use std::time::Instant;
 
 use polars_kmeans::backend::cuda::reference_labels;
 use polars_kmeans::benchmark::wrong_rows;
-use polars_kmeans::{Engine, Features, KMeans, KMeansError, Strategy, reference};
+use polars_kmeans::{Device, Engine, Features, KMeans, KMeansError, Strategy, reference};
+
+use super::options::Options;
 
 /// Wrong rows that are shown.
 const SHOWN: usize = 5;
@@ -48,32 +51,41 @@ impl<T: Engine> Judge<'_, T> {
     }
 }
 
-/// Checks fits by these strategies. Returns whether all labels are right. `iterations`: of the loop, if the fit has starting centroids.
-pub fn check<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, iterations: Option<u32>, strategies: &[Strategy]) -> bool {
+/// Checks fits by the strategies that are asked for. Returns whether all labels are right. `iterations`: of the loop.
+pub fn check<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, iterations: u32, options: &Options) -> bool {
     let columns: Vec<&[T]> = columns.iter().map(|column| &column[..]).collect();
     let features = Features::from_columns(columns.iter().copied()).expect("equal lengths");
     let n = features.n_rows();
     let mut judge = Judge { columns, known: Vec::new(), seconds: 0.0 };
     let mut checked = |strategy: Strategy| -> Result<usize, KMeansError> {
         let (name, estimator) = (strategy.name(), estimator.clone().strategy(strategy));
-        let mut in_loop = 0;
-        if let Some(iterations) = iterations {
+        let mut all = 0;
+        let mut compare = |what: &str, labels: &[u32], centroids: &[T]| -> Result<(), KMeansError> {
+            let wrong = judge.wrong(labels, centroids)?;
+            println!("  {name:<20}labels of {what:<16} wrong: {wrong} of {n}");
+            all += wrong;
+            Ok(())
+        };
+        // The loop can be watched if it starts from given rows.
+        if options.init.is_none() {
             let looped = T::labels_of_loop(&estimator, &features, iterations)?;
-            in_loop = judge.wrong(&looped.labels, &looped.centroids)?;
-            println!("  {name:<20}labels of iteration {iterations:<3}  wrong: {in_loop} of {n}");
+            compare(&format!("iteration {iterations}"), &looped.labels, &looped.centroids)?;
         }
         let fit = estimator.fit_features(&features, None)?;
-        let at_end = judge.wrong(&fit.labels, fit.model.centroids())?;
-        println!("  {name:<20}labels of the fit         wrong: {at_end} of {n}");
+        compare("the fit", &fit.labels, fit.model.centroids())?;
+        if options.flag("--predictions") {
+            let predicted = fit.model.on(Device::Cuda(None)).predict(&features)?;
+            compare("a prediction", predicted.values(), fit.model.centroids())?;
+        }
         for row in fit.model.history() {
             let [settled, skipped] = [row.settled, row.skipped].map(|share| 100.0 * share.unwrap_or(f64::NAN));
             let ms = 1e3 * row.seconds.unwrap_or(f64::NAN);
             println!("    iteration {:<4}{ms:>12.4} ms   settled {settled:.4} %   skipped {skipped:.4} %", row.iteration);
         }
-        Ok(in_loop + at_end)
+        Ok(all)
     };
     let mut right = true;
-    for &strategy in if strategies.is_empty() { &[Strategy::Default] } else { strategies } {
+    for &strategy in if options.strategies.is_empty() { &[Strategy::Default] } else { &options.strategies[..] } {
         match checked(strategy) {
             Ok(wrong) => right &= wrong == 0,
             Err(error) => println!("  {:<20}{error}", strategy.name()),

@@ -11,7 +11,8 @@
 //! - `--kind NAME` uses another kind of data: `lognormal-scales`, `ties` or another one of `benches/rough/kinds.rs`.
 //! - `--rows FILE` repeats the rows of a file, with noise: float32 values, or float16 if its name ends with `.f16`.
 //!   `benches/embeddings.py` writes such a file of real embeddings.
-//! - `--check` counts the wrong labels among all rows, by reference distances to all centroids: `check.rs`.
+//! - `--check` counts the wrong labels among all rows, by reference distances to all centroids: `check.rs`. With `--strategy`, `--limit` and
+//!   `--predictions`, of these.
 //! - `--fits` leaves uploads out.
 //! - `--sweep` tries several ways to upload.
 //! - `--init NAME` starts from this seeding, such as `k-means++`, not from given rows.
@@ -371,8 +372,7 @@ fn run<T: Engine>(name: &str, shape: Shape, options: &Options) -> bool {
     if options.flag("--check") {
         let kind = options.kind.map_or(String::new(), |kind| format!(" {kind}"));
         println!("{name}: {n} x {d} {}, k = {k}{kind}", T::NAME);
-        let iterations = options.init.is_none().then_some(shape.iterations);
-        return check::check(&columns, &estimator, iterations, &options.strategies);
+        return check::check(&columns, &estimator.device_memory_limit(options.limit), shape.iterations, options);
     }
     time(name, shape, options, &columns, estimator);
     true
