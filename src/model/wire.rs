@@ -13,7 +13,7 @@ use crate::memory;
 use crate::parallel::FirstProcess;
 
 /// Every encoded model starts with this: a name, and the version of the format that follows.
-const MAGIC: &[u8] = b"polars-kmeans\x04";
+const MAGIC: &[u8] = b"polars-kmeans\x05";
 /// Bytes of the hash.
 const HASH: usize = 16;
 /// The most models that the cache holds.
