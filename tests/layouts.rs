@@ -107,11 +107,14 @@ fn a_module_is_told_only_of_its_own_structs() {
 }
 
 #[test]
-fn structs_of_the_papers_need_their_feature() {
+fn structs_in_the_folder_of_a_feature_need_it() {
     let layouts = read("Scale as \"Scale\" { a: u8 }\nAssign as \"Assign\" { a: u8 }").unwrap();
-    let text = layouts.rust_assertions(&sources(&[("kernels/papers/a.cu", ASSIGN), ("kernels/step/b.cuh", SCALE)])).unwrap();
-    has(&text, "#[cfg(feature = \"papers\")]\nconst _: () = {\n    assert!(std::mem::offset_of!(Assign, a)");
-    assert_eq!(text.matches("cfg(").count(), 1);
+    for feature in ["papers", "bench"] {
+        let kernels = sources(&[(&format!("kernels/{feature}/a.cu"), ASSIGN), ("kernels/step/b.cuh", SCALE)]);
+        let text = layouts.rust_assertions(&kernels).unwrap();
+        has(&text, &format!("#[cfg(feature = \"{feature}\")]\nconst _: () = {{\n    assert!(std::mem::offset_of!(Assign, a)"));
+        assert_eq!(text.matches("cfg(").count(), 1);
+    }
 }
 
 #[test]

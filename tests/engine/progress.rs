@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
-use polars_kmeans::{Cancel, Features, History, Init, KMeans, KMeansError, Progress, Restarts, Scale, Stage, Wanted};
+use polars_kmeans::{Cancel, Device, Features, History, Init, KMeans, KMeansError, Progress, Restarts, Scale, Stage, Wanted};
 
 use crate::data::{Random, hash, on_gpu, rows};
 
@@ -187,4 +187,20 @@ fn seconds_add_up() {
     assert!(seconds.rows > 0.0 && seconds.seeding > 0.0 && seconds.iterations > 0.0 && seconds.total() <= whole);
     let iterations: f64 = fit.model.history().iter().filter_map(|row| row.seconds).sum();
     assert!(seconds.iterations >= iterations);
+}
+
+/// Rows amid several centroids need reference distances, and the history counts them. `tensor_data.rs` has the same for GPUs.
+#[test]
+fn the_history_counts_settled_rows() {
+    let random = &mut Random(5_150);
+    for (kind, first) in [("lattice", 0.1..1.0), ("blobs", 0.0..0.01)] {
+        for history in [History::Light, History::Full] {
+            let x: Vec<f32> = rows(kind, 20_000, 4, random);
+            let estimator = KMeans::new(30).seed(3).tol(0.0).max_iter(5).history(history).device(Device::Cpu);
+            let fit = estimator.fit_features(&Features::from_rows(&x, 4).unwrap(), None).unwrap();
+            let rows = fit.model.history();
+            assert!(first.contains(&rows[0].settled.unwrap()), "{kind}: {rows:?}");
+            assert!(rows.iter().all(|row| row.settled.is_some_and(|share| share <= 1.0) && row.skipped.is_none()), "{rows:?}");
+        }
+    }
 }
