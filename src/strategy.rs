@@ -81,9 +81,12 @@ strategies! {
         Tiled128 "tiled-128" "ours: a variant of tiled",
         /// [`Strategy::Tiled128`] with partial sums of 128 features.
         Tiled128Panels "tiled-128-panels" "ours: a variant of tiled",
-        /// Multiplies half-precision copies on tensor cores, for groups of rows near each other and the centroids near them. GPUs of compute
-        /// capability 9.0.
+        /// Multiplies half-precision copies on tensor cores, for groups of rows near each other and the centroids near them.
         Tensor "tensor" "ours",
+        /// [`Strategy::Tensor`] with products of a warpgroup. GPUs of compute capability 9.0.
+        TensorWgmma "tensor-wgmma" "ours: a variant of tensor",
+        /// [`Strategy::Tensor`] with products of a warp. GPUs of compute capability 8.0 and later.
+        TensorMma "tensor-mma" "ours: a variant of tensor",
     }
     papers {
         /// Loads centroids into shared memory in portions. The labels go to the CPU, which adds up and divides.

@@ -132,13 +132,13 @@ __device__ __forceinline__ void label(const Tensor& a, const TensorShared& s, u3
         if (g == NO_ROW) break;
         const u32 tiles = (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
         const u64 place = (u64)tile * TILE_ROWS + half * 64 + warp * 16 + lane / 4;
-        const float* const margins = a.tile_margins + (u64)g * (a.k_padded / TILE_CENTROIDS);
+        const u32 of_group = g * (a.k_padded / TILE_CENTROIDS);
         Best best[2] = {{a, place, g}, {a, place + 8, g}};
         u32 t = a.first_visit[tile];
 #pragma unroll 1
         for (u32 seen = 0; seen < tiles; seen++, t = t + 1 < tiles ? t + 1 : 0) {
             float sums[TILE_CENTROIDS / 2];
-            const float most = margins[t];
+            const float most = a.tile_margins[of_group + t];
             products(a, s, at, sums, half, first_thread);
             const u32 folded = s.folded + at.folded_turn.slot * FOLDED_BYTES + (lane & 3) * 8;
             at.folded_turn.next(a.folded_slots);

@@ -13,6 +13,7 @@
 
 #define THREADS 1024
 #define WARPS (THREADS / 32)
+#define FLIGHT 4 // values of a row that are on their way at once
 #define LABEL_BYTES 512 // that a warp compares at a time
 // A lane empties a cell when it has moved the high word beyond this. Before that each thread may add one value of up to 2^50, or one lane of each warp
 // the sum of 32 of them: less than 2^30 in the high word. So it never overflows.
@@ -56,7 +57,7 @@ __device__ __forceinline__ void add_rows(const Sums& s, u32 j, i64 count) {
 }
 
 // Empties one copy of a cell. Other warps may go on adding: a carry that comes later goes to the high word.
-__device__ __noinline__ void empty_cell(u32* low, u32 plane, u64* pending) {
+__device__ __forceinline__ void empty_cell(u32* low, u32 plane, u64* pending) {
     const u32 l = atomicExch(low, 0u), h = atomicExch(low + plane, 0u);
     add_pending(pending, (i64)((u64)h << 32 | l));
 }
@@ -104,7 +105,7 @@ struct Move {
 
 // The usual case: float32 values without weights, in one limb.
 template <typename T, typename S>
-__device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t, const Move& m, const S* x, const S (&begun)[8], u32 copy) {
+__device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t, const Move& m, const S* x, const S (&begun)[FLIGHT], u32 copy) {
     const u32 across = t.across * t.copies;
     u32 *into = t.cell(0, m.to, copy), *out = t.cell(0, m.leaves ? m.from : m.to, copy);
     const auto move = [&](S stored, int c) {
@@ -115,16 +116,16 @@ __device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t
         if (m.leaves) add_to_cell(a.sums, t, out + c * across, c, m.from, 0u - l, ~h + (l == 0));
     };
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < FLIGHT; i++)
         if (i < t.columns) move(begun[i], i);
 #pragma unroll 1
-    for (int c = 8; c < t.columns; c += 8) {
-        S values[8];
+    for (int c = FLIGHT; c < t.columns; c += FLIGHT) {
+        S values[FLIGHT];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < FLIGHT; i++)
             if (c + i < t.columns) values[i] = x[(u64)(c + i) * a.rows.stride];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < FLIGHT; i++)
             if (c + i < t.columns) move(values[i], c + i);
     }
 }
@@ -167,10 +168,10 @@ template <typename T, typename S> __device__ __forceinline__ void move_rows(cons
     if (m.listed) m.row = list[lane];
     // The values of the first columns are on their way while the labels come.
     const S* const x = a.rows.x + (u64)t.first * a.rows.stride + m.row;
-    S begun[8] = {};
+    S begun[FLIGHT] = {};
     if (t.plain && m.listed) {
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < FLIGHT; i++)
             if (i < t.columns) begun[i] = x[(u64)i * a.rows.stride];
     }
     if (m.listed) m.from = load_label(a.labels, m.row), m.to = load_label(a.next, m.row);
@@ -200,19 +201,22 @@ template <int BYTES> __device__ __forceinline__ u32 label_of(const uint4& labels
     return BYTES == 4 ? word : word >> (i * BYTES % 4 * 8) & ((1u << (8 * BYTES % 32)) - 1);
 }
 
-// Adds the changed rows of all lanes to the warp's list. Returns how many these are.
-template <int BYTES>
-__device__ __forceinline__ u32 list_changed(u32* list, const uint4& before, const uint4& after, u32 row, u32 n, const double* weights, int lane) {
+// Adds the changed rows of a tile to the warp's list. Returns how many these are.
+template <int BYTES, typename T, typename S> __device__ __forceinline__ u32 list_changed(const Deltas<T, S>& a, u32* list, u32 tile, int lane) {
+    // Rows from n to the stride never get a label, so both arrays agree there. The stride is a multiple of 1,024.
+    const u64 byte = (u64)tile * LABEL_BYTES + lane * 16;
+    const uint4 before = *(const uint4*)((const u8*)a.labels.at + byte), after = *(const uint4*)((const u8*)a.next.at + byte);
+    const u32 row = byte / BYTES;
     const bool differs = before.x != after.x || before.y != after.y || before.z != after.z || before.w != after.w;
     if (!__any_sync(FULL_WARP, differs)) return 0;
     u32 mine = 0;
     if (differs) {
 #pragma unroll
         for (int i = 0; i < 16 / BYTES; i++)
-            mine |= row + i < n && label_of<BYTES>(before, i) != label_of<BYTES>(after, i) ? 1u << i : 0u;
-        if (weights)
+            mine |= row + i < a.rows.n && label_of<BYTES>(before, i) != label_of<BYTES>(after, i) ? 1u << i : 0u;
+        if (a.rows.w)
             for (u32 left = mine; left; left &= left - 1)
-                if (!(weights[row + __ffs(left) - 1] > 0.0)) mine &= ~(left & (0u - left));
+                if (!(a.rows.w[row + __ffs(left) - 1] > 0.0)) mine &= ~(left & (0u - left));
     }
     const u32 own = __popc(mine);
     u32 until = own; // changed rows of this lane and of the lanes before it
@@ -232,7 +236,7 @@ template <int BYTES, typename T, typename S> __device__ __forceinline__ void del
     const u32 TILE = LABEL_BYTES / BYTES; // rows a warp compares at once
     const Sums& s = a.sums;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-    const u32 n = a.rows.n, tiles = n / TILE + (n % TILE != 0);
+    const u32 tiles = a.rows.n / TILE + (a.rows.n % TILE != 0);
     // Blocks with the same chunk share the rows.
     const u32 sharing = max(1u, gridDim.x / (u32)a.chunks), share = blockIdx.x % sharing;
     const u32 begin = (u32)((u64)tiles * share / sharing), end = (u32)((u64)tiles * (share + 1) / sharing);
@@ -255,15 +259,6 @@ template <int BYTES, typename T, typename S> __device__ __forceinline__ void del
         table.first = (int)chunk * a.chunk;
         table.columns = min(a.chunk, s.columns - table.first);
         table.counts = table.first + a.chunk > s.columns;
-        u32 tile = begin + warp;
-        uint4 before = {}, after = {};
-        const auto ask = [&] {
-            if (tile >= end) return;
-            const u64 byte = (u64)tile * LABEL_BYTES + lane * 16;
-            // Rows from n to the stride never get a label, so both arrays agree there. The stride is a multiple of 1,024.
-            before = *(const uint4*)((const u8*)a.labels.at + byte), after = *(const uint4*)((const u8*)a.next.at + byte);
-        };
-        ask();
         const u32 pieces = (2 * table.plane + 3) / 4;
 #pragma unroll 1
         for (u32 i = tid; i < pieces; i += THREADS) words[i] = make_uint4(0, 0, 0, 0);
@@ -274,17 +269,12 @@ template <int BYTES, typename T, typename S> __device__ __forceinline__ void del
             if (table.plain) f.first = __dmul_rn(f.first, f.second), f.second = 1.0;
             factors[3 * i] = f.first, factors[3 * i + 1] = f.second, factors[3 * i + 2] = f.low;
         }
-        // Checked after the first loads are issued.
         if (stop) return;
         __syncthreads();
         u32 held = 0;
 #pragma unroll 1
-        while (tile < end) {
-            const uint4 old = before, now = after;
-            const u32 row = tile * TILE + lane * (16 / BYTES);
-            tile += WARPS;
-            ask();
-            const u32 found = list_changed<BYTES>(list + held, old, now, row, n, a.rows.w, lane);
+        for (u32 tile = begin + warp; tile < end; tile += WARPS) {
+            const u32 found = list_changed<BYTES>(a, list + held, tile, lane);
             if (found == 0) continue;
             changed += found, held += found;
             __syncwarp();

@@ -14,6 +14,8 @@ use self::units::duration;
 #[cfg(feature = "cuda")]
 use super::chunking::MOST_ROWS;
 use super::chunking::{Chunking, row_bytes};
+#[cfg(feature = "cuda")]
+use super::cuda::is_untrusted;
 use crate::error::{KMeansError, Result};
 use crate::params::Device;
 use crate::strategy::Strategy;
@@ -261,7 +263,15 @@ pub fn place(request: Request, shape: Shape) -> Result<Choice> {
         Device::Auto => pays(shape, None),
         Device::Cuda(_) => true,
     };
-    choose(request, shape, &if matter { super::devices() } else { Ok(Vec::new()) })
+    let devices = if matter { super::devices() } else { Ok(Vec::new()) };
+    let choice = choose(request, shape, &devices)?;
+    // Tensor cores whose sums are outside of every bound are not chosen again.
+    if is_untrusted(&choice)? { place(request, shape) } else { Ok(choice) }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn is_untrusted(_: &Choice) -> Result<bool> {
+    Ok(false)
 }
 
 /// Chooses among these devices.

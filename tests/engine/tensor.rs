@@ -6,10 +6,17 @@ use rayon::prelude::*;
 
 use crate::data::{KINDS, Random, columns, gpu, hash, rounds, rows, some_rows};
 
-/// The fit by tensor cores. None if the GPU has no such kernel.
-pub fn by_tensor_cores<T: Engine>(estimator: &KMeans, features: &Features<'_, T>) -> Option<Fitted<T>> {
-    match estimator.clone().device(gpu()?).strategy(Strategy::Tensor).fit_features(features, None) {
-        Err(KMeansError::InvalidOption { option: "strategy", expected, .. }) if expected.contains("compute capability") => None,
+/// The kernels: one for generation 9.0, and one for all.
+pub const KERNELS: [Strategy; 2] = [Strategy::TensorWgmma, Strategy::TensorMma];
+
+/// The fit by tensor cores. None if there is no GPU, or if it has no such kernel.
+pub fn by_tensor_cores<T: Engine>(kernel: Strategy, estimator: &KMeans, features: &Features<'_, T>) -> Option<Fitted<T>> {
+    match estimator.clone().device(gpu()?).strategy(kernel).fit_features(features, None) {
+        Err(KMeansError::InvalidOption { option: "strategy", expected, .. })
+            if kernel == Strategy::TensorWgmma && expected.contains("compute capability") =>
+        {
+            None
+        }
         fit => Some(fit.unwrap()),
     }
 }
@@ -18,18 +25,30 @@ pub fn by_tensor_cores<T: Engine>(estimator: &KMeans, features: &Features<'_, T>
 pub fn check<T: Engine>(estimator: &KMeans, x: &[T], d: usize, what: &str) {
     let columns = columns(x, d);
     let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
-    let Some(fit) = by_tensor_cores(estimator, &features) else { return };
-    let centroids = fit.model.centroids();
-    x.par_chunks_exact(d).zip(&fit.labels).enumerate().for_each(|(i, (x, label))| {
-        assert_eq!(*label, reference::nearest(x, centroids).label, "{what}: row {i}");
-    });
-    let expected = estimator.clone().device(Device::Cpu).fit_features(&features, None).unwrap();
-    assert_eq!(hash(&fit), hash(&expected), "{what}");
+    let mut expected = None;
+    for kernel in KERNELS {
+        let Some(fit) = by_tensor_cores(kernel, estimator, &features) else { continue };
+        let centroids = fit.model.centroids();
+        x.par_chunks_exact(d).zip(&fit.labels).enumerate().for_each(|(i, (x, label))| {
+            assert_eq!(*label, reference::nearest(x, centroids).label, "{kernel}, {what}: row {i}");
+        });
+        let of_cpu = || hash(&estimator.clone().device(Device::Cpu).fit_features(&features, None).unwrap());
+        assert_eq!(hash(&fit), *expected.get_or_insert_with(of_cpu), "{kernel}, {what}");
+    }
 }
 
 /// A fit from some rows, a few of them twice.
 fn estimator<T: Float>(x: &[T], d: usize, k: usize, iterations: u32, random: &mut Random) -> KMeans {
     KMeans::new(k).init(Init::Given(some_rows(x, d, k, 50, random))).max_iter(iterations).tol(0.0)
+}
+
+/// Each instruction adds up in a way that is known. Another one would be used too, with a wider bound: then this test should know of it.
+#[test]
+fn how_tensor_cores_add() {
+    let Some(Device::Cuda(ordinal)) = gpu() else { return };
+    let found = polars_kmeans::backend::cuda::how_tensor_cores_add(ordinal.unwrap_or(0)).unwrap();
+    println!("{found:?}");
+    assert!(found.iter().all(|(_, added)| added.contains("Blocks")), "{found:?}");
 }
 
 fn check_kinds<T: Engine>(seed: u64) {
@@ -156,7 +175,9 @@ fn rows_that_stream() {
     let columns = columns(&x, d);
     let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
     let whole = estimator(&x, d, k, 4, random);
-    let Some(fit) = by_tensor_cores(&whole, &features) else { return };
-    let streamed = by_tensor_cores(&whole.clone().device_memory_limit(Some(16 << 20)), &features).unwrap();
-    assert_eq!(hash(&streamed), hash(&fit));
+    for kernel in KERNELS {
+        let Some(fit) = by_tensor_cores(kernel, &whole, &features) else { continue };
+        let limited = whole.clone().device_memory_limit(Some(16 << 20));
+        assert_eq!(hash(&by_tensor_cores(kernel, &limited, &features).unwrap()), hash(&fit), "{kernel}");
+    }
 }

@@ -137,9 +137,9 @@ fn twenty_fits_have_one_hash() {
         let columns = columns(&x, d);
         let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
         let estimator = estimator(&x, d, k, 6, random);
-        let Some(first) = by_tensor_cores(&estimator, &features) else { return };
+        let Some(first) = by_tensor_cores(Strategy::Tensor, &estimator, &features) else { return };
         for _ in 1..rounds(20) {
-            assert_eq!(hash(&by_tensor_cores(&estimator, &features).unwrap()), hash(&first), "{kind}");
+            assert_eq!(hash(&by_tensor_cores(Strategy::Tensor, &estimator, &features).unwrap()), hash(&first), "{kind}");
         }
     }
 }
@@ -157,7 +157,7 @@ fn the_history_has_the_cost() {
         if streamed {
             estimator = estimator.device_memory_limit(Some(16 << 20));
         }
-        let fit = by_tensor_cores(&estimator, &features)?;
+        let fit = by_tensor_cores(Strategy::Tensor, &estimator, &features)?;
         let tiled = on_gpu(&estimator)?.strategy(Strategy::Tiled).fit_features(&features, None).unwrap();
         for row in tiled.model.history() {
             assert_eq!(row.skipped, Some(0.0), "{row:?}");
@@ -194,7 +194,7 @@ fn labels_of_every_iteration() {
         let slices: Vec<&[f32]> = columns.iter().map(|c| &c[..]).collect();
         let features = Features::from_columns(slices.iter().copied()).unwrap();
         let estimator = estimator(&x, d, k, 8, random);
-        if by_tensor_cores(&estimator, &features).is_none() {
+        if by_tensor_cores(Strategy::Tensor, &estimator, &features).is_none() {
             return;
         }
         let estimator = on_gpu(&estimator).unwrap().strategy(Strategy::Tensor);

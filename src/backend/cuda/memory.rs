@@ -24,6 +24,7 @@ use super::shape::{FitShape, GpuSize};
 use super::state::State;
 use super::step::Needs;
 use super::step::choice::{Chosen, choose};
+use super::step::tensor::unit::untrusted;
 use super::update::Update;
 use crate::backend::chunking::{Chunking, piece_bytes, row_bytes};
 use crate::backend::select::{DeviceInfo, Job, Shape};
@@ -37,6 +38,7 @@ impl From<&DeviceInfo> for GpuSize {
             processors: device.multiprocessors as usize,
             shared: device.shared_per_block as usize,
             generation: 10 * device.compute_capability.0 + device.compute_capability.1,
+            untrusted: untrusted(device.ordinal),
         }
     }
 }

@@ -34,6 +34,8 @@ pub use rows::upload::{UploadPlan, upload_benchmark};
 pub use session::CudaSession;
 #[doc(hidden)]
 pub use step::choice::measured;
+#[doc(hidden)]
+pub use step::tensor::unit::{how_tensor_cores_add, is_untrusted};
 
 /// The compiled kernels: the name of each module in `kernels/`, and its fat binary.
 mod kernels {

@@ -123,6 +123,9 @@ entries! {
     untyped {
         assign_tensor(TensorArgument) = "assign_tensor" "assign_tensor";
         end_chunk(EndChunkArgument) = "update" "end_chunk";
+        assign_tensor_mma(TensorArgument) = "assign_tensor_mma" "assign_tensor_mma";
+        probe_tensor_wgmma(ProbeTensorArgument) = "probe_tensor" "probe_tensor_wgmma";
+        probe_tensor_mma(ProbeTensorArgument) = "probe_tensor" "probe_tensor_mma";
         weight_survey(WeightSurveyArgument) = "prepare" "weight_survey";
         round_weights(RoundWeightsArgument) = "prepare" "round_weights";
         seed_totals(TotalsArgument) = "seed" "seed_totals";

@@ -1,4 +1,4 @@
-//! The parameters of the kernels that label with tensor cores: `kernels/step/tensor_*.cu` and `assign_tensor.cu`.
+//! The parameters of the kernels that label with tensor cores: `kernels/step/tensor_*.cu`, `assign_tensor*.cu` and `probe_tensor.cu`.
 
 use super::*;
 use crate::certify::halves::Halves;
@@ -146,7 +146,14 @@ arguments! {
         most_kept: u64,
     }
 
-    /// For the kernel that labels.
+    /// For the kernels that show how tensor cores add up.
+    ProbeTensorArgument as "ProbeTensor" {
+        rows: u64,
+        centroids: u64,
+        sums: u64,
+    }
+
+    /// For the kernels that label.
     TensorArgument as "Tensor" {
         rows: u64,
         terms: u64,

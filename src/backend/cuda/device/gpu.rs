@@ -11,6 +11,7 @@ use super::failed;
 use super::queue::Queue;
 use crate::backend::cuda::kernels::KERNELS;
 use crate::backend::cuda::shape::GpuSize;
+use crate::backend::cuda::step::tensor::unit::untrusted;
 use crate::error::{KMeansError, Result};
 
 /// One GPU with its kernels.
@@ -188,7 +189,9 @@ impl Gpu {
 
     /// What the choice of kernels depends on.
     pub fn size(&self) -> GpuSize {
-        GpuSize { processors: self.processors as usize, shared: self.shared_per_block as usize, generation: self.generation }
+        let Self { ordinal, processors, shared_per_block, generation, .. } = *self;
+        let untrusted = untrusted(ordinal);
+        GpuSize { processors: processors as usize, shared: shared_per_block as usize, generation, untrusted }
     }
 
     /// Asks the SMs that run a kernel for the largest possible share of shared memory. With the default setting, fewer blocks

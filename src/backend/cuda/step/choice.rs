@@ -107,7 +107,7 @@ pub mod tests {
         FitShape { rows: n, chunk: n, d, k, weighted: false, float64: false, half: false, limbs: 1 }
     }
 
-    pub const H200: GpuSize = GpuSize { processors: PROCESSORS, shared: 227 << 10, generation: 90 };
+    pub const H200: GpuSize = GpuSize { processors: PROCESSORS, shared: 227 << 10, generation: 90, untrusted: [false; 2] };
 
     fn chosen(strategy: Strategy, n: usize, d: usize, k: usize) -> Strategy {
         choose::<f32>(strategy, &shape(n, d, k), H200).unwrap().candidate.strategy()
@@ -135,10 +135,14 @@ pub mod tests {
         assert_eq!(chosen(Strategy::Default, 10_000_000, 4, 16), Strategy::RegistersSingle);
         assert_eq!(chosen(Strategy::Default, 10_000, 2, 1_000), Strategy::Tiled128);
         assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::RegistersGroups16);
-        assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::Tensor);
-        let older = GpuSize { generation: 80, ..H200 };
-        let of_older = choose::<f32>(Strategy::Default, &shape(300_000, 408, 5_000), older).unwrap();
-        assert_eq!(of_older.candidate.strategy(), Strategy::Tiled128Panels);
+        assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::TensorWgmma);
+        assert_eq!(chosen(Strategy::Tensor, 300_000, 408, 5_000), Strategy::TensorWgmma);
+        let of = |gpu| choose::<f32>(Strategy::Default, &shape(300_000, 408, 5_000), gpu).unwrap().candidate.strategy();
+        for (generation, shared) in [(80, 163 << 10), (86, 99 << 10), (89, 99 << 10), (100, 227 << 10), (120, 99 << 10)] {
+            assert_eq!(of(GpuSize { generation, shared, ..H200 }), Strategy::TensorMma, "{generation}");
+        }
+        assert_eq!(of(GpuSize { untrusted: [true, false], ..H200 }), Strategy::TensorMma);
+        assert_eq!(of(GpuSize { untrusted: [true; 2], ..H200 }), Strategy::Tiled128Panels);
         assert_eq!(chosen(Strategy::Default, 4_000_000, 48, 8), Strategy::Columns);
         assert_eq!(chosen(Strategy::Default, 20_000_000, 24, 4), Strategy::Columns);
         assert_eq!(chosen(Strategy::Tiled32, 1, 1, 1), Strategy::Tiled32);

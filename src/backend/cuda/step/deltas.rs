@@ -9,9 +9,11 @@ use crate::backend::cuda::state::State;
 use crate::error::Result;
 use crate::float::Float;
 
-/// Constants of the kernel: threads of a block, and bytes of labels that a warp compares at a time.
+/// Constants of the kernel: threads of a block, bytes of labels that a warp compares at a time, and values of a row that a lane loads at
+/// once.
 const THREADS: u32 = 1_024;
 const LABEL_BYTES: usize = 512;
+const FLIGHT: usize = 4;
 /// The fewest and the most columns of a table.
 const COLUMNS: std::ops::RangeInclusive<usize> = 8..=1_024;
 /// The cost of adding one cell of a table to device memory, in bytes of labels read.
@@ -51,7 +53,7 @@ impl Tables {
             let most = columns.div_ceil(groups);
             let time = |c: usize| {
                 let groups = columns.div_ceil(c);
-                (c * groups.div_ceil(processors)) as f64 / (processors / groups).max(1) as f64
+                (c.next_multiple_of(FLIGHT) * groups.div_ceil(processors)) as f64 / (processors / groups).max(1) as f64
             };
             let by_time = |&a: &usize, &b: &usize| time(a).total_cmp(&time(b));
             tables.columns = (most.div_ceil(2)..=most).rev().min_by(by_time).unwrap_or(most);

@@ -20,6 +20,7 @@ use self::columns::Columns;
 use self::filter::FilterSpec;
 use self::registers::Registers;
 use self::tensor::Tensor;
+use self::tensor::unit::Unit;
 use self::tiled::Tiled;
 use super::device::{Plain, Queue};
 use super::rows::chunks::Chunk;
@@ -189,7 +190,8 @@ pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     all.extend(Registers::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
     all.push(Box::new(Columns));
     all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
-    all.push(Box::new(Tensor));
+    // The last one first: if a GPU has neither, the error is about the one with fewer limits.
+    all.extend(Unit::ALL.iter().rev().map(|&unit| Box::new(Tensor(unit)) as Box<dyn Candidate<T>>));
     #[cfg(feature = "papers")]
     all.extend(super::papers::candidates());
     all
@@ -220,7 +222,7 @@ mod tests {
 
     #[test]
     fn every_named_kernel_has_one_candidate() {
-        let families = [Strategy::Default, Strategy::Registers, Strategy::Tiled];
+        let families = [Strategy::Default, Strategy::Registers, Strategy::Tiled, Strategy::Tensor];
         for &strategy in Strategy::ALL {
             let count = candidates::<f32>().iter().filter(|candidate| candidate.strategy() == strategy).count();
             assert_eq!(count, usize::from(!families.contains(&strategy)), "{strategy}");

@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(Registers::SINGLE.filter(5, 5_000).0, 6);
         assert_eq!(Registers::GROUPS_16.filter(12, 5_001).1.k_padded, 5_008);
         let shape = shape(1, 13, 5);
-        let gpu = GpuSize { processors: 132, shared: 227 << 10, generation: 90 };
+        let gpu = GpuSize { processors: 132, shared: 227 << 10, generation: 90, untrusted: [false; 2] };
         let refusal = Candidate::<f32>::supports(&Registers::SINGLE, &shape, gpu).unwrap_err();
         let error = refusal.of(Strategy::Registers).to_string();
         assert!(error.contains("at most 12 features for \"registers\", got 13"), "{error}");

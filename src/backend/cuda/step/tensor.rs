@@ -1,5 +1,5 @@
 //! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `kernels/step/tensor_rows.cu`,
-//! `tensor_centroids.cu`, `assign_tensor.cu`, `settle.cu` and `deltas.cu`. For GPUs of generation 9.0.
+//! `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`, `settle.cu` and `deltas.cu`. `unit.rs` says which GPUs have which.
 //!
 //! ```text
 //! once a fit:     groups of rows near one point each, half-precision copies of the rows in the order of groups
@@ -10,8 +10,10 @@
 //! again in a few iterations, if the one before had much doubt. Rows of a group are in the order of their labels, as they were then.
 
 mod doubt;
+pub mod unit;
 
 use self::doubt::InDoubt;
+use self::unit::Unit;
 use super::choice::PROCESSORS;
 use super::deltas::Deltas;
 use super::filter::FilterSpec;
@@ -49,12 +51,9 @@ const ROUNDS: usize = 2;
 /// Chunks of a block in shared memory: one in use by each of two warpgroups, the others on their way.
 const STAGES: usize = 4;
 const STAGE_BYTES: usize = (TILE_ROWS + TILE_CENTROIDS) * PLACE_BYTES;
-/// The generation of GPUs that has `wgmma`.
-const GENERATION: u32 = 90;
-
-/// The candidate.
+/// The candidate with this instruction.
 #[derive(Debug, Clone, Copy)]
-pub struct Tensor;
+pub struct Tensor(pub Unit);
 
 /// The sizes of a fit's copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,14 +158,21 @@ impl Tensor {
 
 impl<T: Float + Plain> Candidate<T> for Tensor {
     fn strategy(&self) -> Strategy {
-        Strategy::Tensor
+        self.0.strategy()
+    }
+
+    fn family(&self) -> Option<Strategy> {
+        Some(Strategy::Tensor)
     }
 
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
         let refused = |limit: &str, got: String| Err(Refusal { limit: limit.into(), hint: "", got });
-        let shared = Sizes::new(shape).shared();
-        if gpu.generation != GENERATION {
-            return refused("a GPU of compute capability 9.0", format!("{}.{}", gpu.generation / 10, gpu.generation % 10));
+        let shared = self.0.block(&Sizes::new(shape)).shared;
+        if !self.0.is_in(gpu.generation) {
+            return refused(self.0.generations(), format!("{}.{}", gpu.generation / 10, gpu.generation % 10));
+        }
+        if gpu.untrusted[self.0 as usize] {
+            return Err(unit::untrusted_unit());
         }
         if gpu.shared < shared {
             return refused(&format!("{shared} bytes of shared memory a block"), gpu.shared.to_string());
@@ -183,25 +189,25 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
         Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
-    /// Measured on an H200 on data whose centroids are all multiplied: 0.14 + 0.00305 d picoseconds for a score, at least 0.36, a fifth more
-    /// for rows in doubt, and a tenth of the time in which the rows are copied: fits have ten iterations or more. Where groups of rows are
-    /// far apart, the products take a tenth of that.
+    /// For data whose centroids are all multiplied: a fifth more than the scores for rows in doubt, and a tenth of the time in which the rows
+    /// are copied, because fits have ten iterations or more. Where groups of rows are far apart, the products take a tenth of that.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
         let processors = gpu.processors.max(1);
         let (n, k) = (padded(shape.chunk, TILE_ROWS * processors) as f64, padded(shape.k, TILE_CENTROIDS) as f64);
-        let score = (0.14 + 0.00305 * padded(shape.d, 16) as f64).max(0.36) * 1e-6 * PROCESSORS as f64 / processors as f64;
+        let score = self.0.score(padded(shape.d, 16), gpu.generation) * 1e-6 * PROCESSORS as f64 / processors as f64;
         Some(Self::FIXED + n * k * score * 1.2 + n * shape.d as f64 * Self::COPY)
     }
 
     fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        Ok(Box::new(TensorStep::<T>::new(&fit.shape, fit.queue)?))
+        Ok(Box::new(TensorStep::<T>::new(self.0, &fit.shape, fit.queue)?))
     }
 }
 
 /// The step of one fit.
 struct TensorStep<T> {
     sizes: Sizes,
+    added: Added,
     rows: RowCopies,
     centroids: CentroidCopies<T>,
     /// How often it was launched since the host has set the centroids. Before some launches it asks for doubt.
@@ -223,8 +229,9 @@ struct TensorStep<T> {
 }
 
 impl<T: Float + Plain> TensorStep<T> {
-    fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
+    fn new(unit: Unit, shape: &FitShape, queue: &Queue) -> Result<Self> {
         let sizes = Sizes::new(shape);
+        let added = unit.added(&queue.gpu)?;
         let FitShape { chunk, half, .. } = *shape;
         let gpu = &*queue.gpu;
         let blocks = |rows: u32| u32::try_from(chunk.div_ceil(rows as usize)).unwrap_or(u32::MAX);
@@ -234,10 +241,11 @@ impl<T: Float + Plain> TensorStep<T> {
         let of_groups = |entry: Entry<TensorCentroidsArgument<T>>, threads: u32, blocks: usize| -> Result<_> {
             Ok(Launch::exactly(entry.load(gpu, "")?, Block::of(threads), u32::try_from(blocks).unwrap_or(u32::MAX)))
         };
-        let assign = arguments::assign_tensor().load(gpu, "")?;
+        let assign = unit.entry().load(gpu, "")?;
         let by_warps = sizes.pairs().div_ceil(THREADS as usize / 32);
         Ok(Self {
             sizes,
+            added,
             rows: RowCopies::allocate(queue, &sizes)?,
             centroids: CentroidCopies::allocate(queue, &sizes)?,
             launches: 0,
@@ -256,7 +264,7 @@ impl<T: Float + Plain> TensorStep<T> {
                 Block::of(THREADS),
                 by_warps,
             )?,
-            assign: Launch::resident(gpu, assign, Block { threads: TENSOR_THREADS, shared: sizes.shared() }, sizes.tiles)?,
+            assign: Launch::resident(gpu, assign, unit.block(&sizes), sizes.tiles)?,
             doubt: InDoubt::new(sizes, half, queue)?,
             deltas: Deltas::new::<T>(shape, queue)?,
         })
@@ -265,7 +273,7 @@ impl<T: Float + Plain> TensorStep<T> {
     /// The constants of the bound.
     fn terms(&self, state: &State<T>) -> TensorTerms {
         let exponent = frexp(state.filter.scale().to_f64()).1 - 1;
-        Halves::new(self.sizes.d, Added::Hopper, exponent).into()
+        Halves::new(self.sizes.d, self.added, exponent).into()
     }
 
     /// Makes centres of groups from the centroids, if there is much doubt.
@@ -451,10 +459,23 @@ mod tests {
     }
 
     #[test]
-    fn only_one_generation_has_the_kernel() {
-        let error = |shape, gpu| Candidate::<f32>::supports(&Tensor, &shape, gpu).err().map(|refusal| refusal.limit);
-        assert_eq!(error(shape(10, 3, 2), H200), None);
-        assert!(error(shape(10, 3, 2), GpuSize { generation: 100, ..H200 }).unwrap().contains("capability 9.0"));
-        assert!(error(shape(10, 70_000, 2), H200).unwrap().contains("features"));
+    fn generations_have_their_kernels() {
+        let error =
+            |unit, shape, gpu| Candidate::<f32>::supports(&Tensor(unit), &shape, gpu).err().map(|refusal| refusal.limit);
+        let later = GpuSize { generation: 100, ..H200 };
+        assert_eq!(error(Unit::Wgmma, shape(10, 3, 2), H200), None);
+        assert!(error(Unit::Wgmma, shape(10, 3, 2), later).unwrap().contains("capability 9.0"));
+        for (generation, shared) in [(80, 163), (86, 99), (89, 99), (90, 227), (100, 227), (120, 99)] {
+            let gpu = GpuSize { generation, shared: shared << 10, ..H200 };
+            assert_eq!(error(Unit::Mma, shape(10, 3, 2), gpu), None);
+            // Two blocks, and what the driver takes of each, fit on a multiprocessor.
+            let block = Unit::Mma.block(&Sizes::new(&shape(10, 3, 2))).shared;
+            assert!(2 * (block + 1_024) <= (shared + 1) << 10, "{generation}");
+        }
+        for unit in Unit::ALL {
+            assert!(error(unit, shape(10, 70_000, 2), H200).unwrap().contains("features"));
+            let broken = GpuSize { untrusted: [true; 2], ..H200 };
+            assert!(error(unit, shape(10, 3, 2), broken).unwrap().contains("bounds"));
+        }
     }
 }

@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn panels_where_they_fit() {
-        let gpu = |shared: usize| GpuSize { processors: 132, shared, generation: 90 };
+        let gpu = |shared: usize| GpuSize { processors: 132, shared, generation: 90, untrusted: [false; 2] };
         let panel = |variant: Tiled, d, k| variant.panel(d, k, 227 << 10);
         assert_eq!(panel(Tiled::WIDTH_64, 17, 5_000), 0);
         assert_eq!(panel(Tiled::WIDTH_64, 65, 5_000), 64);

@@ -155,7 +155,7 @@ mod tests {
     use crate::backend::cuda::shape::{FitShape, GpuSize};
 
     /// A GPU that has no candidate whose time is predicted in another way.
-    const GPU: GpuSize = GpuSize { generation: 80, ..H200 };
+    const GPU: GpuSize = GpuSize { untrusted: [true; 2], ..H200 };
 
     #[test]
     fn columns_are_candidates() {

@@ -1,0 +1,68 @@
+// probe_tensor: sums of products of given vectors by the instructions of assign_tensor and assign_tensor_mma. From these sums
+// src/certify/halves/adding.rs finds out how the tensor cores of this device add up.
+//
+// Used when: once a process, before the first assign_tensor or assign_tensor_mma on a device.
+// Tile:      one block: 64 rows, 256 centroids, 64 features. One warpgroup multiplies by m64n256k16, or 4 warps by m16n8k16, in the same order of
+//            features as the kernels.
+#include "../common/tensor.cuh"
+#include "mma.cuh"
+#include "tensor_pipeline.cuh"
+#include "wgmma.cuh"
+
+struct ProbeTensor {
+    const u8* rows; // (64, 64) of 2 bytes, in the order of a chunk
+    const u8* centroids; // (256, 64) of 2 bytes, likewise
+    float* sums; // (64, 256)
+};
+
+#define PROBE_THREADS 128
+#define PROBE_ROWS 64
+
+// Copies both sides to shared memory: centroids first.
+__device__ __forceinline__ void load_sides(const ProbeTensor& a, u8* shared) {
+    const int centroids = TILE_CENTROIDS * PLACE_BYTES / 16, all = centroids + PROBE_ROWS * PLACE_BYTES / 16;
+    for (int i = threadIdx.x; i < all; i += PROBE_THREADS)
+        ((uint4*)shared)[i] = i < centroids ? ((const uint4*)a.centroids)[i] : ((const uint4*)a.rows)[i - centroids];
+}
+
+extern "C" __global__ void __launch_bounds__(PROBE_THREADS, 1) probe_tensor_wgmma(const __grid_constant__ ProbeTensor a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    __shared__ __align__(1024) u8 shared[(TILE_CENTROIDS + PROBE_ROWS) * PLACE_BYTES];
+    load_sides(a, shared);
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // tensor cores read what threads have written
+    __syncthreads();
+    const u64 y = matrix_at(shared_address(shared)), x = matrix_at(shared_address(shared) + TILE_CENTROIDS * PLACE_BYTES);
+    float sums[TILE_CENTROIDS / 2];
+    begin_products();
+#pragma unroll
+    for (u32 i = 0; i < CHUNK / 16; i++) multiply(sums, x + 2 * i, y + 2 * i, i);
+    commit_products();
+    await_products<0>();
+    const u32 lane = threadIdx.x & 31, row = threadIdx.x / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < TILE_CENTROIDS / 2; i++) a.sums[(row + 8 * (i / 2 % 2)) * TILE_CENTROIDS + i / 4 * 8 + (lane & 3) * 2 + i % 2] = sums[i];
+#else
+    __trap(); // other generations have no such instructions, and never launch this
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(PROBE_THREADS, 1) probe_tensor_mma(const __grid_constant__ ProbeTensor a) {
+    __shared__ __align__(1024) u8 shared[(TILE_CENTROIDS + PROBE_ROWS) * PLACE_BYTES];
+    load_sides(a, shared);
+    __syncthreads();
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const u32 y = (u32)__cvta_generic_to_shared(shared), x = y + TILE_CENTROIDS * PLACE_BYTES;
+#pragma unroll 1
+    for (u32 j = 0; j < TILE_CENTROIDS; j += 8) {
+        float sums[4] = {};
+#pragma unroll
+        for (u32 i = 0; i < CHUNK / 16; i++) {
+            u32 of_rows[4], of_centroids[4];
+            load_matrices(of_rows, x + swizzled(warp * 16 + (lane & 15), 2 * i + lane / 16));
+            load_matrices(of_centroids, y + swizzled(j + (lane & 7), 2 * i + (lane / 8 & 1))); // twice: two matrices would do
+            multiply(sums, of_rows, of_centroids[0], of_centroids[1]);
+        }
+        float* const to = a.sums + (warp * 16 + lane / 4) * TILE_CENTROIDS + j + (lane & 3) * 2;
+        to[0] = sums[0], to[1] = sums[1], to[8 * TILE_CENTROIDS] = sums[2], to[8 * TILE_CENTROIDS + 1] = sums[3];
+    }
+}

@@ -1,0 +1,196 @@
+//! The two kernels that multiply on tensor cores, and how each device's tensor cores add up, which is asked once a process.
+//!
+//! | strategy | kernel | instruction | generations |
+//! |---|---|---|---|
+//! | `tensor-wgmma` | `assign_tensor` | `wgmma`, a warpgroup | 9.0 |
+//! | `tensor-mma` | `assign_tensor_mma` | `mma.sync`, a warp | from 8.0 on |
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use super::{CHUNK, PLACE_BYTES, Refusal, Sizes, TILE_CENTROIDS, TILE_ROWS};
+use crate::backend::cuda::arguments::{self, ProbeTensorArgument, TensorArgument};
+use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
+use crate::backend::select::{Choice, Place};
+use crate::certify::halves::adding::{self, Added, Vectors};
+use crate::error::Result;
+use crate::strategy::Strategy;
+
+/// An instruction, with its kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unit {
+    Wgmma,
+    Mma,
+}
+
+/// Threads of a block of `assign_tensor_mma` and of `probe_tensor`.
+const MMA_THREADS: u32 = 128;
+/// Shared memory of a block of `assign_tensor_mma`: three parts, each with 32 features of 128 rows and of 128 centroids, and half squares of two
+/// tiles. Two blocks run on a multiprocessor.
+const MMA_SHARED: usize = 3 * (2 * TILE_ROWS * PLACE_BYTES / 2) + 2 * TILE_ROWS * 4;
+
+impl Unit {
+    pub const ALL: [Self; 2] = [Self::Wgmma, Self::Mma];
+
+    pub fn strategy(self) -> Strategy {
+        match self {
+            Self::Wgmma => Strategy::TensorWgmma,
+            Self::Mma => Strategy::TensorMma,
+        }
+    }
+
+    /// Whether a generation has the instruction. Kernels are compiled for no generation before 8.0.
+    pub fn is_in(self, generation: u32) -> bool {
+        match self {
+            Self::Wgmma => generation == 90,
+            Self::Mma => true,
+        }
+    }
+
+    pub fn generations(self) -> &'static str {
+        match self {
+            Self::Wgmma => "a GPU of compute capability 9.0",
+            Self::Mma => "a GPU of compute capability 8.0 or later",
+        }
+    }
+
+    /// Picoseconds for a score of `d` features with as many multiprocessors as an H200 has, where all centroids are multiplied.
+    ///
+    /// Both instructions were measured on an H200. Other generations were not measured. Per multiprocessor and clock, data-centre GPUs (8.0, 10.x)
+    /// should make about as many products by `mma.sync` as an H200, and the others two fifths of that. The factors here are larger, so tensor
+    /// cores are chosen only where they win clearly.
+    pub(super) fn score(self, d: usize, generation: u32) -> f64 {
+        let of_mma = (0.4 + 0.0055 * d as f64).max(0.75);
+        match (self, generation) {
+            (Self::Wgmma, _) => (0.14 + 0.00305 * d as f64).max(0.36),
+            (Self::Mma, 90) => of_mma,
+            (Self::Mma, 80 | 100..=109) => 2.0 * of_mma,
+            (Self::Mma, _) => 4.0 * of_mma,
+        }
+    }
+
+    pub(super) fn entry(self) -> Entry<TensorArgument> {
+        match self {
+            Self::Wgmma => arguments::assign_tensor(),
+            Self::Mma => arguments::assign_tensor_mma(),
+        }
+    }
+
+    /// Threads and shared memory of a block.
+    pub(super) fn block(self, sizes: &Sizes) -> Block {
+        match self {
+            Self::Wgmma => Block { threads: super::TENSOR_THREADS, shared: sizes.shared() },
+            Self::Mma => Block { threads: MMA_THREADS, shared: MMA_SHARED },
+        }
+    }
+
+    /// How this device's tensor cores add up.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if their sums are outside of every bound.
+    /// [`KMeansError::Device`](crate::KMeansError::Device) if the device fails.
+    pub(super) fn added(self, gpu: &Arc<Gpu>) -> Result<Added> {
+        self.found(gpu)?.ok_or_else(|| untrusted_unit().of(self.strategy()))
+    }
+
+    /// The same. None if the sums are outside of every bound.
+    fn found(self, gpu: &Arc<Gpu>) -> Result<Option<Added>> {
+        let known = answers().get(&(gpu.ordinal, self)).copied();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = self.ask(gpu)?;
+        answers().insert((gpu.ordinal, self), found);
+        Ok(found)
+    }
+
+    /// Lets the device add up, and looks at the sums.
+    fn ask(self, gpu: &Arc<Gpu>) -> Result<Option<Added>> {
+        const WHAT: &str = "asking how tensor cores add up";
+        let entry = match self {
+            Self::Wgmma => arguments::probe_tensor_wgmma(),
+            Self::Mma => arguments::probe_tensor_mma(),
+        };
+        let (vectors, queue) = (Vectors::given(), gpu.queue()?);
+        let rows = queue.upload(&in_a_chunk(&vectors.rows), WHAT)?;
+        let centroids = queue.upload(&in_a_chunk(&vectors.centroids), WHAT)?;
+        let sums = queue.zeros::<f32>(adding::ROWS * adding::CENTROIDS, WHAT)?;
+        let launch = Launch::exactly(entry.load(gpu, "")?, Block::of(MMA_THREADS), 1);
+        let argument = ProbeTensorArgument { rows: rows.at(), centroids: centroids.at(), sums: sums.at() };
+        // SAFETY: the buffers have the sizes that the kernel reads and writes: `Vectors` says so. `Unit::is_in` was asked.
+        unsafe { queue.run(&launch, &argument)? };
+        let mut found = vec![0.0; sums.len()];
+        sums.read(0, &mut found)?;
+        Ok(vectors.added(&found))
+    }
+}
+
+/// The vectors of one side as they lie in a chunk: `swizzled` of `kernels/common/tensor.cuh`.
+fn in_a_chunk(vectors: &[u16]) -> Vec<u16> {
+    let piece = 8;
+    let source = |i: usize| {
+        let (place, at) = (i / CHUNK, i % CHUNK);
+        place * CHUNK + ((at / piece) ^ (place % 8)) * piece + at % piece
+    };
+    (0..vectors.len()).map(|i| vectors[source(i)]).collect()
+}
+
+const _: () = assert!(adding::FEATURES == CHUNK && adding::CENTROIDS == TILE_CENTROIDS && adding::ROWS == TILE_ROWS / 2);
+
+/// What the devices have answered in this process.
+type Answers = HashMap<(u32, Unit), Option<Added>>;
+
+fn answers() -> MutexGuard<'static, Answers> {
+    static ANSWERS: LazyLock<Mutex<Answers>> = LazyLock::new(Mutex::default);
+    ANSWERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The instructions whose sums were outside of every bound on a device, as far as it was asked.
+pub fn untrusted(ordinal: u32) -> [bool; 2] {
+    let answers = answers();
+    Unit::ALL.map(|unit| answers.get(&(ordinal, unit)) == Some(&None))
+}
+
+/// Why such an instruction is not used.
+pub(super) fn untrusted_unit() -> Refusal {
+    let limit = "tensor cores whose sums are within the bounds of certified labels".into();
+    Refusal {
+        limit,
+        hint: "",
+        got: "sums that are not: this device may be broken, or it adds up in a way that is not known".into(),
+    }
+}
+
+/// Whether a choice is one of tensor cores that cannot be trusted. It asks the device, and later choices know the answer.
+///
+/// # Errors
+/// [`KMeansError::Device`](crate::KMeansError::Device) or [`KMeansError::NoMemory`](crate::KMeansError::NoMemory) if the device fails.
+pub fn is_untrusted(choice: &Choice) -> Result<bool> {
+    let unit = Unit::ALL.into_iter().find(|unit| unit.strategy() == choice.strategy);
+    let (Place::Cuda(ordinal), Some(unit)) = (choice.place, unit) else { return Ok(false) };
+    Ok(unit.found(&Gpu::get(ordinal)?)?.is_none())
+}
+
+/// Each instruction that a device has, and how it adds up. For tests.
+#[doc(hidden)]
+pub fn how_tensor_cores_add(ordinal: u32) -> Result<Vec<(Strategy, String)>> {
+    let gpu = Gpu::get(ordinal)?;
+    let units = Unit::ALL.into_iter().filter(|unit| unit.is_in(gpu.size().generation));
+    units.map(|unit| Ok((unit.strategy(), format!("{:?}", unit.found(&gpu)?)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feature f of place p is in piece f / 8, which is at (f / 8) ^ (p % 8).
+    #[test]
+    fn vectors_lie_as_copies_do() {
+        let vectors: Vec<u16> = (0..16 * CHUNK as u16).collect();
+        let chunk = in_a_chunk(&vectors);
+        assert_eq!(chunk[..CHUNK], vectors[..CHUNK]);
+        for (place, f) in [(1, 0), (5, 13), (13, 63)] {
+            assert_eq!(chunk[place * CHUNK + ((f / 8) ^ (place % 8)) * 8 + f % 8], vectors[place * CHUNK + f]);
+        }
+    }
+}
