@@ -68,6 +68,9 @@ strategies! {
         RegistersGroups8 "registers-groups8" "ours: a variant of registers",
         /// [`Strategy::Registers`] with centroids in groups of 16.
         RegistersGroups16 "registers-groups16" "ours: a variant of registers",
+        /// Puts the rows in the order of small cells of space, and looks only at the centroids that can be nearest to a row of a cell. At most
+        /// 4 features.
+        Cells "cells" "ours; the filtering of Kanungo et al. 2002",
         /// Reads column by column and keeps the scores in registers. One pass finds labels and the sums of rows that changed. At most
         /// 32 clusters, at least 9 features.
         Columns "columns" "ours",

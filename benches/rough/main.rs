@@ -55,7 +55,7 @@ fn fit(columns: &[Vec<f32>], kind: Kind, k: usize, options: &Options) -> std::re
     let (n, d) = (columns[0].len(), columns.len());
     let features = Features::from_columns(columns.iter().map(|column| &column[..])).map_err(|error| error.to_string())?;
     let start = starting_rows(columns, kind, k)?;
-    let estimator = KMeans::new(k).init(Init::Given(start)).device(options.device);
+    let estimator = KMeans::new(k).init(Init::Given(start)).device(options.device).strategy(options.strategy);
     // Enough passes for a time that is much longer than the wait at their end.
     let passes = if options.on_gpu() { 16 } else { 1 };
     let extent = Extent { iterations: options.iterations, runs: options.runs, passes };

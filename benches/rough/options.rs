@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use polars_kmeans::Device;
+use polars_kmeans::{Device, Strategy};
 
 use super::kinds::Kind;
 
@@ -20,6 +20,7 @@ pub struct Options {
     pub runs: u32,
     pub seconds: f64,
     pub csv: Option<String>,
+    pub strategy: Strategy,
 }
 
 impl Options {
@@ -43,6 +44,7 @@ impl Options {
             runs: 0,
             seconds: f64::INFINITY,
             csv: None,
+            strategy: Strategy::Default,
         };
         let mut rest = arguments;
         while let Some(argument) = rest.next() {
@@ -56,6 +58,7 @@ impl Options {
                 "--iterations" => options.iterations = one(&value()?)?,
                 "--runs" => options.runs = one(&value()?)?,
                 "--seconds" => options.seconds = one(&value()?)?,
+                "--strategy" => options.strategy = value()?.parse().map_err(|error| format!("{error}"))?,
                 "--csv" => options.csv = Some(value()?),
                 "--quick" => (options.d, options.seconds) = (vec![4, 16, 64], 50.0),
                 "--bench" => {}

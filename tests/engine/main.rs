@@ -2,6 +2,8 @@
 
 mod arrival;
 #[cfg(feature = "cuda")]
+mod cells;
+#[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
 mod data;

@@ -50,6 +50,16 @@ entries! {
         tensor_near(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_near";
         tensor_list(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_list";
         tensor_centroids(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_centroids";
+        cells_clear(CellRowsArgument) = "cells_rows" "cells_clear";
+        cells_sample(CellRowsArgument) = "cells_rows" "cells_sample";
+        cells_find(CellRowsArgument) = "cells_rows" "cells_find";
+        cells_places(CellRowsArgument) = "cells_rows" "cells_places";
+        cells_tiles(CellRowsArgument) = "cells_rows" "cells_tiles";
+        cells_copy(CellRowsArgument) = "cells_rows" "cells_copy";
+        cells_boxes(CellRowsArgument) = "cells_rows" "cells_boxes";
+        cells_labels(CellRowsArgument) = "cells_rows" "cells_labels";
+        cells_lists(CellListsArgument) = "cells_lists" "cells_lists";
+        assign_cells(AssignCellsArgument<T>) = "assign_cells" "assign_cells";
         deltas(DeltasArgument) = "deltas" "deltas";
         update(UpdateArgument<T>) = "update" "update";
         update_directions(UpdateArgument<T>) = "update" "update_directions";
@@ -121,6 +131,7 @@ entries! {
         sum_adjust(SystemSumsArgument) = "sum_atomics" "sum_adjust";
     }
     untyped {
+        cells_tree(CellTreeArgument) = "cells_tree" "cells_tree";
         assign_tensor(TensorArgument) = "assign_tensor" "assign_tensor";
         end_chunk(EndChunkArgument) = "update" "end_chunk";
         assign_tensor_mma(TensorArgument) = "assign_tensor_mma" "assign_tensor_mma";

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "bench")]
 mod bench;
+mod cells;
 mod entries;
 #[cfg(feature = "papers")]
 mod papers;
@@ -16,6 +17,7 @@ mod tensor;
 
 #[cfg(feature = "bench")]
 pub use self::bench::*;
+pub use self::cells::*;
 pub use self::entries::*;
 #[cfg(feature = "papers")]
 pub use self::papers::*;

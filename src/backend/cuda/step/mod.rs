@@ -7,6 +7,7 @@
 //! the copies of the centroids, how long it is expected to take, and how it is launched. [`candidates`] lists all of them. To add
 //! a kernel, write its file and add it to the list.
 
+pub mod cells;
 pub mod choice;
 pub mod columns;
 pub mod deltas;
@@ -16,6 +17,7 @@ pub mod shares;
 pub mod tensor;
 pub mod tiled;
 
+use self::cells::Cells;
 use self::columns::Columns;
 use self::filter::FilterSpec;
 use self::registers::Registers;
@@ -188,6 +190,7 @@ pub trait Work {
 pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     let mut all: Vec<Box<dyn Candidate<T>>> = Vec::new();
     all.extend(Registers::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
+    all.push(Box::new(Cells));
     all.push(Box::new(Columns));
     all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
     // The last one first: if a GPU has neither, the error is about the one with fewer limits.

@@ -48,7 +48,7 @@ impl Registers {
     }
 
     /// The variant for `d` features, and how the copies of the centroids are laid out for it.
-    fn filter(self, d: usize, k: usize) -> (usize, FilterSpec) {
+    pub(super) fn filter(self, d: usize, k: usize) -> (usize, FilterSpec) {
         let dimensions = DIMENSIONS.into_iter().find(|&dimensions| dimensions >= d).unwrap_or(d);
         // The values, the half square, and padding to a multiple of 16 bytes.
         let layout = Layout::WithHalfSquares { width: (dimensions + 1).next_multiple_of(4), half: dimensions };

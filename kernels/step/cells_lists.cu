@@ -1,0 +1,181 @@
+// cells_lists: for each cell of rows, the centroids that can be nearest to a row of it, for assign_cells.
+//
+// Source:    the filtering algorithm of Kanungo et al. 2002, with its test of a centroid against the box of a cell. Here cells are all on one level,
+//            with parents on a second one.
+// Used when: before each assign_cells.
+// Tile:      a block has a parent: a thread takes some centroids. Then a warp has a cell: a lane takes some centroids of the parent's list.
+// Precision: float64. The test is that of src/certify/cells.rs: a centroid is left out only if for every row of the box its rounded reference distance is
+//            greater than that of another centroid.
+#include "../common/cells.cuh"
+
+template <typename T> struct CellLists {
+    const Ordered<T>* boxes; // (cells, 2, d)
+    const u32* counts; // (cells): rows
+    const T* centroids; // (k, d)
+    u16* lists; // (cells, CELL_LIST)
+    u16* parents; // (parents, k)
+    u32* parent_counts; // (parents)
+    const Control* control;
+    double relative, underflow; // of the test
+    u32 k, cells, parent_cells, unused; // parent_cells: cells of a parent, at most 64
+};
+
+#define LISTS_THREADS 256
+#define LISTS_WARPS (LISTS_THREADS / 32)
+#define MOST_PARENT_CELLS (MOST_CELLS / MOST_PARENTS)
+
+// The box of some rows.
+template <int D> struct Box {
+    double low[D], high[D];
+};
+
+// A centroid and its rounded reference distance from the farthest point of a box, or more.
+template <int D> struct Seen {
+    double c[D], far;
+
+    template <typename T> __device__ __forceinline__ Seen(const T* centroid, const Box<D>& box) {
+        far = 0.0;
+#pragma unroll
+        for (int f = 0; f < D; f++) {
+            c[f] = (double)centroid[f];
+            const double t = fmax(__dadd_rn(c[f], -box.low[f]), __dadd_rn(box.high[f], -c[f]));
+            far = __fma_rn(t, t, far);
+        }
+    }
+    // Whether the other centroid is nearer to every row of the box, by rounded reference distances: `is_farther` of src/certify/cells.rs.
+    __device__ __forceinline__ bool is_farther(const Seen& other, const Box<D>& box, double relative, double underflow) const {
+        double own = 0.0, others = 0.0;
+#pragma unroll
+        for (int f = 0; f < D; f++) {
+            const double corner = c[f] > other.c[f] ? box.high[f] : box.low[f];
+            const double t = __dadd_rn(corner, -c[f]), s = __dadd_rn(corner, -other.c[f]);
+            own = __fma_rn(t, t, own), others = __fma_rn(s, s, others);
+        }
+        const double slack = __fma_rn(relative, __dadd_rn(__dadd_rn(own, others), other.far), underflow);
+        return __dadd_rn(own, -others) > slack; // what is not finite is never farther
+    }
+};
+
+// The number of the centroid with the least `far` of the lanes' best ones. Distances are not negative, so their bits have their order.
+__device__ __forceinline__ u32 least_of_warp(double far, u32 j) {
+    Closest closest;
+    closest.least = far, closest.label = j;
+    return closest.of_warp();
+}
+
+// The list of a cell, from the `count` centroids of its parent's list.
+template <int D, typename T>
+__device__ __forceinline__ void list_of_cell(const CellLists<T>& a, const Box<D>& box, const u16* from, u32 count, u32 cell, u16* few, u32 lane) {
+    double far = infinity();
+    u32 nearest = from[0];
+#pragma unroll 1
+    for (u32 i = lane; i < count; i += 32) {
+        const u32 j = from[i];
+        const Seen<D> seen(a.centroids + (u64)j * D, box);
+        if (seen.far < far) far = seen.far, nearest = j;
+    }
+    const Seen<D> rival(a.centroids + (u64)least_of_warp(far, nearest) * D, box);
+    u32 kept = 0;
+#pragma unroll 1
+    for (u32 start = 0; start < count; start += 32) {
+        const u32 j = from[min(start + lane, count - 1)];
+        const Seen<D> seen(a.centroids + (u64)j * D, box);
+        const bool keeps = start + lane < count && !seen.is_farther(rival, box, a.relative, a.underflow);
+        const u32 all = __ballot_sync(FULL_WARP, keeps), at = kept + __popc(all & ((1u << lane) - 1));
+        if (keeps && at < CELL_LIST) few[at] = (u16)j;
+        kept += __popc(all);
+    }
+    __syncwarp();
+    u16* const list = a.lists + (u64)cell * CELL_LIST;
+    u32 head = LIST_OF_PARENT;
+    if (kept < CELL_LIST) {
+        // Each against each of the others.
+        const u32 j = few[min(lane, kept - 1)];
+        const Seen<D> seen(a.centroids + (u64)j * D, box);
+        bool keeps = lane < kept;
+#pragma unroll 1
+        for (u32 i = 0; kept > 2 && i < kept; i++) {
+            const Seen<D> other(a.centroids + (u64)few[i] * D, box);
+            if (seen.is_farther(other, box, a.relative, a.underflow)) keeps = false;
+        }
+        const u32 all = __ballot_sync(FULL_WARP, keeps), at = __popc(all & ((1u << lane) - 1));
+        if (keeps && at > 0) list[1 + at] = (u16)j;
+        head = __popc(all) | few[__ffs(all) - 1] << 16;
+    }
+    if (lane == 0) {
+        const u32 before = *(const u32*)list;
+        const bool settled = (head & 0xffff) == 1 && (before & 0x7fff) == 1 && before >> 16 == head >> 16;
+        *(u32*)list = head | (settled ? LIST_SETTLED : 0);
+    }
+    __syncwarp();
+}
+
+template <int D, typename T> __device__ __forceinline__ void cells_lists(const CellLists<T>& a) {
+    __shared__ Box<D> boxes[MOST_PARENT_CELLS];
+    __shared__ bool has_rows[MOST_PARENT_CELLS];
+    __shared__ double fars[LISTS_WARPS];
+    __shared__ u32 nearest[LISTS_WARPS], counts[2][LISTS_WARPS];
+    __shared__ u16 few[LISTS_WARPS][CELL_LIST];
+    const u32 tid = threadIdx.x, lane = tid & 31, warp = tid / 32, first = blockIdx.x * a.parent_cells;
+    wait_for_kernel_before();
+    if (a.control->stop) return;
+    for (u32 i = tid; i < a.parent_cells * D; i += LISTS_THREADS) {
+        const u32 cell = i / D, f = i % D;
+        boxes[cell].low[f] = (double)unordered(a.boxes[(u64)(first + cell) * 2 * D + f]);
+        boxes[cell].high[f] = (double)unordered(a.boxes[((u64)(first + cell) * 2 + 1) * D + f]);
+        if (f == 0) has_rows[cell] = a.counts[first + cell] != 0;
+    }
+    __syncthreads();
+    Box<D> box;
+#pragma unroll
+    for (int f = 0; f < D; f++) box.low[f] = infinity(), box.high[f] = -infinity();
+    for (u32 cell = 0; cell < a.parent_cells; cell++) {
+        if (!has_rows[cell]) continue;
+#pragma unroll
+        for (int f = 0; f < D; f++) box.low[f] = fmin(box.low[f], boxes[cell].low[f]), box.high[f] = fmax(box.high[f], boxes[cell].high[f]);
+    }
+    if (box.low[0] > box.high[0]) return; // no rows
+    double far = infinity();
+    u32 own = 0;
+#pragma unroll 1
+    for (u32 j = tid; j < a.k; j += LISTS_THREADS) {
+        const Seen<D> seen(a.centroids + (u64)j * D, box);
+        if (seen.far < far) far = seen.far, own = j;
+    }
+    own = least_of_warp(far, own);
+    if (lane == 0) nearest[warp] = own, fars[warp] = Seen<D>(a.centroids + (u64)own * D, box).far;
+    __syncthreads();
+    own = nearest[0], far = fars[0];
+    for (u32 w = 1; w < LISTS_WARPS; w++)
+        if (fars[w] < far) far = fars[w], own = nearest[w];
+    const Seen<D> rival(a.centroids + (u64)own * D, box);
+    u16* const list = a.parents + (u64)blockIdx.x * a.k;
+    u32 count = 0;
+#pragma unroll 1
+    for (u32 start = 0, turn = 0; start < a.k; start += LISTS_THREADS, turn ^= 1) {
+        const u32 j = min(start + tid, a.k - 1);
+        const Seen<D> seen(a.centroids + (u64)j * D, box);
+        const bool keeps = start + tid < a.k && !seen.is_farther(rival, box, a.relative, a.underflow);
+        const u32 all = __ballot_sync(FULL_WARP, keeps);
+        if (lane == 0) counts[turn][warp] = __popc(all);
+        __syncthreads();
+        u32 at = count + __popc(all & ((1u << lane) - 1));
+        for (u32 w = 0; w < LISTS_WARPS; w++) at += w < warp ? counts[turn][w] : 0, count += counts[turn][w];
+        if (keeps) list[at] = (u16)j;
+    }
+    if (tid == 0) a.parent_counts[blockIdx.x] = count;
+    __syncthreads();
+#pragma unroll 1
+    for (u32 cell = warp; cell < a.parent_cells; cell += LISTS_WARPS)
+        if (has_rows[cell]) list_of_cell<D>(a, boxes[cell], list, count, first + cell, few[warp], lane);
+}
+
+#define KERNEL(T, D, NAME)                                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(LISTS_THREADS, 4) NAME(const __grid_constant__ CellLists<T> a) { cells_lists<D>(a); }
+#define ALL(D)                                                                                                                                \
+    KERNEL(float, D, cells_lists_f32_d##D)                                                                                                    \
+    KERNEL(double, D, cells_lists_f64_d##D)
+ALL(1)
+ALL(2)
+ALL(3)
+ALL(4)

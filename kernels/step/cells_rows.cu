@@ -1,0 +1,251 @@
+// cells_rows: the rows in the order of their cells, for assign_cells.
+//
+//   cells_sample  rows for the tree: some rows, each in the list of a node
+//   cells_find    the cell of each row, and how many rows each cell has
+//   cells_places  the first place and the first tile of each cell
+//   cells_tiles   the tiles
+//   cells_copy    the rows, at their places
+//   cells_boxes   the box of each cell: the least and the largest value of each feature
+//   cells_labels  the labels of the rows, at their places
+//
+// Used when: once a fit. cells_labels: if labels were changed by others.
+// Tile:      a thread has 4 rows of the columns (one 16-byte load a float32 column), or places. The tree is in shared memory.
+// Memory:    the rows are read twice and written once, a value at a time, to as many places at once as there are cells. These places fit in the
+//            second-level cache, so what leaves it is whole.
+#include "../common/cells.cuh"
+
+template <typename T, typename S = T> struct CellRows {
+    Rows<T, S> rows;
+    S* x; // (d, stride): the rows at their places
+    double* w; // (stride), if there are weights
+    u64 stride;
+    u32* row_of_place; // (stride): NO_ROW for no row
+    u16* cell_of_row; // (n)
+    u32* nodes; // (cells)
+    float* samples; // (nodes of the top, d, POINTS)
+    u32* sampled; // (nodes of the top)
+    u32* counts; // (cells): rows
+    u32* starts; // (cells): first places
+    u32* next; // (cells): the next free place of each
+    u32* tile_starts; // (cells + 1): first tiles
+    CellTile* tiles;
+    Ordered<T>* boxes; // (cells, 2, d): the least values, then the largest ones
+    Labels labels; // of the rows
+    Labels own; // of the places
+    u32 cells, levels;
+    u32 wanted; // rows for the tree
+    u32 unused;
+};
+
+#define FIND_THREADS 1024
+#define COPY_THREADS 256
+
+// The cell of a row.
+template <int D> __device__ __forceinline__ u32 descend(const u32* nodes, const float (&x)[D], u32 levels) {
+    u32 node = 1;
+#pragma unroll 1
+    for (u32 l = 0; l < levels; l++) {
+        const u32 split = nodes[node];
+        node = 2 * node + (feature_of<D>(x, split) < __uint_as_float(split) ? 0 : 1);
+    }
+    return node;
+}
+
+// Takes a number for each lane of `counter[which]`, which counts up. Lanes of the same counter add together. All lanes of the warp must call this.
+__device__ __forceinline__ u32 take(u32* counters, u32 which, bool takes) {
+    const u32 lane = threadIdx.x & 31, same = __match_any_sync(FULL_WARP, takes ? which : ~0u);
+    const int leader = __ffs(same) - 1;
+    u32 first = 0;
+    if (takes && lane == leader) first = atomicAdd(&counters[which], (u32)__popc(same));
+    return __shfl_sync(FULL_WARP, first, leader) + __popc(same & ((1u << lane) - 1));
+}
+
+template <int D, typename T, typename S> __device__ __forceinline__ void cells_sample(const CellRows<T, S>& a) {
+    const u32 i = global_thread();
+    const bool wanted = i < a.wanted;
+    const u64 row = (u64)min(i, a.wanted - 1) * a.rows.n / a.wanted;
+    float x[D];
+#pragma unroll
+    for (int f = 0; f < D; f++) x[f] = in_tree(a.rows.at((u64)f * a.rows.stride + row));
+    const u32 node = descend<D>(a.nodes, x, a.levels) - (1u << a.levels), at = take(a.sampled, node, wanted);
+    if (!wanted || at >= POINTS) return;
+#pragma unroll
+    for (int f = 0; f < D; f++) a.samples[((u64)node * D + f) * POINTS + at] = x[f];
+}
+
+// Four neighbouring values of a column.
+__device__ __forceinline__ void load_four(const Rows<float, float>& rows, u64 at, float (&out)[4]) {
+    const float4 v = *(const float4*)(rows.x + at);
+    out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+}
+__device__ __forceinline__ void load_four(const Rows<double, double>& rows, u64 at, double (&out)[4]) {
+    const double2 v = *(const double2*)(rows.x + at), w = *(const double2*)(rows.x + at + 2);
+    out[0] = v.x, out[1] = v.y, out[2] = w.x, out[3] = w.y;
+}
+__device__ __forceinline__ void load_four(const Rows<float, Half>& rows, u64 at, float (&out)[4]) {
+    half_values(*(const uint2*)(rows.x + at), rows.bfloat16, out);
+}
+
+template <int D, typename T, typename S> __device__ __forceinline__ void cells_find(const CellRows<T, S>& a) {
+    extern __shared__ u32 nodes[];
+    for (u32 i = threadIdx.x; i < a.cells; i += FIND_THREADS) nodes[i] = a.nodes[i];
+    __syncthreads();
+    const u32 fours = (a.rows.n + 3) / 4;
+    // Whole warps: lanes count together.
+#pragma unroll 1
+    for (u32 start = blockIdx.x * FIND_THREADS + (threadIdx.x & ~31u); start < fours; start += all_threads()) {
+        const u32 four = start + (threadIdx.x & 31);
+        const u64 row = (u64)min(four, fours - 1) * 4;
+        float x[4][D];
+#pragma unroll
+        for (int f = 0; f < D; f++) {
+            T raw[4];
+            load_four(a.rows, (u64)f * a.rows.stride + row, raw);
+#pragma unroll
+            for (int r = 0; r < 4; r++) x[r][f] = in_tree(raw[r]);
+        }
+        u32 node[4] = {1, 1, 1, 1};
+#pragma unroll 1
+        for (u32 l = 0; l < a.levels; l++) {
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                const u32 split = nodes[node[r]];
+                node[r] = 2 * node[r] + (feature_of<D>(x[r], split) < __uint_as_float(split) ? 0 : 1);
+            }
+        }
+        ushort4 cells;
+        cells.x = (u16)(node[0] - a.cells), cells.y = (u16)(node[1] - a.cells), cells.z = (u16)(node[2] - a.cells), cells.w = (u16)(node[3] - a.cells);
+        if (four < fours) *(ushort4*)(a.cell_of_row + row) = cells;
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            const bool inside = four < fours && row + r < a.rows.n;
+            const u32 same = __match_any_sync(FULL_WARP, inside ? node[r] : 0);
+            if (inside && (threadIdx.x & 31) == __ffs(same) - 1) atomicAdd(&a.counts[node[r] - a.cells], (u32)__popc(same));
+        }
+    }
+}
+
+// One block.
+template <int D, typename T, typename S> __device__ __forceinline__ void cells_places(const CellRows<T, S>& a) {
+    __shared__ u32 sums[2][32];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, each = (a.cells + FIND_THREADS - 1) / FIND_THREADS;
+    const u32 from = min(threadIdx.x * each, a.cells), to = min(from + each, a.cells);
+    u32 places = 0, tiles = 0;
+    for (u32 c = from; c < to; c++) places += (a.counts[c] + 3) & ~3u, tiles += (a.counts[c] + CELL_TILE - 1) / CELL_TILE;
+    u32 place = places, tile = tiles;
+    for (int o = 1; o < 32; o *= 2) {
+        const u32 p = __shfl_up_sync(FULL_WARP, place, o), t = __shfl_up_sync(FULL_WARP, tile, o);
+        if (lane >= o) place += p, tile += t;
+    }
+    if (lane == 31) sums[0][warp] = place, sums[1][warp] = tile;
+    __syncthreads();
+    for (u32 i = 0; i < warp; i++) place += sums[0][i], tile += sums[1][i];
+    place -= places, tile -= tiles;
+    for (u32 c = from; c < to; c++) {
+        a.starts[c] = a.next[c] = place, a.tile_starts[c] = tile;
+        place += (a.counts[c] + 3) & ~3u, tile += (a.counts[c] + CELL_TILE - 1) / CELL_TILE;
+    }
+    if (threadIdx.x == FIND_THREADS - 1) a.tile_starts[a.cells] = tile;
+}
+
+template <int D, typename T, typename S> __device__ __forceinline__ void cells_tiles(const CellRows<T, S>& a) {
+    const u32 tiles = a.tile_starts[a.cells];
+    for (u32 tile = global_thread(); tile < tiles; tile += all_threads()) {
+        // The last cell whose first tile is not behind this one. Cells without rows have no tile.
+        u32 cell = 0;
+        for (u32 step = MOST_CELLS; step; step /= 2)
+            if (cell + step < a.cells && a.tile_starts[cell + step] <= tile) cell += step;
+        const u32 before = (tile - a.tile_starts[cell]) * CELL_TILE;
+        a.tiles[tile] = {a.starts[cell] + before, cell | min(a.counts[cell] - before, (u32)CELL_TILE) << 16};
+    }
+}
+
+template <int D, typename T, typename S> __device__ __forceinline__ void cells_copy(const CellRows<T, S>& a) {
+#pragma unroll 1
+    for (u32 start = blockIdx.x * COPY_THREADS + (threadIdx.x & ~31u); start < a.rows.n; start += all_threads()) {
+        const u32 row = start + (threadIdx.x & 31);
+        const bool inside = row < a.rows.n;
+        const u32 from = min(row, a.rows.n - 1);
+        S x[D];
+#pragma unroll
+        for (int f = 0; f < D; f++) x[f] = a.rows.x[(u64)f * a.rows.stride + from];
+        const u64 place = take(a.next, a.cell_of_row[from], inside);
+        if (!inside) continue;
+#pragma unroll
+        for (int f = 0; f < D; f++) a.x[(u64)f * a.stride + place] = x[f];
+        a.row_of_place[place] = row;
+        if (a.w) a.w[place] = a.rows.w[row];
+    }
+}
+
+__device__ __forceinline__ u32 warp_least(u32 v) { return __reduce_min_sync(FULL_WARP, v); }
+__device__ __forceinline__ u64 warp_least(u64 v) {
+    const u32 high = __reduce_min_sync(FULL_WARP, (u32)(v >> 32));
+    return (u64)high << 32 | __reduce_min_sync(FULL_WARP, (u32)(v >> 32) == high ? (u32)v : 0xffffffffu);
+}
+
+// A warp a tile. Boxes are all ones, then all zeros before.
+template <int D, typename T, typename S> __device__ __forceinline__ void cells_boxes(const CellRows<T, S>& a) {
+    const u32 lane = threadIdx.x & 31, tiles = a.tile_starts[a.cells];
+    Rows<T, S> places = a.rows;
+    places.x = a.x;
+#pragma unroll 1
+    for (u32 tile = global_thread() / 32; tile < tiles; tile += all_threads() / 32) {
+        const u32 first = a.tiles[tile].first, cell = a.tiles[tile].cell_and_count & 0xffff, count = a.tiles[tile].cell_and_count >> 16;
+#pragma unroll
+        for (int f = 0; f < D; f++) {
+            Ordered<T> low = ~(Ordered<T>)0, high = ~(Ordered<T>)0; // `high`: of the complement
+            if (lane * 4 < count) {
+                T x[4];
+                load_four(places, (u64)f * a.stride + first + lane * 4, x);
+#pragma unroll
+                for (int r = 0; r < 4; r++) {
+                    const Ordered<T> v = ordered(x[r]);
+                    if (lane * 4 + r < count) low = min(low, v), high = min(high, (Ordered<T>)~v);
+                }
+            }
+            low = warp_least(low), high = ~warp_least(high);
+            if (lane == 0) {
+                atomicMin(&a.boxes[((u64)cell * 2) * D + f], low);
+                atomicMax(&a.boxes[((u64)cell * 2 + 1) * D + f], high);
+            }
+        }
+    }
+}
+
+template <int D, typename T, typename S> __device__ __forceinline__ void cells_labels(const CellRows<T, S>& a) {
+    for (u64 place = global_thread(); place < a.stride; place += all_threads()) {
+        const u32 row = a.row_of_place[place];
+        store_label(a.own, place, row == NO_ROW ? UNASSIGNED : load_label(a.labels, row));
+    }
+}
+
+// Empties boxes and counters.
+template <int D, typename T, typename S> __device__ __forceinline__ void cells_clear(const CellRows<T, S>& a) {
+    for (u32 cell = global_thread(); cell < a.cells; cell += all_threads()) {
+        a.counts[cell] = 0;
+        for (int f = 0; f < D; f++) a.boxes[((u64)cell * 2) * D + f] = ~(Ordered<T>)0, a.boxes[((u64)cell * 2 + 1) * D + f] = 0;
+    }
+}
+
+#define KERNEL(T, S, FUNCTION, D, THREADS, NAME)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ CellRows<T, S> a) {                                    \
+        FUNCTION<D>(a);                                                                                                                       \
+    }
+#define KERNELS(T, S, TYPE, D)                                                                                                                \
+    KERNEL(T, S, cells_clear, D, COPY_THREADS, cells_clear_##TYPE##_d##D)                                                                     \
+    KERNEL(T, S, cells_sample, D, COPY_THREADS, cells_sample_##TYPE##_d##D)                                                                   \
+    KERNEL(T, S, cells_find, D, FIND_THREADS, cells_find_##TYPE##_d##D)                                                                       \
+    KERNEL(T, S, cells_places, D, FIND_THREADS, cells_places_##TYPE##_d##D)                                                                   \
+    KERNEL(T, S, cells_tiles, D, COPY_THREADS, cells_tiles_##TYPE##_d##D)                                                                     \
+    KERNEL(T, S, cells_copy, D, COPY_THREADS, cells_copy_##TYPE##_d##D)                                                                       \
+    KERNEL(T, S, cells_boxes, D, COPY_THREADS, cells_boxes_##TYPE##_d##D)                                                                     \
+    KERNEL(T, S, cells_labels, D, COPY_THREADS, cells_labels_##TYPE##_d##D)
+#define ALL(D)                                                                                                                                \
+    KERNELS(float, float, f32, D)                                                                                                             \
+    KERNELS(double, double, f64, D)                                                                                                           \
+    KERNELS(float, Half, f16, D)
+ALL(1)
+ALL(2)
+ALL(3)
+ALL(4)

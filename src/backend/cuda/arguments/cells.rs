@@ -1,0 +1,84 @@
+//! The parameters of the kernels that label rows in the order of their cells: `kernels/step/cells_*.cu` and `assign_cells.cu`.
+
+use super::*;
+
+arguments! {
+    /// Places of one cell.
+    CellTile as "CellTile" {
+        first: u32,
+        cell_and_count: u32,
+    }
+
+    /// For a part of the tree.
+    CellTreeArgument as "CellTree" {
+        samples: u64,
+        sampled: u64,
+        nodes: u64,
+        d: i32,
+        first: u32,
+        levels: u32,
+        unused: u32,
+    }
+
+    /// For the rows in the order of their cells.
+    CellRowsArgument as "CellRows" {
+        rows: RowsArgument,
+        x: u64,
+        w: u64,
+        stride: u64,
+        row_of_place: u64,
+        cell_of_row: u64,
+        nodes: u64,
+        samples: u64,
+        sampled: u64,
+        counts: u64,
+        starts: u64,
+        next: u64,
+        tile_starts: u64,
+        tiles: u64,
+        boxes: u64,
+        labels: LabelsArgument,
+        own: LabelsArgument,
+        cells: u32,
+        levels: u32,
+        wanted: u32,
+        unused: u32,
+    }
+
+    /// For the lists of centroids.
+    CellListsArgument as "CellLists" {
+        boxes: u64,
+        counts: u64,
+        centroids: u64,
+        lists: u64,
+        parents: u64,
+        parent_counts: u64,
+        control: u64,
+        relative: f64,
+        underflow: f64,
+        k: u32,
+        cells: u32,
+        parent_cells: u32,
+        unused: u32,
+    }
+
+    /// For the kernel that labels.
+    AssignCellsArgument<T> as "AssignCells" {
+        assign: AssignArgument<T>,
+        labels: LabelsArgument,
+        row_of_place: u64,
+        tiles: u64,
+        count: u64,
+        lists: u64,
+        parents: u64,
+        parent_counts: u64,
+        parent_cells: u32,
+        slope: f32,
+        offset: f32,
+        unused: u32,
+    }
+}
+
+plain! {
+    CellTile { u32, u32 }
+}
