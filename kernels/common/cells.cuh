@@ -10,11 +10,11 @@
 
 #define MOST_CELLS 32768
 // Rows that a part of the tree is made from.
-#define POINTS 4096
+#define POINTS 2048
 // Places of a tile.
 #define CELL_TILE 128
 // Words of 16 bits of a cell's list: the count and the centroids.
-#define CELL_LIST 32
+#define CELL_LIST 64
 // Instead of a count: the rows of the cell have the only centroid of the list as their label already.
 #define LIST_SETTLED 0x8000u
 // Instead of a count: there are more centroids. The list of the cell's parent is to be used.

@@ -3,7 +3,7 @@
 // Source:    the filtering algorithm of Kanungo et al. 2002 (Hall & Hart 2004 have nearest-centroid search by a tree on GPUs).
 // Used when: up to 4 features and enough clusters (src/backend/cuda/step/cells.rs).
 // Tile:      up to 128 rows of one cell: a warp has a tile, a lane 4 rows (one 16-byte load a float32 column). All lanes look at the same centroids.
-// Memory:    the rows at their places, once; a cell with one centroid in its list needs its labels only, and nothing if its rows had this label before.
+// Memory:    the rows at their places, once. Asynchronous copies bring the next tile while the warp works on one; a cell with one centroid in its list needs its labels only, and nothing if its rows had this label before.
 // Precision: float32 rows: differences in float32, then reference distances where a second centroid is in reach. float64 rows: reference
 //            distances at once.
 //
@@ -19,8 +19,6 @@
 
 template <typename T, typename S = T> struct AssignCells {
     Assign<T, S> assign; // rows and labels are those of the places
-    Labels labels; // of the rows
-    const u32* row_of_place;
     const CellTile* tiles;
     const u32* count; // of tiles
     const u16* lists; // (cells, CELL_LIST)
@@ -31,6 +29,8 @@ template <typename T, typename S = T> struct AssignCells {
     u32 unused;
 };
 
+// Ranges of tiles of a block.
+#define RANGES 8
 // Rows of a tile that changed from which on the warp adds them up.
 #define MANY 48
 
@@ -40,13 +40,26 @@ template <int D> struct Vector {
 
 // What the lanes of a warp see of the list of a tile.
 struct ListSeen {
-    u32 entry; // of this lane
+    u32 word; // of this lane: two entries
     u32 count;
     const u16* others; // the list of the parent, or null
 
-    __device__ __forceinline__ u32 at(u32 i) const { return others ? others[i] : __shfl_sync(FULL_WARP, entry, i + 1); }
+    __device__ __forceinline__ u32 at(u32 i) const {
+        if (others) return others[i];
+        return __shfl_sync(FULL_WARP, word, (i + 1) / 2) >> ((i + 1) % 2 * 16) & 0xffff;
+    }
 };
 
+// The rows of a tile that has arrived.
+template <int D, typename T, typename S>
+__device__ __forceinline__ void take_rows(const Rows<T, S>& rows, const Arriving<T, S, D>& from, T (&x)[D][ROWS]) {
+    if constexpr (is_half<S>) {
+        from.take_all(rows, x);
+    } else {
+        UNROLL for (int f = 0; f < D; f++) from.take(rows, f, x[f]);
+    }
+}
+// The rows of a lane in memory, from a place that is a multiple of 4.
 template <int D, typename T, typename S> __device__ __forceinline__ void load_rows(const Rows<T, S>& rows, u32 place, T (&x)[D][ROWS]) {
     UNROLL for (int f = 0; f < D; f++) {
         const u64 at = (u64)f * rows.stride + place;
@@ -166,7 +179,10 @@ __device__ __forceinline__ void move_together(const Assign<T, S>& a, const Facto
         UNROLL for (int f = 0; f < D; f++) {
             Pair sum = {0, 0};
             UNROLL for (int i = 0; i < ROWS; i++) {
-                const Pair p = limbs_of((double)x[f][i], factors[f]);
+                const double v = __dmul_rn(__dmul_rn((double)x[f][i], factors[f].first), factors[f].second);
+                Pair p = {0, 0};
+                if (two) p = split(v, factors[f].low);
+                else p.hi = round_to_integer(v);
                 if (mine >> i & 1) sum.hi += p.hi, sum.lo += p.lo;
             }
             sum.hi = sum_of_warp(sum.hi);
@@ -199,14 +215,16 @@ template <int D, typename T, typename S> __device__ __forceinline__ void assign_
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ List lists[WARPS];
     __shared__ Entrance entrance;
-    __shared__ u32 block_changed, block_contested;
+    __shared__ u32 block_changed, block_contested, taken;
     __shared__ Factors factors[D];
     const Assign<T, S>& a = c.assign;
     wait_for_kernel_before();
     if (a.control->stop) return;
     const int W = Vector<D>::width, bytes = a.labels.bytes;
-    T* const centroids = a.centroids_in_shared ? (T*)shared : nullptr;
-    const Table table = {(u32*)(shared + (a.centroids_in_shared ? (u64)a.k * W * sizeof(T) : 0)), a.sums.k * a.sums.columns * a.sums.limbs,
+    const Arriving<T, S, D> next = {shared, shared + Arriving<T, S, D>::bytes(0)};
+    unsigned char* const after = shared + Arriving<T, S, D>::bytes(bytes);
+    T* const centroids = a.centroids_in_shared ? (T*)after : nullptr;
+    const Table table = {(u32*)(after + (a.centroids_in_shared ? (u64)a.k * W * sizeof(T) : 0)), a.sums.k * a.sums.columns * a.sums.limbs,
                          a.table_copies};
     const Cells cells = {table, (int*)(table.words + (size_t)table.cells * 2 * table.copies)};
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
@@ -215,7 +233,7 @@ template <int D, typename T, typename S> __device__ __forceinline__ void assign_
     if (threadIdx.x < D) factors[threadIdx.x] = a.factors[threadIdx.x];
     if (threadIdx.x == 0) {
         entrance = {cells, {0, 0, 0}};
-        block_changed = block_contested = 0;
+        block_changed = block_contested = taken = 0;
     }
     if (table.copies) {
         table_clear(table);
@@ -224,36 +242,54 @@ template <int D, typename T, typename S> __device__ __forceinline__ void assign_
     if (centroids)
         KEEP_LOOP for (int i = threadIdx.x; i < a.k * W; i += THREADS) centroids[i] = i % W < D ? a.centroids[i / W * D + i % W] : (T)0;
     __syncthreads();
-    const u32 tiles = *c.count, warps = gridDim.x * WARPS;
-    // Runs of tiles, as long as each warp has several.
-    const u32 run = 1u << min(5, 31 - __clz(max(1u, tiles / (8 * warps))));
+    // A block has some ranges of neighbouring tiles, so it adds to few clusters. Its warps take runs of these tiles, each at its own pace.
+    const u32 tiles = *c.count, range = (tiles + RANGES * gridDim.x - 1) / (RANGES * gridDim.x);
+    const u32 run = 1u << min(5, 31 - __clz(max(1u, range * RANGES / (8 * WARPS)))), runs = (range + run - 1) / run;
     u32 changed = 0, contested = 0, listed = 0;
-    KEEP_LOOP for (u32 begin = (blockIdx.x * WARPS + warp) * run; begin < tiles; begin += warps * run) {
+    KEEP_LOOP while (true) {
+        u32 own_run = 0;
+        if (lane == 0) own_run = atomicAdd(&taken, 1);
+        own_run = __shfl_sync(FULL_WARP, own_run, 0);
+        if (own_run >= RANGES * runs) break;
+        const u32 in_range = own_run % runs * run, begin = (own_run / runs * gridDim.x + blockIdx.x) * range + in_range;
+        const u32 length = min(run, range - in_range);
         CellTile tile = {0, 0};
         u32 head = LIST_SETTLED;
-        if (lane < run && begin + lane < tiles) {
+        if (lane < length && begin + lane < tiles) {
             tile = c.tiles[begin + lane];
             head = *(const u32*)(c.lists + (u64)(tile.cell_and_count & 0xffff) * CELL_LIST);
         }
-        KEEP_LOOP for (u32 todo = __ballot_sync(FULL_WARP, !(head & LIST_SETTLED)); todo; todo &= todo - 1) {
+        // The next tile arrives while the warp works on one.
+        u32 todo = __ballot_sync(FULL_WARP, !(head & LIST_SETTLED)), word_ahead = 0;
+        auto ask = [&]() {
+            const int i = __ffs(todo) - 1;
+            const u32 first = __shfl_sync(FULL_WARP, tile.first, i), cell_and_count = __shfl_sync(FULL_WARP, tile.cell_and_count, i);
+            const u32 count = __shfl_sync(FULL_WARP, head, i) & 0xffff;
+            // Lanes without rows ask for those of the first lane.
+            const u32 from = lane * ROWS < cell_and_count >> 16 ? first + lane * ROWS : first;
+            if (count == 1) copy_labels(next.labels + threadIdx.x * 4 * bytes, (const u8*)a.labels.at + (u64)from * (u32)bytes, bytes);
+            else next.ask(a.rows, a.labels, from);
+            if (count > 1 && count < CELL_LIST) word_ahead = ((const u32*)c.lists)[(u64)(cell_and_count & 0xffff) * (CELL_LIST / 2) + lane];
+        };
+        if (todo) ask();
+        KEEP_LOOP while (todo) {
             const int i = __ffs(todo) - 1;
             const u32 first = __shfl_sync(FULL_WARP, tile.first, i), cell_and_count = __shfl_sync(FULL_WARP, tile.cell_and_count, i);
             const u32 words = __shfl_sync(FULL_WARP, head, i), cell = cell_and_count & 0xffff, count = cell_and_count >> 16;
             const u32 place = first + lane * ROWS, there = count - min(count, lane * ROWS), valid = (1u << min(there, (u32)ROWS)) - 1;
-            ListSeen list = {0, words & 0xffff, nullptr};
+            ListSeen list = {word_ahead, words & 0xffff, nullptr};
             T x[D][ROWS];
             u32 label[ROWS];
-            // Lanes without rows load those of the first lane.
-            const u32 from = valid ? place : first;
-            const Four old(bytes, (const u8*)a.labels.at + (u64)from * (u32)bytes);
+            todo &= todo - 1;
+            asm volatile("cp.async.wait_all;" ::: "memory");
+            const Four old = next.take_labels(bytes);
+            if (list.count != 1) take_rows<D>(a.rows, next, x);
+            if (todo) ask();
             if (list.count != 1) {
                 if (list.count == LIST_OF_PARENT) {
                     list.others = c.parents + (u64)(cell / c.parent_cells) * (u32)a.k;
                     list.count = c.parent_counts[cell / c.parent_cells];
-                } else {
-                    list.entry = lane == 1 ? words >> 16 : c.lists[(u64)cell * CELL_LIST + lane];
                 }
-                load_rows<D>(a.rows, from, x);
                 contested += nearest_of_list<D>(c, centroids, list, x, valid, label);
             } else {
                 UNROLL for (int r = 0; r < ROWS; r++) label[r] = words >> 16;
@@ -261,14 +297,10 @@ template <int D, typename T, typename S> __device__ __forceinline__ void assign_
             const Four now(bytes, label);
             u32 differs = now.differs(old, bytes) & valid;
             if (!__any_sync(FULL_WARP, differs != 0)) continue;
-            KEEP_LOOP for (u32 left = differs; left; left &= left - 1) {
-                const int r = __ffs(left) - 1;
-                store_label(c.labels, c.row_of_place[place + r], pick(label, r));
-            }
             const u32 many = __reduce_add_sync(FULL_WARP, __popc(differs));
             if (many >= MANY && !a.rows.w) {
                 if (differs) now.store(bytes, (u8*)a.labels.at + (u64)place * (u32)bytes);
-                if (list.count == 1) load_rows<D>(a.rows, from, x);
+                if (list.count == 1) load_rows<D>(a.rows, valid ? place : first, x);
                 if (table.copies) enter<true>(entrance, many, cells, a.sums, lane);
                 move_together<D>(a, factors, cells, x, old, label, differs, lane);
                 changed += many;
@@ -278,13 +310,13 @@ template <int D, typename T, typename S> __device__ __forceinline__ void assign_
             __syncwarp();
             listed = own.count;
             if (listed >= ENOUGH) {
-                move_listed<true>(a, factors, entrance, cells, own, listed, lane);
+                move_listed<true, true>(a, factors, entrance, cells, own, listed, lane);
                 changed += listed, listed = 0;
             }
         }
     }
     if (listed) {
-        move_listed<true>(a, factors, entrance, cells, own, listed, lane);
+        move_listed<true, true>(a, factors, entrance, cells, own, listed, lane);
         changed += listed;
     }
     contested = __reduce_add_sync(FULL_WARP, contested);
@@ -301,9 +333,9 @@ template <int D, typename T, typename S> __device__ __forceinline__ void assign_
 #define KERNEL(T, S, D, BLOCKS, NAME)                                                                                                         \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ AssignCells<T, S> a) { assign_cells<D>(a); }
 #define ALL(D)                                                                                                                                \
-    KERNEL(float, float, D, 3, assign_cells_f32_d##D)                                                                                         \
+    KERNEL(float, float, D, D == 1 ? 2 : 3, assign_cells_f32_d##D)                                                                                         \
     KERNEL(double, double, D, 2, assign_cells_f64_d##D)                                                                                       \
-    KERNEL(float, Half, D, 3, assign_cells_f16_d##D)
+    KERNEL(float, Half, D, D == 1 ? 2 : 3, assign_cells_f16_d##D)
 ALL(1)
 ALL(2)
 ALL(3)

@@ -1,9 +1,10 @@
 // cells_lists: for each cell of rows, the centroids that can be nearest to a row of it, for assign_cells.
 //
 // Source:    the filtering algorithm of Kanungo et al. 2002, with its test of a centroid against the box of a cell. Here cells are all on one level,
-//            with parents on a second one.
+//            with parents on a second one and parts of parents between.
 // Used when: before each assign_cells.
-// Tile:      a block has a parent: a thread takes some centroids. Then a warp has a cell: a lane takes some centroids of the parent's list.
+// Tile:      a block has a parent: a thread takes some centroids. Then a warp has a part of the parent's cells, first together and then one by one: a
+//            lane takes some centroids of the list before.
 // Precision: float64. The test is that of src/certify/cells.rs: a centroid is left out only if for every row of the box its rounded reference distance is
 //            greater than that of another centroid.
 #include "../common/cells.cuh"
@@ -22,6 +23,8 @@ template <typename T> struct CellLists {
 
 #define LISTS_THREADS 256
 #define LISTS_WARPS (LISTS_THREADS / 32)
+// The most centroids in the list of a part of a parent. If there are more, the list of the parent is used.
+#define PART_LIST 512
 #define MOST_PARENT_CELLS (MOST_CELLS / MOST_PARENTS)
 
 // The box of some rows.
@@ -63,9 +66,10 @@ __device__ __forceinline__ u32 least_of_warp(double far, u32 j) {
     return closest.of_warp();
 }
 
-// The list of a cell, from the `count` centroids of its parent's list.
+// Writes those of the `count` centroids in `from` to `to` that can be nearest to a row of the box, in the same order. Returns how many there are;
+// those from number `room` on are not written.
 template <int D, typename T>
-__device__ __forceinline__ void list_of_cell(const CellLists<T>& a, const Box<D>& box, const u16* from, u32 count, u32 cell, u16* few, u32 lane) {
+__device__ __forceinline__ u32 keep_near(const CellLists<T>& a, const Box<D>& box, const u16* from, u32 count, u16* to, u32 room, u32 lane) {
     double far = infinity();
     u32 nearest = from[0];
 #pragma unroll 1
@@ -82,40 +86,63 @@ __device__ __forceinline__ void list_of_cell(const CellLists<T>& a, const Box<D>
         const Seen<D> seen(a.centroids + (u64)j * D, box);
         const bool keeps = start + lane < count && !seen.is_farther(rival, box, a.relative, a.underflow);
         const u32 all = __ballot_sync(FULL_WARP, keeps), at = kept + __popc(all & ((1u << lane) - 1));
-        if (keeps && at < CELL_LIST) few[at] = (u16)j;
+        if (keeps && at < room) to[at] = (u16)j;
         kept += __popc(all);
     }
     __syncwarp();
+    return kept;
+}
+
+// The list of a cell, from the `count` centroids of a longer list.
+template <int D, typename T>
+__device__ __forceinline__ void list_of_cell(const CellLists<T>& a, const Box<D>& box, const u16* from, u32 count, u32 cell, u16* few, u32 lane) {
     u16* const list = a.lists + (u64)cell * CELL_LIST;
-    u32 head = LIST_OF_PARENT;
-    if (kept < CELL_LIST) {
+    const u32 before = *(const u32*)list;
+    u32 kept = keep_near<D>(a, box, from, count, few, CELL_LIST, lane);
+    if (kept > 2 && kept <= 32) {
         // Each against each of the others.
         const u32 j = few[min(lane, kept - 1)];
         const Seen<D> seen(a.centroids + (u64)j * D, box);
         bool keeps = lane < kept;
 #pragma unroll 1
-        for (u32 i = 0; kept > 2 && i < kept; i++) {
+        for (u32 i = 0; i < kept; i++) {
             const Seen<D> other(a.centroids + (u64)few[i] * D, box);
             if (seen.is_farther(other, box, a.relative, a.underflow)) keeps = false;
         }
-        const u32 all = __ballot_sync(FULL_WARP, keeps), at = __popc(all & ((1u << lane) - 1));
-        if (keeps && at > 0) list[1 + at] = (u16)j;
-        head = __popc(all) | few[__ffs(all) - 1] << 16;
+        const u32 all = __ballot_sync(FULL_WARP, keeps);
+        kept = __popc(all);
+        __syncwarp();
+        if (keeps) few[__popc(all & ((1u << lane) - 1))] = (u16)j;
+        __syncwarp();
     }
+    const bool fits = kept < CELL_LIST;
+    for (u32 i = 1 + lane; fits && i < kept; i += 32) list[1 + i] = few[i];
     if (lane == 0) {
-        const u32 before = *(const u32*)list;
-        const bool settled = (head & 0xffff) == 1 && (before & 0x7fff) == 1 && before >> 16 == head >> 16;
+        const u32 head = fits ? kept | few[0] << 16 : LIST_OF_PARENT;
+        const bool settled = kept == 1 && (before & 0x7fff) == 1 && before >> 16 == head >> 16;
         *(u32*)list = head | (settled ? LIST_SETTLED : 0);
     }
     __syncwarp();
 }
 
+// Makes a box larger, so that it has the rows of another one.
+template <int D> __device__ __forceinline__ void widen(Box<D>& box, const Box<D>& other) {
+#pragma unroll
+    for (int f = 0; f < D; f++) box.low[f] = fmin(box.low[f], other.low[f]), box.high[f] = fmax(box.high[f], other.high[f]);
+}
+template <int D> __device__ __forceinline__ Box<D> no_rows() {
+    Box<D> box;
+#pragma unroll
+    for (int f = 0; f < D; f++) box.low[f] = infinity(), box.high[f] = -infinity();
+    return box;
+}
+
 template <int D, typename T> __device__ __forceinline__ void cells_lists(const CellLists<T>& a) {
-    __shared__ Box<D> boxes[MOST_PARENT_CELLS];
+    __shared__ Box<D> boxes[MOST_PARENT_CELLS], part_boxes[LISTS_WARPS], box;
     __shared__ bool has_rows[MOST_PARENT_CELLS];
     __shared__ double fars[LISTS_WARPS];
     __shared__ u32 nearest[LISTS_WARPS], counts[2][LISTS_WARPS];
-    __shared__ u16 few[LISTS_WARPS][CELL_LIST];
+    __shared__ u16 few[LISTS_WARPS][CELL_LIST], parts[LISTS_WARPS][PART_LIST];
     const u32 tid = threadIdx.x, lane = tid & 31, warp = tid / 32, first = blockIdx.x * a.parent_cells;
     wait_for_kernel_before();
     if (a.control->stop) return;
@@ -126,14 +153,21 @@ template <int D, typename T> __device__ __forceinline__ void cells_lists(const C
         if (f == 0) has_rows[cell] = a.counts[first + cell] != 0;
     }
     __syncthreads();
-    Box<D> box;
-#pragma unroll
-    for (int f = 0; f < D; f++) box.low[f] = infinity(), box.high[f] = -infinity();
-    for (u32 cell = 0; cell < a.parent_cells; cell++) {
-        if (!has_rows[cell]) continue;
-#pragma unroll
-        for (int f = 0; f < D; f++) box.low[f] = fmin(box.low[f], boxes[cell].low[f]), box.high[f] = fmax(box.high[f], boxes[cell].high[f]);
+    // The cells of this warp.
+    const u32 each = (a.parent_cells + LISTS_WARPS - 1) / LISTS_WARPS, from = min(warp * each, a.parent_cells), to = min(from + each, a.parent_cells);
+    if (lane == 0) {
+        Box<D> part = no_rows<D>();
+        for (u32 cell = from; cell < to; cell++)
+            if (has_rows[cell]) widen(part, boxes[cell]);
+        part_boxes[warp] = part;
     }
+    __syncthreads();
+    if (tid == 0) {
+        Box<D> all = part_boxes[0];
+        for (u32 w = 1; w < LISTS_WARPS; w++) widen(all, part_boxes[w]);
+        box = all;
+    }
+    __syncthreads();
     if (box.low[0] > box.high[0]) return; // no rows
     double far = infinity();
     u32 own = 0;
@@ -165,13 +199,18 @@ template <int D, typename T> __device__ __forceinline__ void cells_lists(const C
     }
     if (tid == 0) a.parent_counts[blockIdx.x] = count;
     __syncthreads();
+    const u16* near = list;
+    if (each > 1 && count > 32 && part_boxes[warp].low[0] <= part_boxes[warp].high[0]) {
+        const u32 kept = keep_near<D>(a, part_boxes[warp], list, count, parts[warp], PART_LIST, lane);
+        if (kept <= PART_LIST) near = parts[warp], count = kept;
+    }
 #pragma unroll 1
-    for (u32 cell = warp; cell < a.parent_cells; cell += LISTS_WARPS)
-        if (has_rows[cell]) list_of_cell<D>(a, boxes[cell], list, count, first + cell, few[warp], lane);
+    for (u32 cell = from; cell < to; cell++)
+        if (has_rows[cell]) list_of_cell<D>(a, boxes[cell], near, count, first + cell, few[warp], lane);
 }
 
 #define KERNEL(T, D, NAME)                                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(LISTS_THREADS, 4) NAME(const __grid_constant__ CellLists<T> a) { cells_lists<D>(a); }
+    extern "C" __global__ void __launch_bounds__(LISTS_THREADS, D == 4 ? 3 : 4) NAME(const __grid_constant__ CellLists<T> a) { cells_lists<D>(a); }
 #define ALL(D)                                                                                                                                \
     KERNEL(float, D, cells_lists_f32_d##D)                                                                                                    \
     KERNEL(double, D, cells_lists_f64_d##D)

@@ -4,22 +4,19 @@
 //   cells_find    the cell of each row, and how many rows each cell has
 //   cells_places  the first place and the first tile of each cell
 //   cells_tiles   the tiles
-//   cells_copy    the rows, at their places
+//   (then cells_split.cu puts the rows at their places)
 //   cells_boxes   the box of each cell: the least and the largest value of each feature
-//   cells_labels  the labels of the rows, at their places
+//   cells_take_labels, cells_give_labels: from the rows to the places, and back
 //
-// Used when: once a fit. cells_labels: if labels were changed by others.
+// Used when: once a fit. Labels: when others have changed them, or want to read them.
 // Tile:      a thread has 4 rows of the columns (one 16-byte load a float32 column), or places. The tree is in shared memory.
-// Memory:    the rows are read twice and written once, a value at a time, to as many places at once as there are cells. These places fit in the
-//            second-level cache, so what leaves it is whole.
+// Memory:    the rows are read once to find cells, and once to find boxes.
 #include "../common/cells.cuh"
 
 template <typename T, typename S = T> struct CellRows {
     Rows<T, S> rows;
-    S* x; // (d, stride): the rows at their places
-    double* w; // (stride), if there are weights
+    const S* x; // (d, stride): the rows at their places
     u64 stride;
-    u32* row_of_place; // (stride): NO_ROW for no row
     u16* cell_of_row; // (n)
     u32* nodes; // (cells)
     float* samples; // (nodes of the top, d, POINTS)
@@ -28,13 +25,13 @@ template <typename T, typename S = T> struct CellRows {
     u32* starts; // (cells): first places
     u32* next; // (cells): the next free place of each
     u32* tile_starts; // (cells + 1): first tiles
+    u32* parent_starts; // (parents + 1): rows of the parents before
+    u32* parent_next; // (parents): the same, for cells_split
     CellTile* tiles;
     Ordered<T>* boxes; // (cells, 2, d): the least values, then the largest ones
-    Labels labels; // of the rows
-    Labels own; // of the places
     u32 cells, levels;
     u32 wanted; // rows for the tree
-    u32 unused;
+    u32 parent_cells; // cells of a parent
 };
 
 #define FIND_THREADS 1024
@@ -127,25 +124,34 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_f
 
 // One block.
 template <int D, typename T, typename S> __device__ __forceinline__ void cells_places(const CellRows<T, S>& a) {
-    __shared__ u32 sums[2][32];
+    __shared__ u32 sums[3][32];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, each = (a.cells + FIND_THREADS - 1) / FIND_THREADS;
     const u32 from = min(threadIdx.x * each, a.cells), to = min(from + each, a.cells);
-    u32 places = 0, tiles = 0;
-    for (u32 c = from; c < to; c++) places += (a.counts[c] + 3) & ~3u, tiles += (a.counts[c] + CELL_TILE - 1) / CELL_TILE;
-    u32 place = places, tile = tiles;
-    for (int o = 1; o < 32; o *= 2) {
-        const u32 p = __shfl_up_sync(FULL_WARP, place, o), t = __shfl_up_sync(FULL_WARP, tile, o);
-        if (lane >= o) place += p, tile += t;
+    // Places, tiles, rows.
+    u32 own[3] = {0, 0, 0}, before[3];
+    auto add = [&](u32 (&all)[3], u32 rows) { all[0] += (rows + 3) & ~3u, all[1] += (rows + CELL_TILE - 1) / CELL_TILE, all[2] += rows; };
+    for (u32 c = from; c < to; c++) add(own, a.counts[c]);
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        before[i] = own[i];
+        for (int o = 1; o < 32; o *= 2) {
+            const u32 other = __shfl_up_sync(FULL_WARP, before[i], o);
+            if (lane >= o) before[i] += other;
+        }
+        if (lane == 31) sums[i][warp] = before[i];
     }
-    if (lane == 31) sums[0][warp] = place, sums[1][warp] = tile;
     __syncthreads();
-    for (u32 i = 0; i < warp; i++) place += sums[0][i], tile += sums[1][i];
-    place -= places, tile -= tiles;
-    for (u32 c = from; c < to; c++) {
-        a.starts[c] = a.next[c] = place, a.tile_starts[c] = tile;
-        place += (a.counts[c] + 3) & ~3u, tile += (a.counts[c] + CELL_TILE - 1) / CELL_TILE;
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        before[i] -= own[i];
+        for (u32 w = 0; w < warp; w++) before[i] += sums[i][w];
     }
-    if (threadIdx.x == FIND_THREADS - 1) a.tile_starts[a.cells] = tile;
+    for (u32 c = from; c < to; c++) {
+        a.starts[c] = a.next[c] = before[0], a.tile_starts[c] = before[1];
+        if (c % a.parent_cells == 0) a.parent_starts[c / a.parent_cells] = a.parent_next[c / a.parent_cells] = before[2];
+        add(before, a.counts[c]);
+    }
+    if (threadIdx.x == FIND_THREADS - 1) a.tile_starts[a.cells] = before[1], a.parent_starts[a.cells / a.parent_cells] = before[2];
 }
 
 template <int D, typename T, typename S> __device__ __forceinline__ void cells_tiles(const CellRows<T, S>& a) {
@@ -157,24 +163,6 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_t
             if (cell + step < a.cells && a.tile_starts[cell + step] <= tile) cell += step;
         const u32 before = (tile - a.tile_starts[cell]) * CELL_TILE;
         a.tiles[tile] = {a.starts[cell] + before, cell | min(a.counts[cell] - before, (u32)CELL_TILE) << 16};
-    }
-}
-
-template <int D, typename T, typename S> __device__ __forceinline__ void cells_copy(const CellRows<T, S>& a) {
-#pragma unroll 1
-    for (u32 start = blockIdx.x * COPY_THREADS + (threadIdx.x & ~31u); start < a.rows.n; start += all_threads()) {
-        const u32 row = start + (threadIdx.x & 31);
-        const bool inside = row < a.rows.n;
-        const u32 from = min(row, a.rows.n - 1);
-        S x[D];
-#pragma unroll
-        for (int f = 0; f < D; f++) x[f] = a.rows.x[(u64)f * a.rows.stride + from];
-        const u64 place = take(a.next, a.cell_of_row[from], inside);
-        if (!inside) continue;
-#pragma unroll
-        for (int f = 0; f < D; f++) a.x[(u64)f * a.stride + place] = x[f];
-        a.row_of_place[place] = row;
-        if (a.w) a.w[place] = a.rows.w[row];
     }
 }
 
@@ -213,10 +201,23 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_b
     }
 }
 
-template <int D, typename T, typename S> __device__ __forceinline__ void cells_labels(const CellRows<T, S>& a) {
+struct CellLabels {
+    Labels labels; // of the rows
+    Labels own; // of the places
+    const u32* row_of_place;
+    u64 stride;
+};
+
+__device__ __forceinline__ void take_labels(const CellLabels& a) {
     for (u64 place = global_thread(); place < a.stride; place += all_threads()) {
         const u32 row = a.row_of_place[place];
         store_label(a.own, place, row == NO_ROW ? UNASSIGNED : load_label(a.labels, row));
+    }
+}
+__device__ __forceinline__ void give_labels(const CellLabels& a) {
+    for (u64 place = global_thread(); place < a.stride; place += all_threads()) {
+        const u32 row = a.row_of_place[place];
+        if (row != NO_ROW) store_label(a.labels, row, load_label(a.own, place));
     }
 }
 
@@ -238,9 +239,7 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_c
     KERNEL(T, S, cells_find, D, FIND_THREADS, cells_find_##TYPE##_d##D)                                                                       \
     KERNEL(T, S, cells_places, D, FIND_THREADS, cells_places_##TYPE##_d##D)                                                                   \
     KERNEL(T, S, cells_tiles, D, COPY_THREADS, cells_tiles_##TYPE##_d##D)                                                                     \
-    KERNEL(T, S, cells_copy, D, COPY_THREADS, cells_copy_##TYPE##_d##D)                                                                       \
-    KERNEL(T, S, cells_boxes, D, COPY_THREADS, cells_boxes_##TYPE##_d##D)                                                                     \
-    KERNEL(T, S, cells_labels, D, COPY_THREADS, cells_labels_##TYPE##_d##D)
+    KERNEL(T, S, cells_boxes, D, COPY_THREADS, cells_boxes_##TYPE##_d##D)
 #define ALL(D)                                                                                                                                \
     KERNELS(float, float, f32, D)                                                                                                             \
     KERNELS(double, double, f64, D)                                                                                                           \
@@ -249,3 +248,5 @@ ALL(1)
 ALL(2)
 ALL(3)
 ALL(4)
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) cells_take_labels(const __grid_constant__ CellLabels a) { take_labels(a); }
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) cells_give_labels(const __grid_constant__ CellLabels a) { give_labels(a); }

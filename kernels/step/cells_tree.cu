@@ -3,7 +3,7 @@
 // Source:    a k-d tree (Bentley 1975) of a sample: each node is split at the middle value of its widest feature. So cells are small where rows are
 //            dense, whatever the columns' scales and however far some rows are out.
 // Used when: once a fit, before assign_cells.
-// Tile:      a block has up to 4,096 points in shared memory and makes some levels of the tree. It sorts all points by (node, value of the node's
+// Tile:      a block has up to 2,048 points in shared memory and makes some levels of the tree. It sorts all points by (node, value of the node's
 //            feature) for each level. First one block makes the top of the tree from few points. Then each block takes the points of one node of
 //            the top (cells_sample of cells_rows.cu) and makes the levels below it.
 #include "../common/cells.cuh"
@@ -18,7 +18,7 @@ struct CellTree {
     u32 unused;
 };
 
-#define TREE_THREADS 1024
+#define TREE_THREADS 512
 // The most levels that a block makes.
 #define TREE_LEVELS 9
 #define MOST_D 4

@@ -48,8 +48,9 @@ template <bool APART> __device__ __forceinline__ void enter(Entrance& entrance, 
 }
 
 // Moves the contributions of the listed rows from cluster to cluster. Each lane takes (row, column) pairs. In the table all additions
-// of a pair are issued at once, and then their carries.
-template <bool APART, typename T, typename S>
+// of a pair are issued at once, and then their carries. NEIGHBOURS: rows that follow each other mostly have the same clusters, so they use different
+// copies of the cells.
+template <bool APART, bool NEIGHBOURS = false, typename T, typename S>
 __device__ __forceinline__ void move_listed(const Assign<T, S>& a, const Factors* factors, Entrance& entrance, const Cells& cells, List& list,
                                             u32 count, int lane) {
     const int AHEAD = sizeof(T) == 4 ? 4 : 1;
@@ -89,7 +90,7 @@ __device__ __forceinline__ void move_listed(const Assign<T, S>& a, const Factors
             const u32 into = (to * columns + c) * s.limbs, out = (from * columns + c) * s.limbs;
             const bool leaves = from != UNASSIGNED;
             if (table.copies) {
-                table_move(table, into, out, leaves, lane & (table.copies - 1), p, two);
+                table_move(table, into, out, leaves, (NEIGHBOURS ? e : lane) & (table.copies - 1), p, two);
             } else {
                 add_pending(s.pending + (u64)into * 2, p.hi);
                 if (two) add_pending(s.pending + (u64)into * 2 + 2, p.lo);

@@ -380,7 +380,8 @@ impl Plan {
         let gpu = device.into();
         let here = Self { chunking: None, strategy: Strategy::Default, microseconds: None, room };
         let needed = if shape.job == Job::Fit {
-            let fit = memory::fit(shape, request.strategy, gpu, request.there.is_some_and(|there| there.in_place))?;
+            let in_place = request.there.is_some_and(|there| there.in_place);
+            let fit = memory::fit(shape, request.strategy, gpu, in_place, room)?;
             if fit.bytes <= room && shape.rows <= MOST_ROWS {
                 return Ok(Ok(Self { strategy: fit.strategy, microseconds: fit.microseconds, ..here }));
             }

@@ -193,5 +193,5 @@ fn limits_are_errors() {
         }
     };
     assert!(refused(5, None).contains("at most 4 features"));
-    assert!(refused(4, Some(4 << 20)).contains("fit on the GPU"));
+    assert!(refused(4, Some(8 << 20)).contains("rows that fit on the GPU for \"cells\""));
 }

@@ -23,8 +23,12 @@ use super::session::{LONGEST_BATCH, nearest_bytes};
 use super::shape::{FitShape, GpuSize};
 use super::state::State;
 use super::step::Needs;
+<<<<<<< HEAD
 use super::step::choice::{Chosen, choose};
 use super::step::tensor::unit::untrusted;
+=======
+use super::step::choice::{Chosen, choose_from};
+>>>>>>> 36477bc (Cells: lists of parts, sorted copies, labels written when they are read; docs)
 use super::update::Update;
 use crate::backend::chunking::{Chunking, piece_bytes, row_bytes};
 use crate::backend::select::{DeviceInfo, Job, Shape};
@@ -46,7 +50,7 @@ impl From<&DeviceInfo> for GpuSize {
 /// The bytes of a fit with default kernels whose rows are all on the GPU. For tests.
 #[doc(hidden)]
 pub fn resident_bytes(shape: Shape, device: &DeviceInfo) -> u64 {
-    fit(shape, Strategy::Default, device.into(), false).map_or(u64::MAX, |plan| plan.bytes)
+    fit(shape, Strategy::Default, device.into(), false, u64::MAX).map_or(u64::MAX, |plan| plan.bytes)
 }
 
 /// The chunks of a fit with default kernels in `room` bytes of a GPU, or the bytes that are needed. For tests.
@@ -81,32 +85,47 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
     }
 }
 
-/// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room.
+/// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room. If the plan needs
+/// more than `room`, the default does without copies of the rows.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape.
-pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool) -> Result<Planned> {
-    if shape.float64 { planned::<f64>(shape, strategy, gpu, in_place) } else { planned::<f32>(shape, strategy, gpu, in_place) }
+pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, room: u64) -> Result<Planned> {
+    let plan = |copies: bool| {
+        if shape.float64 {
+            planned::<f64>(shape, strategy, gpu, in_place, copies)
+        } else {
+            planned::<f32>(shape, strategy, gpu, in_place, copies)
+        }
+    };
+    let plan_with_copies = plan(true)?;
+    if strategy == Strategy::Default && plan_with_copies.bytes > room { plan(false) } else { Ok(plan_with_copies) }
 }
 
-fn planned<T: Float + Plain>(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool) -> Result<Planned> {
+fn planned<T: Float + Plain>(
+    shape: Shape,
+    strategy: Strategy,
+    gpu: GpuSize,
+    in_place: bool,
+    copies: bool,
+) -> Result<Planned> {
     let fit = fit_shape(shape, shape.rows);
     let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted, fit.half);
-    plan_of::<T>(&fit, strategy, gpu, rows, |fit| {
+    plan_of::<T>(&fit, (strategy, copies), gpu, rows, |fit| {
         let draws = DeviceSeeds::<T>::bytes(fit);
         draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 0, gpu))
     })
 }
 
-/// The plan of a fit. `rows`: the bytes of the rows. `draws`: the bytes that seeding needs.
+/// The plan of a fit. `copies`: whether the default may copy the rows. `rows`: the bytes of the rows. `draws`: the bytes that seeding needs.
 fn plan_of<T: Float + Plain>(
     fit: &FitShape,
-    strategy: Strategy,
+    (strategy, copies): (Strategy, bool),
     gpu: GpuSize,
     rows: u64,
     draws: impl Fn(&FitShape) -> u64,
 ) -> Result<Planned> {
-    let Chosen { candidate, microseconds } = choose::<T>(strategy, fit, gpu)?;
+    let Chosen { candidate, microseconds } = choose_from::<T>(strategy, fit, gpu, copies)?;
     // Whether a float32 column needs two limbs depends on the data. There must be enough memory for either case.
     let bytes = [1, 2].map(|limbs| {
         let fit = FitShape { limbs, ..*fit };
@@ -134,7 +153,8 @@ pub(in crate::backend) fn in_chunks(
     gpu: GpuSize,
     room: u64,
 ) -> Result<std::result::Result<(Chunking, Planned), u64>> {
-    if !fit(shape, strategy, gpu, false)?.streams {
+    // The default finds one that does.
+    if strategy != Strategy::Default && !fit(shape, strategy, gpu, false, u64::MAX)?.streams {
         return Err(KMeansError::InvalidOption {
             option: "strategy",
             expected: format!("rows that fit on the GPU for \"{strategy}\": \"default\" streams them"),
@@ -172,7 +192,7 @@ fn planned_in_chunks<T: Float + Plain>(
     let fit = fit_shape(shape, chunk);
     let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted, fit.half).saturating_mul(buffers);
     let pieces = piece_bytes(chunk.saturating_mul(row_bytes(shape)));
-    plan_of::<T>(&fit, strategy, gpu, sum([rows, pieces]), |fit| {
+    plan_of::<T>(&fit, (strategy, true), gpu, sum([rows, pieces]), |fit| {
         let draws = StreamedSeeds::<T>::bytes(fit);
         // A longer list of seeds is there before the shorter one is gone.
         draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 2, gpu))

@@ -121,6 +121,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             }
             step.launch(chunk, state)?;
             let Some(inertia) = inertia.as_mut() else { return Ok(()) };
+            step.write_labels(state)?;
             let [_, after] = state.labels.before_and_after(chunk.first);
             // SAFETY: the step has labelled the rows of the chunk. The centroids are those of the state.
             unsafe { pass.add(&state.queue, chunk.rows.argument(), after, state.centroids.now.at(), inertia) }
@@ -279,15 +280,18 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
     fn clear_dirty(&mut self) {}
 
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
+        self.step.write_labels(&self.state)?;
         self.farthest_rows(count, donors)
     }
 
     fn relocate(&mut self, moves: &[Move]) -> Result<()> {
+        self.step.write_labels(&self.state)?;
         self.forget();
         self.move_rows(moves)
     }
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
+        self.step.write_labels(&self.state)?;
         let State { queue, shape, labels, centroids, .. } = &self.state;
         let mut inertia = Inertia::new(queue, shape.k, scales)?;
         // SAFETY: every row has a label, and the centroids are those of the state.
@@ -298,6 +302,7 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
     }
 
     fn labels(&self) -> Result<Vec<u32>> {
+        self.step.write_labels(&self.state)?;
         download(self.state.labels.array(), self.rows.n(), self.state.labels.bytes)
     }
 

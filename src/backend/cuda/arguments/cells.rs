@@ -24,9 +24,7 @@ arguments! {
     CellRowsArgument as "CellRows" {
         rows: RowsArgument,
         x: u64,
-        w: u64,
         stride: u64,
-        row_of_place: u64,
         cell_of_row: u64,
         nodes: u64,
         samples: u64,
@@ -35,14 +33,42 @@ arguments! {
         starts: u64,
         next: u64,
         tile_starts: u64,
+        parent_starts: u64,
+        parent_next: u64,
         tiles: u64,
         boxes: u64,
-        labels: LabelsArgument,
-        own: LabelsArgument,
         cells: u32,
         levels: u32,
         wanted: u32,
-        unused: u32,
+        parent_cells: u32,
+    }
+
+    /// For sorting rows by bins.
+    CellSplitArgument as "CellSplit" {
+        x: u64,
+        stride: u64,
+        rows: u64,
+        cells: u64,
+        to_x: u64,
+        to_stride: u64,
+        to_rows: u64,
+        to_cells: u64,
+        w: u64,
+        to_w: u64,
+        next: u64,
+        segments: u64,
+        n: u32,
+        parents: u32,
+        shift: u32,
+        bins: u32,
+    }
+
+    /// For the labels of rows and places.
+    CellLabelsArgument as "CellLabels" {
+        labels: LabelsArgument,
+        own: LabelsArgument,
+        row_of_place: u64,
+        stride: u64,
     }
 
     /// For the lists of centroids.
@@ -65,8 +91,6 @@ arguments! {
     /// For the kernel that labels.
     AssignCellsArgument<T> as "AssignCells" {
         assign: AssignArgument<T>,
-        labels: LabelsArgument,
-        row_of_place: u64,
         tiles: u64,
         count: u64,
         lists: u64,

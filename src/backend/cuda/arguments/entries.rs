@@ -55,9 +55,8 @@ entries! {
         cells_find(CellRowsArgument) = "cells_rows" "cells_find";
         cells_places(CellRowsArgument) = "cells_rows" "cells_places";
         cells_tiles(CellRowsArgument) = "cells_rows" "cells_tiles";
-        cells_copy(CellRowsArgument) = "cells_rows" "cells_copy";
         cells_boxes(CellRowsArgument) = "cells_rows" "cells_boxes";
-        cells_labels(CellRowsArgument) = "cells_rows" "cells_labels";
+        cells_split(CellSplitArgument) = "cells_split" "cells_split";
         cells_lists(CellListsArgument) = "cells_lists" "cells_lists";
         assign_cells(AssignCellsArgument<T>) = "assign_cells" "assign_cells";
         deltas(DeltasArgument) = "deltas" "deltas";
@@ -132,6 +131,8 @@ entries! {
     }
     untyped {
         cells_tree(CellTreeArgument) = "cells_tree" "cells_tree";
+        cells_take_labels(CellLabelsArgument) = "cells_rows" "cells_take_labels";
+        cells_give_labels(CellLabelsArgument) = "cells_rows" "cells_give_labels";
         assign_tensor(TensorArgument) = "assign_tensor" "assign_tensor";
         end_chunk(EndChunkArgument) = "update" "end_chunk";
         assign_tensor_mma(TensorArgument) = "assign_tensor_mma" "assign_tensor_mma";

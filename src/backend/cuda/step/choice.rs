@@ -1,5 +1,5 @@
 //! Chooses the strategy of a fit on a GPU if the caller names none. The choice depends only on the shape and the GPU: on one table of
-//! measurements, or for tensor cores on a formula ([`Candidate::predicted`]).
+//! measurements, or for tensor cores and cells on a formula ([`Candidate::predicted`]).
 //!
 //! ```text
 //! time of a candidate = time(n) + (rows beyond the largest n measured one by one) * rate
@@ -41,12 +41,20 @@ pub struct Chosen<T> {
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if no candidate of this name can do the shape.
 pub fn choose<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: GpuSize) -> Result<Chosen<T>> {
+    choose_from(strategy, shape, gpu, true)
+}
+
+/// As [`choose`]. `copies`: whether the default may be one that copies the rows.
+///
+/// # Errors
+/// As [`choose`].
+pub fn choose_from<T: Float + Plain>(strategy: Strategy, shape: &FitShape, gpu: GpuSize, copies: bool) -> Result<Chosen<T>> {
     let (mut best, mut least, mut refusal) = (None, f64::INFINITY, None);
     for candidate in candidates::<T>() {
         let named = candidate.strategy() == strategy;
         let known = candidate.work().is_some() || candidate.predicted(shape, gpu).is_some();
         let may = known && (strategy == Strategy::Default || candidate.family() == Some(strategy));
-        if !named && !may {
+        if !named && !may || strategy == Strategy::Default && !copies && candidate.copies_rows() {
             continue;
         }
         if let Err(why) = candidate.supports(shape, gpu) {
@@ -125,6 +133,7 @@ pub mod tests {
                         let ours = [Strategy::Columns, Strategy::Tiled, Strategy::Tensor];
                         let family = default.candidate.family().unwrap_or(default.candidate.strategy());
                         assert!(d <= 12 || ours.contains(&family));
+                        assert!(family != Strategy::Cells || d <= 4);
                         assert!(family != Strategy::Columns || (9..=1_000).contains(&d) && k <= 32);
                         assert!(shared > 100 << 10 || default.candidate.strategy() != Strategy::Tiled128Panels);
                         assert_eq!(choose::<f32>(Strategy::Registers, &shape, gpu).is_err(), d > 12, "{d} {k}");
@@ -134,6 +143,7 @@ pub mod tests {
         }
         assert_eq!(chosen(Strategy::Default, 10_000_000, 4, 16), Strategy::RegistersSingle);
         assert_eq!(chosen(Strategy::Default, 10_000, 2, 1_000), Strategy::Tiled128);
+<<<<<<< HEAD
         assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::RegistersGroups16);
         assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::TensorWgmma);
         assert_eq!(chosen(Strategy::Tensor, 300_000, 408, 5_000), Strategy::TensorWgmma);
@@ -143,6 +153,16 @@ pub mod tests {
         }
         assert_eq!(of(GpuSize { untrusted: [true, false], ..H200 }), Strategy::TensorMma);
         assert_eq!(of(GpuSize { untrusted: [true; 2], ..H200 }), Strategy::Tiled128Panels);
+=======
+        assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::Cells);
+        assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 50), Strategy::RegistersGroups8);
+        let lean = choose_from::<f32>(Strategy::Default, &shape(10_000_000, 2, 1_000), H200, false).unwrap();
+        assert_eq!(lean.candidate.strategy(), Strategy::RegistersGroups16);
+        assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::Tensor);
+        let older = GpuSize { generation: 80, ..H200 };
+        let of_older = choose::<f32>(Strategy::Default, &shape(300_000, 408, 5_000), older).unwrap();
+        assert_eq!(of_older.candidate.strategy(), Strategy::Tiled128Panels);
+>>>>>>> 36477bc (Cells: lists of parts, sorted copies, labels written when they are read; docs)
         assert_eq!(chosen(Strategy::Default, 4_000_000, 48, 8), Strategy::Columns);
         assert_eq!(chosen(Strategy::Default, 20_000_000, 24, 4), Strategy::Columns);
         assert_eq!(chosen(Strategy::Tiled32, 1, 1, 1), Strategy::Tiled32);

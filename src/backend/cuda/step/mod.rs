@@ -59,6 +59,11 @@ pub trait Candidate<T>: Sync {
         true
     }
 
+    /// Whether it copies all rows. Where there is no memory for that, the default is one that does not.
+    fn copies_rows(&self) -> bool {
+        false
+    }
+
     /// What it needs from the session. The step allocates exactly [`Needs::bytes`] for itself.
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs;
 
@@ -83,6 +88,11 @@ pub trait Step<T>: Send {
     /// the last update on the device is in `state.centroids.drift`. It says nothing after the host has set the centroids: see
     /// [`Step::restart`].
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()>;
+
+    /// Writes labels to `state.labels` that the step has kept elsewhere. Called before others read or change labels.
+    fn write_labels(&self, _state: &State<T>) -> Result<()> {
+        Ok(())
+    }
 
     /// Labels were changed behind its back: what it has carried is void.
     fn forget(&mut self) {}
