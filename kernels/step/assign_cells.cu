@@ -32,7 +32,7 @@ template <typename T, typename S = T> struct AssignCells {
 // Ranges of tiles of a block.
 #define RANGES 8
 // Rows of a tile that changed from which on the warp adds them up.
-#define MANY 48
+#define MANY 24
 
 template <int D> struct Vector {
     static const int width = D == 3 ? 4 : D;
@@ -176,6 +176,7 @@ __device__ __forceinline__ void move_together(const Assign<T, S>& a, const Facto
             mine |= (differs >> i & 1) && label[i] == to && old.label(a.labels.bytes, i) == from ? 1u << i : 0;
         differs &= ~mine;
         const bool leaves = from != UNASSIGNED;
+        Pair own = {0, 0}; // of the feature of this lane
         UNROLL for (int f = 0; f < D; f++) {
             Pair sum = {0, 0};
             UNROLL for (int i = 0; i < ROWS; i++) {
@@ -187,16 +188,17 @@ __device__ __forceinline__ void move_together(const Assign<T, S>& a, const Facto
             }
             sum.hi = sum_of_warp(sum.hi);
             if (two) sum.lo = sum_of_warp(sum.lo);
-            const u32 into = (to * s.columns + f) * s.limbs, out = (from * s.columns + f) * s.limbs;
-            if (lane == 0 && cells.table.copies) {
-                table_move(cells.table, into, out, leaves, (threadIdx.x / 32) & (cells.table.copies - 1), sum, two);
-            } else if (lane == 0) {
-                add_pending(s.pending + (u64)into * 2, sum.hi);
-                if (two) add_pending(s.pending + (u64)into * 2 + 2, sum.lo);
-                if (leaves) {
-                    add_pending(s.pending + (u64)out * 2, -sum.hi);
-                    if (two) add_pending(s.pending + (u64)out * 2 + 2, -sum.lo);
-                }
+            if (lane == f) own = sum;
+        }
+        const u32 into = (to * s.columns + lane) * s.limbs, out = (from * s.columns + lane) * s.limbs;
+        if (lane < D && cells.table.copies) {
+            table_move(cells.table, into, out, leaves, (threadIdx.x / 32) & (cells.table.copies - 1), own, two);
+        } else if (lane < D) {
+            add_pending(s.pending + (u64)into * 2, own.hi);
+            if (two) add_pending(s.pending + (u64)into * 2 + 2, own.lo);
+            if (leaves) {
+                add_pending(s.pending + (u64)out * 2, -own.hi);
+                if (two) add_pending(s.pending + (u64)out * 2 + 2, -own.lo);
             }
         }
         const int count = __reduce_add_sync(FULL_WARP, __popc(mine));

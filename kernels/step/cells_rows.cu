@@ -6,10 +6,9 @@
 //   cells_tiles   the tiles
 //   (then cells_split.cu puts the rows at their places)
 //   cells_boxes   the box of each cell: the least and the largest value of each feature
-//   cells_take_labels, cells_give_labels: from the rows to the places, and back
 //
-// Used when: once a fit. Labels: when others have changed them, or want to read them.
-// Tile:      a thread has 4 rows of the columns (one 16-byte load a float32 column), or places. The tree is in shared memory.
+// Used when: once a fit.
+// Tile:      a thread has 4 rows of the columns (one 16-byte load a float32 column), or 4 places. The tree is in shared memory.
 // Memory:    the rows are read once to find cells, and once to find boxes.
 #include "../common/cells.cuh"
 
@@ -25,13 +24,13 @@ template <typename T, typename S = T> struct CellRows {
     u32* starts; // (cells): first places
     u32* next; // (cells): the next free place of each
     u32* tile_starts; // (cells + 1): first tiles
-    u32* parent_starts; // (parents + 1): rows of the parents before
-    u32* parent_next; // (parents): the same, for cells_split
+    u32* group_starts; // (groups + 1): rows of the groups of cells before
+    u32* group_next; // (groups): the same, for cells_split
     CellTile* tiles;
     Ordered<T>* boxes; // (cells, 2, d): the least values, then the largest ones
     u32 cells, levels;
     u32 wanted; // rows for the tree
-    u32 parent_cells; // cells of a parent
+    u32 group_cells; // cells of a group
 };
 
 #define FIND_THREADS 1024
@@ -116,7 +115,9 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_f
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const bool inside = four < fours && row + r < a.rows.n;
-            const u32 same = __match_any_sync(FULL_WARP, inside ? node[r] : 0);
+            u32 same = 1u << (threadIdx.x & 31);
+            // Lanes of the same cell count together, where there are many of them.
+            if (__any_sync(FULL_WARP, node[r] == __shfl_xor_sync(FULL_WARP, node[r], 1))) same = __match_any_sync(FULL_WARP, inside ? node[r] : 0);
             if (inside && (threadIdx.x & 31) == __ffs(same) - 1) atomicAdd(&a.counts[node[r] - a.cells], (u32)__popc(same));
         }
     }
@@ -148,10 +149,10 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_p
     }
     for (u32 c = from; c < to; c++) {
         a.starts[c] = a.next[c] = before[0], a.tile_starts[c] = before[1];
-        if (c % a.parent_cells == 0) a.parent_starts[c / a.parent_cells] = a.parent_next[c / a.parent_cells] = before[2];
+        if (c % a.group_cells == 0) a.group_starts[c / a.group_cells] = a.group_next[c / a.group_cells] = before[2];
         add(before, a.counts[c]);
     }
-    if (threadIdx.x == FIND_THREADS - 1) a.tile_starts[a.cells] = before[1], a.parent_starts[a.cells / a.parent_cells] = before[2];
+    if (threadIdx.x == FIND_THREADS - 1) a.tile_starts[a.cells] = before[1], a.group_starts[a.cells / a.group_cells] = before[2];
 }
 
 template <int D, typename T, typename S> __device__ __forceinline__ void cells_tiles(const CellRows<T, S>& a) {
@@ -201,26 +202,6 @@ template <int D, typename T, typename S> __device__ __forceinline__ void cells_b
     }
 }
 
-struct CellLabels {
-    Labels labels; // of the rows
-    Labels own; // of the places
-    const u32* row_of_place;
-    u64 stride;
-};
-
-__device__ __forceinline__ void take_labels(const CellLabels& a) {
-    for (u64 place = global_thread(); place < a.stride; place += all_threads()) {
-        const u32 row = a.row_of_place[place];
-        store_label(a.own, place, row == NO_ROW ? UNASSIGNED : load_label(a.labels, row));
-    }
-}
-__device__ __forceinline__ void give_labels(const CellLabels& a) {
-    for (u64 place = global_thread(); place < a.stride; place += all_threads()) {
-        const u32 row = a.row_of_place[place];
-        if (row != NO_ROW) store_label(a.labels, row, load_label(a.own, place));
-    }
-}
-
 // Empties boxes and counters.
 template <int D, typename T, typename S> __device__ __forceinline__ void cells_clear(const CellRows<T, S>& a) {
     for (u32 cell = global_thread(); cell < a.cells; cell += all_threads()) {
@@ -248,5 +229,3 @@ ALL(1)
 ALL(2)
 ALL(3)
 ALL(4)
-extern "C" __global__ void __launch_bounds__(COPY_THREADS) cells_take_labels(const __grid_constant__ CellLabels a) { take_labels(a); }
-extern "C" __global__ void __launch_bounds__(COPY_THREADS) cells_give_labels(const __grid_constant__ CellLabels a) { give_labels(a); }

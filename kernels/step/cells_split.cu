@@ -1,6 +1,6 @@
 // cells_split: puts rows in the order of their cells, for assign_cells.
 //
-// Source:    a radix sort with the most significant digit first (as in Stehle & Jacobsen 2017): first by parents of cells, then by cells.
+// Source:    a radix sort with the most significant digit first (as in Stehle & Jacobsen 2017): first by groups of cells, then by cells.
 // Used when: once a fit, after cells_places of cells_rows.cu; twice if there are many cells.
 // Tile:      a block takes up to 8,192 rows and sorts them by their bins in shared memory, one column after another. So all rows of a bin are written to
 //            consecutive places. Blocks take the places of a bin from a counter. So the order of rows in a cell may differ from run to run, but
@@ -10,7 +10,8 @@
 
 #define SPLIT_THREADS 512
 #define SPLIT_ROWS 8192
-static_assert(MOST_PARENTS == SPLIT_THREADS, "a thread has a bin");
+#define MOST_BINS 512
+static_assert(MOST_BINS == SPLIT_THREADS, "a thread has a bin");
 
 // T: the type of the values in memory.
 template <typename T> struct CellSplit {
@@ -25,8 +26,8 @@ template <typename T> struct CellSplit {
     const double* w; // weights by the numbers of the rows, or null
     double* to_w; // in the last turn
     u32* next; // (all bins): the next free place of each
-    const u32* segments; // (parents + 1): the rows of each parent, which have bins of their own, or null: all rows have the same bins
-    u32 n, parents;
+    const u32* segments; // (groups + 1): the rows of each group, which have bins of their own, or null: all rows have the same bins
+    u32 n, groups;
     u32 shift, bins; // the bin of a cell: cell >> shift, modulo bins
 };
 
@@ -53,16 +54,16 @@ template <typename S> __device__ __forceinline__ Segment segment_of(const CellSp
         const u32 first = blockIdx.x * SPLIT_ROWS;
         return {first, first < a.n ? min((u32)SPLIT_ROWS, a.n - first) : 0, 0};
     }
-    // Each parent has as many blocks as its rows need. This is the parent of this block.
-    __shared__ u32 ends[MOST_PARENTS];
+    // Each group has as many blocks as its rows need. This is the group of this block.
+    __shared__ u32 ends[MOST_BINS];
     __shared__ Segment found;
     const u32 p = threadIdx.x;
-    const u32 rows = p < a.parents ? a.segments[p + 1] - a.segments[p] : 0, own = (rows + SPLIT_ROWS - 1) / SPLIT_ROWS;
+    const u32 rows = p < a.groups ? a.segments[p + 1] - a.segments[p] : 0, own = (rows + SPLIT_ROWS - 1) / SPLIT_ROWS;
     ends[p] = own;
     if (p == 0) found = {0, 0, 0};
     __syncthreads();
 #pragma unroll 1
-    for (u32 o = 1; o < MOST_PARENTS; o *= 2) {
+    for (u32 o = 1; o < MOST_BINS; o *= 2) {
         const u32 before = p >= o ? ends[p - o] : 0;
         __syncthreads();
         ends[p] += before;
@@ -78,7 +79,7 @@ template <typename S> __device__ __forceinline__ Segment segment_of(const CellSp
 
 template <int D, typename S> __device__ __forceinline__ void cells_split(const CellSplit<S>& a) {
     extern __shared__ __align__(16) unsigned char shared[];
-    __shared__ u32 counts[MOST_PARENTS], shifts[MOST_PARENTS], sums[SPLIT_THREADS / 32];
+    __shared__ u32 counts[MOST_BINS], shifts[MOST_BINS], sums[SPLIT_THREADS / 32];
     typedef typename WordOf<sizeof(S)>::type Word;
     u16* const bin_of = (u16*)shared; // of each place in the block
     u16* const place_of = bin_of + SPLIT_ROWS; // of each row: its place in the block

@@ -102,13 +102,7 @@ pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in
     if strategy == Strategy::Default && plan_with_copies.bytes > room { plan(false) } else { Ok(plan_with_copies) }
 }
 
-fn planned<T: Float + Plain>(
-    shape: Shape,
-    strategy: Strategy,
-    gpu: GpuSize,
-    in_place: bool,
-    copies: bool,
-) -> Result<Planned> {
+fn planned<T: Float + Plain>(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, copies: bool) -> Result<Planned> {
     let fit = fit_shape(shape, shape.rows);
     let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted, fit.half);
     plan_of::<T>(&fit, (strategy, copies), gpu, rows, |fit| {

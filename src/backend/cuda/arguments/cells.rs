@@ -33,14 +33,14 @@ arguments! {
         starts: u64,
         next: u64,
         tile_starts: u64,
-        parent_starts: u64,
-        parent_next: u64,
+        group_starts: u64,
+        group_next: u64,
         tiles: u64,
         boxes: u64,
         cells: u32,
         levels: u32,
         wanted: u32,
-        parent_cells: u32,
+        group_cells: u32,
     }
 
     /// For sorting rows by bins.
@@ -58,7 +58,7 @@ arguments! {
         next: u64,
         segments: u64,
         n: u32,
-        parents: u32,
+        groups: u32,
         shift: u32,
         bins: u32,
     }

@@ -131,8 +131,8 @@ entries! {
     }
     untyped {
         cells_tree(CellTreeArgument) = "cells_tree" "cells_tree";
-        cells_take_labels(CellLabelsArgument) = "cells_rows" "cells_take_labels";
-        cells_give_labels(CellLabelsArgument) = "cells_rows" "cells_give_labels";
+        cells_take_labels(CellLabelsArgument) = "cells_labels" "cells_take_labels";
+        cells_give_labels(CellLabelsArgument) = "cells_labels" "cells_give_labels";
         assign_tensor(TensorArgument) = "assign_tensor" "assign_tensor";
         end_chunk(EndChunkArgument) = "update" "end_chunk";
         assign_tensor_mma(TensorArgument) = "assign_tensor_mma" "assign_tensor_mma";
