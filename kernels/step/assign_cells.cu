@@ -32,7 +32,7 @@ template <typename T, typename S = T> struct AssignCells {
 // Ranges of tiles of a block.
 #define RANGES 8
 // Rows of a tile that changed from which on the warp adds them up.
-#define MANY 24
+#define MANY 80
 
 template <int D> struct Vector {
     static const int width = D == 3 ? 4 : D;

@@ -18,7 +18,7 @@ fn by_cells(estimator: &KMeans) -> Option<KMeans> {
 fn check_weighted<T: Engine>(estimator: &KMeans, x: &[T], d: usize, weights: Option<&[f64]>, what: &str) {
     let columns = columns(x, d);
     let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
-    let weights = weights.map(|weights| Column::from_slice(weights));
+    let weights = weights.map(Column::from_slice);
     let Some(on_gpu) = by_cells(estimator) else { return };
     let fit = on_gpu.fit_features(&features, weights.as_ref()).unwrap();
     let centroids = fit.model.centroids();
