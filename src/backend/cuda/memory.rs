@@ -23,12 +23,8 @@ use super::session::{LONGEST_BATCH, nearest_bytes};
 use super::shape::{FitShape, GpuSize};
 use super::state::State;
 use super::step::Needs;
-<<<<<<< HEAD
-use super::step::choice::{Chosen, choose};
-use super::step::tensor::unit::untrusted;
-=======
 use super::step::choice::{Chosen, choose_from};
->>>>>>> 36477bc (Cells: lists of parts, sorted copies, labels written when they are read; docs)
+use super::step::tensor::unit::untrusted;
 use super::update::Update;
 use crate::backend::chunking::{Chunking, piece_bytes, row_bytes};
 use crate::backend::select::{DeviceInfo, Job, Shape};

@@ -143,8 +143,10 @@ pub mod tests {
         }
         assert_eq!(chosen(Strategy::Default, 10_000_000, 4, 16), Strategy::RegistersSingle);
         assert_eq!(chosen(Strategy::Default, 10_000, 2, 1_000), Strategy::Tiled128);
-<<<<<<< HEAD
-        assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::RegistersGroups16);
+        assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::Cells);
+        assert_ne!(chosen(Strategy::Default, 10_000_000, 2, 8), Strategy::Cells);
+        let lean = choose_from::<f32>(Strategy::Default, &shape(10_000_000, 2, 1_000), H200, false).unwrap();
+        assert_eq!(lean.candidate.strategy(), Strategy::RegistersGroups16);
         assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::TensorWgmma);
         assert_eq!(chosen(Strategy::Tensor, 300_000, 408, 5_000), Strategy::TensorWgmma);
         let of = |gpu| choose::<f32>(Strategy::Default, &shape(300_000, 408, 5_000), gpu).unwrap().candidate.strategy();
@@ -153,16 +155,6 @@ pub mod tests {
         }
         assert_eq!(of(GpuSize { untrusted: [true, false], ..H200 }), Strategy::TensorMma);
         assert_eq!(of(GpuSize { untrusted: [true; 2], ..H200 }), Strategy::Tiled128Panels);
-=======
-        assert_eq!(chosen(Strategy::Default, 10_000_000, 2, 1_000), Strategy::Cells);
-        assert_ne!(chosen(Strategy::Default, 10_000_000, 2, 8), Strategy::Cells);
-        let lean = choose_from::<f32>(Strategy::Default, &shape(10_000_000, 2, 1_000), H200, false).unwrap();
-        assert_eq!(lean.candidate.strategy(), Strategy::RegistersGroups16);
-        assert_eq!(chosen(Strategy::Default, 300_000, 408, 5_000), Strategy::Tensor);
-        let older = GpuSize { generation: 80, ..H200 };
-        let of_older = choose::<f32>(Strategy::Default, &shape(300_000, 408, 5_000), older).unwrap();
-        assert_eq!(of_older.candidate.strategy(), Strategy::Tiled128Panels);
->>>>>>> 36477bc (Cells: lists of parts, sorted copies, labels written when they are read; docs)
         assert_eq!(chosen(Strategy::Default, 4_000_000, 48, 8), Strategy::Columns);
         assert_eq!(chosen(Strategy::Default, 20_000_000, 24, 4), Strategy::Columns);
         assert_eq!(chosen(Strategy::Tiled32, 1, 1, 1), Strategy::Tiled32);
