@@ -147,10 +147,10 @@ __device__ __forceinline__ u32 nearest_of_list(const AssignCells<float, S>& c, c
     return contested;
 }
 template <int D>
-__device__ __forceinline__ u32 nearest_of_list(const AssignCells<double>& c, const double*, const ListSeen& list, const double (&x)[D][ROWS], u32,
+__device__ __forceinline__ u32 nearest_of_list(const AssignCells<double>& c, const double*, const ListSeen& list, const double (&x)[D][ROWS], u32 valid,
                                                u32 (&label)[ROWS]) {
     nearest_exactly<D, ROWS>(c.assign.centroids, list, x, label);
-    return 0;
+    return __popc(valid);
 }
 
 // The sum of all lanes, of numbers below 2^52.
@@ -248,6 +248,7 @@ template <int D, typename T, typename S> __device__ __forceinline__ void assign_
     const u32 tiles = *c.count, range = (tiles + RANGES * gridDim.x - 1) / (RANGES * gridDim.x);
     const u32 run = 1u << min(5, 31 - __clz(max(1u, range * RANGES / (8 * WARPS)))), runs = (range + run - 1) / run;
     u32 changed = 0, contested = 0, listed = 0;
+    u64 scores = 0; // of the warp
     KEEP_LOOP while (true) {
         u32 own_run = 0;
         if (lane == 0) own_run = atomicAdd(&taken, 1);
@@ -293,6 +294,7 @@ template <int D, typename T, typename S> __device__ __forceinline__ void assign_
                     list.count = c.parent_counts[cell / c.parent_cells];
                 }
                 contested += nearest_of_list<D>(c, centroids, list, x, valid, label);
+                scores += (u64)list.count * count;
             } else {
                 UNROLL for (int r = 0; r < ROWS; r++) label[r] = words >> 16;
             }
@@ -324,6 +326,7 @@ template <int D, typename T, typename S> __device__ __forceinline__ void assign_
     contested = __reduce_add_sync(FULL_WARP, contested);
     if (lane == 0 && changed) atomicAdd(&block_changed, changed);
     if (lane == 0 && contested) atomicAdd(&block_contested, contested);
+    if (lane == 0 && scores) atomicAdd(&a.control->scores, scores);
     __syncthreads();
     if (a.table_copies && entrance.gate.announced) flush_table(table, cells.rows, a.sums);
     if (threadIdx.x == 0) {

@@ -39,7 +39,8 @@ template <typename T> struct TensorCentroids {
     u64 most_doubt, most_kept;
 };
 
-// Scores of places without a centroid, and of centroids that are always in reach. Not infinite: keys have an index in their lowest bits.
+// The score of places without a centroid, above every limit. Minus this: that of centroids that are always in reach. Not infinite: differences with
+// limits are taken.
 #define FARTHEST 1e38f
 
 __device__ __forceinline__ double warp_total(double v) {

@@ -32,13 +32,11 @@
 //!
 //! [`adding`] says what is assumed, and how each device and instruction is asked for it at first use. On an H200 A is `ceil(d / 16) 21 2^-25`.
 //!
-//! # Keys
+//! # Limits
 //!
-//! A key is a score whose lowest five bits hold a number. It differs from the score by less than `2^-18` of either, or by `31 2^-149` where
-//! the score is subnormal, which the absolute term of `e_j` covers. Let `f = 2^-17`, L the
-//! threshold of [`own`](super::own) with `y_b` replaced by `key_b + f |key_b|`, and `L' = L + f |L|`. If `y_j <= L`, then `key_j <= L'`: for
-//! `y_j >= 0` because `y_j (1 + 2^-18) <= L + f |L|`; for `y_j < 0` because `key_j <= y_j (1 - 2^-18)`, which is negative if L is not, and
-//! else at most `L (1 - 2^-18)`.
+//! The threshold of [`own`](super::own) is valid for every centroid b. So the kernel need not know the best one: it keeps a limit for each row, and every
+//! tile of centroids may lower it to its least score, plus the largest F of the tile, plus the row's part. A lower limit is still a threshold. What
+//! is above the limit of any moment is above the last one, so a tile without a score up to the limit is done.
 //!
 //! # Which centroids a group needs
 //!
@@ -156,7 +154,7 @@ mod tests {
         Copy { square: square(exact), copy: square(&values).sqrt(), rest: square(&rest).sqrt(), values }
     }
 
-    /// The label is in reach of every threshold, and its key is: rows and centroids of all kinds, near ties among them.
+    /// The label is in reach of every threshold: rows and centroids of all kinds, near ties among them.
     #[test]
     fn the_label_is_in_reach() {
         let random = &mut Random(9);
@@ -204,16 +202,13 @@ mod tests {
                 .map(|c| {
                     let c = copy(&exact(c, s_c));
                     let own = bound.own([c.square, c.copy, c.rest], s_x / s_c, balance);
-                    let score = (f64::from(own.folded) - way.sum(&row.values, &c.values)) as f32;
-                    (f32::from_bits(score.to_bits() & !31 | (case as u32 * 7 % 32)), own.margin)
+                    ((f64::from(own.folded) - way.sum(&row.values, &c.values)) as f32, own.margin)
                 })
                 .collect();
             let flat: Vec<f32> = centroids.concat();
             let label = reference::nearest(&x, &flat).label as usize;
-            let f = 2f64.powi(-17);
-            for &(key, margin) in &scored {
-                let limit = f64::from(key) + f * f64::from(key).abs() + f64::from(margin) + term;
-                let limit = limit + f * limit.abs();
+            for &(score, margin) in &scored {
+                let limit = f64::from(score) + f64::from(margin) + term;
                 let spare = limit - f64::from(scored[label].0);
                 assert!(spare >= 0.0, "case {case}, d = {d}, kind {kind}: {spare}");
                 tightest = tightest.min(spare / limit.abs().max(term));

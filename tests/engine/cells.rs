@@ -165,6 +165,31 @@ fn directions_and_half_precision() {
     }
 }
 
+/// So many rows that they are sorted twice, with weights, in both types and with values of 16 bits. And labels of four bytes.
+#[test]
+fn rows_that_are_sorted_twice() {
+    let random = &mut Random(89_000);
+    let (n, d, k) = (300_001, 3, 50);
+    let x: Vec<f32> = rows("blobs", n, d, random);
+    let weights: Vec<f64> = (0..n).map(|_| if random.below(5) == 0 { 0.0 } else { 9.0 * random.unit() }).collect();
+    check_weighted(&estimator(&x, d, k, 4, random), &x, d, Some(&weights), "sorted twice, weights");
+    let wide: Vec<f64> = x.iter().map(|&v| f64::from(v) + 1e-9 * random.normal()).collect();
+    check(&estimator(&wide, d, k, 4, random), &wide, d, "sorted twice, Float64");
+    check_weighted(&estimator(&wide, d, k, 3, random), &wide, d, Some(&weights), "sorted twice, Float64, weights");
+    let data = Halves::new(Half::Float16, "blobs", n, d, random);
+    let columns = columns(&data.bits, d);
+    let features = Features::<f32>::from_half_columns(Half::Float16, columns.iter().map(|c| &c[..])).unwrap();
+    let start = estimator(&data.wide, d, k, 4, random);
+    if let Some(on_gpu) = by_cells(&start) {
+        let expected = start.device(Device::Cpu).fit_features(&features, None).unwrap();
+        assert_eq!(hash(&on_gpu.fit_features(&features, None).unwrap()), hash(&expected), "sorted twice, Float16");
+    }
+    let many: Vec<f32> = rows("uniform", 66_000, 2, random);
+    if gpu().is_some() {
+        check(&estimator(&many, 2, 65_536, 1, random), &many, 2, "65,536 clusters");
+    }
+}
+
 /// A fit until nothing changes: most cells are settled, and some come back.
 #[test]
 fn fits_to_the_end() {

@@ -182,7 +182,7 @@ fn planned_in_chunks<T: Float + Plain>(
     let fit = fit_shape(shape, chunk);
     let rows = DeviceRows::<T>::bytes(fit.chunk, fit.d, fit.weighted, fit.half).saturating_mul(buffers);
     let pieces = piece_bytes(chunk.saturating_mul(row_bytes(shape)));
-    plan_of::<T>(&fit, (strategy, true), gpu, sum([rows, pieces]), |fit| {
+    plan_of::<T>(&fit, (strategy, false), gpu, sum([rows, pieces]), |fit| {
         let draws = StreamedSeeds::<T>::bytes(fit);
         // A longer list of seeds is there before the shorter one is gone.
         draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 2, gpu))

@@ -232,7 +232,8 @@ impl<T: Float + Plain> Step<T> for CellsStep<T> {
             // SAFETY: every place has a row or none.
             unsafe { state.queue.run(&self.order.take_labels, &self.labels_argument(state))? };
         }
-        if !self.ordered || !self.current {
+        let cleared = !self.ordered || !self.current;
+        if cleared {
             // No cell is settled.
             self.cells.lists.fill(0)?;
         }
@@ -241,17 +242,28 @@ impl<T: Float + Plain> Step<T> for CellsStep<T> {
         // SAFETY: the rows are in order. The lists have room for each cell and each parent, and the state has k x d centroids. Both kernels begin
         // with the wait.
         unsafe {
-            state.queue.run_behind(&self.lists, &self.lists_argument(state))?;
+            // Not behind the memset, which is no kernel.
+            let lists = self.lists_argument(state);
+            if cleared {
+                state.queue.run(&self.lists, &lists)?
+            } else {
+                state.queue.run_behind(&self.lists, &lists)?
+            }
             state.queue.run_behind(&self.assign, &self.assign_argument(chunk, state))
         }
     }
 
     fn write_labels(&self, state: &State<T>) -> Result<()> {
-        if self.ahead.swap(false, Ordering::Relaxed) {
+        if self.ahead.load(Ordering::Relaxed) {
             // SAFETY: every place has a row or none.
             unsafe { state.queue.run(&self.order.give_labels, &self.labels_argument(state))? };
+            self.ahead.store(false, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    fn counts_scores(&self) -> bool {
+        true
     }
 
     fn forget(&mut self) {

@@ -1,4 +1,4 @@
-//! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `kernels/step/tensor_rows.cu`,
+//! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `kernels/step/tensor_groups.cu`, `tensor_rows.cu`,
 //! `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`, `settle.cu` and `deltas.cu`. `unit.rs` says which GPUs have which.
 //!
 //! ```text
