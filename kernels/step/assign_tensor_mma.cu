@@ -122,11 +122,14 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
     const u32 x_at = (warp * 32 + (lane & 15)) * 2 * PART + ((lane / 16 ^ places) << 4);
     const u32 c_at = PART_BYTES + ((lane & 7) + lane / 16 * 8) * 2 * PART + ((lane / 8 & 1 ^ places) << 4);
     u32 from = ring, kept = 0;
+    u64 visited = 0, scores = 0; // of the block
 #pragma unroll 1
     for (u32 tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
         const u32 g = a.group_of_tile[tile];
         if (g == NO_ROW) break;
         const u32 tiles = (a.groups[g].centroids + COLUMNS - 1) / COLUMNS;
+        visited += (a.groups[g].centroids + TILE_CENTROIDS - 1) / TILE_CENTROIDS;
+        scores += (u64)min(a.groups[g].rows - (tile - a.groups[g].first_tile) * TILE_ROWS, (u32)TILE_ROWS) * a.groups[g].centroids;
         const u32 place = tile * TILE_ROWS + warp * 32 + lane / 4;
         Best best[2][2] = {{{a, place, g}, {a, place + 8, g}}, {{a, place + 16, g}, {a, place + 24, g}}};
         u32 t = a.first_visit[tile] * (TILE_CENTROIDS / COLUMNS);
@@ -153,5 +156,9 @@ extern "C" __global__ void __launch_bounds__(MMA_THREADS, 2) assign_tensor_mma(c
         for (int r = 0; r < 4; r++) decide<COLUMNS>(a, best[r / 2][r % 2], place + 8 * r, g, lane);
         __syncwarp(); // lanes leave `decide` in different places
     }
-    if (lane == 0) atomicAdd(&a.few.control->kept, (u64)kept);
+    // Two of its tiles are one of 256 centroids.
+    if (lane == 0) atomicAdd(&a.few.control->kept, (u64)kept / 2);
+    if (threadIdx.x != 0 || visited == 0) return;
+    atomicAdd(&a.few.control->visited, visited);
+    atomicAdd(&a.control->scores, scores);
 }

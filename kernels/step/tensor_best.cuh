@@ -131,7 +131,8 @@ template <u32 WIDTH> __device__ __forceinline__ u32 look(u32 folded, u32 margins
                 u32 above = 0;
 #pragma unroll
                 for (int i = WIDTH / 8 - 1; i >= 0; i--) above = push_sign(above, __fsub_rn(least[r][e], sums[4 * i + 2 * r + e]));
-                const u32 column = __ffs(~above) - 1;
+                // Places without a row may hold anything, and have no least score then.
+                const u32 column = (__ffs(~above) - 1) & (WIDTH / 8 - 1);
                 float margin;
                 asm volatile("ld.shared.f32 %0, [%1];" : "=f"(margin) : "r"(margins + column * 32 + e * 4));
                 limit = fminf(limit, __fadd_ru(least[r][e], __fadd_ru(margin, rows[r].rise)));

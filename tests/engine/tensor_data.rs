@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use polars_kmeans::{Engine, Features, Float, Half, Init, KMeans, Metric, Strategy};
 
 use crate::data::{Random, columns, hash, on_gpu, rounds, rows, some_rows};
-use crate::tensor::{by_tensor_cores, check};
+use crate::tensor::{KERNELS, by_tensor_cores, check};
 
 const KINDS: [&str; 7] = ["token vectors", "one blob", "lognormal", "small integers", "offset", "unit vectors", "copies"];
 
@@ -149,7 +149,7 @@ fn twenty_fits_have_one_hash() {
 fn the_history_has_the_cost() {
     let random = &mut Random(87_000);
     let (n, d, k) = (60_000, 40, 300);
-    let history_of = |kind: &str, streamed: bool, random: &mut Random| {
+    let history_of = |kernel, kind: &str, streamed: bool, random: &mut Random| {
         let x: Vec<f32> = if kind == "one blob" { table(kind, n, d, random) } else { rows(kind, n, d, random) };
         let columns = columns(&x, d);
         let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
@@ -157,7 +157,7 @@ fn the_history_has_the_cost() {
         if streamed {
             estimator = estimator.device_memory_limit(Some(16 << 20));
         }
-        let fit = by_tensor_cores(Strategy::Tensor, &estimator, &features)?;
+        let fit = by_tensor_cores(kernel, &estimator, &features)?;
         let tiled = on_gpu(&estimator)?.strategy(Strategy::Tiled).fit_features(&features, None).unwrap();
         for row in tiled.model.history() {
             assert_eq!(row.skipped, Some(0.0), "{row:?}");
@@ -165,9 +165,9 @@ fn the_history_has_the_cost() {
         }
         Some(fit.model.history().to_vec())
     };
-    for streamed in [false, true] {
-        let Some(apart) = history_of("tight blobs far apart", streamed, random) else { return };
-        let one = history_of("one blob", streamed, random).unwrap();
+    for (kernel, streamed) in KERNELS.into_iter().flat_map(|kernel| [(kernel, false), (kernel, true)]) {
+        let Some(apart) = history_of(kernel, "tight blobs far apart", streamed, random) else { continue };
+        let one = history_of(kernel, "one blob", streamed, random).unwrap();
         assert_eq!((apart.len(), one.len()), (5, 5));
         for row in apart.iter().chain(&one) {
             assert!((0.0..=1.0).contains(&row.settled.unwrap()) && (0.0..=1.0).contains(&row.skipped.unwrap()), "{row:?}");

@@ -57,7 +57,8 @@ impl Tables {
             };
             let by_time = |&a: &usize, &b: &usize| time(a).total_cmp(&time(b));
             tables.columns = (most.div_ceil(2)..=most).rev().min_by(by_time).unwrap_or(most);
-            tables.copies = copies(tables.columns * column / 8, COPIES_BYTES, MOST_BYTES);
+            let left = room.saturating_sub(other(tables.columns));
+            tables.copies = copies(tables.columns * column / 8, COPIES_BYTES.min(left), MOST_BYTES.min(left));
         }
         let table = (tables.columns * column * tables.copies).next_multiple_of(16);
         tables.shared = other(tables.columns) + table;
@@ -107,5 +108,26 @@ impl Deltas {
         // SAFETY: the addresses are those of the state's buffers. Each row has a label before and after, below k. The shared
         // memory has room for the tables. The kernel begins with the wait.
         unsafe { state.queue.run_behind(&self.launch, &argument) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::tests::shape;
+    use super::*;
+
+    #[test]
+    fn tables_fit_in_shared_memory() {
+        for room in [99 << 10, 163 << 10, 227 << 10] {
+            for n in [1, 5_000, 100_000, 1_000_000, 20_000_000] {
+                for d in [1, 8, 9, 10, 15, 40, 100, 300, 1_024, 4_096, 65_536] {
+                    for k in [1, 2, 16, 48, 64, 100, 255, 256, 1_000, 4_096, 20_000, 40_000, 70_000] {
+                        let tables = Tables::new(&shape(n, d, k), room, 132);
+                        assert!(tables.shared <= room && tables.columns > 0, "{room} {n} {d} {k} {tables:?}");
+                        assert!(tables.copies > 0 || k > 255, "{room} {n} {d} {k} {tables:?}");
+                    }
+                }
+            }
+        }
     }
 }
