@@ -19,7 +19,7 @@
 #define LIST_SETTLED 0x8000u
 // Instead of a count: there are more centroids. The list of the cell's parent is to be used.
 #define LIST_OF_PARENT 0x4000u
-// Parents: cells of the same parent are neighbours.
+// The most parents. A parent has neighbouring cells, and its list is made before theirs.
 #define MOST_PARENTS 512
 #define NO_ROW 0xffffffffu
 

@@ -9,8 +9,8 @@
 //
 //   for each tile that is not settled:
 //     the list of its cell: the nearest centroid of each row
-//     rows whose label changed: their labels; few of them go to the warp's list, as in assign_registers. Of many, those that go from one cluster to one
-//     other are added up by the warp first
+//     writes the labels of rows that changed. If these are few, it lists them, as assign_registers does. If they are many, the warp first adds up those
+//     that go from one cluster to one other
 #include "../common/cells.cuh"
 #include "registers_sums.cuh"
 

@@ -56,6 +56,8 @@ __device__ __forceinline__ u32 take(u32* counters, u32 which, bool takes) {
     return __shfl_sync(FULL_WARP, first, leader) + __popc(same & ((1u << lane) - 1));
 }
 
+// A node with more points than it has room for drops those that come last. So cells may differ from run to run, and with them what a fit costs;
+// labels and sums do not.
 template <int D, typename T, typename S> __device__ __forceinline__ void cells_sample(const CellRows<T, S>& a) {
     const u32 i = global_thread();
     const bool wanted = i < a.wanted;

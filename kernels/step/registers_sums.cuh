@@ -48,8 +48,8 @@ template <bool APART> __device__ __forceinline__ void enter(Entrance& entrance, 
 }
 
 // Moves the contributions of the listed rows from cluster to cluster. Each lane takes (row, column) pairs. In the table all additions
-// of a pair are issued at once, and then their carries. NEIGHBOURS: rows that follow each other mostly have the same clusters, so they use different
-// copies of the cells.
+// of a pair are issued at once, and then their carries. NEIGHBOURS: rows that follow each other mostly have the same clusters, so neighbours in the list
+// add to different copies of the cells.
 template <bool APART, bool NEIGHBOURS = false, typename T, typename S>
 __device__ __forceinline__ void move_listed(const Assign<T, S>& a, const Factors* factors, Entrance& entrance, const Cells& cells, List& list,
                                             u32 count, int lane) {

@@ -39,6 +39,8 @@ const CENTROID_BYTES: usize = 32 << 10;
 /// The generation of GPUs that was measured, and the longest lists, by prediction, of fits that take this strategy by default.
 const GENERATION: u32 = 90;
 const LONGEST_LIST: f64 = 12.0;
+/// The most shared memory that a block of `assign_cells` may want: a table of sums, centroids, arriving rows and lists.
+const ASSIGN_BYTES: usize = 140 << 10;
 /// The most rows: places are numbers of 32 bits.
 const MOST_ROWS: usize = 1 << 31;
 
@@ -61,7 +63,7 @@ impl<T: Float + Plain> Candidate<T> for Cells {
     fn supports(&self, shape: &FitShape, gpu: GpuSize) -> Supported {
         let refused = |limit: String, got: String| Err(Refusal { limit, hint: "", got });
         let sizes = Sizes::new(shape);
-        let shared = sizes.shared().into_iter().max().unwrap_or(0) + (10 << 10);
+        let shared = sizes.shared().into_iter().max().unwrap_or(0).max(ASSIGN_BYTES) + (10 << 10);
         if shape.d > MOST_FEATURES {
             return refused(format!("at most {MOST_FEATURES} features"), shape.d.to_string());
         }
@@ -95,7 +97,7 @@ impl<T: Float + Plain> Candidate<T> for Cells {
     }
 
     /// Measured on an H200, for float32. The length of lists is that of cells of equal sides. It is meant to be too large rather than too small, since
-    /// lists are longer where data have long tails. A tenth of the time in which the rows are put in order: fits have ten iterations or more.
+    /// lists are longer where data have long tails. A tenth of the time in which the rows are put in order: fits are assumed to have ten iterations.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
         let sizes = Sizes::new(shape);
