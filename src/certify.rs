@@ -10,6 +10,8 @@
 //!
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
+#[cfg(test)]
+mod attacks;
 pub mod cells;
 pub mod differences;
 pub mod halves;

@@ -42,7 +42,7 @@ struct Kept {
     u32 best_in, second_in; // which of their columns are in reach
 
     __device__ __forceinline__ Kept() : best(3e38f), second(3e38f), third(3e38f), best_tile(0), second_tile(0), best_in(0), second_in(0) {}
-    // Adds a tile with its least score.
+    // Adds a tile with its least score. Never is `best` above `second`, nor `second` above `third`.
     __device__ __forceinline__ void add(float least, u32 in, u32 tile) {
         if (least < best) {
             third = second;
@@ -60,7 +60,7 @@ struct Kept {
 // A row, as one of its four lanes sees it.
 struct Best {
     float limit;
-    float rise; // of the limit above a score, without the centroid's part
+    float rise; // the row's part of what lies between a score and the limit
     Kept sets[2];
 
     __device__ __forceinline__ Best(const Tensor& a, u64 place, u32 g) : limit(NO_LIMIT) { rise = __fmul_ru(a.terms[place], a.groups[g].balance); }

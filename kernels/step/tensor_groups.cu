@@ -1,6 +1,6 @@
 // tensor_groups: which group each row belongs to, and where its copy lies, for assign_tensor.
 //
-//   tensor_clear   no place has a row
+//   tensor_clear   no place has a row, and no bucket
 //   tensor_group   the group of each row: that of its label's centroid, or else that of the centre that is nearest in up to 32 features. How many
 //                  rows each group and each bucket has, and how large a group is
 //   tensor_places  the tiles of each group, and the places of each bucket

@@ -67,37 +67,10 @@ impl NearLimit {
 
 #[cfg(test)]
 mod tests {
+    use super::super::attacks::Random;
     use super::*;
     use crate::float::Float;
     use crate::reference;
-
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            self.0 >> 33
-        }
-
-        fn below(&mut self, n: u64) -> u64 {
-            self.next() % n
-        }
-
-        /// A value of one of several sorts: coarse, just below or above a power of two, tiny, huge, or anything.
-        fn value<T: Float>(&mut self, sort: u64) -> T {
-            let (fraction, sign) = (self.next() as f64 * 2f64.powi(-31), if self.below(2) == 0 { 1.0 } else { -1.0 });
-            let (tiny, huge) = if T::IS_F32 { (-149, 126) } else { (-545, 449) };
-            T::from_f64(match sort {
-                0 => sign * self.below(4) as f64,
-                1 => 1.0 + sign * T::UNIT * self.below(4) as f64,
-                2 => sign * self.below(9) as f64 * 2f64.powi(tiny),
-                3 => sign * (0.5 + 0.5 * fraction) * 2f64.powi(huge),
-                4 => 1e6 + fraction,
-                5 => sign * fraction * 2f64.powi(self.below(2 * huge as u64) as i32 - huge),
-                _ => sign * fraction,
-            })
-        }
-    }
 
     /// B: the chain over the gaps.
     fn least<T: Float>(lows: &[T], highs: &[T], candidate: &[T]) -> f64 {

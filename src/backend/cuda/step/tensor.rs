@@ -1,5 +1,6 @@
-//! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `kernels/step/tensor_groups.cu`, `tensor_rows.cu`,
-//! `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`, `settle.cu` and `deltas.cu`. `unit.rs` says which GPUs have which.
+//! Labels by tensor cores, then the labels of the rows in doubt, then the sums of the rows that changed: `tensor_groups.cu`,
+//! `tensor_rows.cu`, `tensor_centroids.cu`, `assign_tensor.cu` or `assign_tensor_mma.cu`, `settle_few.cu`, `settle.cu` and `deltas.cu` of `kernels/step/`.
+//! `tensor/unit.rs` says which GPUs have which kernel, `tensor/sizes.rs` what memory the copies take, `tensor/doubt.rs` how rows in doubt are settled.
 //!
 //! ```text
 //! once a fit:     groups of rows near one point each, half-precision copies of the rows in the order of groups
@@ -10,19 +11,19 @@
 //! again in a few iterations, if the one before had much doubt. Rows of a group are in the order of their labels, as they were then.
 
 mod doubt;
+mod sizes;
 pub mod unit;
 
 use self::doubt::InDoubt;
+use self::sizes::{CHUNK, CentroidCopies, RowCopies, STAGES, Sizes, TILE_CENTROIDS, TILE_ROWS};
 use self::unit::Unit;
 use super::choice::PROCESSORS;
 use super::deltas::Deltas;
 use super::filter::FilterSpec;
 use super::tiled::Tiled;
 use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS};
-use crate::backend::cuda::arguments::{
-    self, TensorArgument, TensorCentroidsArgument, TensorGroup, TensorRowsArgument, TensorTerms,
-};
-use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, buffers, product, sum};
+use crate::backend::cuda::arguments::{self, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTerms};
+use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::State;
@@ -32,13 +33,6 @@ use crate::fixed::frexp;
 use crate::float::Float;
 use crate::strategy::Strategy;
 
-/// Constants of `kernels/common/tensor.cuh`: places of a tile of rows and of centroids, features of a chunk, bytes of a place in a
-/// chunk, and the most groups.
-const TILE_ROWS: usize = 128;
-const TILE_CENTROIDS: usize = 256;
-const CHUNK: usize = 64;
-const PLACE_BYTES: usize = 2 * CHUNK;
-const MOST_GROUPS: usize = 32;
 /// Threads of a block of `assign_tensor`, and of those of `tensor_group` and `tensor_rows`.
 const TENSOR_THREADS: u32 = 384;
 const GROUP_THREADS: u32 = 128;
@@ -48,102 +42,9 @@ const PLACES_THREADS: u32 = 1_024;
 const LIST_THREADS: u32 = 512;
 /// How often the centres of groups become means.
 const ROUNDS: usize = 2;
-/// Chunks of a block in shared memory: one in use by each of two warpgroups, the others on their way.
-const STAGES: usize = 4;
-const STAGE_BYTES: usize = (TILE_ROWS + TILE_CENTROIDS) * PLACE_BYTES;
 /// The candidate with this instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Tensor(pub Unit);
-
-/// The sizes of a fit's copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Sizes {
-    /// Rows of a chunk.
-    n: usize,
-    d: usize,
-    k: usize,
-    groups: usize,
-    k_padded: usize,
-    /// Chunks of features.
-    chunks: usize,
-    /// The most tiles of rows.
-    tiles: usize,
-}
-
-impl Sizes {
-    fn new(shape: &FitShape) -> Self {
-        let FitShape { chunk: n, d, k, .. } = *shape;
-        // A group costs copies of all centroids near it. So it has many rows, and there are several centroids for each group.
-        let groups = MOST_GROUPS.min(k / 4).min(n / (8 * TILE_ROWS)).min(n / k.max(1).saturating_mul(2)).max(1);
-        let tiles = n.div_ceil(TILE_ROWS).saturating_add(groups);
-        Self { n, d, k, groups, k_padded: padded(k, TILE_CENTROIDS), chunks: d.div_ceil(CHUNK), tiles }
-    }
-
-    fn places(&self) -> usize {
-        product([self.tiles, TILE_ROWS])
-    }
-
-    /// Pairs of a group and a centroid.
-    fn pairs(&self) -> usize {
-        product([self.groups, self.k_padded])
-    }
-
-    /// Tiles of centroids whose folded half squares are in shared memory at a time. One that is in use is not overwritten: the chunk
-    /// that would do so is requested when this many chunks before it are done.
-    fn folded_slots(&self) -> usize {
-        if self.chunks > STAGES { 1 } else { 1 + (STAGES + 1 - self.chunks).div_ceil(self.chunks) }
-    }
-
-    /// The doubt of an iteration from which groups are made again.
-    fn most_doubt(&self) -> u64 {
-        self.n as u64 / 2
-    }
-
-    /// The sets of columns kept in an iteration from which rows are put in order: in about eight iterations it saves the time that it takes.
-    /// An H200 looks at a set in 16 clocks of an SM, and copies a value in 0.8.
-    fn most_kept(&self) -> u64 {
-        product([self.n, self.d]) as u64 / 160
-    }
-
-    /// Bytes of shared memory of a block of `assign_tensor`.
-    fn shared(&self) -> usize {
-        // Tiles are aligned to 1,024 bytes. Two barriers belong to each stage.
-        1_024 + STAGES * (STAGE_BYTES + 16) + self.folded_slots() * TILE_CENTROIDS * 8 + 16
-    }
-}
-
-buffers! {
-    /// The copies of the rows.
-    struct RowCopies = "half-precision copies of the rows" (sizes: &Sizes) {
-        /// `(tiles, chunks, 128, 64)` values of 16 bits.
-        copies: u32 [product([sizes.tiles, sizes.chunks, TILE_ROWS * PLACE_BYTES / 4])],
-        terms: f32 [sizes.places()],
-        row_of_place: u32 [sizes.places()],
-        group_of_tile: u32 [sizes.tiles],
-        group_of_row: u8 [sizes.n],
-        /// Rows of each group without a label, then rows of each label.
-        buckets: u32 [MOST_GROUPS + sizes.k],
-        first_visit: u32 [sizes.tiles],
-    }
-}
-
-buffers! {
-    /// The groups, and the copies of the centroids for each of them.
-    struct CentroidCopies<T> = "half-precision copies of the centroids" (sizes: &Sizes) {
-        groups: TensorGroup [sizes.groups],
-        /// `(groups, d)`.
-        centres: T [product([sizes.groups, sizes.d])],
-        near: f64 [product([sizes.groups, sizes.k])],
-        group_of_centroid: u8 [sizes.k],
-        list: u32 [sizes.pairs()],
-        position: u32 [product([sizes.groups, sizes.k])],
-        folded: f32 [sizes.pairs()],
-        margins: f32 [sizes.pairs()],
-        tile_margins: f32 [sizes.pairs() / TILE_CENTROIDS],
-        /// `(groups, k padded / 256, chunks, 256, 64)` values of 16 bits.
-        copies: u32 [product([sizes.pairs(), sizes.chunks, PLACE_BYTES / 4])],
-    }
-}
 
 impl Tensor {
     /// The constants of the predicted time, in microseconds, on an H200: of an iteration, and of a value. See `predicted`.

@@ -7,7 +7,7 @@
 //! | others, if they are not many rows | `settle_listed` | the back of the rows in doubt: compared with the group's list, or with all centroids |
 //! | others | `settle` | the same: compared with all centroids |
 
-use super::Sizes;
+use super::sizes::Sizes;
 use crate::backend::cuda::arguments::{
     self, AssignArgument, FewArgument, FewControl, FewRow, ListedPart, SettleArgument, SettleFewArgument, SettleListedArgument,
 };

@@ -8,7 +8,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::{CHUNK, PLACE_BYTES, Refusal, Sizes, TILE_CENTROIDS, TILE_ROWS};
+use super::Refusal;
+use super::sizes::{CHUNK, PLACE_BYTES, Sizes, TILE_CENTROIDS, TILE_ROWS};
 use crate::backend::cuda::arguments::{self, ProbeTensorArgument, TensorArgument};
 use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
 use crate::backend::select::{Choice, Place};
