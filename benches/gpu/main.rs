@@ -411,7 +411,7 @@ fn device_bytes(Shape { n, d, k, .. }: Shape, half: bool) -> u64 {
     let shape =
         select::Shape { job, rows: n as u64, features: d, clusters: k, float64: false, half, weighted: false, candidates };
     let devices = polars_kmeans::devices().expect("a GPU");
-    cuda::memory::resident_bytes(shape, &devices[0])
+    cuda::memory::resident_bytes(shape, &devices[0], true)
 }
 
 /// Fits of rows of 16 bits a value, beside the same values in float32.

@@ -13,13 +13,15 @@ template <typename T, typename S = T> struct Rows {
     u32 n;
     int d;
     int bfloat16; // whether values of 16 bits are bfloat16. If not, they are float16
-    int unused;
+    int step; // values from a row to the next: 1. More if the features of a row lie side by side: only settling reads such rows
 
     // What a value in memory stands for.
     __device__ __forceinline__ T value(S stored) const {
         if constexpr (is_half<S>) return half_value(stored.bits, bfloat16);
         else return stored;
     }
+    // The first feature of a row. The others are `stride` apart.
+    __device__ __forceinline__ const S* of(u64 row) const { return x + row * (u32)step; }
     // Value i of x.
     __device__ __forceinline__ T at(u64 i) const { return value(x[i]); }
 };

@@ -7,7 +7,8 @@
 // Tile:      a block has a chunk of columns and a share of the rows. Its warps work alone, with no barrier between them. A warp compares
 //            labels, 16 bytes a lane, and lists the rows that changed. It takes 32 of them at a time, one a lane, with all columns of the
 //            chunk. If all rows changed, the rows of neighbouring lanes are consecutive and loads coalesce.
-// Memory:    labels before and after, once for each chunk of columns, and the values of rows that changed.
+// Memory:    labels before and after, once for each chunk of columns, and the values of rows that changed. If these are few, from the copy
+//            of the rows whose features lie side by side, if there is one.
 // Precision: integers. A cell of the table that has grown large is emptied by the lane that made it so (`CELL_LIMIT`).
 #include "../common/sums.cuh"
 
@@ -15,6 +16,7 @@
 #define WARPS (THREADS / 32)
 #define FLIGHT 4 // values of a row that are on their way at once
 #define LABEL_BYTES 512 // that a warp compares at a time
+#define DENSE 64 // if 32 rows that changed are among so many rows, columns are read: neighbours share what memory sends
 // A lane empties a cell when it has moved the high word beyond this. Before that each thread may add one value of up to 2^50, or one lane of each warp
 // the sum of 32 of them: less than 2^30 in the high word. So it never overflows.
 #define CELL_LIMIT (1 << 30)
@@ -29,7 +31,9 @@ template <typename T, typename S = T> struct Deltas {
     Control* control;
     int table_copies; // copies of a cell, a power of two; 0: add directly to device memory
     int chunk; // columns of a table. The column after the last one of the sums counts rows
-    int chunks, unused;
+    int chunks;
+    u32 width; // of a row of `by_row`
+    const S* by_row; // the rows with their features side by side (by_row.cu), or null
 };
 
 // A chunk of columns and its table: the low words of all cells, then the high words, `copies` of each. The cells of one limb of one column are
@@ -103,9 +107,19 @@ struct Move {
     bool listed, leaves;
 };
 
+// The values of a row in the columns of a chunk, `stride` apart.
+template <typename S> struct Values {
+    const S* first;
+    const u64& columns; // from column to column
+    bool side_by_side;
+
+    __device__ __forceinline__ S operator[](int c) const { return first[side_by_side ? c : (u64)c * columns]; }
+};
+
 // The usual case: float32 values without weights, in one limb.
 template <typename T, typename S>
-__device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t, const Move& m, const S* x, const S (&begun)[FLIGHT], u32 copy) {
+__device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t, const Move& m, const Values<S>& x, const S (&begun)[FLIGHT],
+                                           u32 copy) {
     const u32 across = t.across * t.copies;
     u32 *into = t.cell(0, m.to, copy), *out = t.cell(0, m.leaves ? m.from : m.to, copy);
     const auto move = [&](S stored, int c) {
@@ -123,7 +137,7 @@ __device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t
         S values[FLIGHT];
 #pragma unroll
         for (int i = 0; i < FLIGHT; i++)
-            if (c + i < t.columns) values[i] = x[(u64)(c + i) * a.rows.stride];
+            if (c + i < t.columns) values[i] = x[c + i];
 #pragma unroll
         for (int i = 0; i < FLIGHT; i++)
             if (c + i < t.columns) move(values[i], c + i);
@@ -132,13 +146,13 @@ __device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t
 
 // Any case. All lanes of the warp must call this.
 template <bool DIRECT, typename T, typename S>
-__device__ __forceinline__ void move_any(const Deltas<T, S>& a, const Moves& t, const Move& m, u32 copy, const Together& together) {
+__device__ __forceinline__ void move_any(const Deltas<T, S>& a, const Moves& t, const Move& m, const Values<S>& x, u32 copy, const Together& together) {
     const Sums& s = a.sums;
 #pragma unroll 1
     for (int c = 0; c < t.columns; c++) {
         Pair p = {0, 0};
         if (m.listed && t.first + c < a.rows.d) {
-            double value = (double)a.rows.at((u64)(t.first + c) * a.rows.stride + m.row);
+            double value = (double)a.rows.value(x[c]);
             if (a.rows.w) value = __dmul_rn(a.rows.w[m.row], value);
             p = limbs_of(value, t.factors[c]);
         } else if (m.listed) {
@@ -167,17 +181,20 @@ template <typename T, typename S> __device__ __forceinline__ void move_rows(cons
     Move m = {0, UNASSIGNED, 0, lane < count, false};
     if (m.listed) m.row = list[lane];
     // The values of the first columns are on their way while the labels come.
-    const S* const x = a.rows.x + (u64)t.first * a.rows.stride + m.row;
+    const bool dense = __shfl_sync(FULL_WARP, m.row, (int)count - 1) - __shfl_sync(FULL_WARP, m.row, 0) < DENSE;
+    const bool side_by_side = a.by_row && !dense;
+    const S* const first = side_by_side ? a.by_row + (u64)m.row * a.width + t.first : a.rows.x + (u64)t.first * a.rows.stride + m.row;
+    const Values<S> x = {first, a.rows.stride, side_by_side};
     S begun[FLIGHT] = {};
     if (t.plain && m.listed) {
 #pragma unroll
         for (int i = 0; i < FLIGHT; i++)
-            if (i < t.columns) begun[i] = x[(u64)i * a.rows.stride];
+            if (i < t.columns) begun[i] = x[i];
     }
     if (m.listed) m.from = load_label(a.labels, m.row), m.to = load_label(a.next, m.row);
     m.leaves = m.from != UNASSIGNED;
     if (t.copies == 0) {
-        move_any<true>(a, t, m, copy, {0});
+        move_any<true>(a, t, m, x, copy, {0});
         if (t.counts && m.listed) {
             add_rows(a.sums, m.to, 1);
             if (m.leaves) add_rows(a.sums, m.from, -1);
@@ -186,7 +203,7 @@ template <typename T, typename S> __device__ __forceinline__ void move_rows(cons
     }
     Together together;
     together.find(m.to, m.listed, t.copies, 0);
-    if (!t.plain || together.lanes) move_any<false>(a, t, m, copy, together);
+    if (!t.plain || together.lanes) move_any<false>(a, t, m, x, copy, together);
     else if (m.listed) move_plain(a, t, m, x, begun, copy);
     if (t.counts && m.listed) {
         const u32 column = t.columns * a.sums.limbs;

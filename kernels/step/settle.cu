@@ -37,9 +37,8 @@ __device__ __forceinline__ void settle(const Settle<T, S>& a, double* shared, do
 #pragma unroll 1
     for (u64 base = begin; base < count; base += LEFT ? rows : (u64)gridDim.x * rows) {
         const bool listed = base + place < count;
-        u64 row = 0;
+        u32 row = 0;
         if (listed) row = LEFT ? left_over(a, (u32)(base + place), groups).second : a.contested[a.rows.n - 1 - (u32)(base + place)].row;
-        const S* const x = a.rows.x + row;
         double least[ROWS];
         u32 label[ROWS];
 #pragma unroll
@@ -58,7 +57,7 @@ __device__ __forceinline__ void settle(const Settle<T, S>& a, double* shared, do
                     __syncthreads(); // all threads are done with the piece before
 #pragma unroll 4
                     for (int f = first; f < features; f += step)
-                        to[f * ROWS] = listed ? (double)a.rows.value(x[(u64)(done + f) * a.rows.stride]) : 0.0;
+                        to[f * ROWS] = listed ? (double)a.rows.at((u64)row * (u32)a.rows.step + (u64)(done + f) * a.rows.stride) : 0.0;
                     __syncthreads();
                 }
                 if (j < k) {
@@ -139,7 +138,7 @@ template <typename T, typename S> __device__ __forceinline__ void settle_pairs(c
         const u64 at = base + (lane % (2 * PAIRS)) / 2;
         const Contested one = a.contested[min(at, (u64)count - 1)];
         const u32 j = lane & 1 ? one.second : load_label(a.next, one.row);
-        const S* const x = a.rows.x + __shfl_sync(FULL_WARP, one.row, lane % PAIRS * 2);
+        const S* const x = a.rows.of(__shfl_sync(FULL_WARP, one.row, lane % PAIRS * 2));
         double s = 0.0;
 #pragma unroll 1
         for (int done = 0; done < d; done += PIECE) {

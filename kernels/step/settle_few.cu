@@ -47,7 +47,7 @@ template <typename T, typename S> __device__ __forceinline__ void settle_few(con
 #pragma unroll 1
     for (u32 at = threadIdx.x / 32 * gridDim.x + blockIdx.x; at < count; at += gridDim.x * WARPS) {
         const FewRow one = a.few.rows[at];
-        const S* const x = a.rows.x + one.row;
+        const S* const x = a.rows.of(one.row);
         Closest closest;
         closest.label = NO_ROW;
 #pragma unroll 1
@@ -108,7 +108,7 @@ template <typename T, typename S> __device__ __forceinline__ void settle_listed(
         const u32 place = min(slice * LISTED_THREADS + tid, listed - 1); // the last one several times does not matter
         u32 label = every ? place : a.list[(u64)one.second * a.k_padded + place];
         const T* const c = a.centroids + (u64)label * d;
-        const S* const x = a.rows.x + one.row;
+        const S* const x = a.rows.of(one.row);
         double least = 0.0;
 #pragma unroll 1
         for (int done = 0; done < d; done += LISTED_THREADS) {

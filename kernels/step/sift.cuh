@@ -126,7 +126,7 @@ __device__ __forceinline__ void sift(const Settle<float, S>& a, float* shared, S
         begin += (u64)gridDim.x * rows;
         const bool listed = base + place < count;
         const u64 row = listed ? a.contested[a.rows.n - 1 - (u32)(base + place)].row : 0;
-        const S* const x = a.rows.x + row;
+        const S* const x = a.rows.of(row);
         Two two[MOST_ROWS];
 #pragma unroll
         for (int r = 0; r < MOST_ROWS; r++) two[r] = {infinity_f(), infinity_f(), 0};

@@ -202,6 +202,8 @@ pub struct Choice {
     pub chunking: Option<Chunking>,
     /// The kernel with which a fit on a GPU labels rows. [`Strategy::Default`] on the CPU and for jobs of a model.
     pub strategy: Strategy,
+    /// Whether there is memory for copies of the rows that the kernel could do without.
+    pub more_copies: bool,
     /// The bytes of the GPU's memory that the job may take.
     pub room: u64,
 }
@@ -284,7 +286,16 @@ fn is_untrusted(_: &Choice) -> Result<bool> {
 pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choice> {
     let requested = request.device;
     let asked = format!("device=\"{requested}\" was asked for");
-    let cpu = |reason| Ok(Choice { place: Place::Cpu, reason, chunking: None, strategy: Strategy::Default, room: u64::MAX });
+    let cpu = |reason| {
+        Ok(Choice {
+            place: Place::Cpu,
+            reason,
+            chunking: None,
+            strategy: Strategy::Default,
+            more_copies: false,
+            room: u64::MAX,
+        })
+    };
     let not_available = |reason| KMeansError::DeviceNotAvailable { requested: requested.to_string(), reason };
     match requested {
         Device::Cpu => cpu(asked),
@@ -360,6 +371,7 @@ fn roomiest(devices: &Devices) -> std::result::Result<&DeviceInfo, String> {
 struct Plan {
     chunking: Option<Chunking>,
     strategy: Strategy,
+    more_copies: bool,
     /// The predicted time of an iteration, if the kernel was not named by the caller.
     microseconds: Option<f64>,
     room: u64,
@@ -378,12 +390,13 @@ impl Plan {
         let free = device.memory_free - device.memory_free / 10;
         let room = request.limit.map_or(free, |limit| limit.min(free));
         let gpu = device.into();
-        let here = Self { chunking: None, strategy: Strategy::Default, microseconds: None, room };
+        let here = Self { chunking: None, strategy: Strategy::Default, more_copies: false, microseconds: None, room };
         let needed = if shape.job == Job::Fit {
             let in_place = request.there.is_some_and(|there| there.in_place);
             let fit = memory::fit(shape, request.strategy, gpu, in_place, room)?;
             if fit.bytes <= room && shape.rows <= MOST_ROWS {
-                return Ok(Ok(Self { strategy: fit.strategy, microseconds: fit.microseconds, ..here }));
+                let memory::Planned { strategy, more_copies, microseconds, .. } = fit;
+                return Ok(Ok(Self { strategy, more_copies, microseconds, ..here }));
             }
             match memory::in_chunks(shape, request.strategy, gpu, room)? {
                 // Only rows on the host pass through a GPU in chunks.
@@ -430,8 +443,8 @@ impl Plan {
             });
             reason += &format!("; its kernel is {}, {why}", self.strategy);
         }
-        let Self { chunking, strategy, room, .. } = self;
-        Choice { place: Place::Cuda(device.ordinal), reason, chunking, strategy, room }
+        let Self { chunking, strategy, more_copies, room, .. } = self;
+        Choice { place: Place::Cuda(device.ordinal), reason, chunking, strategy, more_copies, room }
     }
 }
 

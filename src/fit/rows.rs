@@ -248,7 +248,8 @@ fn with_sessions<T: Float, R>(
             for params in each {
                 let mut fit = || {
                     enough(params, prepared.n_positive)?;
-                    let session = cuda::CudaSession::new(chunks.clone(), &parts, &prepared, params, choice.strategy)?;
+                    let (strategy, more) = (choice.strategy, choice.more_copies);
+                    let session = cuda::CudaSession::new(chunks.clone(), &parts, &prepared, params, strategy, more)?;
                     work(Box::new(session), params, &prepared, Origin::of(&parts, params)?)
                 };
                 found.push(fit());

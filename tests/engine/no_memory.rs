@@ -91,19 +91,21 @@ fn a_device_without_memory_says_so_and_goes_on() {
 }
 
 /// What is predicted for a fit is what it allocates: the predicted memory is enough, and one unit of allocation less is not.
-fn exactly<T: Engine>(device: Device, features: &Features<'_, T>, k: usize, half: bool) {
+/// `more_copies`: also of the copies that kernels could do without.
+fn exactly<T: Engine>(device: Device, features: &Features<'_, T>, k: usize, half: bool, more_copies: bool) {
     const UNIT: u64 = 512;
     let (n, d) = (features.n_rows(), features.n_features());
     // With weights, sums have two limbs, as the prediction assumes.
     let weights: Vec<f64> = (0..n).map(|i| 0.5 + (i % 5) as f64).collect();
     let weights = Column::from_slice(&weights);
     let shape = Shape { half, ..shape::<T>([n, d, k], true) };
-    let predicted = memory::resident_bytes(shape, &gpu_info());
+    let predicted = memory::resident_bytes(shape, &gpu_info(), more_copies);
     let estimator = KMeans::new(k).max_iter(3).device(device).device_memory_limit(Some(predicted));
     let what = format!("{n} x {d} into {k}, {}, 16 bits: {half}: {predicted} bytes", T::NAME);
     let fit = || estimator.fit_features(features, Some(&weights));
     let fitted = fit().unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(fitted.choice.chunking.is_none(), "{what}: {}", fitted.choice.reason);
+    assert!(fitted.choice.more_copies == more_copies || !more_copies, "{what}");
     refusal::shrink_rooms(UNIT);
     let refused = fit();
     refusal::shrink_rooms(0);
@@ -114,13 +116,17 @@ fn exactly<T: Engine>(device: Device, features: &Features<'_, T>, k: usize, half
 fn the_predicted_memory_is_what_is_allocated() {
     let Some(device) = gpu() else { return };
     in_child("no_memory::the_predicted_memory_is_what_is_allocated", || {
-        for [n, d, k] in [[20_000, 3, 5], [50_000, 12, 300], [30_000, 20, 40], [40_000, 70, 300], [200_000, 2, 2_000]] {
+        for [n, d, k] in
+            [[20_000, 3, 5], [50_000, 12, 300], [30_000, 20, 40], [40_000, 70, 300], [200_000, 2, 2_000], [30_000, 100, 1_000]]
+        {
             let exact: Vec<f64> = rows("blobs", n, d, &mut Random(n as u64));
             let halves = Halves::new(Half::Float16, "blobs", n, d, &mut Random(n as u64));
             let [narrow, wide] = halves.by_rows();
-            exactly(device, &narrow, k, true);
-            exactly(device, &wide, k, false);
-            exactly(device, &Features::from_rows(&exact, d).unwrap(), k, false);
+            for more_copies in [false, true] {
+                exactly(device, &narrow, k, true, more_copies);
+                exactly(device, &wide, k, false, more_copies);
+                exactly(device, &Features::from_rows(&exact, d).unwrap(), k, false, more_copies);
+            }
         }
     });
 }

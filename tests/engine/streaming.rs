@@ -18,7 +18,7 @@ use crate::half::{BOTH, Halves};
 pub fn limits(shape: Shape) -> Vec<Chunking> {
     let device = gpu_info();
     let least = memory::chunking(shape, &device, 0).expect_err("nothing fits in no memory");
-    let resident = memory::resident_bytes(shape, &device);
+    let resident = memory::resident_bytes(shape, &device, false);
     let mut all: Vec<Chunking> = Vec::new();
     for step in 0..200 {
         let room = least + resident.saturating_sub(least) / 200 * step;

@@ -43,10 +43,17 @@ impl From<&DeviceInfo> for GpuSize {
     }
 }
 
-/// The bytes of a fit with default kernels whose rows are all on the GPU. For tests.
+/// The bytes of a fit with default kernels whose rows are all on the GPU. `more_copies`: with copies that they could do without. For tests.
 #[doc(hidden)]
-pub fn resident_bytes(shape: Shape, device: &DeviceInfo) -> u64 {
-    fit(shape, Strategy::Default, device.into(), false, u64::MAX).map_or(u64::MAX, |plan| plan.bytes)
+pub fn resident_bytes(shape: Shape, device: &DeviceInfo, more_copies: bool) -> u64 {
+    let plan = |copies| {
+        if shape.float64 {
+            planned::<f64>(shape, Strategy::Default, device.into(), false, copies)
+        } else {
+            planned::<f32>(shape, Strategy::Default, device.into(), false, copies)
+        }
+    };
+    plan(if more_copies { Copies::All } else { Copies::Needed }).map_or(u64::MAX, |plan| plan.bytes)
 }
 
 /// The chunks of a fit with default kernels in `room` bytes of a GPU, or the bytes that are needed. For tests.
@@ -61,6 +68,8 @@ pub(in crate::backend) struct Planned {
     pub bytes: u64,
     /// The kernel that was chosen.
     pub strategy: Strategy,
+    /// Whether there is memory for copies that the kernel could do without.
+    pub more_copies: bool,
     /// Its predicted time for an iteration, if it was not named by the caller.
     pub microseconds: Option<f64>,
     /// Whether the kernel can work chunk by chunk.
@@ -78,30 +87,52 @@ fn fit_shape(shape: Shape, chunk: u64) -> FitShape {
         float64: shape.float64,
         half: shape.half,
         limbs: if shape.weighted || shape.float64 { 2 } else { 1 },
+        more_copies: false,
     }
 }
 
 /// The plan of a fit whose rows are all on the GPU. `in_place`: they were there before, and only the weights need room. If the plan needs
-/// more than `room`, the default does without copies of the rows.
+/// more than `room`, kernels do without copies that they need not have, and then the default takes one without copies of the rows.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) if the strategy cannot do the shape.
 pub(in crate::backend) fn fit(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, room: u64) -> Result<Planned> {
-    let plan = |copies: bool| {
+    let plan = |copies: Copies| {
         if shape.float64 {
             planned::<f64>(shape, strategy, gpu, in_place, copies)
         } else {
             planned::<f32>(shape, strategy, gpu, in_place, copies)
         }
     };
-    let plan_with_copies = plan(true)?;
-    if strategy == Strategy::Default && plan_with_copies.bytes > room { plan(false) } else { Ok(plan_with_copies) }
+    let mut found = plan(Copies::All)?;
+    if found.bytes > room {
+        found = plan(Copies::Needed)?;
+    }
+    if found.bytes > room && strategy == Strategy::Default {
+        found = plan(Copies::None)?;
+    }
+    Ok(found)
 }
 
-fn planned<T: Float + Plain>(shape: Shape, strategy: Strategy, gpu: GpuSize, in_place: bool, copies: bool) -> Result<Planned> {
-    let fit = fit_shape(shape, shape.rows);
+/// Which copies of all rows a fit may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copies {
+    None,
+    /// Those that a kernel cannot do without.
+    Needed,
+    All,
+}
+
+fn planned<T: Float + Plain>(
+    shape: Shape,
+    strategy: Strategy,
+    gpu: GpuSize,
+    in_place: bool,
+    copies: Copies,
+) -> Result<Planned> {
+    let fit = FitShape { more_copies: copies == Copies::All, ..fit_shape(shape, shape.rows) };
     let rows = DeviceRows::<T>::bytes(fit.chunk, if in_place { 0 } else { fit.d }, fit.weighted, fit.half);
-    plan_of::<T>(&fit, (strategy, copies), gpu, rows, |fit| {
+    plan_of::<T>(&fit, (strategy, copies != Copies::None), gpu, rows, |fit| {
         let draws = DeviceSeeds::<T>::bytes(fit);
         draws.max(candidate_bytes::<T>(fit, shape.candidates, draws, 0, gpu))
     })
@@ -122,7 +153,8 @@ fn plan_of<T: Float + Plain>(
         fit_bytes::<T>(&fit, &candidate.needs(&fit, gpu), rows, draws(&fit))
     });
     let bytes = bytes[0].max(bytes[1]);
-    Ok(Planned { bytes, strategy: candidate.strategy(), microseconds, streams: candidate.streams() })
+    let (strategy, streams, more_copies) = (candidate.strategy(), candidate.streams(), fit.more_copies);
+    Ok(Planned { bytes, strategy, more_copies, microseconds, streams })
 }
 
 /// The bytes of a fit. `rows`: those of the rows. `draws`: those that seeding needs.

@@ -74,17 +74,18 @@ pub struct CudaSession<'a, T> {
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// A session for rows whose weights are rounded already. `parts`: the same rows in host memory. `strategy`: the kernel that
-    /// was chosen for the fit.
+    /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without.
     pub fn new(
         rows: impl Into<Arc<Chunks<'a, T>>>,
         parts: &'a [Part<'a, T>],
         prepared: &'a Prepared,
         params: &Params,
         strategy: Strategy,
+        more_copies: bool,
     ) -> Result<Self> {
         let rows = rows.into();
         let queue = rows.queue().clone();
-        let shape = shape_of(&rows, prepared, params.k);
+        let shape = FitShape { more_copies, ..shape_of(&rows, prepared, params.k) };
         let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
         let needs = chosen.candidate.needs(&shape, queue.gpu.size());
         let update = Update::new(&queue, &shape, prepared, LONGEST_BATCH as usize)?;
@@ -159,6 +160,7 @@ fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usiz
         float64: !T::IS_F32,
         half: rows.half().is_some(),
         limbs,
+        more_copies: false,
     }
 }
 

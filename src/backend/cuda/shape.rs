@@ -23,6 +23,8 @@ pub struct FitShape {
     pub half: bool,
     /// Limbs of a sum: 1 or 2.
     pub limbs: usize,
+    /// Whether there is memory for copies of the rows that a step could do without.
+    pub more_copies: bool,
 }
 
 impl FitShape {

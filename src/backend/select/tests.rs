@@ -65,7 +65,7 @@ fn refused(requested: Device, shape: Shape, devices: &Devices) -> String {
 /// The bytes that a job takes.
 fn needed(shape: Shape) -> u64 {
     match shape.job {
-        Job::Fit => memory::resident_bytes(shape, &device(0, GB)),
+        Job::Fit => memory::resident_bytes(shape, &device(0, GB), false),
         _ => memory::of_model(shape, (&device(0, GB)).into()),
     }
 }
@@ -273,7 +273,7 @@ fn memory_counts_features_rows_weights_and_tables() {
     // A row: its values, the labels before and after, its place in the list of rows in doubt. While seeds are drawn: its distance, and
     // its share of the list of rows that come nearer.
     let more = |shape: Shape, from: u64, on: &DeviceInfo| {
-        let of = |rows| memory::resident_bytes(Shape { rows, ..shape }, on);
+        let of = |rows| memory::resident_bytes(Shape { rows, ..shape }, on, false);
         (of(shape.rows) - of(from)) / (shape.rows - from)
     };
     // Its tensor cores are not expected to pay for these shapes.

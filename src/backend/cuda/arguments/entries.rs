@@ -37,6 +37,7 @@ entries! {
         assign_registers(AssignArgument<T>) = "assign_registers" "assign_registers";
         assign_columns(AssignArgument<T>) = "assign_columns" "assign_columns";
         assign_tiled(AssignArgument<T>) = "assign_tiled" "assign_tiled";
+        by_row(ByRowArgument) = "by_row" "by_row";
         settle(SettleArgument<T>) = "settle" "settle";
         settle_pairs(SettleArgument<T>) = "settle" "settle_pairs";
         settle_few(SettleFewArgument) = "settle_few" "settle_few";

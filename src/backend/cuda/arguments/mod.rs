@@ -64,7 +64,7 @@ arguments! {
         n: u32,
         d: i32,
         bfloat16: i32,
-        unused: i32,
+        step: i32,
     }
 
     /// The address of labels, and the bytes of a label.

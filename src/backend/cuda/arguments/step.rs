@@ -68,7 +68,16 @@ arguments! {
         table_copies: i32,
         chunk: i32,
         chunks: i32,
-        unused: i32,
+        width: u32,
+        by_row: u64,
+    }
+
+    /// For the copy of the rows whose features lie side by side.
+    ByRowArgument as "ByRow" {
+        rows: RowsArgument,
+        copies: u64,
+        width: u32,
+        across: u32,
     }
 
     /// The terms of the bound that do not depend on the centroids.

@@ -127,7 +127,7 @@ impl<T: Float + Plain> DeviceRows<T> {
             n: self.n as u32,
             d: self.d as i32,
             bfloat16: i32::from(self.half() == Some(Half::BFloat16)),
-            unused: 0,
+            step: 1,
         }
     }
 }

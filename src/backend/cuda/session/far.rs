@@ -45,7 +45,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
                     let (values, weights) = self.gathered(stream, moves)?;
                     let w = weights.as_ref().map_or(0, Buffer::at);
                     let (stride, n, d) = (moves.len() as u64, moves.len() as u32, self.state.shape.d as i32);
-                    let rows = RowsArgument { x: values.at(), w, stride, n, d, bfloat16: 0, unused: 0 };
+                    let rows = RowsArgument { x: values.at(), w, stride, n, d, bfloat16: 0, step: 1 };
                     self.launch_moves((rows, false), moves, |place, _| place as u32)?;
                 }
             }

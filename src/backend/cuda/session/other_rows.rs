@@ -41,7 +41,8 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
         }
         let (n, weighted) = (rows.n(), part.weights.is_some());
         let half = rows.half().is_some();
-        let shape = FitShape { rows: n, chunk: n, d: rows.d(), k, weighted, float64: !T::IS_F32, half, limbs: 2 };
+        let shape =
+            FitShape { rows: n, chunk: n, d: rows.d(), k, weighted, float64: !T::IS_F32, half, limbs: 2, more_copies: false };
         let (positive, labels) = (positive_rows(&rows)?, queue.alloc(1, "the rows drawn")?);
         Ok(Self { rows, shape, positive, prepared, draws: None, labels })
     }

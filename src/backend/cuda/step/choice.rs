@@ -112,7 +112,7 @@ pub mod tests {
     use super::*;
 
     pub fn shape(n: usize, d: usize, k: usize) -> FitShape {
-        FitShape { rows: n, chunk: n, d, k, weighted: false, float64: false, half: false, limbs: 1 }
+        FitShape { rows: n, chunk: n, d, k, weighted: false, float64: false, half: false, limbs: 1, more_copies: false }
     }
 
     pub const H200: GpuSize = GpuSize { processors: PROCESSORS, shared: 227 << 10, generation: 90, untrusted: [false; 2] };

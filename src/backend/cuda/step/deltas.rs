@@ -1,5 +1,6 @@
 //! The sums of rows whose label changed, after a pass that only labels: `kernels/step/deltas.cu`.
 
+use super::by_row::ByRow;
 use super::copies;
 use crate::backend::cuda::arguments::{self, DeltasArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
@@ -90,7 +91,8 @@ impl Deltas {
     }
 
     /// Adds the moves of a chunk's rows to the pending sums. The labels before and after are those of the state.
-    pub fn launch<T: Float + Plain>(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+    /// `by_row`: a copy of all rows, if there is one.
+    pub fn launch<T: Float + Plain>(&self, chunk: &Chunk<'_, T>, state: &State<T>, by_row: Option<&ByRow>) -> Result<()> {
         let [labels, next] = state.labels.before_and_after(chunk.first);
         let argument = DeltasArgument {
             rows: chunk.rows.argument(),
@@ -103,7 +105,8 @@ impl Deltas {
             table_copies: self.tables.copies as i32,
             chunk: self.tables.columns as i32,
             chunks: self.groups as i32,
-            unused: 0,
+            width: by_row.map_or(0, |copy| copy.width() as u32),
+            by_row: by_row.map_or(0, ByRow::at),
         };
         // SAFETY: the addresses are those of the state's buffers. Each row has a label before and after, below k. The shared
         // memory has room for the tables. The kernel begins with the wait.

@@ -7,6 +7,7 @@
 //! the copies of the centroids, how long it is expected to take, and how it is launched. [`candidates`] lists all of them. To add
 //! a kernel, write its file and add it to the list.
 
+pub mod by_row;
 pub mod cells;
 pub mod choice;
 pub mod columns;

@@ -7,7 +7,7 @@
 //! once a fit:     groups of rows near one point each, half-precision copies of the rows in the order of groups
 //! an iteration:   for each group, copies of the centroids that can be nearest to its rows; products; settling; sums
 //! ```
-//! The columns of the rows stay where they are: settling and sums read them. If rows stream, the copies are made again for every chunk.
+//! The columns of the rows stay where they are. Settling and sums read them, or where there is memory a copy whose features lie side by side. If rows stream, the copies are made again for every chunk.
 //! Groups come from the centroids. Where these start far from where they end, groups are bad and many rows are in doubt. So groups are made
 //! again in a few iterations, if the one before had much doubt. Rows of a group are in the order of their labels, as they were then.
 
@@ -19,12 +19,13 @@ pub mod unit;
 use self::labels::TensorLabels;
 use self::sizes::{Sizes, TILE_CENTROIDS, TILE_ROWS};
 use self::unit::Unit;
+use super::by_row::ByRow;
 use super::choice::PROCESSORS;
 use super::deltas::Deltas;
 use super::filter::FilterSpec;
 use super::tiled::Tiled;
 use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
-use crate::backend::cuda::device::Plain;
+use crate::backend::cuda::device::{Plain, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::State;
@@ -80,7 +81,8 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape);
-        let bytes = TensorLabels::<T>::bytes(&sizes);
+        let by_row = if has_by_row(shape) { ByRow::bytes::<T>(shape) } else { 0 };
+        let bytes = sum([TensorLabels::<T>::bytes(&sizes), by_row]);
         Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
@@ -99,9 +101,15 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
             labels: TensorLabels::new(self.0, &fit.shape, fit.queue)?,
             launches: 0,
             resident: fit.shape.chunk == fit.shape.rows,
+            by_row: has_by_row(&fit.shape).then(|| ByRow::new::<T>(&fit.shape, fit.queue)).transpose()?,
             deltas: Deltas::new::<T>(&fit.shape, fit.queue)?,
         }))
     }
+}
+
+/// Whether there is a copy of the rows for settling and sums: if they stay where they are, and there is memory for it.
+fn has_by_row(shape: &FitShape) -> bool {
+    shape.more_copies && shape.chunk == shape.rows
 }
 
 /// The step of one fit.
@@ -111,6 +119,7 @@ struct TensorStep<T> {
     launches: u32,
     /// Whether the rows stay where they are.
     resident: bool,
+    by_row: Option<ByRow>,
     deltas: Deltas,
 }
 
@@ -133,9 +142,12 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
                 labels.copy_rows(queue, &assign)?;
             }
             self.launches = self.launches.saturating_add(1);
-            labels.launch(queue, &assign)?;
+            if let Some(copy) = &mut self.by_row {
+                copy.make(chunk.rows)?;
+            }
+            labels.launch(queue, &assign, self.by_row.as_ref())?;
         }
-        self.deltas.launch(chunk, state)
+        self.deltas.launch(chunk, state, self.by_row.as_ref())
     }
 
     fn counts_scores(&self) -> bool {

@@ -291,7 +291,7 @@ impl<T: Float + Plain> Step<T> for TiledStep<T> {
         let argument = state.assign_argument(chunk, self.doubt.at());
         // SAFETY: the addresses are those of the state's buffers and of the list, which has a place for each row of a chunk.
         unsafe { self.labels.launch(&state.queue, chunk.after_kernel, &argument, state.centroids.now.at())? };
-        self.deltas.launch(chunk, state)
+        self.deltas.launch(chunk, state, None)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::backend::cuda::arguments::{
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::cuda::step::THREADS;
+use crate::backend::cuda::step::by_row::ByRow;
 use crate::certify::halves::{Added, Halves};
 use crate::error::Result;
 use crate::fixed::frexp;
@@ -237,20 +238,22 @@ impl<T: Float + Plain> TensorLabels<T> {
         }
     }
 
-    /// Labels the rows. Their copies were made before; those of the centroids are made here.
+    /// Labels the rows. Their copies were made before; those of the centroids are made here. `by_row`: a copy of the rows for settling, if there
+    /// is one.
     ///
     /// # Safety
     /// All addresses of the argument are live, with the sizes that the kernels index: rows up to the stride, k x d centroids in both orders, a label
     /// before and after for each row. Its list of rows in doubt is that of this object. There are at most as many rows as in the shape that this
     /// object was made for, and d and k are the same.
-    pub unsafe fn launch(&mut self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
+    pub unsafe fn launch(&mut self, queue: &Queue, assign: &AssignArgument<T>, by_row: Option<&ByRow>) -> Result<()> {
         // SAFETY: the caller promises the addresses. The copies of the centroids are made before the products.
         unsafe {
             self.copy_centroids(queue, assign)?;
             self.doubt.clear()?;
             queue.run(&self.assign, &self.argument(assign))?;
             let lists = [self.centroids.list.at(), self.centroids.groups.at()];
-            self.doubt.launch(queue, assign, lists, assign.centroids)
+            let settled = AssignArgument { rows: by_row.map_or(assign.rows, |copy| copy.of(assign.rows)), ..*assign };
+            self.doubt.launch(queue, &settled, lists, assign.centroids)
         }
     }
 }

@@ -1,0 +1,80 @@
+//! A copy of the rows whose features lie side by side: `kernels/step/by_row.cu`. Settling and sums read single rows, all features of each. It is
+//! made once a fit, if there is memory for it.
+
+use crate::backend::cuda::arguments::{self, ByRowArgument, RowsArgument};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product};
+use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::shape::{FitShape, padded};
+use crate::error::Result;
+use crate::float::Float;
+
+/// Constants of the kernel: threads of a block, and the rows and the bytes of a row in its tile.
+const THREADS: u32 = 256;
+const TILE_ROWS: usize = 128;
+const ROW_BYTES: usize = 128;
+/// A row begins where memory sends whole pieces of so many bytes.
+const SECTOR: usize = 32;
+
+/// The copy.
+pub struct ByRow {
+    words: Buffer<u32>,
+    /// Values of a row, with those that fill it up.
+    width: usize,
+    /// Tiles side by side.
+    across: usize,
+    launch: Launch<ByRowArgument>,
+    made: bool,
+}
+
+/// Bytes of a value.
+fn size<T>(shape: &FitShape) -> usize {
+    if shape.half { size_of::<u16>() } else { size_of::<T>() }
+}
+
+/// Bytes of a row.
+fn row_bytes<T>(shape: &FitShape) -> usize {
+    padded(product([shape.d, size::<T>(shape)]), SECTOR)
+}
+
+impl ByRow {
+    pub fn bytes<T>(shape: &FitShape) -> u64 {
+        bytes_of::<u32>(product([shape.chunk, row_bytes::<T>(shape) / 4]))
+    }
+
+    pub fn new<T: Float + Plain>(shape: &FitShape, queue: &Queue) -> Result<Self> {
+        let bytes = row_bytes::<T>(shape);
+        let across = bytes.div_ceil(ROW_BYTES);
+        let blocks = u32::try_from(product([shape.chunk.div_ceil(TILE_ROWS), across])).unwrap_or(u32::MAX);
+        let kernel = arguments::by_row::<T>().half_if(shape.half).load(&queue.gpu, "")?;
+        let launch = Launch::exactly(kernel, Block::of(THREADS), blocks);
+        let words = queue.alloc(product([shape.chunk, bytes / 4]), "a copy of the rows")?;
+        Ok(Self { words, width: bytes / size::<T>(shape), across, launch, made: false })
+    }
+
+    /// Copies the rows, if that has not been done. These must be the same rows each time.
+    pub fn make<T: Float + Plain>(&mut self, rows: &DeviceRows<T>) -> Result<()> {
+        if self.made {
+            return Ok(());
+        }
+        let argument =
+            ByRowArgument { rows: rows.argument(), copies: self.at(), width: self.width as u32, across: self.across as u32 };
+        // SAFETY: the launch has a block for each tile, and the copy has a place for each row.
+        unsafe { rows.queue.run(&self.launch, &argument)? };
+        self.made = true;
+        Ok(())
+    }
+
+    pub fn at(&self) -> u64 {
+        self.words.at()
+    }
+
+    /// Values of a row, with those that fill it up.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The copy as a kernel parameter, for kernels that read `Rows::of`.
+    pub fn of(&self, rows: RowsArgument) -> RowsArgument {
+        RowsArgument { x: self.at(), stride: 1, step: self.width as i32, ..rows }
+    }
+}
