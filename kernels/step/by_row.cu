@@ -33,12 +33,14 @@ template <typename T, typename S> __device__ __forceinline__ void by_row(const B
     const u32 local = tid % TILE_ROWS;
     const bool inside = first_row + local < a.rows.n;
     const S* const x = a.rows.x + first_row + local;
-#pragma unroll 16
-    for (u32 f = tid / TILE_ROWS; f < FEATURES; f += THREADS / TILE_ROWS) {
-        S value = {};
-        if (inside && first_feature + f < (u32)a.rows.d) value = x[(u64)(first_feature + f) * a.rows.stride];
-        tile[local * PITCH + f] = value;
-    }
+    const u32 EACH = FEATURES * TILE_ROWS / THREADS; // values of a thread, all on their way at once
+    const auto feature = [&](u32 i) { return i * (THREADS / TILE_ROWS) + tid / TILE_ROWS; };
+    S values[EACH] = {};
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++)
+        if (inside && first_feature + feature(i) < (u32)a.rows.d) values[i] = x[(u64)(first_feature + feature(i)) * a.rows.stride];
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) tile[local * PITCH + feature(i)] = values[i];
     __syncthreads();
 #pragma unroll
     for (u32 i = tid; i < TILE_ROWS * (ROW_BYTES / 16); i += THREADS) {

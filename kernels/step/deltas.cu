@@ -16,7 +16,7 @@
 #define WARPS (THREADS / 32)
 #define FLIGHT 4 // values of a row that are on their way at once
 #define LABEL_BYTES 512 // that a warp compares at a time
-#define DENSE 64 // if 32 rows that changed are among so many rows, columns are read: neighbours share what memory sends
+#define DENSE 256 // if 32 rows that changed are among so many rows, columns are read: neighbours share what memory sends
 // A lane empties a cell when it has moved the high word beyond this. Before that each thread may add one value of up to 2^50, or one lane of each warp
 // the sum of 32 of them: less than 2^30 in the high word. So it never overflows.
 #define CELL_LIMIT (1 << 30)
@@ -33,7 +33,7 @@ template <typename T, typename S = T> struct Deltas {
     int chunk; // columns of a table. The column after the last one of the sums counts rows
     int chunks;
     u32 width; // of a row of `by_row`
-    const S* by_row; // the rows with their features side by side (by_row.cu), or null
+    const S* by_row; // the rows with their features side by side (by_row.cu), or null. Then chunks begin at multiples of FLIGHT
 };
 
 // A chunk of columns and its table: the low words of all cells, then the high words, `copies` of each. The cells of one limb of one column are
@@ -107,18 +107,33 @@ struct Move {
     bool listed, leaves;
 };
 
-// The values of a row in the columns of a chunk, `stride` apart.
+// Values that are on their way at once. Where features lie side by side, it is one load or two.
+template <typename S> struct alignas(sizeof(S) * FLIGHT < 16 ? sizeof(S) * FLIGHT : 16) Flight {
+    S values[FLIGHT];
+};
+
+// The values of a row in the columns of a chunk.
 template <typename S> struct Values {
     const S* first;
     const u64& columns; // from column to column
     bool side_by_side;
 
     __device__ __forceinline__ S operator[](int c) const { return first[side_by_side ? c : (u64)c * columns]; }
+    // The values from column c on, a multiple of FLIGHT, of which `left` exist. Where features lie side by side, rows are filled up.
+    __device__ __forceinline__ void load(int c, int left, Flight<S>& out) const {
+        if (side_by_side) {
+            out = *(const Flight<S>*)(first + c);
+        } else {
+#pragma unroll
+            for (int i = 0; i < FLIGHT; i++)
+                if (i < left) out.values[i] = first[(u64)(c + i) * columns];
+        }
+    }
 };
 
 // The usual case: float32 values without weights, in one limb.
 template <typename T, typename S>
-__device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t, const Move& m, const Values<S>& x, const S (&begun)[FLIGHT],
+__device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t, const Move& m, const Values<S>& x, const Flight<S>& begun,
                                            u32 copy) {
     const u32 across = t.across * t.copies;
     u32 *into = t.cell(0, m.to, copy), *out = t.cell(0, m.leaves ? m.from : m.to, copy);
@@ -131,16 +146,14 @@ __device__ __forceinline__ void move_plain(const Deltas<T, S>& a, const Moves& t
     };
 #pragma unroll
     for (int i = 0; i < FLIGHT; i++)
-        if (i < t.columns) move(begun[i], i);
+        if (i < t.columns) move(begun.values[i], i);
 #pragma unroll 1
     for (int c = FLIGHT; c < t.columns; c += FLIGHT) {
-        S values[FLIGHT];
+        Flight<S> next;
+        x.load(c, t.columns - c, next);
 #pragma unroll
         for (int i = 0; i < FLIGHT; i++)
-            if (c + i < t.columns) values[i] = x[c + i];
-#pragma unroll
-        for (int i = 0; i < FLIGHT; i++)
-            if (c + i < t.columns) move(values[i], c + i);
+            if (c + i < t.columns) move(next.values[i], c + i);
     }
 }
 
@@ -185,12 +198,8 @@ template <typename T, typename S> __device__ __forceinline__ void move_rows(cons
     const bool side_by_side = a.by_row && !dense;
     const S* const first = side_by_side ? a.by_row + (u64)m.row * a.width + t.first : a.rows.x + (u64)t.first * a.rows.stride + m.row;
     const Values<S> x = {first, a.rows.stride, side_by_side};
-    S begun[FLIGHT] = {};
-    if (t.plain && m.listed) {
-#pragma unroll
-        for (int i = 0; i < FLIGHT; i++)
-            if (i < t.columns) begun[i] = x[i];
-    }
+    Flight<S> begun = {};
+    if (t.plain && m.listed) x.load(0, t.columns, begun);
     if (m.listed) m.from = load_label(a.labels, m.row), m.to = load_label(a.next, m.row);
     m.leaves = m.from != UNASSIGNED;
     if (t.copies == 0) {

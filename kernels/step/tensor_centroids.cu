@@ -7,7 +7,7 @@
 //   tensor_centroids  their half-precision copies from the group's centre, with their own parts of the bound
 //
 // Used when: before every assign_tensor. tensor_centres and tensor_means: before the copies of the rows (tensor_rows.cu).
-// Tile:      tensor_near: a warp for each centroid. tensor_list: a block for each group. tensor_centroids: a warp for each pair of a group and
+// Tile:      tensor_near: four warps for each centroid, one for every eight groups. tensor_list: a block for each group. tensor_centroids: a warp for each pair of a group and
 //            a centroid.
 #include "../common/sums.cuh"
 #include "../common/tensor.cuh"
@@ -35,7 +35,8 @@ template <typename T> struct TensorCentroids {
     const FewControl* few;
     TensorTerms bound;
     int d, k;
-    u32 k_padded, chunks, tiles, unused;
+    u32 k_padded, chunks, tiles;
+    u32 before_means; // tensor_near is for tensor_means, which may have nothing to do
     u64 most_doubt, most_kept;
 };
 
@@ -50,30 +51,43 @@ __device__ __forceinline__ double warp_total(double v) {
 
 #define CENTRES_THREADS 1024
 #define SAMPLE 512 // centroids that tensor_centres looks at
+#define LOOKED_AT 64 // the most features in which it does
+#define SHARES (CENTRES_THREADS / SAMPLE) // threads of a centroid
 
-// One block. Each centre is drawn in proportion to its squared distance from those before it (Arthur & Vassilvitskii 2007).
+// One block. Each centre is drawn in proportion to its squared distance from those before it (Arthur & Vassilvitskii 2007), in some of the
+// features. Any centres would do: bad ones cost only time.
 template <typename T> __device__ __forceinline__ void tensor_centres(const TensorCentroids<T>& a) {
-    __shared__ float near[SAMPLE];
+    __shared__ float near[SAMPLE], centre[LOOKED_AT];
     __shared__ int drawn;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, sampled = min(SAMPLE, a.k);
     const auto centroid = [&](int i) { return a.centroids + (u64)((u64)i * a.k / sampled) * a.d; };
-    if (tid < SAMPLE) near[tid] = infinity_f();
+    const int every = (a.d + LOOKED_AT - 1) / LOOKED_AT, some = (a.d + every - 1) / every;
+    // Two neighbours share a centroid. Its values are taken from the first one's, so float32 is precise enough.
+    const int own = tid / SHARES, part = tid % SHARES;
+    float values[LOOKED_AT / SHARES];
+#pragma unroll
+    for (int i = 0; i < LOOKED_AT / SHARES; i++) {
+        const int f = i * SHARES + part;
+        values[i] = own < sampled && f < some ? (float)((centroid(own)[f * every] - centroid(0)[f * every]) * a.scale) : 0.0f;
+    }
+    if (part == 0) near[own] = infinity_f();
     u32 state = 1;
 #pragma unroll 1
     for (int g = 0, last = 0; g < a.count; g++) {
         for (int f = tid; f < a.d; f += CENTRES_THREADS) a.centres[(u64)g * a.d + f] = centroid(last)[f];
-        __syncthreads();
-#pragma unroll 1
-        for (int i = warp; i < sampled; i += CENTRES_THREADS / 32) {
-            float s = 0.0f;
-#pragma unroll 4
-            for (int f = lane; f < a.d; f += 32) {
-                const float t = (float)((centroid(i)[f] - centroid(last)[f]) * a.scale);
-                s = __fmaf_rn(t, t, s);
-            }
-            for (int o = 16; o; o >>= 1) s += __shfl_xor_sync(FULL_WARP, s, o);
-            if (lane == 0 && s < near[i]) near[i] = s;
+        if (own == last) {
+#pragma unroll
+            for (int i = 0; i < LOOKED_AT / SHARES; i++) centre[i * SHARES + part] = values[i];
         }
+        __syncthreads();
+        float s = 0.0f;
+#pragma unroll
+        for (int i = 0; i < LOOKED_AT / SHARES; i++) {
+            const float t = values[i] - centre[i * SHARES + part];
+            s = __fmaf_rn(t, t, s);
+        }
+        s += __shfl_xor_sync(FULL_WARP, s, 1);
+        if (part == 0 && s < near[own]) near[own] = s;
         __syncthreads();
         state = state * 1664525u + 1013904223u;
         if (warp == 0) {
@@ -98,13 +112,12 @@ template <typename T> __device__ __forceinline__ void tensor_centres(const Tenso
         }
         __syncthreads();
         last = drawn;
-        __syncthreads();
     }
 }
 
 #define MEANS_THREADS 256
 
-// One block for each group, whose centre becomes the mean of the centroids nearest to it. `near` is that of the centres before.
+// One block for each group, whose centre becomes the mean of the centroids nearest to it.
 template <typename T> __device__ __forceinline__ void tensor_means(const TensorCentroids<T>& a) {
     __shared__ int members[MEANS_THREADS];
     __shared__ int found;
@@ -120,15 +133,7 @@ template <typename T> __device__ __forceinline__ void tensor_means(const TensorC
         if (tid == 0) found = 0;
         __syncthreads();
         const int j = base + tid;
-        bool mine = j < a.k;
-        if (mine) {
-            const double own = a.near[(u64)g * a.k + j];
-            for (int other = 0; other < a.count; other++) {
-                const double s = a.near[(u64)other * a.k + j];
-                if (s < own || (s == own && other < g)) mine = false;
-            }
-        }
-        if (mine) members[atomicAdd(&found, 1)] = j;
+        if (j < a.k && a.group_of_centroid[j] == g) members[atomicAdd(&found, 1)] = j;
         __syncthreads();
         count += found;
         for (int f = tid; f < a.d; f += MEANS_THREADS) {
@@ -144,34 +149,53 @@ template <typename T> __device__ __forceinline__ void tensor_means(const TensorC
     }
 }
 
+#define NEAR_THREADS 256
+#define AT_ONCE 8 // groups of a warp
+#define SIDES (MOST_GROUPS / AT_ONCE) // warps of a centroid
+
 template <typename T> __device__ __forceinline__ void tensor_near(const TensorCentroids<T>& a) {
-    const int lane = threadIdx.x & 31;
+    __shared__ double least_of[NEAR_THREADS / 32];
+    __shared__ int nearest_of[NEAR_THREADS / 32];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = warp % SIDES * AT_ONCE;
+    const u32 step = gridDim.x * (NEAR_THREADS / 32 / SIDES);
+    if (a.before_means && !again(a.few, a.most_doubt, a.most_kept)) return;
 #pragma unroll 1
-    for (u32 j = global_thread() / 32; j < a.k; j += all_threads() / 32) {
-        const T* const c = a.centroids + (u64)j * a.d;
-        double sums[MOST_GROUPS];
-#pragma unroll
-        for (int g = 0; g < MOST_GROUPS; g++) sums[g] = 0.0;
-#pragma unroll 1
-        for (int f = lane; f < a.d; f += 32) {
-            const double value = (double)c[f];
-#pragma unroll
-            for (int g = 0; g < MOST_GROUPS; g++) {
-                if (g >= a.count) continue;
-                const double t = (value - (double)a.centres[(u64)g * a.d + f]) * (double)a.scale;
-                sums[g] = __fma_rn(t, t, sums[g]);
-            }
-        }
+    for (u32 base = 0; base < (u32)a.k; base += step) {
+        const u32 j = base + blockIdx.x * (NEAR_THREADS / 32 / SIDES) + warp / SIDES;
+        const bool has = j < (u32)a.k && first < a.count;
         double least = infinity();
         int nearest = 0;
+        if (has) {
+            const T* const c = a.centroids + (u64)j * a.d;
+            // The last group several times: a branch would make each load wait for the one before.
+            const T* centres[AT_ONCE];
+            double sums[AT_ONCE];
 #pragma unroll
-        for (int g = 0; g < MOST_GROUPS; g++) {
-            if (g >= a.count) continue;
-            const double s = warp_total(sums[g]);
-            if (lane == 0) a.near[(u64)g * a.k + j] = s;
-            if (s < least) least = s, nearest = g;
+            for (int i = 0; i < AT_ONCE; i++) sums[i] = 0.0, centres[i] = a.centres + (u64)min(first + i, a.count - 1) * a.d;
+#pragma unroll 2
+            for (int f = lane; f < a.d; f += 32) {
+                const double value = (double)c[f];
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) {
+                    const double t = (value - (double)centres[i][f]) * (double)a.scale;
+                    sums[i] = __fma_rn(t, t, sums[i]);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const double s = warp_total(sums[i]);
+                if (lane == 0 && first + i < a.count) a.near[(u64)(first + i) * a.k + j] = s;
+                if (s < least) least = s, nearest = first + i;
+            }
         }
-        if (lane == 0) a.group_of_centroid[j] = (u8)nearest;
+        if (lane == 0) least_of[warp] = least, nearest_of[warp] = nearest;
+        __syncthreads();
+        if (warp % SIDES == 0 && lane == 0 && has) {
+            for (int w = warp + 1; w < warp + SIDES; w++)
+                if (least_of[w] < least) least = least_of[w], nearest = nearest_of[w];
+            a.group_of_centroid[j] = (u8)nearest;
+        }
+        __syncthreads();
     }
 }
 
@@ -319,7 +343,7 @@ template <typename T> __device__ __forceinline__ void tensor_centroids(const Ten
 #define KERNELS(T, TYPE)                                                                                                                     \
     FIRST_KERNEL(T, tensor_centres, CENTRES_THREADS, tensor_centres_##TYPE)                                                                  \
     FIRST_KERNEL(T, tensor_means, MEANS_THREADS, tensor_means_##TYPE)                                                                        \
-    KERNEL(T, tensor_near, 256, tensor_near_##TYPE)                                                                                          \
+    KERNEL(T, tensor_near, NEAR_THREADS, tensor_near_##TYPE)                                                                                          \
     KERNEL(T, tensor_list, LIST_THREADS, tensor_list_##TYPE)                                                                                 \
     KERNEL(T, tensor_centroids, 256, tensor_centroids_##TYPE)
 KERNELS(float, f32)

@@ -13,6 +13,7 @@
 
 #define GROUP_THREADS 128
 #define SEARCHED 32 // the most features in which the nearest centre is searched
+#define FLIGHT (sizeof(T) == 8 ? 1 : 4) // values of a row that are on their way at once
 
 template <typename T, typename S> __device__ __forceinline__ void tensor_clear(const TensorRows<T, S>& a) {
     const u64 places = (u64)a.tiles * TILE_ROWS;
@@ -48,13 +49,19 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_group(c
         for (int g = 0; g < MOST_GROUPS; g++) sums[g] = 0.0f;
         const int every = (d + SEARCHED - 1) / SEARCHED, some = (d + every - 1) / every;
         load(0, some, every);
-#pragma unroll 2
-        for (int f = 0; f < some; f++) {
-            const T x = value(f * every);
+#pragma unroll 1
+        for (int first = 0; first < some; first += FLIGHT) {
+            T x[FLIGHT];
 #pragma unroll
-            for (int g = 0; g < MOST_GROUPS; g++) {
-                const float difference = (float)(x - centres[f][g]);
-                sums[g] = __fmaf_rn(difference, difference, sums[g]);
+            for (int i = 0; i < FLIGHT; i++) x[i] = first + i < some ? value((first + i) * every) : (T)0;
+#pragma unroll
+            for (int i = 0; i < FLIGHT; i++) {
+                if (first + i >= some) break;
+#pragma unroll
+                for (int g = 0; g < MOST_GROUPS; g++) {
+                    const float difference = (float)(x[i] - centres[first + i][g]);
+                    sums[g] = __fmaf_rn(difference, difference, sums[g]);
+                }
             }
         }
         if (label == UNASSIGNED) {
@@ -70,7 +77,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_group(c
     for (int done = 0; done < d; done += CHUNK) {
         const int features = min(CHUNK, d - done);
         load(done, features, 1);
-#pragma unroll 8
+#pragma unroll(sizeof(T) == 8 ? 8 : 16)
         for (int f = 0; f < features; f++) {
             const float difference = (float)(value(done + f) - centres[f][nearest]);
             least = __fmaf_rn(difference, difference, least);

@@ -6,8 +6,11 @@
 #include "tensor_rows.cuh"
 #include <cuda_fp16.h>
 
+#define FLIGHT (128 / (int)sizeof(T)) // values of a row that a thread has on their way at once
+
 template <typename T, typename S> __device__ __forceinline__ void tensor_rows(const TensorRows<T, S>& a) {
-    __shared__ __align__(16) __half copies[TILE_ROWS][CHUNK + 8];
+    // One more word than a row has, so neither the rows of one feature nor the pieces of one row share a bank.
+    __shared__ __half2 copies[TILE_ROWS][CHUNK / 2 + 1];
     __shared__ T centres[MOST_GROUPS][CHUNK + 1];
     __shared__ u32 places[TILE_ROWS], used[MOST_GROUPS], begin[MOST_GROUPS];
     __shared__ float squares[2][TILE_ROWS], residuals[2][TILE_ROWS];
@@ -32,25 +35,40 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rows(co
 #pragma unroll 1
     for (u32 c = 0; c < a.chunks; c++) {
         const int done = c * CHUNK, features = min(CHUNK, d - done);
-        __syncthreads();
-        for (int i = tid; i < a.count * CHUNK; i += 2 * TILE_ROWS) {
-            const int group = i / CHUNK, f = i % CHUNK;
-            centres[group][f] = f < features ? a.centres[(u64)group * d + done + f] : (T)0;
-        }
-        __syncthreads();
-#pragma unroll 8
-        for (int f = half; f < CHUNK; f += 2) {
-            __half copy = __float2half_rn(0.0f);
-            if (f < features && inside) {
-                const T x = (a.rows.at((u64)(done + f) * a.rows.stride + row) - centres[g][f]) * a.scale * scale;
+        // The two threads of a row take pairs of features by turns. Their values are on the way while the centres come.
+#pragma unroll 1
+        for (int first = 0; first < CHUNK; first += 2 * FLIGHT) {
+            T values[FLIGHT];
+#pragma unroll
+            for (int i = 0; i < FLIGHT; i++) {
+                const int f = first + i / 2 * 4 + 2 * half + i % 2;
+                values[i] = f < features && inside ? a.rows.at((u64)(done + f) * a.rows.stride + row) : (T)0;
+            }
+            const auto copy_of = [&](int i, int f) {
+                __half copy = __float2half_rn(0.0f);
+                if (f >= features || !inside) return copy;
+                const T x = (values[i] - centres[g][f]) * a.scale * scale;
                 if constexpr (sizeof(T) == 4) copy = __float2half_rn(x);
                 else copy = __double2half(x);
                 // Products of what is not finite could lose a centroid. The residual says that nothing is known.
                 if (!(fabsf(__half2float(copy)) < 65505.0f)) copy = __float2half_rn(0.0f);
                 const float copied = __half2float(copy), rest = (float)(x - (T)copied);
                 square = __fmaf_rn(copied, copied, square), residual = __fmaf_rn(rest, rest, residual);
+                return copy;
+            };
+            if (first == 0) {
+                __syncthreads();
+                for (int i = tid; i < a.count * CHUNK; i += 2 * TILE_ROWS) {
+                    const int group = i / CHUNK, f = i % CHUNK;
+                    centres[group][f] = f < features ? a.centres[(u64)group * d + done + f] : (T)0;
+                }
+                __syncthreads();
             }
-            copies[local][f] = copy;
+#pragma unroll
+            for (int i = 0; i < FLIGHT; i += 2) {
+                const int f = first + i / 2 * 4 + 2 * half;
+                copies[local][f / 2] = __halves2half2(copy_of(i, f), copy_of(i + 1, f + 1));
+            }
         }
         __syncthreads();
 #pragma unroll
@@ -58,7 +76,8 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rows(co
             const int r = i * (2 * TILE_ROWS / 8) + tid / 8, piece = tid % 8;
             const u32 to = places[r];
             if (to == NO_ROW) continue;
-            const uint4 words = *(const uint4*)&copies[r][piece * 8];
+            const u32* const from = (const u32*)copies[r] + piece * 4;
+            const uint4 words = make_uint4(from[0], from[1], from[2], from[3]);
             u8* const tile = a.copies + ((u64)(to / TILE_ROWS) * a.chunks + c) * (TILE_ROWS * PLACE_BYTES);
             *(uint4*)(tile + swizzled(to % TILE_ROWS, piece)) = words;
         }
@@ -85,12 +104,10 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rows(co
     }
 }
 
-#define KERNEL(T, S, FUNCTION, THREADS, NAME)                                                                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TensorRows<T, S> a) {                                 \
-        if (a.control->stop == 0 && again(a.few, a.most_doubt, a.most_kept)) FUNCTION(a);                                                                 \
+#define KERNEL(T, S, NAME)                                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(2 * TILE_ROWS) NAME(const __grid_constant__ TensorRows<T, S> a) {                           \
+        if (a.control->stop == 0 && again(a.few, a.most_doubt, a.most_kept)) tensor_rows(a);                                                 \
     }
-#define KERNELS(T, S, TYPE)                                                                                                                  \
-    KERNEL(T, S, tensor_rows, 2 * TILE_ROWS, tensor_rows_##TYPE)
-KERNELS(float, float, f32)
-KERNELS(double, double, f64)
-KERNELS(float, Half, f16)
+KERNEL(float, float, tensor_rows_f32)
+KERNEL(double, double, tensor_rows_f64)
+KERNEL(float, Half, tensor_rows_f16)

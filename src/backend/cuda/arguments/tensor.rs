@@ -141,7 +141,7 @@ arguments! {
         k_padded: u32,
         chunks: u32,
         tiles: u32,
-        unused: u32,
+        before_means: u32,
         most_doubt: u64,
         most_kept: u64,
     }

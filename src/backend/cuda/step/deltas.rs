@@ -57,7 +57,9 @@ impl Tables {
                 (c.next_multiple_of(FLIGHT) * groups.div_ceil(processors)) as f64 / (processors / groups).max(1) as f64
             };
             let by_time = |&a: &usize, &b: &usize| time(a).total_cmp(&time(b));
-            tables.columns = (most.div_ceil(2)..=most).rev().min_by(by_time).unwrap_or(most);
+            // Then a lane may load several values of a row at once. Tables of fewer columns have none to load.
+            let even = |&columns: &usize| most < FLIGHT || columns % FLIGHT == 0 || groups == 1 && columns == most;
+            tables.columns = (most.div_ceil(2)..=most).rev().filter(even).min_by(by_time).unwrap_or(most);
             let left = room.saturating_sub(other(tables.columns));
             tables.copies = copies(tables.columns * column / 8, COPIES_BYTES.min(left), MOST_BYTES.min(left));
         }
@@ -94,6 +96,8 @@ impl Deltas {
     /// `by_row`: a copy of all rows, if there is one.
     pub fn launch<T: Float + Plain>(&self, chunk: &Chunk<'_, T>, state: &State<T>, by_row: Option<&ByRow>) -> Result<()> {
         let [labels, next] = state.labels.before_and_after(chunk.first);
+        // Tables of few columns read no more than a sector of a row from either.
+        let by_row = by_row.filter(|_| self.groups == 1 || self.tables.columns.is_multiple_of(FLIGHT));
         let argument = DeltasArgument {
             rows: chunk.rows.argument(),
             labels,

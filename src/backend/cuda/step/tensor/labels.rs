@@ -55,7 +55,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         let added = unit.added(&queue.gpu)?;
         let FitShape { chunk, half, .. } = *shape;
         let gpu = &*queue.gpu;
-        let blocks = |rows: u32| u32::try_from(chunk.div_ceil(rows as usize)).unwrap_or(u32::MAX);
+        let blocks = u32::try_from(chunk.div_ceil(TILE_ROWS)).unwrap_or(u32::MAX);
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: u32| -> Result<_> {
             Ok(Launch::exactly(entry.half_if(half).load(gpu, "")?, Block::of(threads), blocks))
         };
@@ -71,11 +71,11 @@ impl<T: Float + Plain> TensorLabels<T> {
             centroids: CentroidCopies::allocate(queue, &sizes)?,
             centres: of_groups(arguments::tensor_centres::<T>(), CENTRES_THREADS, 1)?,
             means: of_groups(arguments::tensor_means::<T>(), THREADS, sizes.groups)?,
-            clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks(THREADS))?,
-            group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks(GROUP_THREADS))?,
+            clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
+            group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
-            copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks(TILE_ROWS as u32))?,
-            near: Launch::resident(gpu, arguments::tensor_near::<T>().load(gpu, "")?, Block::of(THREADS), by_warps)?,
+            copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
+            near: Launch::resident(gpu, arguments::tensor_near::<T>().load(gpu, "")?, Block::of(THREADS), sizes.k.div_ceil(2))?,
             list: of_groups(arguments::tensor_list::<T>(), LIST_THREADS, sizes.groups)?,
             copy_centroids: Launch::resident(
                 gpu,
@@ -114,7 +114,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         unsafe {
             queue.run(&self.centres, &argument)?;
             for _ in 0..ROUNDS {
-                queue.run(&self.near, &argument)?;
+                queue.run(&self.near, &TensorCentroidsArgument { before_means: 1, ..argument })?;
                 queue.run(&self.means, &argument)?;
             }
         }
@@ -188,7 +188,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             k_padded: sizes.k_padded as u32,
             chunks: sizes.chunks as u32,
             tiles: sizes.tiles as u32,
-            unused: 0,
+            before_means: 0,
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
         }
