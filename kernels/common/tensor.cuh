@@ -23,6 +23,8 @@ struct TensorGroup {
     float balance; // t of src/certify/halves.rs, for the current centroids
     float row_scale, centroid_scale; // powers of two; the second one is for the current centroids
     float radius; // rows that are farther have no copies: they are compared with all centroids
+    u32 alone; // of the first group: whether all rows belong to it (tensor_merge)
+    u32 unused;
 };
 
 // A few far rows must not decide how precise the copies of the others are: no row farther than this many times the mean has a copy.

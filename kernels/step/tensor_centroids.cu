@@ -2,11 +2,13 @@
 //
 //   tensor_centres    the first centres of groups: some of the centroids, far from each other
 //   tensor_means      better centres: the means of the centroids near them
+//   tensor_merge      one group instead of all, if most centroids can be nearest to a row of most groups: then groups skip little, and the mean of
+//                     all rows is the better centre
 //   tensor_near       the distance of each centroid from each group's centre, in float64
 //   tensor_list       which centroids can be nearest to a row of the group: src/certify/halves.rs. The others are not multiplied
 //   tensor_centroids  their half-precision copies from the group's centre, with their own parts of the bound
 //
-// Used when: before every assign_tensor. tensor_centres and tensor_means: before the copies of the rows (tensor_rows.cu).
+// Used when: before every assign_tensor. tensor_centres, tensor_means and tensor_merge: before the copies of the rows (tensor_rows.cu).
 // Tile:      tensor_near: four warps for each centroid, one for every eight groups. tensor_list: a block for each group. tensor_centroids: a warp for each pair of a group and
 //            a centroid.
 #include "../common/sums.cuh"
@@ -36,7 +38,7 @@ template <typename T> struct TensorCentroids {
     TensorTerms bound;
     int d, k;
     u32 k_padded, chunks, tiles;
-    u32 before_means; // tensor_near is for tensor_means, which may have nothing to do
+    u32 before_groups; // tensor_near is for tensor_means or tensor_merge, which may have nothing to do
     u64 most_doubt, most_kept;
 };
 
@@ -158,11 +160,12 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
     __shared__ int nearest_of[NEAR_THREADS / 32];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = warp % SIDES * AT_ONCE;
     const u32 step = gridDim.x * (NEAR_THREADS / 32 / SIDES);
-    if (a.before_means && !again(a.few, a.most_doubt, a.most_kept)) return;
+    if (a.before_groups && !again(a.few, a.most_doubt, a.most_kept)) return;
+    const int count = !a.before_groups && a.groups[0].alone ? 1 : a.count;
 #pragma unroll 1
     for (u32 base = 0; base < (u32)a.k; base += step) {
         const u32 j = base + blockIdx.x * (NEAR_THREADS / 32 / SIDES) + warp / SIDES;
-        const bool has = j < (u32)a.k && first < a.count;
+        const bool has = j < (u32)a.k && first < count;
         double least = infinity();
         int nearest = 0;
         if (has) {
@@ -171,7 +174,7 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
             const T* centres[AT_ONCE];
             double sums[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) sums[i] = 0.0, centres[i] = a.centres + (u64)min(first + i, a.count - 1) * a.d;
+            for (int i = 0; i < AT_ONCE; i++) sums[i] = 0.0, centres[i] = a.centres + (u64)min(first + i, count - 1) * a.d;
 #pragma unroll 2
             for (int f = lane; f < a.d; f += 32) {
                 const double value = (double)c[f];
@@ -184,7 +187,7 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
                 const double s = warp_total(sums[i]);
-                if (lane == 0 && first + i < a.count) a.near[(u64)(first + i) * a.k + j] = s;
+                if (lane == 0 && first + i < count) a.near[(u64)(first + i) * a.k + j] = s;
                 if (s < least) least = s, nearest = first + i;
             }
         }
@@ -197,6 +200,67 @@ template <typename T> __device__ __forceinline__ void tensor_near(const TensorCe
         }
         __syncthreads();
     }
+}
+
+#define MERGE_THREADS 1024
+#define MOST_VISITED 0.75 // the share of the pairs of a row and a centroid from which groups do not pay
+
+// One block, after tensor_group, with the distances from the centres of now.
+template <typename T> __device__ __forceinline__ void tensor_merge(const TensorCentroids<T>& a) {
+    __shared__ double visited[MOST_GROUPS], farthest[MOST_GROUPS], lengths;
+    __shared__ u32 rows, groups;
+    const int tid = threadIdx.x, lane = tid & 31, g = tid >> 5;
+    const bool has_rows = g < a.count && a.groups[g].rows != 0;
+    if (tid == 0) rows = groups = 0, lengths = 0.0;
+    if (tid < MOST_GROUPS) visited[tid] = farthest[tid] = 0.0;
+    __syncthreads();
+    if (has_rows) {
+        const TensorGroup& group = a.groups[g];
+        const double* const near = a.near + (u64)g * a.k;
+        double least = infinity();
+        for (int j = lane; j < a.k; j += 32) least = fmin(least, near[j]);
+        for (int o = 16; o; o >>= 1) least = fmin(least, __shfl_xor_sync(FULL_WARP, least, o));
+        // As in tensor_list, but the roundings do not matter here.
+        const double reach = 2.0 * fmin((double)group.farthest, MOST_MEANS * group.lengths / group.rows) + sqrt(least);
+        u32 in = 0;
+        for (int j = lane; j < a.k; j += 32) in += near[j] <= reach * reach ? 1 : 0;
+        in = __reduce_add_sync(FULL_WARP, in);
+        if (lane == 0) {
+            visited[g] = (double)in * group.rows;
+            atomicAdd(&rows, group.rows), atomicAdd(&groups, 1), atomicAdd(&lengths, group.lengths);
+        }
+    }
+    __syncthreads();
+    double all = 0.0;
+    for (int other = 0; other < MOST_GROUPS; other++) all += visited[other];
+    if (groups < 2 || !(all > MOST_VISITED * rows * a.k)) return;
+    // The mean of the centres, as far as it is finite. It is in `copies` until the distances are known: nobody reads those now.
+    T* const mean = (T*)a.copies;
+    for (int f = tid; f < a.d; f += MERGE_THREADS) {
+        const T first = a.centres[f];
+        T sum = 0;
+        for (int other = 1; other < a.count; other++) sum += (a.centres[(u64)other * a.d + f] - first) * (T)((float)a.groups[other].rows / rows);
+        mean[f] = isfinite(first + sum) ? first + sum : first;
+    }
+    __syncthreads();
+    if (has_rows) {
+        double square = 0.0;
+        for (int f = lane; f < a.d; f += 32) {
+            const double t = ((double)a.centres[(u64)g * a.d + f] - (double)mean[f]) * (double)a.scale;
+            square = __fma_rn(t, t, square);
+        }
+        square = warp_total(square);
+        // No row is farther from the mean: the triangle inequality. The factor is far more than the roundings.
+        if (lane == 0) farthest[g] = (a.groups[g].farthest + sqrt(square)) * 1.000001;
+    }
+    __syncthreads();
+    for (int f = tid; f < a.d; f += MERGE_THREADS) a.centres[f] = mean[f];
+    if (tid < a.count && tid > 0) a.groups[tid].rows = 0;
+    if (tid != 0) return;
+    double most = 0.0;
+    for (int other = 0; other < MOST_GROUPS; other++) most = farthest[other] <= most ? most : farthest[other]; // NaN stays
+    a.groups[0].rows = rows, a.groups[0].lengths = lengths, a.groups[0].alone = 1;
+    a.groups[0].farthest = most < 1e37 ? __double2float_ru(most) : infinity_f();
 }
 
 #define LIST_THREADS 512
@@ -337,12 +401,13 @@ template <typename T> __device__ __forceinline__ void tensor_centroids(const Ten
         if (a.control->stop == 0) FUNCTION(a);                                                                                               \
     }
 #define FIRST_KERNEL(T, FUNCTION, THREADS, NAME)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TensorCentroids<T> a) {                               \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ TensorCentroids<T> a) {                               \
         if (a.control->stop == 0 && again(a.few, a.most_doubt, a.most_kept)) FUNCTION(a);                                                                 \
     }
 #define KERNELS(T, TYPE)                                                                                                                     \
     FIRST_KERNEL(T, tensor_centres, CENTRES_THREADS, tensor_centres_##TYPE)                                                                  \
     FIRST_KERNEL(T, tensor_means, MEANS_THREADS, tensor_means_##TYPE)                                                                        \
+    FIRST_KERNEL(T, tensor_merge, MERGE_THREADS, tensor_merge_##TYPE)                                                                        \
     KERNEL(T, tensor_near, NEAR_THREADS, tensor_near_##TYPE)                                                                                          \
     KERNEL(T, tensor_list, LIST_THREADS, tensor_list_##TYPE)                                                                                 \
     KERNEL(T, tensor_centroids, 256, tensor_centroids_##TYPE)

@@ -17,7 +17,7 @@
 
 template <typename T, typename S> __device__ __forceinline__ void tensor_clear(const TensorRows<T, S>& a) {
     const u64 places = (u64)a.tiles * TILE_ROWS;
-    for (u64 place = global_thread(); place < places; place += all_threads()) a.row_of_place[place] = NO_ROW;
+    for (u64 place = global_thread(); place < places; place += all_threads()) a.row_of_place[place] = NO_ROW, a.terms[place] = 0.0f;
     if (global_thread() < a.count) a.groups[global_thread()] = {};
     for (u64 bucket = global_thread(); bucket < MOST_GROUPS + (u64)a.k; bucket += all_threads()) a.buckets[bucket] = 0;
 }
@@ -146,10 +146,12 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_places(
             group.row_scale = ldexpf(1.0f, group.radius < 1e30f ? exponent : 0);
             unlabelled += a.buckets[g];
         }
+        // The rows of the other groups have come to the first one: tensor_merge.
+        if (a.groups[0].alone) a.buckets[0] = unlabelled;
         first[a.count] = tile;
     }
     __syncthreads();
-    const bool labelled = unlabelled < a.rows.n;
+    const bool labelled = unlabelled < a.rows.n, alone = a.groups[0].alone;
     for (int g = 0; g < a.count; g++) {
         for (u32 tile = first[g] + threadIdx.x; tile < first[g + 1]; tile += PLACES_THREADS) a.group_of_tile[tile] = g;
         // A group has the rows without a label first, and then the labels of its centroids.
@@ -159,7 +161,7 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_places(
 #pragma unroll 1
         for (u32 base = 0; labelled && base < a.k; base += PLACES_THREADS) {
             const u32 j = base + threadIdx.x;
-            const bool mine = j < a.k && a.group_of_centroid[j] == g;
+            const bool mine = j < a.k && (alone ? g == 0 : a.group_of_centroid[j] == g);
             u32 all;
             const u32 before = sum_before(mine ? a.buckets[MOST_GROUPS + j] : 0, all);
             if (mine) a.buckets[MOST_GROUPS + j] = place + before;

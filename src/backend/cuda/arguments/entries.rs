@@ -48,6 +48,7 @@ entries! {
         tensor_rows(TensorRowsArgument<T>) = "tensor_rows" "tensor_rows";
         tensor_centres(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_centres";
         tensor_means(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_means";
+        tensor_merge(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_merge";
         tensor_near(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_near";
         tensor_list(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_list";
         tensor_centroids(TensorCentroidsArgument<T>) = "tensor_centroids" "tensor_centroids";

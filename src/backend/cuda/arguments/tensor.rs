@@ -15,6 +15,8 @@ arguments! {
         row_scale: f32,
         centroid_scale: f32,
         radius: f32,
+        alone: u32,
+        unused: u32,
     }
 
     /// A row with a few centroids in reach.
@@ -141,7 +143,7 @@ arguments! {
         k_padded: u32,
         chunks: u32,
         tiles: u32,
-        before_means: u32,
+        before_groups: u32,
         most_doubt: u64,
         most_kept: u64,
     }
@@ -182,7 +184,7 @@ arguments! {
 }
 
 plain! {
-    TensorGroup { f32, u32, f64, u32, u32, f32, f32, f32, f32 }
+    TensorGroup { f32, u32, f64, u32, u32, f32, f32, f32, f32, u32, u32 }
     FewRow { u32, u32, u32, u32 }
     FewControl { u32, u32, u64, u64, u64 }
     ListedPart { f64, u32, u32 }

@@ -38,6 +38,7 @@ pub struct TensorLabels<T> {
     group: Launch<TensorRowsArgument<T>>,
     places: Launch<TensorRowsArgument<T>>,
     copy_rows: Launch<TensorRowsArgument<T>>,
+    merge: Launch<TensorCentroidsArgument<T>>,
     near: Launch<TensorCentroidsArgument<T>>,
     list: Launch<TensorCentroidsArgument<T>>,
     copy_centroids: Launch<TensorCentroidsArgument<T>>,
@@ -75,6 +76,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
+            merge: of_groups(arguments::tensor_merge::<T>(), CENTRES_THREADS, 1)?,
             near: Launch::resident(gpu, arguments::tensor_near::<T>().load(gpu, "")?, Block::of(THREADS), sizes.k.div_ceil(2))?,
             list: of_groups(arguments::tensor_list::<T>(), LIST_THREADS, sizes.groups)?,
             copy_centroids: Launch::resident(
@@ -114,7 +116,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         unsafe {
             queue.run(&self.centres, &argument)?;
             for _ in 0..ROUNDS {
-                queue.run(&self.near, &TensorCentroidsArgument { before_means: 1, ..argument })?;
+                queue.run(&self.near, &TensorCentroidsArgument { before_groups: 1, ..argument })?;
                 queue.run(&self.means, &argument)?;
             }
         }
@@ -151,11 +153,16 @@ impl<T: Float + Plain> TensorLabels<T> {
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
         };
-        // SAFETY: the buffers have a place for each row, each tile, each group and each label. The launches have a thread for each row.
+        let near = TensorCentroidsArgument { before_groups: 1, ..self.of_centroids(assign) };
+        // SAFETY: the buffers have a place for each row, each tile, each group and each label. The launches have a thread for each row. A mean of d values
+        // fits in the copies of the centroids.
         unsafe {
-            for launch in [&self.clear, &self.group, &self.places, &self.copy_rows] {
-                queue.run(launch, &argument)?;
-            }
+            queue.run(&self.near, &near)?;
+            queue.run(&self.clear, &argument)?;
+            queue.run(&self.group, &argument)?;
+            queue.run(&self.merge, &near)?;
+            queue.run(&self.places, &argument)?;
+            queue.run(&self.copy_rows, &argument)?;
         }
         Ok(())
     }
@@ -188,7 +195,7 @@ impl<T: Float + Plain> TensorLabels<T> {
             k_padded: sizes.k_padded as u32,
             chunks: sizes.chunks as u32,
             tiles: sizes.tiles as u32,
-            before_means: 0,
+            before_groups: 0,
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
         }
