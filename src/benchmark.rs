@@ -101,7 +101,7 @@ pub(crate) fn labels_of_loop<T: Float>(estimator: &KMeans, features: &Features<'
             if done >= iterations {
                 return Ok(Looped { labels: session.labels()?, centroids });
             }
-            update::update(session, &mut centroids, prepared)?;
+            update::update(session, &mut centroids, prepared, 0)?;
         }
     })
 }
@@ -193,7 +193,7 @@ fn iterate<T: Float>(
         let seconds = done.iter().map(|iteration| iteration.seconds).sum::<f64>();
         iterations.extend(done);
         if let Some(assigned) = assigned {
-            let updated = update::update(session, centroids, prepared)?;
+            let updated = update::update(session, centroids, prepared, 0)?;
             let seconds = (begin.elapsed().as_secs_f64() - seconds).max(0.0);
             let (Assigned { changed, effort, .. }, update::Updated { shift, moved }) = (assigned, updated);
             iterations.push(Iteration { changed, shift, moved, seconds, effort });

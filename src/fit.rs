@@ -247,7 +247,7 @@ fn lloyd<T: Float>(
         }
         if let Some(assigned) = assigned {
             let clusters = assigned.inertia.map(|totals| precise_inertia(session, totals, prepared)).transpose()?;
-            let updated = update::update(session, &mut centroids, prepared)?;
+            let updated = update::update(session, &mut centroids, prepared, params.execution.threads)?;
             let total = clusters.as_ref().map(|clusters| clusters.iter().collect::<ExactSum>().to_f64());
             let before: f64 = done.iter().map(|iteration| iteration.seconds).sum();
             let seconds = (start.elapsed().as_secs_f64() - before).max(0.0);

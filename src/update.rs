@@ -8,6 +8,7 @@ use crate::error::{KMeansError, Result};
 use crate::fixed::round_quotient;
 use crate::float::Float;
 use crate::memory;
+use crate::parallel::{for_each_task, workers_for};
 use crate::params::Metric;
 use crate::partial::Partial;
 use crate::prepare::Prepared;
@@ -22,32 +23,69 @@ pub struct Updated {
     pub moved: bool,
 }
 
-/// Replaces `centroids` by the means of their rows.
-pub fn update<T: Float>(session: &mut dyn Iterate<T>, centroids: &mut [T], prepared: &Prepared) -> Result<Updated> {
+/// The sums that a task divides: some hundred microseconds.
+const TASK: usize = 1 << 15;
+
+/// Replaces `centroids` by the means of their rows. `threads`: the most threads, or 0 for those of the pool.
+pub fn update<T: Float>(
+    session: &mut dyn Iterate<T>,
+    centroids: &mut [T],
+    prepared: &Prepared,
+    threads: usize,
+) -> Result<Updated> {
     let d = prepared.lows.len();
     let same = if prepared.metric == Metric::Cosine { same_direction::<T>(d) } else { 0.0 };
     let relocated = relocate_into_empty(session, same, prepared.ties.as_deref())?;
     let partial = session.partial()?;
-    let mut direction: Vec<f64> = memory::zeroed(if prepared.metric == Metric::Cosine { d } else { 0 }, "a centroid")?;
-    let mut moves = memory::with_room(partial.mass.len(), "how far the centroids moved")?;
-    let mut moved = relocated;
-    let mut old: Vec<T> = memory::zeroed(d, "a centroid")?;
-    // A cluster whose rows did not change keeps its mean. Right after seeding all clusters are dirty.
-    for (j, centroid) in centroids.chunks_exact_mut(d).enumerate().filter(|(j, _)| partial.dirty[*j]) {
-        old.copy_from_slice(centroid);
+    // How far each centroid moved.
+    let mut moves: Vec<f64> = memory::zeroed(partial.mass.len(), "how far the centroids moved")?;
+    let clusters = (TASK / d).max(1);
+    let tasks = centroids.chunks_mut(clusters * d).zip(moves.chunks_mut(clusters)).enumerate();
+    let workers = (0..workers_for(threads, tasks.len())).map(|_| Worker::new(d, prepared.metric));
+    let mut workers: Vec<Worker<T>> = memory::try_collected(workers, "the threads' buffers")?;
+    for_each_task(&mut workers, tasks, |worker, (task, (centroids, moves))| {
+        for (i, (centroid, moved)) in centroids.chunks_exact_mut(d).zip(moves).enumerate() {
+            let j = task * clusters + i;
+            // A cluster whose rows did not change keeps its mean. Right after seeding all clusters are dirty.
+            if partial.dirty[j] {
+                *moved = worker.replace(partial, j, prepared, centroid);
+            }
+        }
+    })?;
+    let moved = relocated || workers.iter().any(|worker| worker.moved);
+    session.clear_dirty();
+    Ok(Updated { shift: prepared.shifts.sum(moves.iter().copied()).to_f64(), moved })
+}
+
+/// What a thread needs to divide.
+struct Worker<T> {
+    /// The sum of directions. Empty if the metric is Euclidean.
+    direction: Vec<f64>,
+    old: Vec<T>,
+    /// Whether it has moved a centroid.
+    moved: bool,
+}
+
+impl<T: Float> Worker<T> {
+    fn new(d: usize, metric: Metric) -> Result<Self> {
+        let direction = memory::zeroed(if metric == Metric::Cosine { d } else { 0 }, "a centroid")?;
+        Ok(Self { direction, old: memory::zeroed(d, "a centroid")?, moved: false })
+    }
+
+    /// Replaces a centroid by the mean of the rows of cluster j. Returns the reference distance between both.
+    fn replace(&mut self, partial: &Partial, j: usize, prepared: &Prepared, centroid: &mut [T]) -> f64 {
+        self.old.copy_from_slice(centroid);
         match prepared.metric {
             Metric::Euclidean => mean(partial, j, prepared, centroid),
             Metric::Cosine => {
-                quotients(partial, j, prepared, &mut direction);
-                finish_centroid(&mut direction, centroid);
+                quotients(partial, j, prepared, &mut self.direction);
+                finish_centroid(&mut self.direction, centroid);
             }
         }
-        let s = reference::distance(&old, centroid);
-        moves.push(s);
-        moved |= s > 0.0 || old != centroid;
+        let moved = reference::distance(&self.old, centroid);
+        self.moved |= moved > 0.0 || self.old != centroid;
+        moved
     }
-    session.clear_dirty();
-    Ok(Updated { shift: prepared.shifts.sum(moves.iter().copied()).to_f64(), moved })
 }
 
 /// The exact quotient, rounded once to `T` and clamped to the column's extent.

@@ -38,6 +38,8 @@ pub struct Joined<'a, T> {
     /// First row of each session.
     starts: Vec<u64>,
     prepared: &'a Prepared,
+    /// The most threads of an update, or 0 for those of the pool.
+    threads: usize,
     /// The sums of all sessions, as of the last assign or relocation.
     merged: Partial,
     /// Draw totals of each session.
@@ -50,7 +52,8 @@ pub struct Joined<'a, T> {
 
 impl<'a, T: Float> Joined<'a, T> {
     /// Combines these sessions, at least one, in row order. `prepared` was computed from the rows of all of them.
-    pub fn new(mut sessions: Vec<Box<dyn Session<T> + 'a>>, prepared: &'a Prepared) -> Result<Self> {
+    /// `threads`: the most threads of an update, or 0 for those of the pool.
+    pub fn new(mut sessions: Vec<Box<dyn Session<T> + 'a>>, prepared: &'a Prepared, threads: usize) -> Result<Self> {
         let starts = sessions.iter().scan(0, |next, session| {
             let start = *next;
             *next += session.rows();
@@ -62,7 +65,7 @@ impl<'a, T: Float> Joined<'a, T> {
         let (totals, weights) = (memory::zeroed(sessions.len(), SESSIONS)?, memory::zeroed(sessions.len(), SESSIONS)?);
         // A session on the CPU takes all threads for each of its passes.
         let at_once = sessions.iter().all(|session| session.on_device());
-        Ok(Self { sessions, starts, prepared, merged, totals, weights, at_once })
+        Ok(Self { sessions, starts, prepared, threads, merged, totals, weights, at_once })
     }
 
     /// The session that has a row.
@@ -260,11 +263,11 @@ impl<T: Float> Iterate<T> for Joined<'_, T> {
     }
 
     fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
-        let (mut done, prepared) = (Vec::new(), self.prepared);
+        let (mut done, prepared, threads) = (Vec::new(), self.prepared, self.threads);
         loop {
             let start = Instant::now();
             let Assigned { changed, effort, .. } = self.assign(centroids, false)?;
-            let update::Updated { shift, moved } = update::update(self, centroids, prepared)?;
+            let update::Updated { shift, moved } = update::update(self, centroids, prepared, threads)?;
             let seconds = start.elapsed().as_secs_f64();
             memory::push(&mut done, Iteration { changed, shift, moved, seconds, effort }, "the history")?;
             watch.show(changed, shift, None, Some(centroids))?;
@@ -363,7 +366,7 @@ mod tests {
         let session = |part| -> Box<dyn Session<f64> + '_> {
             Box::new(CpuSession::new(part, &prepared, 7, 1, InstructionSet::detect()).unwrap())
         };
-        let mut joined = Joined::new(parts.into_iter().map(session).collect(), &prepared).unwrap();
+        let mut joined = Joined::new(parts.into_iter().map(session).collect(), &prepared, 1).unwrap();
         assert!(!joined.on_device());
         joined.at_once = at_once;
         work(&mut joined)

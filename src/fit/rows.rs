@@ -232,7 +232,7 @@ fn with_sessions<T: Float, R>(
                     }
                     let session = match sessions.len() {
                         1 => sessions.remove(0),
-                        _ => Box::new(Joined::new(sessions, &prepared)?),
+                        _ => Box::new(Joined::new(sessions, &prepared, params.execution.threads)?),
                     };
                     work(session, params, &prepared, Origin::of(&parts, params)?)
                 };

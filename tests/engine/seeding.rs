@@ -153,7 +153,7 @@ fn check<T: Float>(kind: &str, shape: [usize; 3], weighted: bool, nulls: bool) {
             .into_iter()
             .map(|part| Box::new(CpuSession::new(part, &prepared, k, threads, set).unwrap()) as Box<dyn Session<T>>)
             .collect();
-        let mut session = Joined::new(sessions, &prepared).unwrap();
+        let mut session = Joined::new(sessions, &prepared, 1).unwrap();
         let answers = seeding(&mut (&mut session as &mut dyn Session<T>), shape, prepared.distances);
         assert_eq!(answers, *expected, "{kind}, {shape:?}, {}, {threads} threads, {set:?}", T::NAME);
     }

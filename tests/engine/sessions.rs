@@ -50,7 +50,7 @@ pub fn on_cpu<'a, T: Float>(
 }
 
 fn joined<'a, T: Float>(mut sessions: Vec<Box<dyn Session<T> + 'a>>, prepared: &'a Prepared) -> Box<dyn Session<T> + 'a> {
-    if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, prepared).unwrap()) }
+    if sessions.len() == 1 { sessions.remove(0) } else { Box::new(Joined::new(sessions, prepared, 2).unwrap()) }
 }
 
 /// A session on the GPU for each part, joined if there are several. With `chunk`, the rows stream in chunks of so many rows. All
