@@ -93,7 +93,7 @@ macro_rules! engine {
             }
             #[cfg(feature = "cuda")]
             fn labels_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>> {
-                cuda::predict::labels_there(&*rows.model.device_table(rows.gpu()?)?, rows.features)
+                cuda::predict::labels_there(&*rows.model.device_table(rows.gpu()?)?, rows.features, rows.strategy)
             }
             #[cfg(feature = "cuda")]
             fn nearest_there(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions> {

@@ -17,6 +17,7 @@ use crate::params::Metric;
 use crate::prepare::passes::Passes;
 use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
 use crate::prepare::{Prepared, diameter};
+use crate::strategy::Strategy;
 use crate::tile::WeightScale;
 
 /// The name for the extents of the rows in errors.
@@ -31,6 +32,8 @@ pub struct Rows<'p, 'a, T> {
     pub model: &'p Model<T>,
     pub features: &'p Features<'a, T>,
     pub place: Place,
+    /// The kernels that find labels on a GPU.
+    pub strategy: Strategy,
 }
 
 #[cfg(feature = "cuda")]
@@ -51,7 +54,7 @@ pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Labels> {
     match rows.place {
         Place::Cpu => cpu::predict::labels(rows.model, rows.features),
         #[cfg(feature = "cuda")]
-        Place::Cuda(ordinal) => cuda::predict::labels(&*rows.model.device_table(ordinal)?, rows.features),
+        Place::Cuda(ordinal) => cuda::predict::labels(&*rows.model.device_table(ordinal)?, rows.features, rows.strategy),
         #[cfg(not(feature = "cuda"))]
         Place::Cuda(_) => no_gpu(),
     }

@@ -12,6 +12,7 @@ use polars_kmeans::benchmark::wrong_rows;
 use polars_kmeans::{Device, Engine, Features, KMeans, KMeansError, Strategy, reference};
 
 use super::options::Options;
+use super::there::Columns;
 
 /// Wrong rows that are shown.
 const SHOWN: usize = 5;
@@ -53,10 +54,10 @@ impl<T: Engine> Judge<'_, T> {
 
 /// Checks fits by the strategies that are asked for. Returns whether all labels are right. `iterations`: of the loop.
 pub fn check<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, iterations: u32, options: &Options) -> bool {
-    let columns: Vec<&[T]> = columns.iter().map(|column| &column[..]).collect();
-    let features = Features::from_columns(columns.iter().copied()).expect("equal lengths");
+    let views: Vec<&[T]> = columns.iter().map(|column| &column[..]).collect();
+    let features = Features::from_columns(views.iter().copied()).expect("equal lengths");
     let n = features.n_rows();
-    let mut judge = Judge { columns, known: Vec::new(), seconds: 0.0 };
+    let mut judge = Judge { columns: views, known: Vec::new(), seconds: 0.0 };
     let mut checked = |strategy: Strategy| -> Result<usize, KMeansError> {
         let (name, estimator) = (strategy.name(), estimator.clone().strategy(strategy));
         let mut all = 0;
@@ -74,8 +75,15 @@ pub fn check<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, iterations: u32,
         let fit = estimator.fit_features(&features, None)?;
         compare("the fit", &fit.labels, fit.model.centroids())?;
         if options.flag("--predictions") {
-            let predicted = fit.model.on(Device::Cuda(None)).predict(&features)?;
-            compare("a prediction", predicted.values(), fit.model.centroids())?;
+            for (name, kernel) in [("predictions", Strategy::Default), ("mma predictions", Strategy::TensorMma)] {
+                let predicted = fit.model.on(Device::Cuda(None)).strategy(kernel).predict(&features)?;
+                compare(name, predicted.values(), fit.model.centroids())?;
+            }
+            let there = Columns::of(columns);
+            let table = there.table::<T>();
+            let predicted = fit.model.on(Device::Auto).predict_there(&Features::on_gpu(&table)?)?.to_vec()?;
+            let predicted: Vec<u32> = predicted.into_iter().map(|label| label as u32).collect();
+            compare("rows there", &predicted, fit.model.centroids())?;
         }
         for row in fit.model.history() {
             let [settled, skipped] = [row.settled, row.skipped].map(|share| 100.0 * share.unwrap_or(f64::NAN));

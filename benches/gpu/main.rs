@@ -18,7 +18,8 @@
 //! - `--init NAME` starts from this seeding, such as `k-means++`, not from given rows.
 //! - `--limit BYTES` streams rows through this many bytes of the device. With `--fits` too, the resident fit follows.
 //! - `--strategy NAME` (more than once, or `all`) times iterations alone, with one line per strategy.
-//! - `--predictions` times `predict` instead: all rows in one call, and in morsels of 100,000 rows from eight threads.
+//! - `--predictions` times `predict` instead: rows on the host and on the GPU, in one call and in morsels of 100,000 rows. With `--labels`,
+//!   labels in one call alone. With `--holes`, one row in a hundred has a value that is not finite.
 //! - `--choose` times every strategy that the default may take, and says how much time the default's choice loses.
 //! - `--json` prints one object per strategy (`--strategies A,B`; the default is `default`; `cpu` is the CPU).
 //!   `benches/papers.py` uses it and also gives `--tol-labels SHARE`.
@@ -30,6 +31,7 @@ mod half;
 mod kinds;
 mod options;
 mod rows;
+mod there;
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -47,6 +49,7 @@ use self::data::{blobs, scrambled};
 use self::half::narrowed;
 use self::options::{Options, Shape};
 use self::rows::{Rows, rows};
+use self::there::Columns;
 
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
@@ -231,27 +234,50 @@ fn json<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans, names: 
 
 /// Predictions of all rows in one call, and of morsels from several threads, as a query engine calls them. The model is the starting
 /// centroids after one iteration.
-fn predictions<T: Engine>(columns: &[Vec<T>], shape: Shape, estimator: &KMeans) {
+fn predictions<T: Engine>(columns: &mut [Vec<T>], shape: Shape, estimator: &KMeans, options: &Options) {
     const MORSEL: usize = 100_000;
     const THREADS: usize = 8;
     let Shape { n, d, .. } = shape;
-    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let begin = Instant::now();
-    let model = estimator.clone().max_iter(1).fit_features(&features, None).expect("clusters").model;
+    let model = {
+        let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
+        estimator.clone().max_iter(1).fit_features(&features, None).expect("clusters").model
+    };
     println!("  fit of one iteration, the first call: {:.3} ms", 1e3 * begin.elapsed().as_secs_f64());
+    if options.flag("--holes") {
+        (0..n).step_by(100).for_each(|row| columns[row % d][row] = T::from_f64([f64::NAN, f64::INFINITY][row / 100 % 2]));
+    }
+    let features = Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths");
     let model = model.on(Device::Cuda(None));
     let report = |name: &str, predict: &dyn Fn()| {
         let mut seconds: Vec<f64> = Vec::new();
-        for _ in 0..if n * d < 1 << 20 { 21 } else { 6 } {
+        let begun = Instant::now();
+        let few = |done: usize| done < if n * d < 1 << 20 { 21 } else { 6 };
+        while seconds.len() < 2 || few(seconds.len()) && begun.elapsed().as_secs_f64() < 2.0 {
             let begin = Instant::now();
             predict();
             seconds.push(begin.elapsed().as_secs_f64());
         }
         let (first, median) = (seconds[0], median(seconds[1..].to_vec()));
         let speed = (n * d * size_of::<T>()) as f64 / median / 1e9;
-        println!("  predict {name:<32}{:>10.3} ms (first {:.3}), {speed:.2} GB/s of rows", 1e3 * median, 1e3 * first);
+        println!("  predict {name:<36}{:>10.3} ms (first {:.3}), {speed:.2} GB/s of rows", 1e3 * median, 1e3 * first);
     };
-    report("in one call", &|| drop(model.predict(&features).expect("labels")));
+    // Without a name, the kernels are those that are predicted to be the fastest.
+    let kernels = [("", Strategy::Default), (", float32 products", Strategy::Tiled), (", tensor cores", Strategy::Tensor)];
+    for (name, kernel) in kernels {
+        let model = model.strategy(kernel);
+        report(&format!("in one call{name}"), &|| drop(model.predict(&features).expect("labels")));
+    }
+    let there = Columns::of(columns);
+    let table = there.table::<T>();
+    let on_gpu = Features::on_gpu(&table).expect("columns");
+    for (name, kernel) in kernels {
+        let model = model.strategy(kernel);
+        report(&format!("on the GPU{name}"), &|| drop(model.predict_there(&on_gpu).expect("labels")));
+    }
+    if options.flag("--labels") {
+        return;
+    }
     report("with distances", &|| drop(model.predict_distances(&features).expect("distances")));
     let morsel = |start: usize| model.predict(&features.slice(start..n.min(start + MORSEL)).expect("a view")).expect("labels");
     report("in morsels, one thread", &|| (0..n).step_by(MORSEL).for_each(|start| drop(morsel(start))));
@@ -374,18 +400,19 @@ fn run<T: Engine>(name: &str, shape: Shape, options: &Options) -> bool {
         println!("{name}: {n} x {d} {}, k = {k}{kind}", T::NAME);
         return check::check(&columns, &estimator.device_memory_limit(options.limit), shape.iterations, options);
     }
-    time(name, shape, options, &columns, estimator);
+    time(name, shape, options, columns, estimator);
     true
 }
 
-fn time<T: Engine>(name: &str, shape: Shape, options: &Options, columns: &[Vec<T>], estimator: KMeans) {
+fn time<T: Engine>(name: &str, shape: Shape, options: &Options, mut all_columns: Vec<Vec<T>>, estimator: KMeans) {
     let Shape { n, d, k, .. } = shape;
-    if options.flag("--json") {
-        return json(columns, shape, &estimator.device_memory_limit(options.limit), &options.names);
-    }
     if options.flag("--predictions") {
         println!("{name}: {n} x {d} {}, k = {k}", T::NAME);
-        return predictions(columns, shape, &estimator);
+        return predictions(&mut all_columns, shape, &estimator, options);
+    }
+    let columns = &all_columns[..];
+    if options.flag("--json") {
+        return json(columns, shape, &estimator.device_memory_limit(options.limit), &options.names);
     }
     if options.flag("--choose") {
         return choose(columns, shape, &estimator);

@@ -2,7 +2,7 @@
 //
 //   tensor_clear   no place has a row, and no bucket
 //   tensor_group   the group of each row: that of its label's centroid, or else that of the centre that is nearest in up to 32 features. How many
-//                  rows each group and each bucket has, and how large a group is
+//                  rows each group and each bucket has, and how large a group is. Rows that are not finite have no group
 //   tensor_places  the tiles of each group, and the places of each bucket
 //
 // Rows of one label lie side by side: then a warp's rows have the same few centroids in reach, and most tiles of centroids have none.
@@ -83,8 +83,18 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_group(c
             least = __fmaf_rn(difference, difference, least);
         }
     }
-    if (inside) {
-        a.group_of_row[row] = (u8)nearest;
+    bool kept = inside;
+    // NaN, or out of the range of float32. Few rows are, so they are read again to see why.
+    if (inside && !(least < infinity_f())) {
+#pragma unroll 1
+        for (int f = 0; f < d; f++) {
+            const T x = a.rows.at((u64)f * a.rows.stride + row);
+            kept &= x - x == (T)0;
+        }
+        least = infinity_f();
+    }
+    if (inside) a.group_of_row[row] = kept ? (u8)nearest : (u8)NO_GROUP;
+    if (kept) {
         // Not negative, so bits have the order of the values.
         atomicMax(&radius[nearest], __float_as_uint(least));
         atomicAdd(&rows[nearest], 1);
@@ -130,10 +140,9 @@ __device__ __forceinline__ u32 sum_before(u32 value, u32& total) {
 // One block.
 template <typename T, typename S> __device__ __forceinline__ void tensor_places(const TensorRows<T, S>& a) {
     __shared__ u32 first[MOST_GROUPS + 1];
-    __shared__ u32 unlabelled;
+    __shared__ bool labelled;
     if (threadIdx.x == 0) {
-        u32 tile = 0;
-        unlabelled = 0;
+        u32 tile = 0, rows = 0, unlabelled = 0;
         for (int g = 0; g < a.count; g++) {
             TensorGroup& group = a.groups[g];
             group.first_tile = first[g] = tile;
@@ -144,14 +153,14 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_places(
             // the range of float32) give copies that are not finite, which `tensor_rows` keeps out.
             const int exponent = group.radius > 0.0f ? min(14 - ilogbf(group.radius), 60) : 0;
             group.row_scale = ldexpf(1.0f, group.radius < 1e30f ? exponent : 0);
-            unlabelled += a.buckets[g];
+            rows += group.rows, unlabelled += a.buckets[g];
         }
         // The rows of the other groups have come to the first one: tensor_merge.
         if (a.groups[0].alone) a.buckets[0] = unlabelled;
-        first[a.count] = tile;
+        first[a.count] = tile, labelled = unlabelled < rows;
     }
     __syncthreads();
-    const bool labelled = unlabelled < a.rows.n, alone = a.groups[0].alone;
+    const bool alone = a.groups[0].alone;
     for (int g = 0; g < a.count; g++) {
         for (u32 tile = first[g] + threadIdx.x; tile < first[g + 1]; tile += PLACES_THREADS) a.group_of_tile[tile] = g;
         // A group has the rows without a label first, and then the labels of its centroids.

@@ -16,8 +16,9 @@ template <typename T, typename S> __device__ __forceinline__ void tensor_rows(co
     __shared__ float squares[2][TILE_ROWS], residuals[2][TILE_ROWS];
     const int tid = threadIdx.x, d = a.rows.d, local = tid % TILE_ROWS, half = tid / TILE_ROWS;
     const u64 row = (u64)blockIdx.x * TILE_ROWS + local;
-    const bool inside = row < a.rows.n;
-    const int g = inside && !a.groups[0].alone ? a.group_of_row[row] : 0;
+    const u32 group_of_row = row < a.rows.n ? a.group_of_row[row] : NO_GROUP;
+    const bool inside = group_of_row != NO_GROUP;
+    const int g = inside && !a.groups[0].alone ? group_of_row : 0;
     const u32 label = inside ? label_of_row(a, row) : UNASSIGNED;
     const bool labelled = label != UNASSIGNED;
     if (tid < MOST_GROUPS) used[tid] = 0;

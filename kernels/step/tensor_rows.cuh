@@ -13,7 +13,7 @@ template <typename T, typename S = T> struct TensorRows {
     TensorGroup* groups;
     Labels labels; // before this step
     const u8* group_of_centroid; // (k)
-    u8* group_of_row; // (n)
+    u8* group_of_row; // (n): NO_GROUP for a row that is not finite
     u32* buckets; // (32 + k): how many rows each has, then its next place
     u32* group_of_tile; // (tiles), NO_ROW from the last tile on
     u32* row_of_place; // (tiles, 128): NO_ROW for no row
@@ -25,6 +25,9 @@ template <typename T, typename S = T> struct TensorRows {
     u32 tiles, chunks, k, unused;
     u64 most_doubt, most_kept;
 };
+
+// A row with a value that is not finite. Predictions meet such rows. It has no copy, gets no label, and does not count in its group.
+#define NO_GROUP 0xff
 
 // A row's label, or UNASSIGNED.
 template <typename T, typename S> __device__ __forceinline__ u32 label_of_row(const TensorRows<T, S>& a, u64 row) {

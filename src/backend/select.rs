@@ -49,6 +49,9 @@ const MORSEL_MARGIN: f64 = 8.0;
 /// Bytes on a GPU for one batch of rows of a prediction, including the results. Two batches are there at a time.
 const BATCH_BYTES: u64 = 128 << 20;
 
+/// Kernels read whole tiles of so many rows.
+const BATCH_START: u64 = 1_024;
+
 /// A GPU, as the driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
@@ -167,9 +170,11 @@ impl Shape {
     }
 
     /// The rows of the batches of a prediction on a GPU, in order. The first is a quarter of the others, because the GPU has nothing to do while it is sent.
+    /// Batches begin at multiples of [`BATCH_START`] unless they are short: then kernels can read columns that are on the GPU where they are.
     pub fn batches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
-        let (rows, most) = (self.rows, (BATCH_BYTES / self.row()).max(1));
-        let first = (most / 4).max(1).min(rows);
+        let whole = |rows: u64| if rows < BATCH_START { rows.max(1) } else { rows / BATCH_START * BATCH_START };
+        let (rows, most) = (self.rows, whole(BATCH_BYTES / self.row()));
+        let first = whole(most / 4).min(rows);
         let others = (first..rows).step_by(most as usize).map(move |start| start..(start + most).min(rows));
         (first > 0).then_some(0..first).into_iter().chain(others)
     }

@@ -12,6 +12,7 @@ use crate::interrupt::Scope;
 use crate::parallel::{FloatEnvironment, PoolShare};
 use crate::params::Device;
 use crate::predict::Rows;
+use crate::strategy::Strategy;
 
 /// A model whose predictions run on a device. They have the same bits on every device. [`Model::on`] and `KMeansModel::on` make
 /// one at no cost.
@@ -33,6 +34,7 @@ use crate::predict::Rows;
 pub struct Placed<'m, M> {
     pub(crate) model: &'m M,
     pub(crate) device: Device,
+    strategy: Strategy,
 }
 
 impl<M> Clone for Placed<'_, M> {
@@ -45,7 +47,14 @@ impl<M> Copy for Placed<'_, M> {}
 
 impl<'m, M> Placed<'m, M> {
     pub(crate) fn new(model: &'m M, device: Device) -> Self {
-        Self { model, device }
+        Self { model, device, strategy: Strategy::Default }
+    }
+
+    /// The kernels that find labels on a GPU: those of tensor cores, or [`Strategy::Tiled`] for float32 products. For tests and benches: all
+    /// give the same labels, and the default chooses.
+    #[doc(hidden)]
+    pub fn strategy(self, strategy: Strategy) -> Self {
+        Self { strategy, ..self }
     }
 }
 
@@ -159,7 +168,7 @@ impl<T: Engine> Placed<'_, Model<T>> {
         weighted: bool,
         work: impl Fn(Rows<'_, '_, T>) -> Result<R>,
     ) -> Result<R> {
-        let &Self { model, device } = self;
+        let &Self { model, device, strategy } = self;
         if features.n_features() != model.d {
             return Err(KMeansError::WidthMismatch { what: "features", expected: model.d, got: features.n_features() });
         }
@@ -176,10 +185,10 @@ impl<T: Engine> Placed<'_, Model<T>> {
             }
             _ => self.place(job, features, weighted)?,
         };
-        match work(Rows { model, features, place }) {
+        match work(Rows { model, features, place, strategy }) {
             // Other programs may have taken the memory since the choice was made.
             Err(KMeansError::NoMemory { .. }) if device == Device::Auto && place != Place::Cpu && features.gpu().is_none() => {
-                work(Rows { model, features, place: Place::Cpu })
+                work(Rows { model, features, place: Place::Cpu, strategy })
             }
             done => done,
         }

@@ -200,6 +200,10 @@ fn compare<T: Engine>(
     let on_gpu = gpu.predict(features).unwrap();
     assert_same(&on_gpu.iter().collect::<Vec<_>>(), &labels.iter().collect::<Vec<_>>(), &format!("{what}: labels"));
     assert_eq!(on_gpu, labels, "{what}: rows without a label");
+    for strategy in [Strategy::TensorWgmma, Strategy::TensorMma, Strategy::Tiled] {
+        let forced = gpu.strategy(strategy).predict(features).unwrap();
+        assert_same(&forced.iter().collect::<Vec<_>>(), &labels.iter().collect::<Vec<_>>(), &format!("{what}: {strategy}"));
+    }
     let nearest = model.predict_distances(features).unwrap();
     let on_gpu = gpu.predict_distances(features).unwrap();
     assert_same(&prediction_bits(&on_gpu), &prediction_bits(&nearest), &format!("{what}: nearest"));

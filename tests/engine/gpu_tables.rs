@@ -6,7 +6,7 @@ use cudarc::driver::{CudaContext, result};
 use polars_kmeans::backend::cuda::traffic;
 use polars_kmeans::{
     Chunk, Column, Device, Engine, Features, GpuTable, GpuValues, Half, Init, KMeans, KMeansError, NullPolicy, RowOrder, Scale,
-    Validity, ValueType,
+    Strategy, Validity, ValueType,
 };
 
 use crate::child::in_child;
@@ -157,6 +157,40 @@ fn rows_on_a_gpu_give_the_bits_of_rows_on_the_host() {
     for round in 0..20 {
         check::<f32>(round, ordinal);
         check::<f64>(round, ordinal);
+    }
+}
+
+/// Columns in several batches: each is read where it is. Some rows are not finite.
+#[test]
+fn predictions_read_columns_in_place() {
+    let Some(ordinal) = ordinal() else { return };
+    let random = &mut Random(91_000);
+    let (n, d, k) = (70_001usize, 768, 300);
+    let pitch = n.next_multiple_of(4);
+    let mut values: Vec<f32> = rows("blobs", pitch, d, random);
+    let start = (0..k).flat_map(|j| (0..d).map(move |f| (j, f))).map(|(j, f)| f64::from(values[f * pitch + j])).collect();
+    (0..50).for_each(|i| values[random.below(d) * pitch + random.below(n)] = [f32::NAN, f32::INFINITY][i % 2]);
+    let columns: Vec<&[f32]> = values.chunks_exact(pitch).map(|column| &column[..n]).collect();
+    let host = Features::from_columns(columns.iter().copied()).unwrap();
+    let known = host.slice(0..k).unwrap();
+    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(1).null_policy(NullPolicy::Skip).device(Device::Cpu);
+    let known = estimator.clone().fit_features(&known, None);
+    let model = known.unwrap_or_else(|_| estimator.fit_features(&host, None).unwrap()).model;
+    let right: Vec<i32> = model.predict(&host).unwrap().iter().map(|label| label.map_or(-1, |label| label as i32)).collect();
+    for room in [8192, 0] {
+        let memory = Memory::of(ordinal, &values, room);
+        let piece = GpuValues::columns(memory.address, ValueType::Float32, d, pitch);
+        // SAFETY: the memory has the values, and outlives the table.
+        let table = unsafe { GpuTable::<f32>::new(ordinal, n, [piece]).unwrap() };
+        assert_eq!(table.is_read_in_place(), room > 0);
+        let features = Features::on_gpu(&table).unwrap();
+        for kernel in [Strategy::TensorWgmma, Strategy::TensorMma, Strategy::Tiled, Strategy::Default] {
+            let labels = model.on(Device::Auto).strategy(kernel).predict_there(&features).unwrap().to_vec().unwrap();
+            assert_eq!(labels, right, "{kernel}, room {room}");
+            let some = features.slice(1_025..n - 7).unwrap();
+            let labels = model.on(Device::Auto).strategy(kernel).predict_there(&some).unwrap().to_vec().unwrap();
+            assert_eq!(labels, right[1_025..n - 7], "{kernel}, room {room}, from row 1,025");
+        }
     }
 }
 

@@ -44,4 +44,6 @@ mod streaming;
 mod tensor;
 #[cfg(feature = "cuda")]
 mod tensor_data;
+#[cfg(feature = "cuda")]
+mod tensor_predictions;
 mod traps;

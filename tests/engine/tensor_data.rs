@@ -8,7 +8,7 @@ use polars_kmeans::{Engine, Features, Float, Half, Init, KMeans, Metric, Strateg
 use crate::data::{Random, columns, hash, on_gpu, rounds, rows, some_rows};
 use crate::tensor::{KERNELS, by_tensor_cores, check};
 
-const KINDS: [&str; 7] = ["token vectors", "one blob", "lognormal", "small integers", "offset", "unit vectors", "copies"];
+pub const KINDS: [&str; 7] = ["token vectors", "one blob", "lognormal", "small integers", "offset", "unit vectors", "copies"];
 
 /// Rows in a random subspace. `length` gives each its length.
 fn low_rank(n: usize, d: usize, rank: usize, random: &mut Random, length: impl Fn(&mut Random) -> f64) -> Vec<f64> {
@@ -27,7 +27,7 @@ fn low_rank(n: usize, d: usize, rank: usize, random: &mut Random, length: impl F
     out
 }
 
-fn table<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Vec<T> {
+pub fn table<T: Float>(kind: &str, n: usize, d: usize, random: &mut Random) -> Vec<T> {
     let unscaled = |f: usize| 10f64.powf(4.0 * f as f64 / (d - 1).max(1) as f64);
     let rank = (d / 8).max(2);
     let values: Vec<f64> = match kind {

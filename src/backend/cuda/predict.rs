@@ -4,7 +4,7 @@
 //! once a model:  the centroids and the filter's copies of them go to the device, and stay there
 //! per batch of rows, of bounded size; while the device works on a batch, the next one is sent:
 //!   upload
-//!   labels       what the filter is sure of, then the others              step/tiled.rs
+//!   labels       what a filter is sure of, then the others                step/tiled.rs, or predict/tensor.rs
 //!   distances    to the two nearest centroids, or to all                  predict/table.rs
 //!   blank        no answer for a row with a value that is not finite      predict/table.rs
 //!   download; rows with nulls have no answer either: the host sees to that, because the device does not know nulls
@@ -12,6 +12,7 @@
 //! The scale of the inertia depends on the extents of all rows. So `inertia` has all rows on the device at once, as a fit does.
 
 mod table;
+mod tensor;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,7 @@ use super::device::{Buffer, Plain, Queue, product};
 use super::passes::prepare::DevicePasses;
 use super::rows::DeviceRows;
 use super::rows::download::{PIECE, download};
+use super::rows::foreign::is_in_place;
 use super::rows::upload::upload;
 use crate::answers::{Answered, Distances, LABELS, Labels, Predictions, every_row};
 use crate::backend::select::Job;
@@ -35,6 +37,7 @@ use crate::model::Model;
 use crate::predict::{ANSWERS, ScoreScales, centroid_extents};
 use crate::prepare::passes::Passes;
 use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
+use crate::strategy::Strategy;
 use crate::tile::Part;
 
 /// The label of a row that has no cluster.
@@ -77,9 +80,12 @@ fn in_batches<'a, T: Float + Plain, B>(
     launch: impl Fn(&Queue, &DeviceRows<T>) -> Result<B>,
     mut finish: impl FnMut(&B, &Features<'a, T>, Range<usize>) -> Result<()>,
 ) -> Result<()> {
+    let in_place = is_in_place(features);
+    let several = table.batches(job, features.n_rows(), in_place).nth(1).is_some();
+    let _kept = several.then(|| table.gpu().keep_memory());
     let mut finish = |batch: Batch<'_, 'a, T, B>| finish(&batch.answers, &batch.features, batch.range.clone());
     let mut before = None;
-    for range in table.batches(job, features.n_rows()) {
+    for range in table.batches(job, features.n_rows(), in_place) {
         let (features, queue) = (features.slice(range.clone())?, table.queue()?);
         let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
         let answers = launch(&queue, &rows)?;
@@ -107,13 +113,13 @@ fn download_distances(distances: &Buffer<f64>, out: &mut [f64]) -> Result<()> {
 }
 
 /// The labels of rows that are on the GPU, as an array there. -1 for rows with a null or a value that is not finite.
-pub fn labels_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<i32>> {
+pub fn labels_there<T: Float + Plain>(
+    table: &DeviceTable<T>,
+    features: &Features<'_, T>,
+    strategy: Strategy,
+) -> Result<GpuArray<i32>> {
     let out = room::<T, i32>(table, features.n_rows())?;
-    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
-        let labels = table.assign(queue, rows)?;
-        table.blank(queue, rows, Some(labels.labels()), None)?;
-        Ok(labels)
-    };
+    let launch = |queue: &Queue, rows: &DeviceRows<T>| table.assign_finite(queue, rows, strategy);
     in_batches(table, Job::Labels, features, launch, |labels, _, range| {
         out.copy_from(range.start, labels.labels(), labels.labels().queue())
     })?;
@@ -166,14 +172,10 @@ fn room<T: Float + Plain, V: Plain>(table: &DeviceTable<T>, len: usize) -> Resul
 }
 
 /// The labels of the rows. None for rows with a null or a value that is not finite.
-pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Labels> {
+pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>, strategy: Strategy) -> Result<Labels> {
     let n = features.n_rows();
     let (mut out, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
-    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
-        let labels = table.assign(queue, rows)?;
-        table.blank(queue, rows, Some(labels.labels()), None)?;
-        Ok(labels)
-    };
+    let launch = |queue: &Queue, rows: &DeviceRows<T>| table.assign_finite(queue, rows, strategy);
     in_batches(table, Job::Labels, features, launch, |labels, features, range| {
         let out = &mut out[range.clone()];
         if download_labels(labels.labels(), out)? | features.has_nulls() {

@@ -153,7 +153,8 @@ fn predictions_take_bounded_memory() {
     assert_eq!(batch(shape(Job::Labels, 1_000, 32, 256)), 1_000);
     assert_eq!(batch(shape(Job::Labels, 1 << 30, 12, 256)), (128 << 20) / 64);
     assert_eq!(batch(shape(Job::Nearest, 1 << 30, 8, 256)), (128 << 20) / 64);
-    assert_eq!(batch(shape(Job::Distances, 1 << 30, 2, 256)), (128 << 20) / (2 * 4 + 12 + 256 * 8));
+    // Whole tiles of rows.
+    assert_eq!(batch(shape(Job::Distances, 1 << 30, 2, 256)), (128 << 20) / (2 * 4 + 12 + 256 * 8) / 1_024 * 1_024);
     assert_eq!(batch(shape(Job::Distances, 1 << 30, 2, 1 << 31)), 1);
     assert_eq!(batch(shape(Job::Labels, 0, 2, 2)), 0);
     // The first batch is smaller. Every row is in one batch.

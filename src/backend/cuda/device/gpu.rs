@@ -24,6 +24,7 @@ pub struct Gpu {
     pub shared_per_block: u32,
     /// The compute capability: ten times the major number, and the minor one.
     generation: u32,
+    keeping: Mutex<Keeping>,
     functions: Mutex<HashMap<String, Function>>,
     modules: Mutex<HashMap<&'static str, Module>>,
 }
@@ -48,9 +49,11 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
+/// Bytes that fits have freed and that the driver keeps for the next one.
+const KEPT: u64 = 64 << 20;
+
 /// Makes the driver keep some of the memory that fits free. Then small fits need not map memory again each time.
 fn keep_some_memory(context: &CudaContext) -> std::result::Result<(), DriverError> {
-    const KEPT: u64 = 64 << 20;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     let mut threshold = 0u64;
     // SAFETY: the device belongs to the context. The attribute is a 64-bit integer, and `threshold` has 64 bits.
@@ -63,6 +66,28 @@ fn keep_some_memory(context: &CudaContext) -> std::result::Result<(), DriverErro
         }
     }
     Ok(())
+}
+
+/// While it lives, memory that is freed stays mapped for the next allocation. Batches of rows need the same memory again and again, and to map 100 MB
+/// takes about as long as to label them.
+pub struct MemoryKept<'g>(&'g Gpu);
+
+impl Drop for MemoryKept<'_> {
+    fn drop(&mut self) {
+        let mut keeping = self.0.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+        keeping.calls -= 1;
+        if keeping.calls == 0 {
+            // Without success the memory stays with this process, which may use it.
+            let _ = self.0.keep(keeping.before);
+        }
+    }
+}
+
+/// How many calls want that freed memory is kept, and the bytes that the driver kept before.
+#[derive(Default)]
+struct Keeping {
+    calls: usize,
+    before: u64,
 }
 
 /// Bytes of shared memory that the driver reserves in each block.
@@ -105,6 +130,7 @@ impl Gpu {
             processors,
             shared_per_block,
             generation,
+            keeping: Mutex::default(),
             functions: Mutex::default(),
             modules: Mutex::default(),
         })
@@ -157,6 +183,33 @@ impl Gpu {
     /// Makes the context current on the calling thread. This is needed because fits move between threads.
     pub fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().map_err(failed("binding the GPU"))
+    }
+
+    /// Keeps freed memory as long as the result lives.
+    pub fn keep_memory(&self) -> MemoryKept<'_> {
+        let mut keeping = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+        keeping.calls += 1;
+        if keeping.calls == 1 {
+            // Without success calls are slower.
+            keeping.before = self.keep(u64::MAX).unwrap_or(KEPT);
+        }
+        MemoryKept(self)
+    }
+
+    /// Sets the bytes of freed memory that the driver keeps, and gives back what is more. Returns what was set before.
+    fn keep(&self, bytes: u64) -> Result<u64> {
+        self.bind()?;
+        let (mut threshold, mut before) = (bytes, 0u64);
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        // SAFETY: the device belongs to the context. The attribute is a 64-bit integer, and both variables have 64 bits.
+        let done = unsafe {
+            result::device::get_default_mem_pool(self.context.cu_device()).and_then(|pool| {
+                sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut before).cast()).result()?;
+                sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast()).result()?;
+                if bytes == u64::MAX { Ok(()) } else { sys::cuMemPoolTrimTo(pool, bytes as usize).result() }
+            })
+        };
+        done.map(|()| before).map_err(failed("keeping memory"))
     }
 
     /// Waits until all work of this process on the GPU is done.

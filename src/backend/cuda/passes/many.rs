@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::backend::cuda::arguments::{self, LowerArgument, WeighArgument};
-use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, sum};
+use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, product, sum};
 use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::upload::upload;
@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::features::Features;
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::strategy::Strategy;
 use crate::tile::{Part, WeightScale};
 
 /// The most rows of a piece: whole tiles of all kernels.
@@ -21,6 +22,9 @@ const MOST_ROWS: usize = 1 << 20;
 const THREADS: u32 = 256;
 /// The least arithmetic (rows x centroids x features) for which it pays to send the rows.
 const LEAST: usize = 1 << 26;
+
+/// The least arithmetic for which tensor cores may pay: the table is used once, and centres of groups take about a millisecond.
+const LEAST_FOR_TENSOR: usize = 1 << 36;
 
 /// The bytes that this takes on the device for `m` candidates.
 pub fn bytes<T: Float + Plain>(shape: &FitShape, m: usize, gpu: GpuSize) -> u64 {
@@ -37,9 +41,13 @@ fn visit<T: Float + Plain>(
     // Work on the table is on a queue of its own, which is empty when it is dropped. Then the table may be dropped too.
     rows.queue.wait()?;
     let queue = table.queue()?;
+    // Copies of rows are optional memory, within the limit of the fit.
+    let much = product([rows.n, table.k, table.d]) >= LEAST_FOR_TENSOR;
+    let may = much && rows.queue.has_room(table.tensor_bytes(rows.n.min(MOST_ROWS)))?;
+    let strategy = if may { Strategy::Default } else { Strategy::Tiled };
     for first in (0..rows.n).step_by(MOST_ROWS) {
         let piece = first..rows.n.min(first + MOST_ROWS);
-        let labels = table.assign_some(&queue, rows, piece.clone())?;
+        let labels = table.assign_some(&queue, rows, piece.clone(), strategy)?;
         work(&queue, piece, labels.labels())?;
     }
     queue.wait()

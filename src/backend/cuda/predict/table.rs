@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Mutex, PoisonError};
 
+use super::tensor::TensorTable;
 use crate::backend::Scales;
 use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{
@@ -12,15 +13,18 @@ use crate::backend::cuda::arguments::{
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Gpu, Launch, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::passes::distances::{Inertia, InertiaPass};
 use crate::backend::cuda::rows::DeviceRows;
-use crate::backend::cuda::shape::GpuSize;
+use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::Centroids;
 use crate::backend::cuda::step::filter::{Filter, Preparation};
 use crate::backend::cuda::step::shares::Shares;
+use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch};
+use crate::backend::cuda::step::tensor::sizes::Sizes;
 use crate::backend::cuda::step::tiled::{Doubt, Tiled, TiledLabels};
 use crate::backend::select::{Candidates, Job, Shape};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
+use crate::strategy::Strategy;
 
 /// Threads of a block of the kernels in `kernels/passes/predict.cu`. This is also the number of rows of their tiles.
 pub const ROWS: u32 = 128;
@@ -35,6 +39,7 @@ pub struct DeviceTable<T> {
     filter: Filter<T>,
     /// The kernel that the filter was made for.
     tiled: Tiled,
+    tensor: TensorTable<T>,
     queue: Queue,
     /// Queues of earlier calls. No work is left in them.
     idle: Mutex<Vec<Queue>>,
@@ -45,6 +50,9 @@ impl<T> fmt::Debug for DeviceTable<T> {
         write!(f, "DeviceTable {{ k: {}, d: {}, ordinal: {} }}", self.k, self.d, self.queue.gpu.ordinal)
     }
 }
+
+/// So many times as many rows, about, are in a batch of rows that are read where they are.
+const MORE_IN_PLACE: usize = 4;
 
 /// Most queues that a table keeps for later calls.
 const MOST_IDLE: usize = 32;
@@ -85,12 +93,18 @@ buffers! {
 
 /// The labels of a batch of rows, and what their kernels use. All of it is kept until the kernels are done. If some were freed
 /// before, the driver would give it to the next batch, and the upload of that batch would wait for these kernels.
-pub struct BatchLabels {
+pub struct BatchLabels<T> {
     buffers: LabelBuffers,
-    _doubt: Doubt,
+    used: Used<T>,
 }
 
-impl BatchLabels {
+/// What the kernels use that label a batch.
+enum Used<T> {
+    Tiled { _doubt: Doubt },
+    Tensor { _labels: Box<TensorLabels<T>> },
+}
+
+impl<T> BatchLabels<T> {
     pub fn labels(&self) -> &Buffer<u32> {
         &self.buffers.labels
     }
@@ -143,11 +157,24 @@ impl<T: Float + Plain> DeviceTable<T> {
         let mut filter = Filter::new(&queue, tiled.filter(d, k, queue.gpu.size()), d, largest)?;
         filter.centre(centroids)?;
         let centroids_here = Centroids::allocate(&queue, d, k)?;
-        let mut table = Self { k, d, centroids: centroids_here, filter, tiled, queue, idle: Mutex::default() };
+        let mut table = Self {
+            k,
+            d,
+            centroids: centroids_here,
+            filter,
+            tiled,
+            tensor: TensorTable::default(),
+            queue,
+            idle: Mutex::default(),
+        };
         table.centroids.now.write(0, centroids)?;
         Preparation::new(&table.queue, d, k, 0)?.start(&table.queue, &table.filter, &table.centroids, d, k)?;
         table.queue.wait()?;
         Ok(table)
+    }
+
+    pub fn gpu(&self) -> &Gpu {
+        &self.queue.gpu
     }
 
     /// A queue for one batch. Each has its own, so several calls and several batches can run at the same time.
@@ -157,9 +184,11 @@ impl<T: Float + Plain> DeviceTable<T> {
         Ok(CallQueue { queue, idle: &self.idle })
     }
 
-    /// The ranges of rows of the batches, in order.
-    pub fn batches(&self, job: Job, n: usize) -> impl Iterator<Item = Range<usize>> + use<T> {
-        let (features, clusters) = (self.d, self.k);
+    /// The ranges of rows of the batches, in order. `in_place`: whether the rows are read where they are. They take no memory then, so batches have more
+    /// of them.
+    pub fn batches(&self, job: Job, n: usize, in_place: bool) -> impl Iterator<Item = Range<usize>> + use<T> {
+        let features = if in_place && job == Job::Labels { self.d.div_ceil(MORE_IN_PLACE) } else { self.d };
+        let clusters = self.k;
         let shape = Shape {
             job,
             rows: n as u64,
@@ -185,21 +214,38 @@ impl<T: Float + Plain> DeviceTable<T> {
         unsafe { queue.run(&launch, argument) }
     }
 
-    /// The exact labels of all finite rows. Other rows get any label.
-    pub fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<BatchLabels> {
-        self.assign_some(queue, rows, 0..rows.n)
+    /// The exact labels of all finite rows, by the kernel that is predicted to be the fastest. Rows that are not finite get no label.
+    pub fn assign_finite(&self, queue: &Queue, rows: &DeviceRows<T>, strategy: Strategy) -> Result<BatchLabels<T>> {
+        let labels = self.assign_some(queue, rows, 0..rows.n, strategy)?;
+        // Tensor cores see no rows that are not finite.
+        if matches!(labels.used, Used::Tiled { .. }) {
+            self.blank(queue, rows, Some(labels.labels()), None)?;
+        }
+        Ok(labels)
     }
 
-    /// The same for some of the rows. The first of them is a multiple of the tiles of all kernels.
-    pub fn assign_some(&self, queue: &Queue, rows: &DeviceRows<T>, range: Range<usize>) -> Result<BatchLabels> {
+    /// The exact labels of rows that are all finite.
+    pub fn assign(&self, queue: &Queue, rows: &DeviceRows<T>) -> Result<BatchLabels<T>> {
+        self.assign_some(queue, rows, 0..rows.n, Strategy::Default)
+    }
+
+    /// The same for some of the rows. The first of them is a multiple of the tiles of all kernels. Rows that are not finite get any label, or none.
+    /// `strategy`: one of tensor cores, [`Strategy::Tiled`] for float32 products, or the default: the one that is predicted to be faster.
+    pub fn assign_some(
+        &self,
+        queue: &Queue,
+        rows: &DeviceRows<T>,
+        range: Range<usize>,
+        strategy: Strategy,
+    ) -> Result<BatchLabels<T>> {
         let n = range.len();
         let mut buffers = LabelBuffers::allocate(queue, n)?;
-        buffers.labels.fill(0)?;
+        // No row has a label.
+        buffers.labels.fill(0xff)?;
         buffers.control.fill(0)?;
         let LabelBuffers { labels, control } = &buffers;
-        let doubt = Doubt::allocate(queue, n)?;
         let place = LabelsArgument { at: labels.at(), bytes: 4 };
-        let argument = AssignArgument {
+        let mut argument = AssignArgument {
             rows: rows.argument_of(range),
             labels: place,
             next: place,
@@ -209,7 +255,7 @@ impl<T: Float + Plain> DeviceTable<T> {
             half_squares: self.filter.half_squares(),
             margins: self.filter.margins(),
             bound: self.filter.bound(),
-            contested: doubt.at(),
+            contested: 0,
             control: control.at(),
             k: self.k as i32,
             k_padded: self.filter.spec().k_padded as i32,
@@ -226,11 +272,30 @@ impl<T: Float + Plain> DeviceTable<T> {
             share_bests: 0,
             share_tickets: 0,
         };
+        let shape = self.shape(n, rows.half().is_some());
+        // SAFETY: no row has a label. The addresses are those of this table, of the rows and of the buffers, each with a place for every row.
+        let by_tensor_cores = unsafe { self.tensor.label((strategy, self.tiled), &shape, queue, &argument)? };
+        if let Some(labels) = by_tensor_cores {
+            return Ok(BatchLabels { buffers, used: Used::Tensor { _labels: Box::new(labels) } });
+        }
+        let doubt = Doubt::allocate(queue, n)?;
+        argument.contested = doubt.at();
         let kernels = TiledLabels::new(self.tiled, [n, self.d, self.k], rows.half().is_some(), queue)?;
         // SAFETY: the filter was made for this kernel, and its copies are complete. Each row has a label and a place in the list.
         // These kernels do not touch sums.
         unsafe { kernels.launch(queue, false, &argument, self.centroids.now.at())? };
-        Ok(BatchLabels { buffers, _doubt: doubt })
+        Ok(BatchLabels { buffers, used: Used::Tiled { _doubt: doubt } })
+    }
+
+    /// The shape of a batch of `n` rows. `half`: whether their values have 16 bits.
+    fn shape(&self, n: usize, half: bool) -> FitShape {
+        let Self { k, d, .. } = *self;
+        FitShape { rows: n, chunk: n, d, k, weighted: false, float64: !T::IS_F32, half, limbs: 1, more_copies: false }
+    }
+
+    /// The bytes that labels of `n` rows by tensor cores take on the device.
+    pub fn tensor_bytes(&self, n: usize) -> u64 {
+        bytes_of_batch::<T>(&Sizes::of_batch(&self.shape(n, false)))
     }
 
     /// The address of the centroids: `(k, d)`, row-major.

@@ -4,7 +4,9 @@
 use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, FiniteRowsArgument, ForeignArgument, KeptArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue};
+use crate::backend::cuda::shape::ROW_ALIGNMENT;
 use crate::error::{KMeansError, Result};
+use crate::features::Features;
 use crate::float::Float;
 use crate::gpu_table::{GpuRows, GpuTable, GpuValues};
 use crate::half::Half;
@@ -74,13 +76,19 @@ pub fn take_in<T: Float + Plain>(queue: &Queue, parts: &[Part<'_, T>]) -> Result
     Ok(rows)
 }
 
-/// The values of the only part, if kernels can read them where they are.
+/// Whether kernels read these rows where they are.
+pub fn is_in_place<T: Float>(features: &Features<'_, T>) -> bool {
+    in_place(&[Part::new(features.clone(), None)]).is_some()
+}
+
+/// The values of the only part, if kernels can read them where they are. Tiles of some of a table's rows end within the tiles of the table.
 fn in_place<T: Float>(parts: &[Part<'_, T>]) -> Option<GpuValues> {
     let [part] = parts else { return None };
     let GpuRows { table, rows } = part.features.gpu_rows()?;
-    let whole = rows.len() == table.n_rows() && part.selection.is_all() && part.features.arrival().is_none();
+    let whole = rows.start.is_multiple_of(ROW_ALIGNMENT) && part.selection.is_all() && part.features.arrival().is_none();
     let stored = part.features.half() == table.half();
-    (whole && stored && table.is_read_in_place()).then(|| table.pieces()[0])
+    let values = (whole && stored && table.is_read_in_place()).then(|| table.pieces()[0])?;
+    Some(GpuValues { first: values.first + rows.start as i64 * values.row_pitch, ..values })
 }
 
 fn take_in_features<T: Float + Plain>(rows: &DeviceRows<T>, part: &Part<'_, T>, kept: &Kept, first: usize) -> Result<()> {

@@ -92,7 +92,7 @@ pub fn measured() -> Vec<Strategy> {
 
 /// The predicted time of an iteration, in microseconds, on the GPU that was measured. If this GPU has more or fewer SMs, `n` is
 /// scaled so that each SM has the same amount of work. The time is infinite if the candidate was not measured.
-fn time<T>(candidate: &dyn Candidate<T>, shape: &FitShape, gpu: GpuSize) -> f64 {
+pub fn time<T>(candidate: &dyn Candidate<T>, shape: &FitShape, gpu: GpuSize) -> f64 {
     if let Some(time) = candidate.predicted(shape, gpu) {
         return time;
     }

@@ -11,11 +11,15 @@
 //! Groups come from the centroids. Where these start far from where they end, groups are bad and many rows are in doubt. So groups are made
 //! again in a few iterations, if the one before had much doubt. Rows of a group are in the order of their labels, as they were then.
 
+pub mod centres;
 mod doubt;
-mod labels;
-mod sizes;
+pub mod labels;
+pub mod sizes;
 pub mod unit;
 
+use std::sync::Arc;
+
+use self::centres::Centres;
 use self::labels::TensorLabels;
 use self::sizes::{Sizes, TILE_CENTROIDS, TILE_ROWS};
 use self::unit::Unit;
@@ -42,10 +46,25 @@ const TENSOR_THREADS: u32 = 384;
 pub struct Tensor(pub Unit);
 
 impl Tensor {
-    /// The constants of the predicted time, in microseconds, on an H200: of an iteration, of a row, and of a value. See `predicted`.
+    /// The constants of the predicted time, in microseconds, on an H200: of an iteration, of a row, of a value, and of a value that is copied for one
+    /// pass. See `predicted`.
     const FIXED: f64 = 90.0;
     const ROW: f64 = 2.8e-4;
     const VALUE: f64 = 1.5e-6;
+    const COPY_ONCE: f64 = 8e-6;
+
+    /// The time of one pass over rows without copies, such as that of a prediction, in microseconds: also for data whose centroids are all multiplied.
+    pub fn predicted_once(self, shape: &FitShape, gpu: GpuSize) -> f64 {
+        Self::FIXED + self.rows(shape, gpu) + Self::COPY_ONCE * (shape.chunk * shape.d) as f64
+    }
+
+    /// The time of products, minima, settling and sums.
+    fn rows(self, shape: &FitShape, gpu: GpuSize) -> f64 {
+        let processors = gpu.processors.max(1);
+        let (n, k) = (padded(shape.chunk, TILE_ROWS * processors) as f64, padded(shape.k, TILE_CENTROIDS) as f64);
+        let score = self.0.score(padded(shape.d, 16), gpu.generation) * 1e-6 * PROCESSORS as f64 / processors as f64;
+        n * (k * score + Self::ROW + shape.d as f64 * Self::VALUE)
+    }
 
     /// The copies that settling and updates read.
     fn filter(shape: &FitShape, gpu: GpuSize) -> FilterSpec {
@@ -83,7 +102,7 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape);
         let by_row = if has_by_row(shape) { ByRow::bytes::<T>(shape) } else { 0 };
-        let bytes = sum([TensorLabels::<T>::bytes(&sizes), by_row]);
+        let bytes = sum([TensorLabels::<T>::bytes(&sizes), Centres::<T>::bytes(&sizes), by_row]);
         Needs { filter: Self::filter(shape, gpu), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
@@ -91,15 +110,14 @@ impl<T: Float + Plain> Candidate<T> for Tensor {
     /// tenth of that. Fifteen shapes of one blob and of ten, of 20,000 to 16,777,216 rows, were measured: most are within a quarter of it.
     fn predicted(&self, shape: &FitShape, gpu: GpuSize) -> Option<f64> {
         Candidate::<T>::supports(self, shape, gpu).ok()?;
-        let processors = gpu.processors.max(1);
-        let (n, k) = (padded(shape.chunk, TILE_ROWS * processors) as f64, padded(shape.k, TILE_CENTROIDS) as f64);
-        let score = self.0.score(padded(shape.d, 16), gpu.generation) * 1e-6 * PROCESSORS as f64 / processors as f64;
-        Some(Self::FIXED + n * (k * score + Self::ROW + shape.d as f64 * Self::VALUE))
+        Some(Self::FIXED + self.rows(shape, gpu))
     }
 
     fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
+        let sizes = Sizes::new(&fit.shape);
+        let centres = Arc::new(Centres::allocate(fit.queue, &sizes)?);
         Ok(Box::new(TensorStep::<T> {
-            labels: TensorLabels::new(self.0, &fit.shape, fit.queue)?,
+            labels: TensorLabels::new(self.0, sizes, fit.shape.half, centres, fit.queue)?,
             launches: 0,
             resident: fit.shape.chunk == fit.shape.rows,
             by_row: has_by_row(&fit.shape).then(|| ByRow::new::<T>(&fit.shape, fit.queue)).transpose()?,
@@ -140,12 +158,13 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
                 labels.choose_centres(queue, &assign)?;
             }
             if first || !resident || power {
-                labels.copy_rows(queue, &assign)?;
+                labels.copy_rows(queue, &assign, true)?;
             }
             self.launches = self.launches.saturating_add(1);
             if let Some(copy) = &mut self.by_row {
                 copy.make(chunk.rows)?;
             }
+            labels.measure(queue, &assign)?;
             labels.launch(queue, &assign, self.by_row.as_ref())?;
         }
         self.deltas.launch(chunk, state, self.by_row.as_ref())
@@ -171,6 +190,8 @@ mod tests {
         let sizes = |n, d, k| Sizes::new(&shape(n, d, k));
         assert_eq!(sizes(300_000, 408, 5_000).groups, 30);
         assert_eq!((sizes(100, 3, 2).groups, sizes(100, 3, 2).tiles), (1, 2));
+        let of_batch = |n, k| Sizes::of_batch(&shape(n, 408, k)).groups;
+        assert_eq!([of_batch(80_000, 5_000), of_batch(5_200, 5_000), of_batch(100, 5_000), of_batch(80_000, 9)], [32, 8, 1, 2]);
         let slots = |d| sizes(1_000_000, d, 1_000).folded_slots();
         assert_eq!([slots(20), slots(128), slots(256), slots(257), slots(700)], [5, 3, 2, 1, 1]);
         for d in [1, 64, 65, 128, 300, 5_000] {

@@ -2,6 +2,9 @@
 //!
 //! All of them read an [`AssignArgument`]: the rows, the labels before and after, and the centroids.
 
+use std::sync::Arc;
+
+use super::centres::{Centres, Centring};
 use super::doubt::InDoubt;
 use super::sizes::{CHUNK, CentroidCopies, RowCopies, STAGES, Sizes, TILE_ROWS};
 use super::unit::Unit;
@@ -9,7 +12,6 @@ use crate::backend::cuda::arguments::{
     self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTerms,
 };
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
-use crate::backend::cuda::shape::FitShape;
 use crate::backend::cuda::step::THREADS;
 use crate::backend::cuda::step::by_row::ByRow;
 use crate::certify::halves::{Added, Halves};
@@ -17,29 +19,50 @@ use crate::error::Result;
 use crate::fixed::frexp;
 use crate::float::Float;
 
-/// Threads of a block of `tensor_group`, `tensor_rows`, `tensor_centres`, `tensor_places` and `tensor_list`.
+/// Threads of a block of `tensor_group`, `tensor_rows`, `tensor_places` and `tensor_list`.
 const GROUP_THREADS: u32 = 128;
 const ROWS_THREADS: u32 = 256;
-const CENTRES_THREADS: u32 = 1_024;
 const PLACES_THREADS: u32 = 1_024;
 const LIST_THREADS: u32 = 512;
-/// How often the centres of groups become means.
-const ROUNDS: usize = 2;
+
+/// The constants of the bound. `added`: how the tensor cores add up.
+fn terms<T: Float>(d: usize, added: Added, assign: &AssignArgument<T>) -> TensorTerms {
+    let exponent = frexp(assign.scale.to_f64()).1 - 1;
+    Halves::new(d, added, exponent).into()
+}
+
+/// The bytes that the labels of a batch of rows take for a model, and centres too.
+pub fn bytes_of_batch<T: Float + Plain>(sizes: &Sizes) -> u64 {
+    TensorLabels::<T>::bytes(sizes).saturating_add(Centres::<T>::fixed_bytes(sizes))
+}
+
+/// The centres for a model: [`Centres::fixed`].
+///
+/// # Safety
+/// The same.
+pub unsafe fn centres_of_model<T: Float + Plain>(
+    unit: Unit,
+    sizes: &Sizes,
+    queue: &Queue,
+    assign: &AssignArgument<T>,
+) -> Result<Centres<T>> {
+    let bound = terms(sizes.d, unit.added(&queue.gpu)?, assign);
+    // SAFETY: the caller promises it.
+    unsafe { Centres::fixed(sizes, queue, assign, bound) }
+}
 
 /// The labels of the rows of a chunk, and what their kernels keep.
 pub struct TensorLabels<T> {
     sizes: Sizes,
     added: Added,
     rows: RowCopies,
-    centroids: CentroidCopies<T>,
-    centres: Launch<TensorCentroidsArgument<T>>,
-    means: Launch<TensorCentroidsArgument<T>>,
+    centres: Arc<Centres<T>>,
+    centroids: CentroidCopies,
+    centring: Centring<T>,
     clear: Launch<TensorRowsArgument<T>>,
     group: Launch<TensorRowsArgument<T>>,
     places: Launch<TensorRowsArgument<T>>,
     copy_rows: Launch<TensorRowsArgument<T>>,
-    merge: Launch<TensorCentroidsArgument<T>>,
-    near: Launch<TensorCentroidsArgument<T>>,
     list: Launch<TensorCentroidsArgument<T>>,
     copy_centroids: Launch<TensorCentroidsArgument<T>>,
     assign: Launch<TensorArgument>,
@@ -47,16 +70,16 @@ pub struct TensorLabels<T> {
 }
 
 impl<T: Float + Plain> TensorLabels<T> {
+    /// The bytes that this takes on the device, without the centres.
     pub fn bytes(sizes: &Sizes) -> u64 {
-        sum([InDoubt::<T>::bytes(sizes), RowCopies::bytes(sizes), CentroidCopies::<T>::bytes(sizes)])
+        sum([InDoubt::<T>::bytes(sizes), RowCopies::bytes(sizes), CentroidCopies::bytes(sizes)])
     }
 
-    pub fn new(unit: Unit, shape: &FitShape, queue: &Queue) -> Result<Self> {
-        let sizes = Sizes::new(shape);
+    /// `half`: whether the rows' values have 16 bits. `centres`: one for each group.
+    pub fn new(unit: Unit, sizes: Sizes, half: bool, centres: Arc<Centres<T>>, queue: &Queue) -> Result<Self> {
         let added = unit.added(&queue.gpu)?;
-        let FitShape { chunk, half, .. } = *shape;
         let gpu = &*queue.gpu;
-        let blocks = u32::try_from(chunk.div_ceil(TILE_ROWS)).unwrap_or(u32::MAX);
+        let blocks = u32::try_from(sizes.n.div_ceil(TILE_ROWS)).unwrap_or(u32::MAX);
         let rows = |entry: Entry<TensorRowsArgument<T>>, threads: u32, blocks: u32| -> Result<_> {
             Ok(Launch::exactly(entry.half_if(half).load(gpu, "")?, Block::of(threads), blocks))
         };
@@ -69,15 +92,13 @@ impl<T: Float + Plain> TensorLabels<T> {
             sizes,
             added,
             rows: RowCopies::allocate(queue, &sizes)?,
+            centres,
             centroids: CentroidCopies::allocate(queue, &sizes)?,
-            centres: of_groups(arguments::tensor_centres::<T>(), CENTRES_THREADS, 1)?,
-            means: of_groups(arguments::tensor_means::<T>(), THREADS, sizes.groups)?,
+            centring: Centring::new(&sizes, queue)?,
             clear: rows(arguments::tensor_clear::<T>(), THREADS, blocks.min(1 << 10))?,
             group: rows(arguments::tensor_group::<T>(), GROUP_THREADS, blocks)?,
             places: rows(arguments::tensor_places::<T>(), PLACES_THREADS, 1)?,
             copy_rows: rows(arguments::tensor_rows::<T>(), ROWS_THREADS, blocks)?,
-            merge: of_groups(arguments::tensor_merge::<T>(), CENTRES_THREADS, 1)?,
-            near: Launch::resident(gpu, arguments::tensor_near::<T>().load(gpu, "")?, Block::of(THREADS), sizes.k.div_ceil(2))?,
             list: of_groups(arguments::tensor_list::<T>(), LIST_THREADS, sizes.groups)?,
             copy_centroids: Launch::resident(
                 gpu,
@@ -102,41 +123,42 @@ impl<T: Float + Plain> TensorLabels<T> {
 
     /// The constants of the bound.
     fn terms(&self, assign: &AssignArgument<T>) -> TensorTerms {
-        let exponent = frexp(assign.scale.to_f64()).1 - 1;
-        Halves::new(self.sizes.d, self.added, exponent).into()
+        terms(self.sizes.d, self.added, assign)
     }
 
-    /// Makes centres of groups from the centroids, if there is much doubt.
+    /// Makes centres of groups from the centroids, if there is much doubt. The centres belong to this object alone.
     ///
     /// # Safety
     /// The same as for [`TensorLabels::launch`], but the copies need not be made.
     pub unsafe fn choose_centres(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
-        let argument = self.of_centroids(assign);
         // SAFETY: as in `copy_centroids`. The means are added up in the copies: a group has room for d numbers of 4 bytes there.
-        unsafe {
-            queue.run(&self.centres, &argument)?;
-            for _ in 0..ROUNDS {
-                queue.run(&self.near, &TensorCentroidsArgument { before_groups: 1, ..argument })?;
-                queue.run(&self.means, &argument)?;
-            }
-        }
-        Ok(())
+        unsafe { self.centring.choose(queue, &self.of_centroids(assign)) }
     }
 
-    /// Copies the rows of a chunk in the order of their groups, if there is much doubt.
+    /// Measures how far the centroids are from the centres. Those of a model have not moved since its centres were made.
+    ///
+    /// # Safety
+    /// The same as for [`TensorLabels::launch`].
+    pub unsafe fn measure(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
+        // SAFETY: as in `copy_centroids`.
+        unsafe { self.centring.measure(queue, &self.of_centroids(assign)) }
+    }
+
+    /// Copies the rows of a chunk in the order of their groups, if there is much doubt. `merge`: all groups may become one. Then the centres must belong
+    /// to this object alone. If not, the centroids were measured.
     ///
     /// # Safety
     /// The same as for [`TensorLabels::launch`], but the copies need not be made.
-    pub unsafe fn copy_rows(&self, queue: &Queue, assign: &AssignArgument<T>) -> Result<()> {
-        let Self { sizes, rows, centroids, .. } = self;
+    pub unsafe fn copy_rows(&self, queue: &Queue, assign: &AssignArgument<T>, merge: bool) -> Result<()> {
+        let Self { sizes, rows, centres, centroids, .. } = self;
         let argument = TensorRowsArgument {
             rows: assign.rows,
-            centres: centroids.centres.at(),
+            centres: centres.centres.at(),
             scale: assign.scale,
             count: sizes.groups as i32,
             groups: centroids.groups.at(),
             labels: assign.labels,
-            group_of_centroid: centroids.group_of_centroid.at(),
+            group_of_centroid: centres.group_of_centroid.at(),
             group_of_row: rows.group_of_row.at(),
             buckets: rows.buckets.at(),
             group_of_tile: rows.group_of_tile.at(),
@@ -153,14 +175,18 @@ impl<T: Float + Plain> TensorLabels<T> {
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
         };
-        let near = TensorCentroidsArgument { before_groups: 1, ..self.of_centroids(assign) };
+        let of_centroids = self.of_centroids(assign);
         // SAFETY: the buffers have a place for each row, each tile, each group and each label. The launches have a thread for each row. A mean of d values
         // fits in the copies of the centroids.
         unsafe {
-            queue.run(&self.near, &near)?;
+            if merge {
+                self.centring.measure_again(queue, &of_centroids)?;
+            }
             queue.run(&self.clear, &argument)?;
             queue.run(&self.group, &argument)?;
-            queue.run(&self.merge, &near)?;
+            if merge {
+                self.centring.merge(queue, &of_centroids)?;
+            }
             queue.run(&self.places, &argument)?;
             queue.run(&self.copy_rows, &argument)?;
         }
@@ -170,13 +196,7 @@ impl<T: Float + Plain> TensorLabels<T> {
     fn of_centroids(&self, assign: &AssignArgument<T>) -> TensorCentroidsArgument<T> {
         let Self { sizes, rows, centroids, .. } = self;
         TensorCentroidsArgument {
-            centroids: assign.centroids,
-            centres: centroids.centres.at(),
-            scale: assign.scale,
-            count: sizes.groups as i32,
             groups: centroids.groups.at(),
-            near: centroids.near.at(),
-            group_of_centroid: centroids.group_of_centroid.at(),
             list: centroids.list.at(),
             position: centroids.position.at(),
             folded: centroids.folded.at(),
@@ -187,17 +207,10 @@ impl<T: Float + Plain> TensorLabels<T> {
             group_of_tile: rows.group_of_tile.at(),
             row_of_place: rows.row_of_place.at(),
             first_visit: rows.first_visit.at(),
-            control: assign.control,
             few: self.doubt.few().control,
-            bound: self.terms(assign),
-            d: sizes.d as i32,
-            k: sizes.k as i32,
-            k_padded: sizes.k_padded as u32,
-            chunks: sizes.chunks as u32,
-            tiles: sizes.tiles as u32,
-            before_groups: 0,
             most_doubt: sizes.most_doubt(),
             most_kept: sizes.most_kept(),
+            ..self.centres.argument(sizes, assign, self.terms(assign))
         }
     }
 
@@ -209,7 +222,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         let argument = self.of_centroids(assign);
         // SAFETY: the buffers have a place for each pair of a group and a centroid. There are k x d centroids.
         unsafe {
-            for launch in [&self.near, &self.list, &self.copy_centroids] {
+            for launch in [&self.list, &self.copy_centroids] {
                 queue.run(launch, &argument)?;
             }
         }
@@ -245,8 +258,8 @@ impl<T: Float + Plain> TensorLabels<T> {
         }
     }
 
-    /// Labels the rows. Their copies were made before; those of the centroids are made here. `by_row`: a copy of the rows for settling, if there
-    /// is one.
+    /// Labels the rows. Their copies were made before, and the centroids measured. Copies of the centroids are made here. `by_row`: a copy of the rows
+    /// for settling, if there is one.
     ///
     /// # Safety
     /// All addresses of the argument are live, with the sizes that the kernels index: rows up to the stride, k x d centroids in both orders, a label

@@ -32,9 +32,20 @@ pub struct Sizes {
 
 impl Sizes {
     pub fn new(shape: &FitShape) -> Self {
-        let FitShape { chunk: n, d, k, .. } = *shape;
+        let FitShape { chunk: n, k, .. } = *shape;
         // A group costs copies of all centroids near it. So it has many rows, and there are several centroids for each group.
-        let groups = MOST_GROUPS.min(k / 4).min(n / (8 * TILE_ROWS)).min(n / k.max(1).saturating_mul(2)).max(1);
+        Self::with_groups(shape, MOST_GROUPS.min(k / 4).min(n / (8 * TILE_ROWS)).min(n / k.max(1).saturating_mul(2)).max(1))
+    }
+
+    /// Those of a batch of rows of a model. It is labelled once, so groups must be good at once: there are more of them for fewer rows than in a
+    /// fit. Their number is a power of two, because each number has its own centres.
+    pub fn of_batch(shape: &FitShape) -> Self {
+        let most = MOST_GROUPS.min(shape.k / 4).min(shape.chunk / (4 * TILE_ROWS)).max(1);
+        Self::with_groups(shape, 1 << most.ilog2())
+    }
+
+    fn with_groups(shape: &FitShape, groups: usize) -> Self {
+        let FitShape { chunk: n, d, k, .. } = *shape;
         let tiles = n.div_ceil(TILE_ROWS).saturating_add(groups);
         Self { n, d, k, groups, k_padded: padded(k, TILE_CENTROIDS), chunks: d.div_ceil(CHUNK), tiles }
     }
@@ -89,12 +100,8 @@ buffers! {
 
 buffers! {
     /// The groups, and the copies of the centroids for each of them.
-    pub struct CentroidCopies<T> = "half-precision copies of the centroids" (sizes: &Sizes) {
+    pub struct CentroidCopies = "half-precision copies of the centroids" (sizes: &Sizes) {
         groups: TensorGroup [sizes.groups],
-        /// `(groups, d)`.
-        centres: T [product([sizes.groups, sizes.d])],
-        near: f64 [product([sizes.groups, sizes.k])],
-        group_of_centroid: u8 [sizes.k],
         list: u32 [sizes.pairs()],
         position: u32 [product([sizes.groups, sizes.k])],
         folded: f32 [sizes.pairs()],

@@ -105,6 +105,14 @@ impl Unit {
         Ok(found)
     }
 
+    /// Whether this device's sums are within a bound.
+    ///
+    /// # Errors
+    /// [`KMeansError::Device`](crate::KMeansError::Device) or [`KMeansError::NoMemory`](crate::KMeansError::NoMemory) if the device fails.
+    pub fn is_trusted(self, gpu: &Arc<Gpu>) -> Result<bool> {
+        Ok(self.found(gpu)?.is_some())
+    }
+
     /// Lets the device add up, and looks at the sums.
     fn ask(self, gpu: &Arc<Gpu>) -> Result<Option<Added>> {
         const WHAT: &str = "asking how tensor cores add up";

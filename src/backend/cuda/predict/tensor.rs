@@ -1,0 +1,99 @@
+//! Labels of a model's batches by tensor cores (`step/tensor/`), where they are predicted to be faster than float32 products.
+//!
+//! ```text
+//! once a model:  centres of groups of rows, from the centroids (again for batches of so few rows that they have fewer groups)
+//! per batch:     groups of its rows, copies of the rows, copies of the centroids near each group; products; settling
+//! ```
+//! A batch has no labels before: its rows go to the group whose centre is near. Rows that are not finite go to none, and get no label. The copies are
+//! optional memory. Where there is no ample room for them, float32 products need less.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::backend::cuda::arguments::AssignArgument;
+use crate::backend::cuda::device::{Plain, Queue};
+use crate::backend::cuda::shape::{FitShape, GpuSize};
+use crate::backend::cuda::step::Candidate;
+use crate::backend::cuda::step::choice::time;
+use crate::backend::cuda::step::tensor::Tensor;
+use crate::backend::cuda::step::tensor::centres::Centres;
+use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch, centres_of_model};
+use crate::backend::cuda::step::tensor::sizes::Sizes;
+use crate::backend::cuda::step::tensor::unit::Unit;
+use crate::backend::cuda::step::tiled::Tiled;
+use crate::error::{KMeansError, Result};
+use crate::float::Float;
+use crate::strategy::Strategy;
+
+/// What a model keeps for tensor cores.
+pub struct TensorTable<T> {
+    /// For each number of groups, made for the first batch that has so many.
+    centres: Mutex<Vec<(usize, Arc<Centres<T>>)>>,
+}
+
+impl<T> Default for TensorTable<T> {
+    fn default() -> Self {
+        Self { centres: Mutex::default() }
+    }
+}
+
+/// The instruction that labels a batch faster than `tiled` does, or that the strategy names. None: `tiled` labels it.
+fn unit<T: Float + Plain>(strategy: Strategy, tiled: Tiled, shape: &FitShape, gpu: GpuSize) -> Option<Unit> {
+    let named = |unit: Unit| [Strategy::Default, Strategy::Tensor, unit.strategy()].contains(&strategy);
+    let able = |unit: &Unit| named(*unit) && Candidate::<T>::supports(&Tensor(*unit), shape, gpu).is_ok();
+    let timed = |unit| (Tensor(unit).predicted_once(shape, gpu), unit);
+    let (least, unit) = Unit::ALL.into_iter().filter(able).map(timed).min_by(|a, b| a.0.total_cmp(&b.0))?;
+    (strategy != Strategy::Default || least < time::<T>(&tiled, shape, gpu)).then_some(unit)
+}
+
+impl<T: Float + Plain> TensorTable<T> {
+    /// Labels the rows of the argument, if tensor cores do it faster than `tiled`, or if the strategy names them. Returns what the kernels use: it
+    /// must live until they are done.
+    ///
+    /// # Safety
+    /// All addresses of the argument are live, but for the list of rows in doubt, as [`TensorLabels::launch`] demands. No row has a label. The
+    /// argument has the shape, and always the same centroids.
+    pub unsafe fn label(
+        &self,
+        (strategy, tiled): (Strategy, Tiled),
+        shape: &FitShape,
+        queue: &Queue,
+        assign: &AssignArgument<T>,
+    ) -> Result<Option<TensorLabels<T>>> {
+        let Some(unit) = unit::<T>(strategy, tiled, shape, queue.gpu.size()) else { return Ok(None) };
+        let sizes = Sizes::of_batch(shape);
+        if !unit.is_trusted(&queue.gpu)? || !queue.has_room(bytes_of_batch::<T>(&sizes))? {
+            return Ok(None);
+        }
+        // SAFETY: the caller promises the centroids and the counters.
+        let made = unsafe { self.centres(unit, &sizes, queue, assign) }
+            .and_then(|centres| TensorLabels::new(unit, sizes, shape.half, centres, queue));
+        let mut labels = match made {
+            // Another program was faster.
+            Err(KMeansError::NoMemory { .. }) => return Ok(None),
+            made => made?,
+        };
+        let assign = AssignArgument { contested: labels.in_doubt(), ..*assign };
+        labels.pretend()?;
+        // SAFETY: the caller promises the addresses. The list of rows in doubt is the right one now. The centres' queue was waited for.
+        unsafe {
+            labels.copy_rows(queue, &assign, false)?;
+            labels.launch(queue, &assign, None)?;
+        }
+        Ok(Some(labels))
+    }
+
+    /// The centres. The first of several threads makes them. The others wait for it.
+    ///
+    /// # Safety
+    /// The addresses of the centroids and of the counters are live.
+    unsafe fn centres(&self, unit: Unit, sizes: &Sizes, queue: &Queue, assign: &AssignArgument<T>) -> Result<Arc<Centres<T>>> {
+        let mut all = self.centres.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, centres)) = all.iter().find(|(groups, _)| *groups == sizes.groups) {
+            return Ok(centres.clone());
+        }
+        // SAFETY: the caller promises it.
+        let made = Arc::new(unsafe { centres_of_model(unit, sizes, queue, assign)? });
+        all.push((sizes.groups, made.clone()));
+        Ok(made)
+    }
+}
