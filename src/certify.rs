@@ -12,6 +12,7 @@
 
 #[cfg(test)]
 mod attacks;
+pub mod carry;
 pub mod cells;
 pub mod differences;
 pub mod halves;

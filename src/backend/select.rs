@@ -205,7 +205,7 @@ pub struct Choice {
     pub reason: String,
     /// How the rows pass through the GPU in chunks, if they do not fit on it.
     pub chunking: Option<Chunking>,
-    /// The kernel with which a fit on a GPU labels rows. [`Strategy::Default`] on the CPU and for jobs of a model.
+    /// The strategy with which a fit labels rows. On the CPU it is the one asked for. [`Strategy::Default`] for jobs of a model.
     pub strategy: Strategy,
     /// Whether there is memory for copies of the rows that the kernel could do without.
     pub more_copies: bool,
@@ -217,7 +217,7 @@ pub struct Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     pub device: Device,
-    /// The kernels of a fit on a GPU.
+    /// How a fit labels rows.
     pub strategy: Strategy,
     /// The bytes of a GPU's memory that the job may take. The free memory limits it too.
     pub limit: Option<u64>,
@@ -291,15 +291,12 @@ fn is_untrusted(_: &Choice) -> Result<bool> {
 pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choice> {
     let requested = request.device;
     let asked = format!("device=\"{requested}\" was asked for");
-    let cpu = |reason| {
-        Ok(Choice {
-            place: Place::Cpu,
-            reason,
-            chunking: None,
-            strategy: Strategy::Default,
-            more_copies: false,
-            room: u64::MAX,
-        })
+    let strategy = request.strategy;
+    let cpu = |mut reason: String| {
+        if strategy != Strategy::Default {
+            reason += &format!("; its strategy is {strategy}, as asked");
+        }
+        Ok(Choice { place: Place::Cpu, reason, chunking: None, strategy, more_copies: false, room: u64::MAX })
     };
     let not_available = |reason| KMeansError::DeviceNotAvailable { requested: requested.to_string(), reason };
     match requested {

@@ -200,10 +200,13 @@ impl KMeans {
         }
         self.check_clusters(self.k)?;
         let device = match (self.execution.strategy, self.execution.device) {
-            (Strategy::Default, device) | (_, device @ Device::Cuda(_)) => device,
+            (strategy, device) if strategy.runs_on_cpu() => device,
+            (_, device @ Device::Cuda(_)) => device,
             (_, Device::Auto) => Device::Cuda(None),
             (named, Device::Cpu) => {
-                return Err(invalid("strategy", "\"default\" on the CPU (device=\"cpu\")", format!("\"{named}\"")));
+                let names = Strategy::ALL.iter().filter(|strategy| strategy.runs_on_cpu()).map(|s| format!("{:?}", s.name()));
+                let expected = format!("one of {} on the CPU (device=\"cpu\")", names.collect::<Vec<_>>().join(", "));
+                return Err(invalid("strategy", &expected, format!("\"{named}\"")));
             }
         };
         Ok(Params {
@@ -237,7 +240,7 @@ pub struct Params<'e> {
     pub settled: Option<&'e [f64]>,
     /// What the caller wants to know about the rows.
     pub wanted: Wanted,
-    /// The device is a GPU if a strategy was named.
+    /// The device is a GPU if a strategy was named that does not run on the CPU.
     pub execution: Execution,
 }
 
