@@ -239,6 +239,13 @@ impl<T: Float> Tile<T> {
         Some((place, self.weights[kept]))
     }
 
+    /// Leaves out the rows that are marked.
+    #[inline(always)]
+    pub fn leave_out(&mut self, marked: &[bool]) {
+        self.bad[..marked.len()].copy_from_slice(marked);
+        self.drop_bad();
+    }
+
     /// Leaves out rows of weight 0.
     pub fn drop_weightless(&mut self) {
         if self.weights[..self.rows].contains(&0.0) {

@@ -13,6 +13,7 @@ mod assign;
 #[cfg(feature = "bench")]
 mod benchmark;
 mod candidates;
+mod carried;
 mod centroids;
 mod difference;
 mod distances;
@@ -38,6 +39,7 @@ pub use simd::InstructionSet;
 pub(crate) use simd::{Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
+use self::carried::Carried;
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, split_off};
 use self::seeds::Seeds;
 use super::centre::middle;
@@ -50,6 +52,7 @@ use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
 use crate::partial::{Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
+use crate::strategy::Strategy;
 use crate::tile::{Part, Tile};
 
 /// Most rows of a task.
@@ -82,6 +85,8 @@ pub struct CpuSession<'a, T> {
     /// The centroids of the last assign.
     table: Option<Arc<CentroidTable<T>>>,
     seeds: Option<Seeds<T>>,
+    /// The bounds of a strategy that carries some.
+    carried: Option<Carried>,
 }
 
 impl<'a, T: Float> CpuSession<'a, T> {
@@ -111,6 +116,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             centre: Vec::new(),
             table: None,
             seeds: None,
+            carried: None,
         };
         let mut first = 0;
         for start in (0..n).step_by(task) {
@@ -122,6 +128,11 @@ impl<'a, T: Float> CpuSession<'a, T> {
         }
         session.labels = memory::filled(first, UNASSIGNED, LABELS)?;
         Ok(session)
+    }
+
+    /// The same session with this strategy, which must be one that runs on the CPU.
+    pub fn with_strategy(self, strategy: Strategy) -> Self {
+        Self { carried: Carried::new::<T>(strategy, self.prepared, self.k), ..self }
     }
 
     /// Counts the kept rows of positive weight.
@@ -181,6 +192,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
 
     /// Labels every row by the centroids of a model, without any sums. Returns the integer inertia of each cluster.
     pub fn label(&mut self, table: Arc<CentroidTable<T>>) -> Result<Vec<u128>> {
+        self.forget();
         self.table = Some(table);
         self.make_room_for_inertia()?;
         self.pass(Pass::Assign { sums: false, inertia: true })?;
@@ -195,6 +207,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
 
 impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     fn reset(&mut self) -> Result<()> {
+        self.forget();
         self.labels.fill(UNASSIGNED);
         self.partial.reset();
         self.centre.clear();
@@ -205,20 +218,29 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         if self.centre.is_empty() {
             self.centre = middle(centroids, self.d)?;
         }
-        self.table = Some(Arc::new(self.table(centroids)?));
-        if want_inertia {
-            self.make_room_for_inertia()?;
-        }
+        let before = self.table.replace(Arc::new(self.table(centroids)?));
         self.take_in_doubt();
-        self.pass(Pass::Assign { sums: true, inertia: want_inertia })?;
+        let scores = self.assign_carried(before)?;
+        if scores.is_none() {
+            if want_inertia {
+                self.make_room_for_inertia()?;
+            }
+            self.pass(Pass::Assign { sums: true, inertia: want_inertia })?;
+        }
         let InDoubt { few, all } = self.take_in_doubt();
-        let effort = Effort { settled: Some(few + all), scores: None };
+        let effort = Effort { settled: Some(few + all), scores };
         let mut changed = 0;
         for worker in &mut self.workers {
             worker.deltas.flush(&self.quantiser, &mut self.partial);
             changed += std::mem::take(&mut worker.changed);
         }
-        Ok(Assigned { changed, inertia: want_inertia.then(|| self.take_inertia()).transpose()?, effort })
+        let inertia = match (want_inertia, scores) {
+            (false, _) => None,
+            (true, None) => Some(self.take_inertia()?),
+            // Rows that were not looked at have a distance too.
+            (true, Some(_)) => Some(self.inertia(Scales::Same(self.prepared.distances))?),
+        };
+        Ok(Assigned { changed, inertia, effort })
     }
 
     fn partial(&mut self) -> Result<&Partial> {
@@ -246,6 +268,9 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         for &Move { row, to } in moves {
             let tile = self.load_row(row as usize)?;
             let from = std::mem::replace(&mut self.labels[row as usize], to);
+            if let Some(carried) = &mut self.carried {
+                carried.forget_row(row as usize);
+            }
             let (contribution, mass) = contribution(&tile, 0, self.prepared);
             let deltas = &mut self.workers[0].deltas;
             deltas.move_row(&self.quantiser, contribution, mass, [from, to], &Mutex::new(&mut self.partial));
@@ -288,6 +313,25 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 }
 
 impl<T: Float> CpuSession<'_, T> {
+    /// Forgets the bounds, because labels change without them.
+    fn forget(&mut self) {
+        if let Some(carried) = &mut self.carried {
+            carried.forget();
+        }
+    }
+
+    /// Assigns with bounds by the centroids of the table. `before`: the table of the last assign. Returns the number of scores, or `None` if
+    /// the assign must do without bounds.
+    fn assign_carried(&mut self, before: Option<Arc<CentroidTable<T>>>) -> Result<Option<u64>> {
+        let Self { part, prepared, quantiser, set, tasks, labels, partial, workers, table, carried, centre, .. } = self;
+        let (Some(table), Some(carried)) = (table.as_deref(), carried) else { return Ok(None) };
+        let (part, quantiser, set, tasks) = (&*part, &*quantiser, *set, &tasks[..]);
+        let Some(step) = carried.step(before.as_deref(), table, centre, labels.len(), set)? else { return Ok(None) };
+        let session = carried::Session { part, prepared, quantiser, set, tasks, labels, partial, workers, table };
+        carried.assign(session, &step)?;
+        Ok(Some(carried.scores()))
+    }
+
     /// The rows in doubt since the last call.
     fn take_in_doubt(&mut self) -> InDoubt {
         self.workers.iter_mut().fold(InDoubt::default(), |sum, worker| {
