@@ -109,8 +109,18 @@ impl Carry {
     /// Whether S of the label is below S of every centroid that `lower` covers. `upper` is that of the label.
     #[inline(always)]
     pub fn keeps(&self, lower: f32, upper: f32) -> bool {
-        lower * (1.0 - 8.0 * U as f32) > upper + self.offset
+        let [slope, limit] = self.as_limit(upper);
+        lower * slope > limit
     }
+
+    /// [`Carry::keeps`] as `lower * slope > limit`.
+    #[inline(always)]
+    pub fn as_limit(&self, upper: f32) -> [f32; 2] {
+        [1.0 - 8.0 * U as f32, upper + self.offset]
+    }
+
+    /// The factor that undoes the roundings of a lower bound.
+    pub const DOWN: f32 = 1.0 - 4.0 * U as f32;
 
     /// The upper bound after the label's centroid moved.
     #[inline(always)]
@@ -122,7 +132,7 @@ impl Carry {
     #[inline(always)]
     pub fn nearer(lower: f32, drift: f32) -> f32 {
         // `max` takes 0 where the difference is NaN.
-        ((lower - drift) * (1.0 - 4.0 * U as f32)).max(0.0)
+        ((lower - drift) * Self::DOWN).max(0.0)
     }
 }
 

@@ -7,7 +7,7 @@
 //!     load -> reference distance to their own centroid: U;  they stay if l proves it
 //!     the rows that are left move together, and find their label, U and l:
 //!       hamerly:  by the two nearest of all centroids (`Assigner::nearest`)
-//!       yinyang:  by the groups of centroids that may hold the label (`carried/rows.rs`)
+//!       yinyang:  by the groups of centroids that may hold the label (`carried/search.rs`)
 //!     rows whose label changed: as in any assign
 //! ```
 //! G. Hamerly, "Making k-means even faster", SDM 2010; Y. Ding et al., "Yinyang K-means", ICML 2015. `src/certify/carry.rs` derives what the bounds
@@ -17,12 +17,12 @@
 //! is one cluster, or if all rows are zero, and for Yinyang if copies of the centroids overflow.
 
 mod groups;
-mod rows;
+mod search;
 
 use std::sync::Mutex;
 
 use self::groups::{Grouping, Groups};
-use self::rows::RowScratch;
+use self::search::Search;
 use super::assign::TwoNearest;
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
@@ -70,7 +70,7 @@ struct Scratch {
     labels: Vec<u32>,
     stays: Vec<bool>,
     two: TwoNearest,
-    row: RowScratch,
+    search: Search,
     scores: u64,
 }
 
@@ -277,7 +277,7 @@ impl Scratch {
             labels: memory::zeroed(stride, BOUNDS)?,
             stays: memory::zeroed(stride, BOUNDS)?,
             two: TwoNearest::new(stride)?,
-            row: RowScratch::new(d, step.groups.as_ref())?,
+            search: Search::new(stride, d, step.groups.as_ref())?,
             scores: 0,
         })
     }
@@ -317,7 +317,7 @@ impl<T: Float> Task for CarriedTask<'_, '_, '_, T> {
         for start in self.task.physical.clone().step_by(stride) {
             let range = start..(start + stride).min(self.task.physical.end);
             let kept = self.part.selection.count(range.clone());
-            self.leave_out(at, kept);
+            self.leave_out::<V>(at, kept);
             let places = &self.scratch.places;
             let first = self.scratch.rows.len();
             // There is room: fewer than `stride` rows were left before.
@@ -347,7 +347,7 @@ impl<T: Float> Task for CarriedTask<'_, '_, '_, T> {
 impl<T: Float> CarriedTask<'_, '_, '_, T> {
     /// Moves the bounds of some rows, and appends the places of those that may change their label.
     #[inline(always)]
-    fn leave_out(&mut self, at: usize, kept: usize) {
+    fn leave_out<V: Vector>(&mut self, at: usize, kept: usize) {
         let Step { carry, drifts, groups } = self.step;
         let places = &mut self.scratch.places;
         let Some(drifts) = drifts else {
@@ -370,7 +370,7 @@ impl<T: Float> CarriedTask<'_, '_, '_, T> {
             let mut kept = first;
             for i in first..left {
                 let place = places[i] as usize;
-                let least = groups.least(&self.bounds.of_groups[place * groups.count()..][..groups.count()]);
+                let least = groups.least::<V>(&self.bounds.of_groups[place * groups.count()..][..groups.count()]);
                 self.bounds.lower[place] = self.bounds.lower[place].max(least);
                 places[kept] = place as u32;
                 kept += usize::from(!carry.keeps(least, self.bounds.upper[place]));
@@ -427,18 +427,30 @@ impl<T: Float> CarriedTask<'_, '_, '_, T> {
                     scratch.scores += (left * table.k) as u64;
                 }
                 Some(groups) => {
-                    let known = step.drifts.is_some();
-                    let (mut scores, mut in_doubt) = (0, 0);
-                    for r in 0..left {
-                        let place = scratch.places[r] as usize;
-                        let of_groups = &mut bounds.of_groups[place * groups.count()..][..groups.count()];
-                        let own = known.then_some((scratch.labels[r], distances[r]));
-                        let found = scratch.row.label::<V, T>(tile, r, own, groups, table, &step.carry, of_groups);
-                        (scratch.labels[r], bounds.upper[place], bounds.lower[place]) = (found.label, found.upper, found.lower);
-                        scores += found.scores;
-                        in_doubt += u64::from(found.in_doubt);
+                    let Scratch { search, labels, places, scores, .. } = &mut **scratch;
+                    let own = |label: u32, distance: f64| step.drifts.as_ref().map(|_| (label, distance));
+                    let mut in_doubt = 0;
+                    for first in (0..left).step_by(search.rows()) {
+                        let count = search.rows().min(left - first);
+                        for i in 0..count {
+                            let place = places[first + i] as usize;
+                            let stored = &bounds.of_groups[place * groups.count()..][..groups.count()];
+                            // Without a label, all groups are open.
+                            let upper = if step.drifts.is_some() { bounds.upper[place] } else { f32::INFINITY };
+                            search.open::<V, T>(i, stored, groups, &step.carry, upper);
+                        }
+                        search.sum::<V, T>(tile, first, count, groups);
+                        *scores += (search.opened(count) * groups.width) as u64;
+                        for i in 0..count {
+                            let r = first + i;
+                            let place = places[r] as usize;
+                            let stored = &mut bounds.of_groups[place * groups.count()..][..groups.count()];
+                            let own = own(labels[r], distances[r]);
+                            let found = search.label::<V, T>(tile, [i, r], own, groups, table, &step.carry, stored);
+                            (labels[r], bounds.upper[place], bounds.lower[place]) = (found.label, found.upper, found.lower);
+                            in_doubt += u64::from(found.in_doubt);
+                        }
                     }
-                    scratch.scores += scores;
                     assigner.open.in_doubt.few += in_doubt;
                 }
             }

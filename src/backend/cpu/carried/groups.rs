@@ -2,6 +2,7 @@
 
 use super::super::centroids::CentroidTable;
 use super::super::filter::TABLE;
+use super::super::simd::Vector;
 use crate::certify::carry::{Carry, Copies};
 use crate::error::Result;
 use crate::fixed::power_of_two;
@@ -12,13 +13,13 @@ use crate::memory;
 pub const BLOCK: usize = 16;
 /// Most bytes for the bounds of all rows and groups. More rows get larger groups.
 const MOST_BYTES: usize = 1 << 30;
-/// No centroid: what fills up the last block.
+/// No centroid: what fills up the last group.
 pub const NOBODY: u32 = u32::MAX;
 
 /// Which centroids are in which group. It is made from the first centroids, and kept: centroids that are near each other stay so for the
 /// most part. Labels do not depend on it.
 pub struct Grouping {
-    /// The centroids in the order of their blocks, filled up with [`NOBODY`].
+    /// The centroids in the order of their blocks, the last group filled up with [`NOBODY`].
     order: Vec<u32>,
     /// For each centroid, its place in the order.
     places: Vec<u32>,
@@ -38,8 +39,8 @@ impl Grouping {
         split(&mut order, table, width);
         let mut places = memory::zeroed(k, WHAT)?;
         order.iter().enumerate().for_each(|(place, j)| places[*j as usize] = place as u32);
-        memory::reserve(&mut order, BLOCK, WHAT)?;
-        order.resize(k.next_multiple_of(BLOCK), NOBODY);
+        memory::reserve(&mut order, width, WHAT)?;
+        order.resize(k.next_multiple_of(width), NOBODY);
         Ok(Self { order, places, width, moved: memory::zeroed(k.div_ceil(width), WHAT)? })
     }
 
@@ -85,7 +86,7 @@ fn split<T: Float>(members: &mut [u32], table: &CentroidTable<T>, width: usize) 
 
 /// The groups of one assign.
 pub struct Groups<T> {
-    /// `(blocks, d, BLOCK)`: centred, scaled copies of the centroids. What fills up the last block is infinite.
+    /// `(blocks, d, BLOCK)`: centred, scaled copies of the centroids. What fills up the last group is infinite.
     pub copies: Vec<f32>,
     pub order: Vec<u32>,
     pub places: Vec<u32>,
@@ -135,27 +136,144 @@ impl<T: Float> Groups<T> {
         self.moved.len()
     }
 
-    /// The lower bounds of a row for each group, from those that are stored.
+    /// The copies of a block of centroids.
     #[inline(always)]
-    pub fn current(&self, stored: &[f32], out: &mut [f32]) {
-        for ((out, stored), moved) in out.iter_mut().zip(stored).zip(&self.moved) {
-            *out = Carry::nearer(*stored, *moved);
+    pub fn block(&self, block: usize) -> &[f32] {
+        let len = BLOCK * self.centre.len();
+        &self.copies[block * len..][..len]
+    }
+
+    /// The centroid whose sum is at this place among those of the open groups.
+    #[inline(always)]
+    pub fn name(&self, open: &[u32], at: usize) -> u32 {
+        self.order[open[at / self.width] as usize * self.width + at % self.width]
+    }
+
+    /// The lower bounds of a row from those that are stored, and the groups among which may be the label of a row with this upper bound:
+    /// `bounds` and the first entries of `open`. Returns the number of these groups.
+    #[inline(always)]
+    pub fn scan<V: Vector>(&self, stored: &[f32], carry: &Carry, upper: f32, bounds: &mut [f32], open: &mut [u32]) -> usize {
+        let count = self.moved.len();
+        assert!(stored.len() == count && bounds.len() == count && open.len() >= count);
+        let mut opened = 0;
+        if count < V::LANES {
+            for g in 0..count {
+                bounds[g] = Carry::nearer(stored[g], self.moved[g]);
+                open[opened] = g as u32;
+                opened += usize::from(!carry.keeps(bounds[g], upper));
+            }
+            return opened;
         }
+        let [slope, limit] = carry.as_limit(upper);
+        let mut next = 0;
+        while next < count {
+            // The last vector begins earlier, so that it ends with the last group.
+            let at = next.min(count - V::LANES);
+            // SAFETY: at + LANES <= count, which is the length of all three. For the features of the instruction set see `Vector`.
+            let mut bits = unsafe {
+                let bound = nearer(V::load(stored.as_ptr().add(at)), V::load(self.moved.as_ptr().add(at)));
+                bound.store(bounds.as_mut_ptr().add(at));
+                V::bits(bound.mul_add(V::splat(slope), V::splat(0.0)).not_above(V::splat(limit)))
+            };
+            bits = bits >> (next - at) << (next - at);
+            while bits != 0 {
+                open[opened] = at as u32 + bits.trailing_zeros();
+                opened += 1;
+                bits &= bits - 1;
+            }
+            next = at + V::LANES;
+        }
+        opened
     }
 
     /// The least lower bound of a row.
     #[inline(always)]
-    pub fn least(&self, stored: &[f32]) -> f32 {
-        // Numbers of at least 0 are in the order of their bits. So this is a minimum of integers, which the compiler makes vectors of.
-        let bounds = stored.iter().zip(&self.moved).map(|(stored, moved)| Carry::nearer(*stored, *moved).to_bits());
-        f32::from_bits(bounds.fold(f32::INFINITY.to_bits(), u32::min))
+    pub fn least<V: Vector>(&self, stored: &[f32]) -> f32 {
+        let count = self.moved.len();
+        assert!(stored.len() == count);
+        let mut lanes = [f32::INFINITY; BLOCK];
+        if count < V::LANES {
+            for g in 0..count {
+                lanes[g] = Carry::nearer(stored[g], self.moved[g]);
+            }
+            return least_of(&lanes);
+        }
+        // SAFETY: as in `scan`.
+        unsafe {
+            let mut least = V::splat(f32::INFINITY);
+            let mut next = 0;
+            while next < count {
+                let at = next.min(count - V::LANES);
+                least = nearer(V::load(stored.as_ptr().add(at)), V::load(self.moved.as_ptr().add(at))).min_or(least);
+                next = at + V::LANES;
+            }
+            least.store(lanes.as_mut_ptr());
+        }
+        least_of(&lanes)
+    }
+
+    /// Takes over the bounds of the open groups of a row from their sums. Returns the least sum.
+    #[inline(always)]
+    pub fn renew<V: Vector>(&self, open: &[u32], sums: &[f32], of_row: f32, bounds: &mut [f32], stored: &mut [f32]) -> f32 {
+        let mut least_of_all = f32::INFINITY;
+        for (n, &g) in open.iter().enumerate() {
+            let g = g as usize;
+            let least = least_lane::<V>(&sums[n * self.width..(n + 1) * self.width]);
+            least_of_all = if least < least_of_all { least } else { least_of_all };
+            bounds[g] = self.bound.lower(least, of_row);
+            stored[g] = self.stored(g, bounds[g]);
+        }
+        least_of_all
     }
 
     /// What is stored for a lower bound of group `g`.
     #[inline(always)]
     pub fn stored(&self, g: usize, lower: f32) -> f32 {
         let sum = f64::from(lower) + self.added[g];
-        // Both roundings, of the sum and to float32, are undone by one step downwards.
+        // Both roundings, of the sum and to float32, are undone by steps downwards.
         (sum as f32).next_down().next_down().max(0.0)
     }
+}
+
+/// [`Carry::nearer`] of all lanes.
+///
+/// # Safety
+/// For the features of the instruction set see `Vector`.
+#[inline(always)]
+unsafe fn nearer<V: Vector>(lower: V, drift: V) -> V {
+    // SAFETY: the caller gives the same guarantee.
+    unsafe { lower.sub(drift).mul_add(V::splat(Carry::DOWN), V::splat(0.0)).max_or_nan(V::splat(0.0)) }
+}
+
+/// The least of some sums, whose number is a multiple of [`BLOCK`]. NaNs do not count.
+#[inline(always)]
+fn least_lane<V: Vector>(sums: &[f32]) -> f32 {
+    let mut lanes = [f32::INFINITY; BLOCK];
+    // SAFETY: each chunk has BLOCK values, which LANES divides. For the features of the instruction set see `Vector`.
+    unsafe {
+        let mut least = V::splat(f32::INFINITY);
+        for at in (0..sums.len() / BLOCK * BLOCK).step_by(V::LANES) {
+            least = V::load(sums.as_ptr().add(at)).min_or(least);
+        }
+        least.store(lanes.as_mut_ptr());
+    }
+    least_of(&lanes)
+}
+
+/// The least of 16 numbers of at least 0, which are in the order of their bits.
+#[inline(always)]
+pub fn least_of(lanes: &[f32; BLOCK]) -> f32 {
+    let mut least = [0u32; BLOCK / 2];
+    for i in 0..BLOCK / 2 {
+        let [a, b] = [lanes[i].to_bits(), lanes[i + BLOCK / 2].to_bits()];
+        least[i] = if b < a { b } else { a };
+    }
+    let mut half = BLOCK / 4;
+    while half > 0 {
+        for i in 0..half {
+            least[i] = if least[i + half] < least[i] { least[i + half] } else { least[i] };
+        }
+        half /= 2;
+    }
+    f32::from_bits(least[0])
 }
