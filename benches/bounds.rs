@@ -23,7 +23,8 @@ fn rows(uniform: bool, n: usize, d: usize) -> Vec<f32> {
         let blob = (10.0 * unit()) as usize;
         for f in 0..d {
             // The sum of six uniform numbers is close enough to normal. Its variance is 1/2.
-            let value = if uniform { unit() } else { centres[blob * d + f] + 14.1 * ((0..6).map(|_| unit()).sum::<f32>() - 3.0) };
+            let value =
+                if uniform { unit() } else { centres[blob * d + f] + 14.1 * ((0..6).map(|_| unit()).sum::<f32>() - 3.0) };
             x.push(value);
         }
     }
@@ -55,7 +56,8 @@ fn main() {
             println!("{n} x {d} x {k}, {}", if uniform { "uniform" } else { "ten blobs" });
             for strategy in STRATEGIES {
                 let time = Instant::now();
-                let fit = estimator.clone().device(Device::Cpu).strategy(strategy).fit_features(&features, None).expect("a fit");
+                let fit =
+                    estimator.clone().device(Device::Cpu).strategy(strategy).fit_features(&features, None).expect("a fit");
                 let whole = time.elapsed().as_secs_f64();
                 let result = (fit.labels, fit.model.inertia().to_bits(), fit.model.n_iter());
                 assert!(*first.get_or_insert_with(|| result.clone()) == result, "{strategy}: another result");

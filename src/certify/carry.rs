@@ -59,7 +59,13 @@
 //! |y|       <= (|x^| + w) (1 + 1.01 q),   |x^| <= sqrt(square) (1 + gamma_(d+2)(u)) + sqrt(d) 2^-74.5
 //! ```
 //! `square` is the float32 sum of squares of the copy. A is lowered by three more roundings, those of the root, the product and the
-//! difference. If `s~` overflows, it counts as the largest float32: the true sum is at or above it, but for the same roundings.
+//! difference. If `s~` overflows, it counts as the largest float32: the true sum is at or above it, but for the same roundings. In the other
+//! direction, with three more roundings too, and for sums in any order:
+//!
+//! ```text
+//! D (1 - q) <= |x^ - c^| + 2 q |y| + 2 w,   |x^ - c^| <= sqrt(s~ / (1 - gamma_(d+3)(u))) + sqrt(d) 2^-74.5
+//! D         <= sqrt(s~) A' + 1.01 B,        A' = 1 / (sqrt(1 - gamma_(d+3)(u)) (1 - q))
+//! ```
 
 use super::own::down;
 use super::{U, V, gamma, up};
@@ -136,11 +142,13 @@ impl Carry {
     }
 }
 
-/// Lower bounds from sums of squared differences of copies, in the units of the copies. See the derivation above.
+/// Bounds from sums of squared differences of copies, in the units of the copies. See the derivation above.
 #[derive(Debug, Clone, Copy)]
 pub struct Copies {
     /// A, with the roundings of its evaluation.
     slope: f32,
+    /// A', with the roundings of its evaluation.
+    rise: f32,
     /// The factor of the root of the row's square.
     of_row: f32,
     offset: f32,
@@ -149,9 +157,11 @@ pub struct Copies {
 impl Copies {
     pub fn new(d: usize) -> Self {
         let slope = (1.0 - 3.1 * U) / ((1.0 + 0.5 * gamma(d + 3, U)) * (1.0 + 1.01 * U));
-        // The factors 1.01 and 2 cover the evaluation of B in float32.
-        let of_row = 2.0 * 1.001 * 1.01 * U * (1.0 + gamma(d + 4, U));
-        Self { slope: down(slope), of_row: up(of_row), offset: up(2.0 * (d as f64).sqrt() * 2f64.powf(-74.5)) }
+        let g = gamma(d + 3, U);
+        let rise = if g < 0.9 { (1.0 + 3.2 * U) / ((1.0 - g).sqrt() * (1.0 - 1.01 * U)) } else { f64::INFINITY };
+        // The factors 1.03 and 2 cover the evaluation of B in float32, and 1.01 B.
+        let of_row = 2.0 * 1.001 * 1.03 * U * (1.0 + gamma(d + 4, U));
+        Self { slope: down(slope), rise: up(rise), of_row: up(of_row), offset: up(2.0 * (d as f64).sqrt() * 2f64.powf(-74.5)) }
     }
 
     /// B of a row whose copy has this sum of squares. Infinite or NaN if the copy may not be finite: then nothing is known.
@@ -164,6 +174,12 @@ impl Copies {
     #[inline(always)]
     pub fn lower(&self, sum: f32, of_row: f32) -> f32 {
         (sum.min(f32::MAX).sqrt() * self.slope - of_row).max(0.0)
+    }
+
+    /// A number at or above the true distance.
+    #[inline(always)]
+    pub fn upper(&self, sum: f32, of_row: f32) -> f32 {
+        sum.sqrt() * self.rise + of_row
     }
 
     /// A centroid with a sum above this has S above that of every centroid with this upper bound.

@@ -4,10 +4,9 @@
 //! for each task, by whichever worker is free:
 //!   for each kept row:      U = U + drift of its centroid;  l = l - largest drift of the others;  it stays if l proves it
 //!   the rows that are left fill tiles:
-//!     load -> reference distance to their own centroid: U;  they stay if l proves it
-//!     the rows that are left move together, and find their label, U and l:
-//!       hamerly:  by the two nearest of all centroids (`Assigner::nearest`)
-//!       yinyang:  by the groups of centroids that may hold the label (`carried/search.rs`)
+//!     hamerly:  U from the reference distance to their own centroid;  they stay if l proves it
+//!               the others move together: label, U and l from the two nearest of all centroids (`Assigner::nearest`)
+//!     yinyang:  label, U and l from the groups of centroids that may hold the label (`carried/search.rs`)
 //!     rows whose label changed: as in any assign
 //! ```
 //! G. Hamerly, "Making k-means even faster", SDM 2010; Y. Ding et al., "Yinyang K-means", ICML 2015. `src/certify/carry.rs` derives what the bounds
@@ -167,12 +166,7 @@ struct Drifts {
 }
 
 impl Drifts {
-    fn new<T: Float>(
-        carry: &Carry,
-        before: &CentroidTable<T>,
-        table: &CentroidTable<T>,
-        set: InstructionSet,
-    ) -> Result<Self> {
+    fn new<T: Float>(carry: &Carry, before: &CentroidTable<T>, table: &CentroidTable<T>, set: InstructionSet) -> Result<Self> {
         let mut each = memory::zeroed(table.k, "how far the centroids moved")?;
         set.run(Measure { carry, before, table, each: &mut each });
         let (mut farthest, mut most, mut next) = (UNASSIGNED, 0.0f32, 0.0f32);
@@ -394,7 +388,7 @@ impl<T: Float> CarriedTask<'_, '_, '_, T> {
             *label = labels[*place as usize];
         }
         let mut left = count;
-        if step.drifts.is_some() {
+        if step.drifts.is_some() && step.groups.is_none() {
             own_distances(tile, table, &scratch.labels, distances);
             scratch.scores += count as u64;
             left = 0;
@@ -428,24 +422,34 @@ impl<T: Float> CarriedTask<'_, '_, '_, T> {
                 }
                 Some(groups) => {
                     let Scratch { search, labels, places, scores, .. } = &mut **scratch;
-                    let own = |label: u32, distance: f64| step.drifts.as_ref().map(|_| (label, distance));
+                    let known = step.drifts.is_some();
                     let mut in_doubt = 0;
                     for first in (0..left).step_by(search.rows()) {
                         let count = search.rows().min(left - first);
+                        search.copy_rows(tile, first, count, groups);
                         for i in 0..count {
                             let place = places[first + i] as usize;
                             let stored = &bounds.of_groups[place * groups.count()..][..groups.count()];
                             // Without a label, all groups are open.
-                            let upper = if step.drifts.is_some() { bounds.upper[place] } else { f32::INFINITY };
-                            search.open::<V, T>(i, stored, groups, &step.carry, upper);
+                            let mut limit = Some(f32::INFINITY);
+                            if known {
+                                let upper = search.upper::<V, T>(i, labels[first + i], groups).min(bounds.upper[place]);
+                                bounds.upper[place] = upper;
+                                limit = (!step.carry.keeps(bounds.lower[place], upper)).then_some(upper);
+                                *scores += 1;
+                            }
+                            search.open::<V, T>(i, stored, groups, &step.carry, limit);
                         }
-                        search.sum::<V, T>(tile, first, count, groups);
+                        search.sum::<V, T>(count, groups);
                         *scores += (search.opened(count) * groups.width) as u64;
                         for i in 0..count {
+                            if search.opened(i) == search.opened(i + 1) {
+                                continue;
+                            }
                             let r = first + i;
                             let place = places[r] as usize;
                             let stored = &mut bounds.of_groups[place * groups.count()..][..groups.count()];
-                            let own = own(labels[r], distances[r]);
+                            let own = known.then_some((labels[r], bounds.upper[place]));
                             let found = search.label::<V, T>(tile, [i, r], own, groups, table, &step.carry, stored);
                             (labels[r], bounds.upper[place], bounds.lower[place]) = (found.label, found.upper, found.lower);
                             in_doubt += u64::from(found.in_doubt);

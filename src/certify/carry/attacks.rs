@@ -235,7 +235,9 @@ fn what_is_not_known_keeps_nothing() {
     assert!(copies.lower(9.0, copies.of_row(f32::INFINITY)) == 0.0 && copies.lower(9.0, copies.of_row(f32::NAN)) == 0.0);
     assert!(copies.threshold(&carry, 1.0, f32::INFINITY) == f32::INFINITY);
     assert!(copies.threshold(&carry, f32::INFINITY, 0.0) == f32::INFINITY);
-    assert!(copies.lower(f32::INFINITY, 0.0).is_finite());
+    assert!(copies.lower(f32::INFINITY, 0.0).is_finite() && copies.upper(f32::INFINITY, 0.0) == f32::INFINITY);
+    assert!(copies.upper(1.0, f32::INFINITY) == f32::INFINITY && !carry.keeps(1.0, copies.upper(f32::NAN, 0.0)));
+    assert!(Copies::new(1 << 30).upper(1.0, 0.0) == f32::INFINITY && Copies::new(1 << 30).lower(1.0, 0.0) == 0.0);
 }
 
 /// Sums of squared differences of copies give lower bounds and rule out nothing that is nearer.
@@ -280,9 +282,9 @@ fn copies<T: Float>(careless: bool) -> [usize; 3] {
                     if fused { t.mul_add(t, s) } else { s + t * t }
                 });
                 let truth = exact(&x, j);
-                let lower = bound.lower(sum, of_row);
+                let [lower, upper] = [bound.lower(sum, of_row), bound.upper(sum, of_row)];
                 if truth[0] > 1e-200 && truth[0] < 1e200 {
-                    wrong += usize::from(above(lower, scale, truth) > 0.0);
+                    wrong += usize::from(above(lower, scale, truth) > 0.0 || above(upper, scale, truth) < 0.0);
                 }
                 if sum > bound.threshold(&carry, carry.upper(s_a), of_row) {
                     ruled_out += 1;

@@ -88,6 +88,9 @@ fn split<T: Float>(members: &mut [u32], table: &CentroidTable<T>, width: usize) 
 pub struct Groups<T> {
     /// `(blocks, d, BLOCK)`: centred, scaled copies of the centroids. What fills up the last group is infinite.
     pub copies: Vec<f32>,
+    /// `(k, padded)`: the same copies by centroids, filled up with zeros to a multiple of [`BLOCK`] features.
+    by_centroids: Vec<f32>,
+    pub padded: usize,
     pub order: Vec<u32>,
     pub places: Vec<u32>,
     pub width: usize,
@@ -108,6 +111,8 @@ impl<T: Float> Groups<T> {
         let scale = [half, exponent - half].map(|e| T::from_f64(power_of_two(e)));
         let centre: Vec<T> = memory::collected(centre.iter().map(|m| T::from_f64(*m)), TABLE)?;
         let mut copies = memory::filled(grouping.order.len() * d, f32::INFINITY, TABLE)?;
+        let padded = d.next_multiple_of(BLOCK);
+        let mut by_centroids = memory::zeroed(table.k * padded, TABLE)?;
         for (place, j) in grouping.order.iter().enumerate().filter(|(_, j)| **j != NOBODY) {
             let block = &mut copies[place / BLOCK * BLOCK * d..][..BLOCK * d];
             for (f, c) in table.row(*j as usize).iter().enumerate() {
@@ -116,10 +121,13 @@ impl<T: Float> Groups<T> {
                     return Ok(None);
                 }
                 block[f * BLOCK + place % BLOCK] = copy;
+                by_centroids[*j as usize * padded + f] = copy;
             }
         }
         Ok(Some(Self {
             copies,
+            by_centroids,
+            padded,
             order: memory::copied(&grouping.order, TABLE)?,
             places: memory::copied(&grouping.places, TABLE)?,
             width: grouping.width,
@@ -134,6 +142,28 @@ impl<T: Float> Groups<T> {
     /// Number of groups.
     pub fn count(&self) -> usize {
         self.moved.len()
+    }
+
+    /// The sum of the squared differences between the copies of a row and of a centroid. Both are filled up with zeros.
+    #[inline(always)]
+    pub fn sum<V: Vector>(&self, row: &[f32], label: u32) -> f32 {
+        let centroid = &self.by_centroids[label as usize * self.padded..][..self.padded];
+        assert!(row.len() == self.padded);
+        let mut lanes = [0.0f32; BLOCK];
+        // SAFETY: both have as many values, and LANES divides their number. For the features of the instruction set see `Vector`.
+        unsafe {
+            let mut s = V::splat(0.0);
+            for at in (0..self.padded).step_by(V::LANES) {
+                let t = V::load(row.as_ptr().add(at)).sub(V::load(centroid.as_ptr().add(at)));
+                s = t.mul_add(t, s);
+            }
+            s.store(lanes.as_mut_ptr());
+        }
+        let mut sum = 0.0;
+        for lane in lanes {
+            sum += lane;
+        }
+        sum
     }
 
     /// The copies of a block of centroids.

@@ -1,7 +1,8 @@
 //! Labels some rows by the groups of centroids that may hold their labels.
 //!
 //! ```text
-//! for each row:    groups whose lower bound does not rule them out are open; their bounds are `Groups::scan`'s
+//! for each row:    U from the copies of the row and of its centroid;  it stays if l proves it
+//!                  groups whose lower bound does not rule them out are open; their bounds are `Groups::scan`'s
 //! for each group:  for four of its rows at a time:  s~ = sum of squared differences of copies, for 16 centroids
 //! for each row:    centroids whose s~ does not rule them out are compared by reference distances with the best so far
 //!                  new bounds: for each open group the least s~ of all but the label
@@ -30,7 +31,7 @@ const FEWEST: usize = 16;
 pub struct Search {
     /// Number of rows that there is room for.
     rows: usize,
-    /// `(rows, d)`: their copies, and the sums of the copies' squares.
+    /// `(rows, padded d)`: their copies, and the sums of the copies' squares.
     copies: Vec<f32>,
     squares: Vec<f32>,
     /// `(rows, groups)`: current lower bounds.
@@ -75,11 +76,11 @@ impl Best {
 impl Search {
     /// Room for rows of tiles of `stride` rows. None if there are no groups.
     pub fn new<T: Float>(stride: usize, d: usize, groups: Option<&Groups<T>>) -> Result<Self> {
-        let (count, k) = groups.map_or((0, 1), |groups| (groups.count(), groups.order.len()));
+        let (count, k, padded) = groups.map_or((0, 1, 0), |groups| (groups.count(), groups.order.len(), groups.padded));
         let rows = if count == 0 { 0 } else { (MOST_SUMS / k).clamp(FEWEST.min(stride), stride) };
         Ok(Self {
             rows,
-            copies: memory::zeroed(rows * d, BOUNDS)?,
+            copies: memory::zeroed(rows * padded, BOUNDS)?,
             squares: memory::zeroed(rows, BOUNDS)?,
             bounds: memory::zeroed(rows * count, BOUNDS)?,
             open: memory::zeroed(rows * count, BOUNDS)?,
@@ -96,14 +97,31 @@ impl Search {
         self.rows
     }
 
-    /// Opens groups of row `i` whose bound does not keep a label with this upper bound. Rows come in order.
+    /// An upper bound of row `i` with this label.
     #[inline(always)]
-    pub fn open<V: Vector, T: Float>(&mut self, i: usize, stored: &[f32], groups: &Groups<T>, carry: &Carry, upper: f32) {
-        let count = groups.count();
-        let from = if i == 0 { 0 } else { self.starts[i] };
+    pub fn upper<V: Vector, T: Float>(&self, i: usize, label: u32, groups: &Groups<T>) -> f32 {
+        let sum = groups.sum::<V>(&self.copies[i * groups.padded..][..groups.padded], label);
+        groups.bound.upper(sum, groups.bound.of_row(self.squares[i]))
+    }
+
+    /// Opens the groups of row `i` among which may be its label, if the label so far has this upper bound. Rows come in order. None: the row stays,
+    /// and no group is open.
+    #[inline(always)]
+    pub fn open<V: Vector, T: Float>(
+        &mut self,
+        i: usize,
+        stored: &[f32],
+        groups: &Groups<T>,
+        carry: &Carry,
+        upper: Option<f32>,
+    ) {
+        let (count, from) = (groups.count(), if i == 0 { 0 } else { self.starts[i] });
         self.starts[i] = from;
-        let opened = groups.scan::<V>(stored, carry, upper, &mut self.bounds[i * count..][..count], &mut self.open[from..]);
-        self.starts[i + 1] = from + opened;
+        self.starts[i + 1] = from;
+        if let Some(upper) = upper {
+            let bounds = &mut self.bounds[i * count..][..count];
+            self.starts[i + 1] += groups.scan::<V>(stored, carry, upper, bounds, &mut self.open[from..]);
+        }
     }
 
     /// The number of open groups of the first `count` rows.
@@ -111,10 +129,9 @@ impl Search {
         self.starts[count]
     }
 
-    /// Computes the sums of the open groups of `count` rows, which start at row `first` of the tile.
+    /// Computes the sums of the open groups of `count` rows.
     #[inline(always)]
-    pub fn sum<V: Vector, T: Float>(&mut self, tile: &Tile<T>, first: usize, count: usize, groups: &Groups<T>) {
-        self.copy_rows(tile, first, count, groups);
+    pub fn sum<V: Vector, T: Float>(&mut self, count: usize, groups: &Groups<T>) {
         // The rows of each group: a sort by counting.
         self.firsts.fill(0);
         for &g in &self.open[..self.starts[count]] {
@@ -140,8 +157,20 @@ impl Search {
                     let members = &self.members[start..to.min(start + TOGETHER)];
                     let offset = block * BLOCK;
                     match V::LANES {
-                        16 => sums::<V, 1>(&self.copies, centroids, members, [groups.width, offset], &mut self.sums),
-                        _ => sums::<V, 2>(&self.copies, centroids, members, [groups.width, offset], &mut self.sums),
+                        16 => sums::<V, 1>(
+                            [&self.copies, centroids],
+                            groups.padded,
+                            members,
+                            [groups.width, offset],
+                            &mut self.sums,
+                        ),
+                        _ => sums::<V, 2>(
+                            [&self.copies, centroids],
+                            groups.padded,
+                            members,
+                            [groups.width, offset],
+                            &mut self.sums,
+                        ),
                     }
                 }
             }
@@ -149,31 +178,38 @@ impl Search {
         }
     }
 
-    /// Makes the copies of some rows, and the sums of their squares.
+    /// Makes the copies of `count` rows, which start at row `first` of the tile, and the sums of their squares.
     #[inline(always)]
-    fn copy_rows<T: Float>(&mut self, tile: &Tile<T>, first: usize, count: usize, groups: &Groups<T>) {
+    pub fn copy_rows<T: Float>(&mut self, tile: &Tile<T>, first: usize, count: usize, groups: &Groups<T>) {
         let (d, [up, more]) = (groups.centre.len(), groups.scale);
-        let squares = &mut self.squares[..count];
-        squares.fill(0.0);
-        for f in 0..d {
-            let column = &tile.x[f * tile.stride + first..][..count];
-            let copies = &mut self.copies[..count * d];
+        self.squares[..count].fill(0.0);
+        // 16 features at a time: a row's part is then one store.
+        for start in (0..d).step_by(BLOCK) {
+            let columns = &tile.x[start * tile.stride + first..];
+            let centre = &groups.centre[start..d.min(start + BLOCK)];
             for i in 0..count {
-                let copy = column[i].centred_copy(groups.centre[f], up, more);
-                squares[i] += copy * copy;
-                copies[i * d + f] = copy;
+                let mut part = [0.0f32; BLOCK];
+                for f in 0..centre.len() {
+                    part[f] = columns[f * tile.stride + i].centred_copy(centre[f], up, more);
+                }
+                let mut square = 0.0;
+                for x in part {
+                    square += x * x;
+                }
+                self.squares[i] += square;
+                self.copies[i * groups.padded + start..][..BLOCK].copy_from_slice(&part);
             }
         }
     }
 
-    /// The label of row `i`, which is row `r` of the tile, and its new bounds. `own`: its label so far and the reference distance to it.
+    /// The label of row `i`, which is row `r` of the tile, and its new bounds. `own`: its label so far, and an upper bound.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     pub fn label<V: Vector, T: Float>(
         &mut self,
         tile: &Tile<T>,
         [i, r]: [usize; 2],
-        own: Option<(u32, f64)>,
+        own: Option<(u32, f32)>,
         groups: &Groups<T>,
         table: &CentroidTable<T>,
         carry: &Carry,
@@ -184,15 +220,10 @@ impl Search {
         let sums = &mut self.sums[self.starts[i] * width..self.starts[i + 1] * width];
         let bounds = &mut self.bounds[i * groups.count()..][..groups.count()];
         let of_row = groups.bound.of_row(self.squares[i]);
-        let mut best = Best { label: NOBODY, distance: f64::INFINITY };
-        let mut upper = f32::INFINITY;
+        let (label, mut upper) = own.unwrap_or((NOBODY, f32::INFINITY));
+        let mut best = Best { label, distance: f64::INFINITY };
         // The label so far is not a candidate: `before` is its place among the sums, if its group is open.
-        let mut before = None;
-        if let Some((label, distance)) = own {
-            best = Best { label, distance };
-            upper = carry.upper(distance);
-            before = place_of(label, open, groups);
-        }
+        let before = own.and_then(|(label, _)| place_of(label, open, groups));
         let own_sum = before.map(|at| std::mem::replace(&mut sums[at], f32::INFINITY));
         let mut threshold = groups.bound.threshold(carry, upper, of_row);
         let least = groups.renew::<V>(open, sums, of_row, bounds, stored);
@@ -200,6 +231,11 @@ impl Search {
         if not_above(least, threshold) {
             in_doubt = own.is_some();
             tile.row(r, &mut self.values);
+            if in_doubt {
+                best.distance = chain(&self.values, table.row(label as usize));
+                threshold = threshold.min(groups.bound.threshold(carry, carry.upper(best.distance), of_row));
+            }
+            let own_distance = best.distance;
             let at = position::<V>(sums, least);
             let name = groups.name(open, at);
             if name != NOBODY {
@@ -226,17 +262,14 @@ impl Search {
                 sums[at] = f32::INFINITY;
             }
             groups.renew::<V>(open, sums, of_row, bounds, stored);
+            if own.is_some() && label != best.label && before.is_none() {
+                let g = groups.places[label as usize] as usize / width;
+                bounds[g] = bounds[g].min(carry.lower(own_distance));
+                stored[g] = groups.stored(g, bounds[g]);
+            }
+            upper = carry.upper(best.distance);
         }
-        if let Some((label, distance)) = own
-            && label != best.label
-            && before.is_none()
-        {
-            let g = groups.places[label as usize] as usize / width;
-            bounds[g] = bounds[g].min(carry.lower(distance));
-            stored[g] = groups.stored(g, bounds[g]);
-        }
-        let lower = least_bound(bounds);
-        FoundRow { label: best.label, upper: carry.upper(best.distance), lower, in_doubt }
+        FoundRow { label: best.label, upper, lower: least_bound(bounds), in_doubt }
     }
 }
 
@@ -298,8 +331,8 @@ fn position<V: Vector>(sums: &[f32], least: f32) -> usize {
 /// wide.
 #[inline(always)]
 fn sums<V: Vector, const N: usize>(
-    copies: &[f32],
-    centroids: &[f32],
+    [copies, centroids]: [&[f32]; 2],
+    padded: usize,
     members: &[[u32; 2]],
     [width, offset]: [usize; 2],
     out: &mut [f32],
@@ -309,7 +342,7 @@ fn sums<V: Vector, const N: usize>(
     let mut rows = [copies.as_ptr(); TOGETHER];
     for b in 0..TOGETHER {
         let [i, _] = members[b.min(members.len() - 1)];
-        rows[b] = copies[i as usize * d..][..d].as_ptr();
+        rows[b] = copies[i as usize * padded..][..d].as_ptr();
     }
     // SAFETY: each row has d values, and `centroids` BLOCK = N * LANES values for each of the d features. `out` is sliced before it is
     // written. For the features of the instruction set see `Vector`.
