@@ -13,6 +13,8 @@
 #[cfg(test)]
 mod attacks;
 pub mod carry;
+#[cfg(feature = "cuda")]
+pub mod carry_gpu;
 pub mod cells;
 pub mod differences;
 pub mod halves;

@@ -24,9 +24,10 @@ __device__ __forceinline__ void best_of_tile(const Scores& scores, u32 base, int
     }
 }
 
-// Merges a lane's two rows with their best of the tiles of centroids before, and leaves them in shared memory.
-template <typename S>
-__device__ __forceinline__ void keep_best(TiledShared<S>& s, float2* thirds, const Operands& o, int lane, bool first_tile,
+// Merges a lane's two rows with their best of the tiles of centroids before, and leaves them in shared memory. `Shared`: `TiledShared`, or another struct
+// with such arrays.
+template <typename S, typename Shared>
+__device__ __forceinline__ void keep_best(Shared& s, float2* thirds, const Operands& o, int lane, bool first_tile,
                                           Best<S::panels> (&rows)[2]) {
     const int at = (int)opaque((u32)(o.warp_row * (WARP_ROWS / 2) + lane));
     float2 *best_at = &s.best[o.warp_centroid][at], *second_at = &s.second[o.warp_centroid][at];
@@ -51,7 +52,8 @@ __device__ __forceinline__ void keep_best(TiledShared<S>& s, float2* thirds, con
 }
 
 // What the warps of column `across` found for the row at place p.
-template <typename S> __device__ __forceinline__ Best<S::panels> kept_best(const TiledShared<S>& s, const float2* thirds, int across, int p) {
+template <typename S, typename Shared>
+__device__ __forceinline__ Best<S::panels> kept_best(const Shared& s, const float2* thirds, int across, int p) {
     Best<S::panels> b;
     b.best = ((const float*)s.best[across])[p], b.second = ((const float*)s.second[across])[p];
     b.index = ((const u32*)s.index[across])[p];

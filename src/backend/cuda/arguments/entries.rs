@@ -61,6 +61,9 @@ entries! {
         cells_split(CellSplitArgument) = "cells_split" "cells_split";
         cells_lists(CellListsArgument) = "cells_lists" "cells_lists";
         assign_cells(AssignCellsArgument<T>) = "assign_cells" "assign_cells";
+        bounds_drifts(CarriedRowsArgument<T>) = "bounds_carry" "bounds_drifts";
+        bounds_tighten(CarriedRowsArgument<T>) = "bounds_carry" "bounds_tighten";
+        bounds_rows(CarriedRowsArgument<T>) = "bounds_rows" "bounds_rows";
         deltas(DeltasArgument) = "deltas" "deltas";
         update(UpdateArgument<T>) = "update" "update";
         update_directions(UpdateArgument<T>) = "update" "update_directions";
@@ -135,6 +138,11 @@ entries! {
         cells_tree(CellTreeArgument) = "cells_tree" "cells_tree";
         cells_take_labels(CellLabelsArgument) = "cells_labels" "cells_take_labels";
         cells_give_labels(CellLabelsArgument) = "cells_labels" "cells_give_labels";
+        bounds_copies(CarriedArgument) = "bounds_carry" "bounds_copies";
+        bounds_carry(CarriedArgument) = "bounds_carry" "bounds_carry";
+        bounds_starts(CarriedArgument) = "bounds_carry" "bounds_starts";
+        bounds_sort(CarriedArgument) = "bounds_carry" "bounds_sort";
+        assign_bounded(BoundedArgument) = "assign_bounded" "assign_bounded";
         assign_tensor(TensorArgument) = "assign_tensor" "assign_tensor";
         end_chunk(EndChunkArgument) = "update" "end_chunk";
         assign_tensor_mma(TensorArgument) = "assign_tensor_mma" "assign_tensor_mma";

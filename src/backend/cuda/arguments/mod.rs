@@ -6,6 +6,7 @@
 
 #[cfg(feature = "bench")]
 mod bench;
+mod bounded;
 mod cells;
 mod entries;
 #[cfg(feature = "papers")]
@@ -17,6 +18,7 @@ mod tensor;
 
 #[cfg(feature = "bench")]
 pub use self::bench::*;
+pub use self::bounded::*;
 pub use self::cells::*;
 pub use self::entries::*;
 #[cfg(feature = "papers")]

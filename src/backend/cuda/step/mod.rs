@@ -7,6 +7,7 @@
 //! the copies of the centroids, how long it is expected to take, and how it is launched. [`candidates`] lists all of them. To add
 //! a kernel, write its file and add it to the list.
 
+pub mod bounded;
 pub mod by_row;
 pub mod cells;
 pub mod choice;
@@ -18,6 +19,7 @@ pub mod shares;
 pub mod tensor;
 pub mod tiled;
 
+use self::bounded::Bounded;
 use self::cells::Cells;
 use self::columns::Columns;
 use self::filter::FilterSpec;
@@ -204,6 +206,7 @@ pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     all.push(Box::new(Cells));
     all.push(Box::new(Columns));
     all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
+    all.extend(Bounded::ALL.map(|kind| Box::new(kind) as Box<dyn Candidate<T>>));
     // The last one first: if a GPU has neither, the error is about the one with fewer limits.
     all.extend(Unit::ALL.iter().rev().map(|&unit| Box::new(Tensor(unit)) as Box<dyn Candidate<T>>));
     #[cfg(feature = "papers")]
@@ -237,7 +240,7 @@ mod tests {
     #[test]
     fn every_named_kernel_has_one_candidate() {
         let families = [Strategy::Default, Strategy::Registers, Strategy::Tiled, Strategy::Tensor];
-        for &strategy in Strategy::ALL.iter().filter(|strategy| !strategy.runs_on_cpu()) {
+        for &strategy in Strategy::ALL {
             let count = candidates::<f32>().iter().filter(|candidate| candidate.strategy() == strategy).count();
             assert_eq!(count, usize::from(!families.contains(&strategy)), "{strategy}");
         }

@@ -22,7 +22,7 @@ const MOST_WITH_PANELS: usize = 1 << 16;
 /// Clusters are padded to a multiple of this.
 const PADDING: usize = 128;
 /// Threads of a block of `settle_pairs` (`kernels/step/settle.cu`).
-const PAIRS_THREADS: u32 = 128;
+pub const PAIRS_THREADS: u32 = 128;
 /// The largest result of [`settle_values`]: at least one value of each of 128 rows.
 const SETTLE_VALUES: usize = 8_192;
 

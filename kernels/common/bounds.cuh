@@ -1,0 +1,131 @@
+// Bounds that are carried from iteration to iteration: what the kernels of the steps `hamerly` and `yinyang` share. src/certify/carry_gpu.rs
+// has the proofs. All lengths here are in the filter's scaled units.
+//
+//   centroid j has moved by at most d_j since the last launch. C_j is the sum of all its d_j, C_g that of the largest d_j of group g
+//   a row stores  u = U - C_a,  l_g = L_g + C_g    when it was last compared: U >= |x - c_a|, L_g <= |x - c_j| for all j != a of group g
+//   later         U = u + C_a,  L_g = l_g - C_g    with the present sums. So a row whose bounds hold is read and not written
+//
+// Sums are rounded up. What is stored takes the float below a sum off, or adds it. What is read adds the float above a sum, or takes it off.
+#pragma once
+#include "filter.cuh"
+
+#define MOST_GROUPS 64
+
+// How far a centroid, a group or all centroids have moved: C.
+struct Drifted {
+    double sum;
+    float down, up;
+};
+
+// A row to compare with the centroids of some groups.
+struct Listed {
+    u32 row;
+    float others; // a lower bound of the distance to the centroids of all other groups
+    u64 groups; // a bit for each group
+};
+
+// What the product needs of a row besides its copy: see `lower_of` and `upper_of`.
+struct Terms {
+    float low, high; // the row's squared length, with the errors of scores, rounded down and up
+    float square; // the weighted sum of squares, for `reach`
+    float others; // that of `Listed`
+};
+
+// What the kernels tell each other.
+struct BoundsControl {
+    u64 computed; // scores of this iteration
+    u32 full; // whether this iteration compares all rows with all centroids
+    u32 wait; // further iterations that do so
+    u32 patience; // how many did so after the last attempt that did not pay
+    u32 doubtful; // rows whose bounds did not hold as they were
+    u32 listed; // rows to compare
+    u32 ticket; // blocks of bounds_drifts that are done
+};
+
+// Arguments of all kernels.
+struct Carried {
+    Control* control;
+    BoundsControl* own;
+    Labels labels; // before
+    Labels next; // after
+    float2* bounds; // (n): u, and l of all centroids together
+    float* group_bounds; // (n, width): l of each group, if there are several
+    Drifted* centroids; // (k)
+    Drifted* groups; // (groups + 1): the last one is that of all centroids
+    u64* largest; // (groups): the bits of the largest drift. 0 before and after bounds_drifts
+    const u32* order; // (k padded): the centroid at each place
+    const u32* places; // (k): the place of each centroid
+    u32* doubtful; // (n)
+    Listed* listed; // (n): as they come
+    Listed* sorted; // (n): by the place of their centroid. With one group the same array
+    u32* counts; // (k): listed rows at each place, then where the next one goes
+    const float* copies; // (d, k padded): by centroid
+    const float* half_squares;
+    float* own_copies; // by place. With one group the same arrays
+    float* own_half_squares;
+    float* x; // (d, stride): copies of the rows to compare
+    Terms* terms; // (stride)
+    u64* unions; // (tiles of 128): groups of any of their rows
+    u64 stride;
+    u32 n;
+    u32 k, k_padded;
+    u32 d;
+    u32 group_count, width;
+    u32 group_size; // centroids of a group
+    u32 fresh; // whether nothing is known
+    float low, high, underflow; // for `holds`
+    u32 unused;
+};
+
+// Arguments of the kernels that read rows.
+template <typename T, typename S = T> struct CarriedRows {
+    Carried carried;
+    Rows<T, S> rows;
+    const T* centroids; // (k, d)
+    T* kept; // (k, d): the centroids of the last launch
+    const T* minus_centre; // (d)
+    T scale;
+    const Bound* bound;
+    double grown, tiny; // a distance is at most `sqrt(sum) * grown + tiny`
+    double error; // 2 E_x over the weighted sum of squares
+    double squares; // the relative error of a sum of squares
+    int panel; // for `weight_of`
+    int unused;
+};
+
+__device__ __forceinline__ float minus_infinity_f() { return __int_as_float((int)0xff800000); }
+
+// Whether a centroid at a distance of at least `lower` loses against one at a distance of at most `upper`, by rounded reference distances. False for
+// what is not a number.
+__device__ __forceinline__ bool holds(const Carried& a, float lower, float upper) {
+    return __fmul_rd(lower, a.low) > __fadd_ru(__fmul_ru(upper, a.high), a.underflow);
+}
+__device__ __forceinline__ float lower_now(float stored, const Drifted& m) {
+    const float v = __fadd_rd(stored, -m.up);
+    return v == v ? v : minus_infinity_f();
+}
+__device__ __forceinline__ float lower_stored(float bound, const Drifted& m) { return __fadd_rd(bound, m.down); }
+__device__ __forceinline__ float upper_now(float stored, const Drifted& m) { return __fadd_ru(stored, m.up); }
+__device__ __forceinline__ float upper_stored(float bound, const Drifted& m) { return __fadd_ru(bound, -m.down); }
+
+// Bounds of the distance to a centroid from its score. A row that is out of the filter's range has low = -inf and high = inf: then they are 0 and infinity.
+__device__ __forceinline__ float lower_of(float score, float low) {
+    const float square = __fmaf_rd(2.0f, score, low);
+    return square > 0.0f ? __fsqrt_rd(square) : 0.0f;
+}
+__device__ __forceinline__ float upper_of(float score, float margin, float high) {
+    const float square = __fmaf_ru(2.0f, __fadd_ru(score, margin), high);
+    return square <= 0.0f ? 0.0f : __fsqrt_ru(square);
+}
+
+// Appends to a list, with one addition to the counter a warp. Returns the place. All lanes of the warp must call this.
+__device__ __forceinline__ u32 append(bool listed, u32* counter, int lane) {
+    const u32 mask = __ballot_sync(FULL_WARP, listed);
+    u32 position = 0;
+    if (mask != 0) {
+        const int leader = __ffs((int)mask) - 1;
+        if (lane == leader) position = atomicAdd(counter, (u32)__popc(mask));
+        position = __shfl_sync(FULL_WARP, position, leader) + (u32)__popc(mask & ((1u << lane) - 1));
+    }
+    return position;
+}

@@ -1,0 +1,151 @@
+//! The tiles and groups of a fit with carried bounds, and the memory that they take.
+
+use super::super::filter::{FilterSpec, Layout};
+use super::TILE_ROWS;
+use crate::backend::cuda::arguments::{BoundsControl, Listed, Drifted, RowTerms};
+use crate::backend::cuda::device::{buffers, product};
+use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
+use crate::certify::Chains;
+
+/// `MOST_GROUPS` of `kernels/common/bounds.cuh`: a row has a bit for each.
+const MOST_GROUPS: usize = 64;
+/// Clusters are padded to a multiple of this.
+const PADDING: usize = 128;
+/// The variants with partial sums need this much shared memory for each block.
+const PANELS_FROM: usize = 224 << 10;
+
+/// The sizes of a fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    pub n: usize,
+    pub d: usize,
+    pub k: usize,
+    pub k_padded: usize,
+    /// Centroids of a tile.
+    pub width: usize,
+    /// Tiles of a group.
+    pub group_tiles: usize,
+    pub groups: usize,
+    /// Features of a partial sum. 0: no partial sums.
+    panel: usize,
+}
+
+impl Sizes {
+    /// `several`: whether there may be several groups. Then tiles are narrow where there are few centroids, so that groups are small.
+    pub fn new(shape: &FitShape, gpu: GpuSize, several: bool) -> Self {
+        let FitShape { chunk: n, d, k, .. } = *shape;
+        let width = match k {
+            0..=32 => 32,
+            33..=256 if several => 32,
+            33..=64 => 64,
+            65..=2_048 if several => 64,
+            _ => 128,
+        };
+        let tiles = k.div_ceil(width);
+        let group_tiles = if several { tiles.div_ceil(MOST_GROUPS).max(1) } else { tiles };
+        let panel = if gpu.shared >= PANELS_FROM && width > 32 && d > width { width } else { 0 };
+        Self { n, d, k, k_padded: padded(k, PADDING), width, group_tiles, groups: tiles.div_ceil(group_tiles), panel }
+    }
+
+    pub fn filter(&self) -> FilterSpec {
+        let chains = if self.panel > 0 { Chains::Panels(self.panel) } else { Chains::One };
+        FilterSpec { k_padded: self.k_padded, layout: Layout::ByFeature, chains, lowered: false }
+    }
+
+    /// Tiles of centroids.
+    pub fn tiles(&self) -> usize {
+        self.k.div_ceil(self.width)
+    }
+
+    /// The end of the name of `assign_bounded`.
+    pub fn variant(&self) -> String {
+        format!("_k{}{}", self.width, if self.panel > 0 { "_panels" } else { "" })
+    }
+
+    /// Threads of `assign_bounded`.
+    pub fn threads(&self) -> u32 {
+        2 * self.width as u32
+    }
+
+    /// Bytes of its partial sums: 64 for each thread.
+    pub fn partial_sums(&self) -> usize {
+        if self.panel > 0 { 256 * self.threads() as usize } else { 0 }
+    }
+
+    /// The stride of the copies of rows.
+    pub fn stride(&self) -> usize {
+        padded(self.n, TILE_ROWS)
+    }
+
+    /// Bounds of groups that a row has.
+    pub fn row_width(&self) -> usize {
+        if self.groups > 1 { padded(self.groups, 4) } else { 0 }
+    }
+
+    fn sorted(&self) -> usize {
+        if self.groups > 1 { self.n } else { 0 }
+    }
+
+    /// Centroids whose copies lie in the order of their groups.
+    fn placed(&self) -> usize {
+        if self.groups > 1 { self.k_padded } else { 0 }
+    }
+}
+
+buffers! {
+    /// What belongs to rows.
+    pub struct RowBuffers = "the bounds of the rows" (sizes: &Sizes) {
+        /// `(n, 2)`.
+        bounds: f32 [product([sizes.n, 2])],
+        group_bounds: f32 [product([sizes.n, sizes.row_width()])],
+        doubtful: u32 [sizes.n],
+        listed: Listed [sizes.n],
+        sorted: Listed [sizes.sorted()],
+        /// `(d, stride)`.
+        x: f32 [product([sizes.d, sizes.stride()])],
+        terms: RowTerms [sizes.stride()],
+        unions: u64 [sizes.n.div_ceil(TILE_ROWS)],
+    }
+}
+
+buffers! {
+    /// What belongs to centroids.
+    pub struct CentroidBuffers<T> = "the bounds of the centroids" (sizes: &Sizes) {
+        /// `(k, d)`.
+        kept: T [product([sizes.k, sizes.d])],
+        moved: Drifted [sizes.k],
+        groups_moved: Drifted [sizes.groups + 1],
+        largest: u64 [sizes.groups],
+        order: u32 [sizes.k_padded],
+        places: u32 [sizes.k],
+        counts: u32 [sizes.k],
+        /// `(d, k padded)`.
+        copies: f32 [product([sizes.d, sizes.placed()])],
+        half_squares: f32 [sizes.placed()],
+        control: BoundsControl [1],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::choice::tests::{H200, shape};
+    use super::*;
+
+    #[test]
+    fn groups_are_whole_tiles() {
+        for k in [1, 31, 32, 33, 256, 257, 1_000, 2_048, 2_049, 5_000, 8_192, 8_193, 65_536] {
+            for several in [false, true] {
+                for d in [1, 64, 65, 129, 4_000] {
+                    let sizes = Sizes::new(&shape(1_000, d, k), H200, several);
+                    let Sizes { width, group_tiles, groups, k_padded, .. } = sizes;
+                    assert!((1..=if several { MOST_GROUPS } else { 1 }).contains(&groups), "{k} {several}");
+                    assert!(groups * group_tiles * width >= k && (groups - 1) * group_tiles * width < k, "{k} {several}");
+                    assert!(k_padded >= sizes.tiles() * width && k_padded % 128 == 0);
+                    assert!(sizes.partial_sums() == 0 || d > width && width > 32);
+                }
+            }
+        }
+        let groups = |k| Sizes::new(&shape(1_000, 40, k), H200, true).groups;
+        assert_eq!([groups(32), groups(256), groups(1_000), groups(5_000), groups(40_000)], [1, 8, 16, 40, 63]);
+    }
+}
