@@ -85,8 +85,6 @@ template <typename T> __device__ __forceinline__ void drifts(const CarriedRows<T
     }
 }
 
-__device__ __forceinline__ void keep(const Carried& a, u32 row, u32 label) { store_label(a.next, row, label); }
-
 extern "C" __global__ void __launch_bounds__(THREADS) bounds_copies(const __grid_constant__ Carried a) {
     wait_for_kernel_before();
     if (a.control->stop) return;
@@ -122,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bounds_carry(const __grid_
                 kept = holds(a, least, upper);
                 if (kept) a.bounds[row].y = lower_stored(least, all);
             }
-            if (kept) keep(a, row, label);
+            if (kept) store_label(a.next, row, label);
         }
         const u32 at = append(inside && !kept, &a.own->doubtful, lane);
         if (inside && !kept) a.doubtful[at] = row;
@@ -168,7 +166,7 @@ template <typename T, typename S> __device__ __forceinline__ void tighten(const 
             place = c.places[label];
             entry.groups |= 1ull << (place / c.group_size);
             c.bounds[row] = stored;
-            if (kept) keep(c, row, label);
+            if (kept) store_label(c.next, row, label);
             listed = !kept;
         }
         const u32 at = append(listed, &c.own->listed, lane);

@@ -3,6 +3,8 @@
 mod arrival;
 mod carried;
 #[cfg(feature = "cuda")]
+mod bounded;
+#[cfg(feature = "cuda")]
 mod cells;
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]

@@ -28,7 +28,8 @@ fn split(numbers: &mut [u32], sketch: &[f32], width: usize, tile: usize) {
     }
     let of = |j: u32| &sketch[j as usize * width..][..width];
     let distance = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
-    let farthest = |from: &[f32]| numbers.iter().copied().max_by(|a, b| distance(of(*a), from).total_cmp(&distance(of(*b), from)));
+    let farthest =
+        |from: &[f32]| numbers.iter().copied().max_by(|a, b| distance(of(*a), from).total_cmp(&distance(of(*b), from)));
     let one = farthest(of(numbers[0])).map_or(&sketch[..width], of);
     let other = farthest(one).map_or(&sketch[..width], of);
     let direction: Vec<f64> = one.iter().zip(other).map(|(a, b)| f64::from(b - a)).collect();
@@ -52,7 +53,8 @@ mod tests {
     fn groups_are_near_each_other() {
         // Eight blobs of 32 centroids, dealt out in turn.
         for d in [1, 3, 40] {
-            let centroids: Vec<f32> = (0..256u32).flat_map(|j| (0..d).map(move |f| (j % 8 * 100 + (j * 7 + f) % 5) as f32)).collect();
+            let centroids: Vec<f32> =
+                (0..256u32).flat_map(|j| (0..d).map(move |f| (j % 8 * 100 + (j * 7 + f) % 5) as f32)).collect();
             let mut numbers: Vec<u32> = (0..256).collect();
             order(&mut numbers, &centroids, d as usize, 32);
             for group in numbers.chunks(32) {

@@ -2,7 +2,7 @@
 
 use super::super::filter::{FilterSpec, Layout};
 use super::TILE_ROWS;
-use crate::backend::cuda::arguments::{BoundsControl, Listed, Drifted, RowTerms};
+use crate::backend::cuda::arguments::{BoundsControl, Drifted, Listed, RowTerms};
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::certify::Chains;
