@@ -6,6 +6,9 @@
 //   later         U = u + C_a,  L_g = l_g - C_g    with the present sums. So a row whose bounds hold is read and not written
 //
 // Sums are rounded up. What is stored takes the float below a sum off, or adds it. What is read adds the float above a sum, or takes it off.
+//
+// After the first iteration rows are in the order of their centroids, so that neighbours want the same groups: a row has a place. All that belongs to a row is stored by
+// place, but for the labels that others read.
 #pragma once
 #include "filter.cuh"
 
@@ -19,7 +22,7 @@ struct Drifted {
 
 // A row to compare with the centroids of some groups.
 struct Listed {
-    u32 row;
+    u32 place;
     float others; // a lower bound of the distance to the centroids of all other groups
     u64 groups; // a bit for each group
 };
@@ -40,6 +43,8 @@ struct BoundsControl {
     u32 doubtful; // rows whose bounds did not hold as they were
     u32 listed; // rows to compare
     u32 ticket; // blocks of bounds_drifts that are done
+    u32 epoch; // that of the bounds
+    u32 unused;
 };
 
 // Arguments of all kernels.
@@ -48,6 +53,8 @@ struct Carried {
     BoundsControl* own;
     Labels labels; // before
     Labels next; // after
+    u32* row_of_place; // (n), or null: rows are in their own order
+    u16* own_labels; // (n): labels by place. Not those of rows whose u is infinite
     float2* bounds; // (n): u, and l of all centroids together
     float* group_bounds; // (n, width): l of each group, if there are several
     Drifted* centroids; // (k)
@@ -55,10 +62,9 @@ struct Carried {
     u64* largest; // (groups): the bits of the largest drift. 0 before and after bounds_drifts
     const u32* order; // (k padded): the centroid at each place
     const u32* places; // (k): the place of each centroid
-    u32* doubtful; // (n)
-    Listed* listed; // (n): as they come
-    Listed* sorted; // (n): by the place of their centroid. With one group the same array
-    u32* counts; // (k): listed rows at each place, then where the next one goes
+    u32* counts; // (k): rows at each place of a centroid, then where the next one goes
+    u32* doubtful; // (n): places
+    Listed* listed; // (n)
     const float* copies; // (d, k padded): by centroid
     const float* half_squares;
     float* own_copies; // by place. With one group the same arrays
@@ -72,7 +78,7 @@ struct Carried {
     u32 d;
     u32 group_count, width;
     u32 group_size; // centroids of a group
-    u32 fresh; // whether nothing is known
+    u32 epoch; // bounds of another epoch are void
     float low, high, underflow; // for `holds`
     u32 unused;
 };
@@ -80,7 +86,7 @@ struct Carried {
 // Arguments of the kernels that read rows.
 template <typename T, typename S = T> struct CarriedRows {
     Carried carried;
-    Rows<T, S> rows;
+    Rows<T, S> rows; // by place
     const T* centroids; // (k, d)
     T* kept; // (k, d): the centroids of the last launch
     const T* minus_centre; // (d)
@@ -118,14 +124,38 @@ __device__ __forceinline__ float upper_of(float score, float margin, float high)
     return square <= 0.0f ? 0.0f : __fsqrt_ru(square);
 }
 
-// Appends to a list, with one addition to the counter a warp. Returns the place. All lanes of the warp must call this.
-__device__ __forceinline__ u32 append(bool listed, u32* counter, int lane) {
-    const u32 mask = __ballot_sync(FULL_WARP, listed);
-    u32 position = 0;
-    if (mask != 0) {
-        const int leader = __ffs((int)mask) - 1;
-        if (lane == leader) position = atomicAdd(counter, (u32)__popc(mask));
-        position = __shfl_sync(FULL_WARP, position, leader) + (u32)__popc(mask & ((1u << lane) - 1));
+__device__ __forceinline__ u32 row_at(const Carried& a, u32 place) { return a.row_of_place ? a.row_of_place[place] : place; }
+
+// Collects entries of a block in the order of its threads, and appends them to a list all at once. So neighbours in the list are neighbours in the order of rows.
+template <typename E, int MOST, int THREADS> struct Collected {
+    E entries[MOST];
+    u32 sums[THREADS / 32];
+    u32 count, first;
+
+    // All threads must call these, and `begin` before and `append` after they add. `add` at most MOST / THREADS times.
+    __device__ __forceinline__ void begin() {
+        if (threadIdx.x == 0) count = 0;
+        __syncthreads();
     }
-    return position;
-}
+    __device__ __forceinline__ void add(bool wanted, const E& entry) {
+        const u32 tid = threadIdx.x, lane = tid & 31, mask = __ballot_sync(FULL_WARP, wanted);
+        if (lane == 0) sums[tid / 32] = (u32)__popc(mask);
+        __syncthreads();
+        u32 at = count + (u32)__popc(mask & ((1u << lane) - 1)), all = 0;
+#pragma unroll
+        for (u32 w = 0; w < THREADS / 32; w++) {
+            at += w < tid / 32 ? sums[w] : 0;
+            all += sums[w];
+        }
+        if (wanted) entries[at] = entry;
+        __syncthreads();
+        if (tid == 0) count += all;
+        __syncthreads();
+    }
+    __device__ __forceinline__ void append(u32* counter, E* list) {
+        if (threadIdx.x == 0) first = atomicAdd(counter, count);
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < count; i += THREADS) list[first + i] = entries[i];
+        __syncthreads();
+    }
+};

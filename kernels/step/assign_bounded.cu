@@ -125,12 +125,14 @@ template <typename S> struct Requests {
 };
 
 // The end of a tile of rows: labels, rows in doubt, bounds. All lanes of a warp must call this.
-__device__ __forceinline__ void decide_bounded(const Bounded& a, const Best<true>& b, float within, const Terms& terms, u32 row, bool inside, bool full,
+__device__ __forceinline__ void decide_bounded(const Bounded& a, const Best<true>& b, float within, const Terms& terms, u32 place, bool inside, bool full,
                                                u32 group_centroids, int lane) {
     const Carried& c = a.carried;
     const u32 first = c.order[b.first()], second = c.order[b.index >> 16];
     const float margin = __ldg(a.margins + first), limit = reach(*a.bound, terms.square, b.best, margin);
     const bool certified = b.second > limit, pair = !certified && b.third > limit;
+    // Where the row's label is known, it need not be written again.
+    const u32 label = inside && !full ? c.own_labels[place] : UNASSIGNED, row = inside ? row_at(c, place) : 0;
     list_rows(inside && pair, &c.control->pairs, a.contested, 1, {row, second}, lane);
     list_rows(inside && !certified && !pair, &c.control->contested, a.contested + (c.n - 1), -1, {row, 0}, lane);
     if (!inside) return;
@@ -138,15 +140,18 @@ __device__ __forceinline__ void decide_bounded(const Bounded& a, const Best<true
     if (certified) {
         upper = upper_stored(upper_of(b.best, margin, terms.high), c.centroids[first]);
         // The distance that bounds_tighten has computed is less rough.
-        if (!full && load_label(c.labels, row) == first) upper = fminf(upper, c.bounds[row].x);
+        if (label == first) upper = fminf(upper, c.bounds[place].x);
         if (c.group_count > 1) {
             const u32 own = b.first() / group_centroids;
-            c.group_bounds[(u64)row * c.width + own] = lower_stored(lower_of(within, terms.low), c.groups[own]);
+            c.group_bounds[(u64)place * c.width + own] = lower_stored(lower_of(within, terms.low), c.groups[own]);
         }
     }
-    if (certified || pair) store_label(c.next, row, first);
+    if ((certified || pair) && label != first) {
+        store_label(c.next, row, first);
+        c.own_labels[place] = (u16)first;
+    }
     const float lower = fminf(terms.others, lower_of(certified ? b.second : b.best, terms.low));
-    c.bounds[row] = {upper, lower_stored(lower, c.groups[c.group_count])};
+    c.bounds[place] = {upper, lower_stored(lower, c.groups[c.group_count])};
 }
 
 // After a tile of centroids, if it ends a group: the group's bounds, and the best of all groups so far.
@@ -164,12 +169,12 @@ __device__ __forceinline__ void end_group(const Bounded& a, BoundedShared<S>& s,
         Best<true> b = kept_best<S>(s, s.thirds, 0, p);
 #pragma unroll
         for (int w = 1; w < S::warps_across; w++) b.merge(kept_best<S>(s, s.thirds, w, p));
-        const u32 place = item.row_tile * ROWS + p;
-        const bool inside = place < count;
-        const u32 row = full ? place : inside ? c.sorted[place].row : 0;
-        const Terms terms = c.terms[place];
+        const u32 at = item.row_tile * ROWS + p;
+        const bool inside = at < count;
+        const u32 place = full ? at : inside ? c.listed[at].place : 0;
+        const Terms terms = c.terms[at];
         if (inside && c.group_count > 1)
-            c.group_bounds[(u64)row * c.width + group] = lower_stored(lower_of(b.best, terms.low), c.groups[group]);
+            c.group_bounds[(u64)place * c.width + group] = lower_stored(lower_of(b.best, terms.low), c.groups[group]);
         float within = b.second;
         if (!(item.flags & FIRST_OF_ROWS)) {
             Best<true> before = s.all[p];
@@ -177,7 +182,7 @@ __device__ __forceinline__ void end_group(const Bounded& a, BoundedShared<S>& s,
             before.merge(b);
             b = before;
         }
-        if (item.flags & LAST_OF_ROWS) decide_bounded(a, b, within, terms, row, inside, full, group_centroids, tid & 31);
+        if (item.flags & LAST_OF_ROWS) decide_bounded(a, b, within, terms, place, inside, full, group_centroids, tid & 31);
         else s.all[p] = b, s.within[p] = within;
     }
 }

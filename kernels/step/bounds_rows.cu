@@ -4,7 +4,7 @@
 // Source:    ours.
 // Used when: before assign_bounded.
 // Tile:      a thread has a row, a block a tile of 128.
-// Memory:    values of listed rows cost up to 32 bytes each. If all rows are compared, they are read as they lie.
+// Memory:    values of listed rows cost 4 to 32 bytes each. If all rows are compared, they are read as they lie.
 // Precision: a copy as in `centred_copy`. Sums of squares are float64, of values with one float64 rounding each.
 #include "../common/bounds.cuh"
 
@@ -25,9 +25,9 @@ template <typename T, typename S> __device__ __forceinline__ void gather(const C
         const u32 place = tile * ROWS + tid;
         const bool inside = place < count;
         Listed entry = {place, infinity_f(), every};
-        if (inside && !full) entry = c.sorted[place];
+        if (inside && !full) entry = c.listed[place];
         if (!inside) entry.groups = 0;
-        const S* x = a.rows.x + (inside ? entry.row : 0);
+        const S* x = a.rows.x + (inside ? entry.place : 0);
         float* to = c.x + place;
         double plain = 0.0, weighted = 0.0;
 #pragma unroll 1

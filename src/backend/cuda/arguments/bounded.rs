@@ -12,7 +12,7 @@ arguments! {
 
     /// A row to compare with the centroids of some groups.
     Listed as "Listed" {
-        row: u32,
+        place: u32,
         others: f32,
         groups: u64,
     }
@@ -34,6 +34,8 @@ arguments! {
         doubtful: u32,
         listed: u32,
         ticket: u32,
+        epoch: u32,
+        unused: u32,
     }
 
     /// For all kernels that carry bounds.
@@ -42,6 +44,8 @@ arguments! {
         own: u64,
         labels: LabelsArgument,
         next: LabelsArgument,
+        row_of_place: u64,
+        own_labels: u64,
         bounds: u64,
         group_bounds: u64,
         centroids: u64,
@@ -49,10 +53,9 @@ arguments! {
         largest: u64,
         order: u64,
         places: u64,
+        counts: u64,
         doubtful: u64,
         listed: u64,
-        sorted: u64,
-        counts: u64,
         copies: u64,
         half_squares: u64,
         own_copies: u64,
@@ -68,7 +71,7 @@ arguments! {
         group_count: u32,
         width: u32,
         group_size: u32,
-        fresh: u32,
+        epoch: u32,
         low: f32,
         high: f32,
         underflow: f32,
@@ -92,6 +95,14 @@ arguments! {
         unused: i32,
     }
 
+    /// For the copy of the rows by place.
+    MovedRowsArgument as "MovedRows" {
+        rows: RowsArgument,
+        row_of_place: u64,
+        x: u64,
+        stride: u64,
+    }
+
     /// For the product.
     BoundedArgument as "Bounded" {
         carried: CarriedArgument,
@@ -107,5 +118,5 @@ plain! {
     Drifted { f64, f32, f32 }
     Listed { u32, f32, u64 }
     RowTerms { f32, f32, f32, f32 }
-    BoundsControl { u64, u32, u32, u32, u32, u32, u32 }
+    BoundsControl { u64, u32, u32, u32, u32, u32, u32, u32, u32 }
 }

@@ -63,6 +63,7 @@ entries! {
         assign_cells(AssignCellsArgument<T>) = "assign_cells" "assign_cells";
         bounds_drifts(CarriedRowsArgument<T>) = "bounds_carry" "bounds_drifts";
         bounds_tighten(CarriedRowsArgument<T>) = "bounds_carry" "bounds_tighten";
+        bounds_move(MovedRowsArgument) = "bounds_order" "bounds_move";
         bounds_rows(CarriedRowsArgument<T>) = "bounds_rows" "bounds_rows";
         deltas(DeltasArgument) = "deltas" "deltas";
         update(UpdateArgument<T>) = "update" "update";
@@ -140,8 +141,9 @@ entries! {
         cells_give_labels(CellLabelsArgument) = "cells_labels" "cells_give_labels";
         bounds_copies(CarriedArgument) = "bounds_carry" "bounds_copies";
         bounds_carry(CarriedArgument) = "bounds_carry" "bounds_carry";
-        bounds_starts(CarriedArgument) = "bounds_carry" "bounds_starts";
-        bounds_sort(CarriedArgument) = "bounds_carry" "bounds_sort";
+        bounds_count(CarriedArgument) = "bounds_order" "bounds_count";
+        bounds_starts(CarriedArgument) = "bounds_order" "bounds_starts";
+        bounds_places(CarriedArgument) = "bounds_order" "bounds_places";
         assign_bounded(BoundedArgument) = "assign_bounded" "assign_bounded";
         assign_tensor(TensorArgument) = "assign_tensor" "assign_tensor";
         end_chunk(EndChunkArgument) = "update" "end_chunk";

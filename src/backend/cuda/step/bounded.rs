@@ -1,13 +1,16 @@
 //! Bounds that are carried from iteration to iteration, so that most scores of later iterations need not be computed: `hamerly` and `yinyang`.
-//! `kernels/step/bounds_carry.cu`, `bounds_rows.cu`, `assign_bounded.cu`, `settle.cu` and `deltas.cu`; the proofs are in `certify/carry_gpu.rs`.
+//! `kernels/step/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu`, `assign_bounded.cu`, `settle.cu` and `deltas.cu`; the proofs are in
+//! `certify/carry_gpu.rs`.
 //!
 //! ```text
 //! once a fit:     yinyang: groups of centroids that start near each other (`groups.rs`)
+//! after the first iteration:   a copy of the rows in the order of their centroids
 //! an iteration:   how far each centroid has moved; rows whose bounds hold keep their label; the others get a fresh upper bound; those whose
 //!                 bounds still do not hold are compared: with all centroids, or with the groups whose bounds do not hold
 //! ```
 //! The step keeps the centroids of its last launch and measures drifts itself. So it does not matter who sets the centroids. But if
-//! others have changed labels, it begins anew.
+//! others have changed labels, it begins anew. Bounds have an epoch: after the fit has stopped, launches that are still queued do nothing, so only the device knows
+//! which bounds it has.
 
 mod groups;
 mod sizes;
@@ -17,7 +20,8 @@ use super::deltas::Deltas;
 use super::tiled::{Doubt, PAIRS_THREADS, Settle};
 use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS};
 use crate::backend::cuda::arguments::{
-    self, AssignArgument, BoundedArgument, CarriedArgument, CarriedRowsArgument, SettleArgument,
+    self, AssignArgument, BoundedArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument,
+    SettleArgument,
 };
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
@@ -36,6 +40,9 @@ const MOST_ROWS: usize = 1 << 31;
 /// Rows of a tile, which is a block of `bounds_rows`, and threads of `bounds_starts`.
 const TILE_ROWS: usize = 128;
 const STARTS_THREADS: u32 = 1_024;
+/// Rows that a block of `bounds_carry` and one of `bounds_tighten` take at a time.
+const CARRIED: usize = 2_048;
+const TIGHTENED: usize = 512;
 
 /// The candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,8 +115,8 @@ struct BoundedStep<T> {
     copies: Launch<CarriedArgument>,
     carry: Launch<CarriedArgument>,
     tighten: Launch<CarriedRowsArgument<T>>,
-    starts: Launch<CarriedArgument>,
-    sort: Launch<CarriedArgument>,
+    order: [Launch<CarriedArgument>; 3],
+    move_rows: Launch<MovedRowsArgument>,
     gather: Launch<CarriedRowsArgument<T>>,
     assign: Launch<BoundedArgument>,
     settle: Settle<T>,
@@ -117,8 +124,12 @@ struct BoundedStep<T> {
     deltas: Deltas,
     /// 2 E_x over the weighted sum of squares.
     error: f64,
-    /// Whether bounds are known.
+    /// That of the bounds.
+    epoch: u32,
+    /// Whether a launch has labelled the rows since labels were last changed by others.
     known: bool,
+    /// Whether the rows are in the order of their centroids.
+    ordered: bool,
 }
 
 impl<T: Float + Plain> BoundedStep<T> {
@@ -131,6 +142,7 @@ impl<T: Float + Plain> BoundedStep<T> {
         };
         let drifts = arguments::bounds_drifts::<T>().load(gpu, "")?;
         let tighten = arguments::bounds_tighten::<T>().half_if(half).load(gpu, "")?;
+        let move_rows = arguments::bounds_move::<T>().half_if(half).load(gpu, "")?;
         let gather = arguments::bounds_rows::<T>().half_if(half).load(gpu, "")?;
         let assign = arguments::assign_bounded().load(gpu, &sizes.variant())?;
         let block = Block { threads: sizes.threads(), shared: sizes.partial_sums() };
@@ -146,17 +158,23 @@ impl<T: Float + Plain> BoundedStep<T> {
             doubt: Doubt::allocate(queue, n)?,
             drifts: Launch::resident(gpu, drifts, Block::of(THREADS), k.div_ceil(THREADS as usize / 32))?,
             copies: untyped(arguments::bounds_copies(), THREADS, sizes.k_padded)?,
-            carry: untyped(arguments::bounds_carry(), THREADS, of_rows(THREADS))?,
-            tighten: Launch::resident(gpu, tighten, Block::of(THREADS), of_rows(THREADS))?,
-            starts: untyped(arguments::bounds_starts(), STARTS_THREADS, 1)?,
-            sort: untyped(arguments::bounds_sort(), THREADS, of_rows(THREADS))?,
+            carry: untyped(arguments::bounds_carry(), THREADS, n.div_ceil(CARRIED))?,
+            tighten: Launch::resident(gpu, tighten, Block::of(THREADS), n.div_ceil(TIGHTENED))?,
+            order: [
+                untyped(arguments::bounds_count(), THREADS, of_rows(THREADS))?,
+                untyped(arguments::bounds_starts(), STARTS_THREADS, 1)?,
+                untyped(arguments::bounds_places(), THREADS, of_rows(THREADS))?,
+            ],
+            move_rows: Launch::resident(gpu, move_rows, Block::of(THREADS), of_rows(THREADS))?,
             gather: Launch::resident(gpu, gather, Block::of(TILE_ROWS as u32), n.div_ceil(TILE_ROWS))?,
             assign: Launch::resident(gpu, assign, block, n.div_ceil(TILE_ROWS))?,
             settle: Settle::new([n, d, k], half, queue)?,
             pairs: Launch::resident(gpu, pairs, Block::of(PAIRS_THREADS), n)?,
             deltas: Deltas::new::<T>(shape, queue)?,
             error: Carry::error(terms.unit, terms.balance),
+            epoch: 0,
             known: false,
+            ordered: false,
         })
     }
 
@@ -184,6 +202,8 @@ impl<T: Float + Plain> BoundedStep<T> {
             own: centroids.control.at(),
             labels: assign.labels,
             next: assign.next,
+            row_of_place: if self.ordered { rows.row_of_place.at() } else { 0 },
+            own_labels: rows.own_labels.at(),
             bounds: rows.bounds.at(),
             group_bounds: rows.group_bounds.at(),
             centroids: centroids.moved.at(),
@@ -193,7 +213,6 @@ impl<T: Float + Plain> BoundedStep<T> {
             places: centroids.places.at(),
             doubtful: rows.doubtful.at(),
             listed: rows.listed.at(),
-            sorted: if several { rows.sorted.at() } else { rows.listed.at() },
             counts: centroids.counts.at(),
             copies: assign.copies,
             half_squares: assign.half_squares,
@@ -210,7 +229,7 @@ impl<T: Float + Plain> BoundedStep<T> {
             group_count: sizes.groups as u32,
             width: sizes.row_width() as u32,
             group_size: (sizes.width * sizes.group_tiles) as u32,
-            fresh: u32::from(!self.known),
+            epoch: self.epoch,
             low,
             high,
             underflow,
@@ -219,18 +238,49 @@ impl<T: Float + Plain> BoundedStep<T> {
     }
 }
 
+impl<T: Float + Plain> BoundedStep<T> {
+    /// Puts the rows in the order of their centroids.
+    fn order_rows(&mut self, state: &State<T>, assign: &AssignArgument<T>) -> Result<()> {
+        self.centroids.counts.fill(0)?;
+        self.ordered = true;
+        let carried = self.carried(state, assign);
+        let moved = MovedRowsArgument {
+            rows: assign.rows,
+            row_of_place: carried.row_of_place,
+            x: self.rows.moved.at(),
+            stride: self.sizes.stride() as u64,
+        };
+        // SAFETY: each row has a label below k, because the launch before has labelled all rows. The buffers have a place for each row.
+        unsafe {
+            for launch in &self.order {
+                state.queue.run(launch, &carried)?;
+            }
+            state.queue.run(&self.move_rows, &moved)
+        }
+    }
+}
+
 impl<T: Float + Plain> Step<T> for BoundedStep<T> {
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
+        let anew = !self.known || !self.ordered;
+        let assign = state.assign_argument(chunk, self.doubt.at());
         if !self.known {
             self.place_centroids(state)?;
+        } else if !self.ordered {
+            self.order_rows(state, &assign)?;
         }
-        let assign = state.assign_argument(chunk, self.doubt.at());
+        // Bounds are by place, and groups are new.
+        self.epoch += u32::from(anew);
         let carried = self.carried(state, &assign);
         let Sizes { d, .. } = self.sizes;
         let Carry { grown, tiny, squares, .. } = Carry::new(d, state.filter.scale().to_f64(), T::IS_F32);
         let rows = CarriedRowsArgument {
             carried,
-            rows: assign.rows,
+            rows: if self.ordered {
+                RowsArgument { x: self.rows.moved.at(), stride: self.sizes.stride() as u64, ..assign.rows }
+            } else {
+                assign.rows
+            },
             centroids: assign.centroids,
             kept: self.centroids.kept.at(),
             minus_centre: assign.minus_centre,
@@ -256,20 +306,16 @@ impl<T: Float + Plain> Step<T> for BoundedStep<T> {
         // bounds are not known, the first kernel says that all rows are compared. All kernels begin with the wait.
         unsafe {
             // Not behind an upload, which is no kernel.
-            if self.known {
-                queue.run_behind(&self.drifts, &rows)?;
-            } else {
+            if anew {
                 queue.run(&self.drifts, &rows)?;
+            } else {
+                queue.run_behind(&self.drifts, &rows)?;
             }
             if several {
                 queue.run_behind(&self.copies, &carried)?;
             }
             queue.run_behind(&self.carry, &carried)?;
             queue.run_behind(&self.tighten, &rows)?;
-            if several {
-                queue.run_behind(&self.starts, &carried)?;
-                queue.run_behind(&self.sort, &carried)?;
-            }
             queue.run_behind(&self.gather, &rows)?;
             queue.run_behind(&self.assign, &bounded)?;
             self.settle.launch(queue, &assign, state.centroids.now.at())?;
@@ -284,7 +330,7 @@ impl<T: Float + Plain> Step<T> for BoundedStep<T> {
     }
 
     fn forget(&mut self) {
-        self.known = false;
+        (self.known, self.ordered) = (false, false);
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Sizes {
     /// Tiles of a group.
     pub group_tiles: usize,
     pub groups: usize,
+    /// Bytes of a value of a row.
+    value: usize,
     /// Features of a partial sum. 0: no partial sums.
     panel: usize,
 }
@@ -44,7 +46,14 @@ impl Sizes {
         let tiles = k.div_ceil(width);
         let group_tiles = if several { tiles.div_ceil(MOST_GROUPS).max(1) } else { tiles };
         let panel = if gpu.shared >= PANELS_FROM && width > 32 && d > width { width } else { 0 };
-        Self { n, d, k, k_padded: padded(k, PADDING), width, group_tiles, groups: tiles.div_ceil(group_tiles), panel }
+        let value = if shape.half {
+            2
+        } else if shape.float64 {
+            8
+        } else {
+            4
+        };
+        Self { value, n, d, k, k_padded: padded(k, PADDING), width, group_tiles, groups: tiles.div_ceil(group_tiles), panel }
     }
 
     pub fn filter(&self) -> FilterSpec {
@@ -82,10 +91,6 @@ impl Sizes {
         if self.groups > 1 { padded(self.groups, 4) } else { 0 }
     }
 
-    fn sorted(&self) -> usize {
-        if self.groups > 1 { self.n } else { 0 }
-    }
-
     /// Centroids whose copies lie in the order of their groups.
     fn placed(&self) -> usize {
         if self.groups > 1 { self.k_padded } else { 0 }
@@ -98,13 +103,16 @@ buffers! {
         /// `(n, 2)`.
         bounds: f32 [product([sizes.n, 2])],
         group_bounds: f32 [product([sizes.n, sizes.row_width()])],
+        own_labels: u16 [sizes.n],
         doubtful: u32 [sizes.n],
         listed: Listed [sizes.n],
-        sorted: Listed [sizes.sorted()],
         /// `(d, stride)`.
         x: f32 [product([sizes.d, sizes.stride()])],
         terms: RowTerms [sizes.stride()],
         unions: u64 [sizes.n.div_ceil(TILE_ROWS)],
+        row_of_place: u32 [sizes.n],
+        /// `(d, stride)`: the rows by place.
+        moved: u8 [product([sizes.d, sizes.stride(), sizes.value])],
     }
 }
 
