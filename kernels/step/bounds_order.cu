@@ -7,12 +7,14 @@
 //
 // Source:    ours. A counting sort.
 // Used when: once a fit, after its first iteration. These kernels do their work even if the fit has stopped, because the host does not know.
-// Tile:      a thread has a row. bounds_starts: one block.
-// Memory:    bounds_move reads single values of x, 32 bytes each.
+// Tile:      bounds_count, bounds_places: a block has a run of rows. bounds_starts: one block. bounds_move: a thread has a value.
+// Memory:    bounds_move reads single values of x, 32 bytes each, of one column at a time.
 #include "../common/bounds.cuh"
 
 #define THREADS 256
 #define STARTS_THREADS 1024
+// Clusters up to which a block counts its rows in shared memory first.
+#define MOST_COUNTS 8192
 
 template <typename T, typename S = T> struct MovedRows {
     Rows<T, S> rows;
@@ -21,9 +23,35 @@ template <typename T, typename S = T> struct MovedRows {
     u64 stride;
 };
 
+// The rows of a block: as many consecutive ones as every other block has.
+struct Run {
+    u64 begin, end;
+
+    __device__ __forceinline__ explicit Run(u32 n) {
+        const u64 rows = ((u64)n + gridDim.x - 1) / gridDim.x;
+        begin = min((u64)n, blockIdx.x * rows), end = min((u64)n, begin + rows);
+    }
+};
+
+// How many rows of a block's run each centroid has. All threads must call this.
+__device__ __forceinline__ void count_run(const Carried& a, const Run& run, u32* counts) {
+    for (u32 i = threadIdx.x; i < a.k; i += THREADS) counts[i] = 0;
+    __syncthreads();
+    for (u64 i = run.begin + threadIdx.x; i < run.end; i += THREADS) atomicAdd(&counts[a.places[load_label(a.labels, i)]], 1u);
+    __syncthreads();
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) bounds_count(const __grid_constant__ Carried a) {
+    __shared__ u32 counts[MOST_COUNTS];
     wait_for_kernel_before();
-    for (u64 i = global_thread(); i < a.n; i += all_threads()) atomicAdd(&a.counts[a.places[load_label(a.labels, i)]], 1u);
+    const Run run(a.n);
+    if (a.k > MOST_COUNTS) {
+        for (u64 i = run.begin + threadIdx.x; i < run.end; i += THREADS) atomicAdd(&a.counts[a.places[load_label(a.labels, i)]], 1u);
+        return;
+    }
+    count_run(a, run, counts);
+    for (u32 i = threadIdx.x; i < a.k; i += THREADS)
+        if (counts[i] != 0) atomicAdd(&a.counts[i], counts[i]);
 }
 
 extern "C" __global__ void __launch_bounds__(STARTS_THREADS) bounds_starts(const __grid_constant__ Carried a) {
@@ -50,18 +78,32 @@ extern "C" __global__ void __launch_bounds__(STARTS_THREADS) bounds_starts(const
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) bounds_places(const __grid_constant__ Carried a) {
+    __shared__ u32 counts[MOST_COUNTS];
     wait_for_kernel_before();
-    for (u64 i = global_thread(); i < a.n; i += all_threads())
-        a.row_of_place[atomicAdd(&a.counts[a.places[load_label(a.labels, i)]], 1u)] = (u32)i;
+    const Run run(a.n);
+    const bool few = a.k <= MOST_COUNTS;
+    if (few) {
+        count_run(a, run, counts);
+        // Then the place of the block's next row of each centroid.
+        for (u32 i = threadIdx.x; i < a.k; i += THREADS)
+            if (counts[i] != 0) counts[i] = atomicAdd(&a.counts[i], counts[i]);
+        __syncthreads();
+    }
+    for (u64 i = run.begin + threadIdx.x; i < run.end; i += THREADS) {
+        const u32 centroid = a.places[load_label(a.labels, i)];
+        a.row_of_place[few ? atomicAdd(&counts[centroid], 1u) : atomicAdd(&a.counts[centroid], 1u)] = (u32)i;
+    }
 }
 
+// One feature after another: a column may fit in the second-level cache.
 template <typename T, typename S> __device__ __forceinline__ void move(const MovedRows<T, S>& a) {
     wait_for_kernel_before();
-    for (u64 place = global_thread(); place < a.rows.n; place += all_threads()) {
-        const S* const from = a.rows.x + a.row_of_place[place];
-        S* const to = a.x + place;
-#pragma unroll 8
-        for (int f = 0; f < a.rows.d; f++) to[(u64)f * a.stride] = from[(u64)f * a.rows.stride];
+#pragma unroll 1
+    for (int f = 0; f < a.rows.d; f++) {
+        const S* const from = a.rows.x + (u64)f * a.rows.stride;
+        S* const to = a.x + (u64)f * a.stride;
+#pragma unroll 4
+        for (u64 place = global_thread(); place < a.rows.n; place += all_threads()) to[place] = from[a.row_of_place[place]];
     }
 }
 

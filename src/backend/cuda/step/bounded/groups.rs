@@ -6,17 +6,20 @@
 use crate::float::Float;
 
 /// Features of the sketch by which centroids are compared.
-const SKETCH: usize = 32;
+const SKETCH: usize = 16;
 
 /// Puts the numbers of centroids (`(k, d)`) in an order such that runs of `tile` of them, and runs of these, are near each other.
 pub fn order<T: Float>(numbers: &mut [u32], centroids: &[T], d: usize, tile: usize) {
     let width = d.min(SKETCH);
+    // Sums of a few features, with signs that are as good as random: they keep distances roughly.
+    let sign = |f: usize| if d > SKETCH && (f as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1 { -1.0 } else { 1.0 };
+    let signs: Vec<f64> = (0..d).map(sign).collect();
     let mut sketch = vec![0f32; centroids.len() / d * width];
     for (row, sums) in centroids.chunks_exact(d).zip(sketch.chunks_exact_mut(width)) {
-        for (f, value) in row.iter().enumerate() {
-            // Sums of a few features, with signs that are as good as random: they keep distances roughly.
-            let sign = if d > SKETCH && (f as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1 { -1.0 } else { 1.0 };
-            sums[f % width] += (sign * value.to_f64()) as f32;
+        for (values, signs) in row.chunks(width).zip(signs.chunks(width)) {
+            for ((value, sign), sum) in values.iter().zip(signs).zip(&mut *sums) {
+                *sum += (sign * value.to_f64()) as f32;
+            }
         }
     }
     split(numbers, &sketch, width, tile);
