@@ -128,6 +128,23 @@ fn weights_and_empty_clusters() {
     }
 }
 
+/// Fits of one and two iterations: the rows are put in order in the launch after the first, whether the fit goes on or not.
+#[test]
+fn short_fits() {
+    let random = &mut Random(108_000);
+    let [n, d, k] = [4_000, 6, 70];
+    let x: Vec<f32> = rows("blobs", n, d, random);
+    for iterations in [1, 2, 3] {
+        let several = KMeans::new(k).init(Init::Random).n_init(Restarts::Count(4)).seed(9).max_iter(iterations);
+        check(&several, &x, d, &format!("{iterations} iterations, restarts"));
+        check(&several.history(History::Full), &x, d, &format!("{iterations} iterations, restarts, full history"));
+    }
+    // It stops after its first iteration, when further ones are queued already.
+    let apart: Vec<f32> = rows("tight blobs far apart", n, d, random);
+    check(&estimator(&apart, d, 10, 50, random).tol_labels(1.0), &apart, d, "stops at once");
+    check(&estimator(&apart, d, 10, 50, random).tol(1e9), &apart, d, "stops at once by shift");
+}
+
 /// Rows amid two centroids, or one float next to that, at every scale and far from the origin. Centroids move little, so bounds decide as much as they can.
 #[test]
 fn rows_between_two_centroids() {

@@ -1,9 +1,9 @@
 //! Compares the engine with an oracle that shares no code with it. It works on slices, without Polars.
 
 mod arrival;
-mod carried;
 #[cfg(feature = "cuda")]
 mod bounded;
+mod carried;
 #[cfg(feature = "cuda")]
 mod cells;
 #[cfg(feature = "cuda")]
