@@ -3,8 +3,8 @@
 use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{
-    Column, Device, Engine, Features, Fitted, Half, History, Init, KMeans, Metric, NullPolicy, Place, Restarts, RowOrder, Scale,
-    Strategy, Wanted, reference,
+    Column, Device, Engine, Features, Fitted, Half, History, Init, KMeans, Metric, NullPolicy, Place, Restarts, RowOrder,
+    Scale, Strategy, Wanted, reference,
 };
 
 use crate::data::{KINDS, Random, columns, hash, rows, some_rows};
@@ -14,8 +14,16 @@ const CARRIED: [Strategy; 2] = [Strategy::Hamerly, Strategy::Yinyang];
 const SETS: [InstructionSet; 3] = [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512];
 
 /// Shapes (n, d, k): one feature, both filters, several groups and one, more clusters than a panel of scores, few rows.
-const SHAPES: [[usize; 3]; 8] =
-    [[3_000, 1, 6], [4_000, 2, 40], [2_500, 5, 100], [2_000, 8, 17], [2_000, 20, 33], [700, 130, 20], [2_200, 9, 1_100], [90, 3, 30]];
+const SHAPES: [[usize; 3]; 8] = [
+    [3_000, 1, 6],
+    [4_000, 2, 40],
+    [2_500, 5, 100],
+    [2_000, 8, 17],
+    [2_000, 20, 33],
+    [700, 130, 20],
+    [2_200, 9, 1_100],
+    [90, 3, 30],
+];
 
 fn on_cpu(estimator: &KMeans, strategy: Strategy) -> KMeans {
     estimator.clone().device(Device::Cpu).strategy(strategy)

@@ -166,12 +166,7 @@ struct Drifts {
 }
 
 impl Drifts {
-    fn new<T: Float>(
-        carry: &Carry,
-        before: &CentroidTable<T>,
-        table: &CentroidTable<T>,
-        set: InstructionSet,
-    ) -> Result<Self> {
+    fn new<T: Float>(carry: &Carry, before: &CentroidTable<T>, table: &CentroidTable<T>, set: InstructionSet) -> Result<Self> {
         let mut each = memory::zeroed(table.k, "how far the centroids moved")?;
         set.run(Measure { carry, before, table, each: &mut each });
         let (mut farthest, mut most, mut next) = (UNASSIGNED, 0.0f32, 0.0f32);

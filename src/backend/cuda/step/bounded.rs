@@ -322,7 +322,7 @@ impl<T: Float + Plain> Step<T> for BoundedStep<T> {
             queue.run_behind(&self.pairs, &self.settle.argument(&assign, state.centroids.now.at()))?;
         }
         self.known = true;
-        self.deltas.launch(chunk, state)
+        self.deltas.launch(chunk, state, None)
     }
 
     fn counts_scores(&self) -> bool {
