@@ -225,7 +225,7 @@ fn with_sessions<T: Float, R>(
             for params in each {
                 let mut fit = || {
                     enough(params, prepared.n_positive)?;
-                    let session = |part| {
+                    let session = |part| -> Result<_> {
                         let session = CpuSession::new(part, &prepared, params.k, params.execution.threads, set)?;
                         Ok(session.with_strategy(choice.strategy))
                     };

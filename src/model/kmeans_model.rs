@@ -415,7 +415,7 @@ impl Placed<'_, KMeansModel> {
         wide: impl FnOnce(Placed<'_, Model<f64>>, &Features<'_, f64>) -> Result<R>,
     ) -> Result<R> {
         let _environment = FloatEnvironment::default_rounding();
-        let &Self { model: whole, device } = self;
+        let (whole, device) = (self.model, self.device);
         match (&whole.model, features) {
             (AnyModel::F32(model), AnyFeatures::F32(x)) => narrow(model.on(device), x),
             (AnyModel::F32(model), AnyFeatures::F64(x)) => wide(whole.widened.get(|| model.widened())?.on(device), x),
