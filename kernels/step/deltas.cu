@@ -119,7 +119,8 @@ template <typename S> struct Values {
     bool side_by_side;
 
     __device__ __forceinline__ S operator[](int c) const { return first[side_by_side ? c : (u64)c * columns]; }
-    // The values from column c on, a multiple of FLIGHT, of which `left` exist. Where features lie side by side, rows are filled up.
+    // The values from column c on, a multiple of FLIGHT, of which `left` exist. Where features lie side by side, rows are filled up, and something can be
+    // read behind the last one: a chunk that only counts rows begins at the end of a row. (To skip the load took registers that are not there.)
     __device__ __forceinline__ void load(int c, int left, Flight<S>& out) const {
         if (side_by_side) {
             out = *(const Flight<S>*)(first + c);

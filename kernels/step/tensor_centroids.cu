@@ -227,7 +227,7 @@ template <typename T> __device__ __forceinline__ void tensor_merge(const TensorC
         in = __reduce_add_sync(FULL_WARP, in);
         if (lane == 0) {
             visited[g] = (double)in * group.rows;
-            atomicAdd(&rows, group.rows), atomicAdd(&groups, 1), atomicAdd(&lengths, group.lengths);
+            atomicAdd(&rows, group.rows), atomicAdd(&groups, 1);
         }
     }
     __syncthreads();
@@ -250,15 +250,19 @@ template <typename T> __device__ __forceinline__ void tensor_merge(const TensorC
             square = __fma_rn(t, t, square);
         }
         square = warp_total(square);
-        // No row is farther from the mean: the triangle inequality. The factor is far more than the roundings.
-        if (lane == 0) farthest[g] = (a.groups[g].farthest + sqrt(square)) * 1.000001;
+        // The triangle inequality: no row is farther from the mean, and their lengths from it are not more. The factor is far more than the roundings.
+        if (lane == 0) {
+            farthest[g] = (a.groups[g].farthest + sqrt(square)) * 1.000001;
+            atomicAdd(&lengths, a.groups[g].lengths + a.groups[g].rows * sqrt(square));
+        }
     }
     __syncthreads();
     for (int f = tid; f < a.d; f += MERGE_THREADS) a.centres[f] = mean[f];
     if (tid < a.count && tid > 0) a.groups[tid].rows = 0;
     if (tid != 0) return;
     double most = 0.0;
-    for (int other = 0; other < MOST_GROUPS; other++) most = farthest[other] <= most ? most : farthest[other]; // NaN stays
+    for (int other = 0; other < MOST_GROUPS; other++)
+        if (!(farthest[other] <= most)) most = isnan(farthest[other]) ? infinity() : farthest[other];
     a.groups[0].rows = rows, a.groups[0].lengths = lengths, a.groups[0].alone = 1;
     a.groups[0].farthest = most < 1e37 ? __double2float_ru(most) : infinity_f();
 }

@@ -174,7 +174,7 @@ impl Shape {
     pub fn batches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         let whole = |rows: u64| if rows < BATCH_START { rows.max(1) } else { rows / BATCH_START * BATCH_START };
         let (rows, most) = (self.rows, whole(BATCH_BYTES / self.row()));
-        let first = whole(most / 4).min(rows);
+        let first = whole(most / 4).max(most.min(BATCH_START)).min(rows);
         let others = (first..rows).step_by(most as usize).map(move |start| start..(start + most).min(rows));
         (first > 0).then_some(0..first).into_iter().chain(others)
     }

@@ -173,6 +173,26 @@ fn rows_between_two_centroids() {
     }
 }
 
+/// A weightless row and a starting centroid are farther out than all rows that count, and distances may be too large or too small for float32.
+#[test]
+fn values_far_out_and_tiny() {
+    let mut x: Vec<f64> = (0..600).map(|i| f64::from(i % 37)).collect();
+    x[17] = 1e130;
+    let mut weights = vec![1.0; 300];
+    weights[8] = 0.0;
+    let (features, weights) = (Features::from_rows(&x, 2).unwrap(), Column::from_slice(&weights));
+    let start = KMeans::new(4).init(Init::Given(vec![0.0, 1.0, 5.0, 5.0, 30.0, 1.0, 1e60, 3.0])).tol(0.0);
+    let Some(on_gpu) = on_gpu(&start) else { return };
+    let expected = start.device(Device::Cpu).fit_features(&features, Some(&weights)).unwrap();
+    for strategy in BOTH {
+        let fit = on_gpu.clone().strategy(strategy).fit_features(&features, Some(&weights)).unwrap();
+        assert_eq!(hash(&fit), hash(&expected), "{strategy}, far out");
+    }
+    let random = &mut Random(107_000);
+    let tiny: Vec<f64> = (0..12_000).map(|_| (random.normal() * 2f64.powi(60)).round() * 2f64.powi(-500)).collect();
+    check(&estimator(&tiny, 3, 40, 15, random), &tiny, 3, "tiny");
+}
+
 /// Directions, and values of 16 bits.
 #[test]
 fn directions_and_half_precision() {

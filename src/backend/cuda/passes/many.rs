@@ -41,9 +41,12 @@ fn visit<T: Float + Plain>(
     // Work on the table is on a queue of its own, which is empty when it is dropped. Then the table may be dropped too.
     rows.queue.wait()?;
     let queue = table.queue()?;
-    // Copies of rows are optional memory, within the limit of the fit.
+    // Copies of rows are optional memory, within the limit of the fit. The table and the labels are not taken from this queue's room.
     let much = product([rows.n, table.k, table.d]) >= LEAST_FOR_TENSOR;
-    let may = much && rows.queue.has_room(table.tensor_bytes(rows.n.min(MOST_ROWS)))?;
+    let piece = rows.n.min(MOST_ROWS);
+    let answers = DeviceTable::<T>::answer_bytes(Job::Labels, [piece, table.d, table.k], queue.gpu.size());
+    let bytes = sum([table.tensor_bytes(piece), DeviceTable::<T>::bytes(table.d, table.k, queue.gpu.size()), answers]);
+    let may = much && rows.queue.has_room(bytes)?;
     let strategy = if may { Strategy::Default } else { Strategy::Tiled };
     for first in (0..rows.n).step_by(MOST_ROWS) {
         let piece = first..rows.n.min(first + MOST_ROWS);
@@ -102,7 +105,8 @@ pub fn nearest_of<T: Float + Plain>(queue: &Queue, rows: &[T], centroids: &[T], 
         let table = DeviceTable::new(queue.gpu.ordinal, centroids, d)?;
         let queue = table.queue()?;
         let rows = upload(&queue, &[Part::new(Features::from_rows(rows, d)?, None)])?;
-        table.assign(&queue, &rows)?.labels().to_vec()
+        // Copies of the rows would be more memory that the plan does not count.
+        table.assign_some(&queue, &rows, 0..rows.n, Strategy::Tiled)?.labels().to_vec()
     };
     let pays = rows.len().saturating_mul(centroids.len() / d) >= LEAST;
     pays.then(find)?.ok()

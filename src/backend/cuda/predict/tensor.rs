@@ -61,7 +61,7 @@ impl<T: Float + Plain> TensorTable<T> {
     ) -> Result<Option<TensorLabels<T>>> {
         let Some(unit) = unit::<T>(strategy, tiled, shape, queue.gpu.size()) else { return Ok(None) };
         let sizes = Sizes::of_batch(shape);
-        if !unit.is_trusted(&queue.gpu)? || !queue.has_room(bytes_of_batch::<T>(&sizes))? {
+        if !queue.has_room(bytes_of_batch::<T>(&sizes))? || !unit.is_trusted(&queue.gpu)? {
             return Ok(None);
         }
         // SAFETY: the caller promises the centroids and the counters.

@@ -150,6 +150,8 @@ impl<T: Float + Plain> BoundedStep<T> {
         let terms = ExpandedTerms::new(d, sizes.filter().chains, 0);
         let mut centroids = CentroidBuffers::<T>::allocate(queue, &sizes)?;
         centroids.largest.fill(0)?;
+        // The first launch compares centroids with these. It computes all scores, whatever comes out.
+        centroids.kept.fill(0)?;
         centroids.control.fill(0)?;
         Ok(Self {
             sizes,

@@ -38,7 +38,12 @@ fn row_bytes<T>(shape: &FitShape) -> usize {
 
 impl ByRow {
     pub fn bytes<T>(shape: &FitShape) -> u64 {
-        bytes_of::<u32>(product([shape.chunk, row_bytes::<T>(shape) / 4]))
+        bytes_of::<u32>(Self::words::<T>(shape))
+    }
+
+    /// Those of all rows, and of a sector behind the last one: `deltas.cu` may read there.
+    fn words<T>(shape: &FitShape) -> usize {
+        product([shape.chunk, row_bytes::<T>(shape) / 4]).saturating_add(SECTOR / 4)
     }
 
     pub fn new<T: Float + Plain>(shape: &FitShape, queue: &Queue) -> Result<Self> {
@@ -47,7 +52,7 @@ impl ByRow {
         let blocks = u32::try_from(product([shape.chunk.div_ceil(TILE_ROWS), across])).unwrap_or(u32::MAX);
         let kernel = arguments::by_row::<T>().half_if(shape.half).load(&queue.gpu, "")?;
         let launch = Launch::exactly(kernel, Block::of(THREADS), blocks);
-        let words = queue.alloc(product([shape.chunk, bytes / 4]), "a copy of the rows")?;
+        let words = queue.alloc(Self::words::<T>(shape), "a copy of the rows")?;
         Ok(Self { words, width: bytes / size::<T>(shape), across, launch, made: false })
     }
 

@@ -100,7 +100,7 @@ pub trait Step<T>: Send {
     /// Labels were changed behind its back: what it has carried is void.
     fn forget(&mut self) {}
 
-    /// The host has set the centroids. A step that carries bounds cannot know how far they moved.
+    /// The host has set the centroids. `state.centroids.drift` does not say how far they moved.
     fn restart(&mut self) {}
 
     /// Whether it may leave scores out, and counts those that it computes in `Control::scores`. If not, it computes all of them.

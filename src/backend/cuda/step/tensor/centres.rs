@@ -44,7 +44,7 @@ impl<T: Float + Plain> Centres<T> {
     pub unsafe fn fixed(sizes: &Sizes, queue: &Queue, assign: &AssignArgument<T>, bound: TensorTerms) -> Result<Self> {
         let centres = Self::allocate(queue, sizes)?;
         let sums = queue.alloc::<u8>(Self::sums(sizes), CENTRES)?;
-        // Whatever asks for doubt finds much.
+        // Counters above every limit: the kernels make centres in any case.
         let mut few = queue.alloc::<FewControl>(1, CENTRES)?;
         few.fill(0xff)?;
         let argument = TensorCentroidsArgument {

@@ -97,7 +97,7 @@ impl<T: Float + Plain> InDoubt<T> {
         FewArgument { rows: rows.at(), candidates: candidates.at(), control: control.at(), room, unused: 0 }
     }
 
-    /// Whatever asks for doubt will find much.
+    /// Sets the counters of doubt above every limit: kernels that ask whether groups are to be made again find that they are.
     pub fn pretend(&mut self) -> Result<()> {
         self.few.control.fill(0xff)
     }

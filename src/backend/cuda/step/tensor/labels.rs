@@ -116,7 +116,7 @@ impl<T: Float + Plain> TensorLabels<T> {
         self.doubt.rows()
     }
 
-    /// What follows is made without asking for doubt.
+    /// Groups and copies that come next are made in any case, whatever the doubt was.
     pub fn pretend(&mut self) -> Result<()> {
         self.doubt.pretend()
     }
