@@ -12,14 +12,16 @@
 //! G. Hamerly, "Making k-means even faster", SDM 2010; Y. Ding et al., "Yinyang K-means", ICML 2015. `src/certify/carry.rs` derives what the bounds
 //! prove. Points to note: (1) A row stays only if the *rounded* reference distance of its label is the least one for certain. So labels,
 //! sums and history are those of any other strategy. (2) Whoever changes a label behind the bounds calls [`Carried::forget`]
-//! or [`Carried::forget_row`]. (3) Without bounds (the first assign) all rows go through the filter. (4) There are no bounds if there
+//! or [`Carried::forget_row`]. (3) Without bounds (the first assign) all rows are looked at. (4) There are no bounds if there
 //! is one cluster, or if all rows are zero, and for Yinyang if copies of the centroids overflow.
 
+mod drifts;
 mod groups;
 mod search;
 
 use std::sync::Mutex;
 
+use self::drifts::Drifts;
 use self::groups::{Grouping, Groups};
 use self::search::Search;
 use super::assign::TwoNearest;
@@ -32,7 +34,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::for_each_task;
-use crate::partial::{Partial, Quantiser, UNASSIGNED};
+use crate::partial::{Partial, Quantiser};
 use crate::prepare::{Prepared, unit_exponent};
 use crate::strategy::Strategy;
 use crate::tile::Part;
@@ -154,60 +156,6 @@ impl Carried {
         let groups = Groups::new(grouping, table, centre, self.exponent)?;
         Ok(groups.map(|groups| Step { carry: self.carry, drifts, groups: Some(groups) }))
     }
-}
-
-/// How far each centroid moved since the last assign.
-struct Drifts {
-    each: Vec<f32>,
-    /// The centroid that moved farthest, how far, and how far the others moved at most.
-    farthest: u32,
-    most: f32,
-    next: f32,
-}
-
-impl Drifts {
-    fn new<T: Float>(carry: &Carry, before: &CentroidTable<T>, table: &CentroidTable<T>, set: InstructionSet) -> Result<Self> {
-        let mut each = memory::zeroed(table.k, "how far the centroids moved")?;
-        set.run(Measure { carry, before, table, each: &mut each });
-        let (mut farthest, mut most, mut next) = (UNASSIGNED, 0.0f32, 0.0f32);
-        for (j, &drift) in (0u32..).zip(&each) {
-            if drift > most {
-                (farthest, most, next) = (j, drift, most);
-            } else {
-                next = next.max(drift);
-            }
-        }
-        Ok(Self { each, farthest, most, next })
-    }
-}
-
-/// Measures how far each centroid moved.
-struct Measure<'p, T> {
-    carry: &'p Carry,
-    before: &'p CentroidTable<T>,
-    table: &'p CentroidTable<T>,
-    each: &'p mut [f32],
-}
-
-impl<T: Float> Task for Measure<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        for (j, drift) in self.each.iter_mut().enumerate() {
-            let (old, new) = (self.before.row(j), self.table.row(j));
-            *drift = if old == new { 0.0 } else { self.carry.drift(chain(old, new)) };
-        }
-    }
-}
-
-/// The reference distance. It is part of its caller, so its fused operations are instructions.
-#[inline(always)]
-fn chain<X: Float, C: Float>(x: &[X], c: &[C]) -> f64 {
-    x.iter().zip(c).fold(0.0, |s: f64, (x, c)| {
-        let t = x.to_f64() - c.to_f64();
-        t.mul_add(t, s)
-    })
 }
 
 /// What all tasks of one assign share.

@@ -13,8 +13,9 @@
 
 use super::super::centroids::CentroidTable;
 use super::super::simd::Vector;
+use super::BOUNDS;
+use super::drifts::chain;
 use super::groups::{BLOCK, Groups, NOBODY, least_of};
-use super::{BOUNDS, chain};
 use crate::certify::carry::Carry;
 use crate::error::Result;
 use crate::float::Float;
