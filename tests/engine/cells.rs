@@ -6,7 +6,7 @@ use polars_kmeans::{
 };
 use rayon::prelude::*;
 
-use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows, some_rows};
+use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows, rows_between, some_rows};
 use crate::half::Halves;
 
 /// The estimator with cells on the GPU, if there is one.
@@ -126,19 +126,7 @@ fn rows_between_two_centroids() {
         for (d, offset) in [(1, 0.0), (2, 1e3), (3, 0.0), (4, 1e6)] {
             let random = &mut Random(85_000 + seed);
             let k = 60;
-            let scale = 2f64.powi(exponent);
-            let centroids: Vec<f32> = (0..k * d).map(|_| ((offset + random.normal()) * scale) as f32).collect();
-            let mut x = Vec::new();
-            for _ in 0..8_000 {
-                let [a, b] = [random.below(k), random.below(k)];
-                let moved = random.below(d);
-                for f in 0..d {
-                    let middle = ((f64::from(centroids[a * d + f]) + f64::from(centroids[b * d + f])) / 2.0) as f32;
-                    let next = if random.below(2) == 0 { middle.next_up() } else { middle.next_down() };
-                    x.push(if f == moved { next } else { middle });
-                }
-            }
-            let start = centroids.iter().map(|&v| f64::from(v)).collect();
+            let (x, start) = rows_between([8_000, d, k], offset, 2f64.powi(exponent), random);
             let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(2).tol(0.0);
             check(&estimator, &x, d, &format!("between two, 2^{exponent}, d = {d}, offset {offset}"));
             let wide: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();

@@ -61,6 +61,36 @@ pub fn some_rows<T: Float>(x: &[T], d: usize, k: usize, repeated: usize, random:
     chosen.into_iter().flat_map(|i| x[i * d..][..d].iter().map(|v| v.to_f64())).collect()
 }
 
+/// How many clusters rows of a kind may have, at most `k`: some kinds have few distinct rows.
+#[cfg(feature = "cuda")]
+pub fn clusters_of(kind: &str, d: usize, k: usize) -> usize {
+    let most = match kind {
+        "one value" => 1,
+        "duplicates" => 5,
+        "lattice" if d < 8 => 4usize.pow(d as u32) / 2,
+        _ => k,
+    };
+    most.min(k)
+}
+
+/// `n` rows amid two of `k` centroids, or one float next to that in one feature, and the centroids. All values are around `offset`, then multiplied
+/// by `scale`.
+#[cfg(feature = "cuda")]
+pub fn rows_between([n, d, k]: [usize; 3], offset: f64, scale: f64, random: &mut Random) -> (Vec<f32>, Vec<f64>) {
+    let centroids: Vec<f32> = (0..k * d).map(|_| ((offset + random.normal()) * scale) as f32).collect();
+    let mut x = Vec::new();
+    for _ in 0..n {
+        let [a, b] = [random.below(k), random.below(k)];
+        let moved = random.below(d);
+        for f in 0..d {
+            let middle = ((f64::from(centroids[a * d + f]) + f64::from(centroids[b * d + f])) / 2.0) as f32;
+            let next = if random.below(2) == 0 { middle.next_up() } else { middle.next_down() };
+            x.push(if f == moved { next } else { middle });
+        }
+    }
+    (x, centroids.into_iter().map(f64::from).collect())
+}
+
 /// The number of rounds of a test: `POLARS_KMEANS_GPU_ROUNDS` if it is set, else `all`. It is set for a checker that runs
 /// kernels a hundred times slower.
 pub fn rounds(all: usize) -> usize {

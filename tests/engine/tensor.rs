@@ -4,7 +4,7 @@
 use polars_kmeans::{Device, Engine, Features, Fitted, Float, Init, KMeans, KMeansError, Metric, Strategy, reference};
 use rayon::prelude::*;
 
-use crate::data::{KINDS, Random, columns, gpu, hash, rounds, rows, some_rows};
+use crate::data::{KINDS, Random, clusters_of, columns, gpu, hash, rounds, rows, some_rows};
 
 /// The kernels: one for generation 9.0, and one for all.
 pub const KERNELS: [Strategy; 2] = [Strategy::TensorWgmma, Strategy::TensorMma];
@@ -57,13 +57,7 @@ fn check_kinds<T: Engine>(seed: u64) {
         let random = &mut Random(seed + i as u64);
         let [n, d, k] = shapes[i % shapes.len()];
         let x: Vec<T> = rows(kind, n, d, random);
-        // Some kinds have few distinct rows.
-        let k = match *kind {
-            "one value" => 1,
-            "duplicates" => 5,
-            "lattice" => k.min(if d < 8 { 4usize.pow(d as u32) / 2 } else { k }),
-            _ => k,
-        };
+        let k = clusters_of(kind, d, k);
         let distinct = !["one value", "duplicates"].contains(kind);
         let start = if distinct { estimator(&x, d, k, 4, random) } else { KMeans::new(k).seed(seed).max_iter(4) };
         check(&start, &x, d, &format!("{kind}, {n} x {d} {}, k = {k}", T::NAME));
