@@ -144,9 +144,9 @@ fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then:
             let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
             let prepared = prepare_by(&mut passes, &params)?;
-            let chunks = passes.into_chunks();
+            let Some(chunks) = passes.into_chunks() else { unreachable!("rows are prepared") };
             let (strategy, more) = (choice.strategy, choice.more_copies);
-            let mut session = cuda::CudaSession::new(chunks, &parts, &prepared, &params, strategy, more)?;
+            let mut session = cuda::CudaSession::new(chunks, &parts, &prepared, &params, strategy, more, &[])?;
             then(&mut session, &start, &prepared)
         }
         #[cfg(not(feature = "cuda"))]

@@ -120,6 +120,14 @@ impl Scope {
         Self::with(None, Some(ask))
     }
 
+    /// On a thread that helps a call: what stops the call stops this part of it too. `stopped`: what [`stopped`] said on the call's thread.
+    pub fn helping(stopped: Option<Arc<Stopped>>) -> Self {
+        CALL.with_borrow_mut(|call| {
+            let own = Stopped { outer: stopped, ..Stopped::default() };
+            Self { outer: call.replace(Call { stopped: Arc::new(own), ask: None }), thread: std::marker::PhantomData }
+        })
+    }
+
     fn with(cancel: Option<&Cancel>, ask: Option<Rc<dyn Fn() -> bool>>) -> Self {
         CALL.with_borrow_mut(|call| {
             let outer = call.clone();

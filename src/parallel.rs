@@ -4,11 +4,12 @@
 //! Small work (one worker) runs on the calling thread.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, Once, PoisonError};
+use std::thread;
 
 pub use crate::environment::FloatEnvironment;
 use crate::error::Result;
-use crate::interrupt;
+use crate::{interrupt, memory};
 
 /// Number of fits and predictions that are running in this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -155,4 +156,35 @@ pub fn for_each_task<W: Send, I: Send>(
         }
     });
     interrupt::check()
+}
+
+/// Does work on each of these items at the same time, with a thread for each. For work that mostly waits for something else than this
+/// CPU. Returns the results in order, or the first error. Where the system has no thread left, the others do more.
+pub fn at_once<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
+    const WHAT: &str = "the results of several threads";
+    let count = items.len();
+    if count < 2 {
+        return memory::try_collected(items.into_iter().map(work), WHAT);
+    }
+    let mut results = memory::with_room(count, WHAT)?;
+    results.resize_with(count, || None);
+    let tasks = Mutex::new(items.into_iter().zip(&mut results));
+    let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let stopped = interrupt::stopped();
+    let work_through = || {
+        while let Some((item, result)) = next() {
+            *result = Some(work(item));
+        }
+    };
+    let help = || {
+        let _environment = FloatEnvironment::default_rounding();
+        let _scope = interrupt::Scope::helping(stopped.clone());
+        work_through();
+    };
+    thread::scope(|scope| {
+        let helpers = (1..count).map_while(|_| thread::Builder::new().spawn_scoped(scope, &help).ok());
+        helpers.for_each(drop);
+        work_through();
+    });
+    memory::try_collected(results.into_iter().flatten(), WHAT)
 }

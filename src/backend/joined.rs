@@ -9,8 +9,7 @@
 //! the others only their sums. Here the host adds them. Sums that are still pending on a device are modular 64-bit words, so
 //! devices could also add up the words of all of them, and then each could do the same update.
 
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::marker::PhantomData;
 use std::time::Instant;
 
 use super::{
@@ -22,7 +21,7 @@ use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
-use crate::parallel::FloatEnvironment;
+use crate::parallel::at_once;
 use crate::partial::Partial;
 use crate::prepare::Prepared;
 use crate::progress::Watch;
@@ -33,8 +32,8 @@ use crate::update;
 const SESSIONS: &str = "the list of sessions";
 
 /// Several sessions as one. Row numbers run through all of them.
-pub struct Joined<'a, T> {
-    sessions: Vec<Box<dyn Session<T> + 'a>>,
+pub struct Joined<'a, T, S: ?Sized = dyn Session<T> + 'a> {
+    sessions: Vec<Box<S>>,
     /// First row of each session.
     starts: Vec<u64>,
     prepared: &'a Prepared,
@@ -48,12 +47,13 @@ pub struct Joined<'a, T> {
     weights: Vec<u128>,
     /// Whether the sessions work at the same time.
     at_once: bool,
+    rows: PhantomData<T>,
 }
 
-impl<'a, T: Float> Joined<'a, T> {
+impl<'a, T: Float, S: Session<T> + ?Sized> Joined<'a, T, S> {
     /// Combines these sessions, at least one, in row order. `prepared` was computed from the rows of all of them.
     /// `threads`: the most threads of an update, or 0 for those of the pool.
-    pub fn new(mut sessions: Vec<Box<dyn Session<T> + 'a>>, prepared: &'a Prepared, threads: usize) -> Result<Self> {
+    pub fn new(mut sessions: Vec<Box<S>>, prepared: &'a Prepared, threads: usize) -> Result<Self> {
         let starts = sessions.iter().scan(0, |next, session| {
             let start = *next;
             *next += session.rows();
@@ -65,7 +65,7 @@ impl<'a, T: Float> Joined<'a, T> {
         let (totals, weights) = (memory::zeroed(sessions.len(), SESSIONS)?, memory::zeroed(sessions.len(), SESSIONS)?);
         // A session on the CPU takes all threads for each of its passes.
         let at_once = sessions.iter().all(|session| session.on_device());
-        Ok(Self { sessions, starts, prepared, threads, merged, totals, weights, at_once })
+        Ok(Self { sessions, starts, prepared, threads, merged, totals, weights, at_once, rows: PhantomData })
     }
 
     /// The session that has a row.
@@ -74,29 +74,19 @@ impl<'a, T: Float> Joined<'a, T> {
     }
 
     /// Calls `work` with every session and with its first row. Returns the results in row order, or the first error.
-    fn each<R: Send>(&mut self, work: impl Fn(&mut (dyn Session<T> + 'a), u64) -> Result<R> + Sync) -> Result<Vec<R>> {
-        let count = self.sessions.len();
+    fn each<R: Send>(&mut self, work: impl Fn(&mut S, u64) -> Result<R> + Sync) -> Result<Vec<R>> {
         let sessions = self.sessions.iter_mut().zip(&self.starts);
-        if !self.at_once || count == 1 {
-            return memory::try_collected(sessions.map(|(session, &start)| work(session.as_mut(), start)), SESSIONS);
+        if self.at_once {
+            let sessions = memory::collected(sessions, SESSIONS)?;
+            return at_once(sessions, |(session, &start)| work(session.as_mut(), start));
         }
-        let mut results = memory::with_room(count, SESSIONS)?;
-        results.resize_with(count, || None);
-        let tasks = Mutex::new(sessions.zip(&mut results));
-        let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let work_through = || {
-            let _environment = FloatEnvironment::default_rounding();
-            while let Some(((session, &start), result)) = next() {
-                *result = Some(work(session.as_mut(), start));
-            }
-        };
-        thread::scope(|scope| {
-            // Where the system has no thread left, the others do more.
-            let helpers = (1..count).map_while(|_| thread::Builder::new().spawn_scoped(scope, work_through).ok());
-            helpers.for_each(drop);
-            work_through();
-        });
-        memory::try_collected(results.into_iter().flatten(), SESSIONS)
+        memory::try_collected(sessions.map(|(session, &start)| work(session.as_mut(), start)), SESSIONS)
+    }
+
+    /// The sessions.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn sessions_mut(&mut self) -> &mut [Box<S>] {
+        &mut self.sessions
     }
 
     /// Adds up the sums of all sessions.
@@ -125,7 +115,7 @@ fn added(lists: Vec<Vec<u128>>) -> Vec<u128> {
     })
 }
 
-impl<T: Float> KeptRows for Joined<'_, T> {
+impl<T: Float, S: Session<T> + ?Sized> KeptRows for Joined<'_, T, S> {
     fn rows(&self) -> u64 {
         self.sessions.iter().map(|session| session.rows()).sum()
     }
@@ -139,7 +129,7 @@ impl<T: Float> KeptRows for Joined<'_, T> {
     }
 }
 
-impl<T: Float> Draws<T> for Joined<'_, T> {
+impl<T: Float, S: Session<T> + ?Sized> Draws<T> for Joined<'_, T, S> {
     fn row(&self, row: u64) -> Result<Vec<T>> {
         let session = self.session_of(row);
         self.sessions[session].row(row - self.starts[session])
@@ -242,7 +232,7 @@ impl<T: Float> Draws<T> for Joined<'_, T> {
     }
 }
 
-impl<T: Float> Iterate<T> for Joined<'_, T> {
+impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
     fn reset(&mut self) -> Result<()> {
         self.merged.reset();
         self.each(|session, _| session.reset()).map(drop)

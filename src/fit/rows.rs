@@ -247,12 +247,12 @@ fn with_sessions<T: Float, R>(
             let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
             let prepared = Prepared { ties, ..prepare_by(&mut passes, common)? };
-            let chunks = Arc::new(passes.into_chunks());
+            let Some(chunks) = passes.into_chunks().map(Arc::new) else { unreachable!("rows are prepared") };
             for params in each {
                 let mut fit = || {
                     enough(params, prepared.n_positive)?;
                     let (strategy, more) = (choice.strategy, choice.more_copies);
-                    let session = cuda::CudaSession::new(chunks.clone(), &parts, &prepared, params, strategy, more)?;
+                    let session = cuda::CudaSession::new(chunks.clone(), &parts, &prepared, params, strategy, more, &[])?;
                     work(Box::new(session), params, &prepared, Origin::of(&parts, params)?)
                 };
                 found.push(fit());

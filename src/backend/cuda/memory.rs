@@ -11,6 +11,7 @@
 //! only until the rows have arrived.
 
 use super::device::{Plain, sum};
+use super::exchange::Port;
 use super::passes::distances::Inertia;
 use super::passes::farthest::FarSearch;
 use super::passes::prepare::preparation_bytes;
@@ -162,6 +163,11 @@ fn fit_bytes<T: Float + Plain>(fit: &FitShape, needs: &Needs, rows: u64, draws: 
     let session = sum([State::<T>::bytes(fit, needs), Update::<T>::bytes(fit, LONGEST_BATCH as usize), needs.bytes]);
     let passes = draws.max(FarSearch::bytes(fit)).max(Inertia::bytes(fit.k)).max(nearest_bytes(fit.chunk));
     sum([rows, preparation_bytes(fit.chunk, fit.d).max(sum([session, passes]))])
+}
+
+/// The bytes that a fit on several GPUs takes on each of them beside its plan.
+pub(in crate::backend) fn of_exchange(shape: Shape) -> u64 {
+    Port::bytes(&FitShape { limbs: 2, ..fit_shape(shape, shape.rows) })
 }
 
 /// How the rows of a fit pass through a GPU in chunks within `room` bytes, and the plan for such a chunk. The inner error is the

@@ -3,12 +3,12 @@
 
 mod arguments;
 pub(crate) mod device;
+mod exchange;
 pub mod memory;
 #[cfg(feature = "papers")]
 mod papers;
 mod passes;
 pub mod predict;
-mod reduce;
 #[cfg(feature = "bench")]
 mod reference;
 mod rows;
@@ -25,13 +25,14 @@ pub use device::{refusal, traffic};
 #[cfg(all(feature = "bench", feature = "papers"))]
 pub use papers::STAGES;
 pub use passes::prepare::DevicePasses;
+pub use passes::several::SeveralPasses;
 pub use predict::DeviceTable;
 #[cfg(feature = "bench")]
 pub use reference::reference_labels;
 pub use rows::foreign::{HostCopy, host_copy};
 #[cfg(feature = "bench")]
 pub use rows::upload::{UploadPlan, upload_benchmark};
-pub use session::CudaSession;
+pub use session::{CudaSession, Several};
 #[doc(hidden)]
 pub use step::choice::measured;
 #[doc(hidden)]

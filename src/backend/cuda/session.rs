@@ -4,7 +4,7 @@
 //! start(centroids): copies of the centroids for the filter, and the bound
 //! per iteration, without the host:
 //!   step      labels, and the moves of rows to the pending sums; chunk by chunk     step/
-//!   reduce    the sums of all devices become one                                    reduce.rs
+//!   exchange  the sums of all GPUs of the fit become one, if there are several      exchange.rs
 //!   update    exact means, shift, whether to stop, copies for the next step         update.rs
 //! ```
 //! The host queues iterations in batches. If the device has decided to stop, the kernels of later iterations return at once.
@@ -13,22 +13,24 @@
 
 #[cfg(feature = "bench")]
 mod benchmark;
+mod advance;
 mod draws;
 mod far;
+mod several;
 mod labels;
 mod nearest;
 mod other_rows;
 
 pub use self::labels::download;
 pub use self::nearest::nearest_bytes;
+pub use self::several::Several;
 
 use std::sync::Arc;
 
-use super::arguments::{Record, STOP_EMPTY};
-use super::device::Plain;
+use super::device::{Gpu, Plain};
+use super::exchange::Port;
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
 use super::passes::draws::{DeviceDraws, positive_rows};
-use super::reduce::{Alone, Reduce};
 use super::rows::chunks::Chunks;
 use super::shape::FitShape;
 use super::state::State;
@@ -36,7 +38,7 @@ use super::step::choice::choose;
 use super::step::{Fit, Step};
 use super::update::Update;
 use crate::answers::Distances;
-use crate::backend::{Advanced, Assigned, Effort, Far, Iterate, Iteration, Move, Scales, Stop};
+use crate::backend::{Advanced, Assigned, Effort, Far, Iterate, Move, Scales, Stop};
 use crate::error::Result;
 use crate::fixed::Limbs;
 use crate::float::Float;
@@ -48,13 +50,8 @@ use crate::progress::Watch;
 use crate::strategy::Strategy;
 use crate::tile::Part;
 
-/// Iterations of the first batch, and of the longest batch.
-const FIRST_BATCH: u32 = 8;
+/// Most iterations of a batch.
 pub const LONGEST_BATCH: u32 = 32;
-/// How long a batch should take at most: a call can be stopped between batches.
-const BATCH_SECONDS: f64 = 0.1;
-/// Multiply-adds per second of a GPU, for the first batch.
-const RATE: f64 = 1e13;
 
 /// The rows of one fit on one GPU, and the state of the fit.
 pub struct CudaSession<'a, T> {
@@ -64,7 +61,6 @@ pub struct CudaSession<'a, T> {
     prepared: &'a Prepared,
     state: State<T>,
     step: Box<dyn Step<T> + 'a>,
-    reduce: Box<dyn Reduce<T>>,
     update: Update<T>,
     inertia: InertiaPass,
     draws: Option<DeviceDraws<T>>,
@@ -74,7 +70,8 @@ pub struct CudaSession<'a, T> {
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// A session for rows whose weights are rounded already. `parts`: the same rows in host memory. `strategy`: the kernel that
-    /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without.
+    /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without. `gpus`: all GPUs that
+    /// have rows of the fit and exchange their sums, or none.
     pub fn new(
         rows: impl Into<Arc<Chunks<'a, T>>>,
         parts: &'a [Part<'a, T>],
@@ -82,6 +79,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         params: &Params,
         strategy: Strategy,
         more_copies: bool,
+        gpus: &[Arc<Gpu>],
     ) -> Result<Self> {
         let rows = rows.into();
         let queue = rows.queue().clone();
@@ -89,12 +87,11 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
         let needs = chosen.candidate.needs(&shape, queue.gpu.size());
         let update = Update::new(&queue, &shape, prepared, LONGEST_BATCH as usize)?;
-        let state = State::new(&queue, &shape, &needs, prepared, largest_distance(prepared, params), update.control())?;
+        let state = State::new(&queue, &shape, &needs, prepared, largest_distance(prepared, params), update.control(), gpus)?;
         let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, prepared })?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k, shape.half)?;
         let positive = positive_rows(&rows)?;
-        let reduce = Box::new(Alone);
-        Ok(Self { rows, positive, prepared, state, step, reduce, update, inertia, draws: None, partial: None })
+        Ok(Self { rows, positive, prepared, state, step, update, inertia, draws: None, partial: None })
     }
 
     /// Sets the centroids, and computes everything that the next step reads.
@@ -127,16 +124,51 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
             // SAFETY: the step has labelled the rows of the chunk. The centroids are those of the state.
             unsafe { pass.add(&state.queue, chunk.rows.argument(), after, state.centroids.now.at(), inertia) }
         })?;
-        self.reduce.sum(&self.state)?;
         self.state.labels.advance();
         Ok(())
     }
 
     /// What an assign took: settled rows, and scores if the step counts them. Other steps compute all scores.
     fn effort(&self, settled: u64, scores: u64) -> Effort {
+        // Where several GPUs exchange their sums, the counts are already those of all of them.
+        let all = if self.state.port.is_some() { 0 } else { self.scores_of_step() };
+        Effort { settled: Some(settled), scores: Some(if all == 0 { scores } else { all }) }
+    }
+
+    /// Whether all rows are on the GPU.
+    fn is_resident(&self) -> bool {
+        matches!(*self.rows, Chunks::Resident(_))
+    }
+
+    /// The last `steps` steps did nothing: what was before them is current.
+    fn go_back(&mut self, steps: u32) {
+        self.state.labels.go_back(steps);
+        if let Some(port) = &mut self.state.port {
+            port.go_back(steps);
+        }
+    }
+
+    /// The state, for the exchange with other GPUs.
+    pub fn state(&self) -> &State<T> {
+        &self.state
+    }
+
+    /// What the other GPUs of the fit read. There are some.
+    pub fn port(&self) -> &Port {
+        let Some(port) = &self.state.port else { unreachable!("a fit on several GPUs has ports") };
+        port
+    }
+
+    /// As [`CudaSession::port`].
+    pub fn port_mut(&mut self) -> &mut Port {
+        let Some(port) = &mut self.state.port else { unreachable!("a fit on several GPUs has ports") };
+        port
+    }
+
+    /// The scores of a step over all rows, or 0 if the step counts them.
+    pub fn scores_of_step(&self) -> u64 {
         let FitShape { rows, k, .. } = self.state.shape;
-        let all = (rows as u64).saturating_mul(k as u64);
-        Effort { settled: Some(settled), scores: Some(if self.step.counts_scores() { scores } else { all }) }
+        if self.step.counts_scores() { 0 } else { (rows as u64).saturating_mul(k as u64) }
     }
 
     /// The host's copies of sums and labels are out of date, and so is what the step has carried.
@@ -202,57 +234,7 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
         if self.step.host_means() {
             return Ok(Advanced { done: Vec::new(), assigned: Some(self.assign(centroids, false)?) });
         }
-        self.start(centroids)?;
-        let mut advanced = Advanced::default();
-        let resident = matches!(*self.rows, Chunks::Resident(_));
-        let FitShape { rows, d, k, .. } = self.state.shape;
-        let mut most = (BATCH_SECONDS * RATE / (rows as f64 * d as f64 * k as f64)) as u32;
-        let mut batch = FIRST_BATCH;
-        loop {
-            let first = advanced.done.len() as u32;
-            let size = if resident { batch.min(most.max(1)).min(limit - first) } else { 1 };
-            for _ in 0..size {
-                self.launch_step(None)?;
-                self.update.launch(&self.state, stop, limit, first)?;
-            }
-            let control = self.update.read_control()?;
-            let done = control.iteration - first;
-            let mut records = memory::filled(done as usize, Record::ZERO, "the history")?;
-            self.update.read_records(&mut records)?;
-            memory::reserve(&mut advanced.done, records.len(), "the history")?;
-            advanced.done.extend(records.iter().map(|record| Iteration {
-                changed: record.changed,
-                shift: record.shift,
-                moved: record.moved != 0,
-                seconds: record.nanoseconds as f64 * 1e-9,
-                effort: self.effort(record.settled, record.scores),
-            }));
-            // Of a batch, the device has the centroids after the last iteration. If clusters are empty, it has moved them already.
-            let after = (watch.wants_centroids() && control.stop != STOP_EMPTY).then(|| self.state.centroids.now.to_vec());
-            let after = after.transpose()?;
-            for (place, record) in (1..).zip(&records) {
-                let centroids = after.as_deref().filter(|_| place == records.len());
-                watch.show(record.changed, record.shift, None, centroids)?;
-            }
-            // Steps that were queued after the stop did nothing. Go back to the labels of the last one that ran.
-            let steps = done + u32::from(control.stop == STOP_EMPTY);
-            self.state.labels.go_back(size - steps);
-            if control.stop != 0 || advanced.done.len() as u32 == limit {
-                if control.stop == STOP_EMPTY {
-                    // The clusters that are not empty have already moved. Go back to the centroids that the rows were assigned
-                    // to.
-                    self.update.undo(&mut self.state);
-                }
-                self.state.centroids.now.read(0, centroids)?;
-                if control.stop == STOP_EMPTY {
-                    let effort = self.effort(control.all_settled(), control.scores);
-                    advanced.assigned = Some(Assigned { changed: control.changed, inertia: None, effort });
-                }
-                return Ok(advanced);
-            }
-            most = (BATCH_SECONDS / records.iter().map(|record| record.nanoseconds as f64 * 1e-9).fold(1e-6, f64::max)) as u32;
-            batch = (batch * 2).min(LONGEST_BATCH);
-        }
+        advance::advance(&mut [self], centroids, stop, limit, watch)
     }
 
     fn partial(&mut self) -> Result<&Partial> {
@@ -289,7 +271,8 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
     fn relocate(&mut self, moves: &[Move]) -> Result<()> {
         self.step.write_labels(&self.state)?;
         self.forget();
-        self.move_rows(moves)
+        self.move_rows(moves)?;
+        self.update.fold(&self.state)
     }
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {

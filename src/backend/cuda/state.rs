@@ -1,7 +1,10 @@
 //! The state of a fit on the device: labels, sums, centroids, and what steps and updates read besides them.
 
+use std::sync::Arc;
+
 use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, SumsArgument, has_one_limb};
-use super::device::{Buffer, Plain, Queue, buffers, bytes_of, product};
+use super::device::{Buffer, Gpu, Plain, Queue, buffers, bytes_of, product};
+use super::exchange::Port;
 use super::rows::chunks::Chunk;
 use super::shape::FitShape;
 use super::step::filter::Filter;
@@ -120,6 +123,12 @@ impl Sums {
         }
     }
 
+    /// The same for a step of a fit on several GPUs: its sums are pending in the port.
+    fn argument_in(&self, port: &Port, shape: &FitShape) -> SumsArgument {
+        let [pending, pending_rows] = port.pending();
+        SumsArgument { pending, pending_rows, ..self.argument(shape) }
+    }
+
     /// All sums become 0.
     pub fn clear(&mut self) -> Result<()> {
         self.pending.fill(0)?;
@@ -158,6 +167,8 @@ pub struct State<T> {
     pub shape: FitShape,
     pub labels: Labels,
     pub sums: Sums,
+    /// The pending sums of the steps, if other GPUs read them.
+    pub port: Option<Port>,
     pub columns: Columns<T>,
     pub centroids: Centroids<T>,
     pub filter: Filter<T>,
@@ -180,7 +191,7 @@ impl<T: Float + Plain> State<T> {
         ])
     }
 
-    /// The state before the first iteration. `largest`: as for [`Filter::new`].
+    /// The state before the first iteration. `largest`: as for [`Filter::new`]. `gpus`: those that read the sums, if there are several.
     pub fn new(
         queue: &Queue,
         shape: &FitShape,
@@ -188,12 +199,14 @@ impl<T: Float + Plain> State<T> {
         prepared: &Prepared,
         largest: f64,
         control: &Buffer<Control>,
+        gpus: &[Arc<Gpu>],
     ) -> Result<Self> {
         let mut state = Self {
             queue: queue.clone(),
             shape: *shape,
             labels: Labels::allocate(queue, shape, needs.label_arrays)?,
             sums: Sums::allocate(queue, shape)?,
+            port: if gpus.len() > 1 { Some(Port::new(queue, shape, gpus)?) } else { None },
             columns: Columns::allocate(queue, shape.d)?,
             centroids: Centroids::allocate(queue, shape.d, shape.k)?,
             filter: Filter::new(queue, needs.filter, shape.d, largest)?,
@@ -223,7 +236,16 @@ impl<T: Float + Plain> State<T> {
     /// Forgets all labels and sums.
     pub fn clear(&mut self) -> Result<()> {
         self.labels.clear()?;
+        self.port.as_mut().map_or(Ok(()), Port::clear)?;
         self.sums.clear()
+    }
+
+    /// The sums that a step adds to.
+    pub fn sums_of_step(&self) -> SumsArgument {
+        match &self.port {
+            Some(port) => self.sums.argument_in(port, &self.shape),
+            None => self.sums.argument(&self.shape),
+        }
     }
 
     /// The parameter of a kernel that labels the rows of a chunk. `contested`: the address of the list of rows in doubt.
@@ -243,7 +265,7 @@ impl<T: Float + Plain> State<T> {
             control: self.control,
             k: self.shape.k as i32,
             k_padded: self.filter.spec().k_padded as i32,
-            sums: self.sums.argument(&self.shape),
+            sums: self.sums_of_step(),
             factors: self.columns.factors.at(),
             mass_to_integer: self.mass_to_integer,
             table_copies: 0,

@@ -59,6 +59,37 @@ arguments! {
         moves: u64,
     }
 
+    /// What a GPU tells the others of a fit beside its sums.
+    Counts as "Counts" {
+        changed: u64,
+        settled: u64,
+        scores: u64,
+    }
+
+    /// For the counts that the other GPUs of a fit read.
+    PublishArgument as "Publish" {
+        control: u64,
+        counts: u64,
+        scores: u64,
+    }
+
+    /// For the total of the sums of all GPUs of a fit.
+    TotalArgument as "Total" {
+        pending: [u64; 16],
+        rows: [u64; 16],
+        counts: [u64; 16],
+        sums: u64,
+        sum_rows: u64,
+        next: u64,
+        next_rows: u64,
+        control: u64,
+        words: u64,
+        k: i32,
+        gpus: i32,
+        moves: i32,
+        unused: i32,
+    }
+
     /// For weights that are rounded.
     RoundWeightsArgument as "RoundWeights" {
         w: u64,
@@ -217,6 +248,7 @@ plain! {
     FarCandidate { f64, u64 }
     FarRow { FarCandidate, u32, u32 }
     MoveArgument { u64, u32, u32 }
+    Counts { u64, u64, u64 }
     ChunkExtent { f64, f64, f64, f64, u64 }
     WeightFacts { f64, f64, u64, u32, u32, u32, u32 }
     MomentsArgument { f64, Factors, Factors }

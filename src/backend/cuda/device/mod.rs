@@ -7,6 +7,7 @@ mod buffer;
 mod entry;
 mod gpu;
 mod list;
+pub mod peers;
 pub mod probe;
 mod queue;
 pub mod refusal;

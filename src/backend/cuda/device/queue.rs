@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys;
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::{CudaStream, DriverError, result};
 
 use super::gpu::{Function, Gpu};
 use super::{Argument, Buffer, Launch, Plain, allocated, failed, refusal};
@@ -66,6 +66,17 @@ impl Queue {
 
     /// Memory for `len` values with undefined content. `what` says what it is for, and errors use it.
     pub fn alloc<T: Plain>(&self, len: usize, what: &'static str) -> Result<Buffer<T>> {
+        // SAFETY: the memory is written before it is read: by a copy, by `fill`, or by a kernel that has it as output.
+        self.alloc_by(len, what, |bytes| unsafe { result::malloc_async(self.stream.cu_stream(), bytes) })
+    }
+
+    /// As [`Queue::alloc`], from where `allocate` takes so many bytes.
+    pub(super) fn alloc_by<T: Plain>(
+        &self,
+        len: usize,
+        what: &'static str,
+        allocate: impl FnOnce(usize) -> std::result::Result<sys::CUdeviceptr, DriverError>,
+    ) -> Result<Buffer<T>> {
         self.bind()?;
         let all = len.max(1) as u128 * size_of::<T>() as u128;
         let missing = || memory::no_memory(format!("{what} on the GPU"), all);
@@ -74,8 +85,7 @@ impl Queue {
             return Err(missing());
         }
         self.take_room(bytes, what)?;
-        // SAFETY: the memory is written before it is read: by a copy, by `fill`, or by a kernel that has it as output.
-        let address = unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }
+        let address = allocate(bytes)
             .inspect_err(|_| self.give_room_back(bytes))
             .map_err(|error| match error.0 {
                 sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => missing(),

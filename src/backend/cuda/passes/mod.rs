@@ -10,3 +10,4 @@ mod plus_plus;
 pub mod prepare;
 pub mod samples;
 pub mod seeds;
+pub mod several;

@@ -82,13 +82,22 @@ fn too_many(what: &str) -> KMeansError {
 impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     /// The passes over these parts. Nothing is sent before pass 1.
     pub fn new(queue: &Queue, parts: &'p mut [Part<'a, T>], chunking: Option<Chunking>) -> Self {
-        Self { queue: queue.clone(), parts, chunking, chunks: None }
+        Self::with(queue, parts, chunking, None)
     }
 
-    /// The kept rows after all passes. Their weights are `w^`.
-    pub fn into_chunks(self) -> Chunks<'a, T> {
-        let Some(chunks) = self.chunks else { unreachable!("rows are prepared") };
-        chunks
+    /// The passes over parts that pass 1 may have sent already.
+    pub fn with(
+        queue: &Queue,
+        parts: &'p mut [Part<'a, T>],
+        chunking: Option<Chunking>,
+        chunks: Option<Chunks<'a, T>>,
+    ) -> Self {
+        Self { queue: queue.clone(), parts, chunking, chunks }
+    }
+
+    /// The kept rows after all passes, if there are any. Their weights are `w^`.
+    pub fn into_chunks(self) -> Option<Chunks<'a, T>> {
+        self.chunks
     }
 
     fn chunks(&self) -> &Chunks<'a, T> {

@@ -29,7 +29,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         Ok(best)
     }
 
-    /// Moves rows and their contributions to other clusters.
+    /// Moves rows and their contributions to other clusters. The sums stay pending.
     pub(super) fn move_rows(&mut self, moves: &[Move]) -> Result<()> {
         if moves.is_empty() {
             return Ok(());
@@ -50,7 +50,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
                 }
             }
         }
-        self.update.fold(&self.state)
+        Ok(())
     }
 
     /// Moves rows that are on the device. `half`: whether their values have 16 bits. `place(i, row)`: the place among `rows` of the
@@ -68,7 +68,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         let argument = RelocateArgument {
             rows,
             labels: state.labels.now(0),
-            sums: state.sums.argument(&state.shape),
+            sums: state.sums_of_step(),
             factors: state.columns.factors.at(),
             mass_to_integer: state.mass_to_integer,
             moves: moves.at(),

@@ -102,7 +102,7 @@ impl Deltas {
             rows: chunk.rows.argument(),
             labels,
             next,
-            sums: state.sums.argument(&state.shape),
+            sums: state.sums_of_step(),
             factors: state.columns.factors.at(),
             mass_to_integer: state.mass_to_integer,
             control: state.control,

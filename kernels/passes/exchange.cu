@@ -1,0 +1,81 @@
+// exchange: the sums of the GPUs of a fit become one, between the step and the update.
+//
+// Source:    ours. kmcuda 2016 has two GPUs, and Li et al. 2010 a cluster of them; both add up floats, so their results depend on the
+//            number of GPUs. Here pending sums are words that wrap around, so a plain sum over the GPUs is exact.
+// Used when: a fit has several GPUs that reach each other's memory.
+// Plan:      step           adds to the pending sums of the GPU, of which there are two: one for this iteration, one for the next
+//            publish        writes the counts of the step beside them. Then the GPU says that its sums are there
+//            total          waits for all GPUs. Reads the sums of each of them, and writes their total to this GPU. The sums of the
+//                           iteration before become zero: by now all GPUs have read them
+//            update         the same on every GPU
+// Memory:    each GPU reads the (k, columns, limbs) sums of each other GPU once.
+#include "../common/sums.cuh"
+#include "../common/launch.cuh"
+
+#define MOST_GPUS 16
+
+// What a GPU tells the others beside its sums.
+struct Counts {
+    u64 changed, settled, scores;
+};
+
+struct Publish {
+    const Control* control;
+    Counts* counts;
+    u64 scores; // those of the step, if the step does not count them
+};
+
+struct Total {
+    const u64* pending[MOST_GPUS]; // (words) of each GPU
+    const i64* rows[MOST_GPUS]; // (k) of each GPU
+    const Counts* counts[MOST_GPUS];
+    u64* sums; // (words): the total
+    i64* sum_rows; // (k)
+    u64* next; // (words): the pending sums of the next step. They become zero
+    i64* next_rows; // (k)
+    Control* control;
+    u64 words; // k * columns * limbs * 2
+    int k, gpus;
+    int moves; // whether these are the sums of rows that the host has moved, and not those of a step
+    int unused;
+};
+
+extern "C" __global__ void __launch_bounds__(32) publish(const __grid_constant__ Publish a) {
+    wait_for_kernel_before();
+    const Control* c = a.control;
+    if (threadIdx.x != 0 || c->stop) return;
+    *a.counts = {c->changed, c->settled + c->contested + c->pairs, a.scores ? a.scores : c->scores};
+}
+
+// Another GPU has written these values. They are not taken from this SM's cache.
+__device__ __forceinline__ u64 fresh(const u64* at) { return __ldcg((const unsigned long long*)at); }
+
+extern "C" __global__ void __launch_bounds__(256) total_sums(const __grid_constant__ Total a) {
+    if (!a.moves && a.control->stop) return;
+    const u32 first = global_thread(), all = all_threads();
+    for (u64 i = first; i < a.words / 2; i += all) {
+        ulonglong2 sum = make_ulonglong2(0, 0);
+#pragma unroll 4
+        for (int g = 0; g < a.gpus; g++) {
+            const ulonglong2 more = __ldcg((const ulonglong2*)a.pending[g] + i);
+            sum.x += more.x, sum.y += more.y;
+        }
+        ((ulonglong2*)a.sums)[i] = sum;
+        ((ulonglong2*)a.next)[i] = make_ulonglong2(0, 0);
+    }
+    for (u32 j = first; j < a.k; j += all) {
+        u64 rows = 0;
+        for (int g = 0; g < a.gpus; g++) rows += fresh((const u64*)a.rows[g] + j);
+        a.sum_rows[j] = (i64)rows;
+        a.next_rows[j] = 0;
+    }
+    if (first != 0 || a.moves) return;
+    Counts sum = {};
+    for (int g = 0; g < a.gpus; g++) {
+        const u64* more = (const u64*)a.counts[g];
+        sum.changed += fresh(more), sum.settled += fresh(more + 1), sum.scores += fresh(more + 2);
+    }
+    Control* c = a.control;
+    c->changed = sum.changed, c->settled = sum.settled, c->scores = sum.scores;
+    c->contested = 0, c->pairs = 0;
+}

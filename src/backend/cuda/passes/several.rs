@@ -1,0 +1,124 @@
+//! The passes before a fit on several GPUs: each GPU passes over its own rows, all at the same time, and the results are merged.
+
+use std::sync::Arc;
+
+use super::prepare::DevicePasses;
+use crate::backend::chunking::Chunking;
+use crate::backend::cuda::device::{Plain, Queue};
+use crate::backend::cuda::rows::chunks::Chunks;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::parallel::at_once;
+use crate::prepare::passes::Passes;
+use crate::prepare::quanta::Counts;
+use crate::prepare::survey::{Extent, Survey};
+use crate::prepare::variance::Moments;
+use crate::tile::{Part, WeightScale};
+
+/// The name of the GPUs in errors.
+const GPUS: &str = "the GPUs of a fit";
+
+/// The rows of a fit that will run on several GPUs.
+pub struct SeveralPasses<'p, 'a, T> {
+    /// In the order of the GPUs.
+    parts: &'p mut [Part<'a, T>],
+    shares: Vec<Share<'a, T>>,
+}
+
+/// What one GPU has of the rows.
+struct Share<'a, T> {
+    queue: Queue,
+    chunking: Option<Chunking>,
+    /// The number of its parts.
+    parts: usize,
+    /// Its rows, from pass 1 on. None if it has none.
+    chunks: Option<Chunks<'a, T>>,
+}
+
+impl<'p, 'a, T: Float + Plain> SeveralPasses<'p, 'a, T> {
+    /// The passes over these parts. `shares`: for each GPU its queue, how rows pass through it, and the number of its parts.
+    pub fn new(shares: impl IntoIterator<Item = (Queue, Option<Chunking>, usize)>, parts: &'p mut [Part<'a, T>]) -> Result<Self> {
+        let shares = shares.into_iter().map(|(queue, chunking, parts)| Share { queue, chunking, parts, chunks: None });
+        Ok(Self { parts, shares: memory::collected(shares, GPUS)? })
+    }
+
+    /// The kept rows of each GPU after all passes.
+    pub fn into_chunks(self) -> Result<Vec<Option<Arc<Chunks<'a, T>>>>> {
+        memory::collected(self.shares.into_iter().map(|share| share.chunks.map(Arc::new)), GPUS)
+    }
+
+    /// Calls `work` for each GPU, or for each that has rows.
+    fn each<R: Send>(
+        &mut self,
+        all: bool,
+        work: impl Fn(&mut DevicePasses<'_, 'a, T>) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let mut rest = &mut *self.parts;
+        let mut tasks = memory::with_room(self.shares.len(), GPUS)?;
+        for share in &mut self.shares {
+            let (own, others) = rest.split_at_mut(share.parts);
+            rest = others;
+            if all || share.chunks.is_some() {
+                tasks.push((share, own));
+            }
+        }
+        at_once(tasks, |(share, parts)| {
+            let mut passes = DevicePasses::with(&share.queue, parts, share.chunking, share.chunks.take());
+            let result = work(&mut passes);
+            share.chunks = passes.into_chunks();
+            result
+        })
+    }
+}
+
+/// Adds up lists of equal length column by column.
+fn merged<C>(lists: Vec<Vec<C>>, add: impl Fn(&mut C, &C)) -> Vec<C> {
+    let mut lists = lists.into_iter();
+    let first = lists.next().unwrap_or_default();
+    lists.fold(first, |mut all, list| {
+        all.iter_mut().zip(&list).for_each(|(all, one)| add(all, one));
+        all
+    })
+}
+
+/// The survey of the rows of all GPUs.
+fn all_of(surveys: Vec<Survey>, d: usize) -> Result<Survey> {
+    let mut all = Survey::empty(d)?;
+    surveys.iter().for_each(|survey| all.merge(survey));
+    Ok(all)
+}
+
+impl<T: Float + Plain> Passes<T> for SeveralPasses<'_, '_, T> {
+    fn parts(&self) -> &[Part<'_, T>] {
+        self.parts
+    }
+
+    fn survey(&mut self) -> Result<Survey> {
+        let d = self.parts[0].features.n_features();
+        all_of(self.each(true, |passes| passes.survey())?, d)
+    }
+
+    fn skip_bad(&mut self, _: Survey) -> Result<Survey> {
+        let d = self.parts[0].features.n_features();
+        all_of(self.each(true, |passes| passes.skip_bad(Survey::empty(d)?))?, d)
+    }
+
+    fn round_weights(&mut self, scale: WeightScale) -> Result<()> {
+        self.each(false, |passes| passes.round_weights(scale)).map(drop)
+    }
+
+    fn weighted_extents(&mut self) -> Result<Vec<Extent>> {
+        Ok(merged(self.each(false, |passes| passes.weighted_extents())?, Extent::merge))
+    }
+
+    fn count_small(&mut self, largest: &[Option<f64>], weighted: bool) -> Result<Vec<Counts>> {
+        let counts = self.each(false, |passes| passes.count_small(largest, weighted))?;
+        Ok(merged(counts, |all, one| all.iter_mut().zip(one).for_each(|(all, one)| *all += one)))
+    }
+
+    fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
+        let sums = self.each(false, |passes| passes.variance_sums(moments))?;
+        Ok(merged(sums, |all, one| all.iter_mut().zip(one).for_each(|(all, one)| *all += one)))
+    }
+}

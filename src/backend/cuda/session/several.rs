@@ -1,0 +1,173 @@
+//! One fit on several GPUs that exchange their sums, and so work in step: each labels its rows, and all do the same update.
+//!
+//! What is not a part of the loop is done as for any list of sessions: see [`Joined`].
+
+use super::{CudaSession, advance};
+use crate::answers::Distances;
+use crate::backend::cuda::device::Plain;
+use crate::backend::cuda::exchange::{Of, exchange};
+use crate::backend::{
+    Advanced, Assigned, DrawBy, Draws, Far, Iterate, Joined, KeptRows, Move, Picked, Sample, Sampled, Scales, Stop,
+};
+use crate::distances::DistanceScale;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::partial::Partial;
+use crate::prepare::Prepared;
+use crate::progress::Watch;
+use crate::tile::Part;
+
+/// The sessions of a fit on several GPUs, in the order of their rows.
+pub struct Several<'a, T: Float + Plain> {
+    joined: Joined<'a, T, CudaSession<'a, T>>,
+}
+
+impl<'a, T: Float + Plain> Several<'a, T> {
+    /// These sessions, which were made for one exchange.
+    pub fn new(sessions: Vec<Box<CudaSession<'a, T>>>, prepared: &'a Prepared, threads: usize) -> Result<Self> {
+        Ok(Self { joined: Joined::new(sessions, prepared, threads)? })
+    }
+
+    /// Calls `work` with all sessions.
+    fn in_step<R>(&mut self, work: impl FnOnce(&mut [&mut CudaSession<'a, T>]) -> Result<R>) -> Result<R> {
+        let sessions = self.joined.sessions_mut().iter_mut().map(|session| &mut **session);
+        work(&mut memory::collected(sessions, "the sessions of a fit")?)
+    }
+}
+
+/// Other GPUs may still read the memory of one that failed.
+impl<T: Float + Plain> Drop for Several<'_, T> {
+    fn drop(&mut self) {
+        for session in self.joined.sessions_mut() {
+            // Without success there is nothing to wait for.
+            let _ = session.state.queue.wait();
+        }
+    }
+}
+
+impl<T: Float + Plain> KeptRows for Several<'_, T> {
+    fn rows(&self) -> u64 {
+        self.joined.rows()
+    }
+
+    fn positive_rows(&self) -> u64 {
+        self.joined.positive_rows()
+    }
+
+    fn on_device(&self) -> bool {
+        true
+    }
+}
+
+impl<T: Float + Plain> Draws<T> for Several<'_, T> {
+    fn row(&self, row: u64) -> Result<Vec<T>> {
+        self.joined.row(row)
+    }
+
+    fn start_draws(&mut self) -> Result<u128> {
+        self.joined.start_draws()
+    }
+
+    fn draw(&self, target: u128) -> Result<u64> {
+        self.joined.draw(target)
+    }
+
+    fn take_seeds(&mut self, centroids: &[T], scale: DistanceScale) -> Result<u128> {
+        self.joined.take_seeds(centroids, scale)
+    }
+
+    fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        self.joined.gains(candidates)
+    }
+
+    fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
+        self.joined.trials(targets)
+    }
+
+    fn pick(&mut self, by: DrawBy, targets: &[u128]) -> Result<Picked<T>> {
+        self.joined.pick(by, targets)
+    }
+
+    fn all_rows(&self) -> Result<(Vec<T>, Vec<f64>)> {
+        self.joined.all_rows()
+    }
+
+    fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
+        self.joined.sample(sample)
+    }
+
+    fn masses(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
+        self.joined.masses(candidates)
+    }
+
+    fn nearest_of(&self, rows: &[T], centroids: &[T]) -> Option<Vec<u32>> {
+        self.joined.nearest_of(rows, centroids)
+    }
+
+    fn other_rows<'t>(&self, part: &Part<'t, T>, prepared: &'t Prepared, k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+        self.joined.other_rows(part, prepared, k)
+    }
+
+    fn end_draws(&mut self) {
+        self.joined.end_draws();
+    }
+}
+
+impl<T: Float + Plain> Iterate<T> for Several<'_, T> {
+    fn reset(&mut self) -> Result<()> {
+        self.joined.reset()
+    }
+
+    fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
+        self.in_step(|sessions| advance::assign(sessions, centroids, want_inertia))
+    }
+
+    fn advance(&mut self, centroids: &mut [T], stop: Stop, limit: u32, watch: &mut Watch<'_>) -> Result<Advanced> {
+        self.in_step(|sessions| advance::advance(sessions, centroids, stop, limit, watch))
+    }
+
+    fn partial(&mut self) -> Result<&Partial> {
+        // Every GPU has the sums of all.
+        self.joined.sessions_mut()[0].partial()
+    }
+
+    fn clear_dirty(&mut self) {}
+
+    fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
+        self.joined.farthest(count, donors)
+    }
+
+    fn relocate(&mut self, moves: &[Move]) -> Result<()> {
+        let mut first = 0;
+        self.in_step(|sessions| {
+            for session in sessions.iter_mut() {
+                let rows = first..first + session.rows();
+                let own = moves.iter().filter(|one| rows.contains(&one.row)).map(|one| Move { row: one.row - first, ..*one });
+                let own = memory::collected(own, "the rows that move to empty clusters")?;
+                session.step.write_labels(&session.state)?;
+                session.forget();
+                session.move_rows(&own)?;
+                first = rows.end;
+            }
+            exchange(sessions, Of::Moves)?;
+            sessions.iter().try_for_each(|session| session.update.fold(&session.state))
+        })
+    }
+
+    fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
+        self.joined.inertia(scales)
+    }
+
+    fn labels(&self) -> Result<Vec<u32>> {
+        self.joined.labels()
+    }
+
+    fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
+        self.labels()
+    }
+
+    fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
+        self.joined.nearest(centroids)
+    }
+}
