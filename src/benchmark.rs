@@ -11,6 +11,8 @@ use crate::backend::cpu::{CpuSession, InstructionSet};
 use crate::backend::cuda;
 use crate::backend::select::{self, Candidates, Job, Place, Request, Shape};
 use crate::backend::{Advanced, Assigned, Iterate, Iteration, Stop};
+#[cfg(feature = "cuda")]
+use crate::error::KMeansError;
 use crate::error::Result;
 use crate::features::Features;
 use crate::float::Float;
@@ -149,8 +151,13 @@ fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then:
             let mut session = cuda::CudaSession::new(chunks, &parts, &prepared, &params, strategy, more, &[])?;
             then(&mut session, &start, &prepared)
         }
+        #[cfg(feature = "cuda")]
+        Place::Several(_) => {
+            let (expected, got) = ("one device to measure".into(), format!("\"{}\"", execution.device));
+            Err(KMeansError::InvalidOption { option: "device", expected, got })
+        }
         #[cfg(not(feature = "cuda"))]
-        Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
+        _ => unreachable!("without the feature there is no GPU to choose"),
     }
 }
 

@@ -15,6 +15,8 @@
 //! S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982), doi:10.1109/TIT.1982.1056489.
 //! Labels are exact and every sum is an integer, so the result does not depend on the backend, threads or chunking.
 
+#[cfg(feature = "cuda")]
+mod gpus;
 mod rows;
 
 use std::time::Instant;

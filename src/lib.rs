@@ -68,7 +68,7 @@ mod update;
 
 pub use answers::{Answered, Distances, Labels, Prediction, Predictions, Wanted};
 pub use backend::devices;
-pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place};
+pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place, Share};
 #[cfg(feature = "arrow")]
 pub use batch::BatchFit;
 pub use engine::Engine;
@@ -86,8 +86,8 @@ pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};
 pub use names::Names;
 pub use params::{
-    Device, Form, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, SortBy, TooFew,
-    Value,
+    Device, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, SortBy,
+    TooFew, Value,
 };
 pub use progress::{Progress, Seconds, Stage};
 pub use strategy::Strategy;

@@ -1,10 +1,13 @@
 //! Passes of a fitted model over rows: labels, distances, inertia. The rows are not prepared. A row that is not finite gets no
 //! answer. Every finite row gets an exact one.
 
+#[cfg(feature = "cuda")]
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::answers::{Labels, Predictions};
 use crate::backend::cpu;
 #[cfg(feature = "cuda")]
-use crate::backend::cuda;
+use crate::backend::cuda::{self, DeviceTable};
 use crate::backend::select::Place;
 use crate::distances::DistanceScale;
 use crate::error::{KMeansError, Result};
@@ -54,9 +57,9 @@ pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Labels> {
     match rows.place {
         Place::Cpu => cpu::predict::labels(rows.model, rows.features),
         #[cfg(feature = "cuda")]
-        Place::Cuda(ordinal) => cuda::predict::labels(&*rows.model.device_table(ordinal)?, rows.features, rows.strategy),
+        _ => on_gpus(rows, |tables| cuda::predict::labels(tables, rows.features, rows.strategy)),
         #[cfg(not(feature = "cuda"))]
-        Place::Cuda(_) => no_gpu(),
+        _ => no_gpu(),
     }
 }
 
@@ -65,9 +68,9 @@ pub fn nearest<T: Float>(rows: Rows<'_, '_, T>) -> Result<Predictions> {
     match rows.place {
         Place::Cpu => cpu::predict::nearest(rows.model, rows.features),
         #[cfg(feature = "cuda")]
-        Place::Cuda(ordinal) => cuda::predict::nearest(&*rows.model.device_table(ordinal)?, rows.features),
+        _ => on_gpus(rows, |tables| cuda::predict::nearest(tables, rows.features)),
         #[cfg(not(feature = "cuda"))]
-        Place::Cuda(_) => no_gpu(),
+        _ => no_gpu(),
     }
 }
 
@@ -76,9 +79,9 @@ pub fn distances<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<f64>> {
     match rows.place {
         Place::Cpu => cpu::predict::distances(rows.model, rows.features),
         #[cfg(feature = "cuda")]
-        Place::Cuda(ordinal) => cuda::predict::distances(&*rows.model.device_table(ordinal)?, rows.features),
+        _ => on_gpus(rows, |tables| cuda::predict::distances(tables, rows.features)),
         #[cfg(not(feature = "cuda"))]
-        Place::Cuda(_) => no_gpu(),
+        _ => no_gpu(),
     }
 }
 
@@ -88,14 +91,29 @@ pub fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>
         Place::Cpu => cpu::predict::inertia(rows.model, rows.features, weights),
         #[cfg(feature = "cuda")]
         Place::Cuda(ordinal) => cuda::predict::inertia(&*rows.model.device_table(ordinal)?, rows.model, rows.features, weights),
-        #[cfg(not(feature = "cuda"))]
-        Place::Cuda(_) => no_gpu(),
+        _ => no_gpu(),
     }
 }
 
-#[cfg(not(feature = "cuda"))]
+/// Calls `work` with the model's tables on the GPUs of these rows. Calls with few rows go to the GPUs in turn.
+#[cfg(feature = "cuda")]
+fn on_gpus<T: Float, R>(rows: Rows<'_, '_, T>, work: impl FnOnce(&[&DeviceTable<T>]) -> Result<R>) -> Result<R> {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let mut tables = match rows.place {
+        Place::Cuda(ordinal) => vec![rows.model.device_table(ordinal)?],
+        Place::Several(gpus) => {
+            let tables = gpus.ordinals().iter().map(|&ordinal| rows.model.device_table(ordinal));
+            memory::try_collected(tables, ANSWERS)?
+        }
+        Place::Cpu => no_gpu(),
+    };
+    let count = tables.len();
+    tables.rotate_left(CALLS.fetch_add(1, Ordering::Relaxed) % count);
+    work(&memory::collected(tables.iter().map(|table| &**table), ANSWERS)?)
+}
+
 fn no_gpu() -> ! {
-    unreachable!("without the feature there is no GPU to choose")
+    unreachable!("there is no such GPU to choose")
 }
 
 /// The scales that turn the distances and weights of a score into integers.

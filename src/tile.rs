@@ -94,6 +94,14 @@ impl<'a, T: Float> Part<'a, T> {
         Self { features, weights, selection: Selection::default() }
     }
 
+    /// Some of the rows. All of them take part.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn slice(&self, range: Range<usize>) -> Result<Self> {
+        debug_assert!(self.selection.is_all());
+        let weights = self.weights.as_ref().map(|weights| weights.slice(range.clone())).transpose()?;
+        Ok(Self::new(self.features.slice(range)?, weights))
+    }
+
     /// The same part with values on the host. Those on a GPU are copied.
     ///
     /// # Errors

@@ -20,12 +20,14 @@
 //! - `--strategy NAME` (more than once, or `all`) times iterations alone, with one line per strategy.
 //! - `--predictions` times `predict` instead: rows on the host and on the GPU, in one call and in morsels of 100,000 rows. With `--labels`,
 //!   labels in one call alone. With `--holes`, one row in a hundred has a value that is not finite.
+//! - `--device LIST` (more than once) runs the fit on each list of devices, such as `cuda:0` and then `cuda:0,cuda:1`, and compares them.
 //! - `--choose` times every strategy that the default may take, and says how much time the default's choice loses.
 //! - `--json` prints one object per strategy (`--strategies A,B`; the default is `default`; `cpu` is the CPU).
 //!   `benches/papers.py` uses it and also gives `--tol-labels SHARE`.
 
 mod check;
 mod data;
+mod devices;
 mod half;
 #[path = "../rough/kinds.rs"]
 mod kinds;
@@ -151,10 +153,14 @@ fn fastest<T: Engine>(fits: &[(f64, Fitted<T>)]) -> &(f64, Fitted<T>) {
 fn iteration<T: Engine>(estimator: &KMeans, features: &Features<'_, T>) -> Result<(f64, f64, u64), KMeansError> {
     let fits = repeated(estimator, features, ENOUGH)?;
     let fitted = &fastest(&fits).1;
-    let words = fitted.labels.iter().map(|label| u64::from(*label)).chain([fitted.model.inertia().to_bits()]);
-    let digest = words.fold(0, |digest: u64, word| scrambled(digest.rotate_left(5) ^ word));
     let ms = each(fitted);
-    Ok((ms.iter().sum::<f64>() / ms.len() as f64, median(ms), digest))
+    Ok((ms.iter().sum::<f64>() / ms.len() as f64, median(ms), digest(fitted)))
+}
+
+/// A digest of labels and inertia.
+fn digest<T: Engine>(fitted: &Fitted<T>) -> u64 {
+    let words = fitted.labels.iter().map(|label| u64::from(*label)).chain([fitted.model.inertia().to_bits()]);
+    words.fold(0, |digest: u64, word| scrambled(digest.rotate_left(5) ^ word))
 }
 
 /// Prints one line per strategy.
@@ -420,6 +426,9 @@ fn time<T: Engine>(name: &str, shape: Shape, options: &Options, mut all_columns:
     println!("{name}: {n} x {d} {}, k = {k}, {:.3} GB", T::NAME, (n * d * size_of::<T>()) as f64 / 1e9);
     if !options.strategies.is_empty() {
         return strategies(columns, &estimator, &options.strategies);
+    }
+    if !options.devices.is_empty() {
+        return devices::report(columns, &estimator.device_memory_limit(options.limit), &options.devices);
     }
     match options.limit {
         Some(limit) => streamed(columns, shape, &estimator, limit),

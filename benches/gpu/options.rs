@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use polars_kmeans::{Init, KMeansError, Strategy};
+use polars_kmeans::{Device, Init, KMeansError, Strategy};
 
 use super::kinds::Kind;
 
@@ -33,6 +33,8 @@ pub struct Shape {
 pub struct Options {
     pub shapes: Vec<(String, Shape)>,
     pub strategies: Vec<Strategy>,
+    /// For `--device`.
+    pub devices: Vec<Device>,
     /// Names for `--json`.
     pub names: Vec<String>,
     pub limit: Option<u64>,
@@ -62,6 +64,9 @@ impl Options {
                     "all" => options.strategies.extend(Strategy::ALL),
                     name => options.strategies.push(name.parse().map_err(|error: KMeansError| error.to_string())?),
                 },
+                "--device" => {
+                    options.devices.push(value()?.parse().map_err(|error: KMeansError| error.to_string())?);
+                }
                 "--strategies" => options.names.extend(value()?.split(',').map(String::from)),
                 "--limit" => options.limit = Some(value()?.parse().map_err(|_| bad("bytes"))?),
                 "--init" => options.init = Some(value()?.parse().map_err(|error: KMeansError| error.to_string())?),

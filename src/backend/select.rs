@@ -2,11 +2,14 @@
 //!
 //! The results have the same bits everywhere. A wrong guess costs only time.
 
+mod several;
 mod units;
 
 use std::fmt;
 use std::ops::Range;
 
+pub use self::several::Share;
+use self::several::Shared;
 #[cfg(feature = "cuda")]
 use self::units::bytes;
 pub(crate) use self::units::counted;
@@ -17,7 +20,7 @@ use super::chunking::{Chunking, row_bytes};
 #[cfg(feature = "cuda")]
 use super::cuda::is_untrusted;
 use crate::error::{KMeansError, Result};
-use crate::params::Device;
+use crate::params::{Device, Gpus};
 use crate::strategy::Strategy;
 
 /// The oldest CUDA version that a driver may have. The kernels are compiled by the compiler of this version.
@@ -45,6 +48,17 @@ const GPU_MARGIN: f64 = 2.0;
 /// The same factor for rows that may be one morsel of many. The CPU works on one morsel per core at a time, a GPU on one morsel
 /// after the other.
 const MORSEL_MARGIN: f64 = 8.0;
+
+// Several GPUs.
+/// Seconds for contexts, threads, and memory that GPUs share.
+const SEVERAL_START: f64 = 20e-3;
+/// Seconds of a step of k-means++ beyond those of one GPU, because the host takes part.
+const SEED_ROUND: f64 = 150e-6;
+/// Seconds of an exchange of small sums, and bytes per second of one with large sums.
+const EXCHANGE: f64 = 20e-6;
+const PEER_RATE: f64 = 250e9;
+/// Several GPUs are chosen only if they are predicted to be faster than one by this factor.
+const SEVERAL_MARGIN: f64 = 1.2;
 
 /// Bytes on a GPU for one batch of rows of a prediction, including the results. Two batches are there at a time.
 const BATCH_BYTES: u64 = 128 << 20;
@@ -186,6 +200,8 @@ pub enum Place {
     Cpu,
     /// The GPU of this number.
     Cuda(u32),
+    /// Several GPUs. Each has a share of the rows.
+    Several(Gpus),
 }
 
 impl fmt::Display for Place {
@@ -193,6 +209,7 @@ impl fmt::Display for Place {
         match self {
             Self::Cpu => f.write_str("cpu"),
             Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::Several(gpus) => gpus.fmt(f),
         }
     }
 }
@@ -211,6 +228,8 @@ pub struct Choice {
     pub more_copies: bool,
     /// The bytes of the GPU's memory that the job may take.
     pub room: u64,
+    /// What each GPU has of a fit on several GPUs. The fields above are then those of the first. Empty for all other jobs.
+    pub shares: Vec<Share>,
 }
 
 /// Where the caller wants a job to run.
@@ -268,7 +287,7 @@ pub fn place(request: Request, shape: Shape) -> Result<Choice> {
     let matter = match request.device {
         Device::Cpu => false,
         Device::Auto => pays(shape, None),
-        Device::Cuda(_) => true,
+        Device::Cuda(_) | Device::AllCuda | Device::Several(_) => true,
     };
     let devices = if matter { super::devices() } else { Ok(Vec::new()) };
     let choice = choose(request, shape, &devices)?;
@@ -296,7 +315,15 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
         if strategy != Strategy::Default {
             reason += &format!("; its strategy is {strategy}, as asked");
         }
-        Ok(Choice { place: Place::Cpu, reason, chunking: None, strategy, more_copies: false, room: u64::MAX })
+        Ok(Choice {
+            place: Place::Cpu,
+            reason,
+            chunking: None,
+            strategy,
+            more_copies: false,
+            room: u64::MAX,
+            shares: Vec::new(),
+        })
     };
     let not_available = |reason| KMeansError::DeviceNotAvailable { requested: requested.to_string(), reason };
     match requested {
@@ -318,8 +345,20 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
                 Ok(Plan { chunking: Some(chunking), .. }) if !pays(shape, Some(chunking)) => {
                     cpu(predicted(Some(chunking), "a GPU, which would not pay: ") + &chunking.to_string())
                 }
-                Ok(plan) => Ok(plan.on(device, predicted(plan.chunking, &device.to_string()))),
+                Ok(plan) => match shared_if_it_pays(shape, request, devices, &plan)? {
+                    Some(choice) => Ok(choice),
+                    None => Ok(plan.on(device, predicted(plan.chunking, &device.to_string()))),
+                },
             }
+        }
+        Device::AllCuda => {
+            let usable = usable_of(devices).map_err(not_available)?;
+            demanded_on_all(shape, request, &usable, asked)
+        }
+        Device::Several(gpus) => {
+            let named =
+                gpus.ordinals().iter().map(|&ordinal| numbered(devices, ordinal)).collect::<std::result::Result<Vec<_>, _>>();
+            demanded_on_all(shape, request, &named.map_err(not_available)?, asked)
         }
         Device::Cuda(None) => {
             let device = roomiest(devices).map_err(not_available)?;
@@ -327,14 +366,7 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
             demanded(shape, request, device, reason)
         }
         Device::Cuda(Some(ordinal)) => {
-            let devices = known(devices).map_err(not_available)?;
-            let device = devices.iter().find(|device| device.ordinal == ordinal).ok_or_else(|| {
-                let there: Vec<String> = devices.iter().map(ToString::to_string).collect();
-                not_available(format!("there is no such GPU, only {}", there.join(", ")))
-            })?;
-            if !device.usable {
-                return Err(not_available(format!("{device}: {}", device.reason)));
-            }
+            let device = numbered(devices, ordinal).map_err(not_available)?;
             let reason = request.there.map_or(asked, |_| format!("the rows are on {device}"));
             demanded(shape, request, device, reason)
         }
@@ -347,6 +379,75 @@ fn demanded(shape: Shape, request: Request, device: &DeviceInfo, reason: String)
         Ok(plan) => Ok(plan.on(device, reason)),
         Err(what) => Err(KMeansError::NoMemory { what: what.into(), bytes: None }),
     }
+}
+
+/// The choice of several devices that were demanded.
+fn demanded_on_all(shape: Shape, request: Request, devices: &[&DeviceInfo], reason: String) -> Result<Choice> {
+    // A score needs the extents of all rows before it adds up, and has them on one GPU.
+    if devices.len() == 1 || shape.job == Job::Score {
+        let roomiest = devices.iter().max_by_key(|device| (device.memory_free, std::cmp::Reverse(device.ordinal)));
+        return demanded(shape, request, roomiest.unwrap_or(&devices[0]), reason);
+    }
+    if shape.job != Job::Fit {
+        let mut choices = devices.iter().map(|device| demanded(shape, request, device, reason.clone()));
+        let first = choices.next().unwrap_or_else(|| unreachable!("there are several"))?;
+        choices.try_for_each(|choice| choice.map(drop))?;
+        let ordinals: Vec<u32> = devices.iter().map(|device| device.ordinal).collect();
+        let place = Gpus::new(&ordinals).map_or(first.place, Place::Several);
+        return Ok(Choice { place, ..first });
+    }
+    let devices = &devices[..devices.len().min(Gpus::MOST)];
+    match Shared::new(shape, request, devices)? {
+        Ok(shared) => {
+            let one = || demanded(shape, request, devices[0], reason.clone());
+            shared.choice(reason.clone()).filter(|choice| choice.shares.len() > 1).map_or_else(one, Ok)
+        }
+        Err(what) => Err(KMeansError::NoMemory { what: what.into(), bytes: None }),
+    }
+}
+
+/// The choice of all GPUs that can be used, if they are predicted to be enough faster than the plan for one of them.
+fn shared_if_it_pays(shape: Shape, request: Request, devices: &Devices, one: &Plan) -> Result<Option<Choice>> {
+    let Ok(usable) = usable_of(devices) else { return Ok(None) };
+    if shape.job != Job::Fit || usable.len() < 2 || usable.len() > Gpus::MOST || request.strategy != Strategy::Default {
+        return Ok(None);
+    }
+    let Ok(shared) = Shared::new(shape, request, &usable)? else { return Ok(None) };
+    let several = usable.len() as f64;
+    let upload = |chunking: Option<Chunking>, rows: f64| {
+        let passes = 1.0 + chunking.map_or(0.0, |chunking| ITERATIONS * chunking.travelling());
+        rows * row_bytes(shape) as f64 / UPLOAD_RATE * passes
+    };
+    let (Some(alone), Some(together)) = (one.microseconds, shared.microseconds) else { return Ok(None) };
+    let cells = shape.clusters as f64 * shape.features as f64;
+    let exchange = EXCHANGE + cells * 32.0 * (several - 1.0) / PEER_RATE;
+    let widest = shared.shares.iter().max_by_key(|share| share.rows);
+    let alone = ITERATIONS * alone * 1e-6 + upload(one.chunking, shape.rows as f64);
+    let together = SEVERAL_START
+        + shape.clusters as f64 * SEED_ROUND
+        + ITERATIONS * (together * 1e-6 + exchange)
+        + widest.map_or(0.0, |share| upload(share.chunking, share.rows as f64));
+    if together * SEVERAL_MARGIN > alone {
+        return Ok(None);
+    }
+    let (alone, together, count) = (duration(alone), duration(together), usable.len());
+    Ok(shared.choice(format!("{shape} are predicted to take {alone} on one GPU and {together} on {count}")))
+}
+
+/// The devices that can be used, at least one.
+fn usable_of(devices: &Devices) -> std::result::Result<Vec<&DeviceInfo>, String> {
+    roomiest(devices)?;
+    Ok(known(devices)?.iter().filter(|device| device.usable).collect())
+}
+
+/// The device of this number, if it can be used.
+fn numbered(devices: &Devices, ordinal: u32) -> std::result::Result<&DeviceInfo, String> {
+    let devices = known(devices)?;
+    let device = devices.iter().find(|device| device.ordinal == ordinal).ok_or_else(|| {
+        let there: Vec<String> = devices.iter().map(ToString::to_string).collect();
+        format!("there is no cuda:{ordinal}, only {}", there.join(", "))
+    })?;
+    if device.usable { Ok(device) } else { Err(format!("{device}: {}", device.reason)) }
 }
 
 /// The devices (at least one), or the reason why there is none.
@@ -385,14 +486,30 @@ impl Plan {
     ///
     /// # Errors
     /// [`KMeansError::InvalidOption`] if the strategy cannot do the shape.
-    #[cfg(feature = "cuda")]
     fn new(shape: Shape, request: Request, device: &DeviceInfo) -> Result<std::result::Result<Self, String>> {
+        Self::within(shape, request, device, 1, false)
+    }
+
+    /// The plan for one of so many shares of a GPU in a fit on several.
+    fn of_share(shape: Shape, request: Request, device: &DeviceInfo, shares: u64) -> Result<std::result::Result<Self, String>> {
+        Self::within(shape, request, device, shares, true)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn within(
+        shape: Shape,
+        request: Request,
+        device: &DeviceInfo,
+        shares: u64,
+        exchanges: bool,
+    ) -> Result<std::result::Result<Self, String>> {
         use super::cuda::memory;
         // A tenth is left for the context, fragmentation and other programs.
-        let free = device.memory_free - device.memory_free / 10;
-        let room = request.limit.map_or(free, |limit| limit.min(free));
+        let free = (device.memory_free - device.memory_free / 10) / shares.max(1);
+        let all = request.limit.map_or(free, |limit| limit.min(free));
+        let room = all.saturating_sub(if exchanges { memory::of_exchange(shape) } else { 0 });
         let gpu = device.into();
-        let here = Self { chunking: None, strategy: Strategy::Default, more_copies: false, microseconds: None, room };
+        let here = Self { chunking: None, strategy: Strategy::Default, more_copies: false, microseconds: None, room: all };
         let needed = if shape.job == Job::Fit {
             let in_place = request.there.is_some_and(|there| there.in_place);
             let fit = memory::fit(shape, request.strategy, gpu, in_place, room)?;
@@ -430,7 +547,7 @@ impl Plan {
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn new(_: Shape, _: Request, _: &DeviceInfo) -> Result<std::result::Result<Self, String>> {
+    fn within(_: Shape, _: Request, _: &DeviceInfo, _: u64, _: bool) -> Result<std::result::Result<Self, String>> {
         unreachable!("without the feature there is no device")
     }
 
@@ -446,7 +563,7 @@ impl Plan {
             reason += &format!("; its kernel is {}, {why}", self.strategy);
         }
         let Self { chunking, strategy, more_copies, room, .. } = self;
-        Choice { place: Place::Cuda(device.ordinal), reason, chunking, strategy, more_copies, room }
+        Choice { place: Place::Cuda(device.ordinal), reason, chunking, strategy, more_copies, room, shares: Vec::new() }
     }
 }
 

@@ -228,7 +228,7 @@ impl<'a, T: Copy> Column<'a, T> {
         self.0.chunks.iter().all(|chunk| chunk.values.half() == Some(half)).then_some(half)
     }
 
-    pub(super) fn slice(&self, range: Range<usize>) -> Result<Self> {
+    pub(crate) fn slice(&self, range: Range<usize>) -> Result<Self> {
         Self::of(self.pieces(range).map(|(_, piece)| Ok(piece)))
     }
 }

@@ -214,10 +214,6 @@ fn with_sessions<T: Float, R>(
     let [first, rest @ ..] = each else { return Ok(Vec::new()) };
     // One that has too few rows does not keep the others from theirs.
     let common = &Params { k: if rest.is_empty() { first.k } else { 1 }, ..first.clone() };
-    let enough = |params: &Params<'_>, rows: u64| match params.k as u64 > rows {
-        true => Err(KMeansError::TooFewDistinct { k: params.k, rows }),
-        false => Ok(()),
-    };
     let mut found = memory::with_room(each.len(), "the fits")?;
     match choice.place {
         Place::Cpu => {
@@ -258,10 +254,17 @@ fn with_sessions<T: Float, R>(
                 found.push(fit());
             }
         }
+        #[cfg(feature = "cuda")]
+        Place::Several(_) => return super::gpus::with_sessions(choice, &parts, each, common, ties, work),
         #[cfg(not(feature = "cuda"))]
-        Place::Cuda(_) => unreachable!("without the feature there is no GPU to choose"),
+        _ => unreachable!("without the feature there is no GPU to choose"),
     }
     Ok(found)
+}
+
+/// Whether there are enough rows of positive weight.
+pub(super) fn enough(params: &Params<'_>, rows: u64) -> Result<()> {
+    if params.k as u64 > rows { Err(KMeansError::TooFewDistinct { k: params.k, rows }) } else { Ok(()) }
 }
 
 /// The GPU that the rows are on, if they are on one. Weights are brought to the rows.
@@ -291,7 +294,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    fn of<T: Float>(parts: &[Part<'_, T>], params: &Params) -> Result<Self> {
+    pub(super) fn of<T: Float>(parts: &[Part<'_, T>], params: &Params) -> Result<Self> {
         let selection = parts.iter().map(|part| (part.selection.clone(), part.features.n_rows())).collect();
         let scaling = Scaling::new(parts[0].features.arrival(), params)?;
         Ok(Self { names: parts[0].features.names().clone(), selection, scaling })

@@ -13,7 +13,7 @@ use std::slice::ChunksExact;
 use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
 pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
-pub use self::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
+pub use self::values::{Device, Gpus, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
 use crate::answers::Wanted;
 use crate::error::{KMeansError, Result};
 use crate::interrupt::Cancel;
@@ -201,7 +201,7 @@ impl KMeans {
         self.check_clusters(self.k)?;
         let device = match (self.execution.strategy, self.execution.device) {
             (strategy, device) if strategy.runs_on_cpu() => device,
-            (_, device @ Device::Cuda(_)) => device,
+            (_, device @ (Device::Cuda(_) | Device::AllCuda | Device::Several(_))) => device,
             (_, Device::Auto) => Device::Cuda(None),
             (named, Device::Cpu) => {
                 let names = Strategy::ALL.iter().filter(|strategy| strategy.runs_on_cpu()).map(|s| format!("{:?}", s.name()));

@@ -8,7 +8,8 @@ use polars_kmeans::{Device, Fitted, Float, KMeans, Metric, Scale};
 #[cfg(feature = "cuda")]
 use polars_kmeans::{Engine, Job};
 
-/// The GPU, if there is one that can be used. If a GPU was demanded and none can be used, this fails.
+/// The GPU, if there is one that can be used: that of `POLARS_KMEANS_TEST_DEVICE` if it is set, which may name several. If a GPU was
+/// demanded and none can be used, this fails.
 pub fn gpu() -> Option<Device> {
     static USABLE: OnceLock<bool> = OnceLock::new();
     let usable = *USABLE.get_or_init(|| {
@@ -17,7 +18,8 @@ pub fn gpu() -> Option<Device> {
         assert!(usable || std::env::var_os("POLARS_KMEANS_DEMAND_GPU").is_none(), "a GPU was demanded: {found:?}");
         usable
     });
-    usable.then_some(Device::Cuda(None))
+    let named = || std::env::var("POLARS_KMEANS_TEST_DEVICE").ok().map(|name| name.parse().expect("a device"));
+    usable.then(|| named().unwrap_or(Device::Cuda(None)))
 }
 
 /// The GPU of these tests as the driver describes it, or an invented one.

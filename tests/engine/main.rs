@@ -22,6 +22,7 @@ mod forked;
 mod gpu;
 #[cfg(feature = "cuda")]
 mod gpu_tables;
+mod gpus;
 mod half;
 mod joined;
 #[cfg(feature = "cuda")]

@@ -7,7 +7,7 @@
 //! A GPU must not change sums that another one still reads. So steps use two arrays of pending sums in turn. A GPU clears one of them
 //! when the others have said that their next sums are there: by then they have read it.
 
-use super::arguments::{self, Counts, TotalArgument, PublishArgument};
+use super::arguments::{self, Counts, PublishArgument, TotalArgument};
 use super::device::peers::{Event, Pool, reach_each_other};
 use super::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
 use super::session::CudaSession;

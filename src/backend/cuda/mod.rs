@@ -22,8 +22,10 @@ pub use device::probe::devices;
 pub use device::{Gpu, Plain};
 #[doc(hidden)]
 pub use device::{refusal, traffic};
+pub use exchange::can_share;
 #[cfg(all(feature = "bench", feature = "papers"))]
 pub use papers::STAGES;
+pub use passes::distances::MOST_PENDING;
 pub use passes::prepare::DevicePasses;
 pub use passes::several::SeveralPasses;
 pub use predict::DeviceTable;

@@ -16,6 +16,7 @@ mod tensor;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use self::table::{CallQueue, DistanceBuffers};
 pub use self::table::{DeviceTable, NearestBuffers, ROWS};
@@ -34,6 +35,7 @@ use crate::float::Float;
 use crate::gpu_table::{GpuArray, GpuPredictions};
 use crate::memory;
 use crate::model::Model;
+use crate::parallel::at_once;
 use crate::predict::{ANSWERS, ScoreScales, centroid_extents};
 use crate::prepare::passes::Passes;
 use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
@@ -71,28 +73,39 @@ struct Batch<'t, 'a, T: Plain, B> {
     _queue: CallQueue<'t>,
 }
 
-/// Sends the rows batch by batch. `launch` queues the kernels of a batch. `finish` downloads the answers for the rows of a batch. It
-/// is called when the next batch has been sent, so the device computes while the bus is busy.
+/// Sends the rows batch by batch. Each of the tables' GPUs takes the next batch when it is ready. `launch` queues the kernels of a batch.
+/// `finish` downloads the answers for the rows of a batch. It is called when the GPU's next batch has been sent, so the GPU computes while
+/// the bus is busy.
 fn in_batches<'a, T: Float + Plain, B>(
-    table: &DeviceTable<T>,
+    tables: &[&DeviceTable<T>],
     job: Job,
     features: &Features<'a, T>,
-    launch: impl Fn(&Queue, &DeviceRows<T>) -> Result<B>,
-    mut finish: impl FnMut(&B, &Features<'a, T>, Range<usize>) -> Result<()>,
+    launch: impl Fn(&DeviceTable<T>, &Queue, &DeviceRows<T>) -> Result<B> + Sync,
+    finish: impl FnMut(&B, &Features<'a, T>, Range<usize>) -> Result<()> + Send,
 ) -> Result<()> {
     let in_place = is_in_place(features);
-    let several = table.batches(job, features.n_rows(), in_place).nth(1).is_some();
-    let _kept = several.then(|| table.gpu().keep_memory());
-    let mut finish = |batch: Batch<'_, 'a, T, B>| finish(&batch.answers, &batch.features, batch.range.clone());
-    let mut before = None;
-    for range in table.batches(job, features.n_rows(), in_place) {
-        let (features, queue) = (features.slice(range.clone())?, table.queue()?);
-        let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
-        let answers = launch(&queue, &rows)?;
-        let batch = Batch { answers, _rows: rows, features, range, _queue: queue };
-        before.replace(batch).map_or(Ok(()), &mut finish)?;
-    }
-    before.map_or(Ok(()), finish)
+    let count = tables[0].batches(job, features.n_rows(), in_place).take(tables.len() + 1).count();
+    let batches = Mutex::new(tables[0].batches(job, features.n_rows(), in_place));
+    let next = || batches.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let finish = Mutex::new(finish);
+    let finish = |batch: Batch<'_, 'a, T, B>| {
+        let mut finish = finish.lock().unwrap_or_else(PoisonError::into_inner);
+        finish(&batch.answers, &batch.features, batch.range.clone())
+    };
+    let tables = memory::copied(&tables[..tables.len().min(count.max(1))], ANSWERS)?;
+    at_once(tables, |table| {
+        let _kept = (count > 1).then(|| table.gpu().keep_memory());
+        let mut before = None;
+        while let Some(range) = next() {
+            let (features, queue) = (features.slice(range.clone())?, table.queue()?);
+            let rows = upload(&queue, &[Part::new(features.clone(), None)])?;
+            let answers = launch(table, &queue, &rows)?;
+            let batch = Batch { answers, _rows: rows, features, range, _queue: queue };
+            before.replace(batch).map_or(Ok(()), &finish)?;
+        }
+        before.map_or(Ok(()), &finish)
+    })
+    .map(drop)
 }
 
 /// Downloads labels to `out`. Returns whether there may be rows without one.
@@ -119,8 +132,8 @@ pub fn labels_there<T: Float + Plain>(
     strategy: Strategy,
 ) -> Result<GpuArray<i32>> {
     let out = room::<T, i32>(table, features.n_rows())?;
-    let launch = |queue: &Queue, rows: &DeviceRows<T>| table.assign_finite(queue, rows, strategy);
-    in_batches(table, Job::Labels, features, launch, |labels, _, range| {
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| table.assign_finite(queue, rows, strategy);
+    in_batches(&[table], Job::Labels, features, launch, |labels, _, range| {
         out.copy_from(range.start, labels.labels(), labels.labels().queue())
     })?;
     Ok(GpuArray::new(out))
@@ -131,14 +144,14 @@ pub fn labels_there<T: Float + Plain>(
 pub fn nearest_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuPredictions> {
     let n = features.n_rows();
     let (labels, nearest, seconds) = (room::<T, i32>(table, n)?, room::<T, f64>(table, n)?, room::<T, f64>(table, n)?);
-    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
         let near = NearestBuffers::allocate(queue, rows.n)?;
         table.nearest(queue, rows, &near)?;
         table.blank(queue, rows, Some(&near.labels), Some((&near.distances, 1)))?;
         table.blank(queue, rows, None, Some((&near.seconds, 1)))?;
         Ok(near)
     };
-    in_batches(table, Job::Nearest, features, launch, |near, _, range| {
+    in_batches(&[table], Job::Nearest, features, launch, |near, _, range| {
         let queue = near.labels.queue();
         labels.copy_from(range.start, &near.labels, queue)?;
         nearest.copy_from(range.start, &near.distances, queue)?;
@@ -152,13 +165,13 @@ pub fn nearest_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Featur
 /// null or a value that is not finite.
 pub fn distances_there<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<GpuArray<f64>> {
     let out = room::<T, f64>(table, product([features.n_rows(), table.k]))?;
-    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
         let distances = DistanceBuffers::allocate(queue, rows.n, table.k)?;
         table.distances(queue, rows, &distances)?;
         table.blank(queue, rows, None, Some((&distances.distances, table.k)))?;
         Ok(distances)
     };
-    in_batches(table, Job::Distances, features, launch, |distances, _, range| {
+    in_batches(&[table], Job::Distances, features, launch, |distances, _, range| {
         out.copy_from(range.start * table.k, &distances.distances, distances.distances.queue())
     })?;
     Ok(GpuArray::new(out))
@@ -172,11 +185,11 @@ fn room<T: Float + Plain, V: Plain>(table: &DeviceTable<T>, len: usize) -> Resul
 }
 
 /// The labels of the rows. None for rows with a null or a value that is not finite.
-pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>, strategy: Strategy) -> Result<Labels> {
+pub fn labels<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features<'_, T>, strategy: Strategy) -> Result<Labels> {
     let n = features.n_rows();
     let (mut out, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
-    let launch = |queue: &Queue, rows: &DeviceRows<T>| table.assign_finite(queue, rows, strategy);
-    in_batches(table, Job::Labels, features, launch, |labels, features, range| {
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| table.assign_finite(queue, rows, strategy);
+    in_batches(tables, Job::Labels, features, launch, |labels, features, range| {
         let out = &mut out[range.clone()];
         if download_labels(labels.labels(), out)? | features.has_nulls() {
             blank_here(features, out, [&mut [], &mut []], range.start, &mut bits);
@@ -187,17 +200,17 @@ pub fn labels<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, 
 }
 
 /// The labels, and the distances to the two nearest centroids. None for rows with a null or a value that is not finite.
-pub fn nearest<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Predictions> {
+pub fn nearest<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features<'_, T>) -> Result<Predictions> {
     let n = features.n_rows();
     let (mut out, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
-    let mut all = Distances::zeroed(n, table.k)?;
-    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
+    let mut all = Distances::zeroed(n, tables[0].k)?;
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
         let answers = NearestBuffers::allocate(queue, rows.n)?;
         table.nearest(queue, rows, &answers)?;
         table.blank(queue, rows, Some(&answers.labels), None)?;
         Ok(answers)
     };
-    in_batches(table, Job::Nearest, features, launch, |answers, features, range| {
+    in_batches(tables, Job::Nearest, features, launch, |answers, features, range| {
         let (out, nearest) = (&mut out[range.clone()], &mut all.nearest[range.clone()]);
         let second = all.second.as_mut().map_or(&mut [][..], |second| &mut second[range.clone()]);
         let blanks = download_labels(&answers.labels, out)?;
@@ -212,16 +225,16 @@ pub fn nearest<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_,
 }
 
 /// The distances to all centroids, `(n, k)`, row-major. They are NaN for rows with a null or a value that is not finite.
-pub fn distances<T: Float + Plain>(table: &DeviceTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
-    let (n, k) = (features.n_rows(), table.k);
+pub fn distances<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Features<'_, T>) -> Result<Vec<f64>> {
+    let (n, k) = (features.n_rows(), tables[0].k);
     let mut out = memory::zeroed(n.saturating_mul(k), ANSWERS)?;
-    let launch = |queue: &Queue, rows: &DeviceRows<T>| {
+    let launch = |table: &DeviceTable<T>, queue: &Queue, rows: &DeviceRows<T>| {
         let distances = DistanceBuffers::allocate(queue, rows.n, k)?;
         table.distances(queue, rows, &distances)?;
         table.blank(queue, rows, None, Some((&distances.distances, k)))?;
         Ok(distances)
     };
-    in_batches(table, Job::Distances, features, launch, |distances, features, range| {
+    in_batches(tables, Job::Distances, features, launch, |distances, features, range| {
         let out = &mut out[range.start * k..range.end * k];
         download_distances(&distances.distances, out)?;
         features.for_each_null(0..range.len(), |_, i| out[i * k..][..k].fill(f64::NAN));
@@ -263,7 +276,8 @@ pub fn inertia<T: Float + Plain>(
     if let Some(scale) = scales.weights {
         passes.round_weights(scale)?;
     }
-    let rows = passes.into_chunks().into_resident()?;
+    let Some(chunks) = passes.into_chunks() else { unreachable!("rows are prepared") };
+    let rows = chunks.into_resident()?;
     let labels = table.assign(&queue, &rows)?;
     let total = |scale: DistanceScale| table.total_distance(&queue, &rows, labels.labels(), scale);
     let first = DistanceSum { total: total(scales.distances)?, scale: scales.distances };

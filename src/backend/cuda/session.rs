@@ -11,15 +11,15 @@
 //! The host waits once for each batch. It takes over only if a cluster is empty, or if the step wants the host to update. If the
 //! rows stream through the device, the host sends the chunks and waits once for each iteration.
 
+mod advance;
 #[cfg(feature = "bench")]
 mod benchmark;
-mod advance;
 mod draws;
 mod far;
-mod several;
 mod labels;
 mod nearest;
 mod other_rows;
+mod several;
 
 pub use self::labels::download;
 pub use self::nearest::nearest_bytes;

@@ -85,12 +85,10 @@ impl Queue {
             return Err(missing());
         }
         self.take_room(bytes, what)?;
-        let address = allocate(bytes)
-            .inspect_err(|_| self.give_room_back(bytes))
-            .map_err(|error| match error.0 {
-                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => missing(),
-                _ => failed(what)(error),
-            })?;
+        let address = allocate(bytes).inspect_err(|_| self.give_room_back(bytes)).map_err(|error| match error.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => missing(),
+            _ => failed(what)(error),
+        })?;
         Ok(Buffer::new(address, len, what, self.clone()))
     }
 

@@ -38,7 +38,10 @@ struct Share<'a, T> {
 
 impl<'p, 'a, T: Float + Plain> SeveralPasses<'p, 'a, T> {
     /// The passes over these parts. `shares`: for each GPU its queue, how rows pass through it, and the number of its parts.
-    pub fn new(shares: impl IntoIterator<Item = (Queue, Option<Chunking>, usize)>, parts: &'p mut [Part<'a, T>]) -> Result<Self> {
+    pub fn new(
+        shares: impl IntoIterator<Item = (Queue, Option<Chunking>, usize)>,
+        parts: &'p mut [Part<'a, T>],
+    ) -> Result<Self> {
         let shares = shares.into_iter().map(|(queue, chunking, parts)| Share { queue, chunking, parts, chunks: None });
         Ok(Self { parts, shares: memory::collected(shares, GPUS)? })
     }
@@ -49,11 +52,7 @@ impl<'p, 'a, T: Float + Plain> SeveralPasses<'p, 'a, T> {
     }
 
     /// Calls `work` for each GPU, or for each that has rows.
-    fn each<R: Send>(
-        &mut self,
-        all: bool,
-        work: impl Fn(&mut DevicePasses<'_, 'a, T>) -> Result<R> + Sync,
-    ) -> Result<Vec<R>> {
+    fn each<R: Send>(&mut self, all: bool, work: impl Fn(&mut DevicePasses<'_, 'a, T>) -> Result<R> + Sync) -> Result<Vec<R>> {
         let mut rest = &mut *self.parts;
         let mut tasks = memory::with_room(self.shares.len(), GPUS)?;
         for share in &mut self.shares {

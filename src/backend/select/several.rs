@@ -1,0 +1,171 @@
+//! Which rows of a fit each of several GPUs gets.
+
+use std::fmt::Write;
+
+use super::{Choice, DeviceInfo, Place, Plan, Request, Shape, counted};
+use crate::backend::chunking::Chunking;
+use crate::error::Result;
+use crate::params::Gpus;
+use crate::strategy::Strategy;
+
+/// What one GPU has of the rows of a fit on several GPUs, and how it works on them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// The number of the GPU.
+    pub ordinal: u32,
+    pub rows: u64,
+    /// As in [`Choice`].
+    pub chunking: Option<Chunking>,
+    /// As in [`Choice`].
+    pub strategy: Strategy,
+    /// As in [`Choice`].
+    pub more_copies: bool,
+    /// As in [`Choice`].
+    pub room: u64,
+}
+
+/// The plans of a fit on these GPUs.
+pub struct Shared {
+    pub shares: Vec<Share>,
+    /// The predicted time of an iteration of the slowest of them, if no kernel was named.
+    pub microseconds: Option<f64>,
+}
+
+impl Shared {
+    /// The shares of these GPUs, which may name one several times. Rows go by the number of multiprocessors. Where a share would not fit
+    /// on its GPU, others that have room take more, so that rows stay on the GPUs if they fit on all together. The inner error says
+    /// how much memory is needed.
+    pub fn new(shape: Shape, request: Request, devices: &[&DeviceInfo]) -> Result<std::result::Result<Self, String>> {
+        let speeds: Vec<u64> = devices.iter().map(|device| u64::from(device.multiprocessors.max(1))).collect();
+        let rows = divided(shape.rows, &speeds);
+        let mut plans = match planned(shape, request, devices, &rows)? {
+            Ok(plans) => plans,
+            Err(why) => return Ok(Err(why)),
+        };
+        let mut rows = rows;
+        if plans.iter().flatten().any(|plan| plan.chunking.is_some()) {
+            let most = devices
+                .iter()
+                .map(|device| most_resident(shape, request, device, times(devices, device)))
+                .collect::<Result<Vec<u64>>>()?;
+            if let Some(filled) = filled(&rows, &most) {
+                rows = filled;
+                plans = match planned(shape, request, devices, &rows)? {
+                    Ok(plans) => plans,
+                    Err(why) => return Ok(Err(why)),
+                };
+            }
+        }
+        let times = plans.iter().flatten().map(|plan| plan.microseconds);
+        let microseconds = times.fold(Some(0.0f64), |most, time| Some(most?.max(time?)));
+        let shares = devices.iter().zip(rows).zip(plans).filter_map(|((device, rows), plan)| {
+            let Plan { chunking, strategy, more_copies, room, .. } = plan?;
+            Some(Share { ordinal: device.ordinal, rows, chunking, strategy, more_copies, room })
+        });
+        Ok(Ok(Self { shares: shares.collect(), microseconds }))
+    }
+
+    /// The choice of these shares.
+    pub fn choice(self, mut reason: String) -> Option<Choice> {
+        let gpus = Gpus::new(&self.shares.iter().map(|share| share.ordinal).collect::<Vec<_>>())?;
+        for (place, Share { ordinal, rows, chunking, strategy, .. }) in self.shares.iter().enumerate() {
+            let start = if place == 0 { "; " } else { ", " };
+            // Writing to a text does not fail.
+            let _ = write!(reason, "{start}cuda:{ordinal} has {} of the rows", counted(*rows));
+            if let Some(chunking) = chunking {
+                let _ = write!(reason, " ({chunking})");
+            }
+            if *strategy != Strategy::Default && self.shares.iter().all(|share| share.strategy == *strategy) {
+                continue;
+            }
+            let _ = write!(reason, " with kernel {strategy}");
+        }
+        let first = &self.shares[0];
+        if self.shares.iter().all(|share| share.strategy == first.strategy) && first.strategy != Strategy::Default {
+            let _ = write!(reason, "; their kernel is {}", first.strategy);
+        }
+        let Share { chunking, strategy, more_copies, room, .. } = first.clone();
+        Some(Choice { place: Place::Several(gpus), reason, chunking, strategy, more_copies, room, shares: self.shares })
+    }
+}
+
+/// How many of the shares are of this GPU.
+fn times(devices: &[&DeviceInfo], device: &DeviceInfo) -> u64 {
+    devices.iter().filter(|other| other.ordinal == device.ordinal).count() as u64
+}
+
+/// The plans for so many rows on each GPU. None for those without rows.
+fn planned(
+    shape: Shape,
+    request: Request,
+    devices: &[&DeviceInfo],
+    rows: &[u64],
+) -> Result<std::result::Result<Vec<Option<Plan>>, String>> {
+    let mut plans = Vec::with_capacity(rows.len());
+    for (device, &rows) in devices.iter().zip(rows) {
+        plans.push(match rows {
+            0 => None,
+            _ => match Plan::of_share(Shape { rows, ..shape }, request, device, times(devices, device))? {
+                Ok(plan) => Some(plan),
+                Err(why) => return Ok(Err(why)),
+            },
+        });
+    }
+    Ok(Ok(plans))
+}
+
+/// The most rows that stay on a GPU that has so many shares, found by halving.
+fn most_resident(shape: Shape, request: Request, device: &DeviceInfo, shares: u64) -> Result<u64> {
+    let (mut fits, mut too_many) = (0, shape.rows + 1);
+    while too_many - fits > 1 + shape.rows / 1_024 {
+        let rows = fits + (too_many - fits) / 2;
+        match Plan::of_share(Shape { rows, ..shape }, request, device, shares)? {
+            Ok(plan) if plan.chunking.is_none() => fits = rows,
+            _ => too_many = rows,
+        }
+    }
+    Ok(fits)
+}
+
+/// Divides rows in these proportions. The sum is exact.
+fn divided(rows: u64, speeds: &[u64]) -> Vec<u64> {
+    let all: u128 = speeds.iter().map(|&speed| u128::from(speed)).sum();
+    let ends = speeds.iter().scan(0u128, |end, &speed| {
+        *end += u128::from(speed);
+        Some((u128::from(rows) * *end / all) as u64)
+    });
+    let mut before = 0;
+    ends.map(|end| end - std::mem::replace(&mut before, end)).collect()
+}
+
+/// The rows of each GPU if none has more than its most: what is too much for one goes to the others. None if there is not enough room.
+fn filled(rows: &[u64], most: &[u64]) -> Option<Vec<u64>> {
+    let mut filled: Vec<u64> = rows.iter().zip(most).map(|(rows, most)| *rows.min(most)).collect();
+    let mut left = rows.iter().sum::<u64>() - filled.iter().sum::<u64>();
+    for (rows, most) in filled.iter_mut().zip(most) {
+        let more = left.min(most - *rows);
+        *rows += more;
+        left -= more;
+    }
+    (left == 0).then_some(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_divided_by_speed_and_none_is_lost() {
+        assert_eq!(divided(10, &[1, 1]), [5, 5]);
+        assert_eq!(divided(10, &[132, 66]), [6, 4]);
+        assert_eq!(divided(1, &[1, 1, 1]), [0, 0, 1]);
+        assert_eq!(divided(u64::MAX, &[132; 16]).iter().sum::<u64>(), u64::MAX);
+    }
+
+    #[test]
+    fn what_is_too_much_for_one_goes_to_others() {
+        assert_eq!(filled(&[50, 50], &[30, 100]), Some(vec![30, 70]));
+        assert_eq!(filled(&[50, 50], &[100, 20]), Some(vec![80, 20]));
+        assert_eq!(filled(&[50, 50], &[49, 50]), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! A fit on several GPUs: each has a share of the rows, is prepared, and gets a session. All sessions together are one.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::rows::{Origin, enough};
+use crate::backend::cuda::{CudaSession, Gpu, MOST_PENDING, Several, SeveralPasses, can_share};
+use crate::backend::select::{Choice, Share};
+use crate::backend::{Joined, Session};
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::params::Params;
+use crate::prepare::{Prepared, prepare_by};
+use crate::tile::Part;
+
+/// The name of the shares in errors.
+const SHARES: &str = "the rows of several GPUs";
+
+/// Prepares rows on the GPUs of a choice, and works with a session for each of these parameters, which differ in k only. `common`: those
+/// that the rows are prepared for.
+pub(super) fn with_sessions<T: Float, R>(
+    choice: &Choice,
+    parts: &[Part<'_, T>],
+    each: &[Params<'_>],
+    common: &Params<'_>,
+    ties: Option<Arc<AtomicBool>>,
+    mut work: impl FnMut(Box<dyn Session<T> + '_>, &Params<'_>, &Prepared, Origin) -> Result<R>,
+) -> Result<Vec<Result<R>>> {
+    let queue = |share: &Share| Ok(Gpu::get(share.ordinal)?.queue()?.within(share.room));
+    let queues = memory::try_collected(choice.shares.iter().map(queue), SHARES)?;
+    let (mut parts, counts) = cut(parts, &choice.shares)?;
+    let shares = queues.iter().zip(&choice.shares).zip(&counts);
+    let shares = shares.map(|((queue, share), parts)| (queue.clone(), share.chunking, *parts));
+    let mut passes = SeveralPasses::new(shares, &mut parts)?;
+    let prepared = Prepared { ties, ..prepare_by(&mut passes, common)? };
+    let chunks = passes.into_chunks()?;
+    // All rows of a share may have been left out.
+    let there = chunks.iter().flatten().count();
+    // Sums of more rows, and those that a paper's system adds up on the host, are merged there.
+    let in_step = there > 1 && prepared.n <= MOST_PENDING as u64 && !choice.strategy.is_of_a_paper() && can_share(&queues);
+    let gpus = memory::collected(queues.iter().map(|queue| queue.gpu.clone()), SHARES)?;
+    let gpus = if in_step { &gpus[..] } else { &[] };
+    let mut found = memory::with_room(each.len(), "the fits")?;
+    for params in each {
+        let mut fit = || {
+            enough(params, prepared.n_positive)?;
+            let mut sessions = memory::with_room(there, SHARES)?;
+            let mut first = 0;
+            for ((chunks, share), count) in chunks.iter().zip(&choice.shares).zip(&counts) {
+                let parts = &parts[first..first + count];
+                first += count;
+                if let Some(chunks) = chunks {
+                    let (strategy, more) = (share.strategy, share.more_copies);
+                    let session = CudaSession::new(chunks.clone(), parts, &prepared, params, strategy, more, gpus)?;
+                    sessions.push(Box::new(session));
+                }
+            }
+            let threads = params.execution.threads;
+            let session: Box<dyn Session<T> + '_> = match sessions.len() {
+                1 => sessions.remove(0),
+                _ if in_step => Box::new(Several::new(sessions, &prepared, threads)?),
+                _ => Box::new(Joined::<T, CudaSession<'_, T>>::new(sessions, &prepared, threads)?),
+            };
+            work(session, params, &prepared, Origin::of(&parts, params)?)
+        };
+        found.push(fit());
+    }
+    Ok(found)
+}
+
+/// The rows of each share, in order, and the number of their parts.
+fn cut<'a, T: Float>(parts: &[Part<'a, T>], shares: &[Share]) -> Result<(Vec<Part<'a, T>>, Vec<usize>)> {
+    let (mut all, mut counts) = (Vec::new(), memory::with_room(shares.len(), SHARES)?);
+    let mut parts = parts.iter();
+    let (mut part, mut start) = (parts.next(), 0usize);
+    for (place, share) in shares.iter().enumerate() {
+        let before = all.len();
+        // The last share has what is left.
+        let mut left = if place + 1 == shares.len() { usize::MAX } else { share.rows as usize };
+        while let Some(here) = part.filter(|_| left > 0) {
+            let n = here.features.n_rows();
+            let end = n.min(start.saturating_add(left));
+            memory::push(&mut all, here.slice(start..end)?, SHARES)?;
+            left -= end - start;
+            start = end;
+            if end == n {
+                (part, start) = (parts.next(), 0);
+            }
+        }
+        counts.push(all.len() - before);
+    }
+    Ok((all, counts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::Features;
+    use crate::strategy::Strategy;
+
+    #[test]
+    fn rows_are_cut_in_order() {
+        let x: Vec<f32> = (0..20).map(|i| i as f32).collect();
+        let part = |range: std::ops::Range<usize>| Part::new(Features::from_rows(&x[range], 1).unwrap(), None);
+        let parts = [part(0..3), part(3..3), part(3..11), part(11..20)];
+        let share = |rows| Share { ordinal: 0, rows, chunking: None, strategy: Strategy::Default, more_copies: false, room: 0 };
+        let lengths = |shares: &[u64]| {
+            let shares: Vec<Share> = shares.iter().map(|rows| share(*rows)).collect();
+            let (cut, counts) = cut(&parts, &shares).unwrap();
+            let rows: Vec<usize> = cut.iter().map(|part| part.features.n_rows()).collect();
+            assert_eq!(rows.iter().sum::<usize>(), 20);
+            let mut first = 0;
+            for part in &cut {
+                let n = part.features.n_rows();
+                let mut values = vec![0.0; n];
+                part.features.copy_tile(0..n, n, &mut values);
+                assert_eq!(values, &x[first..first + n]);
+                first += n;
+            }
+            let mut rows = rows.into_iter();
+            counts.iter().map(|count| rows.by_ref().take(*count).sum::<usize>()).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&[20]), [20]);
+        assert_eq!(lengths(&[10, 10]), [10, 10]);
+        assert_eq!(lengths(&[3, 1, 7, 9]), [3, 1, 7, 9]);
+        assert_eq!(lengths(&[1, 19]), [1, 19]);
+    }
+}
