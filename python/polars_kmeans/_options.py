@@ -27,6 +27,11 @@ def text(value: Any) -> str:
     return str.__str__(value) if isinstance(value, str) else str(value)
 
 
+def device_text(device: Any) -> str:
+    """Return a device as the library reads it: one text also for several GPUs."""
+    return ",".join(map(text, device)) if isinstance(device, (list, tuple)) else text(device)
+
+
 def check_name(name: str) -> None:
     """Refuse a name that cannot be passed on."""
     if "\0" in name:
@@ -78,6 +83,8 @@ def _passed(name: str, value: Any) -> str | float | dict[str, float] | None:
     option = _OPTIONS[name]
     if name == "scale" and isinstance(value, Mapping):
         return _factors(name, value)
+    if name == "device":
+        return device_text(value)
     if option.none and value is None:
         return None
     if name == "sort_by":

@@ -12,7 +12,7 @@ import polars.selectors as cs
 from polars.plugins import register_plugin_function
 
 from polars_kmeans import _internal
-from polars_kmeans._options import FitOptions, check_name, text
+from polars_kmeans._options import FitOptions, check_name, device_text, text
 from polars_kmeans._progress import OnProgress, shown
 from polars_kmeans._typing import Device, Fit, IntoFeatures
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
@@ -175,7 +175,7 @@ def _held(frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | 
 
 def device_name(device: Device) -> str:
     """Return the name of a device. Refuse a text that is not the name of a device."""
-    name = text(device)
+    name = device_text(device)
     _internal.check_device(name)
     return name
 

@@ -76,8 +76,8 @@ Scale: TypeAlias = Literal["standard", "robust"] | Mapping[str, float] | None
 """How the columns are scaled, or a factor for some of them."""
 
 Output: TypeAlias = Literal["label", "struct"]
-Device: TypeAlias = 'Literal["auto", "cpu", "cuda"] | str'
-"""`"cuda:1"` is the second GPU, as the driver counts them."""
+Device: TypeAlias = 'Literal["auto", "cpu", "cuda", "cuda:all"] | str | Sequence[str]'
+"""`"cuda:1"` is the second GPU, as the driver counts them. `["cuda:0", "cuda:1"]` shares the rows between two."""
 
 # What the library says of a fit: the model as bytes, its device, the reason for it, and the seconds for rows, seeding
 # and iterations.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, cast
 
@@ -110,7 +110,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         "copy_x": ["boolean"],
         "algorithm": [StrOptions({"lloyd", "elkan"})],
         "metric": [StrOptions({"euclidean", "cosine"})],
-        "device": [str],
+        "device": [str, list, tuple],
         "row_order": [StrOptions({"given", "values"})],
     }
 
@@ -129,7 +129,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
         copy_x: bool = True,
         algorithm: Literal["lloyd", "elkan"] = "lloyd",
         metric: Literal["euclidean", "cosine"] = "euclidean",
-        device: str = "auto",
+        device: str | Sequence[str] = "auto",
         row_order: Literal["given", "values"] = "given",
     ) -> None:
         self.n_clusters = n_clusters
