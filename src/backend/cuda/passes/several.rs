@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::at_once;
+use crate::prepare::given::{Given, HostRows};
 use crate::prepare::passes::Passes;
 use crate::prepare::quanta::Counts;
 use crate::prepare::survey::{Extent, Survey};
@@ -89,8 +90,8 @@ fn all_of(surveys: Vec<Survey>, d: usize) -> Result<Survey> {
 }
 
 impl<T: Float + Plain> Passes<T> for SeveralPasses<'_, '_, T> {
-    fn parts(&self) -> &[Part<'_, T>] {
-        self.parts
+    fn given(&self) -> Box<dyn Given + '_> {
+        Box::new(HostRows(self.parts))
     }
 
     fn survey(&mut self) -> Result<Survey> {
