@@ -148,7 +148,7 @@ fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then:
             let prepared = prepare_by(&mut passes, &params)?;
             let Some(chunks) = passes.into_chunks() else { unreachable!("rows are prepared") };
             let (strategy, more) = (choice.strategy, choice.more_copies);
-            let mut session = cuda::CudaSession::new(chunks, &parts, &prepared, &params, strategy, more, &[])?;
+            let mut session = cuda::CudaSession::new(chunks, &parts, &prepared, &params, strategy, more, None)?;
             then(&mut session, &start, &prepared)
         }
         #[cfg(feature = "cuda")]

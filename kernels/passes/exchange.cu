@@ -3,26 +3,35 @@
 // Source:    ours. kmcuda 2016 has two GPUs, and Li et al. 2010 a cluster of them; both add up floats, so their results depend on the
 //            number of GPUs. Here pending sums are words that wrap around, so a plain sum over the GPUs is exact.
 // Used when: a fit has several GPUs that reach each other's memory.
-// Plan:      step           adds to the pending sums of the GPU, of which there are two: one for this iteration, one for the next
-//            publish        writes the counts of the step beside them. Then the GPU says that its sums are there
-//            total          waits for all GPUs. Reads the sums of each of them, and writes their total to this GPU. The sums of the
-//                           iteration before become zero: by now all GPUs have read them
-//            update         the same on every GPU
+// Plan:      step         adds to the pending sums of the GPU, of which there are two: one for this iteration, one for the next
+//            meet         writes the counts of the step beside them, says that all is there, and waits until every GPU has said so
+//            total_sums   reads the sums of each GPU, and writes their total to this GPU. The sums of the iteration before become zero:
+//                         by now all GPUs have read them
+//            update       the same on every GPU
 // Memory:    each GPU reads the (k, columns, limbs) sums of each other GPU once.
+// Waiting:   one warp waits, and the rest of the GPU is free. All GPUs do the same iterations, so each of them arrives. If the host cannot
+//            queue an iteration on one of them, it rings an alarm, and nobody waits any more.
 #include "../common/sums.cuh"
 #include "../common/launch.cuh"
 
 #define MOST_GPUS 16
+// How often a waiting lane looks at the other GPU before it looks whether the alarm was rung.
+#define LOOKS 64
 
 // What a GPU tells the others beside its sums.
 struct Counts {
     u64 changed, settled, scores;
 };
 
-struct Publish {
-    const Control* control;
+struct Meet {
+    Control* control;
     Counts* counts;
+    u64* arrived; // how many exchanges this GPU has come to
+    const u64* others[MOST_GPUS]; // the same of each GPU
+    const u32* alarm;
     u64 scores; // those of the step, if the step does not count them
+    int gpus;
+    int moves; // whether these are the sums of rows that the host has moved, and not those of a step
 };
 
 struct Total {
@@ -36,23 +45,40 @@ struct Total {
     Control* control;
     u64 words; // k * columns * limbs * 2
     int k, gpus;
-    int moves; // whether these are the sums of rows that the host has moved, and not those of a step
+    int moves;
     int unused;
 };
 
-extern "C" __global__ void __launch_bounds__(32) publish(const __grid_constant__ Publish a) {
+extern "C" __global__ void __launch_bounds__(32) meet(const __grid_constant__ Meet a) {
     wait_for_kernel_before();
-    const Control* c = a.control;
-    if (threadIdx.x != 0 || c->stop) return;
-    *a.counts = {c->changed, c->settled + c->contested + c->pairs, a.scores ? a.scores : c->scores};
+    Control* c = a.control;
+    if (!a.moves && c->stop) return;
+    const int lane = threadIdx.x;
+    // Only this GPU writes it.
+    const u64 turn = *a.arrived + 1;
+    __syncwarp();
+    if (lane == 0) {
+        *a.counts = {c->changed, c->settled + c->contested + c->pairs, a.scores ? a.scores : c->scores};
+        // All that this GPU has written before is there for whoever sees the number.
+        asm volatile("fence.acq_rel.sys;\n\tst.release.sys.u64 [%0], %1;" ::"l"(a.arrived), "l"(turn) : "memory");
+    }
+    if (lane >= a.gpus) return;
+    for (u32 look = 1;; look++) {
+        u64 seen;
+        asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(seen) : "l"(a.others[lane]) : "memory");
+        if (seen >= turn) break;
+        if (look % LOOKS == 0 && *(const volatile u32*)a.alarm) break;
+    }
 }
 
 // Another GPU has written these values. They are not taken from this SM's cache.
 __device__ __forceinline__ u64 fresh(const u64* at) { return __ldcg((const unsigned long long*)at); }
 
 extern "C" __global__ void __launch_bounds__(256) total_sums(const __grid_constant__ Total a) {
+    wait_for_kernel_before();
     if (!a.moves && a.control->stop) return;
     const u32 first = global_thread(), all = all_threads();
+#pragma unroll 1
     for (u64 i = first; i < a.words / 2; i += all) {
         ulonglong2 sum = make_ulonglong2(0, 0);
 #pragma unroll 4
@@ -63,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(256) total_sums(const __grid_consta
         ((ulonglong2*)a.sums)[i] = sum;
         ((ulonglong2*)a.next)[i] = make_ulonglong2(0, 0);
     }
+#pragma unroll 1
     for (u32 j = first; j < a.k; j += all) {
         u64 rows = 0;
         for (int g = 0; g < a.gpus; g++) rows += fresh((const u64*)a.rows[g] + j);

@@ -145,6 +145,11 @@ pub trait Iterate<T: Float>: KeptRows {
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>>;
     /// The labels in row order.
     fn labels(&self) -> Result<Vec<u32>>;
+    /// Writes the labels in row order: one for each row.
+    fn copy_labels(&self, out: &mut [u32]) -> Result<()> {
+        out.copy_from_slice(&self.labels()?);
+        Ok(())
+    }
     /// The labels of a session that is finished.
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>>;
     /// For every row in order: its nearest of these centroids (`(k, d)`, row-major), and the distances to this one and to the

@@ -89,6 +89,20 @@ impl<'a, T: Float, S: Session<T> + ?Sized> Joined<'a, T, S> {
         &mut self.sessions
     }
 
+    /// The labels, of all sessions at the same time.
+    pub(crate) fn labels_at_once(&mut self) -> Result<Vec<u32>> {
+        let mut all = memory::zeroed(self.rows() as usize, LABELS)?;
+        let mut rest = &mut all[..];
+        let mut places = memory::with_room(self.sessions.len(), SESSIONS)?;
+        for session in &mut self.sessions {
+            let (own, others) = rest.split_at_mut(session.rows() as usize);
+            rest = others;
+            places.push((session, own));
+        }
+        at_once(places, |(session, own)| session.copy_labels(own))?;
+        Ok(all)
+    }
+
     /// Adds up the sums of all sessions.
     fn merge(&mut self) -> Result<()> {
         self.merged.clear_sums();
@@ -310,6 +324,9 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
     }
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
+        if self.at_once {
+            return { self }.labels_at_once();
+        }
         let mut all = memory::with_room(self.rows() as usize, LABELS)?;
         for session in self.sessions {
             all.extend(session.into_labels()?);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::rows::{Origin, enough};
-use crate::backend::cuda::{CudaSession, Gpu, MOST_PENDING, Several, SeveralPasses, can_share};
+use crate::backend::cuda::{CudaSession, Gpu, Group, MOST_PENDING, Several, SeveralPasses};
 use crate::backend::select::{Choice, Share};
 use crate::backend::{Joined, Session};
 use crate::error::Result;
@@ -36,31 +36,31 @@ pub(super) fn with_sessions<T: Float, R>(
     let prepared = Prepared { ties, ..prepare_by(&mut passes, common)? };
     let chunks = passes.into_chunks()?;
     // All rows of a share may have been left out.
-    let there = chunks.iter().flatten().count();
+    let used = chunks.iter().zip(&queues).filter(|(chunks, _)| chunks.is_some()).map(|(_, queue)| queue.clone());
+    let used = memory::collected(used, SHARES)?;
     // Sums of more rows, and those that a paper's system adds up on the host, are merged there.
-    let in_step = there > 1 && prepared.n <= MOST_PENDING as u64 && !choice.strategy.is_of_a_paper() && can_share(&queues);
-    let gpus = memory::collected(queues.iter().map(|queue| queue.gpu.clone()), SHARES)?;
-    let gpus = if in_step { &gpus[..] } else { &[] };
+    let on_host = prepared.n > MOST_PENDING as u64 || choice.strategy.is_of_a_paper();
     let mut found = memory::with_room(each.len(), "the fits")?;
     for params in each {
         let mut fit = || {
             enough(params, prepared.n_positive)?;
-            let mut sessions = memory::with_room(there, SHARES)?;
+            let group = if on_host { None } else { Group::new(&used)? };
+            let mut sessions = memory::with_room(used.len(), SHARES)?;
             let mut first = 0;
             for ((chunks, share), count) in chunks.iter().zip(&choice.shares).zip(&counts) {
                 let parts = &parts[first..first + count];
                 first += count;
                 if let Some(chunks) = chunks {
                     let (strategy, more) = (share.strategy, share.more_copies);
-                    let session = CudaSession::new(chunks.clone(), parts, &prepared, params, strategy, more, gpus)?;
+                    let session = CudaSession::new(chunks.clone(), parts, &prepared, params, strategy, more, group.as_ref())?;
                     sessions.push(Box::new(session));
                 }
             }
             let threads = params.execution.threads;
-            let session: Box<dyn Session<T> + '_> = match sessions.len() {
-                1 => sessions.remove(0),
-                _ if in_step => Box::new(Several::new(sessions, &prepared, threads)?),
-                _ => Box::new(Joined::<T, CudaSession<'_, T>>::new(sessions, &prepared, threads)?),
+            let session: Box<dyn Session<T> + '_> = match group {
+                _ if sessions.len() == 1 => sessions.remove(0),
+                Some(group) => Box::new(Several::new(sessions, group, &prepared, threads)?),
+                None => Box::new(Joined::<T, CudaSession<'_, T>>::new(sessions, &prepared, threads)?),
             };
             work(session, params, &prepared, Origin::of(&parts, params)?)
         };

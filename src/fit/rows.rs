@@ -248,7 +248,7 @@ fn with_sessions<T: Float, R>(
                 let mut fit = || {
                     enough(params, prepared.n_positive)?;
                     let (strategy, more) = (choice.strategy, choice.more_copies);
-                    let session = cuda::CudaSession::new(chunks.clone(), &parts, &prepared, params, strategy, more, &[])?;
+                    let session = cuda::CudaSession::new(chunks.clone(), &parts, &prepared, params, strategy, more, None)?;
                     work(Box::new(session), params, &prepared, Origin::of(&parts, params)?)
                 };
                 found.push(fit());

@@ -79,7 +79,7 @@ pub fn on_gpu<'a, T: Float>(
         // This sends the rows. Their own facts are not those of all rows, except for the scale of the weights.
         let own = prepare_by(&mut passes, params).unwrap();
         assert_eq!(own.weights, prepared.weights);
-        Box::new(CudaSession::new(passes.into_chunks().unwrap(), &[], prepared, params, Strategy::Default, true, &[]).unwrap())
+        Box::new(CudaSession::new(passes.into_chunks().unwrap(), &[], prepared, params, Strategy::Default, true, None).unwrap())
     };
     joined(data.parts(cuts).into_iter().map(session).collect(), prepared)
 }

@@ -5,18 +5,22 @@
 //! does the same update and gets the same bits. No centroid is sent, and the host does not wait.
 //!
 //! A GPU must not change sums that another one still reads. So steps use two arrays of pending sums in turn. A GPU clears one of them
-//! when the others have said that their next sums are there: by then they have read it.
+//! when the others have come to the next exchange: by then they have read it.
 
-use super::arguments::{self, Counts, PublishArgument, TotalArgument};
-use super::device::peers::{Event, Pool, reach_each_other};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::arguments::{self, Counts, MeetArgument, TotalArgument};
+use super::device::peers::{Alarm, Pool, reach_each_other};
 use super::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
-use super::session::CudaSession;
 use super::shape::FitShape;
+use super::state::State;
 use super::step::THREADS;
 use crate::error::Result;
 use crate::float::Float;
+use crate::interrupt;
 
-/// The most GPUs of a fit, or shares of GPUs: `MOST_GPUS` of the kernels.
+/// The most GPUs of a fit: `MOST_GPUS` of the kernels.
 pub const MOST_GPUS: usize = 16;
 /// The name of this memory in errors.
 const WHAT: &str = "the sums that the GPUs share";
@@ -26,10 +30,13 @@ pub struct Port {
     turns: [Turn; 2],
     /// The place of the next step's sums in `turns`.
     turn: usize,
-    publish: Launch<PublishArgument>,
+    /// How many exchanges this GPU has come to.
+    arrived: Buffer<u64>,
+    alarm: Arc<Alarm>,
+    /// The ports of all GPUs, once they are connected.
+    all: Vec<Addresses>,
+    meet: Launch<MeetArgument>,
     total: Launch<TotalArgument>,
-    /// Dropped after its memory.
-    _pool: Pool,
 }
 
 /// The sums of every second step.
@@ -39,32 +46,59 @@ struct Turn {
     /// `(k)`.
     pending_rows: Buffer<i64>,
     counts: Buffer<Counts>,
-    /// The sums and the counts are there.
-    there: Event,
+}
+
+/// What other GPUs read of a port: for each turn the sums, their rows and the counts, and how many exchanges the GPU has come to.
+#[derive(Clone, Copy)]
+struct Addresses {
+    turns: [[u64; 3]; 2],
+    arrived: u64,
+}
+
+/// What the sums of an exchange are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    Step,
+    /// Rows that the host has moved to other clusters.
+    Moves,
 }
 
 impl Port {
     /// The bytes that it takes on its GPU.
     pub fn bytes(shape: &FitShape) -> u64 {
         let turn = sum([bytes_of::<u64>(product([shape.cells(), 2])), bytes_of::<i64>(shape.k), bytes_of::<Counts>(1)]);
-        turn.saturating_mul(2)
+        turn.saturating_mul(2).saturating_add(bytes_of::<u64>(1))
     }
 
-    /// A port of this queue's GPU. `gpus`: all of the fit.
-    pub fn new(queue: &Queue, shape: &FitShape, gpus: &[std::sync::Arc<Gpu>]) -> Result<Self> {
-        let pool = Pool::new(queue, gpus)?;
+    /// A port of this queue's GPU.
+    pub fn new(queue: &Queue, shape: &FitShape, group: &Group) -> Result<Self> {
+        let pool = Pool::of(&queue.gpu, &group.gpus)?;
         let turn = || -> Result<Turn> {
             Ok(Turn {
-                pending: pool.zeros(product([shape.cells(), 2]), WHAT)?,
-                pending_rows: pool.zeros(shape.k, WHAT)?,
-                counts: pool.zeros(1, WHAT)?,
-                there: Event::new(queue)?,
+                pending: pool.zeros(queue, product([shape.cells(), 2]), WHAT)?,
+                pending_rows: pool.zeros(queue, shape.k, WHAT)?,
+                counts: pool.zeros(queue, 1, WHAT)?,
             })
         };
-        let publish = Launch::exactly(arguments::publish().load(&queue.gpu, "")?, Block::of(32), 1);
-        let total = arguments::total_sums().load(&queue.gpu, "")?;
-        let total = Launch::resident(&queue.gpu, total, Block::of(THREADS), shape.cells().div_ceil(THREADS as usize))?;
-        Ok(Self { turns: [turn()?, turn()?], turn: 0, publish, total, _pool: pool })
+        let (gpu, cells) = (&queue.gpu, shape.cells().max(shape.k));
+        let meet = Launch::exactly(arguments::meet().load(gpu, "")?, Block::of(32), 1);
+        let total = arguments::total_sums().load(gpu, "")?;
+        let total = Launch::resident(gpu, total, Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
+        let (turns, arrived) = ([turn()?, turn()?], pool.zeros(queue, 1, WHAT)?);
+        // Other GPUs look at it from their first exchange on.
+        queue.wait()?;
+        Ok(Self { turns, turn: 0, arrived, alarm: group.alarm.clone(), all: Vec::new(), meet, total })
+    }
+
+    fn addresses(&self) -> Addresses {
+        let turn = |turn: &Turn| [turn.pending.at(), turn.pending_rows.at(), turn.counts.at()];
+        Addresses { turns: self.turns.each_ref().map(turn), arrived: self.arrived.at() }
+    }
+
+    /// Lets each port know of all. They are the ports of one group.
+    pub fn connect(ports: &mut [&mut Self]) {
+        let all: Vec<Addresses> = ports.iter().map(|port| port.addresses()).collect();
+        ports.iter_mut().for_each(|port| port.all.clone_from(&all));
     }
 
     /// The addresses of the sums that the next step adds to, and of its rows.
@@ -86,65 +120,104 @@ impl Port {
     pub fn go_back(&mut self, steps: u32) {
         self.turn = (self.turn + steps as usize) % 2;
     }
+
+    /// No GPU of the group waits any more: this one will not come.
+    pub fn give_up(&self) {
+        self.alarm.ring();
+    }
 }
 
-/// Whether the GPUs of these queues can share their sums.
-pub fn can_share(queues: &[Queue]) -> bool {
-    let gpus: Vec<_> = queues.iter().map(|queue| queue.gpu.clone()).collect();
-    gpus.len() <= MOST_GPUS && reach_each_other(&gpus)
-}
-
-/// What the sums of an exchange are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
-    Step,
-    /// Rows that the host has moved to other clusters.
-    Moves,
-}
-
-/// Queues the exchange of the sums that the GPUs of a fit have added up. Afterwards the pending sums of each GPU, and the counts in its
-/// control, are those of the whole fit. One GPU has nothing to exchange.
-pub fn exchange<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], of: Of) -> Result<()> {
-    if sessions.len() < 2 {
-        return Ok(());
-    }
-    for session in &*sessions {
-        let (state, port) = (session.state(), session.port());
-        let Turn { counts, there, .. } = &port.turns[port.turn];
-        if of == Of::Step {
-            let argument = PublishArgument { control: state.control, counts: counts.at(), scores: session.scores_of_step() };
-            // SAFETY: the addresses are those of the control and of the counts. The kernel begins with the wait.
-            unsafe { state.queue.run_behind(&port.publish, &argument)? };
-        }
-        there.record()?;
-    }
-    for session in &*sessions {
-        let (state, port) = (session.state(), session.port());
-        let mut argument = TotalArgument {
-            pending: [0; MOST_GPUS],
-            rows: [0; MOST_GPUS],
-            counts: [0; MOST_GPUS],
-            sums: state.sums.pending.at(),
-            sum_rows: state.sums.pending_rows.at(),
-            next: port.turns[1 - port.turn].pending.at(),
-            next_rows: port.turns[1 - port.turn].pending_rows.at(),
-            control: state.control,
-            words: state.sums.pending.len() as u64,
-            k: state.shape.k as i32,
-            gpus: sessions.len() as i32,
-            moves: i32::from(of == Of::Moves),
-            unused: 0,
-        };
-        for (place, other) in sessions.iter().enumerate() {
-            let Turn { pending, pending_rows, counts, there } = &other.port().turns[port.turn];
-            (argument.pending[place], argument.rows[place]) = (pending.at(), pending_rows.at());
-            argument.counts[place] = counts.at();
-            there.let_wait(&state.queue)?;
-        }
-        // SAFETY: the addresses are those of buffers of equal lengths, of which those of other GPUs lie in memory that this GPU may
-        // read. They live as long as the sessions. The queue waits until the others have written them.
-        unsafe { state.queue.run(&port.total, &argument)? };
-    }
-    sessions.iter_mut().for_each(|session| session.port_mut().turn ^= 1);
+/// Queues this GPU's part of an exchange. Afterwards its pending sums, and the counts in its control, are those of the whole fit. The other
+/// GPUs of the fit must be given theirs. Without a port there is nothing to exchange. `scores`: those of the step, or 0 if it counts them.
+pub fn exchange<T: Float + Plain>(state: &mut State<T>, of: Of, scores: u64) -> Result<()> {
+    let Some(port) = &mut state.port else { return Ok(()) };
+    let each = |address: &dyn Fn(&Addresses) -> u64| {
+        let mut addresses = [0; MOST_GPUS];
+        addresses.iter_mut().zip(&port.all).for_each(|(place, other)| *place = address(other));
+        addresses
+    };
+    let (turn, next, gpus) = (&port.turns[port.turn], &port.turns[1 - port.turn], port.all.len() as i32);
+    let moves = i32::from(of == Of::Moves);
+    let meet = MeetArgument {
+        control: state.control,
+        counts: turn.counts.at(),
+        arrived: port.arrived.at(),
+        others: each(&|other| other.arrived),
+        alarm: port.alarm.at(),
+        scores,
+        gpus,
+        moves,
+    };
+    // SAFETY: the addresses are those of the control, of this port and of the other ports of the group. They live until all GPUs
+    // have done their work. The kernel begins with the wait.
+    unsafe { state.queue.run_behind(&port.meet, &meet)? };
+    let total = TotalArgument {
+        pending: each(&|other| other.turns[port.turn][0]),
+        rows: each(&|other| other.turns[port.turn][1]),
+        counts: each(&|other| other.turns[port.turn][2]),
+        sums: state.sums.pending.at(),
+        sum_rows: state.sums.pending_rows.at(),
+        next: next.pending.at(),
+        next_rows: next.pending_rows.at(),
+        control: state.control,
+        words: state.sums.pending.len() as u64,
+        k: state.shape.k as i32,
+        gpus,
+        moves,
+        unused: 0,
+    };
+    // SAFETY: as above. All sums have equal lengths. The kernel before has waited until the other GPUs have written theirs.
+    unsafe { state.queue.run_behind(&port.total, &total)? };
+    port.turn ^= 1;
     Ok(())
+}
+
+/// The GPUs of a fit that exchange their sums.
+pub struct Group {
+    gpus: Vec<Arc<Gpu>>,
+    alarm: Arc<Alarm>,
+    _alone: Alone,
+}
+
+impl Group {
+    /// The group of these queues' GPUs. None if they cannot exchange their sums: they do not reach each other's memory, or one of
+    /// them comes twice and could wait for itself. Waits until no other group of this process is at work.
+    pub fn new(queues: &[Queue]) -> Result<Option<Self>> {
+        let gpus: Vec<Arc<Gpu>> = queues.iter().map(|queue| queue.gpu.clone()).collect();
+        let once = |gpu: &Arc<Gpu>| gpus.iter().filter(|other| other.ordinal == gpu.ordinal).count() == 1;
+        if gpus.len() < 2 || gpus.len() > MOST_GPUS || !gpus.iter().all(once) || !reach_each_other(&gpus) {
+            return Ok(None);
+        }
+        let alarm = Arc::new(Alarm::new(&gpus[0])?);
+        Ok(Some(Self { gpus, alarm, _alone: Alone::enter()? }))
+    }
+}
+
+/// Two groups could wait for each other: the first has a GPU that the second waits for, and the second one that the first waits for. So
+/// there is one at a time.
+struct Alone;
+
+static AT_WORK: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+/// How often one that waits looks whether its call was stopped.
+const LOOK: Duration = Duration::from_millis(40);
+
+impl Alone {
+    fn enter() -> Result<Self> {
+        let (at_work, left) = &AT_WORK;
+        let mut busy = at_work.lock().unwrap_or_else(PoisonError::into_inner);
+        while *busy {
+            interrupt::check()?;
+            busy = left.wait_timeout(busy, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *busy = true;
+        Ok(Self)
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let (at_work, left) = &AT_WORK;
+        *at_work.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        left.notify_one();
+    }
 }

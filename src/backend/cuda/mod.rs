@@ -22,7 +22,7 @@ pub use device::probe::devices;
 pub use device::{Gpu, Plain};
 #[doc(hidden)]
 pub use device::{refusal, traffic};
-pub use exchange::can_share;
+pub use exchange::Group;
 #[cfg(all(feature = "bench", feature = "papers"))]
 pub use papers::STAGES;
 pub use passes::distances::MOST_PENDING;

@@ -27,8 +27,8 @@ pub use self::several::Several;
 
 use std::sync::Arc;
 
-use super::device::{Gpu, Plain};
-use super::exchange::Port;
+use super::device::Plain;
+use super::exchange::{Group, Of, Port, exchange};
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
 use super::passes::draws::{DeviceDraws, positive_rows};
 use super::rows::chunks::Chunks;
@@ -70,8 +70,8 @@ pub struct CudaSession<'a, T> {
 
 impl<'a, T: Float + Plain> CudaSession<'a, T> {
     /// A session for rows whose weights are rounded already. `parts`: the same rows in host memory. `strategy`: the kernel that
-    /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without. `gpus`: all GPUs that
-    /// have rows of the fit and exchange their sums, or none.
+    /// was chosen for the fit. `more_copies`: whether there is memory for copies of the rows that it could do without. `group`: the GPUs that
+    /// exchange their sums, if the fit has several.
     pub fn new(
         rows: impl Into<Arc<Chunks<'a, T>>>,
         parts: &'a [Part<'a, T>],
@@ -79,7 +79,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         params: &Params,
         strategy: Strategy,
         more_copies: bool,
-        gpus: &[Arc<Gpu>],
+        group: Option<&Group>,
     ) -> Result<Self> {
         let rows = rows.into();
         let queue = rows.queue().clone();
@@ -87,7 +87,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
         let needs = chosen.candidate.needs(&shape, queue.gpu.size());
         let update = Update::new(&queue, &shape, prepared, LONGEST_BATCH as usize)?;
-        let state = State::new(&queue, &shape, &needs, prepared, largest_distance(prepared, params), update.control(), gpus)?;
+        let state = State::new(&queue, &shape, &needs, prepared, largest_distance(prepared, params), update.control(), group)?;
         let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, prepared })?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k, shape.half)?;
         let positive = positive_rows(&rows)?;
@@ -148,25 +148,19 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         }
     }
 
-    /// The state, for the exchange with other GPUs.
-    pub fn state(&self) -> &State<T> {
-        &self.state
+    /// Queues this GPU's part of the exchange with the others of the fit, if there are others.
+    fn exchange(&mut self, of: Of) -> Result<()> {
+        let scores = self.scores_of_step();
+        exchange(&mut self.state, of, scores)
     }
 
-    /// What the other GPUs of the fit read. There are some.
-    pub fn port(&self) -> &Port {
-        let Some(port) = &self.state.port else { unreachable!("a fit on several GPUs has ports") };
-        port
-    }
-
-    /// As [`CudaSession::port`].
-    pub fn port_mut(&mut self) -> &mut Port {
-        let Some(port) = &mut self.state.port else { unreachable!("a fit on several GPUs has ports") };
-        port
+    /// What the other GPUs of the fit read.
+    fn port(&mut self) -> Option<&mut Port> {
+        self.state.port.as_mut()
     }
 
     /// The scores of a step over all rows, or 0 if the step counts them.
-    pub fn scores_of_step(&self) -> u64 {
+    fn scores_of_step(&self) -> u64 {
         let FitShape { rows, k, .. } = self.state.shape;
         if self.step.counts_scores() { 0 } else { (rows as u64).saturating_mul(k as u64) }
     }
@@ -287,8 +281,14 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
     }
 
     fn labels(&self) -> Result<Vec<u32>> {
+        let mut labels = memory::zeroed(self.rows.n(), "the labels")?;
+        self.copy_labels(&mut labels)?;
+        Ok(labels)
+    }
+
+    fn copy_labels(&self, out: &mut [u32]) -> Result<()> {
         self.step.write_labels(&self.state)?;
-        download(self.state.labels.array(), self.rows.n(), self.state.labels.bytes)
+        download(self.state.labels.array(), self.state.labels.bytes, out)
     }
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {

@@ -1,10 +1,8 @@
 //! The state of a fit on the device: labels, sums, centroids, and what steps and updates read besides them.
 
-use std::sync::Arc;
-
 use super::arguments::{AssignArgument, Control, Factors, LabelsArgument, SumsArgument, has_one_limb};
-use super::device::{Buffer, Gpu, Plain, Queue, buffers, bytes_of, product};
-use super::exchange::Port;
+use super::device::{Buffer, Plain, Queue, buffers, bytes_of, product};
+use super::exchange::{Group, Port};
 use super::rows::chunks::Chunk;
 use super::shape::FitShape;
 use super::step::filter::Filter;
@@ -191,7 +189,7 @@ impl<T: Float + Plain> State<T> {
         ])
     }
 
-    /// The state before the first iteration. `largest`: as for [`Filter::new`]. `gpus`: those that read the sums, if there are several.
+    /// The state before the first iteration. `largest`: as for [`Filter::new`]. `group`: the GPUs that read the sums, if there are several.
     pub fn new(
         queue: &Queue,
         shape: &FitShape,
@@ -199,14 +197,14 @@ impl<T: Float + Plain> State<T> {
         prepared: &Prepared,
         largest: f64,
         control: &Buffer<Control>,
-        gpus: &[Arc<Gpu>],
+        group: Option<&Group>,
     ) -> Result<Self> {
         let mut state = Self {
             queue: queue.clone(),
             shape: *shape,
             labels: Labels::allocate(queue, shape, needs.label_arrays)?,
             sums: Sums::allocate(queue, shape)?,
-            port: if gpus.len() > 1 { Some(Port::new(queue, shape, gpus)?) } else { None },
+            port: group.map(|group| Port::new(queue, shape, group)).transpose()?,
             columns: Columns::allocate(queue, shape.d)?,
             centroids: Centroids::allocate(queue, shape.d, shape.k)?,
             filter: Filter::new(queue, needs.filter, shape.d, largest)?,

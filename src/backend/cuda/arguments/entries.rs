@@ -147,7 +147,7 @@ entries! {
         assign_bounded(BoundedArgument) = "assign_bounded" "assign_bounded";
         assign_tensor(TensorArgument) = "assign_tensor" "assign_tensor";
         end_chunk(EndChunkArgument) = "update" "end_chunk";
-        publish(PublishArgument) = "exchange" "publish";
+        meet(MeetArgument) = "exchange" "meet";
         total_sums(TotalArgument) = "exchange" "total_sums";
         assign_tensor_mma(TensorArgument) = "assign_tensor_mma" "assign_tensor_mma";
         probe_tensor_wgmma(ProbeTensorArgument) = "probe_tensor" "probe_tensor_wgmma";

@@ -66,11 +66,16 @@ arguments! {
         scores: u64,
     }
 
-    /// For the counts that the other GPUs of a fit read.
-    PublishArgument as "Publish" {
+    /// For the meeting of the GPUs of a fit.
+    MeetArgument as "Meet" {
         control: u64,
         counts: u64,
+        arrived: u64,
+        others: [u64; 16],
+        alarm: u64,
         scores: u64,
+        gpus: i32,
+        moves: i32,
     }
 
     /// For the total of the sums of all GPUs of a fit.

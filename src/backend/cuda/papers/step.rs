@@ -199,13 +199,17 @@ impl<T: Float + Plain> Step<T> for SystemStep<'_, T> {
     fn host_sums(&mut self, state: &mut State<T>) -> Result<Option<HostSums>> {
         let Some(host) = &mut self.host else { return Ok(None) };
         let FitShape { rows: n, k, weighted, .. } = state.shape;
+        let labels_of = |array: &Buffer<u8>| {
+            let mut labels = memory::zeroed(n, "the labels")?;
+            download(array, state.labels.bytes, &mut labels).map(|()| labels)
+        };
         if std::mem::take(&mut self.stale) {
-            host.remember(download(state.labels.array_before(), n, state.labels.bytes)?);
+            host.remember(labels_of(state.labels.array_before())?);
         }
         let mut stages = Stages::begin();
         state.queue.wait()?;
         stages.end(0);
-        let labels = download(state.labels.array(), n, state.labels.bytes)?;
+        let labels = labels_of(state.labels.array())?;
         stages.end(1);
         let (partial, changed) = host.add(labels, k)?;
         stages.end(2);

@@ -1,11 +1,13 @@
 //! The loop of the device: batches of iterations that one GPU, or several in step, do without the host.
 
+use std::mem::replace;
+
 use super::{CudaSession, LONGEST_BATCH};
 use crate::backend::cuda::arguments::{Control, Record, STOP_EMPTY};
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::exchange::{Of, exchange};
+use crate::backend::cuda::exchange::Of;
 use crate::backend::cuda::passes::distances::Inertia;
-use crate::backend::{Advanced, Assigned, Iteration, Scales, Stop};
+use crate::backend::{Advanced, Assigned, Iteration, KeptRows, Move, Scales, Stop};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
@@ -41,10 +43,14 @@ pub fn advance<T: Float + Plain>(
     loop {
         let first = advanced.done.len() as u32;
         let size = if resident { batch.min(most.max(1)).min(limit - first) } else { 1 };
-        for _ in 0..size {
-            step(sessions, &mut [])?;
-            sessions.iter().try_for_each(|session| session.update.launch(&session.state, stop, limit, first))?;
-        }
+        each(sessions, |_, session| {
+            for _ in 0..size {
+                session.launch_step(None)?;
+                session.exchange(Of::Step)?;
+                session.update.launch(&session.state, stop, limit, first)?;
+            }
+            Ok(())
+        })?;
         let control = control(sessions)?;
         let done = control.iteration - first;
         let mut records = memory::filled(done as usize, Record::ZERO, "the history")?;
@@ -88,18 +94,19 @@ pub fn assign<T: Float + Plain>(
     centroids: &[T],
     want_inertia: bool,
 ) -> Result<Assigned> {
-    let mut inertias = Vec::new();
-    for session in sessions.iter_mut().filter(|_| want_inertia) {
+    let inertias = each(sessions, |_, session| {
         let (queue, k, base) = (&session.state.queue, session.state.shape.k, Scales::Same(session.prepared.distances));
-        memory::push(&mut inertias, Inertia::new(queue, k, base)?, GPUS)?;
-    }
-    sessions.iter_mut().try_for_each(|session| session.start(centroids))?;
-    step(sessions, &mut inertias)?;
-    sessions.iter().try_for_each(|session| session.update.fold(&session.state))?;
+        let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
+        session.start(centroids)?;
+        session.launch_step(inertia.as_mut())?;
+        session.exchange(Of::Step)?;
+        session.update.fold(&session.state)?;
+        Ok(inertia)
+    })?;
     let control = control(sessions)?;
     let effort = sessions[0].effort(control.all_settled(), control.scores);
     let mut inertia: Option<Vec<u128>> = None;
-    for more in inertias {
+    for more in inertias.into_iter().flatten() {
         let more = more.total()?;
         match &mut inertia {
             None => inertia = Some(more),
@@ -109,20 +116,38 @@ pub fn assign<T: Float + Plain>(
     Ok(Assigned { changed: control.changed, inertia, effort })
 }
 
-/// Queues one step of every session, and their exchange. If there are inertias, one a session, adds the inertia under the new labels.
-fn step<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], inertias: &mut [Inertia]) -> Result<()> {
-    let resident = sessions.iter().all(|session| session.is_resident());
-    let mut inertias = inertias.iter_mut();
-    let work = sessions.iter_mut().map(|session| (session, inertias.next()));
-    if resident || work.len() == 1 {
-        for (session, inertia) in work {
-            session.launch_step(inertia)?;
-        }
-    } else {
-        // The host sends chunks while a step runs. So every session has a thread.
-        at_once(memory::collected(work, GPUS)?, |(session, inertia)| session.launch_step(inertia))?;
-    }
-    exchange(sessions, Of::Step)
+/// Moves rows of all sessions and their contributions to other clusters. Rows are counted from the first session's first row.
+pub fn relocate<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], moves: &[Move]) -> Result<()> {
+    let firsts = sessions.iter().scan(0, |next, session| Some(replace(next, *next + session.rows())));
+    let firsts = memory::collected(firsts, GPUS)?;
+    each(sessions, |place, session| {
+        let first = firsts[place];
+        let rows = first..first + session.rows();
+        let own = moves.iter().filter(|one| rows.contains(&one.row)).map(|one| Move { row: one.row - first, ..*one });
+        let own = memory::collected(own, "the rows that move to empty clusters")?;
+        session.step.write_labels(&session.state)?;
+        session.forget();
+        session.move_rows(&own)?;
+        session.exchange(Of::Moves)?;
+        session.update.fold(&session.state)
+    })
+    .map(drop)
+}
+
+/// Does work for every session, with a thread for each: the host takes some microseconds to queue a kernel, and sends chunks while a step
+/// runs. If one fails, the other GPUs do not wait for it.
+fn each<T: Float + Plain, R: Send>(
+    sessions: &mut [&mut CudaSession<'_, T>],
+    work: impl Fn(usize, &mut CudaSession<'_, T>) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let all = memory::collected(sessions.iter_mut().enumerate(), GPUS)?;
+    at_once(all, |(place, session)| {
+        work(place, session).inspect_err(|_| {
+            if let Some(port) = session.port() {
+                port.give_up();
+            }
+        })
+    })
 }
 
 /// Waits for all sessions. Returns the control of the first. The others have the same.

@@ -4,15 +4,12 @@ use crate::backend::cuda::device::Buffer;
 use crate::backend::cuda::passes::draws::widen;
 use crate::backend::cuda::rows::download::{self, PIECE};
 use crate::error::Result;
-use crate::memory;
 
-/// The first `n` labels. On the device each has `bytes` bytes.
-pub fn download(from: &Buffer<u8>, n: usize, bytes: usize) -> Result<Vec<u32>> {
-    let mut labels = memory::zeroed::<u32>(n, "the labels")?;
-    download::download(from, n * bytes, PIECE * bytes, labels.chunks_mut(PIECE), |narrow, labels| match bytes {
+/// The first labels, as many as `labels` has places. On the device each has `bytes` bytes.
+pub fn download(from: &Buffer<u8>, bytes: usize, labels: &mut [u32]) -> Result<()> {
+    download::download(from, labels.len() * bytes, PIECE * bytes, labels.chunks_mut(PIECE), |narrow, labels| match bytes {
         1 => labels.iter_mut().zip(narrow).for_each(|(label, byte)| *label = widen(&[*byte])),
         2 => labels.iter_mut().zip(narrow.as_chunks::<2>().0).for_each(|(label, bytes)| *label = widen(bytes)),
         _ => labels.iter_mut().zip(narrow.as_chunks::<4>().0).for_each(|(label, bytes)| *label = widen(bytes)),
-    })?;
-    Ok(labels)
+    })
 }

@@ -5,7 +5,7 @@
 use super::{CudaSession, advance};
 use crate::answers::Distances;
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::exchange::{Of, exchange};
+use crate::backend::cuda::exchange::{Group, Port};
 use crate::backend::{
     Advanced, Assigned, DrawBy, Draws, Far, Iterate, Joined, KeptRows, Move, Picked, Sample, Sampled, Scales, Stop,
 };
@@ -21,12 +21,21 @@ use crate::tile::Part;
 /// The sessions of a fit on several GPUs, in the order of their rows.
 pub struct Several<'a, T: Float + Plain> {
     joined: Joined<'a, T, CudaSession<'a, T>>,
+    /// Dropped last: another group may begin.
+    _group: Group,
 }
 
 impl<'a, T: Float + Plain> Several<'a, T> {
-    /// These sessions, which were made for one exchange.
-    pub fn new(sessions: Vec<Box<CudaSession<'a, T>>>, prepared: &'a Prepared, threads: usize) -> Result<Self> {
-        Ok(Self { joined: Joined::new(sessions, prepared, threads)? })
+    /// These sessions, at least two, which were made for this group.
+    pub fn new(
+        mut sessions: Vec<Box<CudaSession<'a, T>>>,
+        group: Group,
+        prepared: &'a Prepared,
+        threads: usize,
+    ) -> Result<Self> {
+        let ports = sessions.iter_mut().filter_map(|session| session.port());
+        Port::connect(&mut memory::collected(ports, "the sessions of a fit")?);
+        Ok(Self { joined: Joined::new(sessions, prepared, threads)?, _group: group })
     }
 
     /// Calls `work` with all sessions.
@@ -36,10 +45,12 @@ impl<'a, T: Float + Plain> Several<'a, T> {
     }
 }
 
-/// Other GPUs may still read the memory of one that failed.
+/// GPUs may still read each other's memory, or wait for one that failed.
 impl<T: Float + Plain> Drop for Several<'_, T> {
     fn drop(&mut self) {
-        for session in self.joined.sessions_mut() {
+        let sessions = self.joined.sessions_mut();
+        sessions.iter_mut().filter_map(|session| session.port()).for_each(|port| port.give_up());
+        for session in sessions {
             // Without success there is nothing to wait for.
             let _ = session.state.queue.wait();
         }
@@ -139,20 +150,7 @@ impl<T: Float + Plain> Iterate<T> for Several<'_, T> {
     }
 
     fn relocate(&mut self, moves: &[Move]) -> Result<()> {
-        let mut first = 0;
-        self.in_step(|sessions| {
-            for session in sessions.iter_mut() {
-                let rows = first..first + session.rows();
-                let own = moves.iter().filter(|one| rows.contains(&one.row)).map(|one| Move { row: one.row - first, ..*one });
-                let own = memory::collected(own, "the rows that move to empty clusters")?;
-                session.step.write_labels(&session.state)?;
-                session.forget();
-                session.move_rows(&own)?;
-                first = rows.end;
-            }
-            exchange(sessions, Of::Moves)?;
-            sessions.iter().try_for_each(|session| session.update.fold(&session.state))
-        })
+        self.in_step(|sessions| advance::relocate(sessions, moves))
     }
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
@@ -164,7 +162,7 @@ impl<T: Float + Plain> Iterate<T> for Several<'_, T> {
     }
 
     fn into_labels(self: Box<Self>) -> Result<Vec<u32>> {
-        self.labels()
+        { self }.joined.labels_at_once()
     }
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
