@@ -146,7 +146,7 @@ options! {
     pub struct Execution for KMeans.execution {
         /// The device to run on. The result has the same bits on every device. `"auto"`: a GPU if one can be used and is
         /// predicted to be faster, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`: this
-        /// device, or an error.
+        /// device, or an error. `"cuda:all"` or a list as `["cuda:0", "cuda:1"]`: the rows are shared between these GPUs.
         ///
         /// See `polars_kmeans.devices`. Rows that do not fit on the GPU stream through it in chunks.
         device: Device = Device::Auto;
