@@ -39,8 +39,8 @@ pub struct Joined<'a, T, S: ?Sized = dyn Session<T> + 'a> {
     prepared: &'a Prepared,
     /// The most threads of an update, or 0 for those of the pool.
     threads: usize,
-    /// The sums of all sessions, as of the last assign or relocation.
-    merged: Partial,
+    /// The sums of all sessions, as of the last assign or relocation. None before the first one.
+    merged: Option<Partial>,
     /// Draw totals of each session.
     totals: Vec<u128>,
     /// The total weight of each session.
@@ -53,19 +53,17 @@ pub struct Joined<'a, T, S: ?Sized = dyn Session<T> + 'a> {
 impl<'a, T: Float, S: Session<T> + ?Sized> Joined<'a, T, S> {
     /// Combines these sessions, at least one, in row order. `prepared` was computed from the rows of all of them.
     /// `threads`: the most threads of an update, or 0 for those of the pool.
-    pub fn new(mut sessions: Vec<Box<S>>, prepared: &'a Prepared, threads: usize) -> Result<Self> {
+    pub fn new(sessions: Vec<Box<S>>, prepared: &'a Prepared, threads: usize) -> Result<Self> {
         let starts = sessions.iter().scan(0, |next, session| {
             let start = *next;
             *next += session.rows();
             Some(start)
         });
         let starts = memory::collected(starts, SESSIONS)?;
-        let first = sessions[0].partial()?;
-        let merged = Partial::new(first.rows.len(), first.d)?;
         let (totals, weights) = (memory::zeroed(sessions.len(), SESSIONS)?, memory::zeroed(sessions.len(), SESSIONS)?);
         // A session on the CPU takes all threads for each of its passes.
         let at_once = sessions.iter().all(|session| session.on_device());
-        Ok(Self { sessions, starts, prepared, threads, merged, totals, weights, at_once, rows: PhantomData })
+        Ok(Self { sessions, starts, prepared, threads, merged: None, totals, weights, at_once, rows: PhantomData })
     }
 
     /// The session that has a row.
@@ -105,10 +103,19 @@ impl<'a, T: Float, S: Session<T> + ?Sized> Joined<'a, T, S> {
 
     /// Adds up the sums of all sessions.
     fn merge(&mut self) -> Result<()> {
-        self.merged.clear_sums();
-        for session in &mut self.sessions {
-            self.merged.merge(session.partial()?);
+        let mut merged = self.merged.take();
+        if let Some(merged) = &mut merged {
+            merged.clear_sums();
         }
+        for session in &mut self.sessions {
+            let partial = session.partial()?;
+            let merged = match &mut merged {
+                Some(merged) => merged,
+                None => merged.insert(Partial::new(partial.rows.len(), partial.d)?),
+            };
+            merged.merge(partial);
+        }
+        self.merged = merged;
         Ok(())
     }
 
@@ -248,7 +255,7 @@ impl<T: Float, S: Session<T> + ?Sized> Draws<T> for Joined<'_, T, S> {
 
 impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
     fn reset(&mut self) -> Result<()> {
-        self.merged.reset();
+        self.merged = None;
         self.each(|session, _| session.reset()).map(drop)
     }
 
@@ -282,12 +289,18 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
     }
 
     fn partial(&mut self) -> Result<&Partial> {
-        Ok(&self.merged)
+        if self.merged.is_none() {
+            self.merge()?;
+        }
+        let Some(merged) = &self.merged else { unreachable!("there is a session at least") };
+        Ok(merged)
     }
 
     fn clear_dirty(&mut self) {
         self.sessions.iter_mut().for_each(|session| session.clear_dirty());
-        self.merged.clear_dirty();
+        if let Some(merged) = &mut self.merged {
+            merged.clear_dirty();
+        }
     }
 
     fn farthest(&mut self, count: usize, donors: &[bool]) -> Result<Vec<Far>> {
@@ -338,7 +351,7 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
         let n = self.rows() as usize;
         let (mut labels, mut nearest) = (memory::with_room(n, LABELS)?, memory::with_room(n, DISTANCES)?);
         // With one cluster no session has second distances.
-        let mut second = if self.merged.rows.len() > 1 { Some(memory::with_room(n, DISTANCES)?) } else { None };
+        let mut second = if centroids.len() > self.prepared.lows.len() { Some(memory::with_room(n, DISTANCES)?) } else { None };
         for session in &mut self.sessions {
             let (more, distances) = session.nearest(centroids)?;
             labels.extend(more);

@@ -10,6 +10,7 @@ use crate::backend::{Joined, Session};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
+use crate::parallel::at_once;
 use crate::params::Params;
 use crate::prepare::{Prepared, prepare_by};
 use crate::tile::Part;
@@ -45,17 +46,17 @@ pub(super) fn with_sessions<T: Float, R>(
         let mut fit = || {
             enough(params, prepared.n_positive)?;
             let group = if on_host { None } else { Group::new(&used)? };
-            let mut sessions = memory::with_room(used.len(), SHARES)?;
+            let mut places = memory::with_room(used.len(), SHARES)?;
             let mut first = 0;
             for ((chunks, share), count) in chunks.iter().zip(&choice.shares).zip(&counts) {
                 let parts = &parts[first..first + count];
                 first += count;
-                if let Some(chunks) = chunks {
-                    let (strategy, more) = (share.strategy, share.more_copies);
-                    let session = CudaSession::new(chunks.clone(), parts, &prepared, params, strategy, more, group.as_ref())?;
-                    sessions.push(Box::new(session));
-                }
+                places.extend(chunks.as_ref().map(|chunks| (chunks, share, parts)));
             }
+            let mut sessions = at_once(places, |(chunks, share, parts)| {
+                let (strategy, more) = (share.strategy, share.more_copies);
+                CudaSession::new(chunks.clone(), parts, &prepared, params, strategy, more, group.as_ref()).map(Box::new)
+            })?;
             let threads = params.execution.threads;
             let session: Box<dyn Session<T> + '_> = match group {
                 _ if sessions.len() == 1 => sessions.remove(0),

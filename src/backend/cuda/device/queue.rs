@@ -106,6 +106,20 @@ impl Queue {
         Ok(buffer)
     }
 
+    /// Queues a copy of bytes from another GPU, or from this one, to an address of this one.
+    ///
+    /// # Safety
+    /// So many bytes are there at both addresses (to, from) until the copy is done, and no other work writes to them meanwhile.
+    pub(in crate::backend::cuda) unsafe fn copy_between(&self, (to, from): (u64, u64), bytes: usize, of: &Gpu) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        let (here, there, stream) = (self.gpu.context.cu_ctx(), of.context.cu_ctx(), self.stream.cu_stream());
+        // SAFETY: the caller promises it.
+        unsafe { sys::cuMemcpyPeerAsync(to, here, from, there, bytes, stream) }.result().map_err(failed("a copy"))
+    }
+
     /// Waits until all work in the queue is done.
     pub fn wait(&self) -> Result<()> {
         self.stream.synchronize().map_err(failed("a kernel"))

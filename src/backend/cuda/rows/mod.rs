@@ -81,6 +81,28 @@ impl<T: Float + Plain> DeviceRows<T> {
         Ok(Self { queue: queue.clone(), x, stride, n, d, weights })
     }
 
+    /// A copy of the rows of several GPUs, in this order, on the GPU of this queue. Those rows are there: no work writes to them.
+    pub fn gathered(queue: &Queue, parts: &[&Self]) -> Result<Self> {
+        let n = parts.iter().map(|part| part.n).sum();
+        let (d, weighted, half) = (parts[0].d, parts[0].weights.is_some(), parts[0].half());
+        let all = Self::new(queue, n, d, weighted, half)?;
+        let mut first = 0;
+        for part in parts {
+            let bytes = part.n * all.x.size();
+            for f in 0..d {
+                let (from, to) = (part.x.at_index(f * part.stride), all.x.at_index(f * all.stride + first));
+                // SAFETY: both columns have so many values from there on. The copy was just allocated in this queue's order.
+                unsafe { queue.copy_between((to, from), bytes, &part.queue.gpu)? };
+            }
+            if let (Some(to), Some(from)) = (&all.weights, &part.weights) {
+                // SAFETY: as above.
+                unsafe { queue.copy_between((to.at_index(first), from.at()), part.n * size_of::<f64>(), &part.queue.gpu)? };
+            }
+            first += part.n;
+        }
+        Ok(all)
+    }
+
     /// The rows of whole tiles: `n` and the padding.
     pub fn padded_rows(&self) -> usize {
         Self::stride(self.n)

@@ -5,6 +5,7 @@ use crate::backend::cuda::device::{Buffer, Plain, Queue};
 use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels, positive_rows};
 use crate::backend::cuda::passes::many;
 use crate::backend::cuda::passes::picks::batch;
+use crate::backend::cuda::passes::seeds::DeviceSeeds;
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled};
@@ -39,12 +40,24 @@ impl<'t, T: Float + Plain> OtherRows<'t, T> {
         if let Some(scale) = prepared.weights {
             rows.round_weights(scale)?;
         }
-        let (n, weighted) = (rows.n(), part.weights.is_some());
-        let half = rows.half().is_some();
-        let shape =
-            FitShape { rows: n, chunk: n, d: rows.d(), k, weighted, float64: !T::IS_F32, half, limbs: 2, more_copies: false };
+        Self::of(rows, prepared, k)
+    }
+
+    /// These rows, which are all on the GPU. Their weights are `w^`.
+    pub fn of(rows: Chunks<'t, T>, prepared: &'t Prepared, k: usize) -> Result<Self> {
+        let queue = rows.queue().clone();
+        let shape = Self::shape([rows.n(), rows.d(), k], prepared.weights.is_some(), rows.half().is_some());
         let (positive, labels) = (positive_rows(&rows)?, queue.alloc(1, "the rows drawn")?);
         Ok(Self { rows, shape, positive, prepared, draws: None, labels })
+    }
+
+    fn shape([n, d, k]: [usize; 3], weighted: bool, half: bool) -> FitShape {
+        FitShape { rows: n, chunk: n, d, k, weighted, float64: !T::IS_F32, half, limbs: 2, more_copies: false }
+    }
+
+    /// The bytes that draws from `n` rows take beside the rows.
+    pub fn draw_bytes(shape: [usize; 3], weighted: bool, half: bool) -> u64 {
+        DeviceSeeds::<T>::bytes(&Self::shape(shape, weighted, half))
     }
 
     /// Calls `work` with the draws, while nobody else has them.

@@ -2,14 +2,18 @@
 //!
 //! What is not a part of the loop is done as for any list of sessions: see [`Joined`].
 
+use super::other_rows::OtherRows;
 use super::{CudaSession, advance};
 use crate::answers::Distances;
+use crate::backend::chunking::MOST_ROWS;
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::exchange::{Group, Port};
+use crate::backend::cuda::rows::DeviceRows;
+use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::{
-    Advanced, Assigned, DrawBy, Draws, Far, Iterate, Joined, KeptRows, Move, Picked, Sample, Sampled, Scales, Stop,
+    Advanced, Assigned, DrawBy, Draws, Far, Iterate, Joined, KeptRows, Move, Picked, PlusPlus, Sample, Sampled, Scales, Stop,
 };
-use crate::distances::DistanceScale;
+use crate::distances::{DistanceScale, DistanceSum};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -21,6 +25,9 @@ use crate::tile::Part;
 /// The sessions of a fit on several GPUs, in the order of their rows.
 pub struct Several<'a, T: Float + Plain> {
     joined: Joined<'a, T, CudaSession<'a, T>>,
+    prepared: &'a Prepared,
+    /// A copy of all rows on the first GPU, for k-means++.
+    gathered: Option<Gathered<'a, T>>,
     /// Dropped last: another group may begin.
     _group: Group,
 }
@@ -35,13 +42,46 @@ impl<'a, T: Float + Plain> Several<'a, T> {
     ) -> Result<Self> {
         let ports = sessions.iter_mut().filter_map(|session| session.port());
         Port::connect(&mut memory::collected(ports, "the sessions of a fit")?);
-        Ok(Self { joined: Joined::new(sessions, prepared, threads)?, _group: group })
+        Ok(Self { joined: Joined::new(sessions, prepared, threads)?, prepared, gathered: None, _group: group })
     }
 
     /// Calls `work` with all sessions.
     fn in_step<R>(&mut self, work: impl FnOnce(&mut [&mut CudaSession<'a, T>]) -> Result<R>) -> Result<R> {
         let sessions = self.joined.sessions_mut().iter_mut().map(|session| &mut **session);
         work(&mut memory::collected(sessions, "the sessions of a fit")?)
+    }
+}
+
+/// All rows of a fit on one GPU. A step of k-means++ is short, and each would make several rounds through the host, which take longer
+/// than the step on one GPU.
+struct Gathered<'a, T> {
+    rows: OtherRows<'a, T>,
+    /// How many values of the centroids it has taken.
+    taken: usize,
+}
+
+impl<'a, T: Float + Plain> Gathered<'a, T> {
+    /// None if there is not enough room, or if the rows stream.
+    fn if_there_is_room(sessions: &[Box<CudaSession<'a, T>>], prepared: &'a Prepared) -> Result<Option<Self>> {
+        let (queue, shape) = (&sessions[0].state.queue, &sessions[0].state.shape);
+        let resident = sessions.iter().map(|session| match &*session.rows {
+            Chunks::Resident(rows) => Some(rows),
+            Chunks::Streamed(_) => None,
+        });
+        let Some(parts) = resident.collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let n = parts.iter().map(|rows| rows.n).sum::<usize>();
+        let draws = OtherRows::<T>::draw_bytes([n, shape.d, shape.k], shape.weighted, shape.half);
+        let bytes = DeviceRows::<T>::bytes(n, shape.d, shape.weighted, shape.half).saturating_add(draws);
+        if n as u64 > MOST_ROWS || !queue.has_room(bytes)? {
+            return Ok(None);
+        }
+        for rows in &parts {
+            rows.queue.wait()?;
+        }
+        let rows = Chunks::Resident(DeviceRows::gathered(queue, &parts)?);
+        let mut rows = OtherRows::of(rows, prepared, shape.k)?;
+        rows.start_draws()?;
+        Ok(Some(Self { rows, taken: 0 }))
     }
 }
 
@@ -77,6 +117,7 @@ impl<T: Float + Plain> Draws<T> for Several<'_, T> {
     }
 
     fn start_draws(&mut self) -> Result<u128> {
+        self.gathered = None;
         self.joined.start_draws()
     }
 
@@ -90,6 +131,23 @@ impl<T: Float + Plain> Draws<T> for Several<'_, T> {
 
     fn gains(&mut self, candidates: &[T]) -> Result<Vec<u128>> {
         self.joined.gains(candidates)
+    }
+
+    fn plus_plus_steps(&mut self, asked: &PlusPlus, potential: &mut DistanceSum, centroids: &mut Vec<T>) -> Result<()> {
+        if self.gathered.is_none() {
+            self.gathered = Gathered::if_there_is_room(self.joined.sessions_mut(), self.prepared)?;
+        }
+        let Some(all) = &mut self.gathered else { return Ok(()) };
+        let before = centroids.len();
+        // It has not taken those of the steps that the host has done.
+        all.rows.take_seeds(&centroids[all.taken..], potential.scale)?;
+        all.rows.plus_plus_steps(asked, potential, centroids)?;
+        all.taken = centroids.len();
+        if centroids.len() < asked.k * self.prepared.lows.len() {
+            // The host goes on. The sessions have not taken the new ones.
+            self.joined.take_seeds(&centroids[before..], potential.scale)?;
+        }
+        Ok(())
     }
 
     fn trials(&mut self, targets: &[u128]) -> Result<(Vec<T>, Vec<u128>)> {
@@ -121,6 +179,7 @@ impl<T: Float + Plain> Draws<T> for Several<'_, T> {
     }
 
     fn end_draws(&mut self) {
+        self.gathered = None;
         self.joined.end_draws();
     }
 }
