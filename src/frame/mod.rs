@@ -5,9 +5,15 @@
 //! memory in a few cases, and ends the process if there is none: casts of columns of other types, lists that become arrays,
 //! joined chunks of Array columns, masks over structs, and the bytes of a model as a literal.
 
+mod batches;
 mod columns;
+mod free_memory;
 mod model;
+mod spill;
 
+#[cfg(feature = "python")]
+pub(crate) use batches::Gathered;
+pub use batches::Spill;
 pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
 
 use polars::prelude::*;
