@@ -18,7 +18,7 @@ use crate::interrupt::{self, Scope};
 use crate::memory;
 use crate::model::{FeatureLayout, KMeansModel};
 use crate::parallel::FloatEnvironment;
-use crate::params::KMeans;
+use crate::params::{KMeans, RowOrder};
 
 /// Free memory is measured again after so many bytes.
 const EVERY: u64 = 64 << 20;
@@ -87,9 +87,30 @@ impl KMeans {
             interrupt::check()?;
             gathered.push(&super::select(&batch?, names.iter().map(PlSmallStr::as_str).chain(weight))?)?;
         }
-        let (features, weights) = gathered.finish()?;
+        let Rows { features, weights, in_file } = gathered.finish()?;
+        if in_file {
+            self.check_rows_in_file()?;
+        }
         self.fit_model(&features, weights.as_ref())
     }
+
+    /// Refuses options that need a copy of the rows in memory.
+    pub(crate) fn check_rows_in_file(&self) -> Result<()> {
+        if self.rows.row_order == RowOrder::Given {
+            return Ok(());
+        }
+        let expected = "\"given\" for rows that memory may not hold, because sorting takes a copy of them".into();
+        let got = "\"values\" (a larger memory_limit keeps the rows in memory)".into();
+        Err(KMeansError::InvalidOption { option: "row_order", expected, got })
+    }
+}
+
+/// The columns of a fit.
+pub struct Rows {
+    pub features: Vec<Column>,
+    pub weights: Option<Column>,
+    /// Whether the values are in a mapped file.
+    pub in_file: bool,
 }
 
 /// When rows go to a file.
@@ -190,14 +211,15 @@ impl Gathered {
         })
     }
 
-    /// The columns of all batches: features and weights.
+    /// The columns of all batches.
     ///
     /// # Errors
     /// [`KMeansError::NoRows`] if there was no batch, [`KMeansError::Spill`].
-    pub fn finish(mut self) -> Result<(Vec<Column>, Option<Column>)> {
+    pub fn finish(mut self) -> Result<Rows> {
         let Some(first) = self.first.take() else { return Err(KMeansError::NoRows { skipped: None }) };
         let frames = if self.held.is_empty() { self.lists } else { self.held };
-        let mut columns = match self.file {
+        let in_file = self.file.is_some();
+        let mut features = match self.file {
             Some(file) => file.finish()?.into_columns(),
             None => match frames.into_iter().reduce(|mut all, batch| {
                 all.vstack_mut_owned_unchecked(batch);
@@ -207,8 +229,8 @@ impl Gathered {
                 None => first,
             },
         };
-        let weights = if self.weighted { columns.pop().map(|weights| weights.with_name("weight".into())) } else { None };
-        Ok((columns, weights))
+        let weights = if self.weighted { features.pop().map(|weights| weights.with_name("weight".into())) } else { None };
+        Ok(Rows { features, weights, in_file })
     }
 
     /// Features and weights.
@@ -262,5 +284,30 @@ impl Gathered {
         }
         self.file = Some(file);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_go_to_a_file_when_they_take_too_much() {
+        let mut bytes = Limit::new(Some(100));
+        assert!(!bytes.is_passed(100, || unreachable!("nobody asks")) && bytes.is_passed(101, || unreachable!("nobody asks")));
+        let mut free = Limit::Free { before: 10 * EVERY, measured: 0 };
+        assert!(!free.is_passed(EVERY - 1, || unreachable!("too early")));
+        // Rows that were in memory before take none of it.
+        assert!(!free.is_passed(20 * EVERY, || Some(9 * EVERY)));
+        assert!(!free.is_passed(21 * EVERY - 1, || unreachable!("too early")));
+        assert!(!free.is_passed(21 * EVERY, || Some(5 * EVERY)));
+        assert!(!free.is_passed(22 * EVERY, || None));
+        assert!(free.is_passed(23 * EVERY, || Some(5 * EVERY - 1)));
+    }
+
+    #[test]
+    fn the_default_is_a_share_of_the_free_memory() {
+        let Limit::Free { before, .. } = Limit::new(None) else { panic!("the system says how much memory is free") };
+        assert!(before > 1 << 20);
     }
 }

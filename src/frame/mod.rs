@@ -11,9 +11,9 @@ mod free_memory;
 mod model;
 mod spill;
 
-#[cfg(feature = "python")]
-pub(crate) use batches::Gathered;
 pub use batches::Spill;
+#[cfg(feature = "python")]
+pub(crate) use batches::{Gathered, Rows};
 pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
 
 use polars::prelude::*;

@@ -11,7 +11,7 @@ use super::fit::Columns;
 use super::inputs::Call;
 use super::raise;
 use crate::error::{KMeansError, Result};
-use crate::frame::{self, Spill};
+use crate::frame::{self, Rows, Spill};
 
 /// The rows so far. Those that memory may not hold are in a file.
 #[pyclass(frozen)]
@@ -42,8 +42,8 @@ impl Gathered {
     /// Puts the columns of all rows into the room for the columns of a fit.
     fn hold(&self, py: Python<'_>, columns: &Columns) -> PyResult<()> {
         self.with(py, |gathered| {
-            let (features, weights) = gathered.take().ok_or(KMeansError::NoFeatures)?.finish()?;
-            columns.put(Call { features, weights });
+            let Rows { features, weights, in_file } = gathered.take().ok_or(KMeansError::NoFeatures)?.finish()?;
+            columns.put(Call { features, weights, in_file });
             Ok(())
         })
     }
