@@ -1,14 +1,14 @@
 """A fit of more rows than memory may hold: time, memory and bits.
 
-The script writes a data set in Parquet files, few distinct values a column, so that they are small. Then it fits the query over
-all of them in a process of its own, which may take a few gigabytes. A control group limits that process: files that it maps count
-there only as long as nobody else needs the memory, as on a machine that small. The first file alone fits into memory. It is fitted
-there and from a spill file, which must give the same bits.
-
     python benches/larger_than_memory.py                       # 16 GB, in 3 GB of memory
-    python benches/larger_than_memory.py --gigabytes 1 --limit 0.5
+    python benches/larger_than_memory.py --gigabytes 4 --limit 1.2
 
-It needs Linux, the right to make control groups, and room for the files: about a fifth of the data, and once the data.
+The script writes a data set in Parquet files: few distinct values a column, so that they are small. Then it fits the
+query over all of them in a process of its own, which a control group limits to a few gigabytes. Pages of files that it
+maps count there, and make room when memory is asked for, as on a machine that small. The first file fits into memory.
+It is fitted there and from a spill file, which must give the same bits.
+
+It needs Linux, the right to make control groups, and room for the files: a quarter of the data, and once the data.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ def write_files(folder: Path, rows: int, features: int) -> list[Path]:
     return paths
 
 
-def read_rate(folder: Path, gigabytes: int = 4) -> float:
-    """Read a new file from the disk without the cache, and return GB/s."""
+def read_rate(folder: Path, size: int) -> float:
+    """Read a new file of this size from the disk without the cache, and return GB/s."""
     path = folder / "plain-read"
     block = os.urandom(1 << 24)
     try:
         with path.open("wb") as file:
-            for _ in range(gigabytes * GB // len(block)):
+            for _ in range(size // len(block)):
                 file.write(block)
             os.fsync(file.fileno())
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            start, size = time.perf_counter(), 0
+            start, done = time.perf_counter(), 0
             while some := file.read(len(block)):
-                size += len(some)
-            return size / (time.perf_counter() - start) / GB
+                done += len(some)
+            return done / (time.perf_counter() - start) / GB
     finally:
         path.unlink(missing_ok=True)
 
@@ -125,7 +125,7 @@ def fit(arguments: argparse.Namespace) -> None:
 
 
 def measured(arguments: argparse.Namespace, paths: list[Path], limit: float | None, *options: str) -> dict[str, float]:
-    """Fit in a child process, in a group of this many gigabytes. Return what it printed, and the most memory that it took."""
+    """Fit in a child process, in a group of this many gigabytes. Return what it printed, and its memory."""
     group = None if limit is None else Group(int(limit * GB))
     command = [sys.executable, __file__, "--paths", json.dumps([str(path) for path in paths]), *options]
     for name in ("folder", "clusters", "iterations"):
@@ -164,11 +164,14 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--clusters", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=4)
-    parser.add_argument("--folder", type=lambda path: Path(path).resolve(), default=Path("target/larger-than-memory").resolve())
+    parser.add_argument(
+        "--folder", type=lambda path: Path(path).resolve(), default=Path("target/larger-than-memory").resolve()
+    )
     parser.add_argument("--paths", help=argparse.SUPPRESS)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--memory-limit", type=int, default=-1, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    arguments.folder = arguments.folder.resolve()
     if arguments.paths:
         fit(arguments)
         return
@@ -177,24 +180,22 @@ def main() -> None:
     start = time.perf_counter()
     paths = write_files(arguments.folder, rows, arguments.features)
     size, disk = rows * FILES * arguments.features * 4, sum(path.stat().st_size for path in paths)
-    print(
-        f"data: {rows * FILES:,} rows x {arguments.features} float32, {size / GB:.1f} GB; Parquet files of {disk / GB:.1f} GB"
-        f" ({time.perf_counter() - start:.0f} s)"
-    )
+    print(f"data: {rows * FILES:,} rows x {arguments.features} float32, {size / GB:.1f} GB")
+    print(f"  Parquet files of {disk / GB:.1f} GB, written in {time.perf_counter() - start:.0f} s", flush=True)
 
     inside = measured(arguments, paths[:1], None, "--memory")
     spilled = measured(arguments, paths[:1], arguments.limit, "--memory-limit", "0")
     print(f"one file of {FILES}: in memory {inside['bits']}, spilled {spilled['bits']}", flush=True)
     assert inside["bits"] == spilled["bits"] and spilled["spilled"] > 0
 
-    rate = read_rate(arguments.folder)
+    rate = read_rate(arguments.folder, size)
     whole = measured(arguments, paths, arguments.limit)
     assert whole["spilled"] >= size
     print(f"all files, limit {arguments.limit} GB: {whole['seconds']:.0f} s, bits {whole['bits']}")
     print(f"  query, spill file of {whole['spilled'] / GB:.1f} GB and preparation {whole['rows']:.0f} s")
     print(f"  seeding {whole['seeds'] - whole['rows']:.0f} s")
-    print(f"  an iteration {whole['each']:.1f} s: {size / GB / whole['each']:.2f} GB/s; a plain read of the disk {rate:.2f} GB/s")
-    print(f"  most memory: {whole['own'] / GB:.2f} GB of its own, {whole['peak'] / GB:.2f} GB with cached pages of files")
+    print(f"  an iteration {whole['each']:.1f} s: {size / GB / whole['each']:.2f} GB/s; a plain read {rate:.2f} GB/s")
+    print(f"  most memory: {whole['own'] / GB:.2f} GB of its own, {whole['peak'] / GB:.2f} GB with pages of files")
     assert whole["peak"] <= arguments.limit * GB
 
 

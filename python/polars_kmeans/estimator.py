@@ -213,8 +213,8 @@ class KMeans(Generic[_Fitted]):
     ) -> _Fitted | KMeansModels:
         """Fit the columns of a frame, or an array. The query of a LazyFrame runs once.
 
-        A LazyFrame may give more rows than memory holds. Its features and weights then go to a file, which the fit reads
-        where it is mapped. The result has the same bits.
+        A LazyFrame may give more rows than memory holds. Then its features and weights go to a file, which the fit
+        reads where it is mapped. The result has the same bits.
 
         An array is read where it is, in the memory of the host or of a GPU. It may be row-major, column-major or a view
         of any part of an array. Nothing may write to it during the call. A fit of an array on a GPU runs there, after
@@ -246,8 +246,8 @@ class KMeans(Generic[_Fitted]):
             file. None: they go there when less than half of the memory is free that was free before. Where the system
             does not say how much is free, they stay in memory. Without effect on a DataFrame, which is in memory.
         spill_directory
-            The folder of this file. None: the system's temporary folder (`TMPDIR`, else `/tmp`), which is memory on some
-            machines. The file has no name there, and it is gone when the fit ends or the process does.
+            The folder of this file. None: the system's temporary folder (`TMPDIR`, else `/tmp`), which is memory on
+            some machines. The file has no name there, and it is gone when the fit ends or the process does.
 
         Returns
         -------
