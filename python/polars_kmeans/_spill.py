@@ -55,8 +55,11 @@ class Spill:
 def gather(query: pl.LazyFrame, columns: _internal.Columns, spill: Spill, *, weighted: bool) -> None:
     """Run a query of features and, last, weights, and hold its columns for a fit."""
     gathered = _internal.Gathered(weighted, spill.memory_limit, spill.directory)
-    with typed_errors():
-        gathered.push(query.collect_schema().to_frame())
-        for batch in query.collect_batches(maintain_order=True, lazy=True):
-            gathered.push(batch)
-    gathered.hold(columns)
+    try:
+        with typed_errors():
+            gathered.push(query.collect_schema().to_frame())
+            for batch in query.collect_batches(maintain_order=True, lazy=True):
+                gathered.push(batch)
+        gathered.hold(columns)
+    finally:
+        gathered.close()

@@ -39,6 +39,14 @@ impl Gathered {
         })
     }
 
+    /// Frees the rows, if they are still here. An exception may keep this object for long.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |gathered| {
+            *gathered = None;
+            Ok(())
+        })
+    }
+
     /// Puts the columns of all rows into the room for the columns of a fit.
     fn hold(&self, py: Python<'_>, columns: &Columns) -> PyResult<()> {
         self.with(py, |gathered| {

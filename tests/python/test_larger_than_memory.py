@@ -196,6 +196,21 @@ def test_rows_in_a_file_are_not_sorted(file: Path) -> None:
     assert estimator.fit(pl.scan_parquet(file), "a", "b") == estimator.fit(rows(), "a", "b")
 
 
+def test_an_exception_does_not_keep_the_file(file: Path, tmp_path: Path) -> None:
+    def fail(df: pl.DataFrame) -> pl.DataFrame:
+        if df["a"][0] == last:
+            raise ValueError("the query failed")
+        return df
+
+    last = rows()["a"][N - 1_000]
+    query = pl.scan_parquet(file).map_batches(fail, streamable=True)
+    with pytest.raises(pl.exceptions.ComputeError, match="the query failed") as caught:
+        pk.KMeans(3).fit(query, "a", memory_limit=0, spill_directory=tmp_path)
+    # The exception still has the frames of the call.
+    assert caught.tb is not None
+    assert not any(str(tmp_path) in os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")[:-1])
+
+
 def test_arguments_are_checked(file: Path, tmp_path: Path) -> None:
     lazy, estimator = pl.scan_parquet(file), pk.KMeans(3)
     for limit in (-1, 2**64, 1.5, True, "4GB"):
