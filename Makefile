@@ -84,7 +84,7 @@ lint: $(VENV)/ready ## Formatting, clippy, ruff
 .PHONY: test-rust
 test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the examples in the documentation
 	cargo test --no-default-features --features bench,papers --lib --tests
-	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test environment --test files --test ways
+	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test environment --test files --test spill --test ways
 	cargo test --features $(RUST_FEATURES) --doc
 
 .PHONY: kernels

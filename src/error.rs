@@ -30,6 +30,8 @@ pub enum ErrorKind {
     InvalidModel,
     /// A file cannot be read or written.
     File,
+    /// A file of columns that memory does not hold cannot be written.
+    Spill,
     /// There is not enough memory.
     NoMemory,
     /// The caller demanded a GPU, and it cannot be used or it failed.
@@ -52,6 +54,7 @@ impl ErrorKind {
             Self::TooFewRows => "TooFewRowsError",
             Self::InvalidModel => "InvalidModelError",
             Self::File => "ModelFileError",
+            Self::Spill => "SpillError",
             Self::NoMemory => "NoMemoryError",
             Self::Device => "DeviceError",
             Self::Cancelled => "CancelledError",
@@ -163,6 +166,12 @@ pub enum KMeansError {
     /// A file cannot be read or written.
     #[error("file {path:?}: {message}")]
     File { path: String, message: String },
+    /// The columns of a fit are more than memory may hold, and a file for them could not be made, written or mapped.
+    #[error(
+        "spill_directory {directory:?}: expected room for the columns, which memory may not hold, got an error after {}: {message} (choose a folder with more room, or a larger memory_limit)",
+        Amount(*.written)
+    )]
+    Spill { directory: String, written: u64, message: String },
     /// There is not enough memory for something. `bytes` is how many bytes it needed, where that is known.
     #[error("memory: expected room for {what}{}, got none", .bytes.map(Bytes).unwrap_or_default())]
     NoMemory { what: Cow<'static, str>, bytes: Option<u64> },
@@ -182,20 +191,26 @@ pub enum KMeansError {
     Device { what: String, reason: String },
 }
 
-/// A number of bytes in words, with digits in groups of three. By default it prints nothing.
+/// A number of bytes, with digits in groups of three.
+struct Amount(u64);
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes) = *self;
+        let groups = bytes.checked_ilog10().unwrap_or(0) / 3;
+        write!(f, "{}", bytes / 1000u64.pow(groups))?;
+        (0..groups).rev().try_for_each(|group| write!(f, ",{:03}", bytes / 1000u64.pow(group) % 1000))?;
+        f.write_str(" bytes")
+    }
+}
+
+/// An amount in brackets, behind a space. By default it prints nothing.
 #[derive(Default)]
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(bytes) = *self;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let groups = bytes.ilog10() / 3;
-        write!(f, " ({}", bytes / 1000u64.pow(groups))?;
-        (0..groups).rev().try_for_each(|group| write!(f, ",{:03}", bytes / 1000u64.pow(group) % 1000))?;
-        f.write_str(" bytes)")
+        if self.0 == 0 { Ok(()) } else { write!(f, " ({})", Amount(self.0)) }
     }
 }
 
@@ -235,6 +250,7 @@ impl KMeansError {
             Self::TooFewDistinct { .. } => ErrorKind::TooFewRows,
             Self::InvalidModel { .. } => ErrorKind::InvalidModel,
             Self::File { .. } => ErrorKind::File,
+            Self::Spill { .. } => ErrorKind::Spill,
             Self::NoMemory { .. } => ErrorKind::NoMemory,
             Self::DeviceNotAvailable { .. } | Self::Device { .. } => ErrorKind::Device,
             Self::Cancelled => ErrorKind::Cancelled,

@@ -76,7 +76,7 @@ pub use error::{ErrorKind, KMeansError, Result};
 pub use features::{Chunk, Column, Features, Validity};
 pub use float::Float;
 #[cfg(feature = "polars")]
-pub use frame::FrameFit;
+pub use frame::{FrameFit, Spill};
 #[cfg(feature = "cuda")]
 pub use gpu_table::{GpuArray, GpuPredictions, GpuTable, GpuValues, ValueType};
 pub use half::Half;

@@ -35,6 +35,7 @@ from polars_kmeans.errors import InvalidParameterError as InvalidParameterError
 from polars_kmeans.errors import KMeansError as KMeansError
 from polars_kmeans.errors import ModelFileError as ModelFileError
 from polars_kmeans.errors import NoMemoryError as NoMemoryError
+from polars_kmeans.errors import SpillError as SpillError
 from polars_kmeans.errors import TooFewRowsError as TooFewRowsError
 from polars_kmeans.errors import typed_errors
 from polars_kmeans.estimator import KMeans

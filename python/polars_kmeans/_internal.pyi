@@ -13,6 +13,7 @@ __all__ = [
     "Centroids",
     "Columns",
     "FloatEnvironment",
+    "Gathered",
     "OptionInfo",
     "__version__",
     "bus_traffic",
@@ -55,6 +56,15 @@ class Columns:
     def __new__(cls) -> Columns: ...
     @property
     def key(self) -> int: ...
+
+@final
+class Gathered:
+    def __new__(
+        cls, weighted: bool, memory_limit: int | None = None, directory: str | PathLike[str] | None = None
+    ) -> Gathered: ...
+    def push(self, batch: pl.DataFrame) -> None: ...
+    def hold(self, columns: Columns) -> None: ...
+    def close(self) -> None: ...
 
 @final
 class OptionInfo:

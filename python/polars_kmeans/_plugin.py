@@ -14,6 +14,7 @@ from polars.plugins import register_plugin_function
 from polars_kmeans import _internal
 from polars_kmeans._options import FitOptions, check_name, device_text, text
 from polars_kmeans._progress import OnProgress, shown
+from polars_kmeans._spill import Spill, gather
 from polars_kmeans._typing import Device, Fit, IntoFeatures
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
@@ -136,13 +137,14 @@ def fit(
     options: FitOptions,
     weight: str | pl.Expr | None,
     progress: OnProgress = None,
+    spill: Spill | None = None,
 ) -> Fit | None:
-    """Fit columns of a frame on this thread. The query of a LazyFrame runs once.
+    """Fit columns of a frame on this thread. The query of a LazyFrame runs once. `spill`: where its rows go.
 
     Returns None if there are too few rows and the options ask for it.
     """
     with shown(progress) as call:
-        columns = _held(frame, features, weight)
+        columns = _held(frame, features, weight, spill or Spill())
         keywords = {**options.keywords, "weighted": weight is not None}
         return _internal.fit(columns, keywords, features.computed, call)
 
@@ -151,13 +153,15 @@ def fit_each(
     frame: pl.DataFrame, features: Features, options: FitOptions, weight: str | pl.Expr | None, k: list[int]
 ) -> list[Fit | None]:
     """Fit columns of a frame once for each of these numbers of clusters, instead of that of the options."""
-    columns = _held(frame, features, weight)
+    columns = _held(frame, features, weight, Spill())
     return _internal.fit_each(columns, {**options.keywords, "weighted": weight is not None}, k, features.computed)
 
 
-def _held(frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | pl.Expr | None) -> _internal.Columns:
+def _held(
+    frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | pl.Expr | None, spill: Spill
+) -> _internal.Columns:
     """Run the query of a frame, and hold the columns of features and weights for a fit."""
-    check_process()
+    check_process(runs=True)
     columns = _internal.Columns()
     hold = register_plugin_function(
         plugin_path=_LIBRARY,
@@ -169,7 +173,18 @@ def _held(frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | 
         changes_length=True,
         input_wildcard_expansion=True,
     )
-    item(frame, hold)
+    if isinstance(frame, pl.DataFrame):
+        item(frame, hold)
+        return columns
+    with typed_errors():
+        # The schema alone refuses columns, as that of an expression does. No row is read.
+        frame.select(hold).collect_schema()
+        query = frame.select(features.exprs)
+        if weight is not None:
+            taken = query.collect_schema().names()
+            name = next(name for i in range(len(taken) + 1) if (name := f"{_WEIGHT}{i}") not in taken)
+            query = frame.select(*features.exprs, weight_expr(weight).alias(name))
+    gather(query, columns, spill, weighted=weight is not None)
     return columns
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "KMeansError",
     "ModelFileError",
     "NoMemoryError",
+    "SpillError",
     "TooFewRowsError",
     "typed_errors",
 ]
@@ -64,6 +65,10 @@ class ModelFileError(KMeansError, OSError):
 
 class NoMemoryError(KMeansError, MemoryError):
     """There is not enough memory for a result."""
+
+
+class SpillError(KMeansError, OSError):
+    """The columns of a query go to a file, and it cannot be written, for instance because the disk is full."""
 
 
 class DeviceError(KMeansError, RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, cast, overload
@@ -12,6 +13,7 @@ from polars_kmeans import _arrays, _frames, _plugin
 from polars_kmeans._keywords import named
 from polars_kmeans._options import FitOptions
 from polars_kmeans._progress import OnProgress
+from polars_kmeans._spill import Spill
 from polars_kmeans._typing import Device, Init, IntoArray, IntoFeatures, IntoFrame, Scale
 from polars_kmeans.errors import ConvergenceWarning, InvalidParameterError
 from polars_kmeans.groups import KMeansModels, fit_groups
@@ -179,7 +181,12 @@ class KMeans(Generic[_Fitted]):
 
     @overload
     def fit(
-        self, data: pl.DataFrame | pl.LazyFrame | IntoFrame, *columns: IntoFeatures, progress: OnProgress = ...
+        self,
+        data: pl.DataFrame | pl.LazyFrame | IntoFrame,
+        *columns: IntoFeatures,
+        progress: OnProgress = ...,
+        memory_limit: SupportsIndex | None = ...,
+        spill_directory: str | os.PathLike[str] | None = ...,
     ) -> _Fitted: ...
 
     @overload
@@ -201,8 +208,13 @@ class KMeans(Generic[_Fitted]):
         by: str | Sequence[str] | None = None,
         sample_weight: IntoArray | None = None,
         progress: OnProgress = None,
+        memory_limit: SupportsIndex | None = None,
+        spill_directory: str | os.PathLike[str] | None = None,
     ) -> _Fitted | KMeansModels:
         """Fit the columns of a frame, or an array. The query of a LazyFrame runs once.
+
+        A LazyFrame may give more rows than memory holds. Then its features and weights go to a file, which the fit
+        reads where it is mapped. The result has the same bits.
 
         An array is read where it is, in the memory of the host or of a GPU. It may be row-major, column-major or a view
         of any part of an array. Nothing may write to it during the call. A fit of an array on a GPU runs there, after
@@ -229,6 +241,13 @@ class KMeans(Generic[_Fitted]):
             there, when a restart has its starting centroids, and after each iteration. On a GPU, the calls for several
             iterations come together. If it returns True, the fit stops with a :class:`CancelledError`. If it raises an
             exception, the fit stops too. Ctrl-C stops a fit even without `progress`.
+        memory_limit
+            For a LazyFrame: how many bytes of memory its features and weights may take. If they take more, they go to a
+            file. None: they go there when less than half of the memory is free that was free before. Where the system
+            does not say how much is free, they stay in memory. Without effect on a DataFrame, which is in memory.
+        spill_directory
+            The folder of this file. None: the system's temporary folder (`TMPDIR`, else `/tmp`), which is memory on
+            some machines. The file has no name there, and it is gone when the fit ends or the process does.
 
         Returns
         -------
@@ -248,16 +267,18 @@ class KMeans(Generic[_Fitted]):
             :mod:`polars_kmeans.errors`.
 
         """
+        spill = Spill.checked(memory_limit, spill_directory)
         if by is not None:
             if _arrays.is_array(data):
                 msg = "by: expected none beside an array, which has no column names: pass a frame"
                 raise InvalidParameterError(msg)
             _arrays.no_weights(sample_weight)
+            spill.refuse("beside by")
             features = tuple(_plugin.flat(columns))
             models = fit_groups(_frames.polars_frame(data), by, lambda rows: self._fit(rows, features, None, progress))
             self._warn([model for model in models.values() if model is not None])
             return models
-        model = self._fit(data, columns, sample_weight, progress)
+        model = self._fit(data, columns, sample_weight, progress, spill)
         self._warn([] if model is None else [model])
         # The overloads of `__init__` tell type checkers when the result can be None.
         return cast("_Fitted", model)
@@ -314,17 +335,24 @@ class KMeans(Generic[_Fitted]):
         return [] if self._weight is None else [self._weight]
 
     def _fit(
-        self, data: Any, columns: tuple[IntoFeatures, ...], sample_weight: Any, progress: OnProgress = None
+        self,
+        data: Any,
+        columns: tuple[IntoFeatures, ...],
+        sample_weight: Any,
+        progress: OnProgress = None,
+        spill: Spill | None = None,
     ) -> KMeansModel | None:
         """Fit a frame or an array once."""
         if _arrays.is_array(data):
             _arrays.alone(data, columns, self._weight)
+            if spill is not None:
+                spill.refuse("beside an array")
             found = _arrays.fit(data, sample_weight, self._options, progress)
             fit = None if found is None else found[0]
         else:
             frame = _frames.polars_frame(data, *columns, *self._named_weight())
             _arrays.no_weights(sample_weight)
-            fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight, progress)
+            fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight, progress, spill)
         return None if fit is None else KMeansModel._of_fit(*fit)
 
     def _fit_array(

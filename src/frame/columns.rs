@@ -265,12 +265,22 @@ fn rows(column: &Column, dtype: &DataType, expected: Option<usize>) -> Result<(A
     // Cast the values first. A direct cast from lists to arrays makes Polars read decimals as their unscaled integers.
     let lists = series.list()?.apply_to_inner(&values)?;
     let width = list_width(&lists, expected)?;
-    let array = DataType::Array(Box::new(lists.inner_dtype().clone()), width.or(expected).unwrap_or(1));
-    Ok((lists.into_series().cast(&array)?.array()?.clone(), width.is_none()))
+    Ok((arrays(&lists, width.or(expected).unwrap_or(1))?, width.is_none()))
+}
+
+/// Lists of this width as an Array column of the same values.
+pub(super) fn arrays(lists: &ListChunked, width: usize) -> Result<ArrayChunked> {
+    let array = DataType::Array(Box::new(lists.inner_dtype().clone()), width);
+    Ok(lists.cast(&array)?.array()?.clone())
+}
+
+/// The error for a list of another width than those before it.
+pub(super) fn other_width(column: &str, expected: usize, got: usize) -> KMeansError {
+    KMeansError::LengthMismatch { what: format!("every list of column {column:?}"), expected, got }
 }
 
 /// The numbers of a feature in this float type. Those of Float16 stay as they are.
-fn to_feature(numbers: &Series, dtype: &DataType) -> PolarsResult<Series> {
+pub(super) fn to_feature(numbers: &Series, dtype: &DataType) -> PolarsResult<Series> {
     if *numbers.dtype() == DataType::Float16 { Ok(numbers.clone()) } else { to_float(numbers, dtype) }
 }
 
@@ -289,7 +299,7 @@ fn to_float(numbers: &Series, dtype: &DataType) -> PolarsResult<Series> {
 
 /// The number of values in every list that is not null. All lists must have the same number, and the expected one if there is
 /// one.
-fn list_width(lists: &ListChunked, expected: Option<usize>) -> Result<Option<usize>> {
+pub(super) fn list_width(lists: &ListChunked, expected: Option<usize>) -> Result<Option<usize>> {
     let mut width = None;
     for array in lists.downcast_iter() {
         for (i, len) in array.offsets().lengths().enumerate() {
@@ -298,10 +308,7 @@ fn list_width(lists: &ListChunked, expected: Option<usize>) -> Result<Option<usi
                     return Err(KMeansError::WidthMismatch { what: "features", expected, got: len });
                 }
                 match width {
-                    Some(expected) if expected != len => {
-                        let what = format!("every list of column {:?}", lists.name().as_str());
-                        return Err(KMeansError::LengthMismatch { what, expected, got: len });
-                    }
+                    Some(expected) if expected != len => return Err(other_width(lists.name(), expected, len)),
                     _ => width = Some(len),
                 }
             }

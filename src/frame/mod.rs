@@ -3,11 +3,17 @@
 //!
 //! The engine allocates all memory that grows with the rows, and columns take it over without a copy. Polars itself allocates
 //! memory in a few cases, and ends the process if there is none: casts of columns of other types, lists that become arrays,
-//! joined chunks of Array columns, masks over structs, and the bytes of a model as a literal.
+//! joined chunks of Array columns, the batches of a file that is written, masks over structs, and the bytes of a model as a literal.
 
+mod batches;
 mod columns;
+mod free_memory;
 mod model;
+mod spill;
 
+pub use batches::Spill;
+#[cfg(feature = "python")]
+pub(crate) use batches::{Gathered, Rows};
 pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
 
 use polars::prelude::*;

@@ -1,8 +1,8 @@
 //! A fit on the calling thread, for the estimator.
 //!
-//! A query computes the columns. Its only expression, `hold`, puts them into a [`Columns`] as they are, without a copy. Then
+//! A query of a frame computes the columns. Its only expression, `hold`, puts them into a [`Columns`] as they are, without a copy. Then
 //! [`fit`] takes them, after the query. So columns have the same rules and errors as in the expressions, and the fit itself runs
-//! where the caller waits for it.
+//! where the caller waits for it. The columns of a lazy query come batch by batch instead (`gathered.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,6 +47,14 @@ impl Columns {
         let key = NEXT.fetch_add(1, Ordering::Relaxed);
         held().insert(key, None);
         Self { key }
+    }
+}
+
+impl Columns {
+    /// Puts columns there in place of a query.
+    pub fn put(&self, call: Call) {
+        let former = held().insert(self.key, Some(call));
+        drop(former);
     }
 }
 

@@ -19,6 +19,8 @@ pub fn columns(inputs: &[Series]) -> Result<Vec<Column>> {
 pub struct Call {
     pub features: Vec<Column>,
     pub weights: Option<Column>,
+    /// Whether the values are in a mapped file, because memory may not hold them.
+    pub in_file: bool,
 }
 
 impl Call {
@@ -29,7 +31,7 @@ impl Call {
         if features.is_empty() {
             return Err(KMeansError::NoFeatures);
         }
-        Ok(Self { features, weights })
+        Ok(Self { features, weights, in_file: false })
     }
 
     /// The call from inputs that are the fields of one struct.
@@ -53,13 +55,22 @@ impl Call {
 
     /// As [`Call::fit`], with the model and nothing of the rows.
     pub fn fit_model(&self, options: &FitOptions, watched: impl FnOnce(KMeans) -> KMeans) -> Result<Option<KMeansModel>> {
-        let fit = || watched(options.estimator(&self.features)?).fit_model(&self.features, self.weights.as_ref());
+        let fit = || watched(self.estimator(options)?).fit_model(&self.features, self.weights.as_ref());
         unless_too_few(options, fit)
+    }
+
+    /// The estimator for these columns.
+    fn estimator(&self, options: &FitOptions) -> Result<KMeans> {
+        let estimator = options.estimator(&self.features)?;
+        if self.in_file {
+            estimator.check_rows_in_file()?;
+        }
+        Ok(estimator)
     }
 
     /// The models for these numbers of clusters.
     pub fn fit_models(&self, options: &FitOptions, k: &[usize]) -> Result<Vec<Result<KMeansModel>>> {
-        options.estimator(&self.features)?.models_of_fits(k, &self.features, self.weights.as_ref())
+        self.estimator(options)?.models_of_fits(k, &self.features, self.weights.as_ref())
     }
 }
 

@@ -12,6 +12,7 @@ mod dlpack;
 mod entry;
 mod expressions;
 mod fit;
+mod gathered;
 mod given;
 mod inputs;
 mod options;
@@ -270,6 +271,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NUL", expressions::NUL)?;
     module.add_class::<FloatEnvironment>()?;
     module.add_class::<Columns>()?;
+    module.add_class::<gathered::Gathered>()?;
     module.add_class::<OptionInfo>()?;
     module.add_function(wrap_pyfunction!(check_process, module)?)?;
     module.add_function(wrap_pyfunction!(model_centroids, module)?)?;

@@ -21,7 +21,14 @@ import pytest
 from polars.exceptions import ColumnNotFoundError, InvalidOperationError, ShapeError
 
 import polars_kmeans as pk
-from polars_kmeans import InvalidColumnError, InvalidDataError, InvalidModelError, InvalidParameterError, ModelFileError
+from polars_kmeans import (
+    InvalidColumnError,
+    InvalidDataError,
+    InvalidModelError,
+    InvalidParameterError,
+    ModelFileError,
+    SpillError,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-input.md"
 HEAD = """# Bad input and its errors
@@ -285,6 +292,20 @@ PARAMETERS: list[Case] = [
         kmeans([[1.0, 2.0], [3.0, 4.0]], init=pl.DataFrame({"x": [[1.0, 2.0, 3.0], [4.0]]})),
     ),
 ]
+
+
+def full_disk() -> None:
+    """Fit a query while files may have 100,000 bytes."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        rows = pl.DataFrame({"x": np.arange(50_000, dtype=np.float32)}).lazy()
+        pk.KMeans(2).fit(rows, "x", memory_limit=0, spill_directory=FOLDER)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 MODELS: list[Case] = [
     ("`fit` on a dict", InvalidParameterError, lambda: pk.KMeans(k=2).fit({"x": [1.0]}, "x")),  # type: ignore[arg-type]
     ("`fit` on a Series", InvalidParameterError, lambda: pk.KMeans(k=2).fit(DF["x"], "x")),  # type: ignore[arg-type]
@@ -374,6 +395,17 @@ MODELS: list[Case] = [
         lambda: fitted().save(FOLDER / "missing" / "model.parquet"),
     ),
     ("saving over a file that nobody may write", ModelFileError, read_only),
+    ("a query of more rows than the disk holds, with `memory_limit=0`", SpillError, full_disk),
+    (
+        "a `spill_directory` that is not there",
+        InvalidParameterError,
+        lambda: pk.KMeans(2).fit(DF.lazy(), "x", spill_directory=FOLDER / "missing"),
+    ),
+    (
+        "a `memory_limit` with a unit",
+        InvalidParameterError,
+        lambda: pk.KMeans(2).fit(DF.lazy(), "x", memory_limit="4GB"),
+    ),  # type: ignore[call-overload]
     ("a model from other bytes", InvalidModelError, lambda: pk.KMeansModel(b"Hello, world!")),
 ]
 SECTIONS = {"Values": VALUES, "Columns": COLUMNS, "Parameters": PARAMETERS, "Models and files": MODELS}

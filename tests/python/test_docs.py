@@ -23,6 +23,7 @@ PAGES = {
     "docs/guide/embeddings-and-files.md": 1,
     "docs/guide/errors.md": 1,
     "docs/guide/groups.md": 1,
+    "docs/guide/larger-than-memory.md": 1,
     "docs/guide/progress.md": 1,
     "docs/guide/row-order.md": 1,
     "docs/guide/scaling.md": 1,
@@ -64,6 +65,8 @@ def test_what_the_pages_say_of_their_results() -> None:
     assert run("README.md")["model"].centroids.shape == (2, 5)
     assert run("docs/guide/embeddings-and-files.md")["embeddings"].centroids["e"].dtype == pl.Array(pl.Float32, 2)
     assert run("docs/guide/devices.md")["model"].device == "cpu"
+    larger = run("docs/guide/larger-than-memory.md")
+    assert pl.read_parquet("labelled.parquet")["kmeans"].n_unique() == larger["model"].n_clusters == 2
     numbered = run("docs/guide/cluster-numbers.md")
     assert numbered["model"].centroids["price"].to_list() == pytest.approx([10, 48, 200])
     assert numbered["pk"].KMeans(8, too_few="fewer").fit(numbered["few"], "x").n_clusters == 4

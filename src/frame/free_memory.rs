@@ -1,0 +1,38 @@
+//! How much memory this process may still take.
+
+use sysinfo::{MemoryRefreshKind, ProcessRefreshKind, ProcessesToUpdate, RefreshKind, System};
+
+/// Bytes that are free: of the machine, and of the control group that the process is in. What only caches files counts as free.
+/// `None` if the system does not say.
+pub fn free_memory() -> Option<u64> {
+    if !sysinfo::IS_SUPPORTED_SYSTEM {
+        return None;
+    }
+    let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
+    let mut system = System::new_with_specifics(kinds);
+    let machine = Some(system.available_memory()).filter(|bytes| *bytes > 0)?;
+    let here = sysinfo::get_current_pid().ok()?;
+    let kinds = ProcessRefreshKind::nothing().without_tasks();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[here]), false, kinds);
+    let group = system.process(here).and_then(sysinfo::Process::cgroup_limits);
+    // The free memory of a group leaves out its cached files, which make room when memory is asked for.
+    let group = group.map(|group| group.total_memory.saturating_sub(group.rss));
+    Some(group.map_or(machine, |group| group.min(machine)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_taken_is_not_free() {
+        const TAKEN: usize = 1 << 30;
+        let before = free_memory().unwrap();
+        let mut taken = vec![0u8; TAKEN];
+        taken.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        let after = free_memory().unwrap();
+        // Other processes take and free memory too.
+        assert!(after < before - TAKEN as u64 / 2, "{before}, then {after}");
+        assert_eq!(taken[4096], 1);
+    }
+}
