@@ -17,7 +17,7 @@ mod refused;
 use std::sync::Arc;
 
 pub use self::factors::factors;
-pub use self::refused::{check_vanished, refusal};
+pub use self::refused::{Refused, check_vanished, nonzero, refused};
 use crate::backend::cpu::{InstructionSet, Task, Vector};
 use crate::error::{KMeansError, Result};
 use crate::fixed::{frexp, power_of_two};

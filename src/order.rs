@@ -28,7 +28,7 @@ use crate::memory;
 use crate::model::Fitted;
 use crate::parallel::{for_each_task, workers_for};
 use crate::params::{Init, NullPolicy, Params, RowOrder};
-use crate::prepare::survey::check_overflow;
+use crate::prepare::given::{HostRows, check_overflow};
 use crate::tile::{self, Part, Selection};
 
 /// The name for the order in errors.
@@ -86,7 +86,7 @@ pub fn arranged<T: Float>(parts: &[Part<'_, T>], params: &Params) -> Result<Opti
         return Ok(None);
     }
     if bad > 0 {
-        check_overflow(parts)?;
+        check_overflow(&HostRows(parts))?;
     }
     let rows = sorted(parts, entries, given - bad, threads)?;
     Arranged::new(parts, rows, given, threads).map(Some)

@@ -14,8 +14,9 @@ use crate::float::Float;
 use crate::memory;
 use crate::model::Model;
 use crate::params::Metric;
+use crate::prepare::given::first_negative_weight;
 use crate::prepare::passes::Passes;
-use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
+use crate::prepare::survey::check_weight_range;
 use crate::prepare::{Prepared, diameter};
 use crate::strategy::Strategy;
 use crate::tile::WeightScale;
@@ -144,10 +145,9 @@ pub fn centroid_extents<T: Float>(model: &Model<T>) -> Result<[Vec<f64>; 2]> {
 /// [`KMeansError::NegativeWeight`], [`KMeansError::NoPositiveWeight`], [`KMeansError::WeightOutOfRange`],
 /// [`KMeansError::WeightRangeTooWide`] or [`KMeansError::MagnitudeOutOfRange`].
 pub fn survey_score<T: Float>(passes: &mut dyn Passes<T>, model: &Model<T>) -> Result<Prepared> {
-    let n: usize = passes.parts().iter().map(|part| part.features.n_rows()).sum();
-    let weighted = passes.parts().iter().any(|part| part.weights.is_some());
+    let (n, weighted) = (passes.given().count()?, passes.given().is_weighted());
     let mut survey = passes.survey()?;
-    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(passes.parts())).flatten() {
+    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(&*passes.given())).flatten() {
         return Err(error);
     }
     if survey.bad > 0 {
@@ -162,13 +162,13 @@ pub fn survey_score<T: Float>(passes: &mut dyn Passes<T>, model: &Model<T>) -> R
     let scales = ScoreScales::new::<T>(metric, &lows, &highs, weighted.then_some(survey.largest_weight))?;
     if weighted {
         let range = [survey.smallest_weight, survey.largest_weight];
-        check_weight_range(range, survey.positive, |bound| count_weights_below(passes.parts(), bound, 0))?;
+        check_weight_range(range, survey.positive, |bound| passes.given().weights_below(bound, 0))?;
     }
     if let Some(scale) = scales.weights {
         passes.round_weights(scale)?;
     }
     Ok(Prepared {
-        n: n as u64 - survey.bad,
+        n: n - survey.bad,
         n_positive: survey.positive,
         lows,
         highs,

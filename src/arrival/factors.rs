@@ -72,7 +72,7 @@ fn standard<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Vec<
     let mut passes = passes_over(parts, params)?;
     let (survey, _) = survey_rows(&mut *passes, params)?;
     // The square of a larger value could overflow.
-    check_column_magnitudes::<T>(passes.parts()[0].features.names(), &survey)?;
+    check_column_magnitudes::<T>(passes.given().names(), &survey)?;
     let lows = memory::collected(survey.columns.iter().map(|column| column.low + 0.0), FACTORS)?;
     let highs = memory::collected(survey.columns.iter().map(|column| column.high + 0.0), FACTORS)?;
     let variances = variances(&mut *passes, &lows, &highs, survey.positive)?;

@@ -3,62 +3,87 @@
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
+use crate::prepare::given::Given;
 use crate::prepare::survey::Survey;
 use crate::prepare::tiles::TILE;
 use crate::tile::{Part, Tile, on_host};
 
-/// Why rows with finite values have no place: a value that overflows, or the number of rows without a direction. `None` if there
-/// are no such rows.
+/// Why rows with finite values have no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Refused {
+    /// A column of which a value overflows when it is scaled.
+    pub overflow: Option<usize>,
+    /// Rows without a direction.
+    pub zero_rows: u64,
+}
+
+impl Refused {
+    /// The reasons of these rows and of later ones.
+    #[cfg(feature = "parts")]
+    pub fn and(self, later: Self) -> Self {
+        Self { overflow: self.overflow.or(later.overflow), zero_rows: self.zero_rows + later.zero_rows }
+    }
+
+    /// A value that overflows, or the number of rows without a direction. `None` if there are no such rows.
+    pub fn error(self, given: &dyn Given) -> Option<KMeansError> {
+        match self.overflow {
+            Some(f) => Some(out_of_range(given, f, "overflow")),
+            None => (self.zero_rows > 0).then_some(KMeansError::ZeroRows { count: self.zero_rows }),
+        }
+    }
+}
+
+/// Why rows with finite values have no place.
 ///
 /// # Errors
 /// [`KMeansError::NoMemory`].
-pub fn refusal<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<KMeansError>> {
-    let mut zero_rows = 0;
-    let mut overflow = None;
+pub fn refused<T: Float>(parts: &[Part<'_, T>]) -> Result<Refused> {
+    let mut found = Refused::default();
     for_each_scaled(parts, false, |tile, part, _| {
         let Some(arrival) = part.features.arrival() else { return };
-        let factors = arrival.factors().iter().enumerate();
-        let bad =
-            factors.filter(|(f, _)| tile.column(*f).iter().any(|x| !x.is_finite())).map(|(f, factor)| (f, *factor)).next();
-        overflow = overflow.or(bad);
+        let bad = (0..arrival.factors().len()).find(|f| tile.column(*f).iter().any(|x| !x.is_finite()));
+        found.overflow = found.overflow.or(bad);
         if arrival.directions() {
             let zero = |r: &usize| tile.x.chunks_exact(tile.stride).all(|column| column[*r].to_f64() == 0.0);
-            zero_rows += (0..tile.rows).filter(zero).count() as u64;
+            found.zero_rows += (0..tile.rows).filter(zero).count() as u64;
         }
     })?;
-    Ok(match overflow {
-        Some((f, factor)) => Some(out_of_range(parts, f, factor, "overflow")),
-        None => (zero_rows > 0).then_some(KMeansError::ZeroRows { count: zero_rows }),
-    })
+    Ok(found)
 }
 
 /// Refuses columns that hold other values than zero, but nothing else after they were scaled. `survey` is that of the arrived rows.
 ///
 /// # Errors
 /// [`KMeansError::ScaledOutOfRange`], [`KMeansError::NoMemory`].
-pub fn check_vanished<T: Float>(parts: &[Part<'_, T>], survey: &Survey) -> Result<()> {
-    let d = survey.columns.len();
-    let scaled = parts[0].features.arrival().is_some_and(|arrival| !arrival.factors().is_empty());
+pub fn check_vanished(given: &dyn Given, survey: &Survey) -> Result<()> {
+    let scaled = given.arrival().is_some_and(|arrival| !arrival.factors().is_empty());
     if !scaled || survey.columns.iter().all(|column| column.largest > 0.0) {
         return Ok(());
     }
-    let mut seen = memory::zeroed::<[bool; 2]>(d, super::FACTORS)?;
+    match given.nonzero()?.iter().position(|[raw, after]| *raw && !after) {
+        Some(f) => Err(out_of_range(given, f, "vanish")),
+        None => Ok(()),
+    }
+}
+
+/// For each column, whether rows of positive weight hold a value other than zero: as it was given, and scaled.
+///
+/// # Errors
+/// [`KMeansError::NoMemory`].
+pub fn nonzero<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<[bool; 2]>> {
+    let mut seen = memory::zeroed::<[bool; 2]>(parts[0].features.n_features(), super::FACTORS)?;
     for_each_scaled(parts, true, |tile, _, before| {
         for (f, [raw, after]) in seen.iter_mut().enumerate() {
             *raw |= before[f];
             *after |= tile.column(f).iter().any(|x| x.to_f64() != 0.0);
         }
     })?;
-    match seen.iter().position(|[raw, after]| *raw && !after) {
-        Some(f) => {
-            Err(out_of_range(parts, f, parts[0].features.arrival().map_or(1.0, |arrival| arrival.factors()[f]), "vanish"))
-        }
-        None => Ok(()),
-    }
+    Ok(seen)
 }
 
-fn out_of_range<T: Float>(parts: &[Part<'_, T>], f: usize, factor: f64, how: &'static str) -> KMeansError {
-    let column = parts[0].features.names().get(f).unwrap_or_default();
+fn out_of_range(given: &dyn Given, f: usize, how: &'static str) -> KMeansError {
+    let column = given.names().get(f).unwrap_or_default();
+    let factor = given.arrival().and_then(|arrival| arrival.factors().get(f)).copied().unwrap_or(1.0);
     KMeansError::ScaledOutOfRange { column, factor, how }
 }
 

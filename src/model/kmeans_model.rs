@@ -23,7 +23,10 @@ use crate::params::{Device, KMeans, NullPolicy};
 use crate::prepare::check_centroid_magnitude;
 use crate::progress::Seconds;
 #[cfg(feature = "python")]
-use crate::{prepare::survey::count_bad, tile::Part};
+use crate::{
+    prepare::given::{HostRows, count_bad},
+    tile::Part,
+};
 
 /// Names of the columns that every centroid frame has. A feature may not have one of these names.
 pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
@@ -367,8 +370,8 @@ impl KMeansModel {
     pub(crate) fn bad_values(&self, features: &AnyFeatures<'_>) -> Result<KMeansError> {
         let arrival = either!(self, model => model.arrival()?);
         Ok(match features {
-            AnyFeatures::F32(x) => count_bad(&[Part::new(x.arriving(arrival), None)]),
-            AnyFeatures::F64(x) => count_bad(&[Part::new(x.arriving(arrival), None)]),
+            AnyFeatures::F32(x) => count_bad(&HostRows(&[Part::new(x.arriving(arrival), None)])),
+            AnyFeatures::F64(x) => count_bad(&HostRows(&[Part::new(x.arriving(arrival), None)])),
         })
     }
 }

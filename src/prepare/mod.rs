@@ -9,6 +9,7 @@
 //! Everything that affects a result is an extremum, a count or a fixed-point sum. So it can be merged over tasks, chunks and
 //! parts in any order.
 
+pub(crate) mod given;
 pub(crate) mod passes;
 pub(crate) mod quanta;
 pub(crate) mod survey;
@@ -18,11 +19,10 @@ pub(crate) mod variance;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use self::given::{check_overflow, count_bad, first_negative_weight};
 use self::passes::{HostPasses, Passes};
 use self::quanta::quanta;
-use self::survey::{
-    EXTENTS, Survey, check_overflow, check_weight_range, count_bad, count_weights_below, first_negative_weight,
-};
+use self::survey::{EXTENTS, Survey, check_weight_range};
 use self::variance::variance;
 use crate::arrival::check_vanished;
 use crate::distances::DistanceScale;
@@ -82,7 +82,7 @@ pub fn prepare<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<P
 /// As [`prepare`], with passes over rows that may be anywhere.
 pub fn prepare_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Prepared> {
     let (survey, n) = surveyed(passes, params)?;
-    let weighted = passes.parts().iter().any(|part| part.weights.is_some());
+    let weighted = passes.given().is_weighted();
     let weights = (weighted && survey.largest_weight > 0.0).then(|| WeightScale::new(survey.largest_weight));
     if let Some(scale) = weights {
         passes.round_weights(scale)?;
@@ -129,9 +129,9 @@ pub(crate) fn diameter(metric: Metric, highs: &[f64], lows: &[f64]) -> f64 {
 /// Surveys the kept rows and checks them. Also returns how many there are.
 fn surveyed<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<(Survey, u64)> {
     let (survey, n) = survey_rows(passes, params)?;
-    check_vanished(passes.parts(), &survey)?;
+    check_vanished(&*passes.given(), &survey)?;
     // The check over all rows keeps rows of weight 0 from overflowing. The check over rows of positive weight keeps S in range.
-    check_column_magnitudes::<T>(passes.parts()[0].features.names(), &survey)?;
+    check_column_magnitudes::<T>(passes.given().names(), &survey)?;
     check_magnitude::<T>("values of rows of weight 0", survey.largest)?;
     Ok((survey, n))
 }
@@ -145,17 +145,17 @@ pub(crate) fn check_column_magnitudes<T: Float>(names: &Names, survey: &Survey) 
 
 /// Surveys the kept rows and checks them, but not how large their values are. Also returns how many there are.
 pub(crate) fn survey_rows<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<(Survey, u64)> {
-    let total = checked_rows(passes.parts())?;
-    let weighted = passes.parts().iter().any(|part| part.weights.is_some());
+    let total = passes.given().count()?;
+    let weighted = passes.given().is_weighted();
     let mut survey = passes.survey()?;
-    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(passes.parts())).flatten() {
+    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(&*passes.given())).flatten() {
         return Err(error);
     }
     if survey.bad > 0 {
         survey = match params.rows.null_policy {
-            NullPolicy::Raise => return Err(count_bad(passes.parts())),
+            NullPolicy::Raise => return Err(count_bad(&*passes.given())),
             NullPolicy::Skip => {
-                check_overflow(passes.parts())?;
+                check_overflow(&*passes.given())?;
                 passes.skip_bad(survey)?
             }
         };
@@ -173,23 +173,6 @@ pub(crate) fn survey_rows<T: Float>(passes: &mut dyn Passes<T>, params: &Params)
     Ok((survey, n))
 }
 
-/// The number of all rows, if the lengths fit.
-fn checked_rows<T: Float>(parts: &[Part<'_, T>]) -> Result<u64> {
-    for part in parts {
-        if let Some(weights) = &part.weights
-            && weights.len() != part.features.n_rows()
-        {
-            return Err(KMeansError::LengthMismatch {
-                what: "weights".into(),
-                expected: part.features.n_rows(),
-                got: weights.len(),
-            });
-        }
-    }
-    let total: u64 = parts.iter().map(|part| part.features.n_rows() as u64).sum();
-    if total > MAX_ROWS { Err(KMeansError::TooManyRows { got: total }) } else { Ok(total) }
-}
-
 /// Checks the magnitudes of the weights.
 fn check_weights<T: Float>(passes: &mut dyn Passes<T>, survey: &Survey, params: &Params) -> Result<()> {
     if survey.positive == 0 {
@@ -199,7 +182,7 @@ fn check_weights<T: Float>(passes: &mut dyn Passes<T>, survey: &Survey, params: 
         return Err(KMeansError::WeightOutOfRange { got: survey.largest_weight });
     }
     let range = [survey.smallest_weight, survey.largest_weight];
-    check_weight_range(range, survey.positive, |bound| count_weights_below(passes.parts(), bound, params.execution.threads))
+    check_weight_range(range, survey.positive, |bound| passes.given().weights_below(bound, params.execution.threads))
 }
 
 /// Widens the box of the rows so that it holds the starting centroids (`(k, d)`, row-major).

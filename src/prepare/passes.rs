@@ -1,5 +1,6 @@
 //! The passes over the rows that preparation needs, and their implementation for rows in this process's memory.
 
+use super::given::{Given, HostRows};
 use super::quanta::{self, Counts};
 use super::survey::{self, Extent, Survey};
 use super::variance::{self, Moments};
@@ -11,8 +12,8 @@ use crate::tile::{Part, WeightScale};
 ///
 /// All results but the sums of [`Extent`] are extrema, counts and integer sums. So every implementation gets the same results.
 pub trait Passes<T: Float> {
-    /// The rows as they were given. They supply names, lengths, and the values that errors report.
-    fn parts(&self) -> &[Part<'_, T>];
+    /// The rows as they were given. They supply names, lengths, and what errors report.
+    fn given(&self) -> Box<dyn Given + '_>;
     /// Pass 1. If there are bad rows, the pass may count too few of them, may report negative weights that do not exist, and may
     /// leave the rest to [`Passes::skip_bad`].
     fn survey(&mut self) -> Result<Survey>;
@@ -43,8 +44,8 @@ impl<'p, 'a, T> HostPasses<'p, 'a, T> {
 }
 
 impl<T: Float> Passes<T> for HostPasses<'_, '_, T> {
-    fn parts(&self) -> &[Part<'_, T>] {
-        self.parts
+    fn given(&self) -> Box<dyn Given + '_> {
+        Box::new(HostRows(self.parts))
     }
 
     fn survey(&mut self) -> Result<Survey> {

@@ -33,7 +33,7 @@ pub fn quanta<T: Float>(passes: &mut dyn Passes<T>, extents: &[Extent], weighted
     };
     let scale = |(f, (extent, [nonzero, small, tiny])): (usize, (&Extent, &Counts))| {
         if tiny * 2 > *nonzero {
-            let column = passes.parts()[0].features.names().get(f).unwrap_or_default();
+            let column = passes.given().names().get(f).unwrap_or_default();
             return Err(KMeansError::RangeTooWide { column, largest: extent.largest });
         }
         let one = T::IS_F32 && !weighted && small * 1000 <= *nonzero;

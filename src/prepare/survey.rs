@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use super::given::BadCounts;
 use super::tiles::{TILE, Visit, for_each_tile, load_positive, merge_columns};
-use crate::arrival;
 use crate::error::{KMeansError, Result};
 use crate::fixed::power_of_two;
 use crate::float::Float;
@@ -183,13 +183,8 @@ impl<T: Float> Visit<T> for SurveyPass {
     }
 }
 
-/// The error for the first negative weight in a row that has only finite values. If there is no memory to look, that error
-/// instead.
-pub fn first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Option<KMeansError> {
-    try_first_negative_weight(parts).unwrap_or_else(Some)
-}
-
-fn try_first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<KMeansError>> {
+/// The first negative weight in a row that has only finite values, and the number of this row.
+pub fn negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<(u64, f64)>> {
     let mut tile = Tile::new(parts[0].features.n_features(), TILE)?;
     let parts = &on_host(parts)?;
     let mut first = 0;
@@ -198,7 +193,7 @@ fn try_first_negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<K
         for start in (0..n).step_by(TILE) {
             tile.load_checked(part, start..(start + TILE).min(n));
             if let Some((row, got)) = tile.first_negative_weight() {
-                return Ok(Some(KMeansError::NegativeWeight { row: first + (start + row) as u64, got }));
+                return Ok(Some((first + (start + row) as u64, got)));
             }
         }
         first += n as u64;
@@ -219,7 +214,7 @@ pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: i
 }
 
 /// Counts the positive weights of kept rows that are below a bound.
-pub fn count_weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> Result<u64> {
+pub fn weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> Result<u64> {
     Ok(for_each_tile(&on_host(parts)?, threads, &WeightsBelow(bound))?.into_iter().sum())
 }
 
@@ -240,25 +235,12 @@ impl<T: Float> Visit<T> for WeightsBelow {
     }
 }
 
-/// Refuses values that overflow when they are scaled. Under `null_policy="skip"` they are no reason to leave rows out.
-pub fn check_overflow<T: Float>(parts: &[Part<'_, T>]) -> Result<()> {
-    match arrival::refusal(parts)? {
-        Some(error @ KMeansError::ScaledOutOfRange { .. }) => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// The error that counts the bad values of the first bad column as the caller gave it. Weights come last, then rows that are bad
-/// only after their arrival. If there is no memory to look, that error instead.
-pub fn count_bad<T: Float>(parts: &[Part<'_, T>]) -> KMeansError {
-    try_count_bad(parts).unwrap_or_else(|error| error)
-}
-
-fn try_count_bad<T: Float>(parts: &[Part<'_, T>]) -> Result<KMeansError> {
+/// The bad values of each column as the caller gave it, then those of the weights.
+pub fn bad_counts<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<BadCounts>> {
     const WHAT: &str = "the counts of nulls";
     let parts = &on_host(parts)?[..];
     let d = parts[0].features.n_features();
-    let mut counts = memory::zeroed::<[u64; 3]>(d + 1, WHAT)?;
+    let mut counts = memory::zeroed::<BadCounts>(d + 1, WHAT)?;
     let mut tile = Tile::<T>::new(d, TILE)?;
     let mut nulls = memory::zeroed::<bool>((d + 1) * TILE, WHAT)?;
     for part in parts {
@@ -285,16 +267,7 @@ fn try_count_bad<T: Float>(parts: &[Part<'_, T>]) -> Result<KMeansError> {
             }
         }
     }
-    let bad = counts.iter().position(|count| *count != [0; 3]);
-    if bad.is_none()
-        && let Some(error) = arrival::refusal(parts)?
-    {
-        return Ok(error);
-    }
-    let f = bad.unwrap_or(d);
-    let column = parts[0].features.names().get(f).unwrap_or_else(|| "weight".into());
-    let [nulls, nans, infinities] = counts[f];
-    Ok(KMeansError::NotFinite { column, nulls, nans, infinities })
+    Ok(counts)
 }
 
 /// In every part, selects the rows that have only finite values and no nulls.

@@ -35,8 +35,9 @@ use crate::gpu_table::{GpuArray, GpuPredictions};
 use crate::memory;
 use crate::model::Model;
 use crate::predict::{ANSWERS, ScoreScales, centroid_extents};
+use crate::prepare::given::first_negative_weight;
 use crate::prepare::passes::Passes;
-use crate::prepare::survey::{check_weight_range, count_weights_below, first_negative_weight};
+use crate::prepare::survey::check_weight_range;
 use crate::strategy::Strategy;
 use crate::tile::Part;
 
@@ -241,7 +242,7 @@ pub fn inertia<T: Float + Plain>(
     let mut parts = [Part::new(features.clone(), weights.cloned())];
     let mut passes = DevicePasses::new(&queue, &mut parts, None);
     let mut survey = passes.survey()?;
-    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(passes.parts())).flatten() {
+    if let Some(error) = survey.any_negative_weight.then(|| first_negative_weight(&*passes.given())).flatten() {
         return Err(error);
     }
     if survey.bad > 0 {
@@ -255,7 +256,7 @@ pub fn inertia<T: Float + Plain>(
     let scales = ScoreScales::new::<T>(model.metric(), &lows, &highs, weights.map(|_| survey.largest_weight))?;
     if weights.is_some() {
         let range = [survey.smallest_weight, survey.largest_weight];
-        check_weight_range(range, survey.positive, |bound| count_weights_below(passes.parts(), bound, 0))?;
+        check_weight_range(range, survey.positive, |bound| passes.given().weights_below(bound, 0))?;
     }
     if survey.bad == features.n_rows() as u64 {
         return Ok(0.0);

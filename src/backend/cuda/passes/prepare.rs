@@ -15,6 +15,7 @@ use crate::backend::cuda::rows::foreign::finite_rows;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
+use crate::prepare::given::{Given, HostRows};
 use crate::prepare::passes::Passes;
 use crate::prepare::quanta::Counts;
 use crate::prepare::survey::{EXTENTS, Extent, Survey, select_finite};
@@ -207,8 +208,8 @@ fn merge(chunks: &[ChunkExtent], d: usize) -> Result<(Vec<Extent>, f64, bool)> {
 }
 
 impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
-    fn parts(&self) -> &[Part<'_, T>] {
-        self.parts
+    fn given(&self) -> Box<dyn Given + '_> {
+        Box::new(HostRows(self.parts))
     }
 
     fn survey(&mut self) -> Result<Survey> {
