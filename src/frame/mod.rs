@@ -7,8 +7,12 @@
 
 mod columns;
 mod model;
+#[cfg(feature = "parts")]
+mod parts;
 
 pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
+#[cfg(feature = "parts")]
+pub use parts::FrameRows;
 
 use polars::prelude::*;
 use polars_arrow::bitmap::Bitmap;
