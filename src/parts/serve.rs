@@ -21,7 +21,6 @@ use crate::partial::Partial;
 use crate::prepare::Prepared;
 use crate::prepare::given::{Given, HostRows};
 use crate::prepare::passes::{HostPasses, Passes};
-use crate::prepare::survey::Survey;
 use crate::tile::{Part, WeightScale};
 
 /// What errors call the numbers of a message.
@@ -95,7 +94,8 @@ fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, threads:
                 Reply::Survey(survey)
             }),
             Call::SkipBad => {
-                let survey = surveyed.take().map_or_else(|| Survey::empty(d), Ok);
+                // A part that was made again has not surveyed its rows.
+                let survey = surveyed.take().map_or_else(|| passes.survey(), Ok);
                 survey.and_then(|survey| passes.skip_bad(survey)).map(Reply::Survey)
             }
             Call::RoundWeights(scale) => passes.round_weights(scale).map(|()| Reply::Done),
