@@ -1,7 +1,7 @@
 """Fits of rows that several processes or machines hold, with the bits of a fit in one process.
 
-A :class:`Part` holds some of the rows and answers requests, which are bytes. :func:`fit` is the driver: it runs the fit, and
-a function of yours carries its requests to the parts. :mod:`polars_kmeans.ray` does so with Ray.
+A :class:`Part` holds some of the rows and answers requests, which are bytes. :func:`fit` is the driver: it runs the
+fit, and a function of yours carries its requests to the parts. :mod:`polars_kmeans.ray` does so with Ray.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from polars_kmeans.model import KMeansModel
 
 __all__ = ["Ask", "Part", "fit"]
 
-#: Carries requests to parts: it takes the number of a part and a request for each, and returns their answers in this order.
+# Carries requests to parts: it takes the number of a part with each request, and returns the answers in this order.
 Ask = Callable[[list[tuple[int, bytes]]], Sequence[bytes]]
 
 
@@ -30,8 +30,8 @@ class Part:
     Parameters
     ----------
     data
-        The rows: a frame of Polars, or of any library with `__arrow_c_stream__`. The query of a LazyFrame runs once. There
-        may be no rows, as long as there are the columns.
+        The rows: a frame of Polars, or of any library with `__arrow_c_stream__`. The query of a LazyFrame runs once.
+        There may be no rows, as long as there are the columns.
     *columns
         The features, as in :meth:`KMeans.fit <polars_kmeans.KMeans.fit>`. All parts of a fit have the same features, of
         the same types.
@@ -66,9 +66,9 @@ class Part:
     def answer(self, request: bytes) -> bytes:
         """Answer a request of :func:`fit`. What is wrong is an answer too. Several threads may call this.
 
-        A part keeps its state from request to request. A part that was made again from the same rows answers that it has
-        lost its state, and the driver repeats what it needs. So it does no harm to send a request again, to the same part or
-        to a new one.
+        A part keeps its state from request to request. A part that was made again from the same rows answers that it
+        has lost its state, and the driver repeats what it needs. So it does no harm to send a request again, to the
+        same part or to a new one.
         """
         return self._part.answer(request)
 
@@ -97,9 +97,10 @@ def fit(estimator: KMeans[Any], ask: Ask, parts: int, *, progress: OnProgress = 
     Raises
     ------
     InvalidParameterError
-        For parameters outside their domain. With `row_order="values"`, where all rows would have to be sorted as a whole.
+        For parameters outside their domain. With `row_order="values"`, where all rows would have to be sorted.
     KMeansError
-        For values or columns that cannot be clustered, and if parts do not fit together: see :mod:`polars_kmeans.errors`.
+        For values or columns that cannot be clustered, and if parts do not fit together: see
+        :mod:`polars_kmeans.errors`.
 
     """
     if estimator._weight is not None:

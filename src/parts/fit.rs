@@ -71,11 +71,13 @@ pub fn fit(estimator: &KMeans, executor: &mut dyn Executor, wanted: Wanted) -> R
     let _environment = FloatEnvironment::default_rounding();
     let _share = PoolShare::enter();
     let _scope = Scope::enter(estimator.cancel.as_ref());
+    let candidates = estimator.seeding.candidates(estimator.k);
     let start = Start {
         factors: None,
         cosine: false,
         device: estimator.execution.device.to_string(),
         clusters: estimator.k,
+        candidates: (candidates.of_round, candidates.rounds),
         threads: estimator.execution.threads,
     };
     let link = Link::new(executor, &start)?;
@@ -90,7 +92,7 @@ pub fn fit(estimator: &KMeans, executor: &mut dyn Executor, wanted: Wanted) -> R
 /// # Errors
 /// Errors of the executor, and [`KMeansError::Part`] if parts do not fit together.
 pub fn facts(executor: &mut dyn Executor) -> Result<Vec<Facts>> {
-    let start = Start { factors: None, cosine: false, device: "cpu".into(), clusters: 1, threads: 0 };
+    let start = Start { factors: None, cosine: false, device: "cpu".into(), clusters: 1, candidates: (0, 0), threads: 0 };
     Ok(Link::new(executor, &start)?.facts)
 }
 

@@ -106,8 +106,9 @@ pub struct Start {
     pub cosine: bool,
     /// The word of the device.
     pub device: String,
-    /// The most clusters of a session, and whether it seeds by k-means||: for the choice of the device.
+    /// For the choice of the device: the clusters, and the candidates of k-means|| (in a round, and rounds).
     pub clusters: usize,
+    pub candidates: (u64, u32),
     pub threads: usize,
 }
 
@@ -188,9 +189,11 @@ pub enum Call {
     /// The bits of the rows that are kept.
     Selection,
     // A session: `src/backend/draws.rs`, `src/backend/iterate.rs`.
+    /// With the given starting centroids, if there are some.
     Begin {
         known: Known,
         k: usize,
+        starting: Vec<f64>,
     },
     Row(u64),
     /// For `row_order="values"`: `by_values.rs`.

@@ -5,23 +5,35 @@
 //! begin   what is known about all rows comes  -> a session over the kept rows
 //! ```
 
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
+
 use super::by_values;
 use super::message::{Call, Facts, Reply, SomeRows, Start, Sums, refused};
 use super::part::Feed;
 use crate::arrival::Arrival;
 use crate::backend::cpu::{CpuSession, InstructionSet};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda;
+#[cfg(feature = "cuda")]
+use crate::backend::select::Place;
+use crate::backend::select::{self, Candidates, Choice, Job, Request, Shape};
 use crate::backend::{DrawBy, Picked, Scales, Session};
 use crate::engine::Engine;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
 use crate::float::Float;
 use crate::memory;
-use crate::params::Metric;
+use crate::params::{Device, Metric};
+#[cfg(feature = "cuda")]
+use crate::params::{Init, KMeans};
 use crate::partial::Partial;
 use crate::prepare::Prepared;
 use crate::prepare::given::{Given, HostRows};
 use crate::prepare::passes::{HostPasses, Passes};
-use crate::tile::{Part, WeightScale};
+use crate::prepare::survey::Survey;
+use crate::strategy::Strategy;
+use crate::tile::{self, Part, WeightScale};
 
 /// What errors call the numbers of a message.
 const MESSAGE: &str = "a message of a part";
@@ -47,26 +59,61 @@ pub fn serve<T: Engine>(
                 let metric = if start.cosine { Metric::Cosine } else { Metric::Euclidean };
                 let arrival = Arrival::new(start.factors.clone(), metric);
                 let mut parts = [Part::new(features.arriving(arrival), weights.cloned())];
-                match HostRows(&parts).count() {
-                    Ok(_) => feed.reply(Ok(Reply::Facts(facts))),
-                    Err(error) => {
-                        feed.reply(Err(error));
-                        continue;
+                match HostRows(&parts).count().and_then(|_| place(&mut parts, &start)) {
+                    Ok(place) => {
+                        feed.reply(Ok(Reply::Facts(facts)));
+                        started(feed, &mut parts, &start, place, set);
                     }
+                    Err(error) => feed.reply(Err(error)),
                 }
-                started(feed, &mut parts, &start, set);
             }
             other => feed.reply(Err(out_of_turn(&other))),
         }
     }
 }
 
+/// Chooses where a part works on its rows.
+fn place<T: Engine>(parts: &mut [Part<'_, T>; 1], start: &Start) -> Result<Choice> {
+    if start.cosine || start.factors.is_some() {
+        // Such rows have more bits.
+        parts[0].features = parts[0].features.widened();
+    }
+    let part = &parts[0];
+    let (of_round, rounds) = start.candidates;
+    let shape = Shape {
+        job: Job::Fit,
+        rows: part.features.n_rows() as u64,
+        features: part.features.n_features(),
+        clusters: start.clusters,
+        float64: !T::IS_F32,
+        half: tile::half(&parts[..]).is_some(),
+        weighted: part.weights.is_some(),
+        candidates: Candidates { of_round, rounds },
+    };
+    // A GPU has nothing to do without rows.
+    let device = if shape.rows == 0 { Device::Cpu } else { start.device.parse()? };
+    select::place(Request { device, strategy: Strategy::Default, limit: None, there: None }, shape)
+}
+
 /// Goes on until rows have to arrive again.
-fn started<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], start: &Start, set: InstructionSet) {
-    let mut passes = HostPasses::new(parts, start.threads);
-    answer_passes(feed, &mut passes, start.threads);
+fn started<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], start: &Start, place: Choice, set: InstructionSet) {
+    match place.place {
+        #[cfg(feature = "cuda")]
+        Place::Cuda(ordinal) => {
+            if let Err(error) = started_on_gpu(feed, parts, start, &place, ordinal)
+                && feed.next_call().is_some()
+            {
+                feed.reply(Err(error));
+            }
+        }
+        _ => started_on_cpu(feed, parts, start, set),
+    }
+}
+
+fn started_on_cpu<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], start: &Start, set: InstructionSet) {
+    answer_passes(feed, &mut HostPasses::new(parts, start.threads), false, start.threads);
     while let Some(call) = feed.next_call() {
-        let Call::Begin { known, k } = call else { return feed.give_back(call) };
+        let Call::Begin { known, k, .. } = call else { return feed.give_back(call) };
         let part = parts[0].clone();
         if !known.fits(part.features.n_features()) {
             feed.reply(Err(refused("facts about other columns".into())));
@@ -80,23 +127,85 @@ fn started<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], start: &Sta
     }
 }
 
-/// Answers calls that prepare a fit. Gives back the first other call.
-fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, threads: usize) {
+/// As [`started_on_cpu`]. An error is the answer to the next call.
+#[cfg(feature = "cuda")]
+fn started_on_gpu<T: Engine>(
+    feed: &mut Feed,
+    parts: &mut [Part<'_, T>; 1],
+    start: &Start,
+    place: &Choice,
+    ordinal: u32,
+) -> Result<()> {
+    let queue = cuda::Gpu::get(ordinal)?.queue()?.within(place.room);
+    let mut passes = cuda::DevicePasses::new(&queue, parts, place.chunking);
+    if !answer_passes(feed, &mut passes, true, start.threads) {
+        return Ok(());
+    }
+    let chunks = Arc::new(passes.into_chunks());
+    while let Some(call) = feed.next_call() {
+        let Call::Begin { known, k, starting } = call else {
+            feed.give_back(call);
+            return Ok(());
+        };
+        if !known.fits(parts[0].features.n_features()) {
+            feed.reply(Err(refused("facts about other columns".into())));
+            continue;
+        }
+        let prepared = Prepared::from(known);
+        let mut estimator = KMeans::new(k);
+        if !starting.is_empty() {
+            estimator = estimator.init(Init::Given(starting));
+        }
+        let session = estimator.validate(prepared.lows.len()).and_then(|params| {
+            cuda::CudaSession::new(chunks.clone(), &parts[..], &prepared, &params, place.strategy, place.more_copies)
+        });
+        match session {
+            Ok(mut session) => answer_session(feed, &mut session, &parts[0], prepared.weights, [k, start.threads]),
+            Err(error) => feed.reply(Err(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a part on a GPU whose rows are all left out: a GPU has nothing to do without rows.
+fn check_some(survey: Survey, on_gpu: bool, rows: u64) -> Result<Survey> {
+    if on_gpu && survey.bad == rows {
+        return Err(KMeansError::Part { reason: "all rows of a part on a GPU are left out: give it other rows".into() });
+    }
+    Ok(survey)
+}
+
+/// Answers calls that prepare a fit. Gives back the first other call. Returns whether the rows are in place for a session.
+fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, on_gpu: bool, threads: usize) -> bool {
+    // On a GPU, a survey sends the rows.
+    let (mut placed, rows) = (!on_gpu, passes.given().count().unwrap_or_default());
     let d = passes.given().names().len();
     // What the last survey found, for the call after it.
     let mut surveyed = None;
     while let Some(call) = feed.next_call() {
         let reply = match call {
-            Call::Start(_) | Call::Begin { .. } => return feed.give_back(call),
-            Call::Place => Ok(Reply::Done),
+            Call::Start(_) => {
+                feed.give_back(call);
+                return false;
+            }
+            Call::Begin { .. } if placed => {
+                feed.give_back(call);
+                return true;
+            }
+            Call::Place if !on_gpu => Ok(Reply::Done),
+            Call::Place => passes.survey().map(|survey| {
+                (placed, surveyed) = (true, Some(survey));
+                Reply::Done
+            }),
             Call::Survey => passes.survey().map(|survey| {
-                surveyed = Some(survey.clone());
+                (placed, surveyed) = (true, Some(survey.clone()));
                 Reply::Survey(survey)
             }),
             Call::SkipBad => {
                 // A part that was made again has not surveyed its rows.
                 let survey = surveyed.take().map_or_else(|| passes.survey(), Ok);
-                survey.and_then(|survey| passes.skip_bad(survey)).map(Reply::Survey)
+                let survey = survey.and_then(|survey| passes.skip_bad(survey));
+                survey.and_then(|survey| check_some(survey, on_gpu, rows)).map(Reply::Survey)
             }
             Call::RoundWeights(scale) => passes.round_weights(scale).map(|()| Reply::Done),
             Call::WeightedExtents => passes.weighted_extents().map(Reply::Extents),
@@ -116,6 +225,7 @@ fn answer_passes<T: Float>(feed: &mut Feed, passes: &mut dyn Passes<T>, threads:
         };
         feed.reply(reply);
     }
+    false
 }
 
 /// Answers calls of seeding and of the loop. Gives back the first call that needs other passes or another session.

@@ -24,7 +24,7 @@ use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
-use crate::params::{Params, RowOrder};
+use crate::params::{Init, Params, RowOrder};
 use crate::partial::Partial;
 use crate::prepare::Prepared;
 use crate::progress::Watch;
@@ -74,7 +74,11 @@ impl<'l, 'e, T: Float> Remote<'l, 'e, T> {
             Reply::Began { rows, positive } => Some((rows, positive)),
             _ => None,
         };
-        let began = link.ask_all(Call::Begin { known: Known::from(prepared), k }, began)?;
+        let starting = match &params.seeding.init {
+            Init::Given(centroids) => memory::copied(centroids, PARTS)?,
+            _ => Vec::new(),
+        };
+        let began = link.ask_all(Call::Begin { known: Known::from(prepared), k, starting }, began)?;
         let (rows, positive): (Vec<u64>, Vec<u64>) = began.into_iter().unzip();
         if rows.iter().sum::<u64>() != prepared.n || positive.iter().sum::<u64>() != prepared.n_positive {
             return Err(refused("other rows than before".into()));

@@ -1,13 +1,12 @@
 """K-means on the workers of a Ray cluster, with the bits of a fit in one process.
 
-It needs Ray: ``pip install "polars-kmeans[ray]"``. Each worker is an actor that holds some of the rows. A worker that is
-lost is made again by Ray, loads its rows again, and the fit goes on without a changed bit.
+It needs Ray: ``pip install "polars-kmeans[ray]"``. Each worker is an actor that holds some of the rows. A worker that
+is lost is made again by Ray, loads its rows again, and the fit goes on without a changed bit.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from polars_kmeans._typing import IntoFeatures
 from polars_kmeans.errors import InvalidParameterError
 from polars_kmeans.estimator import KMeans as _KMeans
 from polars_kmeans.model import KMeansModel
-from polars_kmeans.ray._sources import Piece, frame_of, has_no_order, pieces, shared_out
+from polars_kmeans.ray._sources import Piece, Share, frame_of, has_no_order, shares
 
 __all__ = ["KMeans", "predict"]
 
@@ -100,12 +99,13 @@ class KMeans:
         weight = parameters.pop("weight")
         if gpus_per_worker:
             parameters["device"] = "cuda"
-        shares = _shares(data, num_workers, cpus_per_worker)
+        own = _shares(data, num_workers, cpus_per_worker)
         features = tuple(_plugin.flat(columns))
-        worker = _worker(cpus_per_worker, gpus_per_worker)
-        workers = [worker.remote(share, features, weight) for share in shares]
+        actor = _worker(cpus_per_worker, gpus_per_worker)
+        workers = [actor.remote(share.pieces, features, weight) for share in own]
+        tables = [share.tables for share in own]
         try:
-            return parts.fit(_KMeans(**parameters), partial(_ask, workers), len(workers), progress=progress)
+            return parts.fit(_KMeans(**parameters), partial(_ask, workers, tables), len(workers), progress=progress)
         finally:
             for one in workers:
                 ray.kill(one)
@@ -120,7 +120,7 @@ def predict(
     num_workers: int | None = None,
     cpus_per_worker: int = 1,
 ) -> list[Path]:
-    """Label rows on the workers, and write them as Parquet files: all columns of the data, and the labels as the last one.
+    """Label rows on the workers, and write them as Parquet files: all columns of the data, and last the labels.
 
     Parameters
     ----------
@@ -144,24 +144,26 @@ def predict(
 
     """
     ray = _ray()
-    shares = _shares(data, num_workers, cpus_per_worker)
+    own = _shares(data, num_workers, cpus_per_worker)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     features = tuple(_plugin.flat(columns))
     label = ray.remote(**_resources(cpus_per_worker), max_retries=-1)(_write_labels)
-    paths = [target / f"part-{number:05}.parquet" for number in range(len(shares))]
+    paths = [target / f"part-{number:05}.parquet" for number in range(len(own))]
     encoded = ray.put(model.to_bytes())
     done = [
-        label.remote(encoded, share, features, name, os.fspath(path))
-        for share, path in zip(shares, paths, strict=True)
+        label.remote(encoded, share.pieces, share.tables, features, name, os.fspath(path))
+        for share, path in zip(own, paths, strict=True)
     ]
     ray.get(done)
     return paths
 
 
-def _write_labels(encoded: bytes, share: list[Piece], features: tuple[Any, ...], name: str, path: str) -> None:
+def _write_labels(
+    encoded: bytes, pieces: list[Piece], tables: list[Any], features: tuple[Any, ...], name: str, path: str
+) -> None:
     """Label the rows of a share. A file is complete, or has another name."""
-    labelled = KMeansModel.from_bytes(encoded).label(frame_of(share), *features, name=name)
+    labelled = KMeansModel.from_bytes(encoded).label(frame_of(pieces, tables), *features, name=name)
     unfinished = f"{path}.{os.getpid()}.unfinished"
     labelled.sink_parquet(unfinished)
     os.replace(unfinished, path)
@@ -170,22 +172,23 @@ def _write_labels(encoded: bytes, share: list[Piece], features: tuple[Any, ...],
 class _Worker:
     """The rows of one worker. Ray calls this again if the worker was lost."""
 
-    def __init__(self, share: list[Piece], features: tuple[Any, ...], weight: str | pl.Expr | None) -> None:
+    def __init__(self, pieces: list[Piece], features: tuple[Any, ...], weight: str | pl.Expr | None) -> None:
+        self._rows = pieces, features, weight
         self._part: parts.Part | None = None
-        # What is wrong with the rows is the answer to a request: an actor that cannot start has no answer.
-        self._make: Callable[[], parts.Part] = lambda: parts.Part(frame_of(share), *features, weight=weight)
 
-    def answer(self, request: bytes) -> bytes:
+    def answer(self, request: bytes, tables: list[Any]) -> bytes:
+        # Rows come with the first request: an actor that cannot start could not say what is wrong with them.
         if self._part is None:
-            self._part = self._make()
+            pieces, features, weight = self._rows
+            self._part = parts.Part(frame_of(pieces, tables), *features, weight=weight)
         return self._part.answer(request)
 
     def process(self) -> int:
         return os.getpid()
 
 
-def _ask(workers: list[Any], requests: list[tuple[int, bytes]]) -> list[bytes]:
-    """Send requests to workers, all at the same time."""
+def _ask(workers: list[Any], tables: list[list[Any]], requests: list[tuple[int, bytes]]) -> list[bytes]:
+    """Send requests to workers, all at the same time. Each has the tables with it that a worker may have to load."""
     ray = _ray()
     put: dict[int, Any] = {}
     answers = []
@@ -194,7 +197,7 @@ def _ask(workers: list[Any], requests: list[tuple[int, bytes]]) -> list[bytes]:
             argument = put[id(request)] = put.get(id(request)) or ray.put(request)
         else:
             argument = request
-        answers.append(workers[worker].answer.remote(argument))
+        answers.append(workers[worker].answer.remote(argument, tables[worker]))
     try:
         found: list[bytes] = ray.get(answers)
     except ray.exceptions.RayTaskError as error:
@@ -203,7 +206,7 @@ def _ask(workers: list[Any], requests: list[tuple[int, bytes]]) -> list[bytes]:
     return found
 
 
-def _shares(data: Any, num_workers: int | None, cpus_per_worker: int) -> list[list[Piece]]:
+def _shares(data: Any, num_workers: int | None, cpus_per_worker: int) -> list[Share]:
     """Return the rows of each worker."""
     ray = _ray()
     if not ray.is_initialized():
@@ -213,7 +216,7 @@ def _shares(data: Any, num_workers: int | None, cpus_per_worker: int) -> list[li
     for option, value in {"num_workers": num_workers, "cpus_per_worker": cpus_per_worker}.items():
         if not isinstance(value, int) or value < 1:
             raise InvalidParameterError(f"{option}: expected a positive integer, got {value!r}")
-    return shared_out(pieces(data), num_workers)
+    return shares(data, num_workers)
 
 
 def _resources(cpus: int) -> dict[str, Any]:

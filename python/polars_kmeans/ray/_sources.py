@@ -16,24 +16,35 @@ from polars_kmeans.errors import InvalidParameterError
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of a Parquet file, or of an Arrow table in Ray's object store."""
+    """Consecutive rows of a Parquet file (its path), or of an Arrow table (its place in a list)."""
 
-    source: Any
+    source: str | int
     first: int
     rows: int
-    # Where pieces of this source are best cut: a row group is read as a whole.
-    whole: bool
 
-    def frame(self) -> pl.LazyFrame:
-        """Return the rows, wherever this process is."""
-        if isinstance(self.source, str):
-            return pl.scan_parquet(self.source).slice(self.first, self.rows)
-        import ray
 
-        table = ray.get(self.source)
-        frame = pl.from_arrow(table.slice(self.first, self.rows))
-        assert isinstance(frame, pl.DataFrame)
-        return frame.lazy()
+@dataclass(frozen=True)
+class Share:
+    """The rows of a worker, in order, and the Arrow tables that they are in, as references to Ray's object store."""
+
+    pieces: list[Piece]
+    tables: list[Any]
+
+
+def frame_of(pieces: list[Piece], tables: list[Any]) -> pl.LazyFrame:
+    """Return the rows of a worker, in this process."""
+    import ray
+
+    frames: list[pl.LazyFrame] = []
+    for piece in pieces:
+        if isinstance(piece.source, str):
+            frames.append(pl.scan_parquet(piece.source).slice(piece.first, piece.rows))
+        else:
+            # A view of the store.
+            frame = pl.from_arrow(ray.get(tables[piece.source]).slice(piece.first, piece.rows))
+            assert isinstance(frame, pl.DataFrame)
+            frames.append(frame.lazy())
+    return pl.concat(frames)
 
 
 def has_no_order(data: object) -> bool:
@@ -41,49 +52,64 @@ def has_no_order(data: object) -> bool:
     return type(data).__module__.startswith("ray.data") and hasattr(data, "to_arrow_refs")
 
 
-def pieces(data: Any) -> list[Piece]:
-    """Return the rows of files or frames in their order: row groups of sorted paths, or whole frames."""
-    if has_no_order(data):
-        return _of_tables(data.to_arrow_refs())
-    if isinstance(data, (str, os.PathLike)):
-        return _of_files([data])
-    if _is_frame(data):
-        return _of_tables([_put(data)])
-    if isinstance(data, Sequence) and len(data) > 0:
-        if all(isinstance(item, (str, os.PathLike)) for item in data):
-            return _of_files(data)
-        if all(_is_frame(item) or _is_reference(item) for item in data):
-            return _of_tables([item if _is_reference(item) else _put(item) for item in data])
-    msg = "data: expected paths of Parquet files, frames, references to Arrow tables, or a Ray Dataset"
-    raise InvalidParameterError(f"{msg}, got {type(data).__name__}")
+def shares(data: Any, workers: int) -> list[Share]:
+    """Share rows out among workers: consecutive rows each, about the same number.
 
-
-def shared_out(all_pieces: list[Piece], workers: int) -> list[list[Piece]]:
-    """Share pieces out among workers: consecutive rows each, about the same number."""
-    total = sum(piece.rows for piece in all_pieces)
-    # Row groups stay whole if there are enough of them.
-    whole = sum(piece.whole for piece in all_pieces) >= 4 * workers
-    shares: list[list[Piece]] = [[] for _ in range(workers)]
+    The order is that of row groups of sorted paths, or that of frames.
+    """
+    pieces, tables = _pieces(data)
+    total = sum(piece.rows for piece in pieces)
+    # Row groups are read as a whole. They stay so, if there are enough of them.
+    whole = not tables and len(pieces) >= 4 * workers
+    own: list[list[Piece]] = [[] for _ in range(workers)]
     start = 0
-    for piece in all_pieces:
-        if piece.whole and whole:
-            shares[min((2 * start + piece.rows) * workers // max(2 * total, 1), workers - 1)].append(piece)
+    for piece in pieces:
+        if whole:
+            worker = min((2 * start + piece.rows) * workers // max(2 * total, 1), workers - 1)
+            _append(own[worker], piece)
         else:
             for worker in range(workers):
                 first = max(worker * total // workers, start)
                 last = min((worker + 1) * total // workers, start + piece.rows)
                 if first < last:
-                    cut = replace(piece, first=piece.first + first - start, rows=last - first)
-                    shares[worker].append(cut)
+                    _append(own[worker], Piece(piece.source, piece.first + first - start, last - first))
         start += piece.rows
     # A worker without rows still has their columns.
-    empty = replace(all_pieces[0], rows=0)
-    return [share or [empty] for share in shares]
+    return [_share(some or [replace(pieces[0], rows=0)], tables) for some in own]
 
 
-def frame_of(share: list[Piece]) -> pl.LazyFrame:
-    """Return the rows of a worker, in order."""
-    return pl.concat([piece.frame() for piece in share])
+def _append(pieces: list[Piece], piece: Piece) -> None:
+    """Append rows. Consecutive rows of a source become one piece."""
+    last = pieces[-1] if pieces else None
+    if last is not None and last.source == piece.source and last.first + last.rows == piece.first:
+        pieces[-1] = replace(last, rows=last.rows + piece.rows)
+    else:
+        pieces.append(piece)
+
+
+def _share(pieces: list[Piece], tables: list[Any]) -> Share:
+    """Keep the tables that pieces are in."""
+    used = sorted({piece.source for piece in pieces if isinstance(piece.source, int)})
+    places = {place: number for number, place in enumerate(used)}
+    own = [replace(piece, source=places.get(piece.source, piece.source)) for piece in pieces]  # type: ignore[arg-type]
+    return Share(own, [tables[place] for place in used])
+
+
+def _pieces(data: Any) -> tuple[list[Piece], list[Any]]:
+    """Return the rows of files or frames in their order, and the tables that frames became."""
+    if has_no_order(data):
+        return _of_tables(data.to_arrow_refs())
+    if isinstance(data, (str, os.PathLike)):
+        return _of_files([data]), []
+    if _is_frame(data) or _is_reference(data):
+        return _of_tables([data])
+    if isinstance(data, Sequence) and len(data) > 0:
+        if all(isinstance(item, (str, os.PathLike)) for item in data):
+            return _of_files(data), []
+        if all(_is_frame(item) or _is_reference(item) for item in data):
+            return _of_tables(data)
+    msg = "data: expected paths of Parquet files, frames, references to Arrow tables, or a Ray Dataset"
+    raise InvalidParameterError(f"{msg}, got {type(data).__name__}")
 
 
 def _is_frame(data: object) -> bool:
@@ -94,20 +120,18 @@ def _is_reference(data: object) -> bool:
     return type(data).__name__ == "ObjectRef"
 
 
-def _put(data: Any) -> Any:
-    """Put a frame into the object store, as an Arrow table: workers then have views of it."""
+def _of_tables(data: Sequence[Any]) -> tuple[list[Piece], list[Any]]:
+    """Return pieces of frames. They are put into the object store as Arrow tables: workers then have views of them."""
     import ray
 
-    frame = polars_frame(data)
-    return ray.put((frame.collect() if isinstance(frame, pl.LazyFrame) else frame).to_arrow())
+    def put(item: Any) -> Any:
+        frame = polars_frame(item)
+        return ray.put((frame.collect() if isinstance(frame, pl.LazyFrame) else frame).to_arrow())
 
-
-def _of_tables(references: Sequence[Any]) -> list[Piece]:
-    import ray
-
+    tables = [item if _is_reference(item) else put(item) for item in data]
     count = ray.remote(num_cpus=0)(lambda table: table.num_rows)
-    rows = ray.get([count.remote(reference) for reference in references])
-    return [Piece(reference, 0, number, False) for reference, number in zip(references, rows, strict=True)]
+    rows = ray.get([count.remote(table) for table in tables])
+    return [Piece(place, 0, number) for place, number in enumerate(rows)], tables
 
 
 def _of_files(paths: Sequence[Any]) -> list[Piece]:
@@ -125,13 +149,13 @@ def _of_files(paths: Sequence[Any]) -> list[Piece]:
     if not found:
         msg = f"data: expected Parquet files, got none in {[os.fspath(path) for path in paths][:5]}"
         raise InvalidParameterError(msg)
-    all_pieces = []
+    pieces = []
     for path in sorted(set(found)):
         metadata, first = parquet.read_metadata(path), 0
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
-            all_pieces.append(Piece(path, first, rows, True))
+            pieces.append(Piece(path, first, rows))
             first += rows
         if metadata.num_row_groups == 0:
-            all_pieces.append(Piece(path, 0, 0, True))
-    return all_pieces
+            pieces.append(Piece(path, 0, 0))
+    return pieces
