@@ -18,7 +18,7 @@ from polars_kmeans.errors import InvalidParameterError, typed_errors
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.model import KMeansModel
 
-__all__ = ["Ask", "Part", "fit"]
+__all__ = ["Part", "fit"]
 
 # Carries requests to parts: it takes the number of a part with each request, and returns the answers in this order.
 Ask = Callable[[list[tuple[int, bytes]]], Sequence[bytes]]
