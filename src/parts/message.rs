@@ -15,6 +15,7 @@ use crate::backend::{DrawBy, Effort, Far, Move, Sample};
 use crate::distances::DistanceScale;
 use crate::error::{KMeansError, Result};
 use crate::fixed::ColumnScale;
+use crate::memory;
 use crate::names::Names;
 use crate::params::Metric;
 use crate::prepare::Prepared;
@@ -35,11 +36,13 @@ pub trait Message: Serialize + DeserializeOwned {
     const KIND: u8;
 
     fn encode(&self) -> Result<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(64);
+        let refused = |error| refused(format!("one that cannot be encoded: {error}"));
+        let length = postcard::experimental::serialized_size(self).map_err(refused)?;
+        let mut bytes = memory::with_room(HEAD + length, "a message of a part")?;
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.push(Self::KIND);
-        postcard::to_extend(self, bytes).map_err(|error| refused(format!("one that cannot be encoded: {error}")))
+        postcard::to_extend(self, bytes).map_err(refused)
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {

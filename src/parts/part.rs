@@ -22,6 +22,7 @@ use crate::backend::cpu::InstructionSet;
 use crate::engine::Engine;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
+use crate::memory;
 use crate::parallel::{FloatEnvironment, PoolShare};
 
 /// Rows that a part can own.
@@ -99,7 +100,11 @@ impl Part {
             return failed("expected a part of this process, got one of the process that this one was forked from");
         }
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        match line.requests.send(request.to_vec()).ok().and_then(|()| line.answers.recv().ok()) {
+        let request = match memory::copied(request, "a message of a part") {
+            Ok(request) => request,
+            Err(error) => return failure(error),
+        };
+        match line.requests.send(request).ok().and_then(|()| line.answers.recv().ok()) {
             Some(answer) => answer,
             None => failed("the thread of a part has ended"),
         }

@@ -9,7 +9,7 @@ use polars_kmeans::{
     Scale, TooFew, Wanted,
 };
 
-use crate::data::{Random, hash};
+use crate::data::{Random, hash, on_gpu};
 use crate::same_bits::{Case, cases, generate};
 
 /// How a part gets lost.
@@ -128,6 +128,21 @@ fn golden_fits_in_parts_float32() {
 #[test]
 fn golden_fits_in_parts_float64() {
     cases().iter().for_each(golden_case::<f64>);
+}
+
+#[test]
+fn golden_fits_in_parts_on_the_gpu() {
+    for case in cases().iter().filter(|case| !case.name.starts_with("values")) {
+        let Some(estimator) = on_gpu(&case.estimator) else { return };
+        let data = generate::<f32>(case);
+        let (n, d) = case.shape;
+        let expected = crate::same_bits::fit(case, &data);
+        for cuts in [vec![0, n], vec![0, n / 3, n], vec![0, n / 7, n / 7, n / 2, n]] {
+            let mut executor = parts(&data.rows, data.weights.as_deref(), d, &cuts);
+            let fitted = fit(&estimator, &mut executor, Wanted::Labels).unwrap();
+            assert_eq!(hash_of(&fitted), expected, "{}, {cuts:?}", case.name);
+        }
+    }
 }
 
 /// Small fits that make every kind of call.

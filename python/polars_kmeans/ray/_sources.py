@@ -150,7 +150,7 @@ def _of_files(paths: Sequence[Any]) -> list[Piece]:
         msg = f"data: expected Parquet files, got none in {[os.fspath(path) for path in paths][:5]}"
         raise InvalidParameterError(msg)
     pieces = []
-    for path in sorted(set(found)):
+    for path in sorted(found):
         metadata, first = parquet.read_metadata(path), 0
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
