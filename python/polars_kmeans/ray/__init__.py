@@ -202,7 +202,8 @@ def _ask(workers: list[Any], tables: list[list[Any]], requests: list[tuple[int, 
         found: list[bytes] = ray.get(answers)
     except ray.exceptions.RayTaskError as error:
         # What is wrong with the rows, as in this process.
-        raise getattr(error, "cause", error) from None
+        cause = getattr(error, "cause", None)
+        raise (cause if isinstance(cause, Exception) else error) from None
     return found
 
 
