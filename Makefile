@@ -18,7 +18,7 @@ GPUS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/
 export POLARS_KMEANS_CUDA_ARCHS ?= 90a$(if $(GPUS),$(shell printf ',%s' $(GPUS)))
 export VIRTUAL_ENV := $(abspath $(VENV))
 # All features except Python, and the parts of Polars that the examples need. Tests and examples share one set, and so one build.
-RUST_FEATURES := arrow,cuda,polars/fmt,polars/partition_by
+RUST_FEATURES := arrow,cuda,parts,polars/fmt,polars/partition_by
 BIN := $(abspath $(VENV))/bin
 
 .PHONY: help
@@ -76,14 +76,14 @@ lint: $(VENV)/ready ## Formatting, clippy, ruff
 	cargo clippy --all-targets --features python,$(RUST_FEATURES) -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
 	cargo clippy --all-targets --no-default-features --features cuda -- -D warnings
-	cargo clippy --all-targets --no-default-features --features bench,papers -- -D warnings
+	cargo clippy --all-targets --no-default-features --features bench,papers,parts -- -D warnings
 	cargo clippy --all-targets --no-default-features --features arrow -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
 .PHONY: test-rust
 test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the examples in the documentation
-	cargo test --no-default-features --features bench,papers --lib --tests
+	cargo test --no-default-features --features bench,papers,parts --lib --tests
 	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test environment --test files --test spill --test ways
 	cargo test --features $(RUST_FEATURES) --doc
 

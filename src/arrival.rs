@@ -16,7 +16,9 @@ mod refused;
 
 use std::sync::Arc;
 
-pub use self::factors::factors;
+#[cfg(feature = "parts")]
+pub use self::factors::factors_by;
+pub use self::factors::{DigitCounts, digits, factors};
 pub use self::refused::{Refused, check_vanished, nonzero, refused};
 use crate::backend::cpu::{InstructionSet, Task, Vector};
 use crate::error::{KMeansError, Result};

@@ -24,6 +24,7 @@ const MOST: f64 = (1u64 << 45) as f64;
 
 /// The scale that turns squared distances into integers: two limbs, 90 bits below a power of two.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct DistanceScale {
     scale: Option<ColumnScale>,
 }

@@ -14,6 +14,18 @@ pub type Result<T> = std::result::Result<T, KMeansError>;
 /// What an error about the width of starting centroids calls them.
 pub(crate) const STARTING_CENTROIDS: &str = "starting centroids";
 
+/// A word of this library. (A type of its own name, because errors that travel between processes are read into it.)
+type Word = &'static str;
+
+/// Reads a word of this library. One that is not known here becomes a general one.
+#[cfg(feature = "parts")]
+fn known_word<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Word, D::Error> {
+    let word: String = serde::Deserialize::deserialize(deserializer)?;
+    let options = crate::params::KMeans::options().into_iter().map(|info| info.name);
+    let others = ["k", "features", "overflow", "vanish", "option", STARTING_CENTROIDS];
+    Ok(options.chain(others).find(|known| *known == word).unwrap_or("the fit"))
+}
+
 /// The families of errors: the names of the Python exceptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -40,6 +52,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The process was forked from a process that had already run queries.
     Forked,
+    /// A part of a fit failed, or two sides of a fit in parts do not understand each other.
+    Part,
     /// Any error of the data frame library.
     Frame,
 }
@@ -59,7 +73,7 @@ impl ErrorKind {
             Self::Device => "DeviceError",
             Self::Cancelled => "CancelledError",
             Self::Forked => "ForkedProcessError",
-            Self::Frame => "KMeansError",
+            Self::Part | Self::Frame => "KMeansError",
         }
     }
 }
@@ -67,11 +81,17 @@ impl ErrorKind {
 /// Why a fit, a prediction or a frame was refused.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub enum KMeansError {
     // ---- options and shapes -------------------------------------------------------------------------------
     /// An option has a value outside its domain.
     #[error("{option}: expected {expected}, got {got}")]
-    InvalidOption { option: &'static str, expected: String, got: String },
+    InvalidOption {
+        #[cfg_attr(feature = "parts", serde(deserialize_with = "known_word"))]
+        option: Word,
+        expected: String,
+        got: String,
+    },
     /// There are no feature columns.
     #[error("features: expected at least one column, got none")]
     NoFeatures,
@@ -86,7 +106,12 @@ pub enum KMeansError {
     LengthMismatch { what: String, expected: usize, got: usize },
     /// Centroids or features do not have the width of the model or the data.
     #[error("{what}: expected {expected} features, got {got}")]
-    WidthMismatch { what: &'static str, expected: usize, got: usize },
+    WidthMismatch {
+        #[cfg_attr(feature = "parts", serde(deserialize_with = "known_word"))]
+        what: Word,
+        expected: usize,
+        got: usize,
+    },
     /// The columns of a model are looked up by name, but the model was fitted to expressions.
     #[error(
         "model: expected the columns to use, since it was fitted to expressions named {names:?} and columns of these names may hold something else"
@@ -133,7 +158,12 @@ pub enum KMeansError {
     #[error(
         "scale: expected a factor that keeps the values of column {column:?} in range, got {factor:e}, with which they {how}"
     )]
-    ScaledOutOfRange { column: String, factor: f64, how: &'static str },
+    ScaledOutOfRange {
+        column: String,
+        factor: f64,
+        #[cfg_attr(feature = "parts", serde(deserialize_with = "known_word"))]
+        how: Word,
+    },
     /// Rows of zeros have no direction, and `null_policy` is `"raise"`.
     #[error(
         "rows: expected values other than zero in each (metric=\"cosine\"), got {count} rows of zeros (null_policy=\"skip\" leaves such rows out)"
@@ -186,6 +216,9 @@ pub enum KMeansError {
     /// Somebody stopped the call.
     #[error("the call was cancelled")]
     Cancelled,
+    /// A part of a fit, or what carries messages to it, failed.
+    #[error("parts: {reason}")]
+    Part { reason: String },
     /// A device failed during `what`, e.g. `"the upload"`.
     #[error("CUDA: {what} failed: {reason} (device=\"cpu\" does without)")]
     Device { what: String, reason: String },
@@ -255,6 +288,7 @@ impl KMeansError {
             Self::DeviceNotAvailable { .. } | Self::Device { .. } => ErrorKind::Device,
             Self::Cancelled => ErrorKind::Cancelled,
             Self::Forked { .. } => ErrorKind::Forked,
+            Self::Part { .. } => ErrorKind::Part,
             Self::Frame(_) => ErrorKind::Frame,
         }
     }

@@ -21,8 +21,7 @@ mod rows;
 
 use std::time::Instant;
 
-use self::rows::Origin;
-pub(crate) use self::rows::{fit, fit_each};
+pub(crate) use self::rows::{Origin, fit, fit_each};
 use crate::answers::{Distances, Wanted};
 use crate::backend::cpu::InstructionSet;
 use crate::backend::select::Choice;
@@ -99,7 +98,7 @@ impl KMeans {
 }
 
 /// Runs the fit of a session and builds the model from it.
-fn fitted<'a, T: Float>(
+pub(crate) fn fitted<'a, T: Float>(
     session: Box<dyn Session<T> + 'a>,
     params: &Params,
     prepared: &Prepared,

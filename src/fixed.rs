@@ -61,6 +61,7 @@ pub fn power_of_two(e: i32) -> f64 {
 
 /// Multiplication by a power of two in two steps, so that neither factor leaves the float64 range.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Scale {
     first: f64,
     second: f64,
@@ -90,6 +91,7 @@ pub fn split(v: f64, low: f64) -> (i64, i64) {
 
 /// How many int64 limbs a column's quantised value has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub enum Limbs {
     One,
     Two,
@@ -97,6 +99,7 @@ pub enum Limbs {
 
 /// A column's quantum: it turns values into `hi` (and `lo`) limbs.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct ColumnScale {
     /// `p`: the extent is at most `2^p`.
     pub exponent: i32,

@@ -17,6 +17,7 @@
 //! | `polars` (default) | fits and predictions on Polars frames: [`frame`] |
 //! | `arrow` | fits and predictions on arrow-rs record batches (`batch`), and models saved as Parquet files |
 //! | `cuda` | fits and predictions on NVIDIA GPUs: [`KMeans::device`], [`Model::on`], [`devices`] |
+//! | `parts` | fits of rows in parts that other processes and machines hold: `parts` |
 //! | `bench` | times and checks that only benches and tests ask for |
 //! | `python` | the expression plugin that the Python package loads |
 //!
@@ -53,6 +54,8 @@ mod order;
 pub mod parallel;
 pub mod params;
 pub mod partial;
+#[cfg(feature = "parts")]
+pub mod parts;
 #[cfg(feature = "python")]
 mod plugin;
 mod predict;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// One name per feature. A clone shares the names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(any(feature = "serde", feature = "parts"), derive(serde::Serialize, serde::Deserialize))]
 pub enum Names {
     /// A separate name for each feature.
     Each(Arc<Vec<String>>),

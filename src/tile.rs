@@ -13,6 +13,7 @@ use crate::memory;
 
 /// Turns row weights into `w^` and into integers: `w^ = integer * 2^(exponent - 53)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct WeightScale {
     /// The largest weight is at most `2^exponent`.
     pub exponent: i32,
@@ -64,7 +65,7 @@ impl Selection {
     }
 
     /// The bits of the rows, if not every row takes part.
-    #[cfg(feature = "cuda")]
+    #[cfg(any(feature = "cuda", feature = "parts"))]
     pub(crate) fn words(&self) -> Option<&[u64]> {
         self.bits.as_ref().map(|bits| &bits[..])
     }

@@ -44,7 +44,9 @@ from polars_kmeans.groups import KMeansModels
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
+    from polars_kmeans import parts as parts
     from polars_kmeans import plot as plot
+    from polars_kmeans import ray as ray
     from polars_kmeans import sklearn as sklearn
     from polars_kmeans import sql as sql
 
@@ -64,7 +66,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the modules that need more packages when they are asked for."""
-    if name in ("plot", "sklearn", "sql"):
+    if name in ("parts", "plot", "ray", "sklearn", "sql"):
         from importlib import import_module
 
         return import_module(f"polars_kmeans.{name}")

@@ -6,6 +6,7 @@ import polars as pl
 
 from polars_kmeans._progress import Call
 from polars_kmeans._typing import Fit, IntoArray
+from polars_kmeans.parts import Ask
 
 __all__ = [
     "NUL",
@@ -15,6 +16,7 @@ __all__ = [
     "FloatEnvironment",
     "Gathered",
     "OptionInfo",
+    "Part",
     "__version__",
     "bus_traffic",
     "check_device",
@@ -25,6 +27,7 @@ __all__ = [
     "fit",
     "fit_array",
     "fit_each",
+    "fit_parts",
     "load_model",
     "model_centroids",
     "model_columns",
@@ -106,6 +109,13 @@ def fit(columns: Columns, options: Mapping[str, Any], computed: bool, progress: 
 def fit_each(
     columns: Columns, options: Mapping[str, Any], clusters: Sequence[int], computed: bool
 ) -> list[Fit | None]: ...
+
+@final
+class Part:
+    def __new__(cls, frame: pl.DataFrame, weighted: bool, computed: bool, instructions: str | None = None) -> Part: ...
+    def answer(self, request: bytes) -> bytes: ...
+
+def fit_parts(ask: Ask, parts: int, options: Mapping[str, Any], progress: Call | None = None) -> Fit | None: ...
 
 @final
 class Centroids:

@@ -188,6 +188,13 @@ def _held(
     return columns
 
 
+def selected(frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | pl.Expr | None) -> pl.DataFrame:
+    """Run the query of a frame. Returns the features and, if there are any, the weights as the last column."""
+    check_process(runs=True)
+    with typed_errors():
+        return frame.lazy().select(_inputs(features, weight)).collect()
+
+
 def device_name(device: Device) -> str:
     """Return the name of a device. Refuse a text that is not the name of a device."""
     name = device_text(device)

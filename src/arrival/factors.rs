@@ -11,6 +11,7 @@ use crate::float::Float;
 use crate::memory;
 use crate::names::Names;
 use crate::params::{Params, Scale};
+use crate::prepare::given::Given;
 use crate::prepare::passes::{HostPasses, Passes};
 use crate::prepare::tiles::{Visit, for_each_tile, merge_columns};
 use crate::prepare::variance::variances;
@@ -26,18 +27,26 @@ const VALUES: usize = 1 << DIGIT;
 /// # Errors
 /// [`KMeansError::InvalidOption`] for a factor of no column. Any error in the rows.
 pub fn factors<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Option<Vec<f64>>> {
-    let names = parts[0].features.names().clone();
-    let factors = match &params.space.scale {
-        Scale::None => return Ok(None),
-        Scale::Factors(given) => {
-            return given_factors(given.iter().map(|(name, factor)| (&name[..], *factor)), &names).map(Some);
-        }
-        Scale::Standard => standard(parts, params)?,
-        Scale::Robust => robust(parts, params)?,
+    let factors = match params.space.scale {
+        Scale::Robust => factors_by(&mut HostPasses::new(&mut on_host(parts)?, params.execution.threads), params)?,
+        _ => factors_by(&mut *passes_over(parts, params)?, params)?,
     };
     // What follows decides again which rows it keeps.
     parts.iter_mut().for_each(|part| part.selection = Selection::default());
-    Ok(Some(factors))
+    Ok(factors)
+}
+
+/// As [`factors`], with passes over rows that may be anywhere.
+pub fn factors_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Option<Vec<f64>>> {
+    match &params.space.scale {
+        Scale::None => Ok(None),
+        Scale::Factors(given) => {
+            let given = given.iter().map(|(name, factor)| (&name[..], *factor));
+            given_factors(given, passes.given().names()).map(Some)
+        }
+        Scale::Standard => standard(passes, params).map(Some),
+        Scale::Robust => robust(passes, params).map(Some),
+    }
 }
 
 /// Features without a factor of their own have factor 1. The name of an Array column stands for all of its entries.
@@ -68,14 +77,13 @@ fn shown(names: &Names) -> String {
 }
 
 /// 1 over the standard deviation of each column, over the rows of positive weight. 1 for a column of one value.
-fn standard<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Vec<f64>> {
-    let mut passes = passes_over(parts, params)?;
-    let (survey, _) = survey_rows(&mut *passes, params)?;
+fn standard<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Vec<f64>> {
+    let (survey, _) = survey_rows(passes, params)?;
     // The square of a larger value could overflow.
     check_column_magnitudes::<T>(passes.given().names(), &survey)?;
     let lows = memory::collected(survey.columns.iter().map(|column| column.low + 0.0), FACTORS)?;
     let highs = memory::collected(survey.columns.iter().map(|column| column.high + 0.0), FACTORS)?;
-    let variances = variances(&mut *passes, &lows, &highs, survey.positive)?;
+    let variances = variances(passes, &lows, &highs, survey.positive)?;
     memory::collected(variances.into_iter().map(|v| if v > 0.0 { 1.0 / v.sqrt() } else { 1.0 }), FACTORS)
 }
 
@@ -88,12 +96,14 @@ fn passes_over<'p, 'a, T: Float>(parts: &'p mut [Part<'a, T>], params: &Params) 
     Ok(Box::new(HostPasses::new(parts, params.execution.threads)))
 }
 
-/// 1 over the distance between the quartiles of each column, over all kept rows. 1 where they are equal. Runs on the host.
-fn robust<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Vec<f64>> {
-    let parts = &mut on_host(parts)?[..];
-    let (_, n) = survey_rows(&mut HostPasses::new(parts, params.execution.threads), params)?;
-    let quartiles = order_statistics(parts, [(n - 1) / 4, (n - 1) / 4 * 3 + (n - 1) % 4 * 3 / 4], params.execution.threads)?;
-    let names = parts[0].features.names();
+/// 1 over the distance between the quartiles of each column, over all kept rows. 1 where they are equal. Digits are counted
+/// where the rows are given.
+fn robust<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Vec<f64>> {
+    let (_, n) = survey_rows(passes, params)?;
+    let given = passes.given();
+    let ranks = [(n - 1) / 4, (n - 1) / 4 * 3 + (n - 1) % 4 * 3 / 4];
+    let quartiles = order_statistics::<T>(&*given, ranks, params.execution.threads)?;
+    let names = given.names();
     let factor = |(f, [low, high]): (usize, [f64; 2])| {
         let spread = high - low;
         if spread == 0.0 {
@@ -109,18 +119,28 @@ fn robust<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Vec<f6
 }
 
 /// The values of two ranks in each column, over all kept rows. Finds their keys digit by digit, in one pass over the rows for each.
-fn order_statistics<T: Float>(parts: &[Part<'_, T>], ranks: [u64; 2], threads: usize) -> Result<Vec<[f64; 2]>> {
-    let d = parts[0].features.n_features();
+fn order_statistics<T: Float>(given: &dyn Given, ranks: [u64; 2], threads: usize) -> Result<Vec<[f64; 2]>> {
+    let d = given.names().len();
     let digits = if T::IS_F32 { 32 } else { 64 } / DIGIT;
     let mut searches = memory::filled(d, ranks.map(|rank| Search { prefix: 0, rank }), FACTORS)?;
     for shift in (0..digits).rev().map(|digit| digit * DIGIT) {
-        let counts = for_each_tile(parts, threads, &CountDigits { searches: &searches, shift })?;
-        let counts = merge_columns(counts, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b));
+        let prefixes = searches.iter().map(|two| two.map(|search| search.prefix));
+        let counts = given.digits(&memory::collected(prefixes, FACTORS)?, shift, threads)?;
         for (searches, counts) in searches.iter_mut().zip(counts.chunks_exact(2)) {
             searches.iter_mut().zip(counts).for_each(|(search, counts)| search.narrow(counts));
         }
     }
     memory::collected(searches.iter().map(|two| two.map(|search| value::<T>(search.prefix))), FACTORS)
+}
+
+/// How many values have each digit.
+pub type DigitCounts = [u64; VALUES];
+
+/// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at `shift`. Rows
+/// are on the host.
+pub fn digits<T: Float>(parts: &[Part<'_, T>], prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>> {
+    let counts = for_each_tile(parts, threads, &CountDigits { prefixes, shift })?;
+    Ok(merge_columns(counts, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b)))
 }
 
 /// The search for the key of one rank.
@@ -134,7 +154,7 @@ struct Search {
 
 impl Search {
     /// Finds the next digit. `counts`: how many values with the prefix have each digit.
-    fn narrow(&mut self, counts: &[u64; VALUES]) {
+    fn narrow(&mut self, counts: &DigitCounts) {
         let mut digit = 0;
         while self.rank >= counts[digit] {
             self.rank -= counts[digit];
@@ -161,7 +181,7 @@ fn value<T: Float>(key: u64) -> f64 {
 
 /// Counts, for both searches of each column, the digit at `shift` of the values with the prefix.
 struct CountDigits<'p> {
-    searches: &'p [[Search; 2]],
+    prefixes: &'p [[u64; 2]],
     shift: u32,
 }
 
@@ -169,17 +189,17 @@ impl<T: Float> Visit<T> for CountDigits<'_> {
     type Learnt = Vec<[u64; VALUES]>;
 
     fn nothing(&self) -> Result<Self::Learnt> {
-        memory::filled(2 * self.searches.len(), [0; VALUES], FACTORS)
+        memory::filled(2 * self.prefixes.len(), [0; VALUES], FACTORS)
     }
 
     #[inline(always)]
     fn visit(&self, counts: &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
         tile.load(part, None, range);
-        for (f, searches) in self.searches.iter().enumerate() {
+        for (f, prefixes) in self.prefixes.iter().enumerate() {
             for x in tile.column(f) {
                 let key = key(*x) >> self.shift;
-                for (search, counts) in searches.iter().zip(&mut counts[2 * f..]) {
-                    if key >> DIGIT == search.prefix {
+                for (prefix, counts) in prefixes.iter().zip(&mut counts[2 * f..]) {
+                    if key >> DIGIT == *prefix {
                         counts[key as usize % VALUES] += 1;
                     }
                 }
@@ -192,6 +212,7 @@ impl<T: Float> Visit<T> for CountDigits<'_> {
 mod tests {
     use super::*;
     use crate::features::Features;
+    use crate::prepare::given::HostRows;
 
     fn ranks_are_those_of_a_sort<T: Float>() {
         let value = |i: usize| {
@@ -202,7 +223,8 @@ mod tests {
             let x: Vec<T> = (0..2 * n).map(|i| T::from_f64(value(i))).collect();
             let part = Part::new(Features::from_rows(&x, 2).unwrap(), None);
             for ranks in [[0, n - 1], [(n - 1) / 4, 3 * (n - 1) / 4]] {
-                let found = order_statistics(std::slice::from_ref(&part), ranks.map(|rank| rank as u64), 2).unwrap();
+                let given = HostRows(std::slice::from_ref(&part));
+                let found = order_statistics::<T>(&given, ranks.map(|rank| rank as u64), 2).unwrap();
                 for f in 0..2 {
                     let mut column: Vec<f64> = x.iter().skip(f).step_by(2).map(|x| x.to_f64()).collect();
                     column.sort_by(f64::total_cmp);

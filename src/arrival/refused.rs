@@ -10,6 +10,7 @@ use crate::tile::{Part, Tile, on_host};
 
 /// Why rows with finite values have no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Refused {
     /// A column of which a value overflows when it is scaled.
     pub overflow: Option<usize>,

@@ -63,6 +63,7 @@ pub trait Draws<T: Float>: KeptRows {
 
 /// What rows weigh in a draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub enum DrawBy {
     /// The integer of `w^`.
     Weight,
@@ -114,6 +115,7 @@ pub struct PlusPlus {
 /// 64-bit number u has the counter `(2 + 256 round, restart, i mod 2^32, i div 2^32)`. With `row_order="values"`, i is the hash of the
 /// values of the row (`src/rng.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sample {
     pub seed: u64,
     pub restart: u32,

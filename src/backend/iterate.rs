@@ -11,6 +11,7 @@ use crate::progress::Watch;
 
 /// How much an assign pass computed. It is outside the bits: it depends on the device, the strategy and the chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Effort {
     /// Rows whose label the filter left to reference distances. None: nobody counted them.
     pub settled: Option<u64>,
@@ -56,6 +57,7 @@ pub enum Scales<'s> {
 
 /// A row far from its centroid.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Far {
     /// Reference distance to the centroid that gave the row its label.
     pub distance: f64,
@@ -74,6 +76,7 @@ impl Far {
 
 /// A row that moves to another cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Move {
     /// Number of the kept row, counted from the session's first row.
     pub row: u64,

@@ -287,7 +287,7 @@ fn there<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Option<
 }
 
 /// Where the kept rows were in the input.
-pub(super) struct Origin {
+pub(crate) struct Origin {
     pub names: Names,
     pub selection: Vec<(Selection, usize)>,
     pub scaling: Option<Scaling>,

@@ -9,12 +9,16 @@ mod batches;
 mod columns;
 mod free_memory;
 mod model;
+#[cfg(feature = "parts")]
+mod parts;
 mod spill;
 
 pub use batches::Spill;
 #[cfg(feature = "python")]
 pub(crate) use batches::{Gathered, Rows};
 pub use columns::{FrameFeatures, RowMajor, check_weight, float_type, row_major};
+#[cfg(feature = "parts")]
+pub use parts::FrameRows;
 
 use polars::prelude::*;
 use polars_arrow::bitmap::Bitmap;

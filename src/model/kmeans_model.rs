@@ -20,6 +20,8 @@ use crate::memory;
 use crate::names::Names;
 use crate::parallel::FloatEnvironment;
 use crate::params::{Device, KMeans, NullPolicy};
+#[cfg(feature = "parts")]
+use crate::parts::AnyFitted;
 use crate::prepare::check_centroid_magnitude;
 use crate::progress::Seconds;
 #[cfg(feature = "python")]
@@ -57,6 +59,15 @@ impl FeatureLayout {
         Ok(match self {
             Self::Columns(names) => memory::texts(names, NAMES)?.into(),
             Self::Array(name) => Names::Entries { column: name.as_str().into(), width: d },
+        })
+    }
+
+    /// The layout whose features have these names.
+    #[cfg(feature = "parts")]
+    pub(crate) fn of_names(names: &Names) -> Result<Self> {
+        Ok(match names {
+            Names::Each(names) => Self::Columns(memory::texts(names, NAMES)?),
+            Names::Entries { column, .. } => Self::Array(column.to_string()),
         })
     }
 
@@ -233,6 +244,31 @@ impl KMeans {
 impl KMeansModel {
     pub(crate) fn new(layout: FeatureLayout, model: AnyModel) -> Self {
         Self { layout, model, computed: false, ran: Aside(None), widened: Derived::default() }
+    }
+
+    /// The model of a fit of rows in parts.
+    ///
+    /// # Errors
+    /// As [`FeatureLayout::check`].
+    #[cfg(feature = "parts")]
+    pub fn of_parts(fitted: AnyFitted) -> Result<Self> {
+        let (model, ran) = match fitted {
+            AnyFitted::F32(fitted) => {
+                let ((model, ran), _) = fitted.into_model_and_rows();
+                (AnyModel::F32(model), ran)
+            }
+            AnyFitted::F64(fitted) => {
+                let ((model, ran), _) = fitted.into_model_and_rows();
+                (AnyModel::F64(model), ran)
+            }
+        };
+        let names = match &model {
+            AnyModel::F32(model) => &model.names,
+            AnyModel::F64(model) => &model.names,
+        };
+        let layout = FeatureLayout::of_names(names)?;
+        layout.check()?;
+        Ok(Self { ran: Aside(Some(ran)), ..Self::new(layout, model) })
     }
 
     /// The same model, marked as fitted to computed features or not.

@@ -16,6 +16,7 @@ mod gathered;
 mod given;
 mod inputs;
 mod options;
+mod parts;
 mod signals;
 mod table;
 
@@ -289,6 +290,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check_options, module)?)?;
     module.add_function(wrap_pyfunction!(fit::fit, module)?)?;
     module.add_function(wrap_pyfunction!(fit::fit_each, module)?)?;
+    module.add_class::<parts::Part>()?;
+    module.add_function(wrap_pyfunction!(parts::fit_parts, module)?)?;
     module.add_class::<Answers>()?;
     module.add_class::<signals::Centroids>()?;
     module.add_function(wrap_pyfunction!(arrays::fit_array, module)?)?;

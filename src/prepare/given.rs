@@ -4,7 +4,7 @@
 
 use super::MAX_ROWS;
 use super::survey;
-use crate::arrival::{self, Arrival, Refused};
+use crate::arrival::{self, Arrival, DigitCounts, Refused};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::names::Names;
@@ -31,6 +31,8 @@ pub trait Given {
     fn nonzero(&self) -> Result<Vec<[bool; 2]>>;
     /// The number of positive weights of kept rows that are below a bound.
     fn weights_below(&self, bound: f64, threads: usize) -> Result<u64>;
+    /// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at `shift`.
+    fn digits(&self, prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>>;
 }
 
 /// Parts in this process.
@@ -79,6 +81,10 @@ impl<T: Float> Given for HostRows<'_, '_, T> {
 
     fn weights_below(&self, bound: f64, threads: usize) -> Result<u64> {
         survey::weights_below(self.0, bound, threads)
+    }
+
+    fn digits(&self, prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>> {
+        arrival::digits(self.0, prefixes, shift, threads)
     }
 }
 

@@ -17,7 +17,8 @@ const LANES: usize = 16;
 pub const EXTENTS: &str = "the extents of the columns";
 
 /// What a worker learns about one column.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Extent {
     pub low: f64,
     pub high: f64,
@@ -93,7 +94,8 @@ impl Lanes {
 }
 
 /// The results of pass 1.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Survey {
     /// Extents over the rows of positive weight.
     pub columns: Vec<Extent>,

@@ -14,7 +14,8 @@ use crate::tile::{Part, Tile, WeightScale};
 const VARIANCE: &str = "the variances of the columns";
 
 /// The scales that turn a column's `t = x - middle` and its square into integers of two limbs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Moments {
     /// The middle of the column's extent, rounded once.
     pub middle: f64,

@@ -63,7 +63,15 @@ fn candidates<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &
         }
     }
     let mut order: Vec<usize> = memory::collected(0..rows.len(), super::ROWS)?;
-    order.sort_unstable_by_key(|&i| rows[i]);
+    if by_values {
+        // The order of the rows, also where they are not sorted. Equal candidates are kept once.
+        let row = |i: usize| values[i * d..][..d].iter().map(|x| x.to_f64() + 0.0);
+        order.sort_unstable_by(|&a, &b| {
+            row(a).zip(row(b)).map(|(x, y)| x.total_cmp(&y)).find(|o| o.is_ne()).unwrap_or(rows[a].cmp(&rows[b]))
+        });
+    } else {
+        order.sort_unstable_by_key(|&i| rows[i]);
+    }
     different(&values, d, &order)
 }
 

@@ -28,6 +28,8 @@ mod joined;
 #[cfg(feature = "cuda")]
 mod no_memory;
 mod oracle;
+#[cfg(feature = "parts")]
+mod parts;
 mod progress;
 #[cfg(all(feature = "cuda", feature = "bench"))]
 mod reference_labels;

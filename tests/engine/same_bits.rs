@@ -12,19 +12,19 @@ use polars_kmeans::{
 use crate::data::{Random, columns, hash, on_gpu, rows};
 
 /// A golden case: name, data, estimator. A changed hash needs a new major version.
-struct Case {
-    name: &'static str,
+pub struct Case {
+    pub name: &'static str,
     kind: &'static str,
-    shape: (usize, usize),
+    pub shape: (usize, usize),
     weighted: bool,
-    estimator: KMeans,
+    pub estimator: KMeans,
 }
 
 fn case(name: &'static str, kind: &'static str, shape: (usize, usize), weighted: bool, estimator: KMeans) -> Case {
     Case { name, kind, shape, weighted, estimator }
 }
 
-fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<Case> {
     let mut all = plain_cases();
     all.extend(cases_of_seedings());
     all
@@ -160,12 +160,12 @@ fn factors() -> Scale {
     Scale::Factors([("column_0".to_owned(), 0.3), ("column_2".to_owned(), 1e3)].into())
 }
 
-struct Data<T> {
-    rows: Vec<T>,
-    weights: Option<Vec<f64>>,
+pub struct Data<T> {
+    pub rows: Vec<T>,
+    pub weights: Option<Vec<f64>>,
 }
 
-fn generate<T: Engine>(case: &Case) -> Data<T> {
+pub fn generate<T: Engine>(case: &Case) -> Data<T> {
     let random = &mut Random(case.name.len() as u64 + case.shape.0 as u64);
     let (n, d) = case.shape;
     let rows = rows(case.kind, n, d, random);
@@ -175,7 +175,7 @@ fn generate<T: Engine>(case: &Case) -> Data<T> {
     }
 }
 
-fn fit<T: Engine>(case: &Case, data: &Data<T>) -> u64 {
+pub fn fit<T: Engine>(case: &Case, data: &Data<T>) -> u64 {
     let weights = data.weights.as_ref().map(|w| Column::from_slice(w));
     hash(&case.estimator.fit_features(&Features::from_rows(&data.rows, case.shape.1).unwrap(), weights.as_ref()).unwrap())
 }

@@ -1,0 +1,58 @@
+//! Columns of a frame as the rows of a part.
+
+use polars::prelude::*;
+
+use super::columns::{self, FrameFeatures};
+use super::select;
+use crate::error::{KMeansError, Result};
+use crate::model::AnyFeatures;
+use crate::parts::{Owner, Server};
+
+/// Columns of a frame for a [`crate::parts::Part`], with the rules of [`crate::KMeans::fit`].
+#[derive(Debug, Clone)]
+pub struct FrameRows {
+    features: Vec<Column>,
+    weights: Option<Column>,
+    computed: bool,
+}
+
+impl FrameRows {
+    /// The named columns of a frame, with the weight of every row in another column if one is named.
+    ///
+    /// # Errors
+    /// [`KMeansError::MissingColumn`].
+    pub fn new(df: &DataFrame, names: impl IntoIterator<Item = impl AsRef<str>>, weight: Option<&str>) -> Result<Self> {
+        let weights = weight.map(|weight| select(df, [weight])).transpose()?.and_then(|mut columns| columns.pop());
+        Ok(Self { features: select(df, names)?, weights, computed: false })
+    }
+
+    /// These columns.
+    #[cfg(feature = "python")]
+    pub(crate) fn of(features: Vec<Column>, weights: Option<Column>, computed: bool) -> Self {
+        Self { features, weights, computed }
+    }
+}
+
+impl Owner for FrameRows {
+    fn serve(&self, server: Server<'_>) -> Result<()> {
+        if self.features.is_empty() {
+            return Err(KMeansError::NoFeatures);
+        }
+        let features = FrameFeatures::new(&self.features, false)?;
+        if features.width_unknown {
+            let reason = format!("column {:?}: expected lists of a known width in each part", self.features[0].name());
+            return Err(KMeansError::Part { reason });
+        }
+        let weights = self.weights.as_ref().map(columns::weights).transpose()?;
+        let weights = weights.as_ref().map(columns::view).transpose()?;
+        match features.view()? {
+            AnyFeatures::F32(features) => server.run(&features, weights.as_ref()),
+            AnyFeatures::F64(features) => server.run(&features, weights.as_ref()),
+        }
+        Ok(())
+    }
+
+    fn computed(&self) -> bool {
+        self.computed
+    }
+}

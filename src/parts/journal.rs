@@ -1,0 +1,83 @@
+//! What brings a part that has lost its state back to it.
+
+use super::message::{Call, Start};
+use crate::backend::Move;
+use crate::distances::DistanceScale;
+
+/// The state of a part: the calls that made it, without those that later ones have undone.
+#[derive(Debug, Default)]
+pub struct Journal {
+    start: Option<Start>,
+    placed: bool,
+    skips: bool,
+    weights: Option<Call>,
+    begin: Option<Call>,
+    /// The centroids that seeding has taken so far, and the scale of their distances. An empty list: only weights count.
+    seeds: Option<(Vec<f64>, Option<DistanceScale>)>,
+    labels: Labels,
+}
+
+/// What made the labels.
+#[derive(Debug, Default)]
+enum Labels {
+    #[default]
+    None,
+    Reset,
+    /// The centroids of the last assign, and the rows that moved after it.
+    Assigned(Vec<f64>, Vec<Move>),
+}
+
+impl Journal {
+    /// Notes a call that the part has done.
+    pub fn note(&mut self, call: &Call) {
+        match call {
+            Call::Start(start) => *self = Self { start: Some(start.clone()), ..Self::default() },
+            Call::Survey | Call::Place => self.placed = true,
+            Call::SkipBad => self.skips = true,
+            Call::RoundWeights(_) => self.weights = Some(call.clone()),
+            Call::Begin { .. } => (self.begin, self.seeds, self.labels) = (Some(call.clone()), None, Labels::None),
+            Call::StartDraws => self.seeds = Some((Vec::new(), None)),
+            Call::TakeSeeds { centroids, scale } => {
+                if let Some((taken, last)) = &mut self.seeds {
+                    taken.extend_from_slice(centroids);
+                    *last = Some(*scale);
+                }
+            }
+            Call::EndDraws => self.seeds = None,
+            Call::Reset => self.labels = Labels::Reset,
+            Call::Assign { centroids, .. } => self.labels = Labels::Assigned(centroids.clone(), Vec::new()),
+            Call::Relocate(more) => {
+                if let Labels::Assigned(_, moves) = &mut self.labels {
+                    moves.extend_from_slice(more);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The calls that make the state from nothing.
+    pub fn replay(&self) -> Vec<Call> {
+        let mut calls = Vec::new();
+        calls.extend(self.start.clone().map(Call::Start));
+        calls.extend(self.placed.then_some(Call::Place));
+        calls.extend(self.skips.then_some(Call::SkipBad));
+        calls.extend(self.weights.clone());
+        calls.extend(self.begin.clone());
+        if let Some((centroids, scale)) = &self.seeds {
+            calls.push(Call::StartDraws);
+            calls.extend(scale.map(|scale| Call::TakeSeeds { centroids: centroids.clone(), scale }));
+        }
+        match &self.labels {
+            Labels::None => {}
+            Labels::Reset => calls.push(Call::Reset),
+            Labels::Assigned(centroids, moves) => {
+                calls.push(Call::Reset);
+                calls.push(Call::Assign { centroids: centroids.clone(), want_inertia: false });
+                if !moves.is_empty() {
+                    calls.push(Call::Relocate(moves.clone()));
+                }
+            }
+        }
+        calls
+    }
+}
