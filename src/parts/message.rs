@@ -3,8 +3,8 @@
 //! ```text
 //! message = "pkmp" | version (u16, little-endian) | kind (1: request, 2: answer) | body (postcard)
 //! ```
-//! Numbers are exact: floats travel as their bits, and integers have up to 128 bits. Values of float32 travel as float64, which has
-//! all of them. Another version is refused: all processes of a fit run the same version of this library.
+//! Numbers are exact: floats travel as their bits, and integers have up to 128 bits. Values of float32 travel as float64, which
+//! has all of them. Another version is refused: all processes of a fit run the same version of this library.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! The answering end: a thread that holds the rows of a part, and the requests on their way to it.
 //!
-//! A session borrows its rows and what is known about all rows. So it lives on the stack of a thread of the part, which works on one
-//! request after the other. The functions in `serve.rs` do what the calls ask for.
+//! A session borrows its rows and what is known about all rows. So it lives on the stack of a thread of the part, which works
+//! on one request after the other. The functions in `serve.rs` do what the calls ask for.
 //!
 //! ```text
 //! request: needs another state than the part is in   -> "lost", and nothing is done
@@ -41,9 +41,9 @@ pub trait Owner: Send + 'static {
 
 /// Some rows of a fit, and the answers to what a driver asks of them ([`crate::parts::fit`]).
 ///
-/// Any executor may carry requests to it: a call in the same process, a pipe to another process, a message to another machine. A part
-/// that is made again from the same rows, after its process was lost, is a part as good as the first: the driver notices and brings it
-/// back to where it was.
+/// Any executor may carry requests to it: a call in the same process, a pipe to another process, a message to another machine.
+/// A part that is made again from the same rows, after its process was lost, is a part as good as the first: the driver notices
+/// and brings it back to where it was.
 pub struct Part {
     line: Mutex<Line>,
     /// The process that the thread is in.

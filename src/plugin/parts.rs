@@ -27,8 +27,8 @@ pub struct Part(parts::Part);
 
 #[pymethods]
 impl Part {
-    /// A part with the columns of a frame. If it is weighted, the last column holds the weights. `instructions` names an instruction
-    /// set; only tests have a reason to.
+    /// A part with the columns of a frame. If it is weighted, the last column holds the weights. `instructions` names an
+    /// instruction set; only tests have a reason to.
     #[new]
     #[pyo3(signature = (frame, weighted, computed, instructions=None))]
     fn new(py: Python<'_>, frame: PyDataFrame, weighted: bool, computed: bool, instructions: Option<&str>) -> PyResult<Self> {
@@ -87,7 +87,8 @@ impl Executor for Asked {
     }
 }
 
-/// Fits the rows of parts. `ask` carries requests to them. None if there are too few distinct rows and the options ask for that.
+/// Fits the rows of parts. `ask` carries requests to them. None if there are too few distinct rows and the options ask for
+/// that.
 #[pyfunction]
 #[pyo3(signature = (ask, parts, options, progress=None))]
 pub fn fit_parts<'py>(

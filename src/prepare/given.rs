@@ -31,7 +31,8 @@ pub trait Given {
     fn nonzero(&self) -> Result<Vec<[bool; 2]>>;
     /// The number of positive weights of kept rows that are below a bound.
     fn weights_below(&self, bound: f64, threads: usize) -> Result<u64>;
-    /// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at `shift`.
+    /// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at
+    /// `shift`.
     fn digits(&self, prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>>;
 }
 
@@ -110,8 +111,8 @@ pub fn check_overflow(given: &dyn Given) -> Result<()> {
     }
 }
 
-/// The error that counts the bad values of the first bad column as the caller gave it. Weights come last, then rows that are bad
-/// only after their arrival. If there is no memory to look, that error instead.
+/// The error that counts the bad values of the first bad column as the caller gave it. Weights come last, then rows that are
+/// bad only after their arrival. If there is no memory to look, that error instead.
 pub fn count_bad(given: &dyn Given) -> KMeansError {
     try_count_bad(given).unwrap_or_else(|error| error)
 }
