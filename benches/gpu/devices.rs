@@ -12,6 +12,7 @@ struct Times {
     mean: f64,
     later: f64,
     last: f64,
+    each: Vec<f64>,
 }
 
 impl Times {
@@ -19,7 +20,7 @@ impl Times {
         let each: Vec<f64> = fitted.model.history().iter().map(|row| 1e3 * row.seconds.unwrap_or(f64::NAN)).collect();
         let mean = |each: &[f64]| each.iter().sum::<f64>() / each.len() as f64;
         let later = mean(&each[usize::from(each.len() > 1)..]);
-        Self { whole: 1e3 * whole, mean: mean(&each), later, last: each[each.len() - 1] }
+        Self { whole: 1e3 * whole, mean: mean(&each), later, last: each[each.len() - 1], each }
     }
 }
 
@@ -51,14 +52,13 @@ pub fn report<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, devices: &[Devi
                     mean: best.mean.min(times.mean),
                     later: best.later.min(times.later),
                     last: best.last.min(times.last),
+                    each: if times.mean < best.mean { times.each } else { best.each },
                 },
             });
         }
-        let Some(Times { whole, mean, later, last }) = least else { return };
-        let (same, one) = match &first {
-            None => ("same bits", &Times { whole, mean, later, last }),
-            Some((other, one)) => (if *other == digest { "same bits" } else { "OTHER BITS" }, one),
-        };
+        let Some(Times { whole, mean, later, last, each }) = least else { return };
+        let (other, one) = first.get_or_insert_with(|| (digest, Times { whole, mean, later, last, each: Vec::new() }));
+        let same = if *other == digest { "same bits" } else { "OTHER BITS" };
         println!(
             "  {device:<24} ms an iteration: mean {mean:.4} ({:.2}x), later {later:.4} ({:.2}x), last {last:.4} ({:.2}x); \
              fit {whole:.1} ms ({:.2}x); {same}",
@@ -67,7 +67,7 @@ pub fn report<T: Engine>(columns: &[Vec<T>], estimator: &KMeans, devices: &[Devi
             one.last / last,
             one.whole / whole,
         );
-        println!("    {reason}");
-        first.get_or_insert((digest, Times { whole, mean, later, last }));
+        let each: Vec<String> = each.iter().take(24).map(|ms| format!("{ms:.3}")).collect();
+        println!("    {reason}\n    each: {}", each.join(" "));
     }
 }

@@ -168,6 +168,7 @@ fn fit_prepared<T: Float>(link: &Link<'_>, prepared: &Prepared, params: &Params,
         strategy: Strategy::Default,
         more_copies: false,
         room: u64::MAX,
+        shares: Vec::new(),
     };
     fitted(Box::new(session), params, prepared, Origin { names, selection, scaling }, choice, watch)
 }

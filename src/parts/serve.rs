@@ -141,7 +141,7 @@ fn started_on_gpu<T: Engine>(
     if !answer_passes(feed, &mut passes, true, start.threads) {
         return Ok(());
     }
-    let chunks = Arc::new(passes.into_chunks());
+    let Some(chunks) = passes.into_chunks().map(Arc::new) else { unreachable!("some rows are kept: check_some") };
     while let Some(call) = feed.next_call() {
         let Call::Begin { known, k, starting } = call else {
             feed.give_back(call);
@@ -157,7 +157,7 @@ fn started_on_gpu<T: Engine>(
             estimator = estimator.init(Init::Given(starting));
         }
         let session = estimator.validate(prepared.lows.len()).and_then(|params| {
-            cuda::CudaSession::new(chunks.clone(), &parts[..], &prepared, &params, place.strategy, place.more_copies)
+            cuda::CudaSession::new(chunks.clone(), &parts[..], &prepared, &params, place.strategy, place.more_copies, None)
         });
         match session {
             Ok(mut session) => answer_session(feed, &mut session, &parts[0], prepared.weights, [k, start.threads]),

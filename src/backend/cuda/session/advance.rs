@@ -31,7 +31,6 @@ pub fn advance<T: Float + Plain>(
     limit: u32,
     watch: &mut Watch<'_>,
 ) -> Result<Advanced> {
-    sessions.iter_mut().try_for_each(|session| session.start(centroids))?;
     let mut advanced = Advanced::default();
     let resident = sessions.iter().all(|session| session.is_resident());
     let work = |session: &&mut CudaSession<'_, T>| {
@@ -43,7 +42,11 @@ pub fn advance<T: Float + Plain>(
     loop {
         let first = advanced.done.len() as u32;
         let size = if resident { batch.min(most.max(1)).min(limit - first) } else { 1 };
+        let starting = &*centroids;
         each(sessions, |_, session| {
+            if first == 0 {
+                session.start(starting)?;
+            }
             for _ in 0..size {
                 session.launch_step(None)?;
                 session.exchange(Of::Step)?;
