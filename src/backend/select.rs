@@ -50,10 +50,9 @@ const GPU_MARGIN: f64 = 2.0;
 const MORSEL_MARGIN: f64 = 8.0;
 
 // Several GPUs.
-/// Seconds for contexts, threads, and memory that GPUs share.
-const SEVERAL_START: f64 = 20e-3;
-/// Seconds of a step of k-means++ beyond those of one GPU, because the host takes part.
-const SEED_ROUND: f64 = 150e-6;
+/// Seconds for threads and sessions, and bytes per second of memory for sums that GPUs share.
+const SEVERAL_START: f64 = 10e-3;
+const SHARED_RATE: f64 = 1e9;
 /// Seconds of an exchange of small sums, and bytes per second of one with large sums.
 const EXCHANGE: f64 = 20e-6;
 const PEER_RATE: f64 = 250e9;
@@ -420,11 +419,13 @@ fn shared_if_it_pays(shape: Shape, request: Request, devices: &Devices, one: &Pl
     };
     let (Some(alone), Some(together)) = (one.microseconds, shared.microseconds) else { return Ok(None) };
     let cells = shape.clusters as f64 * shape.features as f64;
-    let exchange = EXCHANGE + cells * 32.0 * (several - 1.0) / PEER_RATE;
+    // Two words for a cell, and for some columns a second limb.
+    let sums = cells * 16.0;
+    let exchange = EXCHANGE + sums * (several - 1.0) / PEER_RATE;
     let widest = shared.shares.iter().max_by_key(|share| share.rows);
     let alone = ITERATIONS * alone * 1e-6 + upload(one.chunking, shape.rows as f64);
     let together = SEVERAL_START
-        + shape.clusters as f64 * SEED_ROUND
+        + sums / SHARED_RATE
         + ITERATIONS * (together * 1e-6 + exchange)
         + widest.map_or(0.0, |share| upload(share.chunking, share.rows as f64));
     if together * SEVERAL_MARGIN > alone {

@@ -92,7 +92,13 @@ fn place<T: Engine>(parts: &mut [Part<'_, T>; 1], start: &Start) -> Result<Choic
     };
     // A GPU has nothing to do without rows.
     let device = if shape.rows == 0 { Device::Cpu } else { start.device.parse()? };
-    select::place(Request { device, strategy: Strategy::Default, limit: None, there: None }, shape)
+    let request = Request { device, strategy: Strategy::Default, limit: None, there: None };
+    let choice = select::place(request, shape)?;
+    // A part has one GPU. Others are for other parts.
+    match choice.place {
+        Place::Several(gpus) => select::place(Request { device: Device::Cuda(Some(gpus.ordinals()[0])), ..request }, shape),
+        _ => Ok(choice),
+    }
 }
 
 /// Goes on until rows have to arrive again.

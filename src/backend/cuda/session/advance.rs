@@ -20,6 +20,8 @@ const FIRST_BATCH: u32 = 8;
 const BATCH_SECONDS: f64 = 0.1;
 /// Multiply-adds per second of a GPU, for the first batch.
 const RATE: f64 = 1e13;
+/// The most GPUs whose work one thread queues.
+const MOST_IN_TURN: usize = 4;
 /// The name of the sessions in errors.
 const GPUS: &str = "the GPUs of a fit";
 
@@ -43,17 +45,21 @@ pub fn advance<T: Float + Plain>(
         let first = advanced.done.len() as u32;
         let size = if resident { batch.min(most.max(1)).min(limit - first) } else { 1 };
         let starting = &*centroids;
-        each(sessions, |_, session| {
-            if first == 0 {
-                session.start(starting)?;
-            }
-            for _ in 0..size {
-                session.launch_step(None)?;
-                session.exchange(Of::Step)?;
-                session.update.launch(&session.state, stop, limit, first)?;
-            }
-            Ok(())
-        })?;
+        // One thread queues the iterations of all GPUs in turn. Several threads queue all iterations of a GPU each.
+        let (rounds, iterations) = if in_turn(sessions) { (size, 1) } else { (1, size) };
+        for round in 0..rounds {
+            each(sessions, |_, session| {
+                if first == 0 && round == 0 {
+                    session.start(starting)?;
+                }
+                for _ in 0..iterations {
+                    session.launch_step(None)?;
+                    session.exchange(Of::Step)?;
+                    session.update.launch(&session.state, stop, limit, first)?;
+                }
+                Ok(())
+            })?;
+        }
         let control = control(sessions)?;
         let done = control.iteration - first;
         let mut records = memory::filled(done as usize, Record::ZERO, "the history")?;
@@ -137,20 +143,30 @@ pub fn relocate<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], move
     .map(drop)
 }
 
-/// Does work for every session, with a thread for each: the host takes some microseconds to queue a kernel, and sends chunks while a step
-/// runs. If one fails, the other GPUs do not wait for it.
+/// Whether one thread queues the work of all sessions. To queue an iteration takes tens of microseconds, and the first call to CUDA on a new
+/// thread some hundreds. If rows stream, the host sends chunks while a step runs, so every session needs a thread.
+fn in_turn<T: Float + Plain>(sessions: &[&mut CudaSession<'_, T>]) -> bool {
+    sessions.len() <= MOST_IN_TURN && sessions.iter().all(|session| session.is_resident())
+}
+
+/// Does work for every session. If one fails, the other GPUs do not wait for it.
 fn each<T: Float + Plain, R: Send>(
     sessions: &mut [&mut CudaSession<'_, T>],
     work: impl Fn(usize, &mut CudaSession<'_, T>) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    let all = memory::collected(sessions.iter_mut().enumerate(), GPUS)?;
-    at_once(all, |(place, session)| {
+    let in_turn = in_turn(sessions);
+    let mut all = memory::collected(sessions.iter_mut().enumerate(), GPUS)?;
+    let work = |(place, session): (usize, &mut CudaSession<'_, T>)| {
         work(place, session).inspect_err(|_| {
             if let Some(port) = session.port() {
                 port.give_up();
             }
         })
-    })
+    };
+    if in_turn {
+        return memory::try_collected(all.iter_mut().map(|(place, session)| work((*place, session))), GPUS);
+    }
+    at_once(all, |(place, session)| work((place, session)))
 }
 
 /// Waits for all sessions. Returns the control of the first. The others have the same.
