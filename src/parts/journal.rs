@@ -4,9 +4,11 @@ use super::message::{Call, Start};
 use crate::backend::Move;
 use crate::distances::DistanceScale;
 
-/// The state of a part: the calls that made it, without those that later ones have undone.
+/// The state of the parts: the calls that made it, without those that later ones have undone. All parts do the same, but for rows that
+/// move to empty clusters.
 #[derive(Debug, Default)]
 pub struct Journal {
+    parts: usize,
     start: Option<Start>,
     placed: bool,
     skips: bool,
@@ -23,15 +25,26 @@ enum Labels {
     #[default]
     None,
     Reset,
-    /// The centroids of the last assign, and the rows that moved after it.
-    Assigned(Vec<f64>, Vec<Move>),
+    /// The centroids of the last assign, and the rows of each part that moved after it.
+    Assigned(Vec<f64>, Vec<Vec<Move>>),
 }
 
 impl Journal {
-    /// Notes a call that the part has done.
+    pub fn new(parts: usize) -> Self {
+        Self { parts, ..Self::default() }
+    }
+
+    /// Notes rows of a part that have moved.
+    pub fn moved(&mut self, part: usize, more: &[Move]) {
+        if let Labels::Assigned(_, moves) = &mut self.labels {
+            moves[part].extend_from_slice(more);
+        }
+    }
+
+    /// Notes a call that all parts have done.
     pub fn note(&mut self, call: &Call) {
         match call {
-            Call::Start(start) => *self = Self { start: Some(start.clone()), ..Self::default() },
+            Call::Start(start) => *self = Self { start: Some(start.clone()), ..Self::new(self.parts) },
             Call::Survey | Call::Place => self.placed = true,
             Call::SkipBad => self.skips = true,
             Call::RoundWeights(_) => self.weights = Some(call.clone()),
@@ -45,18 +58,15 @@ impl Journal {
             }
             Call::EndDraws => self.seeds = None,
             Call::Reset => self.labels = Labels::Reset,
-            Call::Assign { centroids, .. } => self.labels = Labels::Assigned(centroids.clone(), Vec::new()),
-            Call::Relocate(more) => {
-                if let Labels::Assigned(_, moves) = &mut self.labels {
-                    moves.extend_from_slice(more);
-                }
+            Call::Assign { centroids, .. } => {
+                self.labels = Labels::Assigned(centroids.clone(), vec![Vec::new(); self.parts]);
             }
             _ => {}
         }
     }
 
-    /// The calls that make the state from nothing.
-    pub fn replay(&self) -> Vec<Call> {
+    /// The calls that make the state of a part from nothing.
+    pub fn replay(&self, part: usize) -> Vec<Call> {
         let mut calls = Vec::new();
         calls.extend(self.start.clone().map(Call::Start));
         calls.extend(self.placed.then_some(Call::Place));
@@ -73,8 +83,8 @@ impl Journal {
             Labels::Assigned(centroids, moves) => {
                 calls.push(Call::Reset);
                 calls.push(Call::Assign { centroids: centroids.clone(), want_inertia: false });
-                if !moves.is_empty() {
-                    calls.push(Call::Relocate(moves.clone()));
+                if !moves[part].is_empty() {
+                    calls.push(Call::Relocate(moves[part].clone()));
                 }
             }
         }

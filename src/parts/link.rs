@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Executor;
 use super::journal::Journal;
-use super::message::{Answer, Call, Facts, Head, Message, Reply, Request, Start, refused};
+use super::message::{Answer, Asked, Call, Facts, Head, Message, Reply, Start, refused};
 use crate::arrival::Arrival;
 use crate::error::{KMeansError, Result};
 use crate::interrupt;
@@ -38,7 +38,8 @@ struct Asking<'e> {
     fit: u64,
     /// The number of the state that all parts are in.
     state: u64,
-    journals: Vec<Journal>,
+    parts: usize,
+    journal: Journal,
     /// Calls for all parts that nobody waits for.
     waiting: Vec<Call>,
 }
@@ -52,8 +53,7 @@ impl<'e> Link<'e> {
         }
         // It only has to differ from the numbers of other fits of the same parts.
         let fit = RandomState::new().build_hasher().finish();
-        let journals = (0..parts).map(|_| Journal::default()).collect();
-        let asking = Asking { executor, fit, state: 0, journals, waiting: Vec::new() };
+        let asking = Asking { executor, fit, state: 0, parts, journal: Journal::new(parts), waiting: Vec::new() };
         let mut link = Self { facts: Vec::new(), arrival: None, asking: Mutex::new(asking) };
         link.facts = link.facts_of(start)?;
         let first = &link.facts[0];
@@ -88,7 +88,7 @@ impl<'e> Link<'e> {
     }
 
     pub fn parts(&self) -> usize {
-        self.asking().journals.len()
+        self.asking().parts
     }
 
     fn asking(&self) -> MutexGuard<'_, Asking<'e>> {
@@ -102,22 +102,19 @@ impl<'e> Link<'e> {
 
     /// Asks all parts the same. `take` finds what is wanted in a reply.
     pub fn ask_all<R>(&self, call: Call, take: impl Fn(Reply) -> Option<R>) -> Result<Vec<R>> {
-        let parts = self.parts();
-        self.ask(memory::filled(parts, Some(call), PARTS)?, take)?
-            .into_iter()
-            .map(|reply| reply.ok_or_else(other_reply))
-            .collect()
+        let calls = memory::filled(self.parts(), Some(Arc::new(call)), PARTS)?;
+        self.ask(calls, take)?.into_iter().map(|reply| reply.ok_or_else(other_reply)).collect()
     }
 
     /// Asks one part.
     pub fn ask_one<R>(&self, part: usize, call: Call, take: impl Fn(Reply) -> Option<R>) -> Result<R> {
         let mut calls = memory::filled(self.parts(), None, PARTS)?;
-        calls[part] = Some(call);
+        calls[part] = Some(Arc::new(call));
         self.ask(calls, take)?.swap_remove(part).ok_or_else(other_reply)
     }
 
     /// Asks some of the parts. There is a reply for each call.
-    pub fn ask<R>(&self, calls: Vec<Option<Call>>, take: impl Fn(Reply) -> Option<R>) -> Result<Vec<Option<R>>> {
+    pub fn ask<R>(&self, calls: Vec<Option<Arc<Call>>>, take: impl Fn(Reply) -> Option<R>) -> Result<Vec<Option<R>>> {
         interrupt::check()?;
         let asked: Vec<bool> = calls.iter().map(Option::is_some).collect();
         let replies = self.asking().ask(calls, &self.facts)?;
@@ -131,22 +128,25 @@ impl<'e> Link<'e> {
 
 impl Asking<'_> {
     /// The last reply of each part that was asked.
-    fn ask(&mut self, calls: Vec<Option<Call>>, facts: &[Facts]) -> Result<Vec<Option<Reply>>> {
+    fn ask(&mut self, calls: Vec<Option<Arc<Call>>>, facts: &[Facts]) -> Result<Vec<Option<Reply>>> {
         let before = self.state;
         let first = std::mem::take(&mut self.waiting);
-        let changes = calls.iter().flatten().chain(&first).any(Call::changes_state);
+        let changes = calls.iter().flatten().map(|call| &**call).chain(&first).any(Call::changes_state);
         let after = before + u64::from(changes);
         let head = Head { fit: self.fit, before, after };
-        let calls: Vec<Vec<Call>> = calls.into_iter().map(|call| first.iter().cloned().chain(call).collect()).collect();
+        let same = |one: &Option<Arc<Call>>, other: &Option<Arc<Call>>| match (one, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => one.is_none() && other.is_none(),
+        };
         // Parts that are asked the same share the bytes.
         let mut requests: Vec<(usize, Arc<[u8]>)> = memory::with_room(calls.len(), PARTS)?;
         for (part, own) in calls.iter().enumerate() {
-            // All of them go to the next state.
-            if own.is_empty() && !changes {
+            // All parts go to the next state.
+            if own.is_none() && !changes {
                 continue;
             }
-            let same = requests.last().filter(|(last, _)| calls[*last] == *own).map(|(_, bytes)| bytes.clone());
-            let bytes = same.map_or_else(|| encode(head, own.clone()), Ok)?;
+            let shared = requests.last().filter(|(last, _)| same(&calls[*last], own)).map(|(_, bytes)| bytes.clone());
+            let bytes = shared.map_or_else(|| encode(head, in_order(&first, own)), Ok)?;
             requests.push((part, bytes));
         }
         let mut replies: Vec<Option<Reply>> = calls.iter().map(|_| None).collect();
@@ -161,7 +161,7 @@ impl Asking<'_> {
                 let part = *part;
                 match Answer::decode(&answer)? {
                     Answer::Replies(mut all) => {
-                        let expected = calls[part].len();
+                        let expected = first.len() + usize::from(calls[part].is_some());
                         if let Some(Reply::Facts(now)) = all.iter().find(|reply| matches!(reply, Reply::Facts(_)))
                             && facts.get(part).is_some_and(|facts| facts != now)
                         {
@@ -174,8 +174,9 @@ impl Asking<'_> {
                     }
                     Answer::Failed(error) => return Err(error),
                     Answer::Lost if round < MOST_LOSSES => {
-                        let replay = self.journals[part].replay().into_iter().chain(calls[part].iter().cloned()).collect();
-                        again.push((part, encode(Head { before: 0, ..head }, replay)?));
+                        let replay = self.journal.replay(part);
+                        let calls = replay.iter().chain(in_order(&first, &calls[part])).collect();
+                        again.push((part, encode(Head { before: 0, ..head }, calls)?));
                     }
                     Answer::Lost => {
                         let reason = format!("part {part} has lost its state {MOST_LOSSES} times in one request");
@@ -188,16 +189,27 @@ impl Asking<'_> {
             }
             requests = again;
         }
-        for (journal, calls) in self.journals.iter_mut().zip(&calls) {
-            calls.iter().for_each(|call| journal.note(call));
+        first.iter().for_each(|call| self.journal.note(call));
+        for (part, call) in calls.iter().enumerate() {
+            match call.as_deref() {
+                Some(Call::Relocate(moves)) => self.journal.moved(part, moves),
+                // What changes states is asked of all parts.
+                Some(call) if part == 0 => self.journal.note(call),
+                _ => {}
+            }
         }
         self.state = after;
         Ok(replies)
     }
 }
 
-fn encode(head: Head, calls: Vec<Call>) -> Result<Arc<[u8]>> {
-    Ok(Request { head, calls }.encode()?.into())
+/// The calls for all parts, and then that for one.
+fn in_order<'c>(first: &'c [Call], own: &'c Option<Arc<Call>>) -> Vec<&'c Call> {
+    first.iter().chain(own.iter().map(|call| &**call)).collect()
+}
+
+fn encode(head: Head, calls: Vec<&Call>) -> Result<Arc<[u8]>> {
+    Ok(Asked { head, calls }.encode()?.into())
 }
 
 fn other_reply() -> KMeansError {

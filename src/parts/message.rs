@@ -36,13 +36,7 @@ pub trait Message: Serialize + DeserializeOwned {
     const KIND: u8;
 
     fn encode(&self) -> Result<Vec<u8>> {
-        let refused = |error| refused(format!("one that cannot be encoded: {error}"));
-        let length = postcard::experimental::serialized_size(self).map_err(refused)?;
-        let mut bytes = memory::with_room(HEAD + length, "a message of a part")?;
-        bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
-        bytes.push(Self::KIND);
-        postcard::to_extend(self, bytes).map_err(refused)
+        encoded(Self::KIND, self)
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
@@ -58,6 +52,16 @@ pub trait Message: Serialize + DeserializeOwned {
         }
         postcard::from_bytes(body).map_err(|error| refused(format!("a damaged one: {error}")))
     }
+}
+
+fn encoded(kind: u8, message: &impl Serialize) -> Result<Vec<u8>> {
+    let refused = |error| refused(format!("one that cannot be encoded: {error}"));
+    let length = postcard::experimental::serialized_size(message).map_err(refused)?;
+    let mut bytes = memory::with_room(HEAD + length, "a message of a part")?;
+    bytes.extend(MAGIC);
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.push(kind);
+    postcard::to_extend(message, bytes).map_err(refused)
 }
 
 /// The error for a message that cannot be read or does not fit.
@@ -85,6 +89,19 @@ pub struct Head {
 
 impl Message for Request {
     const KIND: u8 = 1;
+}
+
+/// A [`Request`] of calls that are elsewhere: several parts may be asked the same. Its bytes are those of the request.
+#[derive(Serialize)]
+pub struct Asked<'c> {
+    pub head: Head,
+    pub calls: Vec<&'c Call>,
+}
+
+impl Asked<'_> {
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        encoded(Request::KIND, self)
+    }
 }
 
 /// What a part answers.
@@ -340,6 +357,8 @@ mod tests {
             Call::TakeSeeds { centroids: vec![], scale: DistanceScale::new(3.7, 1.5) },
         ];
         let request = Request { head: Head { fit: u64::MAX, before: 1, after: 2 }, calls };
+        let asked = Asked { head: request.head, calls: request.calls.iter().collect() };
+        assert_eq!(asked.encode().unwrap(), request.encode().unwrap());
         let back = Request::decode(&request.encode().unwrap()).unwrap();
         assert_eq!(back, request);
         let [Call::Gains(values), ..] = &back.calls[..] else { panic!("another call") };

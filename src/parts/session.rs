@@ -10,7 +10,7 @@
 
 mod iterate;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::by_values;
 use super::fit::not_sorted;
@@ -130,7 +130,7 @@ impl<'l, 'e, T: Float> Remote<'l, 'e, T> {
             places.push((part, own.len()));
             memory::push(own, target + totals[part] - ends[part], ROWS)?;
         }
-        let asked = own.iter().map(|own| (!own.is_empty()).then(|| call(own.clone()))).collect();
+        let asked = own.iter().map(|own| (!own.is_empty()).then(|| Arc::new(call(own.clone())))).collect();
         let found = self.link.ask(asked, taken!(Rows))?;
         let mut all = Picked { rows: Vec::new(), values: Vec::new(), weights: Vec::new() };
         let mut firsts = memory::with_room(found.len(), PARTS)?;
@@ -291,7 +291,8 @@ impl<T: Float> Draws<T> for Remote<'_, '_, T> {
     }
 
     fn sample(&mut self, sample: &Sample) -> Result<Sampled<T>> {
-        let calls = self.starts.iter().map(|start| Some(Call::Sample(Sample { first: sample.first + start, ..*sample })));
+        let calls =
+            self.starts.iter().map(|start| Some(Arc::new(Call::Sample(Sample { first: sample.first + start, ..*sample }))));
         let found = self.link.ask(calls.collect(), taken!(Rows))?;
         let mut all = Sampled { rows: Vec::new(), values: Vec::new() };
         for (found, start) in found.into_iter().flatten().zip(&self.starts) {

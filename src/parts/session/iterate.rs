@@ -1,5 +1,6 @@
 //! What the loop calls, for all parts: one message an iteration.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::{PARTS, Remote, added, sent};
@@ -72,7 +73,7 @@ impl<T: Float> Iterate<T> for Remote<'_, '_, T> {
         let own = |(start, rows): (&u64, &u64)| {
             let rows = *start..start + rows;
             let own = moves.iter().filter(|one| rows.contains(&one.row));
-            Some(Call::Relocate(own.map(|one| Move { row: one.row - start, ..*one }).collect()))
+            Some(Arc::new(Call::Relocate(own.map(|one| Move { row: one.row - start, ..*one }).collect())))
         };
         let calls = self.starts.iter().zip(&self.rows).map(own).collect();
         let sums: Vec<Sums> = self.link.ask(calls, taken!(Sums))?.into_iter().flatten().collect();
