@@ -39,13 +39,13 @@ default_role = "code"
 
 # The order of the pages. A new page in docs/ or docs/guide/ joins the guide. It needs no line here, unless it should
 # stand elsewhere.
-PLACED = {"index", "guide", "exact", "coming-from", "performance", "bad-input", "architecture", "decisions"}
+PLACED = {"index", "guide", "exact", "coming-from", "performance", "bad-input", "architecture", "decisions", "scale"}
 PLACED |= {"promises", "contributors", "changelog", "contributing", "security"}
 GUIDE = [
     ("First steps", ["two-ways", "parameters", "columns", "errors"]),
     ("Ask for the right clusters", ["scaling", "directions", "starting-centroids", "row-order"]),
-    ("More data, more fits", ["groups", "embeddings-and-files", "arrays", "devices", "progress", "processes"]),
-    ("Around a fit", ["/models", "/choosing-k", "/clusters", "/scikit-learn", "/sql"]),
+    ("More data, more fits", ["groups", "embeddings-and-files", "larger-than-memory", "arrays", "devices", "many-machines"]),
+    ("Around a fit", ["progress", "processes", "/models", "/choosing-k", "/clusters", "/scikit-learn", "/sql"]),
     ("Build and embed", ["building", "rust"]),
 ]
 # Pages are in docs/guide/, or in docs/ where a slash leads.
@@ -58,7 +58,7 @@ TREES = {
         *GUIDE,
         *([("More tasks", NEW)] if NEW else []),
     ],
-    "contributors": [("", ["contributing", "architecture", "promises", "decisions", "lab/README", "security"])],
+    "contributors": [("", ["contributing", "architecture", "promises", "decisions", "lab/README", "scale", "security"])],
     "lab/README": [("", ["lab/*"])],
 }
 # Files outside of this folder that are pages of the site, under another name.
