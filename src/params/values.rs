@@ -373,7 +373,7 @@ impl fmt::Display for Device {
 impl OptionValue for Device {
     const FORM: Form = Form {
         words: &["auto", "cpu", "cuda", "cuda:all"],
-        others: Some(("a GPU as \"cuda:0\", several as \"cuda:0,cuda:1\"", "Device")),
+        others: Some(("numbered GPUs as \"cuda:0\" or \"cuda:0,cuda:1\"", "Device")),
         ..Form::NOTHING
     };
 

@@ -195,7 +195,7 @@ fn a_demand_that_cannot_be_met_says_what_there_is() {
     let devices = Ok(vec![old(0), device(1, 90 * GB)]);
     assert_eq!(
         refused(Device::Cuda(Some(7)), SMALL, &devices),
-        format!("device=\"cuda:7\" cannot be used: there is no such GPU, only cuda:0 (GTX 1080), cuda:1 (NVIDIA H200){help}")
+        format!("device=\"cuda:7\" cannot be used: there is no cuda:7, only cuda:0 (GTX 1080), cuda:1 (NVIDIA H200){help}")
     );
     let capability = "cuda:0 (GTX 1080): its compute capability is 6.1, and at least 8.0 is needed";
     let error = format!("device=\"cuda:0\" cannot be used: {capability}{help}");
@@ -245,6 +245,61 @@ fn data_that_do_not_fit_at_once_stream() {
     let many = Shape { rows: 1 << 33, features: 1, clusters: 2, ..LARGE };
     let chunking = choose(Device::Cuda(None).into(), many, &Ok(vec![device(0, 300 * GB)])).unwrap().chunking.unwrap();
     assert_eq!(chunking.buffers, chunking.chunks);
+}
+
+#[test]
+fn several_gpus_share_rows() {
+    let two = Ok(vec![device(0, 100 * GB), device(1, 100 * GB)]);
+    let list = |ordinals: &[u32]| Device::Several(Gpus::new(ordinals).unwrap());
+    let shares = |requested: Device, shape: Shape, devices: &Devices| -> Vec<(u32, u64)> {
+        let choice = choose(requested.into(), shape, devices).unwrap();
+        choice.shares.iter().map(|share| (share.ordinal, share.rows)).collect()
+    };
+    let rows = LARGE.rows;
+    assert_eq!(shares(Device::AllCuda, LARGE, &two), [(0, rows / 2), (1, rows / 2)]);
+    assert_eq!(shares(list(&[1, 0, 1]), LARGE, &two), [(1, 333_333), (0, 333_333), (1, 333_334)]);
+    // Rows go by speed. A GPU with less than its share of the memory gets fewer.
+    let slow = DeviceInfo { multiprocessors: 66, ..device(1, 100 * GB) };
+    assert_eq!(shares(Device::AllCuda, LARGE, &Ok(vec![device(0, 100 * GB), slow])), [(0, 666_666), (1, 333_334)]);
+    let much = Shape { rows: 200_000_000, ..LARGE };
+    let uneven = Ok(vec![device(0, 12 * GB), device(1, 100 * GB)]);
+    let choice = choose(Device::AllCuda.into(), much, &uneven).unwrap();
+    assert!(choice.shares.iter().all(|share| share.chunking.is_none()), "{}", choice.reason);
+    assert!(choice.shares[0].rows < choice.shares[1].rows && choice.shares.iter().map(|share| share.rows).sum::<u64>() == much.rows);
+    // Where nothing helps, both stream.
+    let small = Ok(vec![device(0, GB), device(1, GB)]);
+    let choice = choose(Device::AllCuda.into(), much, &small).unwrap();
+    assert!(choice.shares.iter().all(|share| share.chunking.is_some()), "{}", choice.reason);
+    // One GPU, or one that can be used, needs no sharing. Nor does a list of one.
+    for devices in [vec![device(0, 100 * GB)], vec![old(1), device(0, 100 * GB)]] {
+        let choice = choose(Device::AllCuda.into(), LARGE, &Ok(devices)).unwrap();
+        assert_eq!((choice.place, choice.shares), (Place::Cuda(0), vec![]));
+    }
+    // A single row has one GPU.
+    let one = Shape { rows: 1, clusters: 1, ..LARGE };
+    assert!(matches!(choose(Device::AllCuda.into(), one, &two).unwrap().place, Place::Cuda(_)));
+    let missing = choose(list(&[0, 2]).into(), LARGE, &two).unwrap_err().to_string();
+    assert!(missing.contains("device=\"cuda:0,cuda:2\" cannot be used: there is no cuda:2, only cuda:0"), "{missing}");
+    // Predictions use all, a score one.
+    let place = |job| choose(Device::AllCuda.into(), Shape { job, ..LARGE }, &two).unwrap().place;
+    assert_eq!((place(Job::Labels), place(Job::Score)), (Place::Several(Gpus::new(&[0, 1]).unwrap()), Place::Cuda(0)));
+}
+
+#[test]
+fn auto_takes_several_gpus_where_that_pays() {
+    let two = Ok(vec![device(0, 140 * GB), device(1, 140 * GB)]);
+    let place = |rows, features, clusters| {
+        let choice = choose(Device::Auto.into(), Shape { rows, features, clusters, ..LARGE }, &two).unwrap();
+        println!("{}", choice.reason);
+        choice.place
+    };
+    let both = Place::Several(Gpus::new(&[0, 1]).unwrap());
+    assert_eq!(place(134_217_728, 4, 64), both);
+    assert_eq!(place(16_777_216, 128, 4_096), both);
+    // So short, or with so many sums, that one is faster.
+    assert_eq!(place(10_000_000, 2, 1_000), Place::Cuda(0));
+    assert_eq!(place(300_000, 408, 5_000), Place::Cuda(0));
+    assert_eq!(place(1_000_000, 16, 256), Place::Cuda(0));
 }
 
 #[test]
