@@ -188,6 +188,25 @@ def _held(
     return columns
 
 
+def check_row_by_row(exprs: Iterable[Any]) -> None:
+    """Refuse expressions whose values depend on other rows, as far as Polars knows: a part would have its own values.
+
+    Polars takes an aggregation such as `x / x.max()` for one of single rows.
+    """
+    for expr in exprs:
+        if isinstance(expr, pl.Expr) and not cs.is_selector(expr) and not _separable(expr):
+            got = f"got {expr!s:.80}: compute it before"
+            raise InvalidParameterError(f"columns: expected expressions of single rows for rows in parts, {got}")
+
+
+def _separable(expr: pl.Expr) -> bool:
+    try:
+        return expr.meta.is_row_separable()
+    except pl.exceptions.PolarsError:
+        # Polars does not say it of expressions with selectors.
+        return True
+
+
 def selected(frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | pl.Expr | None) -> pl.DataFrame:
     """Run the query of a frame. Returns the features and, if there are any, the weights as the last column."""
     check_process(runs=True)

@@ -112,7 +112,8 @@ def kmeans(
     device
         The device to run on. The result has the same bits on every device. `"auto"`: a GPU if one can be used and is
         predicted to be faster, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`: this
-        device, or an error. See `polars_kmeans.devices`. Rows that do not fit on the GPU stream through it in chunks.
+        device, or an error. `"cuda:all"` or a list as `["cuda:0", "cuda:1"]`: the rows are shared between these GPUs.
+        See `polars_kmeans.devices`. Rows that do not fit on the GPU stream through it in chunks.
     device_memory_limit
         How many bytes of the GPU's memory the fit may use. None: nine tenths of the free memory. Without effect on the
         CPU.

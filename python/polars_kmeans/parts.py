@@ -38,6 +38,11 @@ class Part:
     weight
         Non-negative row weights: a column or an expression. All parts have weights, or none has.
 
+    Notes
+    -----
+    Expressions must give each row a value that does not depend on other rows. `pl.col("x") / pl.col("x").max()` would
+    divide by the largest value of the part.
+
     Examples
     --------
     >>> import polars as pl
@@ -59,6 +64,7 @@ class Part:
         _instructions: str | None = None,
     ) -> None:
         features = _plugin.features(columns)
+        _plugin.check_row_by_row([*features.exprs, weight])
         frame = _frames.polars_frame(data, *columns, *([] if weight is None else [weight]))
         rows = _plugin.selected(frame, features, weight)
         self._part = _internal.Part(rows, weight is not None, features.computed, _instructions)

@@ -289,9 +289,27 @@ pub fn place(request: Request, shape: Shape) -> Result<Choice> {
         Device::Cuda(_) | Device::AllCuda | Device::Several(_) => true,
     };
     let devices = if matter { super::devices() } else { Ok(Vec::new()) };
-    let choice = choose(request, shape, &devices)?;
+    let mut choice = choose(request, shape, &devices)?;
+    if let (Device::Auto, Place::Several(gpus)) = (request.device, choice.place)
+        && !reach_each_other(gpus)
+    {
+        // Sums that go through the host take much longer than predicted.
+        let one = roomiest(&devices).ok().cloned();
+        choice = choose(request, shape, &Ok(one.into_iter().collect()))?;
+    }
     // Tensor cores whose sums are outside of every bound are not chosen again.
     if is_untrusted(&choice)? { place(request, shape) } else { Ok(choice) }
+}
+
+/// Whether these GPUs read each other's memory.
+#[cfg(feature = "cuda")]
+fn reach_each_other(gpus: Gpus) -> bool {
+    super::cuda::reach_each_other(gpus.ordinals())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn reach_each_other(_: Gpus) -> bool {
+    false
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -507,7 +525,7 @@ impl Plan {
         use super::cuda::memory;
         // A tenth is left for the context, fragmentation and other programs.
         let free = (device.memory_free - device.memory_free / 10) / shares.max(1);
-        let all = request.limit.map_or(free, |limit| limit.min(free));
+        let all = request.limit.map_or(free, |limit| (limit / shares.max(1)).min(free));
         let room = all.saturating_sub(if exchanges { memory::of_exchange(shape) } else { 0 });
         let gpu = device.into();
         let here = Self { chunking: None, strategy: Strategy::Default, more_copies: false, microseconds: None, room: all };

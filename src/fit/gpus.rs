@@ -73,12 +73,16 @@ pub(super) fn with_sessions<T: Float, R>(
 /// The rows of each share, in order, and the number of their parts.
 fn cut<'a, T: Float>(parts: &[Part<'a, T>], shares: &[Share]) -> Result<(Vec<Part<'a, T>>, Vec<usize>)> {
     let (mut all, mut counts) = (Vec::new(), memory::with_room(shares.len(), SHARES)?);
+    // Sorting may have left rows out.
+    let there: usize = parts.iter().map(|part| part.features.n_rows()).sum();
+    let planned: u64 = shares.iter().map(|share| share.rows).sum();
+    let rows_of = |share: &Share| (u128::from(share.rows) * there as u128 / u128::from(planned.max(1))) as usize;
     let mut parts = parts.iter();
     let (mut part, mut start) = (parts.next(), 0usize);
     for (place, share) in shares.iter().enumerate() {
         let before = all.len();
         // The last share has what is left.
-        let mut left = if place + 1 == shares.len() { usize::MAX } else { share.rows as usize };
+        let mut left = if place + 1 == shares.len() { usize::MAX } else { rows_of(share) };
         while let Some(here) = part.filter(|_| left > 0) {
             let n = here.features.n_rows();
             let end = n.min(start.saturating_add(left));

@@ -14,7 +14,8 @@ pub fn free_memory() -> Option<u64> {
     let here = sysinfo::get_current_pid().ok()?;
     let kinds = ProcessRefreshKind::nothing().without_tasks();
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&[here]), false, kinds);
-    let group = system.process(here).and_then(sysinfo::Process::cgroup_limits);
+    // In a container, the path of the process's group may be that outside of it. Then the group is the root of what is seen here.
+    let group = system.process(here).and_then(sysinfo::Process::cgroup_limits).or_else(|| system.cgroup_limits());
     // The free memory of a group leaves out its cached files, which make room when memory is asked for.
     let group = group.map(|group| group.total_memory.saturating_sub(group.rss));
     Some(group.map_or(machine, |group| group.min(machine)))

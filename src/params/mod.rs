@@ -352,7 +352,11 @@ mod tests {
                 Some(0.into()),
                 "device_memory_limit: expected a positive number of bytes, or none for what is free, got 0",
             ),
-            ("device", Some(1.0.into()), "device: expected \"auto\", \"cpu\", \"cuda\", \"cuda:all\" or numbered GPUs as \"cuda:0\" or \"cuda:0,cuda:1\", got 1"),
+            (
+                "device",
+                Some(1.0.into()),
+                "device: expected \"auto\", \"cpu\", \"cuda\", \"cuda:all\" or numbered GPUs as \"cuda:0\" or \"cuda:0,cuda:1\", got 1",
+            ),
         ];
         for (option, value, expected) in refusals {
             assert_eq!(message(option, value.as_ref()), expected);

@@ -49,7 +49,8 @@ impl Journal {
             Call::SkipBad => self.skips = true,
             Call::RoundWeights(_) => self.weights = Some(call.clone()),
             Call::Begin { .. } => (self.begin, self.seeds, self.labels) = (Some(call.clone()), None, Labels::None),
-            Call::StartDraws => self.seeds = Some((Vec::new(), None)),
+            // Seeding may keep numbers of its own where the labels are, and the loop begins without labels.
+            Call::StartDraws => (self.seeds, self.labels) = (Some((Vec::new(), None)), Labels::None),
             Call::TakeSeeds { centroids, scale } => {
                 if let Some((taken, last)) = &mut self.seeds {
                     taken.extend_from_slice(centroids);

@@ -1,6 +1,8 @@
 //! Fits on several GPUs: the bits are those of the CPU, however the rows are shared. A machine with one GPU gives it several shares.
 
-use polars_kmeans::{Column, Device, Engine, Features, Gpus, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, Strategy};
+use polars_kmeans::{
+    Column, Device, Engine, Features, Gpus, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, RowOrder, Strategy,
+};
 
 use crate::data::{KINDS, Random, arriving, columns, gpu, hash, rounds, rows, some_rows};
 use crate::gpu::shape;
@@ -84,11 +86,12 @@ fn a_share_may_lose_all_its_rows() {
     // The first rows are all bad, so the first share is empty. Later, few rows are left for each.
     let random = &mut Random(6);
     let [n, d] = [40, 3];
-    for bad in [20, 38] {
+    // Rows that are sorted are fewer than those that were shared out.
+    for (bad, order) in [(20, RowOrder::Given), (38, RowOrder::Given), (38, RowOrder::Values)] {
         let mut x: Vec<f64> = rows(KINDS[0], n, d, random);
         x[..bad * d].fill(f64::NAN);
         let features = Features::from_rows(&x, d).unwrap();
-        let estimator = KMeans::new(2).null_policy(NullPolicy::Skip);
+        let estimator = KMeans::new(2).null_policy(NullPolicy::Skip).row_order(order);
         let cpu = estimator.clone().device(Device::Cpu).fit_features(&features, None).unwrap();
         for device in ways() {
             let fit = estimator.clone().device(device).fit_features(&features, None).unwrap();

@@ -26,7 +26,9 @@ needs_gpu = pytest.mark.skipif(GPUS.is_empty() and not demanded, reason="this ma
     "device", ["gpu", "CPU", "", "cuda:", "cuda:-1", "cuda:+1", "cuda:01", "cuda:0 ", "cuda:x", 0, None]
 )
 def test_unknown_names_are_refused_at_once(device: Any) -> None:
-    expected = r'^device: expected "auto", "cpu", "cuda", "cuda:all" or numbered GPUs as "cuda:0" or "cuda:0,cuda:1", got '
+    expected = (
+        r'^device: expected "auto", "cpu", "cuda", "cuda:all" or numbered GPUs as "cuda:0" or "cuda:0,cuda:1", got '
+    )
     for call in (pk.kmeans, pk.centroids):
         with pytest.raises(pk.InvalidParameterError, match=expected):
             call("x", k=2, device=device)

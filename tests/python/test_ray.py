@@ -124,7 +124,9 @@ def test_labels_are_written_as_parquet(
     assert sorted((tmp_path / "labels").iterdir()) == paths
     assert pl.read_parquet(paths).equals(whole.label(frame))
     assert min(pl.read_parquet(path).height for path in paths) > ROWS // 4
-    again = pk.ray.predict(whole, frame, "x", "y", folder=tmp_path / "labels", name="tier", num_workers=1)
+    with pytest.raises(pk.InvalidParameterError, match="folder: expected one without files"):
+        pk.ray.predict(whole, folder, folder=tmp_path / "labels", num_workers=1)
+    again = pk.ray.predict(whole, frame, "x", "y", folder=tmp_path / "again", name="tier", num_workers=1)
     assert pl.read_parquet(again).equals(whole.label(frame, name="tier"))
 
 
@@ -139,6 +141,8 @@ def test_a_dataset_has_no_order(frame: pl.DataFrame) -> None:
 
 
 def test_errors_say_what_is_wrong(frame: pl.DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(pk.InvalidParameterError, match="columns: expected expressions of single rows"):
+        pk.ray.KMeans(2).fit(frame, pl.col("x").rank(), "y", num_workers=1)
     with pytest.raises(pl.exceptions.ColumnNotFoundError):
         pk.ray.KMeans(2).fit(frame, "z", num_workers=1)
     with pytest.raises(pk.InvalidParameterError, match="expected Parquet files, got none"):

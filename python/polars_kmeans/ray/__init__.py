@@ -10,13 +10,14 @@ import os
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import polars as pl
 
 from polars_kmeans import _plugin, parts
 from polars_kmeans._progress import OnProgress
 from polars_kmeans._typing import IntoFeatures
-from polars_kmeans.errors import InvalidParameterError
+from polars_kmeans.errors import InvalidParameterError, KMeansError
 from polars_kmeans.estimator import KMeans as _KMeans
 from polars_kmeans.model import KMeansModel
 from polars_kmeans.ray._sources import Piece, Share, frame_of, has_no_order, shares
@@ -25,6 +26,8 @@ __all__ = ["KMeans", "predict"]
 
 # Requests of more bytes that go to several workers are put into the object store once.
 _SHARED = 1 << 16
+# How often a worker is made again. One whose rows do not fit into its memory is lost each time.
+_TRIES = 20
 
 
 class KMeans:
@@ -70,7 +73,7 @@ class KMeans:
         *columns
             The features, as in :meth:`polars_kmeans.KMeans.fit`.
         num_workers
-            The number of workers. By default one for each CPU of the cluster but one: Ray needs some for itself.
+            The number of workers. By default as many as there is room for, without one CPU: Ray needs some for itself.
         cpus_per_worker
             The CPUs of a worker, and its threads.
         gpus_per_worker
@@ -99,8 +102,9 @@ class KMeans:
         weight = parameters.pop("weight")
         if gpus_per_worker:
             parameters["device"] = "cuda"
-        own = _shares(data, num_workers, cpus_per_worker)
         features = tuple(_plugin.flat(columns))
+        _plugin.check_row_by_row([*features, weight])
+        own = _shares(data, num_workers, cpus_per_worker, gpus_per_worker)
         actor = _worker(cpus_per_worker, gpus_per_worker)
         workers = [actor.remote(share.pieces, features, weight) for share in own]
         tables = [share.tables for share in own]
@@ -131,7 +135,7 @@ def predict(
     *columns
         The features, as in :meth:`KMeansModel.predict <polars_kmeans.KMeansModel.predict>`.
     folder
-        Where the files go: a folder that all workers can write to. It may exist.
+        Where the files go: a folder that all workers can write to. It may exist, without files of labels.
     name
         The name of the labels.
     num_workers, cpus_per_worker
@@ -144,19 +148,37 @@ def predict(
 
     """
     ray = _ray()
-    own = _shares(data, num_workers, cpus_per_worker)
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
     features = tuple(_plugin.flat(columns))
-    label = ray.remote(**_resources(cpus_per_worker), max_retries=-1)(_write_labels)
+    _plugin.check_row_by_row(features)
+    own = _shares(data, num_workers, cpus_per_worker, 0)
+    target = _new_folder(folder)
+    label = ray.remote(**_resources(cpus_per_worker), max_retries=_TRIES)(_write_labels)
     paths = [target / f"part-{number:05}.parquet" for number in range(len(own))]
     encoded = ray.put(model.to_bytes())
     done = [
         label.remote(encoded, share.pieces, share.tables, features, name, os.fspath(path))
         for share, path in zip(own, paths, strict=True)
     ]
-    ray.get(done)
+    try:
+        ray.get(done)
+    except BaseException:
+        for one in done:
+            ray.cancel(one, force=True)
+        raise
     return paths
+
+
+def _new_folder(folder: str | os.PathLike[str]) -> Path:
+    """Return a folder for labels, which has none yet: they could be the given rows, or mix with new ones."""
+    if "://" in os.fspath(folder):
+        msg = f"folder: expected one that is mounted on all workers, got {os.fspath(folder)!r}"
+        raise InvalidParameterError(msg)
+    target = Path(os.path.abspath(folder))
+    target.mkdir(parents=True, exist_ok=True)
+    if any(target.glob("part-*.parquet")):
+        msg = f"folder: expected one without files of the name part-*.parquet, got {str(target)!r}: choose a new one"
+        raise InvalidParameterError(msg)
+    return target
 
 
 def _write_labels(
@@ -164,9 +186,12 @@ def _write_labels(
 ) -> None:
     """Label the rows of a share. A file is complete, or has another name."""
     labelled = KMeansModel.from_bytes(encoded).label(frame_of(pieces, tables), *features, name=name)
-    unfinished = f"{path}.{os.getpid()}.unfinished"
-    labelled.sink_parquet(unfinished)
-    os.replace(unfinished, path)
+    unfinished = f"{path}.{uuid4().hex}.unfinished"
+    try:
+        labelled.sink_parquet(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
 
 
 class _Worker:
@@ -204,20 +229,34 @@ def _ask(workers: list[Any], tables: list[list[Any]], requests: list[tuple[int, 
         # What is wrong with the rows, as in this process.
         cause = getattr(error, "cause", None)
         raise (cause if isinstance(cause, Exception) else error) from None
+    except ray.exceptions.RayActorError as error:
+        msg = f"parts: a worker was lost {_TRIES} times. Do its rows fit into its memory? {error}"
+        raise KMeansError(msg) from None
     return found
 
 
-def _shares(data: Any, num_workers: int | None, cpus_per_worker: int) -> list[Share]:
+def _shares(data: Any, num_workers: int | None, cpus_per_worker: int, gpus_per_worker: float) -> list[Share]:
     """Return the rows of each worker."""
     ray = _ray()
     if not ray.is_initialized():
         ray.init()
     if num_workers is None:
-        num_workers = max(1, (int(ray.cluster_resources().get("CPU", 1)) - 1) // max(1, cpus_per_worker))
+        num_workers = _workers_of(ray.nodes(), max(1, cpus_per_worker), gpus_per_worker)
     for option, value in {"num_workers": num_workers, "cpus_per_worker": cpus_per_worker}.items():
         if not isinstance(value, int) or value < 1:
             raise InvalidParameterError(f"{option}: expected a positive integer, got {value!r}")
     return shares(data, num_workers)
+
+
+def _workers_of(nodes: list[dict[str, Any]], cpus: int, gpus: float) -> int:
+    """Return how many workers the nodes have room for, if one CPU is left for Ray's own tasks."""
+    count, left = 0, 1
+    for resources in (node["Resources"] for node in nodes if node["Alive"]):
+        free = int(resources.get("CPU", 0))
+        own, free = min(left, free), free - min(left, free)
+        left -= own
+        count += min(free // cpus, int(resources.get("GPU", 0) / gpus)) if gpus else free // cpus
+    return max(1, count)
 
 
 def _resources(cpus: int) -> dict[str, Any]:
@@ -226,9 +265,9 @@ def _resources(cpus: int) -> dict[str, Any]:
 
 
 def _worker(cpus: int, gpus: float) -> Any:
-    """Return the class of the actors: Ray makes them again and sends requests again, as often as needed."""
+    """Return the class of the actors: Ray makes them again and sends requests again."""
     resources = {**_resources(cpus), "num_gpus": gpus}
-    return _ray().remote(**resources, max_restarts=-1, max_task_retries=-1)(_Worker)
+    return _ray().remote(**resources, max_restarts=_TRIES, max_task_retries=_TRIES)(_Worker)
 
 
 def _ray() -> Any:

@@ -38,7 +38,7 @@ def frame_of(pieces: list[Piece], tables: list[Any]) -> pl.LazyFrame:
     frames: list[pl.LazyFrame] = []
     for piece in pieces:
         if isinstance(piece.source, str):
-            frames.append(pl.scan_parquet(piece.source).slice(piece.first, piece.rows))
+            frames.append(pl.scan_parquet(piece.source, glob=False).slice(piece.first, piece.rows))
         else:
             # A view of the store.
             frame = pl.from_arrow(ray.get(tables[piece.source]).slice(piece.first, piece.rows))
@@ -137,15 +137,22 @@ def _of_tables(data: Sequence[Any]) -> tuple[list[Piece], list[Any]]:
     return [Piece(place, 0, number) for place, number in enumerate(rows)], tables
 
 
+def place(path: Any) -> str:
+    """Return a path that means the same in every process: workers have folders of their own."""
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)
+
+
 def _of_files(paths: Sequence[Any]) -> list[Piece]:
     """Return the row groups of files, in the order of the sorted paths."""
     from pyarrow import parquet
 
     found: list[str] = []
-    for path in map(os.fspath, paths):
+    for path in map(place, paths):
         if os.path.isdir(path):
-            found += glob.glob(os.path.join(glob.escape(path), "**", "*.parquet"), recursive=True)
-        elif glob.has_magic(path) and "://" not in path:
+            inside = glob.glob(os.path.join(glob.escape(path), "**", "*.parquet"), recursive=True)
+            found += filter(os.path.isfile, inside)
+        elif glob.has_magic(path) and not os.path.exists(path) and "://" not in path:
             found += glob.glob(path, recursive=True)
         else:
             found.append(path)

@@ -8,6 +8,7 @@
 //! when the others have come to the next exchange: by then they have read it.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use super::arguments::{self, Counts, MeetArgument, TotalArgument};
@@ -16,7 +17,7 @@ use super::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product,
 use super::shape::FitShape;
 use super::state::State;
 use super::step::THREADS;
-use crate::error::Result;
+use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::interrupt;
 
@@ -181,43 +182,72 @@ pub struct Group {
 
 impl Group {
     /// The group of these queues' GPUs. None if they cannot exchange their sums: they do not reach each other's memory, or one of
-    /// them comes twice and could wait for itself. Waits until no other group of this process is at work.
+    /// them comes twice and could wait for itself, or launches block. Waits until no other group of this process is at work.
     pub fn new(queues: &[Queue]) -> Result<Option<Self>> {
         let gpus: Vec<Arc<Gpu>> = queues.iter().map(|queue| queue.gpu.clone()).collect();
         let once = |gpu: &Arc<Gpu>| gpus.iter().filter(|other| other.ordinal == gpu.ordinal).count() == 1;
-        if gpus.len() < 2 || gpus.len() > MOST_GPUS || !gpus.iter().all(once) || !reach_each_other(&gpus) {
+        if gpus.len() < 2
+            || gpus.len() > MOST_GPUS
+            || !gpus.iter().all(once)
+            || !reach_each_other(&gpus.iter().map(|gpu| gpu.ordinal).collect::<Vec<_>>())
+        {
             return Ok(None);
         }
+        // Then a launch returns when its kernel is done, and one thread queues the work of all GPUs.
+        let blocking = std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0");
+        // A system may refuse what the driver has promised.
+        let shares = |gpu: &Arc<Gpu>| match Pool::of(gpu, &gpus) {
+            Ok(_) => Ok(true),
+            Err(KMeansError::Device { .. }) => Ok(false),
+            Err(error) => Err(error),
+        };
+        for gpu in &gpus {
+            if blocking || !shares(gpu)? {
+                return Ok(None);
+            }
+        }
+        let Some(alone) = Alone::enter()? else { return Ok(None) };
         let alarm = Arc::new(Alarm::new(&gpus[0])?);
-        Ok(Some(Self { gpus, alarm, _alone: Alone::enter()? }))
+        Ok(Some(Self { gpus, alarm, _alone: alone }))
     }
 }
 
 /// Two groups could wait for each other: the first has a GPU that the second waits for, and the second one that the first waits for. So
 /// there is one at a time.
-struct Alone;
+struct Alone {
+    thread: ThreadId,
+}
 
-static AT_WORK: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+/// The thread whose call has the group that is at work.
+static AT_WORK: (Mutex<Option<ThreadId>>, Condvar) = (Mutex::new(None), Condvar::new());
 /// How often one that waits looks whether its call was stopped.
 const LOOK: Duration = Duration::from_millis(40);
 
 impl Alone {
-    fn enter() -> Result<Self> {
+    /// None if this thread's own call has the other group: an observer of a fit may start another fit, and so may a task that the
+    /// thread takes while it waits for others.
+    fn enter() -> Result<Option<Self>> {
         let (at_work, left) = &AT_WORK;
+        let thread = thread::current().id();
         let mut busy = at_work.lock().unwrap_or_else(PoisonError::into_inner);
-        while *busy {
+        while let Some(other) = *busy {
+            if other == thread {
+                return Ok(None);
+            }
             interrupt::check()?;
             busy = left.wait_timeout(busy, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
-        *busy = true;
-        Ok(Self)
+        *busy = Some(thread);
+        Ok(Some(Self { thread }))
     }
 }
 
 impl Drop for Alone {
     fn drop(&mut self) {
         let (at_work, left) = &AT_WORK;
-        *at_work.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        let mut busy = at_work.lock().unwrap_or_else(PoisonError::into_inner);
+        debug_assert_eq!(*busy, Some(self.thread));
+        *busy = None;
         left.notify_one();
     }
 }

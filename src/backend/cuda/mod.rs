@@ -18,6 +18,7 @@ mod state;
 mod step;
 mod update;
 
+pub(in crate::backend) use device::peers::reach_each_other;
 pub use device::probe::devices;
 pub use device::{Gpu, Plain};
 #[doc(hidden)]

@@ -38,24 +38,23 @@ impl Shared {
     pub fn new(shape: Shape, request: Request, devices: &[&DeviceInfo]) -> Result<std::result::Result<Self, String>> {
         let speeds: Vec<u64> = devices.iter().map(|device| u64::from(device.multiprocessors.max(1))).collect();
         let rows = divided(shape.rows, &speeds);
-        let mut plans = match planned(shape, request, devices, &rows)? {
-            Ok(plans) => plans,
-            Err(why) => return Ok(Err(why)),
-        };
+        let mut plans = planned(shape, request, devices, &rows)?;
         let mut rows = rows;
-        if plans.iter().flatten().any(|plan| plan.chunking.is_some()) {
+        // A share that fits on its GPU not even in chunks is one more reason to share in another way.
+        if plans.as_ref().map_or(true, |plans| plans.iter().flatten().any(|plan| plan.chunking.is_some())) {
             let most = devices
                 .iter()
                 .map(|device| most_resident(shape, request, device, times(devices, device)))
                 .collect::<Result<Vec<u64>>>()?;
             if let Some(filled) = filled(&rows, &most) {
                 rows = filled;
-                plans = match planned(shape, request, devices, &rows)? {
-                    Ok(plans) => plans,
-                    Err(why) => return Ok(Err(why)),
-                };
+                plans = planned(shape, request, devices, &rows)?;
             }
         }
+        let plans = match plans {
+            Ok(plans) => plans,
+            Err(why) => return Ok(Err(why)),
+        };
         let times = plans.iter().flatten().map(|plan| plan.microseconds);
         let microseconds = times.fold(Some(0.0f64), |most, time| Some(most?.max(time?)));
         let shares = devices.iter().zip(rows).zip(plans).filter_map(|((device, rows), plan)| {

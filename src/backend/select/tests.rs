@@ -265,7 +265,9 @@ fn several_gpus_share_rows() {
     let uneven = Ok(vec![device(0, 12 * GB), device(1, 100 * GB)]);
     let choice = choose(Device::AllCuda.into(), much, &uneven).unwrap();
     assert!(choice.shares.iter().all(|share| share.chunking.is_none()), "{}", choice.reason);
-    assert!(choice.shares[0].rows < choice.shares[1].rows && choice.shares.iter().map(|share| share.rows).sum::<u64>() == much.rows);
+    assert!(
+        choice.shares[0].rows < choice.shares[1].rows && choice.shares.iter().map(|share| share.rows).sum::<u64>() == much.rows
+    );
     // Where nothing helps, both stream.
     let small = Ok(vec![device(0, GB), device(1, GB)]);
     let choice = choose(Device::AllCuda.into(), much, &small).unwrap();

@@ -12,14 +12,15 @@ use crate::error::Result;
 use crate::memory;
 
 /// Whether each of these GPUs can read the memory of each other one.
-pub fn reach_each_other(gpus: &[Arc<Gpu>]) -> bool {
-    let reads = |a: &Gpu, b: &Gpu| {
+pub fn reach_each_other(gpus: &[u32]) -> bool {
+    let reads = |a: u32, b: u32| {
         let mut can = 0;
-        // SAFETY: the devices belong to contexts, and the result has a place.
-        let asked = unsafe { sys::cuDeviceCanAccessPeer(&mut can, a.context.cu_device(), b.context.cu_device()) };
-        a.ordinal == b.ordinal || (asked.result().is_ok() && can != 0)
+        let devices = result::device::get(a as i32).and_then(|a| Ok((a, result::device::get(b as i32)?)));
+        // SAFETY: the driver gave these devices, and the result has a place.
+        let asked = devices.and_then(|(a, b)| unsafe { sys::cuDeviceCanAccessPeer(&mut can, a, b) }.result());
+        a == b || (asked.is_ok() && can != 0)
     };
-    gpus.iter().all(|a| gpus.iter().all(|b| reads(a, b)))
+    gpus.iter().all(|&a| gpus.iter().all(|&b| reads(a, b)))
 }
 
 /// Memory of one GPU that other GPUs may read. Mapping it takes milliseconds, so the process keeps it.

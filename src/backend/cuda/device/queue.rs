@@ -120,6 +120,17 @@ impl Queue {
         unsafe { sys::cuMemcpyPeerAsync(to, here, from, there, bytes, stream) }.result().map_err(failed("a copy"))
     }
 
+    /// Whether all work in the queue is done.
+    pub fn is_done(&self) -> Result<bool> {
+        self.bind()?;
+        // SAFETY: the stream lives.
+        let asked = unsafe { sys::cuStreamQuery(self.stream.cu_stream()) };
+        if asked == sys::CUresult::CUDA_ERROR_NOT_READY {
+            return Ok(false);
+        }
+        asked.result().map(|()| true).map_err(failed("a kernel"))
+    }
+
     /// Waits until all work in the queue is done.
     pub fn wait(&self) -> Result<()> {
         self.stream.synchronize().map_err(failed("a kernel"))

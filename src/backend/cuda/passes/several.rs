@@ -59,7 +59,8 @@ impl<'p, 'a, T: Float + Plain> SeveralPasses<'p, 'a, T> {
         for share in &mut self.shares {
             let (own, others) = rest.split_at_mut(share.parts);
             rest = others;
-            if all || share.chunks.is_some() {
+            // Sorting may have left out so many rows that a share has none.
+            if share.parts > 0 && (all || share.chunks.is_some()) {
                 tasks.push((share, own));
             }
         }

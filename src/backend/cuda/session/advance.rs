@@ -1,6 +1,7 @@
 //! The loop of the device: batches of iterations that one GPU, or several in step, do without the host.
 
 use std::mem::replace;
+use std::thread;
 
 use super::{CudaSession, LONGEST_BATCH};
 use crate::backend::cuda::arguments::{Control, Record, STOP_EMPTY};
@@ -10,6 +11,7 @@ use crate::backend::cuda::passes::distances::Inertia;
 use crate::backend::{Advanced, Assigned, Iteration, KeptRows, Move, Scales, Stop};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
+use crate::interrupt;
 use crate::memory;
 use crate::parallel::at_once;
 use crate::progress::Watch;
@@ -169,8 +171,31 @@ fn each<T: Float + Plain, R: Send>(
     at_once(all, |(place, session)| work((place, session)))
 }
 
+/// Waits for several sessions. A GPU may wait for one that has failed, so all are looked at in turn. On an error, or if the call was
+/// stopped, no GPU waits any more.
+fn wait_for_all<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> Result<()> {
+    if sessions.len() < 2 {
+        return Ok(());
+    }
+    let done = |sessions: &[&mut CudaSession<'_, T>]| {
+        interrupt::check()?;
+        sessions.iter().try_fold(true, |done, session| Ok(done & session.state.queue.is_done()?))
+    };
+    loop {
+        match done(sessions) {
+            Ok(true) => return Ok(()),
+            Ok(false) => thread::yield_now(),
+            Err(error) => {
+                sessions.iter_mut().filter_map(|session| session.port()).for_each(|port| port.give_up());
+                return Err(error);
+            }
+        }
+    }
+}
+
 /// Waits for all sessions. Returns the control of the first. The others have the same.
-fn control<T: Float + Plain>(sessions: &[&mut CudaSession<'_, T>]) -> Result<Control> {
+fn control<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> Result<Control> {
+    wait_for_all(sessions)?;
     let mut controls = memory::with_room(sessions.len(), GPUS)?;
     for session in sessions {
         controls.push(session.update.read_control()?);

@@ -71,8 +71,9 @@ impl<'a, T: Float + Plain> Gathered<'a, T> {
         let Some(parts) = resident.collect::<Option<Vec<_>>>() else { return Ok(None) };
         let n = parts.iter().map(|rows| rows.n).sum::<usize>();
         let draws = OtherRows::<T>::draw_bytes([n, shape.d, shape.k], shape.weighted, shape.half);
+        // The session itself may draw too.
         let bytes = DeviceRows::<T>::bytes(n, shape.d, shape.weighted, shape.half).saturating_add(draws);
-        if n as u64 > MOST_ROWS || !queue.has_room(bytes)? {
+        if n as u64 > MOST_ROWS || !queue.has_room(bytes.saturating_add(draws))? {
             return Ok(None);
         }
         for rows in &parts {

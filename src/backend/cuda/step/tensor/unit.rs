@@ -175,9 +175,14 @@ pub(super) fn untrusted_unit() -> Refusal {
 /// # Errors
 /// [`KMeansError::Device`](crate::KMeansError::Device) or [`KMeansError::NoMemory`](crate::KMeansError::NoMemory) if the device fails.
 pub fn is_untrusted(choice: &Choice) -> Result<bool> {
-    let unit = Unit::ALL.into_iter().find(|unit| unit.strategy() == choice.strategy);
-    let (Place::Cuda(ordinal), Some(unit)) = (choice.place, unit) else { return Ok(false) };
-    Ok(unit.found(&Gpu::get(ordinal)?)?.is_none())
+    let untrusted = |ordinal: u32, strategy: Strategy| match Unit::ALL.into_iter().find(|unit| unit.strategy() == strategy) {
+        Some(unit) => Ok(unit.found(&Gpu::get(ordinal)?)?.is_none()),
+        None => Ok(false),
+    };
+    match choice.place {
+        Place::Cuda(ordinal) => untrusted(ordinal, choice.strategy),
+        _ => choice.shares.iter().try_fold(false, |any, share| Ok(any | untrusted(share.ordinal, share.strategy)?)),
+    }
 }
 
 /// Each instruction that a device has, and how it adds up. For tests.
