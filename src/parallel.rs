@@ -182,7 +182,7 @@ pub fn at_once<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + 
         work_through();
     };
     thread::scope(|scope| {
-        let helpers = (1..count).map_while(|_| thread::Builder::new().spawn_scoped(scope, &help).ok());
+        let helpers = (1..count).map_while(|_| thread::Builder::new().spawn_scoped(scope, help).ok());
         helpers.for_each(drop);
         work_through();
     });

@@ -55,8 +55,8 @@ impl Shared {
             Ok(plans) => plans,
             Err(why) => return Ok(Err(why)),
         };
-        let times = plans.iter().flatten().map(|plan| plan.microseconds);
-        let microseconds = times.fold(Some(0.0f64), |most, time| Some(most?.max(time?)));
+        let mut times = plans.iter().flatten().map(|plan| plan.microseconds);
+        let microseconds = times.try_fold(0.0f64, |most, time| time.map(|time| most.max(time)));
         let shares = devices.iter().zip(rows).zip(plans).filter_map(|((device, rows), plan)| {
             let Plan { chunking, strategy, more_copies, room, .. } = plan?;
             Some(Share { ordinal: device.ordinal, rows, chunking, strategy, more_copies, room })
