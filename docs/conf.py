@@ -44,8 +44,9 @@ PLACED |= {"promises", "contributors", "changelog", "contributing", "security"}
 GUIDE = [
     ("First steps", ["two-ways", "parameters", "columns", "errors"]),
     ("Ask for the right clusters", ["scaling", "directions", "starting-centroids", "row-order"]),
-    ("More data, more fits", ["groups", "embeddings-and-files", "larger-than-memory", "arrays", "devices", "many-machines"]),
-    ("Around a fit", ["progress", "processes", "/models", "/choosing-k", "/clusters", "/scikit-learn", "/sql"]),
+    ("More fits", ["groups", "arrays", "progress", "processes"]),
+    ("More data", ["embeddings-and-files", "larger-than-memory", "devices", "many-machines"]),
+    ("Around a fit", ["/models", "/choosing-k", "/clusters", "/scikit-learn", "/sql"]),
     ("Build and embed", ["building", "rust"]),
 ]
 # Pages are in docs/guide/, or in docs/ where a slash leads.
@@ -58,7 +59,9 @@ TREES = {
         *GUIDE,
         *([("More tasks", NEW)] if NEW else []),
     ],
-    "contributors": [("", ["contributing", "architecture", "promises", "decisions", "lab/README", "scale", "security"])],
+    "contributors": [
+        ("", ["contributing", "architecture", "promises", "decisions", "lab/README", "scale", "security"]),
+    ],
     "lab/README": [("", ["lab/*"])],
 }
 # Files outside of this folder that are pages of the site, under another name.
