@@ -21,6 +21,7 @@
 //! - `--predictions` times `predict` instead: rows on the host and on the GPU, in one call and in morsels of 100,000 rows. With `--labels`,
 //!   labels in one call alone. With `--holes`, one row in a hundred has a value that is not finite.
 //! - `--device LIST` (more than once) runs the fit on each list of devices, such as `cuda:0` and then `cuda:0,cuda:1`, and compares them.
+//! - `--mapped FOLDER` with `--limit` streams rows from memory, and then from a mapped file in this folder.
 //! - `--choose` times every strategy that the default may take, and says how much time the default's choice loses.
 //! - `--json` prints one object per strategy (`--strategies A,B`; the default is `default`; `cpu` is the CPU).
 //!   `benches/papers.py` uses it and also gives `--tol-labels SHARE`.
@@ -31,6 +32,7 @@ mod devices;
 mod half;
 #[path = "../rough/kinds.rs"]
 mod kinds;
+mod mapped;
 mod options;
 mod rows;
 mod there;
@@ -412,6 +414,11 @@ fn run<T: Engine>(name: &str, shape: Shape, options: &Options) -> bool {
 
 fn time<T: Engine>(name: &str, shape: Shape, options: &Options, mut all_columns: Vec<Vec<T>>, estimator: KMeans) {
     let Shape { n, d, k, .. } = shape;
+    if let Some(folder) = &options.mapped {
+        println!("{name}: {n} x {d} {}, k = {k}, {:.3} GB", T::NAME, (n * d * size_of::<T>()) as f64 / 1e9);
+        let done = mapped::report(all_columns, &estimator.device_memory_limit(options.limit), folder);
+        return done.unwrap_or_else(|error| println!("  {}: {error}", folder.display()));
+    }
     if options.flag("--predictions") {
         println!("{name}: {n} x {d} {}, k = {k}", T::NAME);
         return predictions(&mut all_columns, shape, &estimator, options);

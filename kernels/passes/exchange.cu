@@ -4,13 +4,15 @@
 //            number of GPUs. Here pending sums are words that wrap around, so a plain sum over the GPUs is exact.
 // Used when: a fit has several GPUs that reach each other's memory.
 // Plan:      step         adds to the pending sums of the GPU, of which there are two: one for this iteration, one for the next
-//            meet         writes the counts of the step beside them, says that all is there, and waits until every GPU has said so
+//            arrive       writes the counts of the step beside them, and says that all is there
+//            meet         waits until every GPU has said so
 //            total_sums   reads the sums of each GPU, and writes their total to this GPU. The sums of the iteration before become zero:
 //                         by now all GPUs have read them
 //            update       the same on every GPU
 // Memory:    each GPU reads the (k, columns, limbs) sums of each other GPU once.
-// Waiting:   one warp waits, and the rest of the GPU is free. All GPUs do the same iterations, so each of them arrives. If the host cannot
-//            queue an iteration on one of them, it rings an alarm, and nobody waits any more.
+// Waiting:   one warp waits, and the rest of the GPU is free. The host queues `meet` on a GPU when it has queued `arrive` on all of them. So
+//            a GPU waits only for work that is queued, and a call of the driver that waits for this GPU ends. If a kernel fails on one of
+//            them, the host rings an alarm, and nobody waits any more.
 #include "../common/sums.cuh"
 #include "../common/launch.cuh"
 
@@ -23,15 +25,22 @@ struct Counts {
     u64 changed, settled, scores;
 };
 
-struct Meet {
+struct Arrive {
     Control* control;
     Counts* counts;
     u64* arrived; // how many exchanges this GPU has come to
+    u64 scores; // those of the step, if the step does not count them
+    int moves; // whether these are the sums of rows that the host has moved, and not those of a step
+    int unused;
+};
+
+struct Meet {
+    const Control* control;
+    const u64* arrived; // how many exchanges this GPU has come to
     const u64* others[MOST_GPUS]; // the same of each GPU
     const u32* alarm;
-    u64 scores; // those of the step, if the step does not count them
     int gpus;
-    int moves; // whether these are the sums of rows that the host has moved, and not those of a step
+    int moves;
 };
 
 struct Total {
@@ -49,20 +58,22 @@ struct Total {
     int unused;
 };
 
+extern "C" __global__ void __launch_bounds__(32) arrive(const __grid_constant__ Arrive a) {
+    wait_for_kernel_before();
+    const Control* c = a.control;
+    if (!a.moves && c->stop) return;
+    if (threadIdx.x != 0) return;
+    *a.counts = {c->changed, c->settled + c->contested + c->pairs, a.scores ? a.scores : c->scores};
+    // Only this GPU writes the number. All that this GPU has written before is there for whoever sees it.
+    asm volatile("fence.acq_rel.sys;\n\tst.release.sys.u64 [%0], %1;" ::"l"(a.arrived), "l"(*a.arrived + 1) : "memory");
+}
+
 extern "C" __global__ void __launch_bounds__(32) meet(const __grid_constant__ Meet a) {
     wait_for_kernel_before();
-    Control* c = a.control;
-    if (!a.moves && c->stop) return;
+    if (!a.moves && a.control->stop) return;
     const int lane = threadIdx.x;
-    // Only this GPU writes it.
-    const u64 turn = *a.arrived + 1;
-    __syncwarp();
-    if (lane == 0) {
-        *a.counts = {c->changed, c->settled + c->contested + c->pairs, a.scores ? a.scores : c->scores};
-        // All that this GPU has written before is there for whoever sees the number.
-        asm volatile("fence.acq_rel.sys;\n\tst.release.sys.u64 [%0], %1;" ::"l"(a.arrived), "l"(turn) : "memory");
-    }
     if (lane >= a.gpus) return;
+    const u64 turn = *a.arrived;
     for (u32 look = 1;; look++) {
         u64 seen;
         asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(seen) : "l"(a.others[lane]) : "memory");

@@ -28,12 +28,15 @@ mod tests {
     #[test]
     fn memory_that_is_taken_is_not_free() {
         const TAKEN: usize = 1 << 30;
-        let before = free_memory().unwrap();
-        let mut taken = vec![0u8; TAKEN];
-        taken.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-        let after = free_memory().unwrap();
-        // Other processes take and free memory too.
-        assert!(after < before - TAKEN as u64 / 2, "{before}, then {after}");
-        assert_eq!(taken[4096], 1);
+        let is_less_free = || {
+            let before = free_memory().unwrap();
+            let mut taken = vec![0u8; TAKEN];
+            taken.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+            let after = free_memory().unwrap();
+            assert_eq!(taken[4096], 1);
+            after < before - TAKEN as u64 / 2
+        };
+        // Other tests and processes free memory meanwhile, but not each time.
+        assert!((0..20).any(|_| is_less_free()));
     }
 }

@@ -132,14 +132,14 @@ def _of_tables(data: Sequence[Any]) -> tuple[list[Piece], list[Any]]:
         return ray.put((frame.collect() if isinstance(frame, pl.LazyFrame) else frame).to_arrow())
 
     tables = [item if _is_reference(item) else put(item) for item in data]
-    count = ray.remote(num_cpus=0)(lambda table: table.num_rows)
+    count: Any = ray.remote(num_cpus=0)(lambda table: table.num_rows)
     rows = ray.get([count.remote(table) for table in tables])
     return [Piece(place, 0, number) for place, number in enumerate(rows)], tables
 
 
 def place(path: Any) -> str:
     """Return a path that means the same in every process: workers have folders of their own."""
-    text = os.fspath(path)
+    text = str(os.fspath(path))
     return text if "://" in text else os.path.abspath(text)
 
 

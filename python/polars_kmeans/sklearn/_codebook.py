@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from sklearn.utils import check_array
@@ -11,6 +11,9 @@ from sklearn.utils import check_array
 from polars_kmeans.errors import InvalidDataError, InvalidParameterError
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.model import KMeansModel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _OWN_COLUMNS = ("cluster", "size", "inertia")
 
@@ -57,7 +60,7 @@ class Codebook:
             raise InvalidParameterError(msg)
         return cls(centers, model, clusters, np.argsort(order)[inverse.reshape(-1)])
 
-    def labels(self, rows: Any, device: str) -> Any:
+    def labels(self, rows: Any, device: str | Sequence[str]) -> Any:
         """Label rows: int32."""
         labels = self.model.predict(rows, device=device)
         refuse(labels < 0)
@@ -65,7 +68,7 @@ class Codebook:
             return labels
         return self.clusters.astype(np.int32)[np.asarray(labels)]
 
-    def distances(self, rows: Any, device: str) -> Any:
+    def distances(self, rows: Any, device: str | Sequence[str]) -> Any:
         """Measure the distances of rows to the centers: rows x clusters."""
         distances = self.model.transform(rows, device=device)
         nearest = distances[:, 0]

@@ -6,12 +6,15 @@
 //!
 //! A GPU must not change sums that another one still reads. So steps use two arrays of pending sums in turn. A GPU clears one of them
 //! when the others have come to the next exchange: by then they have read it.
+//!
+//! A kernel waits for the other GPUs. It is queued when all of them have been given the work that it waits for: [`arrive`] for every GPU,
+//! then [`total`] for every GPU. A driver may make any call wait until a GPU has done its work, with locks that other calls need.
+//! So a kernel that waits for work that is not queued yet may wait for ever.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, ThreadId};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::arguments::{self, Counts, MeetArgument, TotalArgument};
+use super::arguments::{self, ArriveArgument, Counts, MeetArgument, TotalArgument};
 use super::device::peers::{Alarm, Pool, reach_each_other};
 use super::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
 use super::shape::FitShape;
@@ -19,7 +22,6 @@ use super::state::State;
 use super::step::THREADS;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
-use crate::interrupt;
 
 /// The most GPUs of a fit: `MOST_GPUS` of the kernels.
 pub const MOST_GPUS: usize = 16;
@@ -36,6 +38,7 @@ pub struct Port {
     alarm: Arc<Alarm>,
     /// The ports of all GPUs, once they are connected.
     all: Vec<Addresses>,
+    arrive: Launch<ArriveArgument>,
     meet: Launch<MeetArgument>,
     total: Launch<TotalArgument>,
 }
@@ -82,13 +85,14 @@ impl Port {
             })
         };
         let (gpu, cells) = (&queue.gpu, shape.cells().max(shape.k));
+        let arrive = Launch::exactly(arguments::arrive().load(gpu, "")?, Block::of(32), 1);
         let meet = Launch::exactly(arguments::meet().load(gpu, "")?, Block::of(32), 1);
         let total = arguments::total_sums().load(gpu, "")?;
         let total = Launch::resident(gpu, total, Block::of(THREADS), cells.div_ceil(THREADS as usize))?;
         let (turns, arrived) = ([turn()?, turn()?], pool.zeros(queue, 1, WHAT)?);
         // Other GPUs look at it from their first exchange on.
         queue.wait()?;
-        Ok(Self { turns, turn: 0, arrived, alarm: group.alarm.clone(), all: Vec::new(), meet, total })
+        Ok(Self { turns, turn: 0, arrived, alarm: group.alarm.clone(), all: Vec::new(), arrive, meet, total })
     }
 
     fn addresses(&self) -> Addresses {
@@ -122,30 +126,44 @@ impl Port {
         self.turn = (self.turn + steps as usize) % 2;
     }
 
-    /// No GPU of the group waits any more: this one will not come.
+    /// No GPU of the group waits any more: one of them will not come.
     pub fn give_up(&self) {
         self.alarm.ring();
     }
 }
 
-/// Queues this GPU's part of an exchange. Afterwards its pending sums, and the counts in its control, are those of the whole fit. The other
-/// GPUs of the fit must be given theirs. Without a port there is nothing to exchange. `scores`: those of the step, or 0 if it counts them.
-pub fn exchange<T: Float + Plain>(state: &mut State<T>, of: Of, scores: u64) -> Result<()> {
+/// Queues the first half of this GPU's part of an exchange: its sums are there. Without a port there is nothing to exchange. `scores`:
+/// those of the step, or 0 if it counts them.
+pub fn arrive<T: Float + Plain>(state: &State<T>, of: Of, scores: u64) -> Result<()> {
+    let Some(port) = &state.port else { return Ok(()) };
+    let arrive = ArriveArgument {
+        control: state.control,
+        counts: port.turns[port.turn].counts.at(),
+        arrived: port.arrived.at(),
+        scores,
+        moves: i32::from(of == Of::Moves),
+        unused: 0,
+    };
+    // SAFETY: the addresses are those of the control and of this port. The kernel begins with the wait.
+    unsafe { state.queue.run_behind(&port.arrive, &arrive) }
+}
+
+/// Queues the second half: the sums of all GPUs become one. Afterwards this GPU's pending sums, and the counts in its control, are those of the
+/// whole fit. All GPUs of the fit must have been given the first half.
+pub fn total<T: Float + Plain>(state: &mut State<T>, of: Of) -> Result<()> {
     let Some(port) = &mut state.port else { return Ok(()) };
     let each = |address: &dyn Fn(&Addresses) -> u64| {
         let mut addresses = [0; MOST_GPUS];
         addresses.iter_mut().zip(&port.all).for_each(|(place, other)| *place = address(other));
         addresses
     };
-    let (turn, next, gpus) = (&port.turns[port.turn], &port.turns[1 - port.turn], port.all.len() as i32);
+    let (next, gpus) = (&port.turns[1 - port.turn], port.all.len() as i32);
     let moves = i32::from(of == Of::Moves);
     let meet = MeetArgument {
         control: state.control,
-        counts: turn.counts.at(),
         arrived: port.arrived.at(),
         others: each(&|other| other.arrived),
         alarm: port.alarm.at(),
-        scores,
         gpus,
         moves,
     };
@@ -182,7 +200,7 @@ pub struct Group {
 
 impl Group {
     /// The group of these queues' GPUs. None if they cannot exchange their sums: they do not reach each other's memory, or one of
-    /// them comes twice and could wait for itself, or launches block. Waits until no other group of this process is at work.
+    /// them comes twice and could wait for itself, or another group of this process is at work.
     pub fn new(queues: &[Queue]) -> Result<Option<Self>> {
         let gpus: Vec<Arc<Gpu>> = queues.iter().map(|queue| queue.gpu.clone()).collect();
         let once = |gpu: &Arc<Gpu>| gpus.iter().filter(|other| other.ordinal == gpu.ordinal).count() == 1;
@@ -193,61 +211,34 @@ impl Group {
         {
             return Ok(None);
         }
-        // Then a launch returns when its kernel is done, and one thread queues the work of all GPUs.
-        let blocking = std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0");
-        // A system may refuse what the driver has promised.
-        let shares = |gpu: &Arc<Gpu>| match Pool::of(gpu, &gpus) {
-            Ok(_) => Ok(true),
-            Err(KMeansError::Device { .. }) => Ok(false),
-            Err(error) => Err(error),
-        };
         for gpu in &gpus {
-            if blocking || !shares(gpu)? {
-                return Ok(None);
+            match Pool::of(gpu, &gpus) {
+                Ok(_) => {}
+                // A system may refuse what the driver has promised.
+                Err(KMeansError::Device { .. }) => return Ok(None),
+                Err(error) => return Err(error),
             }
         }
-        let Some(alone) = Alone::enter()? else { return Ok(None) };
+        let Some(alone) = Alone::enter() else { return Ok(None) };
         let alarm = Arc::new(Alarm::new(&gpus[0])?);
         Ok(Some(Self { gpus, alarm, _alone: alone }))
     }
 }
 
-/// Two groups could wait for each other: the first has a GPU that the second waits for, and the second one that the first waits for. So
-/// there is one at a time.
-struct Alone {
-    thread: ThreadId,
-}
+/// The only group of this process that is at work. The hardware has few queues for the streams of a GPU, and kernels of two groups could
+/// wait for each other in them. A fit that comes second does not wait for the first: its thread may be one that the first one needs.
+struct Alone;
 
-/// The thread whose call has the group that is at work.
-static AT_WORK: (Mutex<Option<ThreadId>>, Condvar) = (Mutex::new(None), Condvar::new());
-/// How often one that waits looks whether its call was stopped.
-const LOOK: Duration = Duration::from_millis(40);
+static AT_WORK: AtomicBool = AtomicBool::new(false);
 
 impl Alone {
-    /// None if this thread's own call has the other group: an observer of a fit may start another fit, and so may a task that the
-    /// thread takes while it waits for others.
-    fn enter() -> Result<Option<Self>> {
-        let (at_work, left) = &AT_WORK;
-        let thread = thread::current().id();
-        let mut busy = at_work.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(other) = *busy {
-            if other == thread {
-                return Ok(None);
-            }
-            interrupt::check()?;
-            busy = left.wait_timeout(busy, LOOK).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        *busy = Some(thread);
-        Ok(Some(Self { thread }))
+    fn enter() -> Option<Self> {
+        (!AT_WORK.swap(true, Ordering::Acquire)).then_some(Self)
     }
 }
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        let (at_work, left) = &AT_WORK;
-        let mut busy = at_work.lock().unwrap_or_else(PoisonError::into_inner);
-        debug_assert_eq!(*busy, Some(self.thread));
-        *busy = None;
-        left.notify_one();
+        AT_WORK.store(false, Ordering::Release);
     }
 }

@@ -28,7 +28,7 @@ pub use self::several::Several;
 use std::sync::Arc;
 
 use super::device::Plain;
-use super::exchange::{Group, Of, Port, exchange};
+use super::exchange::{self, Group, Of, Port};
 use super::passes::distances::{Inertia, InertiaPass, MOST_PENDING};
 use super::passes::draws::{DeviceDraws, positive_rows};
 use super::rows::chunks::Chunks;
@@ -148,10 +148,9 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
         }
     }
 
-    /// Queues this GPU's part of the exchange with the others of the fit, if there are others.
-    fn exchange(&mut self, of: Of) -> Result<()> {
-        let scores = self.scores_of_step();
-        exchange(&mut self.state, of, scores)
+    /// Queues the first half of this GPU's part of the exchange with the others of the fit, if there are others.
+    fn arrive(&self, of: Of) -> Result<()> {
+        exchange::arrive(&self.state, of, self.scores_of_step())
     }
 
     /// What the other GPUs of the fit read.

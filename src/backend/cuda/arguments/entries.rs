@@ -147,6 +147,7 @@ entries! {
         assign_bounded(BoundedArgument) = "assign_bounded" "assign_bounded";
         assign_tensor(TensorArgument) = "assign_tensor" "assign_tensor";
         end_chunk(EndChunkArgument) = "update" "end_chunk";
+        arrive(ArriveArgument) = "exchange" "arrive";
         meet(MeetArgument) = "exchange" "meet";
         total_sums(TotalArgument) = "exchange" "total_sums";
         assign_tensor_mma(TensorArgument) = "assign_tensor_mma" "assign_tensor_mma";

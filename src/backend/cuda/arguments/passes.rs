@@ -69,13 +69,21 @@ arguments! {
     /// For the meeting of the GPUs of a fit.
     MeetArgument as "Meet" {
         control: u64,
-        counts: u64,
         arrived: u64,
         others: [u64; 16],
         alarm: u64,
-        scores: u64,
         gpus: i32,
         moves: i32,
+    }
+
+    /// For a GPU of a fit to say that its sums are there.
+    ArriveArgument as "Arrive" {
+        control: u64,
+        counts: u64,
+        arrived: u64,
+        scores: u64,
+        moves: i32,
+        unused: i32,
     }
 
     /// For the total of the sums of all GPUs of a fit.

@@ -6,7 +6,7 @@ use std::thread;
 use super::{CudaSession, LONGEST_BATCH};
 use crate::backend::cuda::arguments::{Control, Record, STOP_EMPTY};
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::exchange::Of;
+use crate::backend::cuda::exchange::{self, Of};
 use crate::backend::cuda::passes::distances::Inertia;
 use crate::backend::{Advanced, Assigned, Iteration, KeptRows, Move, Scales, Stop};
 use crate::error::{KMeansError, Result};
@@ -22,8 +22,6 @@ const FIRST_BATCH: u32 = 8;
 const BATCH_SECONDS: f64 = 0.1;
 /// Multiply-adds per second of a GPU, for the first batch.
 const RATE: f64 = 1e13;
-/// The most GPUs whose work one thread queues.
-const MOST_IN_TURN: usize = 4;
 /// The name of the sessions in errors.
 const GPUS: &str = "the GPUs of a fit";
 
@@ -47,20 +45,18 @@ pub fn advance<T: Float + Plain>(
         let first = advanced.done.len() as u32;
         let size = if resident { batch.min(most.max(1)).min(limit - first) } else { 1 };
         let starting = &*centroids;
-        // One thread queues the iterations of all GPUs in turn. Several threads queue all iterations of a GPU each.
-        let (rounds, iterations) = if in_turn(sessions) { (size, 1) } else { (1, size) };
-        for round in 0..rounds {
+        for iteration in first..first + size {
             each(sessions, |_, session| {
-                if first == 0 && round == 0 {
+                if iteration == 0 {
                     session.start(starting)?;
                 }
-                for _ in 0..iterations {
-                    session.launch_step(None)?;
-                    session.exchange(Of::Step)?;
-                    session.update.launch(&session.state, stop, limit, first)?;
-                }
-                Ok(())
+                session.launch_step(None)?;
+                session.arrive(Of::Step)
             })?;
+            for session in &mut *sessions {
+                exchange::total(&mut session.state, Of::Step)?;
+                session.update.launch(&session.state, stop, limit, first)?;
+            }
         }
         let control = control(sessions)?;
         let done = control.iteration - first;
@@ -110,10 +106,10 @@ pub fn assign<T: Float + Plain>(
         let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
         session.start(centroids)?;
         session.launch_step(inertia.as_mut())?;
-        session.exchange(Of::Step)?;
-        session.update.fold(&session.state)?;
+        session.arrive(Of::Step)?;
         Ok(inertia)
     })?;
+    fold_total(sessions, Of::Step)?;
     let control = control(sessions)?;
     let effort = sessions[0].effort(control.all_settled(), control.scores);
     let mut inertia: Option<Vec<u128>> = None;
@@ -139,39 +135,34 @@ pub fn relocate<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], move
         session.step.write_labels(&session.state)?;
         session.forget();
         session.move_rows(&own)?;
-        session.exchange(Of::Moves)?;
+        session.arrive(Of::Moves)
+    })?;
+    fold_total(sessions, Of::Moves)
+}
+
+/// Queues the second half of an exchange, and adds the sums to those of all iterations.
+fn fold_total<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>], of: Of) -> Result<()> {
+    sessions.iter_mut().try_for_each(|session| {
+        exchange::total(&mut session.state, of)?;
         session.update.fold(&session.state)
     })
-    .map(drop)
 }
 
-/// Whether one thread queues the work of all sessions. To queue an iteration takes tens of microseconds, and the first call to CUDA on a new
-/// thread some hundreds. If rows stream, the host sends chunks while a step runs, so every session needs a thread.
-fn in_turn<T: Float + Plain>(sessions: &[&mut CudaSession<'_, T>]) -> bool {
-    sessions.len() <= MOST_IN_TURN && sessions.iter().all(|session| session.is_resident())
-}
-
-/// Does work for every session. If one fails, the other GPUs do not wait for it.
+/// Does work for every session. One thread queues the work of all. To queue an iteration takes tens of microseconds, and the first call to CUDA
+/// on a new thread some hundreds. If rows stream, the host sends chunks while a step runs, so every session needs a thread.
 fn each<T: Float + Plain, R: Send>(
     sessions: &mut [&mut CudaSession<'_, T>],
     work: impl Fn(usize, &mut CudaSession<'_, T>) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    let in_turn = in_turn(sessions);
+    let resident = sessions.iter().all(|session| session.is_resident());
     let mut all = memory::collected(sessions.iter_mut().enumerate(), GPUS)?;
-    let work = |(place, session): (usize, &mut CudaSession<'_, T>)| {
-        work(place, session).inspect_err(|_| {
-            if let Some(port) = session.port() {
-                port.give_up();
-            }
-        })
-    };
-    if in_turn {
-        return memory::try_collected(all.iter_mut().map(|(place, session)| work((*place, session))), GPUS);
+    if resident {
+        return memory::try_collected(all.iter_mut().map(|(place, session)| work(*place, session)), GPUS);
     }
-    at_once(all, |(place, session)| work((place, session)))
+    at_once(all, |(place, session)| work(place, session))
 }
 
-/// Waits for several sessions. A GPU may wait for one that has failed, so all are looked at in turn. On an error, or if the call was
+/// Waits for several sessions. A GPU may wait for one on which a kernel has failed, so all are looked at in turn. On an error, or if the call was
 /// stopped, no GPU waits any more.
 fn wait_for_all<T: Float + Plain>(sessions: &mut [&mut CudaSession<'_, T>]) -> Result<()> {
     if sessions.len() < 2 {
