@@ -1,6 +1,6 @@
 //! Times the strategies that carry bounds on the CPU beside the default one: iterations and whole fits, on blobs and on uniform rows.
 //!
-//! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0]`. All strategies start from the same
+//! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0 --columns]`. `--columns`: one array for each feature. All strategies start from the same
 //! rows, and their hashes must be equal. Seconds are those of the history.
 
 use std::time::Instant;
@@ -32,11 +32,12 @@ fn rows(uniform: bool, n: usize, d: usize) -> Vec<f32> {
 }
 
 fn main() {
-    let (mut shapes, mut iterations, mut threads) = (Vec::new(), 60, 0);
+    let (mut shapes, mut iterations, mut threads, mut by_columns) = (Vec::new(), 60, 0, false);
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--iterations" => iterations = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
+            "--columns" => by_columns = true,
             "--threads" => threads = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
             shape => {
                 let numbers: Vec<usize> = shape.split('x').map(|n| n.parse().expect("a shape: NxDxK")).collect();
@@ -49,7 +50,12 @@ fn main() {
     for [n, d, k] in shapes {
         for uniform in [false, true] {
             let x = rows(uniform, n, d);
-            let features = Features::from_rows(&x, d).expect("rows");
+            let columns: Vec<Vec<f32>> = (0..d).map(|f| x.iter().skip(f).step_by(d).copied().collect()).collect();
+            let features = match by_columns {
+                true => Features::from_columns(columns.iter().map(|column| &column[..])),
+                false => Features::from_rows(&x, d),
+            };
+            let features = features.expect("rows");
             let start = (0..k).flat_map(|j| x[j * (n / k) * d..][..d].iter().map(|v| f64::from(*v))).collect();
             let estimator = KMeans::new(k).init(Init::Given(start)).tol(0.0).max_iter(iterations).threads(threads);
             let mut first = None;

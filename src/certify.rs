@@ -18,6 +18,7 @@ pub mod carry_gpu;
 pub mod cells;
 pub mod differences;
 pub mod halves;
+pub mod near;
 pub mod own;
 pub mod skip;
 

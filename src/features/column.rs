@@ -262,14 +262,19 @@ impl<T: Float> Column<'_, T> {
     #[inline]
     pub fn gather(&self, rows: &[usize], out: &mut [T]) {
         let Chunks { chunks, starts, .. } = &*self.0;
-        let (mut here, mut first): (Values<'_, T>, usize) = (Values::Same(&[]), 0);
-        for (out, &row) in out.iter_mut().zip(rows) {
+        let (mut rest, mut out) = (rows, out);
+        while let Some(&row) = rest.first() {
             // Most rows are in the same chunk as the row before.
-            if row.wrapping_sub(first) >= here.len() {
-                let index = starts.partition_point(|&start| start <= row) - 1;
-                (here, first) = (chunks[index].values, starts[index]);
+            let index = starts.partition_point(|&start| start <= row) - 1;
+            let (values, first) = (chunks[index].values, starts[index]);
+            let outside = |row: &usize| row.wrapping_sub(first) >= values.len();
+            let (here, later) = rest.split_at(rest[1..].iter().position(outside).map_or(rest.len(), |at| at + 1));
+            let (to, left) = std::mem::take(&mut out).split_at_mut(here.len());
+            match values {
+                Values::Same(values) => here.iter().zip(to).for_each(|(row, to)| *to = values[row - first]),
+                Values::Half(..) => here.iter().zip(to).for_each(|(row, to)| *to = values.get(row - first)),
             }
-            *out = here.get(row - first);
+            (rest, out) = (later, left);
         }
     }
 }

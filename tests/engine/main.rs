@@ -25,6 +25,7 @@ mod gpu_tables;
 mod gpus;
 mod half;
 mod joined;
+mod near;
 #[cfg(feature = "cuda")]
 mod no_memory;
 mod oracle;

@@ -1,9 +1,10 @@
 //! Finds the labels of one tile: first the filter, then reference distances for the rows that the filter leaves open.
 
 use super::centroids::CentroidTable;
-use super::difference::{Found, assign_difference};
+use super::difference::{Copies, Found, assign_difference};
 use super::distances::own_distances;
-use super::filter::{DifferenceTable, Filter, Form};
+use super::filter::{DifferenceTable, Filter, Form, GROUP};
+use super::near::{self, NOBODY};
 use super::product::{self, ProductScratch};
 use super::settle::Open;
 use super::simd::Vector;
@@ -27,6 +28,9 @@ pub struct Assigner {
     scaled: Vec<f32>,
     /// At most one entry.
     product: Vec<ProductScratch>,
+    /// The copies of the centroids near a tile, and their names.
+    listed: Vec<f32>,
+    names: Vec<u32>,
 }
 
 /// A row of a tile whose label changed.
@@ -105,7 +109,8 @@ impl Assigner {
                 0
             }
         };
-        Ok(Self { found: Found::new(tile_rows, k)?, moved, open, scaled, product })
+        let (listed, names) = (Vec::new(), Vec::new());
+        Ok(Self { found: Found::new(tile_rows, k)?, moved, open, scaled, product, listed, names })
     }
 
     /// The exact label of every row of the tile.
@@ -118,15 +123,98 @@ impl Assigner {
                 let x = in_filters_range(x, copies, &mut self.scaled);
                 found.contested.clear();
                 let shape = [tile.stride, table.d, tile.rows];
-                assign_difference::<V, false>(x, shape, copies, found, &mut []);
+                assign_difference::<V, false>(x, shape, copies.into(), found, &mut []);
                 for r in &found.contested {
                     open.push(*r as usize, None, tile, table);
                 }
             }
             (Filter::Product(copies), _, Some(product)) => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
-                    product.find_reach::<V, T, false>(tile, first, copies, table.k);
+                    product.find_reach::<V, T, false>(tile, first, copies, table.k, None);
                     for r in first..tile.rows.min(first + product::ROWS) {
+                        match product.reach(r - first) {
+                            Some([label]) => found.labels[r] = *label,
+                            candidates => open.push(r, candidates, tile, table),
+                        }
+                    }
+                }
+            }
+            _ => {
+                for r in 0..tile.rows {
+                    open.push(r, None, tile, table);
+                }
+            }
+        }
+        open.settle::<V, T>(tile, table);
+        for (r, answer) in &open.settled {
+            found.labels[*r as usize] = answer.label;
+        }
+        if let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) {
+            product.weigh(copies, &found.labels[..tile.rows]);
+        }
+        &found.labels[..tile.rows]
+    }
+
+    /// Room for [`Assigner::label_near`].
+    pub fn reserve_near<T: Float>(&mut self, k: usize, d: usize) -> Result<()> {
+        const WHAT: &str = "the centroids near a tile";
+        let most = if Form::of::<T>(d) == Form::Difference { k } else { 0 };
+        self.names.clear();
+        self.listed.clear();
+        memory::reserve(&mut self.names, most, WHAT)?;
+        memory::reserve(&mut self.listed, most * d, WHAT)
+    }
+
+    /// As [`Assigner::label`], for rows of one group. They are compared with the centroids near it. `own`: their labels so far, if they have
+    /// some. `distances` is written over. Adds to the number of scores.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    pub fn label_near<V: Vector, T: Float>(
+        &mut self,
+        tile: &Tile<T>,
+        table: &CentroidTable<T>,
+        step: &near::Step<'_, T>,
+        group: usize,
+        own: Option<&[u32]>,
+        distances: &mut [f64],
+        scores: &mut u64,
+    ) -> &[u32] {
+        let Self { found, open, listed, names, .. } = self;
+        open.clear();
+        match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
+            (Filter::Difference(copies), Some(x), _) => {
+                let rows = (0..tile.rows).step_by(near::BLOCK).map(|first| step.radius(tile, first, group)).fold(0.0, f64::max);
+                let own = own.map(|own| {
+                    own_distances(tile, table, own, distances);
+                    step.most(&distances[..tile.rows])
+                });
+                names.clear();
+                listed.clear();
+                let near = step.listed(group, rows, own);
+                // In ascending order, so that the first of two equal scores has the smaller number.
+                names.extend(near.iter().flat_map(|panel| step.members(*panel)).filter(|j| *j != NOBODY));
+                names.sort_unstable();
+                listed.extend(names.iter().flat_map(|j| &copies.centroids[*j as usize * table.d..][..table.d]));
+                *scores += (names.len() * tile.rows) as u64;
+                let x = in_filters_range(x, copies, &mut self.scaled);
+                found.contested.clear();
+                let shape = [tile.stride, table.d, tile.rows];
+                assign_difference::<V, false>(x, shape, Copies { centroids: listed, bound: copies.bound }, found, &mut []);
+                for label in &mut found.labels[..tile.rows] {
+                    // A row for which the filter found nothing is contested.
+                    *label = names.get(*label as usize).copied().unwrap_or(0);
+                }
+                for r in &found.contested {
+                    open.push(*r as usize, None, tile, table);
+                }
+            }
+            (Filter::Product(copies), _, Some(product)) => {
+                for first in (0..tile.rows).step_by(product::ROWS) {
+                    let near = step.listed(group, step.radius(tile, first, group), None);
+                    let rows = product::ROWS.min(tile.rows - first);
+                    *scores += (rows * (near.len() * GROUP).min(table.k)) as u64;
+                    product.find_reach::<V, T, false>(tile, first, copies, table.k, Some(near));
+                    for r in first..first + rows {
                         match product.reach(r - first) {
                             Some([label]) => found.labels[r] = *label,
                             candidates => open.push(r, candidates, tile, table),
@@ -176,7 +264,7 @@ impl Assigner {
                 let x = in_filters_range(x, copies, &mut self.scaled);
                 found.contested.clear();
                 let shape = [tile.stride, table.d, tile.rows];
-                assign_difference::<V, true>(x, shape, copies, found, &mut out.others);
+                assign_difference::<V, true>(x, shape, copies.into(), found, &mut out.others);
                 out.labels[..tile.rows].copy_from_slice(&found.labels[..tile.rows]);
                 for r in &found.contested {
                     open.push(*r as usize, None, tile, table);
@@ -184,7 +272,7 @@ impl Assigner {
             }
             (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
-                    product.find_reach::<V, T, true>(tile, first, copies, table.k);
+                    product.find_reach::<V, T, true>(tile, first, copies, table.k, None);
                     for r in first..tile.rows.min(first + product::ROWS) {
                         (out.labels[r], out.others[r]) = match product.reach(r - first) {
                             Some([a, b]) => (*a, *b),
@@ -261,7 +349,7 @@ mod tests {
         let part = Part::new(Features::from_rows(&x, d).unwrap(), None);
         let mut tile = Tile::new(d, n.next_multiple_of(64)).unwrap();
         tile.load(&part, None, 0..n);
-        let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64).unwrap();
+        let table = CentroidTable::new(&centroids, d, &vec![1.0; d], levels as f64, &[]).unwrap();
         for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
             // Some rows have their label already.
             let expected: Vec<Nearest> = x.chunks_exact(d).map(|x| reference::nearest(x, &centroids)).collect();

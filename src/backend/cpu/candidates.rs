@@ -50,7 +50,7 @@ pub fn masses<T: Float>(session: &mut CpuSession<'_, T>, candidates: &[T]) -> Re
     const WHAT: &str = "the masses of the candidates";
     let m = candidates.len() / session.d;
     let centre = middle(candidates, session.d)?;
-    let table = CentroidTable::new(candidates, session.d, &centre, session.prepared.extent())?;
+    let table = CentroidTable::new(candidates, session.d, &centre, session.prepared.extent(), &[])?;
     let CpuSession { part, prepared, set, tasks, workers, d, .. } = session;
     let workers = workers.iter_mut().map(|worker| {
         let assigner = Assigner::new::<T>(*d, m, worker.tile.stride)?;

@@ -22,12 +22,13 @@ mod search;
 use std::sync::Mutex;
 
 use self::drifts::Drifts;
+pub(super) use self::groups::split;
 use self::groups::{Grouping, Groups};
 use self::search::Search;
 use super::assign::TwoNearest;
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
-use super::pass::{TaskRows, Worker, contribution, split_off};
+use super::pass::{TaskRows, Worker, split_off};
 use super::simd::{InstructionSet, Task, Vector};
 use crate::certify::carry::Carry;
 use crate::error::Result;
@@ -415,15 +416,7 @@ impl<T: Float> CarriedTask<'_, '_, '_, T> {
     /// Takes over the new labels of the rows of the tile.
     #[inline(always)]
     fn take(&mut self, left: usize) {
-        let Worker { tile, deltas, changed, .. } = &mut *self.worker;
-        for r in 0..left {
-            let (place, to) = (self.scratch.places[r] as usize, self.scratch.labels[r]);
-            let from = std::mem::replace(&mut self.labels[place], to);
-            if from != to && tile.weights[r] > 0.0 {
-                *changed += 1;
-                let (row, mass) = contribution(tile, r, self.prepared);
-                deltas.move_row(self.quantiser, row, mass, [from, to], self.partial);
-            }
-        }
+        let Scratch { places, labels, .. } = &*self.scratch;
+        self.worker.take_labels(self.labels, &places[..left], &labels[..left], self.quantiser, self.prepared, self.partial);
     }
 }

@@ -22,14 +22,14 @@ pub struct CentroidTable<T> {
 
 impl<T: Float> CentroidTable<T> {
     /// See [`Filter::new`].
-    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Result<Self> {
+    pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32]) -> Result<Self> {
         let k = rows.len() / d;
         let mut packed = memory::filled(k.div_ceil(TOGETHER) * d, [f64::INFINITY; TOGETHER], TABLE)?;
         for (j, row) in rows.chunks_exact(d).enumerate() {
             let group = &mut packed[j / TOGETHER * d..][..d];
             group.iter_mut().zip(row).for_each(|(group, c)| group[j % TOGETHER] = c.to_f64());
         }
-        let filter = Filter::new(rows, d, centre, extent)?;
+        let filter = Filter::new(rows, d, centre, extent, order)?;
         Ok(Self { k, d, rows: memory::copied(rows, TABLE)?, packed, filter })
     }
 

@@ -14,6 +14,7 @@
 
 use super::filter::DifferenceTable;
 use super::simd::Vector;
+use crate::certify;
 use crate::error::Result;
 use crate::memory;
 
@@ -21,6 +22,19 @@ use crate::memory;
 const GROUP: usize = 16;
 /// Most rows that are in registers at a time: four vectors of 16 lanes.
 const MOST_ROWS: usize = 64;
+
+/// The centroids that a tile is compared with: their copies, `(k, d)`, and the bound.
+#[derive(Clone, Copy)]
+pub struct Copies<'c> {
+    pub centroids: &'c [f32],
+    pub bound: certify::Difference,
+}
+
+impl<'c> From<&'c DifferenceTable> for Copies<'c> {
+    fn from(table: &'c DifferenceTable) -> Self {
+        Self { centroids: &table.centroids, bound: table.bound }
+    }
+}
 
 /// The results of the kernel for a tile.
 #[derive(Debug)]
@@ -51,7 +65,7 @@ impl Found {
 pub fn assign_difference<V: Vector, const TWO: bool>(
     x: &[f32],
     [stride, d, rows]: [usize; 3],
-    table: &DifferenceTable,
+    table: Copies<'_>,
     found: &mut Found,
     others: &mut [u32],
 ) {
@@ -73,7 +87,7 @@ pub fn assign_difference<V: Vector, const TWO: bool>(
 fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
     x: &[f32],
     [stride, rows]: [usize; 2],
-    table: &DifferenceTable,
+    table: Copies<'_>,
     found: &mut Found,
     others: &mut [u32],
 ) {

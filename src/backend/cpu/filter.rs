@@ -7,6 +7,9 @@ use crate::float::Float;
 use crate::memory;
 use crate::prepare::unit_exponent;
 
+/// No centroid: what fills up an order.
+pub const NOBODY: u32 = u32::MAX;
+
 /// Number of centroids in a packed group of the product kernel. Four row vectors of scores and the operands then fill 32
 /// registers.
 pub const GROUP: usize = 6;
@@ -45,17 +48,18 @@ pub enum Filter {
 
 impl Filter {
     /// The filter for these centroids (`(k, d)`, row-major). `centre` is near most of them. `extent` is the largest known magnitude of the
-    /// rows. Both only cost time where they are wrong.
-    pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64) -> Result<Self> {
+    /// rows. Both only cost time where they are wrong. `order`: that in which products are computed, some places of it [`NOBODY`]'s. Empty: the
+    /// centroids' own.
+    pub fn new<T: Float>(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32]) -> Result<Self> {
         match Form::of::<T>(d) {
             Form::Difference => difference(rows, d, extent),
-            Form::Product => Self::product(rows, d, centre),
+            Form::Product => Self::product(rows, d, centre, order),
         }
     }
 
     /// The product filter, whatever the features are. `centre`: a point near the data.
-    pub fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Self> {
-        product(rows, d, centre)
+    pub fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32]) -> Result<Self> {
+        product(rows, d, centre, order)
     }
 }
 
@@ -72,8 +76,10 @@ pub struct DifferenceTable {
 /// Copies for the product kernel.
 #[derive(Debug)]
 pub struct ProductTable {
-    /// `(ceil(k / GROUP), d, GROUP)`: the negated centred, scaled centroids. Zeros pad the last group.
+    /// `(groups, d, GROUP)`: the negated centred, scaled centroids. Zeros are where nobody is.
     pub packed: Vec<f32>,
+    /// The centroids in their order, or [`NOBODY`]. Empty if places are numbers of centroids.
+    pub names: Vec<u32>,
     /// For each weight of a tile, in the order of [`certify::Expanded::WEIGHTS`].
     weights: Vec<Weighted>,
     /// `(k)`: the binary logarithms of the squared norms.
@@ -87,7 +93,7 @@ pub struct ProductTable {
 #[derive(Debug)]
 pub struct Weighted {
     pub bound: certify::Expanded,
-    /// `(ceil(k / GROUP), 2, GROUP)`: the folded half squares of a group, then their margins. The padding is infinite, so
+    /// `(groups, 2, GROUP)`: the folded half squares of a group, then their margins. The padding is infinite, so
     /// it is never nearest.
     pub own: Vec<f32>,
 }
@@ -152,7 +158,7 @@ fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
     }))
 }
 
-fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Filter> {
+fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32]) -> Result<Filter> {
     let k = rows.len() / d;
     // Rows and centroids are compared with the same bits of the centre.
     let centre: Vec<f64> = memory::collected(centre.iter().map(|m| T::from_f64(*m).to_f64()), TABLE)?;
@@ -172,10 +178,14 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Filter> {
         });
         0.5 * s
     };
-    let groups = k.div_ceil(GROUP);
+    let names = memory::copied(order, TABLE)?;
+    let groups = if names.is_empty() { k } else { names.len() }.div_ceil(GROUP);
+    // The place of each centroid in the order.
+    let mut places: Vec<usize> = memory::collected(0..k, TABLE)?;
+    names.iter().enumerate().filter(|(_, j)| **j != NOBODY).for_each(|(place, j)| places[*j as usize] = place);
     let mut packed = memory::zeroed::<f32>(groups * d * GROUP, TABLE)?;
     for j in 0..k {
-        let (group, lane) = (j / GROUP, j % GROUP);
+        let (group, lane) = (places[j] / GROUP, places[j] % GROUP);
         for f in 0..d {
             packed[(group * d + f) * GROUP + lane] = -rows[j * d + f].centred_copy(T::from_f64(centre[f]), first, second);
         }
@@ -191,13 +201,14 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64]) -> Result<Filter> {
         let mut own = memory::filled(groups * 2 * GROUP, f32::INFINITY, TABLE)?;
         for (j, half_square) in half_squares.iter().enumerate() {
             let certify::own::Own { folded, margin } = bound.own(*half_square, d);
-            let at = j / GROUP * 2 * GROUP + j % GROUP;
+            let at = places[j] / GROUP * 2 * GROUP + places[j] % GROUP;
             (own[at], own[at + GROUP]) = (folded, margin);
         }
         Ok(Weighted { bound, own })
     };
     Ok(Filter::Product(ProductTable {
         packed,
+        names,
         weights: memory::try_collected(certify::Expanded::WEIGHTS.map(weighted), TABLE)?,
         sizes: memory::collected(half_squares.iter().map(|half| binade(2.0 * *half as f32)), TABLE)?,
         centre,

@@ -21,6 +21,7 @@ mod draws;
 mod farthest;
 mod filter;
 mod least;
+mod near;
 mod pass;
 mod picks;
 pub mod predict;
@@ -34,12 +35,14 @@ use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
 pub use least::LeastDistances;
+pub use near::LookNear;
 pub use settle::InDoubt;
 pub use simd::InstructionSet;
 pub(crate) use simd::{Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
 use self::carried::Carried;
+use self::near::Near;
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, split_off};
 use self::seeds::Seeds;
 use super::centre::middle;
@@ -87,6 +90,10 @@ pub struct CpuSession<'a, T> {
     seeds: Option<Seeds<T>>,
     /// The bounds of a strategy that carries some.
     carried: Option<Carried>,
+    look_near: LookNear,
+    /// Groups of near centroids, if there are some. Decided at the first assign.
+    near: Option<Near>,
+    decided: bool,
 }
 
 impl<'a, T: Float> CpuSession<'a, T> {
@@ -117,6 +124,9 @@ impl<'a, T: Float> CpuSession<'a, T> {
             table: None,
             seeds: None,
             carried: None,
+            look_near: LookNear::default(),
+            near: None,
+            decided: false,
         };
         let mut first = 0;
         for start in (0..n).step_by(task) {
@@ -133,6 +143,12 @@ impl<'a, T: Float> CpuSession<'a, T> {
     /// The same session with this strategy, which must be one that runs on the CPU.
     pub fn with_strategy(self, strategy: Strategy) -> Self {
         Self { carried: Carried::new::<T>(strategy, self.prepared, self.k), ..self }
+    }
+
+    /// The same session that looks for near centroids, or does not. For tests and benchmarks.
+    #[doc(hidden)]
+    pub fn looking_near(self, look_near: LookNear) -> Self {
+        Self { look_near, ..self }
     }
 
     /// Counts the kept rows of positive weight.
@@ -187,7 +203,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
 
     fn table(&self, centroids: &[T]) -> Result<CentroidTable<T>> {
         let extent = self.prepared.lows.iter().chain(&self.prepared.highs).fold(0.0f64, |m, v| m.max(v.abs()));
-        CentroidTable::new(centroids, self.d, &self.centre, extent)
+        CentroidTable::new(centroids, self.d, &self.centre, extent, self.near.as_ref().map_or(&[], Near::order))
     }
 
     /// Labels every row by the centroids of a model, without any sums. Returns the integer inertia of each cluster.
@@ -211,6 +227,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         self.labels.fill(UNASSIGNED);
         self.partial.reset();
         self.centre.clear();
+        (self.near, self.decided) = (None, false);
         Ok(())
     }
 
@@ -218,9 +235,16 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         if self.centre.is_empty() {
             self.centre = middle(centroids, self.d)?;
         }
+        if !self.decided && self.carried.is_none() {
+            self.decided = true;
+            self.near = self.plan_near(centroids)?;
+        }
         let before = self.table.replace(Arc::new(self.table(centroids)?));
         self.take_in_doubt();
-        let scores = self.assign_carried(before)?;
+        let scores = match self.assign_carried(before)? {
+            None => self.assign_near()?,
+            scores => scores,
+        };
         if scores.is_none() {
             if want_inertia {
                 self.make_room_for_inertia()?;
@@ -296,7 +320,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
         self.centre = middle(centroids, self.d)?;
-        let table = self.table(centroids)?;
+        let table = CentroidTable::new(centroids, self.d, &self.centre, self.prepared.extent(), &[])?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
         let Self { part, prepared, set, tasks, workers, .. } = self;
@@ -317,6 +341,9 @@ impl<T: Float> CpuSession<'_, T> {
     fn forget(&mut self) {
         if let Some(carried) = &mut self.carried {
             carried.forget();
+        }
+        if let Some(near) = &mut self.near {
+            near.forget();
         }
     }
 

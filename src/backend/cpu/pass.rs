@@ -80,6 +80,28 @@ impl<T: Float> Worker<T> {
         })
     }
 
+    /// Takes over new labels of the rows of the tile. `places`: where in `labels` each row's is.
+    #[inline(always)]
+    pub fn take_labels(
+        &mut self,
+        labels: &mut [u32],
+        places: &[u32],
+        new: &[u32],
+        quantiser: &Quantiser,
+        prepared: &Prepared,
+        partial: &Mutex<&mut Partial>,
+    ) {
+        let Self { tile, deltas, changed, .. } = self;
+        for (r, (place, to)) in places.iter().zip(new).enumerate() {
+            let from = std::mem::replace(&mut labels[*place as usize], *to);
+            if from != *to && tile.weights[r] > 0.0 {
+                *changed += 1;
+                let (row, mass) = contribution(tile, r, prepared);
+                deltas.move_row(quantiser, row, mass, [from, *to], partial);
+            }
+        }
+    }
+
     /// Makes room for a pass that does not need all rows.
     pub fn reserve(&mut self) -> Result<()> {
         const WHAT: &str = "the rows of a tile";

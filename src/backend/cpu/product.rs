@@ -21,7 +21,8 @@
 
 use std::ops::Range;
 
-use super::filter::{GROUP, ProductTable, Weight};
+use super::filter::{GROUP, NOBODY, ProductTable, Weight};
+use super::near;
 use super::simd::Vector;
 use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
@@ -83,7 +84,8 @@ pub struct ProductScratch {
 impl ProductScratch {
     pub fn new(k: usize) -> Result<Self> {
         const WHAT: &str = "the scores of a tile of rows";
-        let panel = CENTROID_PANEL.min(k.next_multiple_of(GROUP));
+        // An order fills up each of its groups.
+        let panel = CENTROID_PANEL.min((k + near::MOST_GROUPS * GROUP).next_multiple_of(GROUP));
         Ok(Self {
             copy: [0.0; PANEL * ROWS],
             scores: memory::zeroed(panel * ROWS, WHAT)?,
@@ -99,7 +101,7 @@ impl ProductScratch {
     }
 
     /// Finds the centroids in reach of the 64 rows of a tile that start at row `first`: those that can be nearest, or with `TWO`
-    /// those that can be nearest or second nearest.
+    /// those that can be nearest or second nearest. `listed`: the groups of centroids that are compared; else all are.
     #[inline(always)]
     pub fn find_reach<V: Vector, T: Float, const TWO: bool>(
         &mut self,
@@ -107,6 +109,46 @@ impl ProductScratch {
         first: usize,
         table: &ProductTable,
         k: usize,
+        listed: Option<&[u32]>,
+    ) {
+        self.find_places::<V, T, TWO>(tile, first, table, k, listed);
+        if listed.is_some() || !table.names.is_empty() {
+            self.name(table, listed);
+        }
+    }
+
+    /// Turns places into numbers of centroids, in ascending order.
+    #[inline(always)]
+    fn name(&mut self, table: &ProductTable, listed: Option<&[u32]>) {
+        for (reach, count) in self.reach.iter_mut().zip(&mut self.counts) {
+            if *count == ALL {
+                continue;
+            }
+            let reach = &mut reach[..usize::from(*count)];
+            for j in reach.iter_mut() {
+                let place = match listed {
+                    None => *j as usize,
+                    Some(groups) => groups[*j as usize / GROUP] as usize * GROUP + *j as usize % GROUP,
+                };
+                *j = table.names.get(place).map_or(place as u32, |name| *name);
+            }
+            // Nobody is in reach only where a score is NaN.
+            if reach.contains(&NOBODY) {
+                *count = ALL;
+            } else if reach.len() > 1 {
+                reach.sort_unstable();
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn find_places<V: Vector, T: Float, const TWO: bool>(
+        &mut self,
+        tile: &Tile<T>,
+        first: usize,
+        table: &ProductTable,
+        k: usize,
+        listed: Option<&[u32]>,
     ) {
         assert!(first + ROWS <= tile.stride);
         let rows = ROWS.min(tile.rows - first);
@@ -116,6 +158,11 @@ impl ProductScratch {
         self.counts.fill(0);
         self.squares.fill(0.0);
         let d = table.centre.len();
+        let k = match listed {
+            Some(groups) => groups.len() * GROUP,
+            None if table.names.is_empty() => k,
+            None => table.names.len(),
+        };
         let groups = k.div_ceil(GROUP);
         let per_panel = CENTROID_PANEL / GROUP;
         for first_group in (0..groups).step_by(per_panel) {
@@ -124,14 +171,15 @@ impl ProductScratch {
                 let features = start..(start + PANEL).min(d);
                 self.copy_rows(tile, first, features.clone(), table, first_group == 0);
                 let copy = &self.copy[..features.len() * ROWS];
-                for group in panel.clone() {
+                for place in panel.clone() {
+                    let group = listed.map_or(place, |listed| listed[place] as usize);
                     let products = Products {
                         copy,
                         centroids: &table.packed[(group * d + features.start) * GROUP..(group * d + features.end) * GROUP],
                         own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
                         first: features.start == 0,
                     };
-                    let scores = &mut self.scores[(group - first_group) * GROUP * ROWS..][..GROUP * ROWS];
+                    let scores = &mut self.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
                     let least = [&mut self.best, &mut self.second];
                     match V::ROW_VECTORS {
                         4 => products.add::<V, 4, TWO>(scores, least),

@@ -240,7 +240,7 @@ mod tests {
             let n = 61;
             let centroids: Vec<f32> = (0..k * d).map(|i| ((i * 7919) % 13) as f32).collect();
             let x: Vec<f32> = (0..n * d).map(|i| ((i * 31) % 17) as f32).collect();
-            let table = CentroidTable::new(&centroids, d, &vec![0.0; d], 17.0).unwrap();
+            let table = CentroidTable::new(&centroids, d, &vec![0.0; d], 17.0, &[]).unwrap();
             let mut tile = Tile::new(d, 64).unwrap();
             tile.load(&Part::new(Features::from_rows(&x, d).unwrap(), None), None, 0..n);
             // All centroids, two of them, or every other one.

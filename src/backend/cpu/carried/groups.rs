@@ -36,7 +36,7 @@ impl Grouping {
         let most = (MOST_BYTES / 4 / rows.max(1)).max(1);
         let width = k.div_ceil(most).next_multiple_of(BLOCK);
         let mut order: Vec<u32> = memory::collected(0..k as u32, WHAT)?;
-        split(&mut order, table, width);
+        split(&mut order, &table.rows, table.d, width);
         let mut places = memory::zeroed(k, WHAT)?;
         order.iter().enumerate().for_each(|(place, j)| places[*j as usize] = place as u32);
         memory::reserve(&mut order, width, WHAT)?;
@@ -62,13 +62,13 @@ impl Grouping {
 }
 
 /// Puts centroids near each other next to each other: halves them along the feature of the widest range, at multiples of the width.
-fn split<T: Float>(members: &mut [u32], table: &CentroidTable<T>, width: usize) {
+pub fn split<T: Float>(members: &mut [u32], centroids: &[T], d: usize, width: usize) {
     if members.len() <= width {
         return;
     }
     let (mut widest, mut range) = (0, -1.0);
-    for f in 0..table.d {
-        let values = members.iter().map(|j| table.row(*j as usize)[f].to_f64());
+    for f in 0..d {
+        let values = members.iter().map(|j| centroids[*j as usize * d + f].to_f64());
         let [low, high] = values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], v| [low.min(v), high.max(v)]);
         if high - low > range {
             (widest, range) = (f, high - low);
@@ -76,12 +76,12 @@ fn split<T: Float>(members: &mut [u32], table: &CentroidTable<T>, width: usize) 
     }
     let half = (members.len().div_ceil(width) / 2) * width;
     members.select_nth_unstable_by(half, |a, b| {
-        let [a, b] = [a, b].map(|j| table.row(*j as usize)[widest].to_f64());
+        let [a, b] = [a, b].map(|j| centroids[*j as usize * d + widest].to_f64());
         a.total_cmp(&b)
     });
     let (one, other) = members.split_at_mut(half);
-    split(one, table, width);
-    split(other, table, width);
+    split(one, centroids, d, width);
+    split(other, centroids, d, width);
 }
 
 /// The groups of one assign.

@@ -98,7 +98,7 @@ impl<T: Float, const TWO: bool> Task for Reach<'_, T, TWO> {
     fn run<V: Vector>(self) -> Self::Output {
         let mut scratch = ProductScratch::new(self.k).unwrap();
         scratch.weight = self.weight;
-        scratch.find_reach::<V, T, TWO>(self.tile, 0, self.table, self.k);
+        scratch.find_reach::<V, T, TWO>(self.tile, 0, self.table, self.k, None);
         (0..self.tile.rows).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect()
     }
 }
@@ -106,7 +106,7 @@ impl<T: Float, const TWO: bool> Task for Reach<'_, T, TWO> {
 /// Returns how many rows had one centroid in reach, and how many rows there were.
 fn attack<T: Float>(case: &Case<T>, weights: &[i32], what: &str) -> [usize; 2] {
     let Case { d, k, centroids, rows, centre } = case;
-    let Filter::Product(table) = Filter::product(centroids, *d, centre).unwrap() else { return [0, 0] };
+    let Filter::Product(table) = Filter::product(centroids, *d, centre, &[]).unwrap() else { return [0, 0] };
     let mut tile = Tile::new(*d, ROWS).unwrap();
     tile.load(&Part::new(Features::from_rows(rows, *d).unwrap(), None), None, 0..ROWS);
     let distances: Vec<Vec<f64>> =
@@ -190,7 +190,9 @@ fn both_sides_have_the_same_centre() {
 /// Weights follow the sizes of rows and centroids, and a few rows far out do not matter.
 #[test]
 fn weights_follow_the_rows() {
-    let Filter::Product(table) = Filter::product(&[8.0f32, 0.0, 0.0, 8.0], 2, &[0.0, 0.0]).unwrap() else { unreachable!() };
+    let Filter::Product(table) = Filter::product(&[8.0f32, 0.0, 0.0, 8.0], 2, &[0.0, 0.0], &[]).unwrap() else {
+        unreachable!()
+    };
     // The scaled centroids have half the unit as their norm.
     for (square, weight) in [(0.25f32, 0), (4.0, -2), (2f32.powi(-10), 4), (1e30, -4), (0.0, 6), (f32::INFINITY, 0)] {
         assert_eq!(table.weight_of(&[square; 9], &[0, 1, 0, 1, 0, 1, 0, 1, 0]), Weight::new(weight), "{square}");

@@ -1,0 +1,99 @@
+//! Assigns that compare rows only with the centroids near them: labels, sums and history of those that compare all.
+
+use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear};
+use polars_kmeans::backend::{Iterate, Stop};
+use polars_kmeans::progress::Watch;
+use polars_kmeans::{Engine, Init, KMeans};
+
+use crate::data::{KINDS, Random, rows, rows_between, some_rows};
+use crate::sessions::Data;
+
+/// Changed rows and shift of each iteration, then centroids, labels and sizes at the end; and the share of the scores that were computed.
+type Outcome<T> = ((Vec<(u64, u64)>, Vec<T>, Vec<u32>, Vec<u64>), f64);
+
+fn outcome<T: Engine>(data: &Data<T>, start: &[T], near: LookNear, set: InstructionSet, threads: usize) -> Outcome<T> {
+    let k = start.len() / data.d;
+    let estimator = KMeans::new(k).init(Init::Given(start.iter().map(|c| c.to_f64()).collect())).tol(0.0).max_iter(12);
+    let prepared = data.prepared(&estimator);
+    let [part] = <[_; 1]>::try_from(data.parts(&[0, data.rows()])).unwrap();
+    let mut session = CpuSession::new(part, &prepared, k, threads, set).unwrap().looking_near(near);
+    let mut centroids = start.to_vec();
+    session.reset().unwrap();
+    let stop = Stop { changed: 0.0, shift: 0.0 };
+    let advanced = session.advance(&mut centroids, stop, 12, &mut Watch::default()).unwrap();
+    let scores: u64 = advanced.done.iter().filter_map(|done| done.effort.scores).sum();
+    let all = data.rows() as f64 * k as f64 * advanced.done.len().max(1) as f64;
+    let history = advanced.done.iter().map(|done| (done.changed, done.shift.to_bits())).collect();
+    if advanced.assigned.is_none() {
+        session.assign(&centroids, false).unwrap();
+    }
+    let sizes = session.sizes().unwrap();
+    ((history, centroids, session.labels().unwrap(), sizes), scores as f64 / all)
+}
+
+fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
+    let (expected, _) = outcome(data, start, LookNear::Never, InstructionSet::detect(), 0);
+    let mut share = 0.0;
+    for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
+        let threads = if set == InstructionSet::Avx2 { 1 } else { 3 };
+        let (found, computed) = outcome(data, start, LookNear::Always, set, threads);
+        assert!(found == expected, "{what}, {} features, {} clusters, {}, {set:?}", data.d, start.len() / data.d, T::NAME);
+        share = computed;
+    }
+    share
+}
+
+fn every_kind<T: Engine>() {
+    let random = &mut Random(77);
+    let mut least = 1.0f64;
+    for kind in KINDS {
+        for (n, d, k) in [(3_000, 2, 90), (2_500, 3, 31), (1_500, 8, 64), (1_200, 9, 70), (900, 40, 130), (400, 130, 20)] {
+            let x: Vec<T> = rows(kind, n, d, random);
+            let weights: Vec<f64> = (0..n).map(|_| [0.0, 1.0, 2.5][random.below(3)]).collect();
+            let start: Vec<T> = some_rows(&x, d, k, 3, random).into_iter().map(T::from_f64).collect();
+            let data = Data { x, weights: (n % 500 == 0).then_some(weights), d };
+            least = least.min(check(kind, &data, &start));
+        }
+    }
+    assert!(least < 0.3, "nothing was left out: {least}");
+}
+
+#[test]
+fn every_kind_of_data_float32() {
+    every_kind::<f32>();
+}
+
+#[test]
+fn every_kind_of_data_float64() {
+    every_kind::<f64>();
+}
+
+/// Rows one float beside a tie, far from the origin and at extreme scales.
+#[test]
+fn rows_between_two_centroids() {
+    let random = &mut Random(78);
+    for (d, k) in [(2, 60), (5, 40), (12, 50), (70, 33)] {
+        for (offset, scale) in [(0.0, 1.0), (1e4, 1.0), (0.0, 1e-30), (0.0, 1e15)] {
+            let (x, start) = rows_between([1_000, d, k], offset, scale, random);
+            let start: Vec<f32> = start.into_iter().map(|c| c as f32).collect();
+            check("between", &Data { x, weights: None, d }, &start);
+        }
+    }
+}
+
+/// A whole fit decides by itself: separated clusters are left out, and the history says so.
+#[test]
+fn whole_fits_leave_out_what_is_far() {
+    let (n, d, k) = (20_000, 16, 200);
+    let x: Vec<f32> = rows("blobs", n, d, &mut Random(79));
+    let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(80));
+    let features = polars_kmeans::Features::from_rows(&x, d).unwrap();
+    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(5).device(polars_kmeans::Device::Cpu);
+    let fit = estimator.fit_features(&features, None).unwrap();
+    let skipped: Vec<f64> = fit.model.history().iter().filter_map(|row| row.skipped).collect();
+    assert!(skipped.len() == 5 && skipped.iter().all(|share| *share > 0.7), "{skipped:?}");
+    for (row, label) in x.chunks_exact(d).zip(&fit.labels).step_by(7) {
+        let nearest = polars_kmeans::reference::nearest(row, fit.model.centroids());
+        assert_eq!(*label, nearest.label);
+    }
+}
