@@ -198,6 +198,36 @@ impl<T: Float> Tile<T> {
         self.round_weights(scale);
     }
 
+    /// Takes rows from a block of [`Features::scatter_blocks`]. `rows`: which ones they are. The stride is 64.
+    pub fn load_block(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, block: &[T], rows: &[usize]) {
+        self.rows = rows.len();
+        let len = self.x.len();
+        self.x.copy_from_slice(&block[..len]);
+        part.features.arrive(rows.len(), self.stride, &mut self.x);
+        if let Some(weights) = &part.weights {
+            weights.gather(rows, &mut self.weights);
+        }
+        self.round_weights(scale);
+    }
+
+    /// Loads rows of `range` in another order: see [`Features::scatter_tile`]. The part's selection must keep all rows of `order`. Rounds weights
+    /// to `w^`.
+    pub fn load_sorted(
+        &mut self,
+        part: &Part<'_, T>,
+        scale: Option<WeightScale>,
+        range: Range<usize>,
+        to: &[u32],
+        order: &[usize],
+    ) {
+        self.rows = order.len();
+        part.features.scatter_tile(range, to, order, self.stride, &mut self.x);
+        if let Some(weights) = &part.weights {
+            weights.gather(order, &mut self.weights);
+        }
+        self.round_weights(scale);
+    }
+
     #[inline]
     fn round_weights(&mut self, scale: Option<WeightScale>) {
         if let Some(scale) = scale {

@@ -89,7 +89,7 @@ class KMeansModel:
         - `settled`: the share of the rows whose label needed float64 distances, because a fast computation could not
           prove it. See :doc:`/exact`.
         - `skipped`: the share of the scores of a row and a centroid that were not computed, because a bound rules the
-          centroid out. Null on the CPU, which does not count them.
+          centroid out. Null where the CPU computes all, and counts nothing.
         - `seconds`: the wall time.
         """
         return _internal.model_history(self._encoded)

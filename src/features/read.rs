@@ -111,8 +111,35 @@ impl<'a, T: Float> Features<'a, T> {
         self.arrive(rows.len(), stride, out);
     }
 
+    /// Copies the rows of `range` in another order: row i of the range to `out[f * stride + to[i]]`. `order`: the rows that count, in their new
+    /// order. The others may go to any place behind these.
+    ///
+    /// # Panics
+    /// If there is no such place, or no such row.
+    pub fn scatter_tile(&self, range: Range<usize>, to: &[u32], order: &[usize], stride: usize, out: &mut [T]) {
+        let Layout::Columns(columns) = &*self.layout else { return self.gather_tile(order, stride, out) };
+        // Columns are read in order. A column of the tile is short enough for a first-level cache.
+        for (column, out) in columns.iter().zip(out.chunks_exact_mut(stride)) {
+            column.scatter(range.clone(), to, |place| place, out);
+        }
+        self.arrive(order.len(), stride, out);
+    }
+
+    /// As [`Features::scatter_tile`], for columns, to blocks of 64 rows: place p of feature f is `out[p / 64 * block + f * 64 + p % 64]`. The rows
+    /// have not arrived yet.
+    ///
+    /// # Panics
+    /// If the features are not columns, or there is no such place.
+    pub fn scatter_blocks(&self, range: Range<usize>, to: &[u32], block: usize, out: &mut [T]) {
+        let Layout::Columns(columns) = &*self.layout else { unreachable!("rows are gathered") };
+        for (f, column) in columns.iter().enumerate() {
+            column.scatter(range.clone(), to, |place| place / 64 * block + f * 64 + place % 64, out);
+        }
+    }
+
+    /// What rows become before anything else sees them. The tile holds values of such rows as they were given.
     #[inline]
-    fn arrive(&self, rows: usize, stride: usize, tile: &mut [T]) {
+    pub fn arrive(&self, rows: usize, stride: usize, tile: &mut [T]) {
         if let Some(arrival) = &self.arrival {
             arrival.tile(rows, stride, &mut tile[..self.d * stride]);
         }

@@ -3,9 +3,10 @@
 use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear};
 use polars_kmeans::backend::{Iterate, Stop};
 use polars_kmeans::progress::Watch;
-use polars_kmeans::{Engine, Init, KMeans};
+use polars_kmeans::tile::{Part, Selection};
+use polars_kmeans::{Chunk, Column, Engine, Features, Init, KMeans};
 
-use crate::data::{KINDS, Random, rows, rows_between, some_rows};
+use crate::data::{KINDS, Random, columns, rows, rows_between, some_rows};
 use crate::sessions::Data;
 
 /// Changed rows and shift of each iteration, then centroids, labels and sizes at the end; and the share of the scores that were computed.
@@ -15,7 +16,24 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], near: LookNear, set: Instruct
     let k = start.len() / data.d;
     let estimator = KMeans::new(k).init(Init::Given(start.iter().map(|c| c.to_f64()).collect())).tol(0.0).max_iter(12);
     let prepared = data.prepared(&estimator);
-    let [part] = <[_; 1]>::try_from(data.parts(&[0, data.rows()])).unwrap();
+    // Rows lie row by row with some instruction sets, else column by column, in two chunks.
+    let columns = columns(&data.x, data.d);
+    let mut part = match set {
+        InstructionSet::Avx2 => <[_; 1]>::try_from(data.parts(&[0, data.rows()])).unwrap().into_iter().next().unwrap(),
+        _ => {
+            let half = data.rows() / 2;
+            let cut = |c: &[T]| [0..half, half..c.len()];
+            let features = columns.iter().map(|c| Column::new(cut(c).map(|range| Chunk::new(&c[range], None).unwrap())));
+            let features = Features::new(features.collect()).unwrap();
+            Part::new(features, data.weights.as_ref().map(|weights| Column::from_slice(weights)))
+        }
+    };
+    // Some rows are left out.
+    if data.d == 9 || data.d == 130 {
+        let words = data.rows().div_ceil(64);
+        part.selection =
+            Selection::from_bits((0..words).map(|word| 0x5555_f0f0_ffff_0013u64.rotate_left(word as u32)).collect());
+    }
     let mut session = CpuSession::new(part, &prepared, k, threads, set).unwrap().looking_near(near);
     let mut centroids = start.to_vec();
     session.reset().unwrap();
@@ -87,7 +105,7 @@ fn whole_fits_leave_out_what_is_far() {
     let (n, d, k) = (20_000, 16, 200);
     let x: Vec<f32> = rows("blobs", n, d, &mut Random(79));
     let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(80));
-    let features = polars_kmeans::Features::from_rows(&x, d).unwrap();
+    let features = Features::from_rows(&x, d).unwrap();
     let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(5).device(polars_kmeans::Device::Cpu);
     let fit = estimator.fit_features(&features, None).unwrap();
     let skipped: Vec<f64> = fit.model.history().iter().filter_map(|row| row.skipped).collect();

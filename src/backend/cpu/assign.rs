@@ -2,7 +2,7 @@
 
 use super::centroids::CentroidTable;
 use super::difference::{Copies, Found, assign_difference};
-use super::distances::own_distances;
+use super::distances::{own_distances, own_distances_from};
 use super::filter::{DifferenceTable, Filter, Form, GROUP};
 use super::near::{self, NOBODY};
 use super::product::{self, ProductScratch};
@@ -165,8 +165,8 @@ impl Assigner {
         memory::reserve(&mut self.listed, most * d, WHAT)
     }
 
-    /// As [`Assigner::label`], for rows of one group. They are compared with the centroids near it. `own`: their labels so far, if they have
-    /// some. `distances` is written over. Adds to the number of scores.
+    /// As [`Assigner::label`], for rows of one group: those from `first` on, at most as many as this assigner's tiles have. They are compared with the
+    /// centroids near the group. `own`: their labels so far, if they have some. `distances` is written over. Adds to the number of scores.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     pub fn label_near<V: Vector, T: Float>(
@@ -174,7 +174,7 @@ impl Assigner {
         tile: &Tile<T>,
         table: &CentroidTable<T>,
         step: &near::Step<'_, T>,
-        group: usize,
+        [group, first, rows]: [usize; 3],
         own: Option<&[u32]>,
         distances: &mut [f64],
         scores: &mut u64,
@@ -183,59 +183,69 @@ impl Assigner {
         open.clear();
         match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
             (Filter::Difference(copies), Some(x), _) => {
-                let rows = (0..tile.rows).step_by(near::BLOCK).map(|first| step.radius(tile, first, group)).fold(0.0, f64::max);
+                let blocks = (0..rows).step_by(near::BLOCK);
+                let most = blocks.map(|at| step.radius(tile, first + at..first + rows, group)).fold(0.0, f64::max);
                 let own = own.map(|own| {
-                    own_distances(tile, table, own, distances);
-                    step.most(&distances[..tile.rows])
+                    own_distances_from(tile, first, table, own, distances);
+                    step.most(&distances[..rows])
                 });
                 names.clear();
                 listed.clear();
-                let near = step.listed(group, rows, own);
+                let near = step.listed(group, most, own);
                 // In ascending order, so that the first of two equal scores has the smaller number.
                 names.extend(near.iter().flat_map(|panel| step.members(*panel)).filter(|j| *j != NOBODY));
                 names.sort_unstable();
                 listed.extend(names.iter().flat_map(|j| &copies.centroids[*j as usize * table.d..][..table.d]));
-                *scores += (names.len() * tile.rows) as u64;
-                let x = in_filters_range(x, copies, &mut self.scaled);
+                *scores += (names.len() * rows) as u64;
+                let (mut x, mut stride) = (&x[first..], tile.stride);
+                if copies.scale != 1.0 {
+                    // `Assigner::new` reserved the room.
+                    stride = rows.next_multiple_of(near::BLOCK);
+                    self.scaled.clear();
+                    for column in x.chunks(tile.stride) {
+                        self.scaled.extend(column[..stride].iter().map(|x| x * copies.scale));
+                    }
+                    x = &self.scaled;
+                }
                 found.contested.clear();
-                let shape = [tile.stride, table.d, tile.rows];
+                let shape = [stride, table.d, rows];
                 assign_difference::<V, false>(x, shape, Copies { centroids: listed, bound: copies.bound }, found, &mut []);
-                for label in &mut found.labels[..tile.rows] {
+                for label in &mut found.labels[..rows] {
                     // A row for which the filter found nothing is contested.
                     *label = names.get(*label as usize).copied().unwrap_or(0);
                 }
                 for r in &found.contested {
-                    open.push(*r as usize, None, tile, table);
+                    open.push(first + *r as usize, None, tile, table);
                 }
             }
             (Filter::Product(copies), _, Some(product)) => {
-                for first in (0..tile.rows).step_by(product::ROWS) {
-                    let near = step.listed(group, step.radius(tile, first, group), None);
-                    let rows = product::ROWS.min(tile.rows - first);
-                    *scores += (rows * (near.len() * GROUP).min(table.k)) as u64;
-                    product.find_reach::<V, T, false>(tile, first, copies, table.k, Some(near));
-                    for r in first..first + rows {
-                        match product.reach(r - first) {
-                            Some([label]) => found.labels[r] = *label,
-                            candidates => open.push(r, candidates, tile, table),
+                for at in (0..rows).step_by(product::ROWS) {
+                    let near = step.listed(group, step.radius(tile, first + at..first + rows, group), None);
+                    let here = product::ROWS.min(rows - at);
+                    *scores += (here * (near.len() * GROUP).min(table.k)) as u64;
+                    product.find_reach::<V, T, false>(tile, first + at, copies, table.k, Some(near));
+                    for r in 0..here {
+                        match product.reach(r) {
+                            Some([label]) => found.labels[at + r] = *label,
+                            candidates => open.push(first + at + r, candidates, tile, table),
                         }
                     }
                 }
             }
             _ => {
-                for r in 0..tile.rows {
+                for r in first..first + rows {
                     open.push(r, None, tile, table);
                 }
             }
         }
         open.settle::<V, T>(tile, table);
         for (r, answer) in &open.settled {
-            found.labels[*r as usize] = answer.label;
+            found.labels[*r as usize - first] = answer.label;
         }
         if let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) {
-            product.weigh(copies, &found.labels[..tile.rows]);
+            product.weigh(copies, &found.labels[..rows]);
         }
-        &found.labels[..tile.rows]
+        &found.labels[..rows]
     }
 
     /// As [`Assigner::label`], over the labels that the rows had before. Returns the rows whose label changed, in order.

@@ -59,7 +59,8 @@ impl Found {
     }
 }
 
-/// Labels `rows` rows of a tile and appends the contested ones. `x` is `(d, stride)`, and the stride is a multiple of 64. With
+/// Labels `rows` rows of a tile and appends the contested ones. Feature f of row r is `x[f * stride + r]`. There are values up to the next multiple of
+/// 64 rows, and room for as many labels. With
 /// `TWO`, finds the two nearest centroids: the one of smaller number becomes the label, and the other one goes to `others`.
 #[inline(always)]
 pub fn assign_difference<V: Vector, const TWO: bool>(
@@ -69,8 +70,9 @@ pub fn assign_difference<V: Vector, const TWO: bool>(
     found: &mut Found,
     others: &mut [u32],
 ) {
-    assert!(x.len() >= d * stride && found.labels.len() >= stride && rows <= stride && stride.is_multiple_of(64));
-    assert!(!TWO || others.len() >= stride);
+    let padded = rows.next_multiple_of(MOST_ROWS);
+    assert!(padded <= stride && x.len() >= (d - 1) * stride + padded && found.labels.len() >= padded);
+    assert!(!TWO || others.len() >= padded);
     macro_rules! widths {
         ($(($d:literal, $many:literal, $few:literal))*) => {
             match (d, V::MANY_REGISTERS) {
@@ -98,8 +100,8 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
     // `Found::new` reserved the room.
     scratch.resize(groups * width, 0.0);
     for start in (0..rows).step_by(width) {
-        // SAFETY: width divides 64, 64 divides the stride, and rows <= stride, so start + width <= stride. So every load of
-        // column f (`x.len() >= D * stride`) and every store of labels (`found.labels.len() >= stride`, and `others` with TWO) is
+        // SAFETY: width divides 64, so start + width is at most `padded`, the next multiple of 64 rows. So every load of
+        // column f (`x.len() >= (D - 1) * stride + padded`) and every store of labels (`found.labels.len() >= padded`, and `others` with TWO) is
         // in bounds. scratch holds `width` values per group. Every centroid j < k has D values. For the features of the instruction set see
         // `Vector`.
         unsafe {

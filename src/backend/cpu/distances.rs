@@ -10,13 +10,20 @@ const LANES: usize = 8;
 /// The reference distance of every row to the centroid of its label.
 #[inline(always)]
 pub fn own_distances<T: Float>(tile: &Tile<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
+    own_distances_from(tile, 0, table, &labels[..tile.rows], out);
+}
+
+/// The same for the rows from `first` on that have a label in the list.
+#[inline(always)]
+pub fn own_distances_from<T: Float>(tile: &Tile<T>, first: usize, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
     let d = table.d;
-    for start in (0..tile.rows).step_by(LANES) {
+    for start in (0..labels.len()).step_by(LANES) {
         let mut s = [0.0f64; LANES];
         let (mut rows, mut centroids) = ([0; LANES], [table.row(0); LANES]);
         for i in 0..LANES {
-            rows[i] = (start + i).min(tile.rows - 1);
-            centroids[i] = table.row(labels[rows[i]] as usize);
+            let place = (start + i).min(labels.len() - 1);
+            rows[i] = first + place;
+            centroids[i] = table.row(labels[place] as usize);
         }
         for f in 0..d {
             let x = &tile.x[f * tile.stride..][..tile.stride];
@@ -25,7 +32,7 @@ pub fn own_distances<T: Float>(tile: &Tile<T>, table: &CentroidTable<T>, labels:
                 s[i] = t.mul_add(t, s[i]);
             }
         }
-        let len = LANES.min(tile.rows - start);
+        let len = LANES.min(labels.len() - start);
         out[start..start + len].copy_from_slice(&s[..len]);
     }
 }

@@ -16,8 +16,12 @@
 //! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for kernels that
 //! work on blocks.
 
+mod guess;
 mod task;
 
+use std::ops::Range;
+
+use self::guess::Guess;
 use self::task::NearTask;
 use super::CpuSession;
 use super::carried::split;
@@ -108,16 +112,14 @@ impl<T: Float> Step<'_, T> {
         self.order[panel as usize * GROUP..][..GROUP].iter().copied()
     }
 
-    /// At least the largest distance of the rows `first..first + BLOCK` of a tile from the point of a group.
+    /// At least the largest distance of rows of a tile from the point of a group: of the first [`BLOCK`] of this range.
     #[inline(always)]
-    pub fn radius(&self, tile: &Tile<T>, first: usize, group: usize) -> f64 {
+    pub fn radius(&self, tile: &Tile<T>, rows: Range<usize>, group: usize) -> f64 {
         let mut sums = [0.0f64; BLOCK];
         for (f, m) in self.point(group).iter().enumerate() {
-            add_squares(tile, first, f, m.to_f64(), &mut sums);
+            add_squares(tile, rows.start, f, m.to_f64(), &mut sums);
         }
-        let most =
-            sums[..BLOCK.min(tile.rows - first)].iter().fold(0.0, |most: f64, sum| if *sum <= most { most } else { *sum });
-        self.bound.upper(most)
+        self.most(&sums[..BLOCK.min(rows.len())])
     }
 
     /// At least the largest of these distances, which are squares.
@@ -125,46 +127,13 @@ impl<T: Float> Step<'_, T> {
     pub fn most(&self, squares: &[f64]) -> f64 {
         self.bound.upper(squares.iter().fold(0.0, |most: f64, square| if *square <= most { most } else { *square }))
     }
-
-    /// The groups whose points are nearest to the rows of a tile, but for rounding.
-    #[inline(always)]
-    pub fn guess(&self, tile: &Tile<T>, groups: &mut [u8]) {
-        for first in (0..tile.rows).step_by(GUESSED) {
-            let (mut best, mut names) = ([f32::INFINITY; GUESSED], [0u32; GUESSED]);
-            for group in (0..self.groups()).step_by(TOGETHER) {
-                let mut sums = [[0.0f32; GUESSED]; TOGETHER];
-                let points: [&[T]; TOGETHER] = std::array::from_fn(|i| self.point((group + i).min(self.groups() - 1)));
-                for f in 0..self.d {
-                    let Some(x) = tile.x[f * tile.stride + first..].first_chunk::<GUESSED>() else {
-                        unreachable!("a tile has whole columns")
-                    };
-                    for (sums, point) in sums.iter_mut().zip(&points) {
-                        let m = point[f].to_f64() as f32;
-                        for r in 0..GUESSED {
-                            let t = x[r].to_f64() as f32 - m;
-                            sums[r] = t.mul_add(t, sums[r]);
-                        }
-                    }
-                }
-                for (i, sums) in sums.iter().enumerate() {
-                    for r in 0..GUESSED {
-                        let nearer = sums[r] < best[r];
-                        best[r] = if nearer { sums[r] } else { best[r] };
-                        names[r] = if nearer { (group + i) as u32 } else { names[r] };
-                    }
-                }
-            }
-            let rows = GUESSED.min(tile.rows - first);
-            groups[first..first + rows].iter_mut().zip(names).for_each(|(group, name)| *group = name as u8);
-        }
-    }
 }
 
 /// Rows whose distances from a point are computed together. Tiles are multiples of it.
 pub const BLOCK: usize = 64;
-/// Rows and groups whose distances are computed together before the first assign.
-const GUESSED: usize = 32;
-const TOGETHER: usize = 8;
+/// Most values of the rows of a task that are in the order of the groups at a time, for each worker, and least rows.
+const SORTED: usize = 1 << 20;
+const LEAST_SORTED: usize = 1_024;
 
 /// Adds the squares of a feature's distances from m.
 #[inline(always)]
@@ -290,28 +259,34 @@ impl Near {
     }
 }
 
-/// Whether it pays to gather rows and leave out this share of the scores. Counted in multiply-adds of the kernel.
-fn pays(skipped: f64, k: usize, d: usize) -> bool {
-    // To gather a value and to measure its distance takes about as long as this many of the kernel's multiply-adds, a row's place as long as those.
-    const OF_VALUE: f64 = 40.0;
+/// Whether it pays to put rows in the order of their groups and leave out this share of the scores. Measured on two cores of a Zen 4.
+fn pays(skipped: f64, k: usize, d: usize, row_by_row: bool) -> bool {
+    // To move a value and to measure its distance takes as long as this many multiply-adds of the kernel.
+    let of_value = match row_by_row {
+        _ if d <= task::FEW => 40.0,
+        true => 50.0,
+        false => 100.0,
+    };
+    // To find a row's place.
     const OF_ROW: f64 = 150.0;
-    skipped * k as f64 * d as f64 > OF_VALUE * d as f64 + OF_ROW
+    skipped * k as f64 * d as f64 > of_value * d as f64 + OF_ROW
 }
 
 impl<T: Float> CpuSession<'_, T> {
     /// Decides before the first assign whether rows are compared with near centroids only.
     pub(super) fn plan_near(&self, centroids: &[T]) -> Result<Option<Near>> {
         let (n, k, d) = (self.labels.len(), self.k, self.d);
+        let row_by_row = self.part.features.is_row_by_row();
         match self.look_near {
             LookNear::Never => return Ok(None),
             LookNear::Always if n > 0 => return Near::new(centroids, d).map(Some),
-            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || !pays(1.0, k, d) => return Ok(None),
+            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || !pays(1.0, k, d, row_by_row) => return Ok(None),
             _ => {}
         }
         let near = Near::new(centroids, d)?;
         let step = near.step(centroids, d, self.workers.len())?;
         let share = self.share_of_sample(&step)?;
-        Ok(pays(1.0 - share, k, d).then_some(near))
+        Ok(pays(1.0 - share, k, d, row_by_row).then_some(near))
     }
 
     /// The share of the scores that rows of a sample need.
@@ -326,7 +301,7 @@ impl<T: Float> CpuSession<'_, T> {
         let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), NEAR)?;
         for rows in rows.chunks(stride) {
             tile.load_list(&self.part, self.prepared.weights, rows);
-            step.guess(&tile, &mut groups);
+            self.set.run(Guess { step, tile: &tile, groups: &mut groups });
             for r in 0..tile.rows {
                 let group = usize::from(groups[r]);
                 let mut sum = 0.0;
@@ -356,10 +331,11 @@ impl<T: Float> CpuSession<'_, T> {
         let (Some(table), Some(near)) = (table.as_deref(), near.as_mut()) else { return Ok(None) };
         let step = near.step(&table.rows, *d, workers)?;
         let stride = all[0].tile.stride;
-        let most = tasks.iter().map(|task| task.kept).max().unwrap_or(0);
+        let longest = tasks.iter().map(|task| task.physical.len()).max().unwrap_or(0);
+        let sorted = (SORTED / *d).max(LEAST_SORTED).next_multiple_of(stride).min(longest);
         let scratch = all.iter_mut().map(|worker| {
             worker.assigner.reserve_near::<T>(*k, *d)?;
-            Ok((worker, task::Scratch::new(most, stride, step.groups())?))
+            Ok((worker, task::Scratch::new([*d, sorted, stride, step.groups()], part.features.is_row_by_row())?))
         });
         let mut workers = memory::try_collected(scratch, "the threads' buffers")?;
         let (part, prepared, quantiser, set) = (&*part, *prepared, &*quantiser, *set);
@@ -385,7 +361,7 @@ impl<T: Float> CpuSession<'_, T> {
         drop(workers);
         near.known = true;
         let share = scores as f64 / (rows as f64 * *k as f64).max(1.0);
-        if *look_near == LookNear::Auto && !pays(1.0 - share, *k, *d) {
+        if *look_near == LookNear::Auto && !pays(1.0 - share, *k, *d, part.features.is_row_by_row()) {
             self.near = None;
         }
         Ok(Some(scores))

@@ -80,7 +80,7 @@ impl<T: Float> Worker<T> {
         })
     }
 
-    /// Takes over new labels of the rows of the tile. `places`: where in `labels` each row's is.
+    /// Takes over new labels of the rows of the worker's tile. `places`: where in `labels` each row's is.
     #[inline(always)]
     pub fn take_labels(
         &mut self,
@@ -92,14 +92,7 @@ impl<T: Float> Worker<T> {
         partial: &Mutex<&mut Partial>,
     ) {
         let Self { tile, deltas, changed, .. } = self;
-        for (r, (place, to)) in places.iter().zip(new).enumerate() {
-            let from = std::mem::replace(&mut labels[*place as usize], *to);
-            if from != *to && tile.weights[r] > 0.0 {
-                *changed += 1;
-                let (row, mass) = contribution(tile, r, prepared);
-                deltas.move_row(quantiser, row, mass, [from, *to], partial);
-            }
-        }
+        *changed += take_labels((tile, 0), labels, places, new, deltas, quantiser, prepared, partial);
     }
 
     /// Makes room for a pass that does not need all rows.
@@ -110,6 +103,32 @@ impl<T: Float> Worker<T> {
         memory::reserve(&mut self.chosen.places, self.tile.stride, WHAT)?;
         memory::reserve(&mut self.chosen.labels, self.tile.stride, WHAT)
     }
+}
+
+/// Takes over new labels of rows of a tile, from a first one on. `places`: where in `labels` each row's is. Returns how many rows of positive
+/// weight changed.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub fn take_labels<T: Float>(
+    (tile, first): (&Tile<T>, usize),
+    labels: &mut [u32],
+    places: &[u32],
+    new: &[u32],
+    deltas: &mut Deltas,
+    quantiser: &Quantiser,
+    prepared: &Prepared,
+    partial: &Mutex<&mut Partial>,
+) -> u64 {
+    let mut changed = 0;
+    for (r, (place, to)) in (first..).zip(places.iter().zip(new)) {
+        let from = std::mem::replace(&mut labels[*place as usize], *to);
+        if from != *to && tile.weights[r] > 0.0 {
+            changed += 1;
+            let (row, mass) = contribution(tile, r, prepared);
+            deltas.move_row(quantiser, row, mass, [from, *to], partial);
+        }
+    }
+    changed
 }
 
 /// What to do with each tile.
