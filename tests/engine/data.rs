@@ -77,7 +77,6 @@ pub fn clusters_of(kind: &str, d: usize, k: usize) -> usize {
 
 /// `n` rows amid two of `k` centroids, or one float next to that in one feature, and the centroids. All values are around `offset`, then multiplied
 /// by `scale`.
-#[cfg(feature = "cuda")]
 pub fn rows_between([n, d, k]: [usize; 3], offset: f64, scale: f64, random: &mut Random) -> (Vec<f32>, Vec<f64>) {
     let centroids: Vec<f32> = (0..k * d).map(|_| ((offset + random.normal()) * scale) as f32).collect();
     let mut x = Vec::new();
