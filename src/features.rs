@@ -318,6 +318,11 @@ impl<'a, T: Float> Features<'a, T> {
         matches!(*self.layout, Layout::Blocks(..))
     }
 
+    /// Whether every feature lies in an array of its own, or in several.
+    pub(crate) fn is_by_columns(&self) -> bool {
+        matches!(*self.layout, Layout::Columns(..))
+    }
+
     /// One name per feature. The default is `column_0`, `column_1`, ...
     pub fn names(&self) -> &Names {
         &self.names

@@ -56,7 +56,8 @@ pub struct HistoryRow {
     /// The share of the rows whose label reference distances settled, because the filter could not prove it. `None` if nobody counted them.
     /// It depends on the device and the strategy, and so do the fields below. So they are not saved: `None` in a model that was loaded.
     pub settled: Option<f64>,
-    /// The share of the scores of a row and a centroid that were not computed. `None` if nobody counted them, as in the default strategy on the CPU.
+    /// The share of the scores of a row and a centroid that were not computed. `None` if nobody counted them, as on the
+    /// CPU where all are computed.
     pub skipped: Option<f64>,
     /// Wall time.
     pub seconds: Option<f64>,

@@ -64,7 +64,6 @@ pub fn some_rows<T: Float>(x: &[T], d: usize, k: usize, repeated: usize, random:
 }
 
 /// How many clusters rows of a kind may have, at most `k`: some kinds have few distinct rows.
-#[cfg(feature = "cuda")]
 pub fn clusters_of(kind: &str, d: usize, k: usize) -> usize {
     let most = match kind {
         "one value" => 1,

@@ -177,14 +177,14 @@ impl Assigner {
         [group, first, rows]: [usize; 3],
         own: Option<&[u32]>,
         distances: &mut [f64],
-        scores: &mut u64,
+        scores: &mut near::Scores,
     ) -> &[u32] {
         let Self { found, open, listed, names, .. } = self;
         open.clear();
         match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
             (Filter::Difference(copies), Some(x), _) => {
                 let blocks = (0..rows).step_by(near::BLOCK);
-                let most = blocks.map(|at| step.radius(tile, first + at..first + rows, group)).fold(0.0, f64::max);
+                let most = near::largest(blocks.map(|at| step.radius(tile, first + at..first + rows, group)));
                 let own = own.map(|own| {
                     own_distances_from(tile, first, table, own, distances);
                     step.most(&distances[..rows])
@@ -196,7 +196,8 @@ impl Assigner {
                 names.extend(near.iter().flat_map(|panel| step.members(*panel)).filter(|j| *j != NOBODY));
                 names.sort_unstable();
                 listed.extend(names.iter().flat_map(|j| &copies.centroids[*j as usize * table.d..][..table.d]));
-                *scores += (names.len() * rows) as u64;
+                scores.needed += (names.len() * rows) as u64;
+                scores.computed += (names.len() * rows.next_multiple_of(near::BLOCK)) as u64;
                 let (mut x, mut stride) = (&x[first..], tile.stride);
                 if copies.scale != 1.0 {
                     // `Assigner::new` reserved the room.
@@ -222,7 +223,8 @@ impl Assigner {
                 for at in (0..rows).step_by(product::ROWS) {
                     let near = step.listed(group, step.radius(tile, first + at..first + rows, group), None);
                     let here = product::ROWS.min(rows - at);
-                    *scores += (here * (near.len() * GROUP).min(table.k)) as u64;
+                    scores.needed += (here * (near.len() * GROUP).min(table.k)) as u64;
+                    scores.computed += (product::ROWS * near.len() * GROUP) as u64;
                     product.find_reach::<V, T, false>(tile, first + at, copies, table.k, Some(near));
                     for r in 0..here {
                         match product.reach(r) {
@@ -233,6 +235,8 @@ impl Assigner {
                 }
             }
             _ => {
+                scores.needed += (rows * table.k) as u64;
+                scores.computed += (rows * table.k) as u64;
                 for r in first..first + rows {
                     open.push(r, None, tile, table);
                 }

@@ -237,7 +237,11 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         }
         if !self.decided && self.carried.is_none() {
             self.decided = true;
+            self.workers.iter_mut().for_each(|worker| worker.near = None);
             self.near = self.plan_near(centroids)?;
+        }
+        if let Some(near) = &mut self.near {
+            near.regroup(centroids, self.d)?;
         }
         let before = self.table.replace(Arc::new(self.table(centroids)?));
         self.take_in_doubt();

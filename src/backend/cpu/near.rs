@@ -1,7 +1,7 @@
 //! Assigns that compare rows only with the centroids near them.
 //!
 //! ```text
-//! once a fit:       groups of centroids that lie together
+//! now and then:     groups of centroids that lie together
 //! each assign:      for each group: a point m in its middle, and all centroids, a few at a time, in the order of their distance from m
 //! for each task, by whichever worker is free:
 //!   its rows in the order of the groups of their labels (`near/task.rs`)
@@ -23,13 +23,14 @@ use std::ops::Range;
 
 use self::guess::Guess;
 use self::task::NearTask;
+pub use self::task::Scratch;
 use super::CpuSession;
 use super::carried::split;
 pub use super::filter::NOBODY;
 use super::filter::{Form, GROUP};
 use super::pass::split_off;
 use crate::certify::near::Near as Bound;
-use crate::error::Result;
+use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::for_each_task;
@@ -45,6 +46,8 @@ const MOST_SMALL_GROUPS: usize = 128;
 const MEMBERS: usize = 8;
 /// Rows of the sample, and rows of it whose largest distance stands for a block's.
 const SAMPLE: usize = 2_048;
+/// The scores that are computed for each one that counts: the last block of a group is not full.
+const HALF_FULL: f64 = 1.25;
 /// Fewer clusters or rows are not worth it.
 const FEWEST_CLUSTERS: usize = 32;
 const FEWEST_ROWS: usize = 4 * SAMPLE;
@@ -69,6 +72,17 @@ pub struct Near {
     order: Vec<u32>,
     /// Whether the labels are those of the last assign.
     known: bool,
+    /// Number of assigns since the first groups.
+    assigns: u32,
+}
+
+/// Numbers of scores.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Scores {
+    /// Of rows and listed centroids.
+    pub needed: u64,
+    /// With those of blocks that are not full.
+    pub computed: u64,
 }
 
 /// What all tasks of one assign share.
@@ -125,7 +139,7 @@ impl<T: Float> Step<'_, T> {
     /// At least the largest of these distances, which are squares.
     #[inline(always)]
     pub fn most(&self, squares: &[f64]) -> f64 {
-        self.bound.upper(squares.iter().fold(0.0, |most: f64, square| if *square <= most { most } else { *square }))
+        self.bound.upper(largest(squares.iter().copied()))
     }
 }
 
@@ -152,6 +166,12 @@ fn not_above(key: f64, limit: f64) -> bool {
     !(key > limit)
 }
 
+/// The largest of some numbers of at least 0, or NaN if there is one.
+#[inline(always)]
+pub fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
+    numbers.fold(0.0, |most: f64, number| if number <= most || most.is_nan() { most } else { number })
+}
+
 /// The sum of the squared differences, in any order.
 fn square<T: Float>(a: &[T], b: &[T]) -> f64 {
     const LANES: usize = 8;
@@ -169,11 +189,10 @@ fn square<T: Float>(a: &[T], b: &[T]) -> f64 {
 }
 
 impl Near {
-    /// Groups of these centroids: each belongs to the nearest of a few that are far apart (Gonzalez 1985).
-    fn new<T: Float>(centroids: &[T], d: usize) -> Result<Self> {
+    /// At most `most` groups of these centroids: each belongs to the nearest of a few that are far apart (Gonzalez 1985).
+    fn new<T: Float>(centroids: &[T], d: usize, most: usize) -> Result<Self> {
         let k = centroids.len() / d;
-        let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
-        let groups = (k / MEMBERS).clamp(1, most);
+        let groups = (k / MEMBERS).clamp(1, most.max(1));
         let row = |j: usize| &centroids[j * d..][..d];
         let mut group_of = memory::zeroed::<u8>(k, NEAR)?;
         let mut nearest = memory::filled(k, f64::INFINITY, NEAR)?;
@@ -200,12 +219,23 @@ impl Near {
             order.extend_from_slice(&members);
             order.resize(order.len().next_multiple_of(GROUP), NOBODY);
         }
-        Ok(Self { group_of, groups, order, known: false })
+        Ok(Self { group_of, groups, order, known: false, assigns: 0 })
     }
 
     /// The order in which the product filter packs the centroids.
     pub fn order(&self) -> &[u32] {
         &self.order
+    }
+
+    /// Makes the groups again for an assign by these centroids, if it is the second, third, fifth, ninth and so on. Centroids move most in the
+    /// first iterations, and those of empty clusters leave their group.
+    pub fn regroup<T: Float>(&mut self, centroids: &[T], d: usize) -> Result<()> {
+        if self.assigns.is_power_of_two() {
+            let Self { known, assigns, groups, .. } = *self;
+            *self = Self { known, assigns, ..Self::new(centroids, d, groups)? };
+        }
+        self.assigns += 1;
+        Ok(())
     }
 
     /// The labels are not those of the last assign.
@@ -237,14 +267,13 @@ impl Near {
         // The first centroid of a panel, and at least the distance of the others from it.
         let around = |panel: &[u32]| {
             let others = panel.iter().filter(|j| **j != NOBODY).map(|j| square(row(*j), row(panel[0])));
-            bound.upper(others.fold(0.0, |most: f64, s| if s <= most { most } else { s }))
+            bound.upper(largest(others))
         };
         let radii = memory::collected(panels.clone().map(around), NEAR)?;
         let mut keys = memory::zeroed::<f64>(self.groups * count, NEAR)?;
         let mut names = memory::zeroed::<u32>(self.groups * count, NEAR)?;
-        let mut found = memory::with_room::<(f64, u32)>(count, NEAR)?;
-        found.resize(count, (0.0, 0));
-        let mut workers = memory::filled(workers.min(self.groups), found, NEAR)?;
+        let found = || memory::filled(count, (0.0f64, 0u32), NEAR);
+        let mut workers = memory::try_collected((0..workers.min(self.groups)).map(|_| found()), NEAR)?;
         let tasks = points.chunks_exact(d).zip(keys.chunks_exact_mut(count).zip(names.chunks_exact_mut(count)));
         for_each_task(&mut workers, tasks, |found, (point, (keys, names))| {
             for (place, (found, panel)) in found.iter_mut().zip(panels.clone()).enumerate() {
@@ -260,12 +289,12 @@ impl Near {
 }
 
 /// Whether it pays to put rows in the order of their groups and leave out this share of the scores. Measured on two cores of a Zen 4.
-fn pays(skipped: f64, k: usize, d: usize, row_by_row: bool) -> bool {
+fn pays(skipped: f64, k: usize, d: usize, by_columns: bool) -> bool {
     // To move a value and to measure its distance takes as long as this many multiply-adds of the kernel.
-    let of_value = match row_by_row {
+    let of_value = match by_columns {
         _ if d <= task::FEW => 40.0,
-        true => 50.0,
-        false => 100.0,
+        false => 50.0,
+        true => 100.0,
     };
     // To find a row's place.
     const OF_ROW: f64 = 150.0;
@@ -273,20 +302,29 @@ fn pays(skipped: f64, k: usize, d: usize, row_by_row: bool) -> bool {
 }
 
 impl<T: Float> CpuSession<'_, T> {
+    /// Number of rows that a worker sorts together.
+    fn batch(&self) -> usize {
+        let longest = self.tasks.iter().map(|task| task.physical.len()).max().unwrap_or(0);
+        (SORTED / self.d).max(LEAST_SORTED).next_multiple_of(self.workers[0].tile.stride).min(longest)
+    }
+
     /// Decides before the first assign whether rows are compared with near centroids only.
     pub(super) fn plan_near(&self, centroids: &[T]) -> Result<Option<Near>> {
         let (n, k, d) = (self.labels.len(), self.k, self.d);
-        let row_by_row = self.part.features.is_row_by_row();
+        let by_columns = self.part.features.is_by_columns();
+        let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
+        // A block takes as long if it is not full. So a group should have two or more in each batch.
+        let most = most.min(self.batch() / (2 * BLOCK));
         match self.look_near {
             LookNear::Never => return Ok(None),
-            LookNear::Always if n > 0 => return Near::new(centroids, d).map(Some),
-            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || !pays(1.0, k, d, row_by_row) => return Ok(None),
+            LookNear::Always if n > 0 => return Near::new(centroids, d, MOST_GROUPS).map(Some),
+            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, k, d, by_columns) => return Ok(None),
             _ => {}
         }
-        let near = Near::new(centroids, d)?;
+        let near = Near::new(centroids, d, most)?;
         let step = near.step(centroids, d, self.workers.len())?;
-        let share = self.share_of_sample(&step)?;
-        Ok(pays(1.0 - share, k, d, row_by_row).then_some(near))
+        let share = self.share_of_sample(&step)? * HALF_FULL;
+        Ok(pays(1.0 - share, k, d, by_columns).then_some(near))
     }
 
     /// The share of the scores that rows of a sample need.
@@ -295,6 +333,9 @@ impl<T: Float> CpuSession<'_, T> {
         let stride = self.workers[0].tile.stride;
         let rows = (0..physical).step_by((physical / SAMPLE).max(1)).filter(|row| self.part.selection.contains(*row));
         let rows = memory::collected(rows, NEAR)?;
+        if rows.is_empty() {
+            return Ok(1.0);
+        }
         let mut tile = Tile::new(self.d, stride)?;
         let mut groups = memory::zeroed::<u8>(stride, NEAR)?;
         // The largest distance of each group's rows so far, and their number.
@@ -320,30 +361,40 @@ impl<T: Float> CpuSession<'_, T> {
             let own = (Form::of::<T>(self.d) == Form::Difference).then_some(most / 2.0);
             (step.listed(group, *most, own).len() * count) as f64
         });
-        Ok(listed.sum::<f64>() / (panels * rows.len().max(1)) as f64)
+        Ok(listed.sum::<f64>() / (panels * rows.len()) as f64)
     }
 
-    /// Assigns by the centroids near each row, if that was decided. Returns the number of scores.
+    /// Assigns by the centroids near each row, if that was decided. Returns the number of scores. None if the assign must compare all, also where
+    /// there is no memory for the order of the rows.
     pub(super) fn assign_near(&mut self) -> Result<Option<u64>> {
-        let workers = self.workers.len();
-        let Self { part, prepared, quantiser, set, tasks, labels, partial, workers: all, table, near, look_near, d, k, .. } =
-            self;
-        let (Some(table), Some(near)) = (table.as_deref(), near.as_mut()) else { return Ok(None) };
-        let step = near.step(&table.rows, *d, workers)?;
-        let stride = all[0].tile.stride;
-        let longest = tasks.iter().map(|task| task.physical.len()).max().unwrap_or(0);
-        let sorted = (SORTED / *d).max(LEAST_SORTED).next_multiple_of(stride).min(longest);
-        let scratch = all.iter_mut().map(|worker| {
-            worker.assigner.reserve_near::<T>(*k, *d)?;
-            Ok((worker, task::Scratch::new([*d, sorted, stride, step.groups()], part.features.is_row_by_row())?))
-        });
-        let mut workers = memory::try_collected(scratch, "the threads' buffers")?;
+        let (batch, threads) = (self.batch(), self.workers.len());
+        let by_columns = self.part.features.is_by_columns();
+        let Self { part, prepared, quantiser, set, tasks, labels, partial, workers, table, near, look_near, d, k, .. } = self;
+        let (Some(table), Some(found)) = (table.as_deref(), near.as_mut()) else { return Ok(None) };
+        let mut make_room = || {
+            for worker in workers.iter_mut() {
+                if worker.near.is_none() {
+                    worker.assigner.reserve_near::<T>(*k, *d)?;
+                    worker.near = Some(Scratch::new([*d, batch, worker.tile.stride, found.groups], by_columns)?);
+                }
+            }
+            found.step(&table.rows, *d, threads)
+        };
+        let step = match make_room() {
+            Err(KMeansError::NoMemory { .. }) => {
+                *near = None;
+                return Ok(None);
+            }
+            step => step?,
+        };
         let (part, prepared, quantiser, set) = (&*part, *prepared, &*quantiser, *set);
-        let rows = labels.len() as u64;
+        let rows = labels.len() as f64;
         let mut rest = labels.as_mut_slice();
         let tasks = tasks.iter().map(move |task| (task, split_off(&mut rest, task.kept)));
         let partial = std::sync::Mutex::new(partial);
-        for_each_task(&mut workers, tasks, |(worker, scratch), (task, labels)| {
+        for_each_task(workers, tasks, |worker, (task, labels)| {
+            let Some(mut scratch) = worker.near.take() else { unreachable!("there is room for each worker") };
+            let scratch_of_task = &mut scratch;
             set.run(NearTask {
                 part,
                 prepared,
@@ -351,19 +402,23 @@ impl<T: Float> CpuSession<'_, T> {
                 table,
                 partial: &partial,
                 worker,
-                scratch,
+                scratch: scratch_of_task,
                 task,
                 labels,
                 step: &step,
             });
+            worker.near = Some(scratch);
         })?;
-        let scores = workers.iter().map(|(_, scratch)| scratch.scores).sum();
-        drop(workers);
-        near.known = true;
-        let share = scores as f64 / (rows as f64 * *k as f64).max(1.0);
-        if *look_near == LookNear::Auto && !pays(1.0 - share, *k, *d, part.features.is_row_by_row()) {
-            self.near = None;
+        found.known = true;
+        let mut scores = Scores::default();
+        for scratch in workers.iter_mut().filter_map(|worker| worker.near.as_mut()) {
+            let Scores { needed, computed } = std::mem::take(&mut scratch.scores);
+            scores = Scores { needed: scores.needed + needed, computed: scores.computed + computed };
         }
-        Ok(Some(scores))
+        let share = scores.computed as f64 / (rows * *k as f64).max(1.0);
+        if *look_near == LookNear::Auto && !pays(1.0 - share, *k, *d, by_columns) {
+            *near = None;
+        }
+        Ok(Some(scores.needed))
     }
 }

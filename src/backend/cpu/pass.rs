@@ -7,6 +7,7 @@ use super::assign::{Assigner, Moved, TwoNearest};
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
 use super::farthest::Farthest;
+use super::near::Scratch;
 use super::simd::{Task, Vector};
 use crate::backend::{Far, Scales};
 use crate::distances::DistanceScale;
@@ -37,6 +38,8 @@ pub struct Worker<T> {
     pub inertia: Vec<u128>,
     pub changed: u64,
     pub far: Farthest,
+    /// For assigns by near centroids.
+    pub near: Option<Scratch<T>>,
     chosen: Chosen,
 }
 
@@ -76,6 +79,7 @@ impl<T: Float> Worker<T> {
             inertia: Vec::new(),
             changed: 0,
             far: Farthest::default(),
+            near: None,
             chosen: Chosen::default(),
         })
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
-use super::{BLOCK, NEAR, Step};
+use super::{BLOCK, NEAR, Scores, Step};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::pass::{TaskRows, Worker, take_labels};
 use crate::backend::cpu::simd::{Task, Vector};
@@ -52,16 +52,16 @@ pub struct Scratch<T> {
     to: Vec<u32>,
     /// The labels of some rows.
     labels: Vec<u32>,
-    pub scores: u64,
+    pub scores: Scores,
 }
 
 impl<T: Float> Scratch<T> {
-    /// `row_by_row`: how the features lie. `most`: rows of a batch. `stride`: rows of the worker's tile.
-    pub fn new([d, most, stride, groups]: [usize; 4], row_by_row: bool) -> Result<Self> {
-        let way = match row_by_row {
+    /// `by_columns`: how the features lie. `most`: rows of a batch. `stride`: rows of the worker's tile.
+    pub fn new([d, most, stride, groups]: [usize; 4], by_columns: bool) -> Result<Self> {
+        let way = match by_columns {
             _ if d <= FEW => Way::Tile,
-            true => Way::Gather,
-            false => Way::Blocks,
+            true => Way::Blocks,
+            false => Way::Gather,
         };
         // Each group may have a block that is not full, and there is one more for rows that are left out.
         let places = if way == Way::Blocks { (most + groups * BLOCK).next_multiple_of(BLOCK) + BLOCK } else { most };
@@ -82,7 +82,7 @@ impl<T: Float> Scratch<T> {
             order: memory::zeroed(places, NEAR)?,
             to: memory::zeroed(most, NEAR)?,
             labels: memory::zeroed(stride, NEAR)?,
-            scores: 0,
+            scores: Scores::default(),
         })
     }
 }
