@@ -1,6 +1,7 @@
 //! Times the strategies that carry bounds on the CPU beside the default one: iterations and whole fits, on blobs and on uniform rows.
 //!
-//! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0 --columns]`. `--columns`: one array for each feature. All strategies start from the same
+//! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0 --columns --default --blobs]`. `--columns`: one array for each feature. `--default`: the default
+//! strategy alone. `--blobs`, `--uniform`: such rows alone. All strategies start from the same
 //! rows, and their hashes must be equal. Seconds are those of the history.
 
 use std::time::Instant;
@@ -33,11 +34,15 @@ fn rows(uniform: bool, n: usize, d: usize) -> Vec<f32> {
 
 fn main() {
     let (mut shapes, mut iterations, mut threads, mut by_columns) = (Vec::new(), 60, 0, false);
+    let (mut strategies, mut kinds) = (&STRATEGIES[..], &[false, true][..]);
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--iterations" => iterations = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
             "--columns" => by_columns = true,
+            "--blobs" => kinds = &[false],
+            "--uniform" => kinds = &[true],
+            "--default" => strategies = &STRATEGIES[..1],
             "--threads" => threads = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
             shape => {
                 let numbers: Vec<usize> = shape.split('x').map(|n| n.parse().expect("a shape: NxDxK")).collect();
@@ -48,7 +53,7 @@ fn main() {
     let shapes = if shapes.is_empty() { SHAPES.to_vec() } else { shapes };
     println!("iteration, ms: 1, 2, 5, 10, 20, 40 and the mean; skipped, %: the same; whole fit, s");
     for [n, d, k] in shapes {
-        for uniform in [false, true] {
+        for &uniform in kinds {
             let x = rows(uniform, n, d);
             let columns: Vec<Vec<f32>> = (0..d).map(|f| x.iter().skip(f).step_by(d).copied().collect()).collect();
             let features = match by_columns {
@@ -60,7 +65,7 @@ fn main() {
             let estimator = KMeans::new(k).init(Init::Given(start)).tol(0.0).max_iter(iterations).threads(threads);
             let mut first = None;
             println!("{n} x {d} x {k}, {}", if uniform { "uniform" } else { "ten blobs" });
-            for strategy in STRATEGIES {
+            for &strategy in strategies {
                 let time = Instant::now();
                 let fit =
                     estimator.clone().device(Device::Cpu).strategy(strategy).fit_features(&features, None).expect("a fit");

@@ -38,6 +38,8 @@ impl Half {
 
 /// How a stored value becomes a value of a feature.
 pub(crate) trait Conversion<S, T>: Copy {
+    /// Whether both types are the same.
+    const MOVES_BITS: bool = false;
     fn convert(stored: S) -> T;
 }
 
@@ -46,6 +48,8 @@ pub(crate) trait Conversion<S, T>: Copy {
 pub(crate) struct Same;
 
 impl<T> Conversion<T, T> for Same {
+    const MOVES_BITS: bool = true;
+
     #[inline(always)]
     fn convert(stored: T) -> T {
         stored

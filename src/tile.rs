@@ -198,12 +198,11 @@ impl<T: Float> Tile<T> {
         self.round_weights(scale);
     }
 
-    /// Takes rows from a block of [`Features::scatter_blocks`]. `rows`: which ones they are. The stride is 64.
+    /// Takes rows from a block of 64, as [`Features::scatter_blocks`] makes them. They have arrived. `rows`: which ones they are. The stride is 64.
     pub fn load_block(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, block: &[T], rows: &[usize]) {
         self.rows = rows.len();
         let len = self.x.len();
         self.x.copy_from_slice(&block[..len]);
-        part.features.arrive(rows.len(), self.stride, &mut self.x);
         if let Some(weights) = &part.weights {
             weights.gather(rows, &mut self.weights);
         }

@@ -3,11 +3,11 @@
 
 use std::marker::PhantomData;
 
-use crate::backend::cpu::{InstructionSet, Task, Vector};
+use crate::backend::cpu::{InstructionSet, SQUARE, Task, Vector};
 use crate::half::Conversion;
 
 /// Number of rows that are copied together. Sixteen float32 fill a cache line.
-const ROWS: usize = 16;
+const ROWS: usize = SQUARE;
 /// The smaller squares, for the features that are left.
 const FEW: usize = 4;
 
@@ -47,7 +47,7 @@ where
             waiting[count] = row;
             count += 1;
             if count == ROWS {
-                copy_rows::<S, T, C>(&waiting, at, stride, out);
+                copy_rows::<V, S, T, C>(&waiting, at, stride, out);
                 (at, count) = (at + ROWS, 0);
             }
         }
@@ -61,13 +61,27 @@ where
 
 /// Copies sixteen rows of the same length.
 #[inline(always)]
-fn copy_rows<S: Copy + Default, T: Copy + Default, C: Conversion<S, T>>(
+fn copy_rows<V: Vector, S: Copy + Default, T: Copy + Default, C: Conversion<S, T>>(
     rows: &[&[S]; ROWS],
     at: usize,
     stride: usize,
     out: &mut [T],
 ) {
     let d = rows[0].len();
+    if C::MOVES_BITS && size_of::<T>() == size_of::<f32>() && d >= ROWS {
+        for f in (0..d).step_by(ROWS) {
+            // The last square begins where it fits: it writes some values again.
+            let f = f.min(d - ROWS);
+            let mut from = [std::ptr::null(); ROWS];
+            for i in 0..ROWS {
+                from[i] = rows[i][f..][..ROWS].as_ptr().cast();
+            }
+            let to = out[f * stride + at..][..(ROWS - 1) * stride + ROWS].as_mut_ptr().cast();
+            // SAFETY: the slices have sixteen values of 32 bits at each pointer that is read or written, and both types have the same values.
+            unsafe { V::transpose(from, to, stride) };
+        }
+        return;
+    }
     let (whole, fours) = (d - d % ROWS, d - d % FEW);
     for f in (0..whole).step_by(ROWS) {
         copy_square::<S, T, C, ROWS>(rows, f, at, stride, out);
@@ -115,19 +129,28 @@ mod tests {
     use super::*;
     use crate::half::Same;
 
-    #[test]
-    fn every_value_goes_to_its_column() {
-        for d in [1, 3, 4, 7, 15, 16, 17, 21, 33] {
-            for n in [0, 1, 15, 16, 17, 40] {
-                let (at, stride) = (3, 45);
-                let x: Vec<f64> = (0..n * d).map(|i| i as f64).collect();
-                let mut out = vec![-1.0; d * stride];
-                rows_to_columns::<_, _, Same>(x.chunks_exact(d), at, stride, &mut out);
-                for (i, value) in out.into_iter().enumerate() {
-                    let (f, row) = (i / stride, (i % stride).wrapping_sub(at));
-                    assert_eq!(value, if row < n { (row * d + f) as f64 } else { -1.0 }, "{n} x {d}: {i}");
+    fn check<T: crate::float::Float + Default>() {
+        for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
+            for d in [1, 3, 4, 7, 15, 16, 17, 21, 33, 64] {
+                for n in [0, 1, 15, 16, 17, 40] {
+                    let (at, stride) = (3, 45);
+                    let x: Vec<T> = (0..n * d).map(|i| T::from_f64(i as f64)).collect();
+                    let mut out = vec![T::from_f64(-1.0); d * stride];
+                    let (rows, conversion) = (x.chunks_exact(d), PhantomData::<Same>);
+                    set.run(RowsToColumns { rows, at, stride, out: &mut out, conversion });
+                    for (i, value) in out.into_iter().enumerate() {
+                        let (f, row) = (i / stride, (i % stride).wrapping_sub(at));
+                        let expected = if row < n { (row * d + f) as f64 } else { -1.0 };
+                        assert_eq!(value.to_f64(), expected, "{set:?}, {n} x {d}: {i}");
+                    }
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_value_goes_to_its_column() {
+        check::<f32>();
+        check::<f64>();
     }
 }

@@ -64,9 +64,12 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
     let mut share = 0.0;
     for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
         let threads = if set == InstructionSet::Avx2 { 1 } else { 3 };
-        let (found, computed) = outcome(data, start, LookNear::Always, set, threads);
-        assert!(found == expected, "{what}, {} features, {} clusters, {}, {set:?}", data.d, start.len() / data.d, T::NAME);
-        share = computed;
+        for near in [LookNear::AlwaysSort, LookNear::Always] {
+            let (found, computed) = outcome(data, start, near, set, threads);
+            let shape = [data.d, start.len() / data.d];
+            assert!(found == expected, "{what}, features and clusters {shape:?}, {}, {set:?}, {near:?}", T::NAME);
+            share = computed;
+        }
     }
     share
 }

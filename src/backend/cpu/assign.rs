@@ -3,8 +3,8 @@
 use super::centroids::CentroidTable;
 use super::difference::{Copies, Found, assign_difference};
 use super::distances::{own_distances, own_distances_from};
-use super::filter::{DifferenceTable, Filter, Form, GROUP};
-use super::near::{self, NOBODY};
+use super::filter::{DifferenceTable, Filter, Form, GROUP, NOBODY};
+use super::near;
 use super::product::{self, ProductScratch};
 use super::settle::Open;
 use super::simd::Vector;
@@ -16,6 +16,19 @@ use crate::tile::Tile;
 
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
+
+/// Some rows of one group: those of a tile from `first` on.
+pub struct NearRows<'r, T> {
+    pub tile: &'r Tile<T>,
+    pub first: usize,
+    /// At most as many as an assigner's tiles have.
+    pub rows: usize,
+    pub group: usize,
+    /// For each block: at least the largest distance from the group's point.
+    pub radii: &'r [f64],
+    /// The labels so far, if there are some.
+    pub own: Option<&'r [u32]>,
+}
 
 /// Buffers to label tiles of one shape.
 #[derive(Debug)]
@@ -31,6 +44,8 @@ pub struct Assigner {
     /// The copies of the centroids near a tile, and their names.
     listed: Vec<f32>,
     names: Vec<u32>,
+    /// A bit for each centroid.
+    marks: Vec<u64>,
 }
 
 /// A row of a tile whose label changed.
@@ -109,8 +124,8 @@ impl Assigner {
                 0
             }
         };
-        let (listed, names) = (Vec::new(), Vec::new());
-        Ok(Self { found: Found::new(tile_rows, k)?, moved, open, scaled, product, listed, names })
+        let (listed, names, marks) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { found: Found::new(tile_rows, k)?, moved, open, scaled, product, listed, names, marks })
     }
 
     /// The exact label of every row of the tile.
@@ -130,8 +145,9 @@ impl Assigner {
             }
             (Filter::Product(copies), _, Some(product)) => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
-                    product.find_reach::<V, T, false>(tile, first, copies, table.k, None);
-                    for r in first..tile.rows.min(first + product::ROWS) {
+                    let rows = first..tile.rows.min(first + product::ROWS);
+                    product.find_reach::<V, T, false>(tile, rows.clone(), copies, table.k, None);
+                    for r in rows {
                         match product.reach(r - first) {
                             Some([label]) => found.labels[r] = *label,
                             candidates => open.push(r, candidates, tile, table),
@@ -161,41 +177,46 @@ impl Assigner {
         let most = if Form::of::<T>(d) == Form::Difference { k } else { 0 };
         self.names.clear();
         self.listed.clear();
+        self.marks = memory::zeroed(most.div_ceil(64), WHAT)?;
         memory::reserve(&mut self.names, most, WHAT)?;
         memory::reserve(&mut self.listed, most * d, WHAT)
     }
 
-    /// As [`Assigner::label`], for rows of one group: those from `first` on, at most as many as this assigner's tiles have. They are compared with the
-    /// centroids near the group. `own`: their labels so far, if they have some. `distances` is written over. Adds to the number of scores.
+    /// As [`Assigner::label`], for rows of one group. They are compared with the centroids near the group. `distances` is written over. Adds to the
+    /// number of scores.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
     pub fn label_near<V: Vector, T: Float>(
         &mut self,
-        tile: &Tile<T>,
+        near: &NearRows<'_, T>,
         table: &CentroidTable<T>,
         step: &near::Step<'_, T>,
-        [group, first, rows]: [usize; 3],
-        own: Option<&[u32]>,
         distances: &mut [f64],
         scores: &mut near::Scores,
     ) -> &[u32] {
-        let Self { found, open, listed, names, .. } = self;
+        let NearRows { tile, first, rows, group, radii, own } = *near;
+        let Self { found, open, listed, names, marks, .. } = self;
         open.clear();
         match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
             (Filter::Difference(copies), Some(x), _) => {
-                let blocks = (0..rows).step_by(near::BLOCK);
-                let most = near::largest(blocks.map(|at| step.radius(tile, first + at..first + rows, group)));
                 let own = own.map(|own| {
                     own_distances_from(tile, first, table, own, distances);
                     step.most(&distances[..rows])
                 });
                 names.clear();
                 listed.clear();
-                let near = step.listed(group, most, own);
+                let near = step.listed(group, near::largest(radii.iter().copied()), own);
                 // In ascending order, so that the first of two equal scores has the smaller number.
-                names.extend(near.iter().flat_map(|panel| step.members(*panel)).filter(|j| *j != NOBODY));
-                names.sort_unstable();
-                listed.extend(names.iter().flat_map(|j| &copies.centroids[*j as usize * table.d..][..table.d]));
+                for j in near.iter().flat_map(|panel| step.members(*panel)).filter(|j| *j != NOBODY) {
+                    marks[j as usize / 64] |= 1 << (j % 64);
+                }
+                for (first, marks) in (0..).step_by(64).zip(&mut *marks) {
+                    while *marks != 0 {
+                        let j = first + marks.trailing_zeros();
+                        *marks &= *marks - 1;
+                        names.push(j);
+                        listed.extend_from_slice(&copies.centroids[j as usize * table.d..][..table.d]);
+                    }
+                }
                 scores.needed += (names.len() * rows) as u64;
                 scores.computed += (names.len() * rows.next_multiple_of(near::BLOCK)) as u64;
                 let (mut x, mut stride) = (&x[first..], tile.stride);
@@ -220,12 +241,12 @@ impl Assigner {
                 }
             }
             (Filter::Product(copies), _, Some(product)) => {
-                for at in (0..rows).step_by(product::ROWS) {
-                    let near = step.listed(group, step.radius(tile, first + at..first + rows, group), None);
+                for (at, radius) in (0..rows).step_by(product::ROWS).zip(radii) {
+                    let near = step.listed(group, *radius, None);
                     let here = product::ROWS.min(rows - at);
                     scores.needed += (here * (near.len() * GROUP).min(table.k)) as u64;
-                    scores.computed += (product::ROWS * near.len() * GROUP) as u64;
-                    product.find_reach::<V, T, false>(tile, first + at, copies, table.k, Some(near));
+                    scores.computed += (here.next_multiple_of(V::LANES) * near.len() * GROUP) as u64;
+                    product.find_reach::<V, T, false>(tile, first + at..first + at + here, copies, table.k, Some(near));
                     for r in 0..here {
                         match product.reach(r) {
                             Some([label]) => found.labels[at + r] = *label,
@@ -286,8 +307,9 @@ impl Assigner {
             }
             (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
-                    product.find_reach::<V, T, true>(tile, first, copies, table.k, None);
-                    for r in first..tile.rows.min(first + product::ROWS) {
+                    let rows = first..tile.rows.min(first + product::ROWS);
+                    product.find_reach::<V, T, true>(tile, rows.clone(), copies, table.k, None);
+                    for r in rows {
                         (out.labels[r], out.others[r]) = match product.reach(r - first) {
                             Some([a, b]) => (*a, *b),
                             candidates => {

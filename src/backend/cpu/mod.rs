@@ -38,7 +38,7 @@ pub use least::LeastDistances;
 pub use near::LookNear;
 pub use settle::InDoubt;
 pub use simd::InstructionSet;
-pub(crate) use simd::{Task, Vector};
+pub(crate) use simd::{SQUARE, Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
 use self::carried::Carried;
@@ -92,7 +92,7 @@ pub struct CpuSession<'a, T> {
     carried: Option<Carried>,
     look_near: LookNear,
     /// Groups of near centroids, if there are some. Decided at the first assign.
-    near: Option<Near>,
+    near: Option<Near<T>>,
     decided: bool,
 }
 

@@ -100,18 +100,18 @@ impl ProductScratch {
         })
     }
 
-    /// Finds the centroids in reach of the 64 rows of a tile that start at row `first`: those that can be nearest, or with `TWO`
+    /// Finds the centroids in reach of some rows of a tile, at most 64: those that can be nearest, or with `TWO`
     /// those that can be nearest or second nearest. `listed`: the groups of centroids that are compared; else all are.
     #[inline(always)]
     pub fn find_reach<V: Vector, T: Float, const TWO: bool>(
         &mut self,
         tile: &Tile<T>,
-        first: usize,
+        rows: Range<usize>,
         table: &ProductTable,
         k: usize,
         listed: Option<&[u32]>,
     ) {
-        self.find_places::<V, T, TWO>(tile, first, table, k, listed);
+        self.find_places::<V, T, TWO>(tile, rows, table, k, listed);
         if listed.is_some() || !table.names.is_empty() {
             self.name(table, listed);
         }
@@ -145,13 +145,15 @@ impl ProductScratch {
     fn find_places<V: Vector, T: Float, const TWO: bool>(
         &mut self,
         tile: &Tile<T>,
-        first: usize,
+        rows: Range<usize>,
         table: &ProductTable,
         k: usize,
         listed: Option<&[u32]>,
     ) {
-        assert!(first + ROWS <= tile.stride);
-        let rows = ROWS.min(tile.rows - first);
+        let (first, rows) = (rows.start, rows.len());
+        assert!((1..=ROWS).contains(&rows) && first + ROWS <= tile.stride);
+        // Blocks that are not full need fewer vectors.
+        let vectors = V::ROW_VECTORS.min(rows.div_ceil(V::LANES).next_power_of_two());
         let weighted = table.weighted(self.weight);
         self.best.fill(f32::INFINITY);
         self.second.fill(f32::INFINITY);
@@ -178,10 +180,11 @@ impl ProductScratch {
                         centroids: &table.packed[(group * d + features.start) * GROUP..(group * d + features.end) * GROUP],
                         own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
                         first: features.start == 0,
+                        rows,
                     };
                     let scores = &mut self.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
                     let least = [&mut self.best, &mut self.second];
-                    match V::ROW_VECTORS {
+                    match vectors {
                         4 => products.add::<V, 4, TWO>(scores, least),
                         2 => products.add::<V, 2, TWO>(scores, least),
                         _ => products.add::<V, 1, TWO>(scores, least),
@@ -245,7 +248,7 @@ impl ProductScratch {
     /// in vector registers.
     #[inline(always)]
     fn collect_all<V: Vector>(&mut self, k: usize, rows: usize) {
-        for start in (0..ROWS).step_by(V::LANES) {
+        for start in (0..rows).step_by(V::LANES) {
             let mut limits = [0.0f32; ROWS];
             for r in start..start + V::LANES {
                 limits[r] = self.limit::<false>(r);
@@ -318,12 +321,11 @@ impl ProductScratch {
                     let mask = V::load(self.scores.as_ptr().add(j * ROWS + v * V::LANES)).not_above(limit);
                     near |= u64::from(V::bits(mask)) << (v * V::LANES);
                 }
+                near &= u64::MAX >> (ROWS - rows);
                 while near != 0 {
                     let r = near.trailing_zeros() as usize;
                     near &= near - 1;
-                    if r < rows {
-                        self.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
-                    }
+                    self.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
                 }
             }
         }
@@ -383,6 +385,8 @@ struct Products<'p> {
     own: Option<&'p [f32]>,
     /// Whether this is the first panel of features.
     first: bool,
+    /// Number of rows that count. The scores of others are written or not.
+    rows: usize,
 }
 
 impl Products<'_> {
@@ -390,10 +394,10 @@ impl Products<'_> {
     /// squares and lowers the rows' least sums. With `TWO`, also the second least.
     #[inline(always)]
     fn add<V: Vector, const R: usize, const TWO: bool>(&self, scores: &mut [f32], [best, second]: [&mut [f32; ROWS]; 2]) {
-        let Self { copy, centroids, own, first } = *self;
+        let Self { copy, centroids, own, first, rows } = *self;
         let features = centroids.len() / GROUP;
         assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
-        for start in (0..ROWS).step_by(R * V::LANES) {
+        for start in (0..rows.min(ROWS)).step_by(R * V::LANES) {
             // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c. For the features of the
             // instruction set see `Vector`.
             unsafe {

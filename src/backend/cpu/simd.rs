@@ -121,7 +121,24 @@ pub trait Vector: Copy {
     /// # Safety
     /// As the trait says.
     unsafe fn bits(mask: Self::Mask) -> u32;
+    /// Copies 32 bits at a time, of any meaning: value f of row i goes to `to[f * stride + i]`, for sixteen of each.
+    /// # Safety
+    /// As the trait says. Sixteen values can be read at each row, and written at `to + f * stride`.
+    #[inline(always)]
+    unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {
+        // SAFETY: the caller's.
+        unsafe {
+            for f in 0..SQUARE {
+                for (i, row) in rows.iter().enumerate() {
+                    to.add(f * stride + i).write_unaligned(row.add(f).read_unaligned());
+                }
+            }
+        }
+    }
 }
+
+/// The side of a square of [`Vector::transpose`].
+pub const SQUARE: usize = 16;
 
 /// Eight lanes of plain Rust. The compiler maps them to the baseline instructions.
 #[derive(Clone, Copy)]
@@ -199,7 +216,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::doubles::x86::{Avx2Doubles, Avx512Doubles};
-    use super::{Task, Vector};
+    use super::{SQUARE, Task, Vector};
 
     /// # Safety
     /// The machine must have the features named.
@@ -273,6 +290,40 @@ mod x86 {
         unsafe fn bits(mask: __mmask16) -> u32 {
             u32::from(mask)
         }
+        #[inline(always)]
+        unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {
+            unsafe {
+                let (mut a, mut b) = ([_mm512_setzero_ps(); SQUARE], [_mm512_setzero_ps(); SQUARE]);
+                for i in 0..SQUARE {
+                    a[i] = _mm512_loadu_ps(rows[i]);
+                }
+                for i in (0..SQUARE).step_by(2) {
+                    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+                    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+                }
+                // a[i + c] becomes rows i to i + 3. Its 128-bit lane l has feature 4 l + c.
+                for i in (0..SQUARE).step_by(4) {
+                    for half in 0..2 {
+                        let (x, y) = (_mm512_castps_pd(b[i + half]), _mm512_castps_pd(b[i + half + 2]));
+                        a[i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
+                        a[i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+                    }
+                }
+                // Of 128-bit lanes: the even ones of two vectors, and the odd ones.
+                const EVEN: i32 = 0b10_00_10_00;
+                const ODD: i32 = 0b11_01_11_01;
+                for c in 0..4 {
+                    let x = _mm512_shuffle_f32x4::<EVEN>(a[c], a[c + 4]);
+                    let y = _mm512_shuffle_f32x4::<EVEN>(a[c + 8], a[c + 12]);
+                    let z = _mm512_shuffle_f32x4::<ODD>(a[c], a[c + 4]);
+                    let w = _mm512_shuffle_f32x4::<ODD>(a[c + 8], a[c + 12]);
+                    _mm512_storeu_ps(to.add(c * stride), _mm512_shuffle_f32x4::<EVEN>(x, y));
+                    _mm512_storeu_ps(to.add((c + 4) * stride), _mm512_shuffle_f32x4::<EVEN>(z, w));
+                    _mm512_storeu_ps(to.add((c + 8) * stride), _mm512_shuffle_f32x4::<ODD>(x, y));
+                    _mm512_storeu_ps(to.add((c + 12) * stride), _mm512_shuffle_f32x4::<ODD>(z, w));
+                }
+            }
+        }
     }
 
     impl Vector for Avx2 {
@@ -325,6 +376,35 @@ mod x86 {
         #[inline(always)]
         unsafe fn bits(mask: __m256) -> u32 {
             unsafe { _mm256_movemask_ps(mask) as u32 }
+        }
+        #[inline(always)]
+        unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {
+            unsafe {
+                // Four squares of eight.
+                for (i, f) in [(0, 0), (0, 8), (8, 0), (8, 8)] {
+                    let (mut a, mut b) = ([_mm256_setzero_ps(); 8], [_mm256_setzero_ps(); 8]);
+                    for r in 0..8 {
+                        a[r] = _mm256_loadu_ps(rows[i + r].add(f));
+                    }
+                    for r in (0..8).step_by(2) {
+                        b[r] = _mm256_unpacklo_ps(a[r], a[r + 1]);
+                        b[r + 1] = _mm256_unpackhi_ps(a[r], a[r + 1]);
+                    }
+                    // a[r + c] becomes rows r to r + 3. Its 128-bit lane l has feature 4 l + c.
+                    for r in [0, 4] {
+                        for half in 0..2 {
+                            let (x, y) = (_mm256_castps_pd(b[r + half]), _mm256_castps_pd(b[r + half + 2]));
+                            a[r + 2 * half] = _mm256_castpd_ps(_mm256_unpacklo_pd(x, y));
+                            a[r + 2 * half + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(x, y));
+                        }
+                    }
+                    for c in 0..4 {
+                        let to = to.add((f + c) * stride + i);
+                        _mm256_storeu_ps(to, _mm256_permute2f128_ps::<0x20>(a[c], a[c + 4]));
+                        _mm256_storeu_ps(to.add(4 * stride), _mm256_permute2f128_ps::<0x31>(a[c], a[c + 4]));
+                    }
+                }
+            }
         }
     }
 }

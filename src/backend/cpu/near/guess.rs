@@ -1,6 +1,7 @@
 //! The groups of rows that have no label yet: those whose points are nearest, but for rounding. Labels do not depend on them.
 
-use super::{BLOCK, Step, add_squares};
+use super::step::add_squares;
+use super::{BLOCK, Step};
 use crate::backend::cpu::simd::{Task, Vector};
 use crate::float::Float;
 use crate::tile::Tile;
@@ -30,16 +31,17 @@ impl<T: Float> Step<'_, T> {
     #[inline(always)]
     fn guess_vectors<V: Vector>(&self, x: &[f32], stride: usize, first: usize, groups: &mut [u8]) {
         let width = GUESSED * V::LANES;
-        assert!(first + width <= stride && x.len() >= self.d * stride && width <= BLOCK);
+        let d = self.groups.d();
+        assert!(first + width <= stride && x.len() >= d * stride && width <= BLOCK);
         let mut found = [0.0f32; BLOCK];
         // SAFETY: each of the d columns of `stride` values has those from `first` to `first + width`, and `found` has room for as many. For the
         // features of the instruction set see `Vector`.
         unsafe {
             let (mut best, mut names) = ([V::splat(f32::INFINITY); GUESSED], [V::splat(0.0); GUESSED]);
             for group in (0..self.groups()).step_by(TOGETHER) {
-                let points: [&[T]; TOGETHER] = std::array::from_fn(|i| self.point((group + i).min(self.groups() - 1)));
+                let points: [&[T]; TOGETHER] = std::array::from_fn(|i| self.groups.point((group + i).min(self.groups() - 1)));
                 let mut sums = [[V::splat(0.0); GUESSED]; TOGETHER];
-                for f in 0..self.d {
+                for f in 0..d {
                     let mut rows = [V::splat(0.0); GUESSED];
                     for v in 0..GUESSED {
                         rows[v] = V::load(x.as_ptr().add(f * stride + first + v * V::LANES));
@@ -72,8 +74,8 @@ impl<T: Float> Step<'_, T> {
         let (mut best, mut names) = ([f64::INFINITY; BLOCK], [0u8; BLOCK]);
         for group in 0..self.groups() {
             let mut sums = [0.0f64; BLOCK];
-            for (f, m) in self.point(group).iter().enumerate() {
-                add_squares(tile, first, f, m.to_f64(), &mut sums);
+            for (f, m) in self.groups.point(group).iter().enumerate() {
+                add_squares(&tile.x[f * tile.stride + first..], m.to_f64(), &mut sums);
             }
             for r in 0..BLOCK {
                 let nearer = sums[r] < best[r];

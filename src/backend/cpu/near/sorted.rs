@@ -1,0 +1,173 @@
+//! Rows in the order of their groups.
+
+use std::ops::Range;
+
+use super::{BLOCK, NEAR, Step};
+use crate::backend::cpu::filter::Form;
+use crate::error::Result;
+use crate::float::Float;
+use crate::memory;
+use crate::tile::{Part, Tile, WeightScale};
+
+/// Where the values of the rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// All in one tile: for few features.
+    Tile,
+    /// In blocks, which have short columns. Columns of features are read in order, and each fills its part of all blocks.
+    Blocks,
+    /// Where they were. A tile at a time is gathered: for rows that lie row by row and are sorted for one assign.
+    Gather,
+}
+
+/// Most features of [`Way::Tile`] where rows are sorted for one assign: the columns of more are in each other's way.
+pub const FEW: usize = 64;
+/// Values between blocks, so that their columns do not have the same place in a cache.
+const APART: usize = 16;
+
+/// Rows in the order of their groups. Each group begins with a block of its own. A *place* counts rows and gaps in this order.
+pub struct Sorted<T> {
+    pub way: Way,
+    /// Most rows.
+    pub most: usize,
+    /// With [`Way::Tile`].
+    pub tile: Tile<T>,
+    /// With [`Way::Blocks`]: `(blocks, d, BLOCK)`, and [`APART`] more values for each block.
+    blocks: Vec<T>,
+    /// For each group, its first place.
+    firsts: Vec<usize>,
+    /// For each group, the place behind its last row.
+    ends: Vec<usize>,
+    /// For each place: where the row's label is, and the physical row.
+    pub places: Vec<u32>,
+    pub order: Vec<usize>,
+    /// For each block: at least the largest distance of its rows from the group's point. Not with [`Way::Gather`].
+    pub radii: Vec<f64>,
+}
+
+impl<T: Float> Sorted<T> {
+    /// Bytes of sorted rows that are kept. `places`: the rows, and a block for each group of each part.
+    pub fn bytes([d, rows, groups]: [usize; 3]) -> usize {
+        let places = rows.saturating_add(groups.saturating_mul(BLOCK));
+        let of_place = d.saturating_mul(size_of::<T>()) + size_of::<u32>() + size_of::<usize>() + size_of::<f64>();
+        places.saturating_mul(of_place)
+    }
+
+    /// Room for rows that are sorted for some assigns.
+    pub fn kept([d, most, groups]: [usize; 3]) -> Result<Self> {
+        let way = if Form::of::<T>(d) == Form::Difference { Way::Tile } else { Way::Blocks };
+        Self::with_room(way, [d, most, groups])
+    }
+
+    /// Room for rows that are sorted for one assign. `by_columns`: how the features lie.
+    pub fn new([d, most, groups]: [usize; 3], by_columns: bool) -> Result<Self> {
+        let way = match by_columns {
+            _ if d <= FEW => Way::Tile,
+            true => Way::Blocks,
+            false => Way::Gather,
+        };
+        Self::with_room(way, [d, most, groups])
+    }
+
+    fn with_room(way: Way, [d, most, groups]: [usize; 3]) -> Result<Self> {
+        // Each group may have a block that is not full, and there is one more for rows that are left out.
+        let places = (most + groups * BLOCK).next_multiple_of(BLOCK) + BLOCK;
+        let blocks = places / BLOCK;
+        Ok(Self {
+            way,
+            most,
+            tile: Tile::new(d, if way == Way::Tile { places } else { 0 })?,
+            blocks: memory::zeroed(if way == Way::Blocks { blocks * (d * BLOCK + APART) } else { 0 }, NEAR)?,
+            firsts: memory::zeroed(groups, NEAR)?,
+            ends: memory::zeroed(groups, NEAR)?,
+            places: memory::zeroed(places, NEAR)?,
+            order: memory::zeroed(places, NEAR)?,
+            radii: memory::zeroed(blocks, NEAR)?,
+        })
+    }
+
+    /// The places of a group.
+    #[inline(always)]
+    pub fn rows(&self, group: usize) -> Range<usize> {
+        self.firsts[group]..self.ends[group]
+    }
+
+    /// The values of a block of [`Way::Blocks`].
+    #[inline(always)]
+    pub fn block(&self, place: usize) -> &[T] {
+        let len = self.blocks.len() / self.radii.len();
+        &self.blocks[place / BLOCK * len..][..len]
+    }
+
+    /// Takes the rows of a range. `groups`: the groups of those that are kept. `at`: where the first one's label is. `to`: room for where each row
+    /// goes.
+    #[inline(always)]
+    pub fn fill(
+        &mut self,
+        part: &Part<'_, T>,
+        weights: Option<WeightScale>,
+        (physical, at): (Range<usize>, usize),
+        groups: &[u8],
+        to: &mut [u32],
+        step: &Step<'_, T>,
+    ) {
+        let Self { firsts, ends, places, order, .. } = self;
+        ends.fill(0);
+        for group in groups {
+            ends[usize::from(*group)] += 1;
+        }
+        let mut used = 0;
+        for (first, end) in firsts.iter_mut().zip(&mut *ends) {
+            let count = *end;
+            (*first, *end) = (used, used);
+            used += count.next_multiple_of(BLOCK);
+        }
+        // A row that is left out goes behind all others. Gaps have the values of any row.
+        let nowhere = places.len() - 1;
+        order[..used].fill(physical.clone().find(|row| part.selection.contains(*row)).unwrap_or(physical.start));
+        let mut kept = 0;
+        for (to, row) in to.iter_mut().zip(physical.clone()) {
+            *to = nowhere as u32;
+            if part.selection.contains(row) {
+                let end = &mut ends[usize::from(groups[kept])];
+                *to = *end as u32;
+                (places[*end], order[*end]) = ((at + kept) as u32, row);
+                *end += 1;
+                kept += 1;
+            }
+        }
+        match self.way {
+            Way::Tile => self.tile.load_sorted(part, weights, physical, to, &self.order[..used]),
+            Way::Blocks => self.fill_blocks(part, physical, to),
+            Way::Gather => return,
+        }
+        for group in 0..step.groups() {
+            let rows = self.rows(group);
+            for start in rows.clone().step_by(BLOCK) {
+                let count = BLOCK.min(rows.end - start);
+                self.radii[start / BLOCK] = match self.way {
+                    Way::Tile => step.radius(&self.tile.x[start..], self.tile.stride, count, group),
+                    _ => step.radius(self.block(start), BLOCK, count, group),
+                };
+            }
+        }
+    }
+
+    fn fill_blocks(&mut self, part: &Part<'_, T>, physical: Range<usize>, to: &[u32]) {
+        let len = self.blocks.len() / self.radii.len();
+        let by_columns = part.features.is_by_columns();
+        if by_columns {
+            part.features.scatter_blocks(physical, to, len, &mut self.blocks);
+        }
+        for (first, end) in self.firsts.iter().zip(&self.ends) {
+            for start in (*first..*end).step_by(BLOCK) {
+                let rows = start..(*end).min(start + BLOCK);
+                let block = &mut self.blocks[start / BLOCK * len..][..len - APART];
+                match by_columns {
+                    true => part.features.arrive(rows.len(), BLOCK, block),
+                    false => part.features.gather_tile(&self.order[rows], BLOCK, block),
+                }
+            }
+        }
+    }
+}
