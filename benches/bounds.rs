@@ -1,8 +1,8 @@
 //! Times the strategies that carry bounds on the CPU beside the default one: iterations and whole fits, on blobs and on uniform rows.
 //!
-//! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0 --columns --default --blobs]`. `--columns`: one array for each feature. `--default`: the default
-//! strategy alone. `--blobs`, `--uniform`: such rows alone. All strategies start from the same
-//! rows, and their hashes must be equal. Seconds are those of the history.
+//! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0 --columns --default --blobs]`.
+//! `--columns`: one array for each feature. `--default`: the default strategy alone. `--blobs` or `--uniform`: such rows alone.
+//! All strategies start from the same rows, and their hashes must be equal. Seconds are those of the history.
 
 use std::time::Instant;
 

@@ -23,6 +23,12 @@ SHAPES = {  # rows, features, clusters, iterations
     "li-kdd": (494_080, 34, 32, 30),
     "kmcuda": (30_000, 408, 500, 15),
     "blog-1000": (1_000_000, 2, 1000, 10),
+    "256-1000": (50_000, 256, 1000, 15),
+    "32-256": (200_000, 32, 256, 20),
+    "768-100": (100_000, 768, 100, 15),
+    "1200-60": (10_000, 1_200, 60, 20),
+    "3-2000": (2_000_000, 3, 2_000, 8),
+    "8-16": (1_000_000, 8, 16, 20),
 }
 
 
@@ -85,7 +91,26 @@ def faiss(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tup
     return fit
 
 
-SYSTEMS = {"ours": ours, "sklearn": sklearn, "sklearnex": sklearnex, "faiss": faiss}
+def superkmeans(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+    """It is approximate, and takes no starting centroids."""
+    from superkmeans import SuperKMeans
+
+    def fit() -> tuple[np.ndarray, int]:
+        model = SuperKMeans(
+            len(start),
+            x.shape[1],
+            iters=iterations,
+            sampling_fraction=1.0,
+            max_points_per_cluster=1 << 30,
+            hierarchical=False,
+            early_termination=False,
+        )
+        return np.asarray(model.train(x)), iterations
+
+    return fit
+
+
+SYSTEMS = {"ours": ours, "sklearn": sklearn, "sklearnex": sklearnex, "faiss": faiss, "superkmeans": superkmeans}
 
 
 def measure(shape: str, system: str) -> dict[str, float]:
@@ -109,7 +134,7 @@ def measure(shape: str, system: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=list(SHAPES), choices=SHAPES)
-    parser.add_argument("--with", dest="more", nargs="*", default=[], choices=["sklearnex", "faiss"])
+    parser.add_argument("--with", dest="more", nargs="*", default=[], choices=["sklearnex", "faiss", "superkmeans"])
     parser.add_argument("--one", nargs=2, metavar=("SHAPE", "SYSTEM"), help="measure in this process")
     args = parser.parse_args()
     if args.one:

@@ -118,7 +118,7 @@ impl<'a, T: Float> Features<'a, T> {
     /// If there is no such place, or no such row.
     pub fn scatter_tile(&self, range: Range<usize>, to: &[u32], order: &[usize], stride: usize, out: &mut [T]) {
         let Layout::Columns(columns) = &*self.layout else { return self.gather_tile(order, stride, out) };
-        // Columns are read in order. A column of the tile is short enough for a first-level cache.
+        // Columns are read in order. A column of the tile is short enough for a cache.
         for (column, out) in columns.iter().zip(out.chunks_exact_mut(stride)) {
             column.scatter(range.clone(), to, |place| place, out);
         }

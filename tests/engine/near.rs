@@ -4,7 +4,7 @@ use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::progress::Watch;
 use polars_kmeans::tile::{Part, Selection};
-use polars_kmeans::{Chunk, Column, Engine, Features, Init, KMeans};
+use polars_kmeans::{Chunk, Column, Engine, Features, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Strategy};
 
 use crate::data::{KINDS, Random, clusters_of, columns, rows, rows_between, some_rows};
 use crate::sessions::Data;
@@ -29,7 +29,7 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], near: LookNear, set: Instruct
         }
     };
     // Some rows are left out.
-    if data.d == 9 || data.d == 130 {
+    if [3, 9, 130].contains(&data.d) {
         let words = data.rows().div_ceil(64);
         part.selection =
             Selection::from_bits((0..words).map(|word| 0x5555_f0f0_ffff_0013u64.rotate_left(word as u32)).collect());
@@ -146,5 +146,39 @@ fn whole_fits_leave_out_what_is_far() {
     for (row, label) in x.chunks_exact(d).zip(&fit.labels).step_by(7) {
         let nearest = polars_kmeans::reference::nearest(row, fit.model.centroids());
         assert_eq!(*label, nearest.label);
+    }
+}
+
+/// Whole fits beside those of a strategy that has its own bounds: directions, scaled columns, weights, rows that are left out, and two restarts.
+#[test]
+fn every_kind_of_fit() {
+    let (n, d, k) = (24_000, 12, 150);
+    let mut random = Random(83);
+    let x: Vec<f32> = rows("blobs", n, d, &mut random);
+    let with_holes: Vec<f32> = x.iter().enumerate().map(|(i, x)| if i % 997 == 0 { f32::NAN } else { *x }).collect();
+    let weights: Vec<f64> = (0..n).map(|_| [0.0, 1.0, 2.5][random.below(3)]).collect();
+    let start = || Init::Given(some_rows(&x, d, k, usize::MAX >> 1, &mut Random(84)));
+    let usual = || KMeans::new(k).init(start()).max_iter(6).device(polars_kmeans::Device::Cpu);
+    let kinds = [
+        ("directions", usual().metric(Metric::Cosine), &x, false),
+        ("scaled", usual().scale(Scale::Standard), &x, false),
+        ("weights", usual(), &x, true),
+        ("rows that are left out", usual().null_policy(NullPolicy::Skip), &with_holes, false),
+        ("restarts", usual().init(Init::Random).n_init(Restarts::Count(2)).seed(5), &x, true),
+    ];
+    for (what, estimator, x, weighted) in kinds {
+        let columns = columns(x, d);
+        let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+        for features in [by_columns, Features::from_rows(x, d).unwrap()] {
+            let fit = |strategy| {
+                let weights = weighted.then(|| Column::from_slice(&weights));
+                estimator.clone().strategy(strategy).fit_features(&features, weights.as_ref()).unwrap()
+            };
+            let (found, expected) = (fit(Strategy::Default), fit(Strategy::Hamerly));
+            assert!(found.labels == expected.labels, "{what}");
+            assert_eq!(found.model.inertia().to_bits(), expected.model.inertia().to_bits(), "{what}");
+            let skipped = found.model.history().iter().filter_map(|row| row.skipped).fold(0.0, f64::max);
+            assert!(skipped > 0.5, "{what}: {skipped}");
+        }
     }
 }

@@ -245,7 +245,7 @@ impl Assigner {
                     let near = step.listed(group, *radius, None);
                     let here = product::ROWS.min(rows - at);
                     scores.needed += (here * (near.len() * GROUP).min(table.k)) as u64;
-                    scores.computed += (here.next_multiple_of(V::LANES) * near.len() * GROUP) as u64;
+                    scores.computed += (product::computed_rows::<V>(here) * near.len() * GROUP) as u64;
                     product.find_reach::<V, T, false>(tile, first + at..first + at + here, copies, table.k, Some(near));
                     for r in 0..here {
                         match product.reach(r) {

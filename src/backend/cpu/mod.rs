@@ -227,7 +227,8 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         self.labels.fill(UNASSIGNED);
         self.partial.reset();
         self.centre.clear();
-        (self.near, self.decided) = (None, false);
+        // Sorted rows are kept: they do not depend on labels or centroids.
+        self.decided = false;
         Ok(())
     }
 
@@ -235,13 +236,8 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         if self.centre.is_empty() {
             self.centre = middle(centroids, self.d)?;
         }
-        if !self.decided && self.carried.is_none() {
-            self.decided = true;
-            self.workers.iter_mut().for_each(|worker| worker.near = None);
-            self.near = self.plan_near(centroids)?;
-        }
-        if let Some(near) = &mut self.near {
-            near.regroup(centroids, self.d)?;
+        if self.carried.is_none() {
+            self.prepare_near(centroids)?;
         }
         let before = self.table.replace(Arc::new(self.table(centroids)?));
         self.take_in_doubt();

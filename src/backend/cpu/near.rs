@@ -11,10 +11,10 @@
 //!     compared are the centroids that are at most R + U from m: the first ones of the order            (`near/task.rs`)
 //! ```
 //! Points to note: (1) `src/certify/near.rs` derives what may be left out. (2) A row that changes its label stays in its block until rows are put
-//! in order again. It is only farther from m then. (3) Before the first assign, rows take the group whose point is nearest. (4) The sorted rows are
+//! in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose point is nearest. (4) The sorted rows are
 //! kept from assign to assign where their copy is small enough. Else each assign sorts some of them at a time. (5) To sort takes time. So a sample of
 //! the rows decides at the first assign whether it pays, and every assign decides for the next one. (6) Where differences are computed (few
-//! features), U comes from the distances to the labels so far; else from R.
+//! features), U comes from the distances to the labels so far, for up to eight blocks together; else from R.
 //!
 //! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for kernels that
 //! work on blocks.
@@ -31,9 +31,9 @@ use self::sorted::Sorted;
 pub use self::step::Step;
 use self::task::NearTask;
 pub use self::task::Scratch;
-use super::CpuSession;
 use super::filter::Form;
 use super::pass::{TaskRows, split_off};
+use super::{CpuSession, MAX_WORK};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
@@ -57,7 +57,7 @@ const FEWEST_ROWS: usize = 4 * SAMPLE;
 pub const BLOCK: usize = 64;
 /// Groups are made again when so many times the scores are computed.
 const WORSE: f64 = 1.15;
-/// Most rows that are sorted together, and most parts of the rows for each worker.
+/// Most rows that are sorted together, and the fewest parts of the rows for each worker.
 const MOST_ROWS: usize = 16_384;
 /// The same where differences are computed.
 const MOST_SHORT_ROWS: usize = 65_536;
@@ -65,7 +65,9 @@ const PARTS: usize = 4;
 /// Where the sorted rows are not kept: the most values that a worker sorts together, and the fewest rows.
 const SORTED: usize = 1 << 20;
 const LEAST_SORTED: usize = 1_024;
-/// Most bytes of the sorted rows that are kept. A fit takes only a fraction of the memory of its data.
+/// A part has at most so many times the work of a task, because most of it is left out. A call can be stopped between parts.
+const TIMES_WORK: usize = 4;
+/// Most bytes of the sorted rows that are kept.
 const MOST_BYTES: usize = 512 << 20;
 
 /// Whether a session looks for near centroids.
@@ -76,7 +78,7 @@ pub enum LookNear {
     Auto,
     /// Wherever it is possible. For tests.
     Always,
-    /// The same, but rows are sorted for each assign.
+    /// The same, but rows are sorted for each assign, a few at a time.
     AlwaysSort,
     Never,
 }
@@ -117,13 +119,17 @@ pub fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
 impl<T: Float> Near<T> {
     /// Makes the groups again for an assign by these centroids, if they leave out less than they did. Centroids move most in the first iterations,
     /// and those of empty clusters leave their group.
-    pub fn regroup(&mut self, centroids: &[T], d: usize) -> Result<()> {
+    fn regroup(&mut self, centroids: &[T], d: usize) -> Result<()> {
         if self.assigns >= self.patience && self.shares.is_some_and(|(first, last)| last > first * WORSE + 0.01) {
             self.groups = Groups::new(centroids, d, self.groups.count())?;
             (self.is_sorted, self.shares, self.assigns, self.patience) = (false, None, 0, 2 * self.patience);
         }
-        self.assigns += 1;
         Ok(())
+    }
+
+    /// Whether the groups are those of the last assign's centroids, or should be.
+    fn is_fresh(&self) -> bool {
+        self.assigns <= 1
     }
 
     /// The order in which the product filter packs the centroids.
@@ -137,14 +143,27 @@ impl<T: Float> Near<T> {
     }
 }
 
+/// What an assign does with the order of the rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// It was kept from another assign.
+    Kept,
+    /// It is made and kept.
+    ToKeep,
+    /// It is made for this assign alone.
+    Sorted,
+}
+
 /// Whether it pays to put rows in the order of their groups and leave out this share of the scores. Measured on two cores of a Zen 4.
-fn pays(skipped: f64, [k, d]: [usize; 2], kept: bool, by_columns: bool) -> bool {
+fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> bool {
     // For each value and for each row: the time to sort it and to measure its distance, in multiply-adds of the kernel.
-    let (of_value, of_row) = match (kept, by_columns) {
-        (true, _) => (12.0, 60.0),
+    let (of_value, of_row) = match (rows, by_columns) {
+        (Rows::Kept, _) => (14.0, 60.0),
+        // A part of the sort, too: most fits have a dozen iterations.
+        (Rows::ToKeep, _) => (22.0, 60.0),
         _ if d <= sorted::FEW => (40.0, 150.0),
-        (false, false) => (50.0, 150.0),
-        (false, true) => (100.0, 150.0),
+        (Rows::Sorted, false) => (50.0, 150.0),
+        (Rows::Sorted, true) => (100.0, 150.0),
     };
     skipped * k as f64 * d as f64 > of_value * d as f64 + of_row
 }
@@ -154,10 +173,11 @@ impl<T: Float> CpuSession<'_, T> {
     fn parts(&self) -> Result<Vec<TaskRows>> {
         let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
         let most = most.min(self.part.features.n_rows() / (self.workers.len() * PARTS));
+        let most = most.min(TIMES_WORK * MAX_WORK / self.d.saturating_mul(self.k).max(1));
         let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), NEAR)?;
         for task in &self.tasks {
             match parts.last_mut() {
-                Some(part) if part.physical.len() + task.physical.len() <= most => {
+                Some(part) if part.physical.len() + task.physical.len() / 2 <= most => {
                     part.physical.end = task.physical.end;
                     part.kept += task.kept;
                     part.positive += task.positive;
@@ -168,14 +188,40 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(parts)
     }
 
+    /// Prepares an assign by these centroids. Without memory for it, all centroids are compared.
+    pub(super) fn prepare_near(&mut self, centroids: &[T]) -> Result<()> {
+        let planned = match &mut self.near {
+            Some(near) => near.regroup(centroids, self.d),
+            None if self.decided => Ok(()),
+            None => self.plan_near(centroids).map(|near| self.near = near),
+        };
+        self.decided = true;
+        match planned {
+            Err(KMeansError::NoMemory { .. }) => self.give_up_near(),
+            planned => planned?,
+        }
+        Ok(())
+    }
+
+    /// All centroids are compared from now on.
+    fn give_up_near(&mut self) {
+        self.near = None;
+        self.workers.iter_mut().for_each(|worker| worker.near = None);
+    }
+
     /// Decides before the first assign whether rows are compared with near centroids only.
-    pub(super) fn plan_near(&self, centroids: &[T]) -> Result<Option<Near<T>>> {
+    fn plan_near(&self, centroids: &[T]) -> Result<Option<Near<T>>> {
         let (n, k, d) = (self.labels.len(), self.k, self.d);
+        if self.look_near == LookNear::Never || n == 0 {
+            return Ok(None);
+        }
         let by_columns = self.part.features.is_by_columns();
         let parts = self.parts()?;
         let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
         let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
-        let is_kept = self.look_near != LookNear::AlwaysSort && Sorted::<T>::bytes([d, n, parts.len() * most]) <= MOST_BYTES;
+        let bytes = parts.iter().map(|part| Sorted::<T>::bytes_kept([d, part.physical.len(), most])).sum::<usize>();
+        let is_kept = self.look_near != LookNear::AlwaysSort && bytes <= MOST_BYTES;
+        let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         let together = if is_kept { longest } else { self.sorted_together(longest) };
         // A block takes as long if it is not full. So a group should have two or more.
         let most = most.min(together / (2 * BLOCK));
@@ -190,15 +236,14 @@ impl<T: Float> CpuSession<'_, T> {
             is_sorted: false,
         };
         let mut near = match self.look_near {
-            LookNear::Never => return Ok(None),
-            LookNear::Always | LookNear::AlwaysSort if n > 0 => near(Groups::new(centroids, d, MOST_GROUPS)?),
-            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], is_kept, by_columns) => {
+            LookNear::Always | LookNear::AlwaysSort => near(Groups::new(centroids, d, MOST_GROUPS)?),
+            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => {
                 return Ok(None);
             }
             _ => {
                 let groups = Groups::new(centroids, d, most)?;
                 let share = self.share_of_sample(&Step::new(&groups, centroids, false, self.workers.len())?)? * HALF_FULL;
-                if !pays(1.0 - share, [k, d], is_kept, by_columns) {
+                if !pays(1.0 - share, [k, d], rows, by_columns) {
                     return Ok(None);
                 }
                 near(groups)
@@ -217,15 +262,19 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// How many of these rows a worker sorts together.
     fn sorted_together(&self, longest: usize) -> usize {
-        (SORTED / self.d).max(LEAST_SORTED).next_multiple_of(self.workers[0].tile.stride).min(longest)
+        let stride = self.workers[0].tile.stride;
+        match self.look_near {
+            LookNear::AlwaysSort => 2 * stride,
+            _ => (SORTED / self.d).max(LEAST_SORTED).next_multiple_of(stride),
+        }
+        .min(longest)
     }
 
     /// The share of the scores that rows of a sample need.
     fn share_of_sample(&self, step: &Step<'_, T>) -> Result<f64> {
-        let physical = self.part.features.n_rows();
         let stride = self.workers[0].tile.stride;
-        let rows = (0..physical).step_by((physical / SAMPLE).max(1)).filter(|row| self.part.selection.contains(*row));
-        let rows = memory::collected(rows, NEAR)?;
+        let kept = (0..self.part.features.n_rows()).filter(|row| self.part.selection.contains(*row));
+        let rows = memory::collected(kept.step_by((self.labels.len() / SAMPLE).max(1)), NEAR)?;
         if rows.is_empty() {
             return Ok(1.0);
         }
@@ -278,7 +327,7 @@ impl<T: Float> CpuSession<'_, T> {
         };
         let step = match make_room() {
             Err(KMeansError::NoMemory { .. }) => {
-                *near = None;
+                self.give_up_near();
                 return Ok(None);
             }
             step => step?,
@@ -287,14 +336,13 @@ impl<T: Float> CpuSession<'_, T> {
         let rows = labels.len() as f64;
         let mut rest = labels.as_mut_slice();
         let mut kept = found.kept.iter_mut();
-        let is_sorted = std::mem::replace(&mut found.is_sorted, is_kept);
+        // An assign that ends early leaves some parts unsorted.
+        let is_sorted = std::mem::take(&mut found.is_sorted);
         let tasks = found.parts.iter().map(move |task| (task, split_off(&mut rest, task.kept), kept.next()));
         let partial = std::sync::Mutex::new(partial);
         for_each_task(workers, tasks, |worker, (task, labels, kept)| {
             let Some(mut scratch) = worker.near.take() else { unreachable!("there is room for each worker") };
-            let its_own = scratch.sorted.take();
-            let scratch_of_task = &mut scratch;
-            let mut its_own = its_own;
+            let mut its_own = scratch.sorted.take();
             let Some(sorted) = kept.or(its_own.as_mut()) else { unreachable!("sorted rows are a worker's or a task's") };
             set.run(NearTask {
                 part,
@@ -303,7 +351,7 @@ impl<T: Float> CpuSession<'_, T> {
                 table,
                 partial: &partial,
                 worker,
-                scratch: scratch_of_task,
+                scratch: &mut scratch,
                 sorted,
                 is_sorted,
                 task,
@@ -313,16 +361,26 @@ impl<T: Float> CpuSession<'_, T> {
             scratch.sorted = its_own;
             worker.near = Some(scratch);
         })?;
-        found.known = true;
+        let order = if is_kept { Rows::Kept } else { Rows::Sorted };
+        // Without labels, differences have long lists.
+        let is_usual = step.known || Form::of::<T>(*d) == Form::Product;
+        (found.known, found.is_sorted) = (true, is_kept);
+        found.assigns += 1;
         let mut scores = Scores::default();
         for scratch in workers.iter_mut().filter_map(|worker| worker.near.as_mut()) {
             let Scores { needed, computed } = std::mem::take(&mut scratch.scores);
             scores = Scores { needed: scores.needed + needed, computed: scores.computed + computed };
         }
         let share = scores.computed as f64 / (rows * *k as f64).max(1.0);
-        found.shares = Some((found.shares.map_or(share, |(first, _)| first), share));
-        if *look_near == LookNear::Auto && !pays(1.0 - share, [*k, *d], is_kept, by_columns) {
-            *near = None;
+        if is_usual {
+            found.shares = Some((found.shares.map_or(share, |(first, _)| first), share));
+        }
+        if is_usual && *look_near == LookNear::Auto && !pays(1.0 - share, [*k, *d], order, by_columns) {
+            match found.is_fresh() {
+                true => self.give_up_near(),
+                // New groups may do.
+                false => found.shares = Some((0.0, share)),
+            }
         }
         Ok(Some(scores.needed))
     }

@@ -58,6 +58,18 @@ pub fn tile_rows(d: usize, row_by_row: bool) -> usize {
     (values / d / ROWS * ROWS).clamp(least, MAX_TILE_ROWS)
 }
 
+/// Number of vectors of rows that are computed together: fewer for blocks that are not full.
+#[inline(always)]
+fn vectors<V: Vector>(rows: usize) -> usize {
+    V::ROW_VECTORS.min(rows.div_ceil(V::LANES).next_power_of_two())
+}
+
+/// Number of rows whose scores are computed for this many.
+#[inline(always)]
+pub fn computed_rows<V: Vector>(rows: usize) -> usize {
+    rows.next_multiple_of(vectors::<V>(rows) * V::LANES)
+}
+
 /// Buffers of one worker.
 #[derive(Debug)]
 pub struct ProductScratch {
@@ -152,8 +164,7 @@ impl ProductScratch {
     ) {
         let (first, rows) = (rows.start, rows.len());
         assert!((1..=ROWS).contains(&rows) && first + ROWS <= tile.stride);
-        // Blocks that are not full need fewer vectors.
-        let vectors = V::ROW_VECTORS.min(rows.div_ceil(V::LANES).next_power_of_two());
+        let vectors = vectors::<V>(rows);
         let weighted = table.weighted(self.weight);
         self.best.fill(f32::INFINITY);
         self.second.fill(f32::INFINITY);

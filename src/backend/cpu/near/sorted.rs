@@ -46,11 +46,17 @@ pub struct Sorted<T> {
 }
 
 impl<T: Float> Sorted<T> {
-    /// Bytes of sorted rows that are kept. `places`: the rows, and a block for each group of each part.
-    pub fn bytes([d, rows, groups]: [usize; 3]) -> usize {
-        let places = rows.saturating_add(groups.saturating_mul(BLOCK));
-        let of_place = d.saturating_mul(size_of::<T>()) + size_of::<u32>() + size_of::<usize>() + size_of::<f64>();
+    /// Bytes of [`Sorted::kept`].
+    pub fn bytes_kept([d, most, groups]: [usize; 3]) -> usize {
+        let places = Self::places(most, groups);
+        let of_tile = size_of::<f64>() + size_of::<bool>();
+        let of_place = d.saturating_mul(size_of::<T>()) + of_tile + size_of::<u32>() + size_of::<usize>();
         places.saturating_mul(of_place)
+    }
+
+    /// Each group may have a block that is not full, and there is one more for rows that are left out.
+    fn places(most: usize, groups: usize) -> usize {
+        most.saturating_add(groups.saturating_mul(BLOCK)).next_multiple_of(BLOCK) + BLOCK
     }
 
     /// Room for rows that are sorted for some assigns.
@@ -70,8 +76,7 @@ impl<T: Float> Sorted<T> {
     }
 
     fn with_room(way: Way, [d, most, groups]: [usize; 3]) -> Result<Self> {
-        // Each group may have a block that is not full, and there is one more for rows that are left out.
-        let places = (most + groups * BLOCK).next_multiple_of(BLOCK) + BLOCK;
+        let places = Self::places(most, groups);
         let blocks = places / BLOCK;
         Ok(Self {
             way,
@@ -122,7 +127,7 @@ impl<T: Float> Sorted<T> {
             (*first, *end) = (used, used);
             used += count.next_multiple_of(BLOCK);
         }
-        // A row that is left out goes behind all others. Gaps have the values of any row.
+        // A row that is left out goes behind all others. Gaps take any row.
         let nowhere = places.len() - 1;
         order[..used].fill(physical.clone().find(|row| part.selection.contains(*row)).unwrap_or(physical.start));
         let mut kept = 0;
@@ -137,7 +142,10 @@ impl<T: Float> Sorted<T> {
             }
         }
         match self.way {
-            Way::Tile => self.tile.load_sorted(part, weights, physical, to, &self.order[..used]),
+            Way::Tile => {
+                self.tile.load_sorted(part, weights, physical, to, &self.order[..used]);
+                self.fill_gaps();
+            }
             Way::Blocks => self.fill_blocks(part, physical, to),
             Way::Gather => return,
         }
@@ -149,6 +157,16 @@ impl<T: Float> Sorted<T> {
                     Way::Tile => step.radius(&self.tile.x[start..], self.tile.stride, count, group),
                     _ => step.radius(self.block(start), BLOCK, count, group),
                 };
+            }
+        }
+    }
+
+    /// Gaps take the values of a row of their group: others may be NaN, which is compared for long.
+    fn fill_gaps(&mut self) {
+        for column in self.tile.x.chunks_exact_mut(self.tile.stride) {
+            for (first, end) in self.firsts.iter().zip(&self.ends) {
+                let value = column[*first];
+                column[*end..end.next_multiple_of(BLOCK)].fill(value);
             }
         }
     }

@@ -62,14 +62,18 @@ impl<'n, T: Float> Step<'n, T> {
         let lists = keys.chunks_exact_mut(count).zip(names.chunks_exact_mut(count));
         let tasks = groups.points.chunks_exact(d).zip(lists.zip(&mut own));
         for_each_task(&mut workers, tasks, |found, (point, ((keys, names), own))| {
-            let mut nearest = (f64::INFINITY, 0);
             for (place, (found, panel)) in found.iter_mut().zip(panels.clone()).enumerate() {
                 let s = square(row(panel[0]), point);
                 *found = (bound.key(s, radii[place]), place as u32);
-                nearest = if s < nearest.0 { (s, place) } else { nearest };
+                *own = own.min(bound.upper(s));
             }
-            let others = groups.order[nearest.1 * GROUP..][..GROUP].iter().filter(|j| **j != NOBODY);
-            *own = bound.upper(others.map(|j| square(row(*j), point)).fold(f64::INFINITY, f64::min));
+            // The nearest centroid may be another one of its panel.
+            for (found, panel) in found.iter().zip(panels.clone()) {
+                if found.0 < *own {
+                    let others = panel.iter().filter(|j| **j != NOBODY).map(|j| bound.upper(square(row(*j), point)));
+                    *own = others.fold(*own, f64::min);
+                }
+            }
             found.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
             for (i, (key, name)) in found.iter().enumerate() {
                 (keys[i], names[i]) = (*key, *name);
