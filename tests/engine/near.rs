@@ -124,7 +124,7 @@ fn strided_rows() {
     let x: Vec<f32> = rows("blobs", n, 2 * d, &mut Random(81));
     let every_second: Vec<f32> = x.iter().step_by(2).copied().collect();
     let start = some_rows(&every_second, d, k, usize::MAX >> 1, &mut Random(82));
-    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(4).device(polars_kmeans::Device::Cpu);
+    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(4).device(polars_kmeans::Device::Cpu).threads(2);
     let fit = |features| estimator.fit_features(&features, None).unwrap();
     let strided = fit(Features::from_strided(&x, 0, [n, d], [2 * d as isize, 2]).unwrap());
     let rows = fit(Features::from_rows(&every_second, d).unwrap());
@@ -139,7 +139,7 @@ fn whole_fits_leave_out_what_is_far() {
     let x: Vec<f32> = rows("blobs", n, d, &mut Random(79));
     let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(80));
     let features = Features::from_rows(&x, d).unwrap();
-    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(5).device(polars_kmeans::Device::Cpu);
+    let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(5).device(polars_kmeans::Device::Cpu).threads(2);
     let fit = estimator.fit_features(&features, None).unwrap();
     let skipped: Vec<f64> = fit.model.history().iter().filter_map(|row| row.skipped).collect();
     assert!(skipped.len() == 5 && skipped.iter().all(|share| *share > 0.7), "{skipped:?}");
@@ -158,7 +158,7 @@ fn every_kind_of_fit() {
     let with_holes: Vec<f32> = x.iter().enumerate().map(|(i, x)| if i % 997 == 0 { f32::NAN } else { *x }).collect();
     let weights: Vec<f64> = (0..n).map(|_| [0.0, 1.0, 2.5][random.below(3)]).collect();
     let start = || Init::Given(some_rows(&x, d, k, usize::MAX >> 1, &mut Random(84)));
-    let usual = || KMeans::new(k).init(start()).max_iter(6).device(polars_kmeans::Device::Cpu);
+    let usual = || KMeans::new(k).init(start()).max_iter(6).device(polars_kmeans::Device::Cpu).threads(2);
     let kinds = [
         ("directions", usual().metric(Metric::Cosine), &x, false),
         ("scaled", usual().scale(Scale::Standard), &x, false),

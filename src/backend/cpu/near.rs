@@ -65,6 +65,8 @@ const PARTS: usize = 4;
 /// Where the sorted rows are not kept: the most values that a worker sorts together, and the fewest rows.
 const SORTED: usize = 1 << 20;
 const LEAST_SORTED: usize = 1_024;
+/// There may be fewer parts, down to one for each worker, where they have fewer rows than this.
+const LEAST_ROWS: usize = 4_096;
 /// A part has at most so many times the work of a task, because most of it is left out. A call can be stopped between parts.
 const TIMES_WORK: usize = 4;
 /// Most bytes of the sorted rows that are kept.
@@ -172,7 +174,8 @@ impl<T: Float> CpuSession<'_, T> {
     /// The tasks, a few at a time.
     fn parts(&self) -> Result<Vec<TaskRows>> {
         let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
-        let most = most.min(self.part.features.n_rows() / (self.workers.len() * PARTS));
+        let of_worker = self.part.features.n_rows() / self.workers.len();
+        let most = most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS)));
         let most = most.min(TIMES_WORK * MAX_WORK / self.d.saturating_mul(self.k).max(1));
         let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), NEAR)?;
         for task in &self.tasks {
