@@ -74,7 +74,9 @@ test: lint test-rust examples-rust test-python test-oldest examples-python docs 
 lint: $(VENV)/ready ## Formatting, clippy, ruff
 	cargo fmt --check
 	cargo clippy --all-targets --features python,$(RUST_FEATURES) -- -D warnings
+	cargo clippy --all-targets --features python -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
+	cargo clippy --all-targets --no-default-features --features parts -- -D warnings
 	cargo clippy --all-targets --no-default-features --features cuda -- -D warnings
 	cargo clippy --all-targets --no-default-features --features bench,papers,parts -- -D warnings
 	cargo clippy --all-targets --no-default-features --features arrow -- -D warnings

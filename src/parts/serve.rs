@@ -15,9 +15,7 @@ use crate::arrival::Arrival;
 use crate::backend::cpu::{CpuSession, InstructionSet};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-#[cfg(feature = "cuda")]
-use crate::backend::select::Place;
-use crate::backend::select::{self, Candidates, Choice, Job, Request, Shape};
+use crate::backend::select::{self, Candidates, Choice, Job, Place, Request, Shape};
 use crate::backend::{DrawBy, Picked, Scales, Session};
 use crate::engine::Engine;
 use crate::error::{KMeansError, Result};

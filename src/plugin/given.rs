@@ -121,12 +121,9 @@ impl Given {
     }
 
     /// Whether answers for these rows stay on a GPU.
+    #[cfg(feature = "cuda")]
     pub fn is_on_gpu(&self) -> bool {
-        match &self.values {
-            #[cfg(feature = "cuda")]
-            Values::GpuF32(_) | Values::GpuF64(_) => true,
-            _ => false,
-        }
+        matches!(&self.values, Values::GpuF32(_) | Values::GpuF64(_))
     }
 
     pub fn layout(&self) -> Result<FeatureLayout> {
