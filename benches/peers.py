@@ -32,14 +32,33 @@ SHAPES = {  # rows, features, clusters, iterations
 }
 
 
-def generate(n: int, d: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ten normal blobs (Lutz et al. 2018, section 6.1) and k rows of them to start from."""
-    rng = np.random.default_rng(n + d)
+def blobs(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Ten normal blobs (Lutz et al. 2018, section 6.1)."""
     centres = rng.uniform(-100, 100, (10, d))
     x = np.empty((n, d), np.float32)
     for start in range(0, n, 1 << 20):
         end = min(n, start + (1 << 20))
         x[start:end] = rng.normal(0, 10, (end - start, d)) + centres[rng.integers(0, 10, end - start)]
+    return x
+
+
+def lognormal(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Heavy tails, and columns with scales of 1 to 1,000."""
+    return (rng.lognormal(0, 1, (n, d)) * 10 ** rng.uniform(0, 3, d)).astype(np.float32)
+
+
+KINDS = {
+    "blobs": blobs,
+    "uniform": lambda rng, n, d: rng.random((n, d), np.float32),
+    "lognormal": lognormal,
+    "ties": lambda rng, n, d: rng.integers(0, 4, (n, d)).astype(np.float32),
+}
+
+
+def generate(n: int, d: int, k: int, kind: str = "blobs") -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a kind, and k of them to start from."""
+    rng = np.random.default_rng(n + d)
+    x = KINDS[kind](rng, n, d)
     return x, x[rng.choice(n, k, replace=False)].copy()
 
 
@@ -113,9 +132,9 @@ def superkmeans(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[
 SYSTEMS = {"ours": ours, "sklearn": sklearn, "sklearnex": sklearnex, "faiss": faiss, "superkmeans": superkmeans}
 
 
-def measure(shape: str, system: str) -> dict[str, float]:
+def measure(shape: str, system: str, kind: str) -> dict[str, float]:
     n, d, k, iterations = SHAPES[shape]
-    x, start = generate(n, d, k)
+    x, start = generate(n, d, k, kind)
     SYSTEMS[system](x[: max(4 * k, 256)], start, 2)()  # threads, dispatch
     fit = SYSTEMS[system](x, start, iterations)
     seconds = []
@@ -135,10 +154,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=list(SHAPES), choices=SHAPES)
     parser.add_argument("--with", dest="more", nargs="*", default=[], choices=["sklearnex", "faiss", "superkmeans"])
+    parser.add_argument("--kind", default="blobs", choices=KINDS, help="kind of data")
     parser.add_argument("--one", nargs=2, metavar=("SHAPE", "SYSTEM"), help="measure in this process")
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(measure(*args.one)))
+        print(json.dumps(measure(*args.one, args.kind)))
         return
     print(
         f"{'shape':<11}{'system':<11}{'fit, ms':>10}{'iterations':>12}{'ms/iter':>10}{'inertia':>16}{'ours / it':>11}"
@@ -146,7 +166,7 @@ def main() -> None:
     for shape in args.only:
         base = None
         for system in ["ours", "sklearn", *args.more]:
-            command = [sys.executable, __file__, "--one", shape, system]
+            command = [sys.executable, __file__, "--kind", args.kind, "--one", shape, system]
             run = subprocess.run(command, capture_output=True, text=True)
             if run.returncode != 0:
                 print(f"{shape:<11}{system:<11}{(run.stderr.strip().splitlines() or ['?'])[-1]}")

@@ -38,7 +38,7 @@ impl Half {
 
 /// How a stored value becomes a value of a feature.
 pub(crate) trait Conversion<S, T>: Copy {
-    /// Whether both types are the same.
+    /// Whether both types are the same. Unsafe code that moves values relies on it.
     const MOVES_BITS: bool = false;
     fn convert(stored: S) -> T;
 }

@@ -277,9 +277,7 @@ impl<T: Float> Column<'_, T> {
             (rest, out) = (later, left);
         }
     }
-}
 
-impl<T: Float> Column<'_, T> {
     /// Copies the rows of `range`, each to its own place: row i of the range to `out[place(to[i])]`.
     ///
     /// # Panics

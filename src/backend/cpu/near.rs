@@ -129,7 +129,7 @@ impl<T: Float> Near<T> {
         Ok(())
     }
 
-    /// Whether the groups are those of the last assign's centroids, or should be.
+    /// Whether the last assign was the first one by these groups.
     fn is_fresh(&self) -> bool {
         self.assigns <= 1
     }
