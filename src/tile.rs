@@ -125,6 +125,14 @@ pub fn half<T: Float>(parts: &[Part<'_, T>]) -> Option<Half> {
     there().all(|part| part.features.half() == Some(half)).then_some(half)
 }
 
+/// The values of some rows, feature by feature.
+#[derive(Debug, Clone, Copy)]
+pub struct Values<'x, T> {
+    /// Feature f of row r is `x[f * stride + r]`.
+    pub x: &'x [T],
+    pub stride: usize,
+}
+
 /// A buffer for one tile at a time.
 #[derive(Debug)]
 pub struct Tile<T> {
@@ -150,6 +158,12 @@ impl<T: Float> Tile<T> {
             weights: memory::filled(stride, 1.0, WHAT)?,
             bad: memory::zeroed(stride, WHAT)?,
         })
+    }
+
+    /// The values of the rows.
+    #[inline(always)]
+    pub fn values(&self) -> Values<'_, T> {
+        Values { x: &self.x, stride: self.stride }
     }
 
     /// Feature `f` of the kept rows.
@@ -198,11 +212,9 @@ impl<T: Float> Tile<T> {
         self.round_weights(scale);
     }
 
-    /// Takes rows from a block of 64, as [`Features::scatter_blocks`] makes them. They have arrived. `rows`: which ones they are. The stride is 64.
-    pub fn load_block(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, block: &[T], rows: &[usize]) {
+    /// Loads the weights of a list of rows, whose values are elsewhere. The part's selection must keep all of them. Rounds weights to `w^`.
+    pub fn load_weights(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
         self.rows = rows.len();
-        let len = self.x.len();
-        self.x.copy_from_slice(&block[..len]);
         if let Some(weights) = &part.weights {
             weights.gather(rows, &mut self.weights);
         }

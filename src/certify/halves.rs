@@ -1,4 +1,4 @@
-//! Half-precision products on tensor cores, with every centroid's own error and a centre for each group of rows.
+//! Half-precision products, with every centroid's own error and a centre for each group of rows: on tensor cores, and of pairs on CPUs.
 //!
 //! A group of rows shares a centre m and two powers of two, `s_x` for rows and `s_c <= s_x` for centroids. m holds values of the feature
 //! type, so rows and centroids subtract the same bits. Let `x = s_x (x' - m)` and `c_j = s_c (c'_j - m)`, exact, and let the copies be
@@ -32,6 +32,17 @@
 //!
 //! [`adding`] says what is assumed, and how each device and instruction is asked for it at first use. On an H200 A is `ceil(d / 16) 21 2^-25`.
 //!
+//! # Pairs of bfloat16 on CPUs
+//!
+//! `vdpbf16ps` adds two products of bfloat16 to each lane of a float32 sum: `fl(fl(s + x_1 c_1) + x_0 c_0)`. Each sum is rounded to nearest. A product
+//! has 16 bits, so it is exact. Numbers below 2^-126 count as 0, at the input and at the output. The CPU starts a new sum after [`PAIR_PANEL`]
+//! features, and adds the sums of panels. So a product goes through at most `m = min(d + 1, PAIR_PANEL) + ceil(d / PAIR_PANEL)` roundings, in any
+//! order, and `A = gamma_m(u)`.
+//!
+//! bfloat16 has the exponents of float32. So one scale serves rows and centroids: `s_x = s_c`. Copies below 2^-126 are 0 before residuals are measured,
+//! so w = 0. Outputs that are flushed lose at most 2^-126 each, d of them for each of two centroids. The absolute term of e_j, `(d + 2) 2^-125`,
+//! covers them. A relative rounding is at most 2^-9, so `q = 2^-9`.
+//!
 //! # Limits
 //!
 //! The threshold of [`own`](super::own) is valid for every centroid b. So the kernel need not know the best one: it keeps a limit for each row, and every
@@ -54,6 +65,9 @@ use super::{U, V};
 
 /// The most features for which the row's part of a reference distance is far below its part of the bound.
 pub const MOST_FEATURES: usize = 1 << 16;
+
+/// Number of features in one sum of products of pairs.
+pub const PAIR_PANEL: usize = 128;
 
 /// The constants of the bound.
 #[derive(Debug, Clone, Copy)]
@@ -87,20 +101,29 @@ impl Halves {
             reference: Reference::new(d, scale_exponent),
         }
     }
-}
 
-#[cfg(test)]
-impl Halves {
+    /// The same for pairs of bfloat16 on a CPU.
+    pub fn pairs(d: usize, scale_exponent: i32) -> Self {
+        let a = super::gamma((d + 1).min(PAIR_PANEL) + d.div_ceil(PAIR_PANEL), U);
+        Self {
+            share: 2f64.powi(-9),
+            sum: if a < 0.5 { a / (1.0 - a) + 1.01 * U } else { f64::INFINITY },
+            subnormal: 0.0,
+            ..Self::new(d, Added::Otherwise, scale_exponent)
+        }
+    }
+
     /// The row's part of the bound for t = 1. `copy`: the norm of its copy. `rest`: that of what rounding left. `tensor_rows` in
     /// `kernels/step/tensor_rows.cu` computes the same.
-    fn of_row(&self, copy: f64, rest: f64) -> f64 {
+    #[inline(always)]
+    pub fn of_row(&self, copy: f64, rest: f64) -> f64 {
         let norm = copy + rest + self.subnormal;
         (rest * rest / self.share + (self.share + self.sum) * norm * norm) * 1.000_01
     }
 
     /// What belongs to a centroid. `square`: its squared norm. `copy`, `rest`: as above. `ratio`: the row's scale over the centroid's.
     /// `tensor_centroids` in `kernels/step/tensor_centroids.cu` computes the same.
-    fn own(&self, [square, copy, rest]: [f64; 3], ratio: f64, balance: f64) -> super::own::Own {
+    pub fn own(&self, [square, copy, rest]: [f64; 3], ratio: f64, balance: f64) -> super::own::Own {
         let (rest, copy) = (rest + 1.2e-16 * square.sqrt(), copy + self.subnormal);
         let own = self.share * square + rest * rest / self.share + self.sum * copy * copy;
         let error = 1.000_01 * (own / (2.0 * balance) + self.least);
@@ -110,7 +133,9 @@ impl Halves {
         let p = f64::from(folded);
         let reference = 4.0 * self.reference.relative * half + self.reference.underflow;
         let margin = half * (1.0 + self.half) - p + 1.01 * roundings * p.abs() + error + reference;
-        super::own::Own { folded, margin: super::up(margin * 1.000_01) }
+        let own = super::own::Own { folded, margin: super::up(margin * 1.000_01) };
+        // Products of longer rows and centroids could overflow.
+        if half < 1e37 && folded.is_finite() { own } else { super::own::Own::UNKNOWN }
     }
 }
 

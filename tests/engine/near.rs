@@ -1,6 +1,6 @@
 //! Assigns that compare rows only with the centroids near them: labels, sums and history of those that compare all.
 
-use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear};
+use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookPairs};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::progress::Watch;
 use polars_kmeans::tile::{Part, Selection};
@@ -12,15 +12,25 @@ use crate::sessions::Data;
 /// Changed rows and shift of each iteration, and centroids; then labels and sizes at the end; and the share of the scores that were computed.
 type Outcome = ((Vec<(u64, u64)>, Vec<u32>, Vec<u64>), f64);
 
-fn outcome<T: Engine>(data: &Data<T>, start: &[T], near: LookNear, set: InstructionSet, threads: usize) -> Outcome {
+/// How a session looks at its rows, and how they lie.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    near: LookNear,
+    pairs: LookPairs,
+    set: InstructionSet,
+    threads: usize,
+    row_by_row: bool,
+}
+
+fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
     let k = start.len() / data.d;
     let estimator = KMeans::new(k).init(Init::Given(start.iter().map(|c| c.to_f64()).collect())).tol(0.0).max_iter(12);
     let prepared = data.prepared(&estimator);
-    // Rows lie row by row with some instruction sets, else column by column, in two chunks.
     let columns = columns(&data.x, data.d);
-    let mut part = match set {
-        InstructionSet::Avx2 => <[_; 1]>::try_from(data.parts(&[0, data.rows()])).unwrap().into_iter().next().unwrap(),
-        _ => {
+    let mut part = match look.row_by_row {
+        true => <[_; 1]>::try_from(data.parts(&[0, data.rows()])).unwrap().into_iter().next().unwrap(),
+        // Column by column, in two chunks.
+        false => {
             let half = data.rows() / 2;
             let cut = |c: &[T]| [0..half, half..c.len()];
             let features = columns.iter().map(|c| Column::new(cut(c).map(|range| Chunk::new(&c[range], None).unwrap())));
@@ -35,9 +45,10 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], near: LookNear, set: Instruct
             Selection::from_bits((0..words).map(|word| 0x5555_f0f0_ffff_0013u64.rotate_left(word as u32)).collect());
     }
     let kept = (0..data.rows()).filter(|&row| part.selection.contains(row)).count();
-    let session = CpuSession::new(part, &prepared, k, threads, set).unwrap().looking_near(near);
+    let session = CpuSession::new(part, &prepared, k, look.threads, look.set).unwrap();
+    let session = session.looking_near(look.near).looking_at_pairs(look.pairs);
     // One session goes on as several would.
-    let mut session = Joined::new(vec![Box::new(session)], &prepared, threads).unwrap();
+    let mut session = Joined::new(vec![Box::new(session)], &prepared, look.threads).unwrap();
     let (mut history, mut share) = (Vec::new(), 0.0);
     // The second time, the session has labels and groups of the first.
     for limit in [3, 12] {
@@ -60,16 +71,33 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], near: LookNear, set: Instruct
 }
 
 fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
-    let (expected, _) = outcome(data, start, LookNear::Never, InstructionSet::detect(), 0);
+    use InstructionSet::{Avx2, Avx512, Portable};
+    let all =
+        Look { near: LookNear::Never, pairs: LookPairs::Never, set: InstructionSet::detect(), threads: 0, row_by_row: false };
+    let (expected, _) = outcome(data, start, all);
+    let check = |look: Look| {
+        let (found, computed) = outcome(data, start, look);
+        let shape = [data.d, start.len() / data.d];
+        assert!(found == expected, "{what}, features and clusters {shape:?}, {}, {look:?}", T::NAME);
+        computed
+    };
     let mut share = 0.0;
-    for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
-        let threads = if set == InstructionSet::Avx2 { 1 } else { 3 };
+    for set in [Portable, Avx2, Avx512] {
+        let (threads, row_by_row) = if set == Avx2 { (1, true) } else { (3, false) };
         for near in [LookNear::AlwaysSort, LookNear::Always] {
-            let (found, computed) = outcome(data, start, near, set, threads);
-            let shape = [data.d, start.len() / data.d];
-            assert!(found == expected, "{what}, features and clusters {shape:?}, {}, {set:?}, {near:?}", T::NAME);
-            share = computed;
+            share = check(Look { near, set, threads, row_by_row, ..all });
         }
+    }
+    // Copies in bfloat16, emulated and by the machine's instructions, about one point and about one for each group.
+    let pairs = LookPairs::Always;
+    for (set, near, row_by_row) in [
+        (Portable, LookNear::Always, true),
+        (Avx2, LookNear::Never, false),
+        (Avx512, LookNear::Always, true),
+        (Avx512, LookNear::Always, false),
+        (Avx512, LookNear::Never, true),
+    ] {
+        check(Look { near, pairs, set, threads: 2, row_by_row });
     }
     share
 }
@@ -90,6 +118,38 @@ fn every_kind<T: Engine>() {
         }
         if ["blobs", "tight blobs far apart"].contains(&kind) {
             assert!(least < 0.3, "{kind}: nothing was left out: {least}");
+        }
+    }
+}
+
+/// Rows of many features: sums of more than one panel, and more clusters than one panel holds.
+#[test]
+fn many_features_and_clusters() {
+    let random = &mut Random(85);
+    for (kind, n, d, k) in [("blobs", 300, 300, 40), ("uniform", 260, 129, 30), ("lattice", 1_500, 12, 1_100)] {
+        let x: Vec<f32> = rows(kind, n, d, random);
+        let k = clusters_of(kind, d, k);
+        let start: Vec<f32> = some_rows(&x, d, k, 3, random).into_iter().map(|c| c as f32).collect();
+        check(kind, &Data { x, weights: None, d }, &start);
+    }
+}
+
+/// A whole fit decides by itself to compare copies in bfloat16 first, with groups and without, where the machine multiplies pairs.
+#[test]
+fn whole_fits_of_many_features() {
+    let (n, d, k) = (9_000, 70, 100);
+    for kind in ["blobs", "uniform", "a row far out"] {
+        let x: Vec<f32> = rows(kind, n, d, &mut Random(86));
+        let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(87));
+        let usual = KMeans::new(k).init(Init::Given(start)).max_iter(5).device(polars_kmeans::Device::Cpu).threads(2);
+        let columns = columns(&x, d);
+        let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+        for features in [by_columns, Features::from_rows(&x, d).unwrap()] {
+            let fit = |strategy| usual.clone().strategy(strategy).fit_features(&features, None).unwrap();
+            let (found, expected) = (fit(Strategy::Default), fit(Strategy::Hamerly));
+            assert!(found.labels == expected.labels, "{kind}");
+            assert_eq!(found.model.inertia().to_bits(), expected.model.inertia().to_bits(), "{kind}");
+            assert_eq!(found.model.centroids(), expected.model.centroids(), "{kind}");
         }
     }
 }

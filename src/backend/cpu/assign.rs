@@ -1,5 +1,8 @@
 //! Finds the labels of one tile: first the filter, then reference distances for the rows that the filter leaves open.
 
+mod pairs;
+
+pub use self::pairs::PairBlock;
 use super::centroids::CentroidTable;
 use super::difference::{Copies, Found, assign_difference};
 use super::distances::{own_distances, own_distances_from};
@@ -12,14 +15,14 @@ use crate::error::Result;
 use crate::features::Features;
 use crate::float::Float;
 use crate::memory;
-use crate::tile::Tile;
+use crate::tile::{Tile, Values};
 
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
 
-/// Some rows of one group: those of a tile from `first` on.
+/// Some rows of one group: those from `first` on.
 pub struct NearRows<'r, T> {
-    pub tile: &'r Tile<T>,
+    pub values: Values<'r, T>,
     pub first: usize,
     /// At most as many as an assigner's tiles have.
     pub rows: usize,
@@ -140,28 +143,28 @@ impl Assigner {
                 let shape = [tile.stride, table.d, tile.rows];
                 assign_difference::<V, false>(x, shape, copies.into(), found, &mut []);
                 for r in &found.contested {
-                    open.push(*r as usize, None, tile, table);
+                    open.push(*r as usize, None, tile.values(), table);
                 }
             }
             (Filter::Product(copies), _, Some(product)) => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
                     let rows = first..tile.rows.min(first + product::ROWS);
-                    product.find_reach::<V, T, false>(tile, rows.clone(), copies, table.k, None);
+                    product.find_reach::<V, T, false>(tile.values(), rows.clone(), copies, table.k, None);
                     for r in rows {
                         match product.reach(r - first) {
                             Some([label]) => found.labels[r] = *label,
-                            candidates => open.push(r, candidates, tile, table),
+                            candidates => open.push(r, candidates, tile.values(), table),
                         }
                     }
                 }
             }
             _ => {
                 for r in 0..tile.rows {
-                    open.push(r, None, tile, table);
+                    open.push(r, None, tile.values(), table);
                 }
             }
         }
-        open.settle::<V, T>(tile, table);
+        open.settle::<V, T>(tile.values(), table);
         for (r, answer) in &open.settled {
             found.labels[*r as usize] = answer.label;
         }
@@ -193,13 +196,13 @@ impl Assigner {
         distances: &mut [f64],
         scores: &mut near::Scores,
     ) -> &[u32] {
-        let NearRows { tile, first, rows, group, radii, own } = *near;
+        let NearRows { values, first, rows, group, radii, own } = *near;
         let Self { found, open, listed, names, marks, .. } = self;
         open.clear();
-        match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
+        match (&table.filter, T::as_f32s(values.x), self.product.first_mut()) {
             (Filter::Difference(copies), Some(x), _) => {
                 let own = own.map(|own| {
-                    own_distances_from(tile, first, table, own, distances);
+                    own_distances_from(values, first, table, own, distances);
                     step.most(&distances[..rows])
                 });
                 names.clear();
@@ -219,12 +222,12 @@ impl Assigner {
                 }
                 scores.needed += (names.len() * rows) as u64;
                 scores.computed += (names.len() * rows.next_multiple_of(near::BLOCK)) as u64;
-                let (mut x, mut stride) = (&x[first..], tile.stride);
+                let (mut x, mut stride) = (&x[first..], values.stride);
                 if copies.scale != 1.0 {
                     // `Assigner::new` reserved the room.
                     stride = rows.next_multiple_of(near::BLOCK);
                     self.scaled.clear();
-                    for column in x.chunks(tile.stride) {
+                    for column in x.chunks(values.stride) {
                         self.scaled.extend(column[..stride].iter().map(|x| x * copies.scale));
                     }
                     x = &self.scaled;
@@ -237,7 +240,7 @@ impl Assigner {
                     *label = names.get(*label as usize).copied().unwrap_or(0);
                 }
                 for r in &found.contested {
-                    open.push(first + *r as usize, None, tile, table);
+                    open.push(first + *r as usize, None, values, table);
                 }
             }
             (Filter::Product(copies), _, Some(product)) => {
@@ -246,11 +249,12 @@ impl Assigner {
                     let here = product::ROWS.min(rows - at);
                     scores.needed += (here * (near.len() * GROUP).min(table.k)) as u64;
                     scores.computed += (product::computed_rows::<V>(here) * near.len() * GROUP) as u64;
-                    product.find_reach::<V, T, false>(tile, first + at..first + at + here, copies, table.k, Some(near));
+                    let rows = first + at..first + at + here;
+                    product.find_reach::<V, T, false>(values, rows, copies, table.k, Some(near));
                     for r in 0..here {
                         match product.reach(r) {
                             Some([label]) => found.labels[at + r] = *label,
-                            candidates => open.push(first + at + r, candidates, tile, table),
+                            candidates => open.push(first + at + r, candidates, values, table),
                         }
                     }
                 }
@@ -259,11 +263,11 @@ impl Assigner {
                 scores.needed += (rows * table.k) as u64;
                 scores.computed += (rows * table.k) as u64;
                 for r in first..first + rows {
-                    open.push(r, None, tile, table);
+                    open.push(r, None, values, table);
                 }
             }
         }
-        open.settle::<V, T>(tile, table);
+        open.settle::<V, T>(values, table);
         for (r, answer) in &open.settled {
             found.labels[*r as usize - first] = answer.label;
         }
@@ -302,18 +306,18 @@ impl Assigner {
                 assign_difference::<V, true>(x, shape, copies.into(), found, &mut out.others);
                 out.labels[..tile.rows].copy_from_slice(&found.labels[..tile.rows]);
                 for r in &found.contested {
-                    open.push(*r as usize, None, tile, table);
+                    open.push(*r as usize, None, tile.values(), table);
                 }
             }
             (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
                     let rows = first..tile.rows.min(first + product::ROWS);
-                    product.find_reach::<V, T, true>(tile, rows.clone(), copies, table.k, None);
+                    product.find_reach::<V, T, true>(tile.values(), rows.clone(), copies, table.k, None);
                     for r in rows {
                         (out.labels[r], out.others[r]) = match product.reach(r - first) {
                             Some([a, b]) => (*a, *b),
                             candidates => {
-                                open.push(r, candidates, tile, table);
+                                open.push(r, candidates, tile.values(), table);
                                 (0, 0)
                             }
                         };
@@ -325,11 +329,11 @@ impl Assigner {
                 out.labels.fill(0);
                 out.others.fill(0);
                 for r in 0..tile.rows {
-                    open.push(r, None, tile, table);
+                    open.push(r, None, tile.values(), table);
                 }
             }
         }
-        open.settle::<V, T>(tile, table);
+        open.settle::<V, T>(tile.values(), table);
         out.compare(tile, table, open);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::centroids::CentroidTable;
 use crate::float::Float;
-use crate::tile::Tile;
+use crate::tile::{Tile, Values};
 
 /// Number of rows whose chains are computed together.
 const LANES: usize = 8;
@@ -10,12 +10,18 @@ const LANES: usize = 8;
 /// The reference distance of every row to the centroid of its label.
 #[inline(always)]
 pub fn own_distances<T: Float>(tile: &Tile<T>, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
-    own_distances_from(tile, 0, table, &labels[..tile.rows], out);
+    own_distances_from(tile.values(), 0, table, &labels[..tile.rows], out);
 }
 
 /// The same for the rows from `first` on that have a label in the list.
 #[inline(always)]
-pub fn own_distances_from<T: Float>(tile: &Tile<T>, first: usize, table: &CentroidTable<T>, labels: &[u32], out: &mut [f64]) {
+pub fn own_distances_from<T: Float>(
+    values: Values<'_, T>,
+    first: usize,
+    table: &CentroidTable<T>,
+    labels: &[u32],
+    out: &mut [f64],
+) {
     let d = table.d;
     for start in (0..labels.len()).step_by(LANES) {
         let mut s = [0.0f64; LANES];
@@ -26,7 +32,7 @@ pub fn own_distances_from<T: Float>(tile: &Tile<T>, first: usize, table: &Centro
             centroids[i] = table.row(labels[place] as usize);
         }
         for f in 0..d {
-            let x = &tile.x[f * tile.stride..][..tile.stride];
+            let x = &values.x[f * values.stride..][..values.stride];
             for i in 0..LANES {
                 let t = x[rows[i]].to_f64() - centroids[i][f].to_f64();
                 s[i] = t.mul_add(t, s[i]);

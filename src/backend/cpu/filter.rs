@@ -135,7 +135,7 @@ impl ProductTable {
 
 /// The binary logarithm of x >= 0, rounded down.
 #[inline(always)]
-fn binade(x: f32) -> f32 {
+pub fn binade(x: f32) -> f32 {
     (x.to_bits() >> 23) as f32 - 127.0
 }
 

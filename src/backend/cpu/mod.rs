@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
 pub use least::LeastDistances;
-pub use near::LookNear;
+pub use near::{LookNear, LookPairs};
 pub use settle::InDoubt;
 pub use simd::InstructionSet;
 pub(crate) use simd::{SQUARE, Task, Vector};
@@ -91,6 +91,7 @@ pub struct CpuSession<'a, T> {
     /// The bounds of a strategy that carries some.
     carried: Option<Carried>,
     look_near: LookNear,
+    look_pairs: LookPairs,
     /// Groups of near centroids, if there are some. Decided at the first assign.
     near: Option<Near<T>>,
     decided: bool,
@@ -125,6 +126,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             seeds: None,
             carried: None,
             look_near: LookNear::default(),
+            look_pairs: LookPairs::default(),
             near: None,
             decided: false,
         };
@@ -149,6 +151,12 @@ impl<'a, T: Float> CpuSession<'a, T> {
     #[doc(hidden)]
     pub fn looking_near(self, look_near: LookNear) -> Self {
         Self { look_near, ..self }
+    }
+
+    /// The same session that takes copies in bfloat16, or does not. For tests and benchmarks.
+    #[doc(hidden)]
+    pub fn looking_at_pairs(self, look_pairs: LookPairs) -> Self {
+        Self { look_pairs, ..self }
     }
 
     /// Counts the kept rows of positive weight.
@@ -295,7 +303,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
             if let Some(carried) = &mut self.carried {
                 carried.forget_row(row as usize);
             }
-            let (contribution, mass) = contribution(&tile, 0, self.prepared);
+            let (contribution, mass) = contribution(tile.values(), 0, tile.weights[0], self.prepared);
             let deltas = &mut self.workers[0].deltas;
             deltas.move_row(&self.quantiser, contribution, mass, [from, to], &Mutex::new(&mut self.partial));
         }

@@ -21,56 +21,34 @@
 
 mod groups;
 mod guess;
+mod pairs;
+mod plan;
 mod sorted;
 mod step;
 mod task;
 
 use self::groups::Groups;
-use self::guess::Guess;
+use self::pairs::Halved;
+pub use self::plan::MOST_GROUPS;
+use self::plan::{Rows, pays};
 use self::sorted::Sorted;
 pub use self::step::Step;
 use self::task::NearTask;
 pub use self::task::Scratch;
+use super::CpuSession;
 use super::filter::Form;
 use super::pass::{TaskRows, split_off};
-use super::{CpuSession, MAX_WORK};
+use super::product::PairTable;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
-use crate::memory;
 use crate::parallel::for_each_task;
-use crate::tile::Tile;
 
 /// The name for the groups in errors.
 const NEAR: &str = "the groups of near centroids";
-/// The most groups where products are computed. A group should have some blocks of rows in each task.
-pub const MOST_GROUPS: usize = 32;
-/// The same where differences are computed: blocks are cheap, and small groups leave out more.
-const MOST_SMALL_GROUPS: usize = 256;
-/// Rows of the sample, and rows of it whose largest distance stands for a block's.
-const SAMPLE: usize = 2_048;
-/// The scores that are computed for each one that counts: the last block of a group is not full.
-const HALF_FULL: f64 = 1.15;
-/// Fewer clusters or rows are not worth it.
-const FEWEST_CLUSTERS: usize = 16;
-const FEWEST_ROWS: usize = 4 * SAMPLE;
 /// Rows whose largest distance from a point is known. The product filter compares as many together.
 pub const BLOCK: usize = 64;
 /// Groups are made again when so many times the scores are computed.
 const WORSE: f64 = 1.15;
-/// Most rows that are sorted together, and the fewest parts of the rows for each worker.
-const MOST_ROWS: usize = 16_384;
-/// The same where differences are computed.
-const MOST_SHORT_ROWS: usize = 65_536;
-const PARTS: usize = 4;
-/// Where the sorted rows are not kept: the most values that a worker sorts together, and the fewest rows.
-const SORTED: usize = 1 << 20;
-const LEAST_SORTED: usize = 1_024;
-/// There may be fewer parts, down to one for each worker, where they have fewer rows than this.
-const LEAST_ROWS: usize = 4_096;
-/// A part has at most so many times the work of a task, because most of it is left out. A call can be stopped between parts.
-const TIMES_WORK: usize = 4;
-/// Most bytes of the sorted rows that are kept.
-const MOST_BYTES: usize = 512 << 20;
 
 /// Whether a session looks for near centroids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,6 +60,17 @@ pub enum LookNear {
     Always,
     /// The same, but rows are sorted for each assign, a few at a time.
     AlwaysSort,
+    Never,
+}
+
+/// Whether the product filter of a session takes copies in bfloat16 first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LookPairs {
+    /// Where it pays.
+    #[default]
+    Auto,
+    /// Wherever it is possible, emulated if the instruction set has no products of pairs. For tests.
+    Always,
     Never,
 }
 
@@ -101,6 +90,8 @@ pub struct Near<T> {
     kept: Vec<Sorted<T>>,
     /// Whether `kept` is in the order of the groups.
     is_sorted: bool,
+    /// What copies in bfloat16 need, where they are used.
+    halved: Option<Halved>,
 }
 
 /// Numbers of scores.
@@ -110,6 +101,20 @@ pub struct Scores {
     pub needed: u64,
     /// With those of blocks that are not full.
     pub computed: u64,
+    /// Rows that were compared by copies in bfloat16, and those of them that had to be compared again.
+    pub by_pairs: u64,
+    pub again: u64,
+}
+
+impl Scores {
+    fn add(self, more: Self) -> Self {
+        Self {
+            needed: self.needed + more.needed,
+            computed: self.computed + more.computed,
+            by_pairs: self.by_pairs + more.by_pairs,
+            again: self.again + more.again,
+        }
+    }
 }
 
 /// The largest of some numbers of at least 0, or NaN if there is one.
@@ -145,190 +150,41 @@ impl<T: Float> Near<T> {
     }
 }
 
-/// What an assign does with the order of the rows.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Rows {
-    /// It was kept from another assign.
-    Kept,
-    /// It is made and kept.
-    ToKeep,
-    /// It is made for this assign alone.
-    Sorted,
-}
-
-/// Whether it pays to put rows in the order of their groups and leave out this share of the scores. Measured on two cores of a Zen 4.
-fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> bool {
-    // For each value and for each row: the time to sort it and to measure its distance, in multiply-adds of the kernel.
-    let (of_value, of_row) = match (rows, by_columns) {
-        (Rows::Kept, _) => (14.0, 60.0),
-        // A part of the sort, too: most fits have a dozen iterations.
-        (Rows::ToKeep, _) => (22.0, 60.0),
-        _ if d <= sorted::FEW => (40.0, 150.0),
-        (Rows::Sorted, false) => (50.0, 150.0),
-        (Rows::Sorted, true) => (100.0, 150.0),
-    };
-    skipped * k as f64 * d as f64 > of_value * d as f64 + of_row
-}
-
 impl<T: Float> CpuSession<'_, T> {
-    /// The tasks, a few at a time.
-    fn parts(&self) -> Result<Vec<TaskRows>> {
-        let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
-        let of_worker = self.part.features.n_rows() / self.workers.len();
-        let most = most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS)));
-        let most = most.min(TIMES_WORK * MAX_WORK / self.d.saturating_mul(self.k).max(1));
-        let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), NEAR)?;
-        for task in &self.tasks {
-            match parts.last_mut() {
-                Some(part) if part.physical.len() + task.physical.len() / 2 <= most => {
-                    part.physical.end = task.physical.end;
-                    part.kept += task.kept;
-                    part.positive += task.positive;
-                }
-                _ => parts.push(task.clone()),
-            }
-        }
-        Ok(parts)
-    }
-
-    /// Prepares an assign by these centroids. Without memory for it, all centroids are compared.
-    pub(super) fn prepare_near(&mut self, centroids: &[T]) -> Result<()> {
-        let planned = match &mut self.near {
-            Some(near) => near.regroup(centroids, self.d),
-            None if self.decided => Ok(()),
-            None => self.plan_near(centroids).map(|near| self.near = near),
-        };
-        self.decided = true;
-        match planned {
-            Err(KMeansError::NoMemory { .. }) => self.give_up_near(),
-            planned => planned?,
-        }
-        Ok(())
-    }
-
-    /// All centroids are compared from now on.
-    fn give_up_near(&mut self) {
-        self.near = None;
-        self.workers.iter_mut().for_each(|worker| worker.near = None);
-    }
-
-    /// Decides before the first assign whether rows are compared with near centroids only.
-    fn plan_near(&self, centroids: &[T]) -> Result<Option<Near<T>>> {
-        let (n, k, d) = (self.labels.len(), self.k, self.d);
-        if self.look_near == LookNear::Never || n == 0 {
-            return Ok(None);
-        }
-        let by_columns = self.part.features.is_by_columns();
-        let parts = self.parts()?;
-        let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
-        let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
-        let bytes = parts.iter().map(|part| Sorted::<T>::bytes_kept([d, part.physical.len(), most])).sum::<usize>();
-        let is_kept = self.look_near != LookNear::AlwaysSort && bytes <= MOST_BYTES;
-        let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
-        let together = if is_kept { longest } else { self.sorted_together(longest) };
-        // A block takes as long if it is not full. So a group should have two or more.
-        let most = most.min(together / (2 * BLOCK));
-        let near = |groups| Near {
-            groups,
-            known: false,
-            shares: None,
-            assigns: 0,
-            patience: 1,
-            parts,
-            kept: Vec::new(),
-            is_sorted: false,
-        };
-        let mut near = match self.look_near {
-            LookNear::Always | LookNear::AlwaysSort => near(Groups::new(centroids, d, MOST_GROUPS)?),
-            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => {
-                return Ok(None);
-            }
-            _ => {
-                let groups = Groups::new(centroids, d, most)?;
-                let share = self.share_of_sample(&Step::new(&groups, centroids, false, self.workers.len())?)? * HALF_FULL;
-                if !pays(1.0 - share, [k, d], rows, by_columns) {
-                    return Ok(None);
-                }
-                near(groups)
-            }
-        };
-        if is_kept {
-            let count = near.groups.count();
-            let sorted = near.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count]));
-            match memory::try_collected(sorted, NEAR) {
-                Err(KMeansError::NoMemory { .. }) => {}
-                kept => near.kept = kept?,
-            }
-        }
-        Ok(Some(near))
-    }
-
-    /// How many of these rows a worker sorts together.
-    fn sorted_together(&self, longest: usize) -> usize {
-        let stride = self.workers[0].tile.stride;
-        match self.look_near {
-            LookNear::AlwaysSort => 2 * stride,
-            _ => (SORTED / self.d).max(LEAST_SORTED).next_multiple_of(stride),
-        }
-        .min(longest)
-    }
-
-    /// The share of the scores that rows of a sample need.
-    fn share_of_sample(&self, step: &Step<'_, T>) -> Result<f64> {
-        let stride = self.workers[0].tile.stride;
-        let kept = (0..self.part.features.n_rows()).filter(|row| self.part.selection.contains(*row));
-        let rows = memory::collected(kept.step_by((self.labels.len() / SAMPLE).max(1)), NEAR)?;
-        if rows.is_empty() {
-            return Ok(1.0);
-        }
-        let mut tile = Tile::new(self.d, stride)?;
-        let mut groups = memory::zeroed::<u8>(stride, NEAR)?;
-        // The largest distance of each group's rows so far, and their number.
-        let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), NEAR)?;
-        for rows in rows.chunks(stride) {
-            tile.load_list(&self.part, self.prepared.weights, rows);
-            self.set.run(Guess { step, tile: &tile, groups: &mut groups });
-            for r in 0..tile.rows {
-                let group = usize::from(groups[r]);
-                let (most, count) = &mut seen[group];
-                *most = most.max(step.distance(&tile, r, group));
-                *count += 1;
-            }
-        }
-        let listed = seen.iter().enumerate().map(|(group, (most, count))| {
-            // With few features, rows are much nearer to their labels than to the ends of their group.
-            let own = (Form::of::<T>(self.d) == Form::Difference).then_some(most / 2.0);
-            (step.listed(group, *most, own).len() * count) as f64
-        });
-        Ok(listed.sum::<f64>() / (step.panels() * rows.len()) as f64)
-    }
-
     /// Assigns by the centroids near each row, if that was decided. Returns the number of scores. None if the assign must compare all, also where
     /// there is no memory for the order of the rows.
     pub(super) fn assign_near(&mut self) -> Result<Option<u64>> {
         let longest = self.near.iter().flat_map(|near| &near.parts).map(|part| part.physical.len()).max().unwrap_or(0);
         let (together, threads) = (self.sorted_together(longest), self.workers.len());
-        let Self { part, prepared, quantiser, set, labels, partial, workers, table, near, look_near, d, k, .. } = self;
+        let Self { part, prepared, quantiser, set, labels, partial, workers, table, near, d, k, .. } = self;
         let by_columns = part.features.is_by_columns();
         let (Some(table), Some(found)) = (table.as_deref(), near.as_mut()) else { return Ok(None) };
         let is_kept = !found.kept.is_empty();
+        // An assign that ends early leaves some parts unsorted.
+        let is_sorted = std::mem::take(&mut found.is_sorted);
+        let Near { groups, parts, kept, known, halved, .. } = found;
         let mut make_room = || {
             for worker in workers.iter_mut() {
                 if worker.near.is_none() {
                     worker.assigner.reserve_near::<T>(*k, *d)?;
-                    let (way, most, sorted) = match found.kept.first() {
+                    let (way, most, sorted) = match kept.first() {
                         Some(kept) => (kept.way, longest, None),
                         None => {
-                            let sorted = Sorted::new([*d, together, found.groups.count()], by_columns)?;
+                            let sorted = Sorted::new([*d, together, groups.count()], by_columns)?;
                             (sorted.way, together, Some(sorted))
                         }
                     };
                     worker.near = Some(Scratch::new([*d, most, worker.tile.stride], way, sorted)?);
                 }
             }
-            Step::new(&found.groups, &table.rows, found.known, threads)
+            let step = Step::new(groups, &table.rows, *known, threads)?;
+            let copied = match halved {
+                Some(halved) => halved.copy_centroids(&step, &table.rows, kept, is_sorted, *set, threads)?,
+                None => false,
+            };
+            Ok((step, copied))
         };
-        let step = match make_room() {
+        let (step, copied) = match make_room() {
             Err(KMeansError::NoMemory { .. }) => {
                 self.give_up_near();
                 return Ok(None);
@@ -338,10 +194,10 @@ impl<T: Float> CpuSession<'_, T> {
         let (part, prepared, quantiser, set) = (&*part, *prepared, &*quantiser, *set);
         let rows = labels.len() as f64;
         let mut rest = labels.as_mut_slice();
-        let mut kept = found.kept.iter_mut();
-        // An assign that ends early leaves some parts unsorted.
-        let is_sorted = std::mem::take(&mut found.is_sorted);
-        let tasks = found.parts.iter().map(move |task| (task, split_off(&mut rest, task.kept), kept.next()));
+        let mut kept = kept.iter_mut();
+        let copies = halved.as_ref().map(|halved| &halved.copies);
+        let tables: &[PairTable] = halved.as_ref().filter(|_| copied).map_or(&[], |halved| &halved.tables);
+        let tasks = parts.iter().map(move |task| (task, split_off(&mut rest, task.kept), kept.next()));
         let partial = std::sync::Mutex::new(partial);
         for_each_task(workers, tasks, |worker, (task, labels, kept)| {
             let Some(mut scratch) = worker.near.take() else { unreachable!("there is room for each worker") };
@@ -360,31 +216,43 @@ impl<T: Float> CpuSession<'_, T> {
                 task,
                 labels,
                 step: &step,
+                copies,
+                tables,
             });
             scratch.sorted = its_own;
             worker.near = Some(scratch);
         })?;
-        let order = if is_kept { Rows::Kept } else { Rows::Sorted };
+        let scores = workers.iter_mut().filter_map(|worker| worker.near.as_mut());
+        let scores = scores.map(|scratch| std::mem::take(&mut scratch.scores)).fold(Scores::default(), Scores::add);
         // Without labels, differences have long lists.
         let is_usual = step.known || Form::of::<T>(*d) == Form::Product;
         (found.known, found.is_sorted) = (true, is_kept);
         found.assigns += 1;
-        let mut scores = Scores::default();
-        for scratch in workers.iter_mut().filter_map(|worker| worker.near.as_mut()) {
-            let Scores { needed, computed } = std::mem::take(&mut scratch.scores);
-            scores = Scores { needed: scores.needed + needed, computed: scores.computed + computed };
-        }
         let share = scores.computed as f64 / (rows * *k as f64).max(1.0);
         if is_usual {
             found.shares = Some((found.shares.map_or(share, |(first, _)| first), share));
         }
-        if is_usual && *look_near == LookNear::Auto && !pays(1.0 - share, [*k, *d], order, by_columns) {
-            match found.is_fresh() {
+        self.judge_near(scores, share, is_usual);
+        Ok(Some(scores.needed))
+    }
+
+    /// Decides how the next assign is done. `share`: that of the scores which were computed. `is_usual`: whether it says something of later assigns.
+    fn judge_near(&mut self, scores: Scores, share: f64, is_usual: bool) {
+        let Some(near) = &mut self.near else { return };
+        if self.look_pairs == LookPairs::Auto && near.halved.as_mut().is_some_and(|halved| halved.is_in_doubt(&scores)) {
+            near.halved = None;
+            near.kept.iter_mut().for_each(|sorted| sorted.copies = None);
+        }
+        let rows = if near.kept.is_empty() { Rows::Sorted } else { Rows::Kept };
+        let by_columns = self.part.features.is_by_columns();
+        // Copies in bfloat16 pay without anything left out.
+        let pays = near.halved.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
+        if is_usual && self.look_near == LookNear::Auto && !pays {
+            match near.is_fresh() || near.groups.count() == 1 {
                 true => self.give_up_near(),
                 // New groups may do.
-                false => found.shares = Some((0.0, share)),
+                false => near.shares = Some((0.0, share)),
             }
         }
-        Ok(Some(scores.needed))
     }
 }

@@ -16,7 +16,7 @@ use crate::float::Float;
 use crate::memory;
 use crate::partial::{Contribution, Deltas, Partial, Quantiser};
 use crate::prepare::Prepared;
-use crate::tile::{Part, Tile};
+use crate::tile::{Part, Tile, Values};
 
 /// A range of physical rows, and the number of its first kept row.
 #[derive(Debug, Clone)]
@@ -96,7 +96,7 @@ impl<T: Float> Worker<T> {
         partial: &Mutex<&mut Partial>,
     ) {
         let Self { tile, deltas, changed, .. } = self;
-        *changed += take_labels((tile, 0), labels, places, new, deltas, quantiser, prepared, partial);
+        *changed += take_labels((tile.values(), 0), &tile.weights, labels, places, new, deltas, quantiser, prepared, partial);
     }
 
     /// Makes room for a pass that does not need all rows.
@@ -109,12 +109,13 @@ impl<T: Float> Worker<T> {
     }
 }
 
-/// Takes over new labels of rows of a tile, from a first one on. `places`: where in `labels` each row's is. Returns how many rows of positive
-/// weight changed.
+/// Takes over new labels of some rows, from a first one on. `weights`: those of the same rows. `places`: where in `labels` each row's is. Returns
+/// how many rows of positive weight changed.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 pub fn take_labels<T: Float>(
-    (tile, first): (&Tile<T>, usize),
+    (values, first): (Values<'_, T>, usize),
+    weights: &[f64],
     labels: &mut [u32],
     places: &[u32],
     new: &[u32],
@@ -124,11 +125,11 @@ pub fn take_labels<T: Float>(
     partial: &Mutex<&mut Partial>,
 ) -> u64 {
     let mut changed = 0;
-    for (r, (place, to)) in (first..).zip(places.iter().zip(new)) {
+    for (r, (place, to)) in places.iter().zip(new).enumerate() {
         let from = std::mem::replace(&mut labels[*place as usize], *to);
-        if from != *to && tile.weights[r] > 0.0 {
+        if from != *to && weights[r] > 0.0 {
             changed += 1;
-            let (row, mass) = contribution(tile, r, prepared);
+            let (row, mass) = contribution(values, first + r, weights[r], prepared);
             deltas.move_row(quantiser, row, mass, [from, *to], partial);
         }
     }
@@ -197,7 +198,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                     let r = row as usize;
                     if tile.weights[r] > 0.0 {
                         *changed += 1;
-                        let (row, mass) = contribution(tile, r, self.prepared);
+                        let (row, mass) = contribution(tile.values(), r, tile.weights[r], self.prepared);
                         deltas.move_row(self.quantiser, row, mass, [from, labels[r]], self.partial);
                     }
                 }
@@ -261,9 +262,13 @@ fn add_inertia<T: Float>(tile: &Tile<T>, labels: &[u32], distances: &[f64], scal
 
 /// A row's contribution, and the integer of its weight.
 #[inline(always)]
-pub fn contribution<'a, T: Float>(tile: &'a Tile<T>, r: usize, prepared: &Prepared) -> (Contribution<'a, T>, i128) {
-    let weight = tile.weights[r];
-    let row = Contribution { x: &tile.x, stride: tile.stride, row: r, weight: prepared.weights.map(|_| weight) };
+pub fn contribution<'a, T: Float>(
+    values: Values<'a, T>,
+    r: usize,
+    weight: f64,
+    prepared: &Prepared,
+) -> (Contribution<'a, T>, i128) {
+    let row = Contribution { x: values.x, stride: values.stride, row: r, weight: prepared.weights.map(|_| weight) };
     (row, prepared.weights.map_or(1, |scale| scale.integer(weight)))
 }
 

@@ -20,10 +20,12 @@
 //! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score.
 
 mod kernel;
+mod pairs;
 
 use std::ops::Range;
 
-use self::kernel::Products;
+use self::kernel::{Products, Single};
+pub use self::pairs::{PairRows, PairTable};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near;
 use super::simd::Vector;
@@ -31,7 +33,7 @@ use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
-use crate::tile::Tile;
+use crate::tile::Values;
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
 pub const ROWS: usize = 64;
@@ -120,13 +122,13 @@ impl ProductScratch {
     #[inline(always)]
     pub fn find_reach<V: Vector, T: Float, const TWO: bool>(
         &mut self,
-        tile: &Tile<T>,
+        values: Values<'_, T>,
         rows: Range<usize>,
         table: &ProductTable,
         k: usize,
         listed: Option<&[u32]>,
     ) {
-        self.find_places::<V, T, TWO>(tile, rows, table, k, listed);
+        self.find_places::<V, T, TWO>(values, rows, table, k, listed);
         if listed.is_some() || !table.names.is_empty() {
             self.name(table, listed);
         }
@@ -159,14 +161,14 @@ impl ProductScratch {
     #[inline(always)]
     fn find_places<V: Vector, T: Float, const TWO: bool>(
         &mut self,
-        tile: &Tile<T>,
+        values: Values<'_, T>,
         rows: Range<usize>,
         table: &ProductTable,
         k: usize,
         listed: Option<&[u32]>,
     ) {
         let (first, rows) = (rows.start, rows.len());
-        assert!((1..=ROWS).contains(&rows) && first + ROWS <= tile.stride);
+        assert!((1..=ROWS).contains(&rows) && first + ROWS <= values.stride);
         let vectors = vectors::<V>(rows);
         let weighted = table.weighted(self.weight);
         self.best.fill(f32::INFINITY);
@@ -185,7 +187,7 @@ impl ProductScratch {
             let panel = first_group..(first_group + per_panel).min(groups);
             for start in (0..d).step_by(PANEL) {
                 let features = start..(start + PANEL).min(d);
-                self.copy_rows(tile, first, features.clone(), table, first_group == 0);
+                self.copy_rows(values, first, features.clone(), table, first_group == 0);
                 let copy = &self.copy[..features.len() * ROWS];
                 for place in panel.clone() {
                     let group = listed.map_or(place, |listed| listed[place] as usize);
@@ -199,9 +201,9 @@ impl ProductScratch {
                     let scores = &mut self.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
                     let least = [&mut self.best, &mut self.second];
                     match vectors {
-                        4 => products.add::<V, 4, TWO>(scores, least),
-                        2 => products.add::<V, 2, TWO>(scores, least),
-                        _ => products.add::<V, 1, TWO>(scores, least),
+                        4 => products.add::<V, Single, 4, TWO>(scores, least),
+                        2 => products.add::<V, Single, 2, TWO>(scores, least),
+                        _ => products.add::<V, Single, 1, TWO>(scores, least),
                     }
                 }
             }
@@ -235,16 +237,29 @@ impl ProductScratch {
         }
     }
 
+    /// Whether more than one centroid is in reach of row `r`.
+    #[inline(always)]
+    pub fn is_open(&self, r: usize) -> bool {
+        self.counts[r] != 1
+    }
+
     /// Makes the centred, scaled copy of some features of 64 rows. Adds up every row's squares, if asked for.
     #[inline(always)]
-    fn copy_rows<T: Float>(&mut self, tile: &Tile<T>, first: usize, features: Range<usize>, table: &ProductTable, add: bool) {
+    fn copy_rows<T: Float>(
+        &mut self,
+        values: Values<'_, T>,
+        first: usize,
+        features: Range<usize>,
+        table: &ProductTable,
+        add: bool,
+    ) {
         let half = table.scale_exponent / 2;
         let [up, more] = [half, table.scale_exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
         let squares = &mut self.squares;
         for (copy, f) in self.copy.as_chunks_mut::<ROWS>().0.iter_mut().zip(features) {
             // Arrays of a known length need no checks in the loops, so the loops are vectors only.
-            let Some(x) = tile.x[f * tile.stride + first..].first_chunk::<ROWS>() else {
-                unreachable!("a tile has whole columns")
+            let Some(x) = values.x[f * values.stride + first..].first_chunk::<ROWS>() else {
+                unreachable!("tiles and blocks have whole columns")
             };
             let centre = T::from_f64(table.centre[f]);
             for r in 0..ROWS {
@@ -390,4 +405,4 @@ impl ProductScratch {
 }
 
 #[cfg(test)]
-mod attacks;
+pub mod attacks;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::reference::Nearest;
-use crate::tile::Tile;
+use crate::tile::Values;
 
 /// Rows whose label the filter left open.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,26 +56,26 @@ impl Open {
 
     /// Leaves row `r` open. `candidates` are the centroids in reach, in ascending order. `None`: all.
     #[inline(always)]
-    pub fn push<T: Float>(&mut self, r: usize, candidates: Option<&[u32]>, tile: &Tile<T>, table: &CentroidTable<T>) {
+    pub fn push<T: Float>(&mut self, r: usize, candidates: Option<&[u32]>, values: Values<'_, T>, table: &CentroidTable<T>) {
         match candidates {
             Some(&[a, b]) => self.pairs.push((r as u32, [a, b])),
-            Some(some) => self.settled.push((r as u32, nearest_of(r, some, tile, table))),
+            Some(some) => self.settled.push((r as u32, nearest_of(r, some, values, table))),
             None => self.all.push(r as u32),
         }
     }
 
     /// Settles all rows that are still open.
     #[inline(always)]
-    pub fn settle<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>) {
+    pub fn settle<V: Vector, T: Float>(&mut self, values: Values<'_, T>, table: &CentroidTable<T>) {
         self.in_doubt.few += (self.pairs.len() + self.settled.len()) as u64;
         self.in_doubt.all += self.all.len() as u64;
         let Self { pairs, all, settled, x, .. } = self;
         for pairs in pairs.chunks(MOST_LANES) {
-            settle_pairs(pairs, settled, tile, table);
+            settle_pairs(pairs, settled, values, table);
         }
         for rows in all.chunks(MOST_LANES) {
             for (f, x) in x.chunks_exact_mut(MOST_LANES).enumerate() {
-                let column = &tile.x[f * tile.stride..][..tile.stride];
+                let column = &values.x[f * values.stride..][..values.stride];
                 for (r, x) in rows.iter().zip(x) {
                     *x = column[*r as usize].to_f64();
                 }
@@ -90,13 +90,13 @@ impl Open {
 
 /// The two nearest of some centroids to row `r`. Two chains run at a time.
 #[inline(always)]
-fn nearest_of<T: Float>(r: usize, candidates: &[u32], tile: &Tile<T>, table: &CentroidTable<T>) -> Nearest {
+fn nearest_of<T: Float>(r: usize, candidates: &[u32], values: Values<'_, T>, table: &CentroidTable<T>) -> Nearest {
     let mut best = Nearest { label: candidates[0], distance: f64::INFINITY, second: f64::INFINITY };
     for pair in candidates.chunks(2) {
         let (a, b) = (table.row(pair[0] as usize), table.row(pair[pair.len() - 1] as usize));
         let mut s = [0.0f64; 2];
         for (f, (a, b)) in a.iter().zip(b).enumerate() {
-            let x = tile.x[f * tile.stride + r].to_f64();
+            let x = values.x[f * values.stride + r].to_f64();
             let (t, u) = (x - a.to_f64(), x - b.to_f64());
             s = [t.mul_add(t, s[0]), u.mul_add(u, s[1])];
         }
@@ -112,7 +112,7 @@ fn nearest_of<T: Float>(r: usize, candidates: &[u32], tile: &Tile<T>, table: &Ce
 fn settle_pairs<T: Float>(
     pairs: &[(u32, [u32; 2])],
     settled: &mut Vec<(u32, Nearest)>,
-    tile: &Tile<T>,
+    values: Values<'_, T>,
     table: &CentroidTable<T>,
 ) {
     let mut rows = [0; MOST_LANES];
@@ -123,7 +123,7 @@ fn settle_pairs<T: Float>(
     }
     let (mut s, mut t) = ([0.0f64; MOST_LANES], [0.0f64; MOST_LANES]);
     for f in 0..table.d {
-        let column = &tile.x[f * tile.stride..][..tile.stride];
+        let column = &values.x[f * values.stride..][..values.stride];
         for i in 0..MOST_LANES {
             let x = column[rows[i]].to_f64();
             let (u, v) = (x - a[i][f].to_f64(), x - b[i][f].to_f64());
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::features::Features;
     use crate::reference;
-    use crate::tile::Part;
+    use crate::tile::{Part, Tile};
 
     struct Settle<'t> {
         tile: &'t Tile<f32>,
@@ -226,9 +226,9 @@ mod tests {
         fn run<V: Vector>(self) -> Self::Output {
             let mut open = Open::new(self.table.d, self.tile.stride).unwrap();
             for r in 0..self.tile.rows {
-                open.push(r, (self.candidates)(r).as_deref(), self.tile, self.table);
+                open.push(r, (self.candidates)(r).as_deref(), self.tile.values(), self.table);
             }
-            open.settle::<V, f32>(self.tile, self.table);
+            open.settle::<V, f32>(self.tile.values(), self.table);
             open.settled.sort_by_key(|(r, _)| *r);
             open.settled
         }

@@ -5,10 +5,12 @@
 //! and float64 arithmetic follows the contract, which rounds the same at any width.
 
 mod doubles;
+mod pairs;
 
 use std::sync::OnceLock;
 
 pub use doubles::{Doubles, MOST_LANES};
+pub use pairs::{Dot, PairTask, PairUnit, from_bfloat16, packed, to_bfloat16};
 
 /// The instruction sets that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,7 +235,7 @@ mod x86 {
     }
 
     #[derive(Clone, Copy)]
-    pub struct Avx512(__m512);
+    pub struct Avx512(pub(super) __m512);
     #[derive(Clone, Copy)]
     pub struct Avx2(__m256);
 

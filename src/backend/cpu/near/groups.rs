@@ -1,6 +1,7 @@
 //! Groups of centroids that lie together.
 
-use super::{MOST_GROUPS, NEAR};
+use super::NEAR;
+use super::plan::MOST_GROUPS;
 use crate::backend::cpu::carried::split;
 use crate::backend::cpu::filter::{GROUP, NOBODY};
 use crate::error::Result;

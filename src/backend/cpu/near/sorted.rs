@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::pairs::{Copies, RowCopies};
 use super::{BLOCK, NEAR, Step};
 use crate::backend::cpu::filter::Form;
 use crate::error::Result;
@@ -18,6 +19,8 @@ pub enum Way {
     Blocks,
     /// Where they were. A tile at a time is gathered: for rows that lie row by row and are sorted for one assign.
     Gather,
+    /// Where they were, with copies in bfloat16: few rows of a block are loaded.
+    Copies,
 }
 
 /// Most features of [`Way::Tile`] where rows are sorted for one assign: the columns of more are in each other's way.
@@ -41,17 +44,20 @@ pub struct Sorted<T> {
     /// For each place: where the row's label is, and the physical row.
     pub places: Vec<u32>,
     pub order: Vec<usize>,
-    /// For each block: at least the largest distance of its rows from the group's point. Not with [`Way::Gather`].
+    /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group. Not with
+    /// [`Way::Gather`].
     pub radii: Vec<f64>,
+    /// Copies in bfloat16, where they are used: with [`Way::Copies`] and [`Way::Blocks`].
+    pub copies: Option<RowCopies>,
 }
 
 impl<T: Float> Sorted<T> {
     /// Bytes of [`Sorted::kept`].
-    pub fn bytes_kept([d, most, groups]: [usize; 3]) -> usize {
+    pub fn bytes_kept([d, most, groups]: [usize; 3], way: Way) -> usize {
         let places = Self::places(most, groups);
-        let of_tile = size_of::<f64>() + size_of::<bool>();
-        let of_place = d.saturating_mul(size_of::<T>()) + of_tile + size_of::<u32>() + size_of::<usize>();
-        places.saturating_mul(of_place)
+        let of_values = if way == Way::Copies { 0 } else { d.saturating_mul(size_of::<T>()) };
+        let of_tile = if way == Way::Tile { size_of::<f64>() + size_of::<bool>() } else { 0 };
+        places.saturating_mul(of_values + of_tile + size_of::<u32>() + size_of::<usize>())
     }
 
     /// Each group may have a block that is not full, and there is one more for rows that are left out.
@@ -59,10 +65,32 @@ impl<T: Float> Sorted<T> {
         most.saturating_add(groups.saturating_mul(BLOCK)).next_multiple_of(BLOCK) + BLOCK
     }
 
-    /// Room for rows that are sorted for some assigns.
-    pub fn kept([d, most, groups]: [usize; 3]) -> Result<Self> {
-        let way = if Form::of::<T>(d) == Form::Difference { Way::Tile } else { Way::Blocks };
-        Self::with_room(way, [d, most, groups])
+    /// Room for rows that are sorted for some assigns. `copied`: with copies in bfloat16.
+    pub fn kept([d, most, groups]: [usize; 3], way: Way, copied: bool) -> Result<Self> {
+        let mut sorted = Self::with_room(way, [d, most, groups])?;
+        if copied {
+            sorted.copies = Some(RowCopies::new(sorted.places.len(), d, groups)?);
+        }
+        Ok(sorted)
+    }
+
+    /// Bytes of the copies in bfloat16.
+    pub fn bytes_copied([d, most, groups]: [usize; 3]) -> usize {
+        RowCopies::bytes(Self::places(most, groups), d)
+    }
+
+    /// How rows lie that are sorted for some assigns. `by_columns`: how the features lie.
+    pub fn way_kept(d: usize, copied: bool, by_columns: bool) -> Way {
+        match Form::of::<T>(d) {
+            Form::Difference => Way::Tile,
+            Form::Product if copied && !by_columns => Way::Copies,
+            Form::Product => Way::Blocks,
+        }
+    }
+
+    /// Whether rows are labelled a block at a time.
+    pub fn has_blocks(&self) -> bool {
+        matches!(self.way, Way::Blocks | Way::Copies)
     }
 
     /// Room for rows that are sorted for one assign. `by_columns`: how the features lie.
@@ -88,7 +116,14 @@ impl<T: Float> Sorted<T> {
             places: memory::zeroed(places, NEAR)?,
             order: memory::zeroed(places, NEAR)?,
             radii: memory::zeroed(blocks, NEAR)?,
+            copies: None,
         })
+    }
+
+    /// The largest distance of a group's rows from its point.
+    pub fn radius(&self, group: usize) -> f64 {
+        let rows = self.rows(group);
+        super::largest(self.radii[rows.start / BLOCK..rows.end.div_ceil(BLOCK)].iter().copied())
     }
 
     /// The places of a group.
@@ -97,7 +132,7 @@ impl<T: Float> Sorted<T> {
         self.firsts[group]..self.ends[group]
     }
 
-    /// The values of a block of [`Way::Blocks`].
+    /// The values of a block of [`Way::Blocks`], and some more.
     #[inline(always)]
     pub fn block(&self, place: usize) -> &[T] {
         let len = self.blocks.len() / self.radii.len();
@@ -117,6 +152,7 @@ impl<T: Float> Sorted<T> {
         step: &Step<'_, T>,
     ) {
         let Self { firsts, ends, places, order, .. } = self;
+        self.copies.iter_mut().for_each(RowCopies::clear);
         ends.fill(0);
         for group in groups {
             ends[usize::from(*group)] += 1;
@@ -147,18 +183,36 @@ impl<T: Float> Sorted<T> {
                 self.fill_gaps();
             }
             Way::Blocks => self.fill_blocks(part, physical, to),
-            Way::Gather => return,
+            Way::Gather | Way::Copies => return,
         }
         for group in 0..step.groups() {
             let rows = self.rows(group);
             for start in rows.clone().step_by(BLOCK) {
                 let count = BLOCK.min(rows.end - start);
                 self.radii[start / BLOCK] = match self.way {
+                    _ if step.groups() == 1 => f64::INFINITY,
                     Way::Tile => step.radius(&self.tile.x[start..], self.tile.stride, count, group),
                     _ => step.radius(self.block(start), BLOCK, count, group),
                 };
             }
         }
+    }
+
+    /// Finds the largest distance of a block of rows that are in a tile. With [`Way::Copies`].
+    #[inline(always)]
+    pub fn measure(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &Step<'_, T>) {
+        let is_alone = step.groups() == 1;
+        let radius = if is_alone { f64::INFINITY } else { step.radius(&tile.x, BLOCK, rows.len(), group) };
+        self.radii[rows.start / BLOCK] = radius;
+    }
+
+    /// Makes copies in bfloat16 of a block of rows. With [`Way::Copies`], they are in the tile.
+    #[inline(always)]
+    pub fn copy(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &Step<'_, T>, shared: &Copies) {
+        let Some(mut copies) = self.copies.take() else { return };
+        let x = if self.way == Way::Copies { &tile.x[..] } else { self.block(rows.start) };
+        copies.fill(rows.start, x, rows.len(), step.groups, group, shared);
+        self.copies = Some(copies);
     }
 
     /// Gaps take the values of a row of their group: others may be NaN, which is compared for long.

@@ -3,18 +3,20 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
+use super::pairs::Copies;
 use super::sorted::{Sorted, Way};
 use super::{BLOCK, NEAR, Scores, Step};
-use crate::backend::cpu::assign::NearRows;
+use crate::backend::cpu::assign::{NearRows, PairBlock};
 use crate::backend::cpu::centroids::CentroidTable;
-use crate::backend::cpu::pass::{TaskRows, Worker, take_labels};
+use crate::backend::cpu::pass::{TaskRows, Worker, contribution, take_labels};
+use crate::backend::cpu::product::PairTable;
 use crate::backend::cpu::simd::{Task, Vector};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::partial::{Partial, Quantiser};
 use crate::prepare::Prepared;
-use crate::tile::{Part, Tile};
+use crate::tile::{Part, Tile, Values};
 
 /// One worker's buffers.
 pub struct Scratch<T> {
@@ -27,6 +29,9 @@ pub struct Scratch<T> {
     labels: Vec<u32>,
     /// The largest distances of rows that were gathered.
     radii: Vec<f64>,
+    /// The rows of a block that must be loaded, and where they are.
+    needed: Vec<u32>,
+    order: Vec<usize>,
     /// Rows that are sorted for one assign.
     pub sorted: Option<Sorted<T>>,
     pub scores: Scores,
@@ -37,15 +42,18 @@ impl<T: Float> Scratch<T> {
     pub fn new([d, most, stride]: [usize; 3], way: Way, sorted: Option<Sorted<T>>) -> Result<Self> {
         let rows = match way {
             Way::Tile => 0,
-            Way::Blocks => BLOCK,
+            Way::Blocks | Way::Copies => BLOCK,
             Way::Gather => stride,
         };
         Ok(Self {
-            tile: Tile::new(d, rows)?,
+            // The values of rows in blocks are read where they are.
+            tile: Tile::new(if matches!(way, Way::Gather | Way::Copies) { d } else { 0 }, rows)?,
             groups: memory::zeroed(most + stride, NEAR)?,
             to: memory::zeroed(most, NEAR)?,
             labels: memory::zeroed(stride, NEAR)?,
             radii: memory::zeroed(stride / BLOCK, NEAR)?,
+            needed: memory::with_room(BLOCK, NEAR)?,
+            order: memory::with_room(BLOCK, NEAR)?,
             sorted,
             scores: Scores::default(),
         })
@@ -67,6 +75,9 @@ pub struct NearTask<'p, 'a, 'm, 'n, T> {
     pub task: &'p TaskRows,
     pub labels: &'p mut [u32],
     pub step: &'p Step<'n, T>,
+    /// What copies in bfloat16 share, and those of the centroids near each group. Empty if an assign does without.
+    pub copies: Option<&'p Copies>,
+    pub tables: &'p [PairTable],
 }
 
 impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
@@ -74,7 +85,7 @@ impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
 
     #[inline(always)]
     fn run<V: Vector>(mut self) {
-        let stride = if self.sorted.way == Way::Blocks { BLOCK } else { self.worker.tile.stride };
+        let stride = if self.sorted.has_blocks() { BLOCK } else { self.worker.tile.stride };
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
         let mut at = 0;
@@ -85,7 +96,11 @@ impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
             for group in 0..self.step.groups() {
                 let rows = self.sorted.rows(group);
                 for start in rows.clone().step_by(stride) {
-                    self.label::<V>(group, start..rows.end.min(start + stride));
+                    let rows = start..rows.end.min(start + stride);
+                    let is_here = !self.is_sorted && self.copy(group, rows.clone());
+                    if !self.label_by_copies::<V>(group, rows.clone(), is_here) {
+                        self.label::<V>(group, rows, is_here);
+                    }
                 }
             }
         }
@@ -99,7 +114,9 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         let Self { part, prepared, worker, scratch, sorted, labels, step, .. } = self;
         let Scratch { groups, to, .. } = &mut **scratch;
         let kept = part.selection.count(physical.clone());
-        if step.known {
+        if step.groups() == 1 {
+            groups[..kept].fill(0);
+        } else if step.known {
             step.groups.of_labels(&labels[at..at + kept], groups);
         } else {
             let (tile, mut next) = (&mut worker.tile, 0);
@@ -113,18 +130,40 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         kept
     }
 
-    /// Labels some rows of a group.
+    /// Copies a newly sorted block of rows in bfloat16, where copies are used. Returns whether its values are in the tile now.
     #[inline(always)]
-    fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>) {
+    fn copy(&mut self, group: usize, rows: Range<usize>) -> bool {
+        let Self { part, prepared, scratch, sorted, step, copies, .. } = self;
+        let is_here = sorted.way == Way::Copies;
+        let tile = &mut scratch.tile;
+        if is_here {
+            tile.load_list(part, prepared.weights, &sorted.order[rows.clone()]);
+            sorted.measure(rows.clone(), group, tile, step);
+        }
+        if let Some(copies) = copies {
+            sorted.copy(rows, group, tile, step, copies);
+        }
+        is_here
+    }
+
+    /// Labels some rows of a group. `is_here`: whether they are in the tile already.
+    #[inline(always)]
+    fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
         let Self { part, prepared, quantiser, table, partial, worker, scratch, sorted, labels, step, .. } = self;
         let Scratch { tile, labels: own, radii: gathered, scores, .. } = &mut **scratch;
         let blocks = rows.len().div_ceil(BLOCK);
         let mut radii = &sorted.radii[rows.start / BLOCK..][..blocks];
-        let (tile, first) = match sorted.way {
-            Way::Tile => (&sorted.tile, rows.start),
+        let (values, first, weights) = match sorted.way {
+            Way::Tile => (sorted.tile.values(), rows.start, &sorted.tile.weights[rows.start..]),
             Way::Blocks => {
-                tile.load_block(part, prepared.weights, sorted.block(rows.start), &sorted.order[rows.clone()]);
-                (&*tile, 0)
+                tile.load_weights(part, prepared.weights, &sorted.order[rows.clone()]);
+                (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..])
+            }
+            Way::Copies => {
+                if !is_here {
+                    tile.load_list(part, prepared.weights, &sorted.order[rows.clone()]);
+                }
+                (tile.values(), 0, &tile.weights[..])
             }
             Way::Gather => {
                 tile.load_list(part, prepared.weights, &sorted.order[rows.clone()]);
@@ -132,7 +171,7 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
                     *radius = step.radius(&tile.x[start..], tile.stride, BLOCK.min(rows.len() - start), group);
                 }
                 radii = &gathered[..blocks];
-                (&*tile, 0)
+                (tile.values(), 0, &tile.weights[..])
             }
         };
         let places = &sorted.places[rows.clone()];
@@ -140,8 +179,62 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize]);
         let own = step.known.then_some(&*own);
         let Worker { assigner, distances, deltas, changed, .. } = &mut **worker;
-        let near = NearRows { tile, first, rows: rows.len(), group, radii, own };
+        let near = NearRows { values, first, rows: rows.len(), group, radii, own };
         let new = assigner.label_near::<V, T>(&near, table, step, distances, scores);
-        *changed += take_labels((tile, first), labels, places, new, deltas, quantiser, prepared, partial);
+        *changed += take_labels((values, first), weights, labels, places, new, deltas, quantiser, prepared, partial);
+    }
+}
+
+impl<T: Float> NearTask<'_, '_, '_, '_, T> {
+    /// Labels a block of rows by copies in bfloat16. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
+    /// leave too much in doubt. `is_here`: whether the rows are in the tile already.
+    #[inline(always)]
+    fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
+        let Self { part, prepared, quantiser, table, partial, worker, scratch, sorted, labels, step, copies, tables, .. } =
+            self;
+        let (Some(shared), Some(copies), Some(pairs)) = (copies, &sorted.copies, tables.get(group)) else { return false };
+        let Scratch { tile, needed, order, scores, .. } = &mut **scratch;
+        let Worker { assigner, deltas, changed, .. } = &mut **worker;
+        let block = PairBlock {
+            rows: copies.block(rows.start),
+            count: rows.len(),
+            table: pairs,
+            listed: step.listed(group, sorted.radii[rows.start / BLOCK], None),
+            unit: shared.unit,
+        };
+        if !assigner.filter_pairs::<V, T>(&block, table, scores) {
+            return false;
+        }
+        let places = &sorted.places[rows.clone()];
+        assigner.needed(places.iter().map(|place| labels[*place as usize]), needed);
+        if needed.is_empty() {
+            return true;
+        }
+        // Where the values of the needed rows are: among them, or those of the whole block.
+        let is_gathered = sorted.way == Way::Copies && !is_here;
+        if !is_here {
+            order.clear();
+            order.extend(needed.iter().map(|r| sorted.order[rows.start + *r as usize]));
+            match is_gathered {
+                true => tile.load_list(part, prepared.weights, order),
+                false => tile.load_weights(part, prepared.weights, order),
+            }
+        }
+        let values = match sorted.way {
+            Way::Copies => tile.values(),
+            _ => Values { x: sorted.block(rows.start), stride: BLOCK },
+        };
+        let new = assigner.settle_needed::<V, T>(values, needed, is_gathered, table);
+        for (i, r) in needed.iter().enumerate() {
+            let r = *r as usize;
+            let weight = tile.weights[if is_here { r } else { i }];
+            let from = std::mem::replace(&mut labels[places[r] as usize], new[r]);
+            if from != new[r] && weight > 0.0 {
+                *changed += 1;
+                let (row, mass) = contribution(values, if is_gathered { i } else { r }, weight, prepared);
+                deltas.move_row(quantiser, row, mass, [from, new[r]], partial);
+            }
+        }
+        true
     }
 }

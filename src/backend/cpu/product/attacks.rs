@@ -6,16 +6,16 @@ use super::*;
 use crate::certify::Expanded;
 use crate::features::Features;
 use crate::reference;
-use crate::tile::Part;
+use crate::tile::{Part, Tile};
 
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 11
     }
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
     /// A number in [-1, 1).
@@ -29,18 +29,18 @@ impl Random {
 }
 
 /// The centroids that attacks are made of.
-const KINDS: [&str; 7] =
+pub const KINDS: [&str; 7] =
     ["uniform", "one far out", "in one line", "one far out in one line", "scales", "nearly equal", "far from the centre"];
 
-struct Case<T> {
-    d: usize,
-    k: usize,
-    centroids: Vec<T>,
-    rows: Vec<T>,
-    centre: Vec<f64>,
+pub struct Case<T> {
+    pub d: usize,
+    pub k: usize,
+    pub centroids: Vec<T>,
+    pub rows: Vec<T>,
+    pub centre: Vec<f64>,
 }
 
-fn case<T: Float>(kind: &str, d: usize, k: usize, random: &mut Random) -> Case<T> {
+pub fn case<T: Float>(kind: &str, d: usize, k: usize, random: &mut Random) -> Case<T> {
     let line: Vec<f64> = (0..d).map(|_| random.sign()).collect();
     let mut centroids: Vec<f64> = (0..k * d)
         .map(|i| match kind {
@@ -98,7 +98,7 @@ impl<T: Float, const TWO: bool> Task for Reach<'_, T, TWO> {
     fn run<V: Vector>(self) -> Self::Output {
         let mut scratch = ProductScratch::new(self.k).unwrap();
         scratch.weight = self.weight;
-        scratch.find_reach::<V, T, TWO>(self.tile, 0..self.tile.rows.min(ROWS), self.table, self.k, None);
+        scratch.find_reach::<V, T, TWO>(self.tile.values(), 0..self.tile.rows.min(ROWS), self.table, self.k, None);
         (0..self.tile.rows).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect()
     }
 }

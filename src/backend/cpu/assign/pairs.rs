@@ -1,0 +1,89 @@
+//! Labels of a block of rows by copies in bfloat16. The caller loads only those rows that it turns out to need.
+
+use super::Assigner;
+use crate::backend::cpu::centroids::CentroidTable;
+use crate::backend::cpu::filter::{Filter, GROUP};
+use crate::backend::cpu::near::Scores;
+use crate::backend::cpu::product::{self, PairRows, PairTable};
+use crate::backend::cpu::simd::{PairUnit, Vector};
+use crate::float::Float;
+use crate::tile::Values;
+
+/// Copies in bfloat16 of a block of rows and of the centroids near its group.
+pub struct PairBlock<'r> {
+    pub rows: PairRows<'r>,
+    /// How many of them count.
+    pub count: usize,
+    pub table: &'r PairTable,
+    /// The panels of centroids that the rows are compared with.
+    pub listed: &'r [u32],
+    pub unit: PairUnit,
+}
+
+impl Assigner {
+    /// Finds the labels that are certain, and the candidates of the other rows. Returns whether that is enough. If not, the rows should be compared in
+    /// float32.
+    #[inline(always)]
+    pub fn filter_pairs<V: Vector, T: Float>(
+        &mut self,
+        block: &PairBlock<'_>,
+        table: &CentroidTable<T>,
+        scores: &mut Scores,
+    ) -> bool {
+        let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) else { return false };
+        let &PairBlock { ref rows, count, table: pairs, listed, unit } = block;
+        product.find_reach_of_pairs::<V>(rows, count, pairs, copies, listed, unit);
+        let centroids = listed.len() * GROUP;
+        scores.by_pairs += count as u64;
+        if product.is_in_doubt(count, centroids) {
+            scores.again += count as u64;
+            return false;
+        }
+        scores.needed += (count * centroids.min(table.k)) as u64;
+        scores.computed += (product::computed_rows::<V>(count) * centroids) as u64;
+        for r in 0..count {
+            // A row in doubt has the label of its first candidate until it is settled.
+            self.found.labels[r] = product.reach(r).map_or(0, |reach| reach[0]);
+        }
+        true
+    }
+
+    /// Lists the rows of the block that must be loaded: those in doubt, and those whose label changes. `own`: the labels before.
+    #[inline(always)]
+    pub fn needed(&self, own: impl Iterator<Item = u32>, needed: &mut Vec<u32>) {
+        let Some(product) = self.product.first() else { return };
+        needed.clear();
+        for (r, (own, new)) in own.zip(&self.found.labels).enumerate() {
+            if own != *new || product.is_open(r) {
+                needed.push(r as u32);
+            }
+        }
+    }
+
+    /// Settles the rows in doubt among the needed ones. `is_gathered`: whether the values are those of the needed rows, else those of the
+    /// whole block. Returns the labels of the whole block.
+    #[inline(always)]
+    pub fn settle_needed<V: Vector, T: Float>(
+        &mut self,
+        values: Values<'_, T>,
+        needed: &[u32],
+        is_gathered: bool,
+        table: &CentroidTable<T>,
+    ) -> &[u32] {
+        let Self { open, found, product, .. } = self;
+        let Some(product) = product.first() else { return &[] };
+        open.clear();
+        for (i, r) in needed.iter().enumerate() {
+            let r = *r as usize;
+            if product.is_open(r) {
+                open.push(if is_gathered { i } else { r }, product.reach(r), values, table);
+            }
+        }
+        open.settle::<V, T>(values, table);
+        for (at, answer) in &open.settled {
+            let r = if is_gathered { needed[*at as usize] } else { *at };
+            found.labels[r as usize] = answer.label;
+        }
+        &found.labels
+    }
+}

@@ -1,0 +1,445 @@
+//! Copies in bfloat16 of rows and centroids, about the point of each group: for the product filter on pairs of features.
+//!
+//! Rows are copied when they are sorted, and centroids in each assign. Both subtract the same bits of the group's point.
+
+use super::groups::Groups;
+use super::sorted::Sorted;
+use super::{BLOCK, NEAR, Scores, Step};
+use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
+use crate::backend::cpu::product::{PairRows, PairTable};
+use crate::backend::cpu::simd::{InstructionSet, PairUnit, Task, Vector, from_bfloat16, packed, to_bfloat16};
+use crate::certify::halves::Halves;
+use crate::certify::own::Own;
+use crate::error::Result;
+use crate::fixed::power_of_two;
+use crate::float::Float;
+use crate::memory;
+use crate::parallel::for_each_task;
+use crate::prepare::{Prepared, unit_exponent};
+
+/// Most bytes of the copies of the centroids of one assign.
+const MOST_TABLE_BYTES: usize = 128 << 20;
+/// The binary logarithms of balances.
+const BALANCES: [f64; 2] = [-4.0, 6.0];
+/// Covers two roundings of a threshold: see `certify::Expanded::threshold`.
+const ROUNDINGS: f64 = 1.001;
+
+/// What all copies of a session share.
+pub struct Copies {
+    pub unit: PairUnit,
+    bound: Halves,
+    /// Copies are multiplied by two to this.
+    exponent: i32,
+}
+
+impl Copies {
+    /// The copies for rows within these limits, about any point between them. None if there is no suitable scale.
+    pub fn new(unit: PairUnit, prepared: &Prepared, d: usize) -> Option<Self> {
+        let extents = prepared.lows.iter().zip(&prepared.highs).map(|(low, high)| high - low);
+        let largest = extents.fold(0.0f64, |most, extent| if extent <= most { most } else { extent });
+        // Far from the limits of both types. Rows of other sizes are compared in float32.
+        let known = largest > 1e-30 && largest < 1e30 && d <= crate::certify::halves::MOST_FEATURES;
+        known.then(|| {
+            let exponent = unit_exponent(largest);
+            Self { unit, bound: Halves::pairs(d, exponent), exponent }
+        })
+    }
+}
+
+/// The copies of sorted rows.
+pub struct RowCopies {
+    /// `(blocks, ceil(d / 2), BLOCK)`.
+    copies: Vec<f32>,
+    /// For each place: the row's part of the bound.
+    errors: Vec<f32>,
+    /// For each group: the sum of the binary logarithms of the rows' squared norms, and their number.
+    sizes: Vec<[f64; 2]>,
+}
+
+impl RowCopies {
+    /// Bytes of the copies of so many places.
+    pub fn bytes(places: usize, d: usize) -> usize {
+        places.saturating_mul((d.div_ceil(2) + 1) * size_of::<f32>())
+    }
+
+    /// Room for copies of so many places.
+    pub fn new(places: usize, d: usize, groups: usize) -> Result<Self> {
+        Ok(Self {
+            copies: memory::zeroed(places * d.div_ceil(2), NEAR)?,
+            errors: memory::zeroed(places, NEAR)?,
+            sizes: memory::zeroed(groups, NEAR)?,
+        })
+    }
+
+    /// Forgets the sizes of rows, before blocks are filled.
+    pub fn clear(&mut self) {
+        self.sizes.fill([0.0; 2]);
+    }
+
+    /// The copies of the block at a place.
+    #[inline(always)]
+    pub fn block(&self, place: usize) -> PairRows<'_> {
+        let lanes = self.copies.len() / self.errors.len();
+        let first = place / BLOCK * BLOCK;
+        PairRows { copies: &self.copies[first * lanes..][..BLOCK * lanes], errors: &self.errors[first..][..BLOCK] }
+    }
+
+    /// Copies the rows of the block at a place. `x`: `(d, BLOCK)`. `count`: how many of them are rows.
+    #[inline(always)]
+    pub fn fill<T: Float>(&mut self, place: usize, x: &[T], count: usize, groups: &Groups<T>, group: usize, shared: &Copies) {
+        let Copies { bound, exponent, .. } = shared;
+        let lanes = self.copies.len() / self.errors.len();
+        let half = exponent / 2;
+        let [up, more] = [half, exponent - half].map(|e| T::from_f64(power_of_two(e)));
+        let point = groups.point(group);
+        let (mut squares, mut rests) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
+        let (columns, _) = x[..groups.d() * BLOCK].as_chunks::<BLOCK>();
+        let block = &mut self.copies[place / BLOCK * BLOCK * lanes..][..BLOCK * lanes];
+        let pairs = columns.chunks(2).zip(point.chunks(2));
+        for (to, (columns, points)) in block.as_chunks_mut::<BLOCK>().0.iter_mut().zip(pairs) {
+            let mut both = [[0u16; BLOCK]; 2];
+            for (numbers, (x, centre)) in both.iter_mut().zip(columns.iter().zip(points)) {
+                for r in 0..BLOCK {
+                    let exact = x[r].centred_copy(*centre, up, more);
+                    numbers[r] = to_bfloat16(exact);
+                    let copy = from_bfloat16(numbers[r]);
+                    // Exact, because the copy is the number without its last bits, or next to that.
+                    let rest = exact - copy;
+                    squares[r] += copy * copy;
+                    rests[r] += rest * rest;
+                }
+            }
+            for r in 0..BLOCK {
+                to[r] = packed([both[0][r], both[1][r]]);
+            }
+        }
+        let d = columns.len() as f64;
+        // The sums of squares have d roundings, and squares of residuals may underflow. Centring and scaling have two roundings.
+        let (around, least) = (1.0 + (d + 8.0) * 2f64.powi(-23), d * 2f64.powi(-140));
+        let errors = &mut self.errors[place / BLOCK * BLOCK..][..BLOCK];
+        for r in 0..BLOCK {
+            let copy = (f64::from(squares[r]) * around).sqrt();
+            let rest = (f64::from(rests[r]) * around + least).sqrt();
+            let error = bound.of_row(copy, rest + 2f64.powi(-23) * 1.01 * (copy + rest));
+            // Products of longer rows could overflow. A NaN is not below either.
+            errors[r] = if squares[r] < 1e30 && error < 1e30 { (error as f32).next_up() } else { f32::INFINITY };
+        }
+        let [sum, rows] = &mut self.sizes[group];
+        for square in squares[..count].iter().filter(|square| **square < 1e30) {
+            *sum += f64::from(binade(*square).max(-60.0));
+            *rows += 1.0;
+        }
+    }
+}
+
+/// For each group: what its copies of centroids depend on, beside the centroids.
+#[derive(Debug, Clone, Copy)]
+struct GroupRows {
+    /// At least the largest distance of a row from the point.
+    radius: f64,
+    /// The mean of the binary logarithms of the rows' squared norms, if they are known.
+    size: Option<f64>,
+}
+
+impl GroupRows {
+    /// `kept`: sorted parts of the rows, or none if rows are not sorted yet.
+    fn of<T: Float>(group: usize, kept: &[Sorted<T>]) -> Self {
+        if kept.is_empty() {
+            return Self { radius: f64::INFINITY, size: None };
+        }
+        let (mut sum, mut rows) = (0.0, 0.0);
+        for copies in kept.iter().filter_map(|sorted| sorted.copies.as_ref()) {
+            sum += copies.sizes[group][0];
+            rows += copies.sizes[group][1];
+        }
+        let radius = super::largest(kept.iter().map(|sorted| sorted.radius(group)));
+        Self { radius, size: (rows > 0.0).then(|| sum / rows) }
+    }
+}
+
+/// Copies in bfloat16 for the assigns of a session.
+pub struct Halved {
+    pub copies: Copies,
+    /// For each group, the centroids near it.
+    pub tables: Vec<PairTable>,
+    /// Number of assigns since the last one with little doubt.
+    doubtful: u32,
+}
+
+impl Halved {
+    pub fn new(copies: Copies, groups: usize) -> Result<Self> {
+        Ok(Self { copies, tables: memory::collected((0..groups).map(|_| PairTable::default()), NEAR)?, doubtful: 0 })
+    }
+
+    /// Whether so many rows had to be compared again, twice in a row, that the copies do not pay.
+    pub fn is_in_doubt(&mut self, scores: &Scores) -> bool {
+        let is_doubtful = scores.again * 3 > scores.by_pairs;
+        self.doubtful = if is_doubtful { self.doubtful + 1 } else { 0 };
+        self.doubtful > 1
+    }
+
+    /// Copies the centroids near each group, or all where nobody knows yet how far rows are from the group's point. Returns whether there are tables
+    /// now: there are none if they would take too much memory.
+    pub fn copy_centroids<T: Float>(
+        &mut self,
+        step: &Step<'_, T>,
+        centroids: &[T],
+        kept: &[Sorted<T>],
+        is_sorted: bool,
+        set: InstructionSet,
+        workers: usize,
+    ) -> Result<bool> {
+        let Self { copies: shared, tables, .. } = self;
+        let lanes = step.groups.d().div_ceil(2);
+        let rows = |group| GroupRows::of(group, if is_sorted { kept } else { &[] });
+        let rows = memory::collected((0..step.groups()).map(rows), NEAR)?;
+        let listed = |group: usize| step.listed(group, rows[group].radius, None);
+        let panels: usize = (0..step.groups()).map(|group| listed(group).len()).sum();
+        if panels.saturating_mul(lanes * GROUP * size_of::<f32>()) > MOST_TABLE_BYTES {
+            return Ok(false);
+        }
+        for (group, table) in tables.iter_mut().enumerate() {
+            let panels = listed(group).len();
+            table.packed.clear();
+            memory::reserve(&mut table.packed, panels * lanes * GROUP, NEAR)?;
+            table.packed.resize(panels * lanes * GROUP, 0.0);
+            table.own.clear();
+            memory::reserve(&mut table.own, panels * 2 * GROUP, NEAR)?;
+            table.own.resize(panels * 2 * GROUP, f32::INFINITY);
+        }
+        let most = (0..step.groups()).map(|group| listed(group).len()).max().unwrap_or(0);
+        let norms = || memory::zeroed::<[f64; 3]>(most * GROUP, NEAR);
+        let mut workers = memory::try_collected((0..workers.min(step.groups())).map(|_| norms()), NEAR)?;
+        for_each_task(&mut workers, tables.iter_mut().enumerate(), |norms, (group, table)| {
+            set.run(CopyGroup { step, centroids, panels: listed(group), group, size: rows[group].size, shared, norms, table });
+        })?;
+        Ok(true)
+    }
+}
+
+/// Copies the centroids near one group. Compiled for each instruction set.
+struct CopyGroup<'p, 'n, T> {
+    step: &'p Step<'n, T>,
+    centroids: &'p [T],
+    panels: &'p [u32],
+    group: usize,
+    size: Option<f64>,
+    shared: &'p Copies,
+    /// For each centroid: the squared norms of it, of its copy, and of what rounding left.
+    norms: &'p mut [[f64; 3]],
+    table: &'p mut PairTable,
+}
+
+impl<T: Float> Task for CopyGroup<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { step, centroids, panels, group, size, shared, norms, table } = self;
+        let (groups, Copies { bound, exponent, .. }) = (step.groups, shared);
+        let (d, point, scale) = (groups.d(), groups.point(group), power_of_two(*exponent));
+        let lanes = d.div_ceil(2);
+        let (mut sizes, mut members) = (0.0, 0.0);
+        for (place, panel) in panels.iter().enumerate() {
+            let copies = &mut table.packed[place * lanes * GROUP..][..lanes * GROUP];
+            for (c, j) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
+                let found = copy_centroid(&centroids[j as usize * d..][..d], point, scale, &mut copies[c..]);
+                norms[place * GROUP + c] = found;
+                if usize::from(groups.of[j as usize]) == group {
+                    sizes += f64::from(binade(found[0] as f32).clamp(-60.0, 60.0));
+                    members += 1.0;
+                }
+            }
+        }
+        // Rows and centroids of a group are as long as each other until it is known better.
+        let longer = if members > 0.0 { size.map_or(0.0, |size| sizes / members - size) } else { 0.0 };
+        let balance = (0.5 * longer).round().clamp(BALANCES[0], BALANCES[1]).exp2();
+        table.slope = (balance * ROUNDINGS) as f32;
+        for (place, panel) in panels.iter().enumerate() {
+            let own = &mut table.own[place * 2 * GROUP..][..2 * GROUP];
+            for (c, _) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
+                let [square, copy, rest] = norms[place * GROUP + c];
+                let Own { folded, margin } = bound.own([square, copy.sqrt(), rest.sqrt()], 1.0, balance);
+                (own[c], own[c + GROUP]) = (folded, margin);
+            }
+        }
+    }
+}
+
+/// Copies a centroid, negated, to every sixth place. Returns the squared norms of the centroid, of its copy, and of what rounding left.
+#[inline(always)]
+fn copy_centroid<T: Float>(centroid: &[T], point: &[T], scale: f64, to: &mut [f32]) -> [f64; 3] {
+    const LANES: usize = 16;
+    let mut sums = [[0.0f64; LANES]; 3];
+    for (chunk, (c, m)) in centroid.chunks(LANES).zip(point.chunks(LANES)).enumerate() {
+        let mut exact = [0.0f64; LANES];
+        match (c.first_chunk::<LANES>(), m.first_chunk::<LANES>()) {
+            (Some(c), Some(m)) => {
+                for i in 0..LANES {
+                    exact[i] = (c[i].to_f64() - m[i].to_f64()) * scale;
+                }
+            }
+            _ => exact.iter_mut().zip(c.iter().zip(m)).for_each(|(exact, (c, m))| *exact = (c.to_f64() - m.to_f64()) * scale),
+        }
+        let mut numbers = [0u16; LANES];
+        for i in 0..LANES {
+            numbers[i] = to_bfloat16(-exact[i] as f32);
+            let copy = f64::from(from_bfloat16(numbers[i]));
+            let rest = exact[i] + copy;
+            sums[0][i] += exact[i] * exact[i];
+            sums[1][i] += copy * copy;
+            sums[2][i] += rest * rest;
+        }
+        let pairs = numbers.as_chunks::<2>().0;
+        let here = to[chunk * LANES / 2 * GROUP..].iter_mut().step_by(GROUP);
+        here.zip(pairs).for_each(|(to, pair)| *to = packed(*pair));
+    }
+    sums.map(|sums| sums.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::filter::{Filter, ProductTable};
+    use crate::backend::cpu::product::attacks::{Case, KINDS, Random, case};
+    use crate::backend::cpu::product::{ProductScratch, ROWS};
+    use crate::reference;
+
+    /// The centroids in reach of every row.
+    struct Reach<'t> {
+        rows: PairRows<'t>,
+        table: &'t PairTable,
+        names: &'t ProductTable,
+        listed: &'t [u32],
+        k: usize,
+        unit: PairUnit,
+    }
+
+    impl Task for Reach<'_> {
+        type Output = Vec<Option<Vec<u32>>>;
+
+        #[inline(always)]
+        fn run<V: Vector>(self) -> Self::Output {
+            let Self { rows, table, names, listed, k, unit } = self;
+            let mut scratch = ProductScratch::new(k).unwrap();
+            scratch.find_reach_of_pairs::<V>(&rows, ROWS, table, names, listed, unit);
+            (0..ROWS).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect()
+        }
+    }
+
+    /// Returns how many rows had one centroid in reach, and how many rows there were.
+    fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 2] {
+        let Case { d, k, centroids, rows, centre } = case;
+        let mut groups = Groups::new(centroids, *d, 1).unwrap();
+        groups.points = centre.iter().map(|m| T::from_f64(*m)).collect();
+        let Filter::Product(names) = Filter::product(centroids, *d, centre, &groups.order).unwrap() else { return [0, 0] };
+        let step = Step::new(&groups, centroids, false, 1).unwrap();
+        let all = rows.iter().chain(centroids).zip(centre.iter().cycle());
+        let largest = all.fold(0.0f64, |most, (x, m)| most.max((x.to_f64() - m).abs()));
+        // A scale that does not suit costs certainty, not labels.
+        let exponent = unit_exponent(largest) + off;
+        let x: Vec<T> = (0..d * ROWS).map(|i| rows[i % ROWS * d + i / ROWS]).collect();
+        let distances: Vec<Vec<f64>> =
+            rows.chunks_exact(*d).map(|x| centroids.chunks_exact(*d).map(|c| reference::distance(x, c)).collect()).collect();
+        let mut certain = [0, 0];
+        for (set, unit) in [
+            (InstructionSet::Portable, PairUnit::Emulated),
+            (InstructionSet::Avx512, PairUnit::detect().unwrap_or(PairUnit::Emulated)),
+        ] {
+            let mut halved = Halved::new(Copies { unit, bound: Halves::pairs(*d, exponent), exponent }, 1).unwrap();
+            assert!(halved.copy_centroids(&step, centroids, &[], false, set, 1).unwrap());
+            let mut copies = RowCopies::new(ROWS, *d, 1).unwrap();
+            copies.fill(0, &x, ROWS, &groups, 0, &halved.copies);
+            let listed = step.listed(0, f64::INFINITY, None);
+            let (rows, table) = (copies.block(0), &halved.tables[0]);
+            let found = set.run(Reach { rows, table, names: &names, listed, k: *k, unit });
+            for (r, distances) in distances.iter().enumerate() {
+                certain[1] += 1;
+                let Some(found) = &found[r] else { continue };
+                let least = distances.iter().fold(f64::INFINITY, |least, s| least.min(*s));
+                for j in (0..*k as u32).filter(|j| distances[*j as usize] <= least) {
+                    assert!(found.contains(&j), "{what}, {unit:?}, row {r}: {j} is not in {found:?}");
+                }
+                certain[0] += usize::from(found.len() == 1);
+            }
+        }
+        certain
+    }
+
+    fn attacks<T: Float>() {
+        let random = &mut Random(12);
+        for kind in KINDS {
+            let mut certain = [0, 0];
+            for number in 0..120 {
+                let d = [1, 2, 3, 9, 16, 31, 64, 65, 127, 129, 300][random.below(11)];
+                let k = [1, 2, 3, 7, 40][random.below(5)];
+                let off = [0, 0, 1, -3, -40, 60][random.below(6)];
+                let found = attack(&case::<T>(kind, d, k, random), off, &format!("{kind} {number}: d {d}, k {k}, off {off}"));
+                (0..2).for_each(|i| certain[i] += found[i]);
+            }
+            println!("{kind}: {} of {} rows have one centroid in reach", certain[0], certain[1]);
+            assert!(certain[0] > 0 && certain[0] < certain[1], "{kind}: {certain:?}");
+        }
+    }
+
+    #[test]
+    fn what_reference_distances_find_is_in_reach_of_float32_rows() {
+        attacks::<f32>();
+    }
+
+    #[test]
+    fn what_reference_distances_find_is_in_reach_of_float64_rows() {
+        attacks::<f64>();
+    }
+
+    /// Rows halfway between two centroids whose copies are wrong by as much as a copy can be, all in the direction from one to the other.
+    #[test]
+    fn residuals_in_one_direction() {
+        let random = &mut Random(13);
+        for number in 0..600 {
+            let d = [1, 2, 16, 65, 300][number % 5];
+            let apart = [1.0, 0.5, 2.0, 0.1][random.below(4)];
+            // Just above a number halfway between two of eight bits, or just below.
+            let up: Vec<bool> = (0..d).map(|_| random.below(2) == 0).collect();
+            let x: Vec<f32> = (0..d)
+                .map(|f| {
+                    let middle = (128.5 + random.below(120) as f32) * if random.below(2) == 0 { 1.0 } else { -1.0 };
+                    let last = (1 + random.below(3)) as f32 * 2f32.powi(-12);
+                    middle + if up[f] == (middle > 0.0) { last } else { -last }
+                })
+                .map(|x| x / 2.0)
+                .collect();
+            let size = x.iter().map(|x| x.abs()).sum::<f32>() / d as f32 * apart;
+            // `copy - x` has this sign.
+            let towards = |f: usize| if up[f] { size } else { -size };
+            let side = |sign: f32| (0..d).map(move |f| sign * towards(f)).zip(&x).map(|(t, x)| x + t);
+            let centroids: Vec<f32> =
+                if number % 2 == 0 { side(1.0).chain(side(-1.0)).collect() } else { side(-1.0).chain(side(1.0)).collect() };
+            let rows = (0..ROWS).flat_map(|r| {
+                let moved = random.below(d);
+                let x = &x;
+                (0..d).map(move |f| match (r % 3, f == moved) {
+                    (1, true) => x[f].next_up(),
+                    (2, true) => x[f].next_down(),
+                    _ => x[f],
+                })
+            });
+            let rows = rows.collect();
+            attack(&Case { d, k: 2, centroids, rows, centre: vec![0.0; d] }, 0, "in one direction");
+        }
+    }
+
+    /// Products that the hardware flushes: 300 features of 2^-64 in scaled units, where the nearer centroid is worth less than a flushed sum.
+    #[test]
+    fn flushed_products_are_in_the_bound() {
+        for d in [2, 129, 300] {
+            let small = 2f32.powi(-64);
+            let mut centroids = vec![0.0f32; 2 * d];
+            centroids[d..].fill(small);
+            let case = Case { d, k: 2, centroids, rows: vec![small; ROWS * d], centre: vec![0.0; d] };
+            // The scale is that of rows of size 1.
+            let off = -unit_exponent(f64::from(small));
+            attack(&case, off, "flushed");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What a session decides before its first assign: whether rows are compared with near centroids only, and whether copies in bfloat16 are compared
+//! first.
+
+use super::groups::Groups;
+use super::guess::Guess;
+use super::pairs::{Copies, Halved};
+use super::sorted::{self, Sorted};
+use super::{BLOCK, LookNear, LookPairs, NEAR, Near, Step};
+use crate::backend::cpu::filter::Form;
+use crate::backend::cpu::pass::TaskRows;
+use crate::backend::cpu::simd::{InstructionSet, PairUnit};
+use crate::backend::cpu::{CpuSession, MAX_WORK};
+use crate::error::{KMeansError, Result};
+use crate::float::Float;
+use crate::memory;
+use crate::tile::Tile;
+
+/// The most groups where products are computed. A group should have some blocks of rows in each task.
+pub const MOST_GROUPS: usize = 32;
+/// The same where differences are computed: blocks are cheap, and small groups leave out more.
+const MOST_SMALL_GROUPS: usize = 256;
+/// Rows of the sample, and rows of it whose largest distance stands for a block's.
+const SAMPLE: usize = 2_048;
+/// The scores that are computed for each one that counts: the last block of a group is not full.
+const HALF_FULL: f64 = 1.15;
+/// Fewer clusters or rows are not worth it.
+const FEWEST_CLUSTERS: usize = 16;
+const FEWEST_ROWS: usize = 4 * SAMPLE;
+/// Most rows that are sorted together, and the fewest parts of the rows for each worker.
+const MOST_ROWS: usize = 16_384;
+/// The same where differences are computed.
+const MOST_SHORT_ROWS: usize = 65_536;
+const PARTS: usize = 4;
+/// Where the sorted rows are not kept: the most values that a worker sorts together, and the fewest rows.
+const SORTED: usize = 1 << 20;
+const LEAST_SORTED: usize = 1_024;
+/// There may be fewer parts, down to one for each worker, where they have fewer rows than this.
+const LEAST_ROWS: usize = 4_096;
+/// A part has at most so many times the work of a task, because most of it is left out. A call can be stopped between parts.
+const TIMES_WORK: usize = 4;
+/// Most bytes of the sorted rows that are kept.
+const MOST_BYTES: usize = 512 << 20;
+/// Copies in bfloat16 are not worth it for fewer clusters or features.
+const FEWEST_PAIR_CLUSTERS: usize = 24;
+const FEWEST_PAIR_FEATURES: usize = 64;
+
+/// What an assign does with the order of the rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// It was kept from another assign.
+    Kept,
+    /// It is made and kept.
+    ToKeep,
+    /// It is made for this assign alone.
+    Sorted,
+}
+
+/// Whether it pays to put rows in the order of their groups and leave out this share of the scores. Measured on two cores of a Zen 4.
+pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> bool {
+    // For each value and for each row: the time to sort it and to measure its distance, in multiply-adds of the kernel.
+    let (of_value, of_row) = match (rows, by_columns) {
+        (Rows::Kept, _) => (14.0, 60.0),
+        // A part of the sort, too: most fits have a dozen iterations.
+        (Rows::ToKeep, _) => (22.0, 60.0),
+        _ if d <= sorted::FEW => (40.0, 150.0),
+        (Rows::Sorted, false) => (50.0, 150.0),
+        (Rows::Sorted, true) => (100.0, 150.0),
+    };
+    skipped * k as f64 * d as f64 > of_value * d as f64 + of_row
+}
+
+impl<T: Float> CpuSession<'_, T> {
+    /// The tasks, a few at a time.
+    fn parts(&self) -> Result<Vec<TaskRows>> {
+        let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
+        let of_worker = self.part.features.n_rows() / self.workers.len();
+        let most = most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS)));
+        let most = most.min(TIMES_WORK * MAX_WORK / self.d.saturating_mul(self.k).max(1));
+        let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), NEAR)?;
+        for task in &self.tasks {
+            match parts.last_mut() {
+                Some(part) if part.physical.len() + task.physical.len() / 2 <= most => {
+                    part.physical.end = task.physical.end;
+                    part.kept += task.kept;
+                    part.positive += task.positive;
+                }
+                _ => parts.push(task.clone()),
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Prepares an assign by these centroids. Without memory for it, all centroids are compared.
+    pub(in crate::backend::cpu) fn prepare_near(&mut self, centroids: &[T]) -> Result<()> {
+        let planned = match &mut self.near {
+            Some(near) => near.regroup(centroids, self.d),
+            None if self.decided => Ok(()),
+            None => self.plan_near(centroids).map(|near| self.near = near),
+        };
+        self.decided = true;
+        match planned {
+            Err(KMeansError::NoMemory { .. }) => self.give_up_near(),
+            planned => planned?,
+        }
+        Ok(())
+    }
+
+    /// All centroids are compared from now on.
+    pub(super) fn give_up_near(&mut self) {
+        self.near = None;
+        self.workers.iter_mut().for_each(|worker| worker.near = None);
+    }
+
+    /// Decides before the first assign whether rows are compared with near centroids only, and whether by copies in bfloat16 first.
+    fn plan_near(&self, centroids: &[T]) -> Result<Option<Near<T>>> {
+        let d = self.d;
+        if self.labels.is_empty() {
+            return Ok(None);
+        }
+        let parts = self.parts()?;
+        let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
+        let by_columns = self.part.features.is_by_columns();
+        let total = |bytes: &dyn Fn([usize; 3]) -> usize| {
+            parts.iter().map(|part| bytes([d, part.physical.len(), most])).fold(0, usize::saturating_add)
+        };
+        let bytes = |way| total(&|shape| Sorted::<T>::bytes_kept(shape, way));
+        let may_keep = self.look_near != LookNear::AlwaysSort;
+        let copied = bytes(Sorted::<T>::way_kept(d, true, by_columns)).saturating_add(total(&Sorted::<T>::bytes_copied));
+        let copies = if may_keep && copied <= MOST_BYTES { self.plan_copies() } else { None };
+        let way = Sorted::<T>::way_kept(d, copies.is_some(), by_columns);
+        let is_kept = copies.is_some() || may_keep && bytes(way) <= MOST_BYTES;
+        let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
+        let together = if is_kept { longest } else { self.sorted_together(longest) };
+        let groups = match (self.plan_groups(centroids, together, is_kept)?, &copies) {
+            (Some(groups), _) => groups,
+            (None, Some(_)) => Groups::new(centroids, d, 1)?,
+            (None, None) => return Ok(None),
+        };
+        let mut near = Near {
+            groups,
+            known: false,
+            shares: None,
+            assigns: 0,
+            patience: 1,
+            parts,
+            kept: Vec::new(),
+            is_sorted: false,
+            halved: None,
+        };
+        if is_kept {
+            let count = near.groups.count();
+            let sorted = near.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], way, copies.is_some()));
+            match memory::try_collected(sorted, NEAR) {
+                Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok(Some(near)),
+                kept => near.kept = kept?,
+            }
+        }
+        if let Some(copies) = copies {
+            near.halved = Some(Halved::new(copies, near.groups.count())?);
+        }
+        Ok(Some(near))
+    }
+
+    /// Groups of centroids, if rows should be compared with near centroids only. `together`: how many rows are sorted together.
+    fn plan_groups(&self, centroids: &[T], together: usize, is_kept: bool) -> Result<Option<Groups<T>>> {
+        let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
+        let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
+        // A block takes as long if it is not full. So a group should have two or more.
+        let most = most.min(together / (2 * BLOCK));
+        let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
+        match self.look_near {
+            LookNear::Never => Ok(None),
+            LookNear::Always | LookNear::AlwaysSort => Ok(Some(Groups::new(centroids, d, MOST_GROUPS)?)),
+            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => Ok(None),
+            LookNear::Auto => {
+                let groups = Groups::new(centroids, d, most)?;
+                let share = self.share_of_sample(&Step::new(&groups, centroids, false, self.workers.len())?)? * HALF_FULL;
+                Ok(Some(groups).filter(|_| pays(1.0 - share, [k, d], rows, by_columns)))
+            }
+        }
+    }
+
+    /// Copies in bfloat16, if they should be compared first.
+    fn plan_copies(&self) -> Option<Copies> {
+        let unit = PairUnit::detect().filter(|_| self.set == InstructionSet::Avx512);
+        let (n, k, d) = (self.labels.len(), self.k, self.d);
+        let pays = n >= FEWEST_ROWS && k >= FEWEST_PAIR_CLUSTERS && d >= FEWEST_PAIR_FEATURES;
+        let unit = match self.look_pairs {
+            LookPairs::Never => None,
+            LookPairs::Auto => unit.filter(|_| pays),
+            LookPairs::Always => Some(unit.unwrap_or(PairUnit::Emulated)),
+        };
+        unit.filter(|_| Form::of::<T>(d) == Form::Product).and_then(|unit| Copies::new(unit, self.prepared, d))
+    }
+
+    /// How many of these rows a worker sorts together.
+    pub(super) fn sorted_together(&self, longest: usize) -> usize {
+        let stride = self.workers[0].tile.stride;
+        match self.look_near {
+            LookNear::AlwaysSort => 2 * stride,
+            _ => (SORTED / self.d).max(LEAST_SORTED).next_multiple_of(stride),
+        }
+        .min(longest)
+    }
+
+    /// The share of the scores that rows of a sample need.
+    fn share_of_sample(&self, step: &Step<'_, T>) -> Result<f64> {
+        let stride = self.workers[0].tile.stride;
+        let kept = (0..self.part.features.n_rows()).filter(|row| self.part.selection.contains(*row));
+        let rows = memory::collected(kept.step_by((self.labels.len() / SAMPLE).max(1)), NEAR)?;
+        if rows.is_empty() {
+            return Ok(1.0);
+        }
+        let mut tile = Tile::new(self.d, stride)?;
+        let mut groups = memory::zeroed::<u8>(stride, NEAR)?;
+        // The largest distance of each group's rows so far, and their number.
+        let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), NEAR)?;
+        for rows in rows.chunks(stride) {
+            tile.load_list(&self.part, self.prepared.weights, rows);
+            self.set.run(Guess { step, tile: &tile, groups: &mut groups });
+            for r in 0..tile.rows {
+                let group = usize::from(groups[r]);
+                let (most, count) = &mut seen[group];
+                *most = most.max(step.distance(&tile, r, group));
+                *count += 1;
+            }
+        }
+        let listed = seen.iter().enumerate().map(|(group, (most, count))| {
+            // With few features, rows are much nearer to their labels than to the ends of their group.
+            let own = (Form::of::<T>(self.d) == Form::Difference).then_some(most / 2.0);
+            (step.listed(group, *most, own).len() * count) as f64
+        });
+        Ok(listed.sum::<f64>() / (step.panels() * rows.len()) as f64)
+    }
+}
