@@ -2,6 +2,7 @@
 
 Each (shape, system) runs in a process of its own, so that one library's threads do not sit in another's way.
 Time and inertia are reported together: a fast fit that ends elsewhere is not a faster one.
+With `--default`, each system starts and stops as it does by default: it gets the number of clusters and a seed.
 Further peers (faiss, sklearnex, superkmeans) take part where they are installed and named: `peers.py --with faiss`.
 """
 
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +64,7 @@ def generate(n: int, d: int, k: int, kind: str = "blobs") -> tuple[np.ndarray, n
     return x, x[rng.choice(n, k, replace=False)].copy()
 
 
-def ours(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+def ours(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
     import polars as pl
 
     import polars_kmeans as pk
@@ -71,38 +73,50 @@ def ours(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tupl
     df = pl.DataFrame([pl.Series(name, np.ascontiguousarray(x[:, f])) for f, name in enumerate(names)])
 
     def fit() -> tuple[np.ndarray, int]:
-        model = pk.KMeans(k=len(start), init=start, max_iter=iterations, tol=0).fit(df, names)
+        given = {"seed": 0} if start is None else {"init": start, "max_iter": iterations, "tol": 0}
+        model = pk.KMeans(k=k, **given).fit(df, names)
         return model.centroids.select(names).to_numpy(), model.n_iter
 
     return fit
 
 
-def sklearn(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+def as_scikit_learn(start: np.ndarray | None, iterations: int) -> dict[str, Any]:
+    """Parameters in scikit-learn's names."""
+    if start is None:
+        return {"random_state": 0}
+    return {"init": start, "n_init": 1, "max_iter": iterations, "tol": 0, "algorithm": "lloyd"}
+
+
+def sklearn(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
     from sklearn.cluster import KMeans
 
     def fit() -> tuple[np.ndarray, int]:
-        model = KMeans(len(start), init=start, n_init=1, max_iter=iterations, tol=0, algorithm="lloyd").fit(x)
+        model = KMeans(k, **as_scikit_learn(start, iterations)).fit(x)
         return model.cluster_centers_, model.n_iter_
 
     return fit
 
 
-def sklearnex(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+def sklearnex(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
     from sklearnex.cluster import KMeans
 
     def fit() -> tuple[np.ndarray, int]:
-        model = KMeans(len(start), init=start, n_init=1, max_iter=iterations, tol=0).fit(x)
+        model = KMeans(k, **as_scikit_learn(start, iterations)).fit(x)
         return model.cluster_centers_, model.n_iter_
 
     return fit
 
 
-def faiss(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+def faiss(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
     import faiss
 
     def fit() -> tuple[np.ndarray, int]:
+        if start is None:
+            model = faiss.Kmeans(x.shape[1], k)
+            model.train(x)
+            return model.centroids, model.cp.niter
         model = faiss.Kmeans(
-            x.shape[1], len(start), niter=iterations, min_points_per_centroid=1, max_points_per_centroid=1 << 30
+            x.shape[1], k, niter=iterations, min_points_per_centroid=1, max_points_per_centroid=1 << 30
         )
         model.train(x, init_centroids=start)
         return model.centroids, iterations
@@ -110,13 +124,18 @@ def faiss(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tup
     return fit
 
 
-def superkmeans(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+def superkmeans(
+    x: np.ndarray, k: int, start: np.ndarray | None, iterations: int
+) -> Callable[[], tuple[np.ndarray, int]]:
     """It is approximate, and takes no starting centroids."""
     from superkmeans import SuperKMeans
 
     def fit() -> tuple[np.ndarray, int]:
+        if start is None:
+            model = SuperKMeans(k, x.shape[1])
+            return np.asarray(model.train(x)), 1
         model = SuperKMeans(
-            len(start),
+            k,
             x.shape[1],
             iters=iterations,
             sampling_fraction=1.0,
@@ -132,11 +151,12 @@ def superkmeans(x: np.ndarray, start: np.ndarray, iterations: int) -> Callable[[
 SYSTEMS = {"ours": ours, "sklearn": sklearn, "sklearnex": sklearnex, "faiss": faiss, "superkmeans": superkmeans}
 
 
-def measure(shape: str, system: str, kind: str) -> dict[str, float]:
+def measure(shape: str, system: str, kind: str, default: bool) -> dict[str, float]:
     n, d, k, iterations = SHAPES[shape]
     x, start = generate(n, d, k, kind)
-    SYSTEMS[system](x[: max(4 * k, 256)], start, 2)()  # threads, dispatch
-    fit = SYSTEMS[system](x, start, iterations)
+    start = None if default else start
+    SYSTEMS[system](x[: max(4 * k, 256)], k, start, 2)()  # threads, dispatch
+    fit = SYSTEMS[system](x, k, start, iterations)
     seconds = []
     for _ in range(21 if n < 10_000 else 3):
         begin = time.perf_counter()
@@ -155,10 +175,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(SHAPES), choices=SHAPES)
     parser.add_argument("--with", dest="more", nargs="*", default=[], choices=["sklearnex", "faiss", "superkmeans"])
     parser.add_argument("--kind", default="blobs", choices=KINDS, help="kind of data")
+    parser.add_argument("--default", action="store_true", help="fits that start and stop by default")
     parser.add_argument("--one", nargs=2, metavar=("SHAPE", "SYSTEM"), help="measure in this process")
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(measure(*args.one, args.kind)))
+        print(json.dumps(measure(*args.one, args.kind, args.default)))
         return
     print(
         f"{'shape':<11}{'system':<11}{'fit, ms':>10}{'iterations':>12}{'ms/iter':>10}{'inertia':>16}{'ours / it':>11}"
@@ -167,13 +188,14 @@ def main() -> None:
         base = None
         for system in ["ours", "sklearn", *args.more]:
             command = [sys.executable, __file__, "--kind", args.kind, "--one", shape, system]
+            command += ["--default"] if args.default else []
             run = subprocess.run(command, capture_output=True, text=True)
             if run.returncode != 0:
                 print(f"{shape:<11}{system:<11}{(run.stderr.strip().splitlines() or ['?'])[-1]}")
                 continue
             r = json.loads(run.stdout.splitlines()[-1])
-            base = base or r["seconds"] / r["iterations"]
-            per = r["seconds"] / r["iterations"]
+            per = r["seconds"] / (1 if args.default else r["iterations"])
+            base = base or per
             print(
                 f"{shape:<11}{system:<11}{1e3 * r['seconds']:>10.3f}{r['iterations']:>12}{1e3 * per:>10.3f}"
                 f"{r['inertia']:>16.8g}{base / per:>11.2f}",

@@ -29,6 +29,8 @@ class Features:
 
     exprs: list[pl.Expr]
     computed: bool
+    names: list[str] | None
+    """The names, if these are names of columns and nothing else."""
 
 
 def column(name: str) -> pl.Expr:
@@ -84,9 +86,11 @@ def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Feat
                 msg = f"feature names must differ, got {name!r} twice: rename one with .alias"
                 raise InvalidColumnError(msg)
             seen.add(name)
+    names = [item for item in items if isinstance(item, str)]
     return Features(
         [column(item) if isinstance(item, str) else _named(item) for item in items],
         computed=not all(isinstance(item, str) or item.meta.is_column_selection() for item in items),
+        names=names if len(names) == len(items) else None,
     )
 
 
@@ -157,12 +161,35 @@ def fit_each(
     return _internal.fit_each(columns, {**options.keywords, "weighted": weight is not None}, k, features.computed)
 
 
+_NUMBERS = frozenset({
+    pl.Float32, pl.Float64,
+    pl.Int8, pl.Int16, pl.Int32, pl.Int64,
+    pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64,
+})  # fmt: skip
+
+
+def _plain(frame: pl.DataFrame, features: Features, weight: str | pl.Expr | None) -> list[pl.Series] | None:
+    """Return columns of numbers that are named, with weights last: no query is needed for them. Else None."""
+    if features.names is None or isinstance(weight, pl.Expr) or frame.height == 0:
+        return None
+    names = features.names if weight is None else [*features.names, weight]
+    try:
+        columns = [frame.get_column(name) for name in names]
+    except pl.exceptions.PolarsError:
+        # The query says what is wrong.
+        return None
+    return columns if all(column.dtype in _NUMBERS for column in columns) else None
+
+
 def _held(
     frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | pl.Expr | None, spill: Spill
 ) -> _internal.Columns:
     """Run the query of a frame, and hold the columns of features and weights for a fit."""
     check_process(runs=True)
     columns = _internal.Columns()
+    if isinstance(frame, pl.DataFrame) and (plain := _plain(frame, features, weight)):
+        columns.take([series.name for series in plain], plain, weight is not None)
+        return columns
     hold = register_plugin_function(
         plugin_path=_LIBRARY,
         function_name="hold",

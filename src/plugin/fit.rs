@@ -1,6 +1,8 @@
 //! A fit on the calling thread, for the estimator.
 //!
-//! A query of a frame computes the columns. Its only expression, `hold`, puts them into a [`Columns`] as they are, without a copy. Then
+//! A query of a frame computes the columns. Its only expression, `hold`, puts them into a [`Columns`] as they are, without a copy. Columns of numbers
+//! that are there already need no query: [`Columns::take`] takes them through Arrow's C stream interface
+//! (<https://arrow.apache.org/docs/format/CStreamInterface.html>), which takes a microsecond instead of the hundred of a query. Then
 //! [`fit`] takes them, after the query. So columns have the same rules and errors as in the expressions, and the fit itself runs
 //! where the caller waits for it. The columns of a lazy query come batch by batch instead (`gathered.rs`).
 
@@ -9,15 +11,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use polars::prelude::*;
+use polars_arrow::ffi::{ArrowArrayStream, ArrowArrayStreamReader};
 use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
 use serde::Deserialize;
 
-use super::entry::expression;
+use super::entry::{expression, without_panic};
 use super::expressions::fit_fields;
 use super::inputs::{Call, unless_too_few};
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible, watched};
-use super::{Fit, encoded};
+use super::{Fit, encoded, raise};
 use crate::error::{KMeansError, Result};
 use crate::model::KMeansModel;
 use crate::params::KMeans;
@@ -48,6 +52,36 @@ impl Columns {
         held().insert(key, None);
         Self { key }
     }
+
+    /// Takes columns of numbers as they are, in place of a query. `weighted`: the last one has weights.
+    fn take(&self, py: Python<'_>, names: Vec<String>, columns: Vec<Bound<'_, PyAny>>, weighted: bool) -> PyResult<()> {
+        let mut inputs = Vec::with_capacity(columns.len());
+        for (name, column) in names.into_iter().zip(&columns) {
+            inputs.push(streamed(name.into(), column)?);
+        }
+        let call = without_panic(|| Call::new(&inputs, weighted)).map_err(|error| raise(py, &error))?;
+        self.put(call);
+        Ok(())
+    }
+}
+
+/// A column that an object gives as a stream of Arrow.
+fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series> {
+    let py = column.py();
+    let unreadable = |error: PolarsError| raise(py, &KMeansError::from(error));
+    let capsule = column.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
+    let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<ArrowArrayStream>();
+    // SAFETY: by the interface, a capsule of this name holds a stream. The stream moves out of it, and what is left is one that was released, so
+    // nobody releases it twice.
+    let stream = unsafe { std::ptr::replace(stream.as_ptr(), ArrowArrayStream::empty()) };
+    // SAFETY: a valid stream gives a valid field and valid arrays. They own their values.
+    let mut reader = unsafe { ArrowArrayStreamReader::try_new(Box::new(stream)) }.map_err(unreadable)?;
+    let mut chunks = Vec::new();
+    // SAFETY: as above.
+    while let Some(chunk) = unsafe { reader.next() } {
+        chunks.push(chunk.map_err(unreadable)?);
+    }
+    Series::try_from((name, chunks)).map_err(unreadable)
 }
 
 impl Columns {
