@@ -19,6 +19,7 @@ use std::sync::Arc;
 use self::column::{VIEW, check_validity};
 use self::read::block_pieces;
 use self::strided::Strided;
+pub(crate) use self::transpose::rows_to_columns;
 use crate::arrival::Arrival;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;

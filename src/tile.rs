@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::features::{Column, Features};
+use crate::features::{Column, Features, rows_to_columns};
 use crate::float::Float;
-use crate::half::Half;
+use crate::half::{Half, Same};
 use crate::memory;
 
 /// Turns row weights into `w^` and into integers: `w^ = integer * 2^(exponent - 53)`.
@@ -219,6 +219,21 @@ impl<T: Float> Tile<T> {
             weights.gather(rows, &mut self.weights);
         }
         self.round_weights(scale);
+    }
+
+    /// Loads rows that have arrived, and lie elsewhere row by row. `rows`: which ones they are. Rounds weights to `w^`.
+    #[inline]
+    pub fn load_rows<'v>(
+        &mut self,
+        part: &Part<'_, T>,
+        scale: Option<WeightScale>,
+        rows: &[usize],
+        values: impl Iterator<Item = &'v [T]>,
+    ) where
+        T: 'v,
+    {
+        rows_to_columns::<T, T, Same>(values, 0, self.stride, &mut self.x);
+        self.load_weights(part, scale, rows);
     }
 
     /// Loads rows of `range` in another order: see [`Features::scatter_tile`]. The part's selection must keep all rows of `order`. Rounds weights

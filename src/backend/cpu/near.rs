@@ -174,7 +174,7 @@ impl<T: Float> CpuSession<'_, T> {
                             (sorted.way, together, Some(sorted))
                         }
                     };
-                    worker.near = Some(Scratch::new([*d, most, worker.tile.stride], way, sorted)?);
+                    worker.near = Some(Scratch::new([*d, most, groups.count(), worker.tile.stride], way, sorted)?);
                 }
             }
             let step = Step::new(groups, &table.rows, *known, threads)?;

@@ -65,7 +65,7 @@ impl RowCopies {
     /// Room for copies of so many places.
     pub fn new(places: usize, d: usize, groups: usize) -> Result<Self> {
         Ok(Self {
-            copies: memory::zeroed(places * d.div_ceil(2), NEAR)?,
+            copies: memory::zeroed_in_large_pages(places * d.div_ceil(2), NEAR)?,
             errors: memory::zeroed(places, NEAR)?,
             sizes: memory::zeroed(groups, NEAR)?,
         })

@@ -19,8 +19,10 @@ use crate::tile::Tile;
 pub const MOST_GROUPS: usize = 32;
 /// The same where differences are computed: blocks are cheap, and small groups leave out more.
 const MOST_SMALL_GROUPS: usize = 256;
-/// Rows of the sample, and rows of it whose largest distance stands for a block's.
+/// Rows of the sample, but no more values than this, unless its rows are very few.
 const SAMPLE: usize = 2_048;
+const SAMPLE_VALUES: usize = 1 << 19;
+const FEWEST_SAMPLED: usize = 256;
 /// The scores that are computed for each one that counts: the last block of a group is not full.
 const HALF_FULL: f64 = 1.15;
 /// Fewer clusters or rows are not worth it.
@@ -39,10 +41,10 @@ const LEAST_ROWS: usize = 4_096;
 /// A part has at most so many times the work of a task, because most of it is left out. A call can be stopped between parts.
 const TIMES_WORK: usize = 4;
 /// Most bytes of the sorted rows that are kept.
-const MOST_BYTES: usize = 512 << 20;
-/// Copies in bfloat16 are not worth it for fewer clusters or features.
-const FEWEST_PAIR_CLUSTERS: usize = 24;
+const MOST_BYTES: usize = 1 << 30;
+/// Copies in bfloat16 are not worth it for fewer features, or where a row is compared with fewer centroids.
 const FEWEST_PAIR_FEATURES: usize = 64;
+const FEWEST_PAIR_CENTROIDS: f64 = 48.0;
 
 /// What an assign does with the order of the rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,6 +77,8 @@ impl<T: Float> CpuSession<'_, T> {
         let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
         let of_worker = self.part.features.n_rows() / self.workers.len();
         let most = most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS)));
+        // As many for each worker, so that they end together.
+        let most = of_worker.div_ceil((of_worker + most / 2).checked_div(most).unwrap_or(1).max(1));
         let most = most.min(TIMES_WORK * MAX_WORK / self.d.saturating_mul(self.k).max(1));
         let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), NEAR)?;
         for task in &self.tasks {
@@ -127,15 +131,18 @@ impl<T: Float> CpuSession<'_, T> {
         let may_keep = self.look_near != LookNear::AlwaysSort;
         let copied = bytes(Sorted::<T>::way_kept(d, true, by_columns)).saturating_add(total(&Sorted::<T>::bytes_copied));
         let copies = if may_keep && copied <= MOST_BYTES { self.plan_copies() } else { None };
-        let way = Sorted::<T>::way_kept(d, copies.is_some(), by_columns);
-        let is_kept = copies.is_some() || may_keep && bytes(way) <= MOST_BYTES;
+        let is_kept = may_keep && bytes(Sorted::<T>::way_kept(d, false, by_columns)) <= MOST_BYTES || copies.is_some();
         let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
         let together = if is_kept { longest } else { self.sorted_together(longest) };
-        let groups = match (self.plan_groups(centroids, together, is_kept)?, &copies) {
-            (Some(groups), _) => groups,
+        let planned = self.plan_groups(centroids, together, is_kept)?;
+        let compared = planned.as_ref().map_or(1.0, |(_, share)| *share) * self.k as f64;
+        let copies = copies.filter(|_| self.look_pairs == LookPairs::Always || compared >= FEWEST_PAIR_CENTROIDS);
+        let groups = match (planned, &copies) {
+            (Some((groups, _)), _) => groups,
             (None, Some(_)) => Groups::new(centroids, d, 1)?,
             (None, None) => return Ok(None),
         };
+        let way = Sorted::<T>::way_kept(d, copies.is_some(), by_columns);
         let mut near = Near {
             groups,
             known: false,
@@ -161,8 +168,9 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(Some(near))
     }
 
-    /// Groups of centroids, if rows should be compared with near centroids only. `together`: how many rows are sorted together.
-    fn plan_groups(&self, centroids: &[T], together: usize, is_kept: bool) -> Result<Option<Groups<T>>> {
+    /// Groups of centroids, if rows should be compared with near centroids only, and the share of the centroids that rows are compared with. `together`: how
+    /// many rows are sorted together.
+    fn plan_groups(&self, centroids: &[T], together: usize, is_kept: bool) -> Result<Option<(Groups<T>, f64)>> {
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
         let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
         // A block takes as long if it is not full. So a group should have two or more.
@@ -170,12 +178,12 @@ impl<T: Float> CpuSession<'_, T> {
         let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         match self.look_near {
             LookNear::Never => Ok(None),
-            LookNear::Always | LookNear::AlwaysSort => Ok(Some(Groups::new(centroids, d, MOST_GROUPS)?)),
+            LookNear::Always | LookNear::AlwaysSort => Ok(Some((Groups::new(centroids, d, MOST_GROUPS)?, 1.0))),
             _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => Ok(None),
             LookNear::Auto => {
                 let groups = Groups::new(centroids, d, most)?;
                 let share = self.share_of_sample(&Step::new(&groups, centroids, false, self.workers.len())?)? * HALF_FULL;
-                Ok(Some(groups).filter(|_| pays(1.0 - share, [k, d], rows, by_columns)))
+                Ok(pays(1.0 - share, [k, d], rows, by_columns).then_some((groups, share)))
             }
         }
     }
@@ -184,7 +192,7 @@ impl<T: Float> CpuSession<'_, T> {
     fn plan_copies(&self) -> Option<Copies> {
         let unit = PairUnit::detect().filter(|_| self.set == InstructionSet::Avx512);
         let (n, k, d) = (self.labels.len(), self.k, self.d);
-        let pays = n >= FEWEST_ROWS && k >= FEWEST_PAIR_CLUSTERS && d >= FEWEST_PAIR_FEATURES;
+        let pays = n >= FEWEST_ROWS && k as f64 >= FEWEST_PAIR_CENTROIDS && d >= FEWEST_PAIR_FEATURES;
         let unit = match self.look_pairs {
             LookPairs::Never => None,
             LookPairs::Auto => unit.filter(|_| pays),
@@ -207,7 +215,8 @@ impl<T: Float> CpuSession<'_, T> {
     fn share_of_sample(&self, step: &Step<'_, T>) -> Result<f64> {
         let stride = self.workers[0].tile.stride;
         let kept = (0..self.part.features.n_rows()).filter(|row| self.part.selection.contains(*row));
-        let rows = memory::collected(kept.step_by((self.labels.len() / SAMPLE).max(1)), NEAR)?;
+        let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
+        let rows = memory::collected(kept.step_by((self.labels.len() / sample).max(1)), NEAR)?;
         if rows.is_empty() {
             return Ok(1.0);
         }

@@ -6,7 +6,9 @@ use super::pairs::{Copies, RowCopies};
 use super::{BLOCK, NEAR, Step};
 use crate::backend::cpu::filter::Form;
 use crate::error::Result;
+use crate::features::rows_to_columns;
 use crate::float::Float;
+use crate::half::Same;
 use crate::memory;
 use crate::tile::{Part, Tile, WeightScale};
 
@@ -21,6 +23,8 @@ pub enum Way {
     Gather,
     /// Where they were, with copies in bfloat16: few rows of a block are loaded.
     Copies,
+    /// Row by row, with copies in bfloat16: for features that lie column by column. A row of those is in as many places as it has values.
+    Rows,
 }
 
 /// Most features of [`Way::Tile`] where rows are sorted for one assign: the columns of more are in each other's way.
@@ -35,8 +39,11 @@ pub struct Sorted<T> {
     pub most: usize,
     /// With [`Way::Tile`].
     pub tile: Tile<T>,
-    /// With [`Way::Blocks`]: `(blocks, d, BLOCK)`, and [`APART`] more values for each block.
-    blocks: Vec<T>,
+    d: usize,
+    /// With [`Way::Blocks`]: `(blocks, d, BLOCK)`, and [`APART`] more values for each block. With [`Way::Rows`] it has them while rows are sorted.
+    pub blocks: Vec<T>,
+    /// With [`Way::Rows`]: `(places, d)`.
+    by_rows: Vec<T>,
     /// For each group, its first place.
     firsts: Vec<usize>,
     /// For each group, the place behind its last row.
@@ -47,7 +54,7 @@ pub struct Sorted<T> {
     /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group. Not with
     /// [`Way::Gather`].
     pub radii: Vec<f64>,
-    /// Copies in bfloat16, where they are used: with [`Way::Copies`] and [`Way::Blocks`].
+    /// Copies in bfloat16, where they are used: with [`Way::Copies`] and [`Way::Rows`].
     pub copies: Option<RowCopies>,
 }
 
@@ -83,14 +90,25 @@ impl<T: Float> Sorted<T> {
     pub fn way_kept(d: usize, copied: bool, by_columns: bool) -> Way {
         match Form::of::<T>(d) {
             Form::Difference => Way::Tile,
-            Form::Product if copied && !by_columns => Way::Copies,
+            Form::Product if copied => {
+                if by_columns {
+                    Way::Rows
+                } else {
+                    Way::Copies
+                }
+            }
             Form::Product => Way::Blocks,
         }
     }
 
     /// Whether rows are labelled a block at a time.
     pub fn has_blocks(&self) -> bool {
-        matches!(self.way, Way::Blocks | Way::Copies)
+        matches!(self.way, Way::Blocks | Way::Copies | Way::Rows)
+    }
+
+    /// Values of [`Sorted::blocks`] for so many rows.
+    pub fn block_values([d, most, groups]: [usize; 3]) -> usize {
+        Self::places(most, groups) / BLOCK * (d * BLOCK + APART)
     }
 
     /// Room for rows that are sorted for one assign. `by_columns`: how the features lie.
@@ -110,7 +128,12 @@ impl<T: Float> Sorted<T> {
             way,
             most,
             tile: Tile::new(d, if way == Way::Tile { places } else { 0 })?,
-            blocks: memory::zeroed(if way == Way::Blocks { blocks * (d * BLOCK + APART) } else { 0 }, NEAR)?,
+            d,
+            blocks: memory::zeroed_in_large_pages(
+                if way == Way::Blocks { Self::block_values([d, most, groups]) } else { 0 },
+                NEAR,
+            )?,
+            by_rows: memory::zeroed_in_large_pages(if way == Way::Rows { places * d } else { 0 }, NEAR)?,
             firsts: memory::zeroed(groups, NEAR)?,
             ends: memory::zeroed(groups, NEAR)?,
             places: memory::zeroed(places, NEAR)?,
@@ -135,8 +158,14 @@ impl<T: Float> Sorted<T> {
     /// The values of a block of [`Way::Blocks`], and some more.
     #[inline(always)]
     pub fn block(&self, place: usize) -> &[T] {
-        let len = self.blocks.len() / self.radii.len();
+        let len = self.d * BLOCK + APART;
         &self.blocks[place / BLOCK * len..][..len]
+    }
+
+    /// The values of a row of [`Way::Rows`].
+    #[inline(always)]
+    pub fn row(&self, place: usize) -> &[T] {
+        &self.by_rows[place * self.d..][..self.d]
     }
 
     /// Takes the rows of a range. `groups`: the groups of those that are kept. `at`: where the first one's label is. `to`: room for where each row
@@ -182,7 +211,7 @@ impl<T: Float> Sorted<T> {
                 self.tile.load_sorted(part, weights, physical, to, &self.order[..used]);
                 self.fill_gaps();
             }
-            Way::Blocks => self.fill_blocks(part, physical, to),
+            Way::Blocks | Way::Rows => self.fill_blocks(part, physical, to),
             Way::Gather | Way::Copies => return,
         }
         for group in 0..step.groups() {
@@ -206,6 +235,15 @@ impl<T: Float> Sorted<T> {
         self.radii[rows.start / BLOCK] = radius;
     }
 
+    /// Takes a block of rows row by row. With [`Way::Rows`].
+    #[inline(always)]
+    pub fn take_rows(&mut self, start: usize) {
+        let (d, len) = (self.d, self.d * BLOCK + APART);
+        let block = &self.blocks[start / BLOCK * len..][..d * BLOCK];
+        // The columns of the block are its rows.
+        rows_to_columns::<T, T, Same>(block.chunks_exact(BLOCK), 0, d, &mut self.by_rows[start * d..][..d * BLOCK]);
+    }
+
     /// Makes copies in bfloat16 of a block of rows. With [`Way::Copies`], they are in the tile.
     #[inline(always)]
     pub fn copy(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &Step<'_, T>, shared: &Copies) {
@@ -226,7 +264,7 @@ impl<T: Float> Sorted<T> {
     }
 
     fn fill_blocks(&mut self, part: &Part<'_, T>, physical: Range<usize>, to: &[u32]) {
-        let len = self.blocks.len() / self.radii.len();
+        let len = self.d * BLOCK + APART;
         let by_columns = part.features.is_by_columns();
         if by_columns {
             part.features.scatter_blocks(physical, to, len, &mut self.blocks);

@@ -10,7 +10,7 @@ use crate::backend::cpu::assign::{NearRows, PairBlock};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::pass::{TaskRows, Worker, contribution, take_labels};
 use crate::backend::cpu::product::PairTable;
-use crate::backend::cpu::simd::{Task, Vector};
+use crate::backend::cpu::simd::{SQUARE, Task, Vector};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -32,6 +32,8 @@ pub struct Scratch<T> {
     /// The rows of a block that must be loaded, and where they are.
     needed: Vec<u32>,
     order: Vec<usize>,
+    /// Rows that are sorted, before they are kept row by row.
+    blocks: Vec<T>,
     /// Rows that are sorted for one assign.
     pub sorted: Option<Sorted<T>>,
     pub scores: Scores,
@@ -39,21 +41,23 @@ pub struct Scratch<T> {
 
 impl<T: Float> Scratch<T> {
     /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted rows are kept.
-    pub fn new([d, most, stride]: [usize; 3], way: Way, sorted: Option<Sorted<T>>) -> Result<Self> {
+    pub fn new([d, most, groups, stride]: [usize; 4], way: Way, sorted: Option<Sorted<T>>) -> Result<Self> {
+        let blocks = if way == Way::Rows { Sorted::<T>::block_values([d, most, groups]) } else { 0 };
         let rows = match way {
             Way::Tile => 0,
-            Way::Blocks | Way::Copies => BLOCK,
+            Way::Blocks | Way::Copies | Way::Rows => BLOCK,
             Way::Gather => stride,
         };
         Ok(Self {
             // The values of rows in blocks are read where they are.
-            tile: Tile::new(if matches!(way, Way::Gather | Way::Copies) { d } else { 0 }, rows)?,
+            tile: Tile::new(if way == Way::Blocks { 0 } else { d }, rows)?,
             groups: memory::zeroed(most + stride, NEAR)?,
             to: memory::zeroed(most, NEAR)?,
             labels: memory::zeroed(stride, NEAR)?,
             radii: memory::zeroed(stride / BLOCK, NEAR)?,
             needed: memory::with_room(BLOCK, NEAR)?,
             order: memory::with_room(BLOCK, NEAR)?,
+            blocks: memory::zeroed_in_large_pages(blocks, NEAR)?,
             sorted,
             scores: Scores::default(),
         })
@@ -88,6 +92,10 @@ impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
         let stride = if self.sorted.has_blocks() { BLOCK } else { self.worker.tile.stride };
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
+        let is_by_rows = !self.is_sorted && self.sorted.way == Way::Rows;
+        if is_by_rows {
+            std::mem::swap(&mut self.sorted.blocks, &mut self.scratch.blocks);
+        }
         let mut at = 0;
         for start in self.task.physical.clone().step_by(self.sorted.most) {
             if !self.is_sorted {
@@ -97,12 +105,15 @@ impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
                 let rows = self.sorted.rows(group);
                 for start in rows.clone().step_by(stride) {
                     let rows = start..rows.end.min(start + stride);
-                    let is_here = !self.is_sorted && self.copy(group, rows.clone());
+                    let is_here = !self.is_sorted && self.keep(group, rows.clone());
                     if !self.label_by_copies::<V>(group, rows.clone(), is_here) {
                         self.label::<V>(group, rows, is_here);
                     }
                 }
             }
+        }
+        if is_by_rows {
+            std::mem::swap(&mut self.sorted.blocks, &mut self.scratch.blocks);
         }
     }
 }
@@ -130,23 +141,30 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         kept
     }
 
-    /// Copies a newly sorted block of rows in bfloat16, where copies are used. Returns whether its values are in the tile now.
+    /// Keeps a newly sorted block of rows, and copies it in bfloat16, where copies are used. Returns whether the values of the whole block are at hand:
+    /// in the tile, or in the block.
     #[inline(always)]
-    fn copy(&mut self, group: usize, rows: Range<usize>) -> bool {
+    fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
         let Self { part, prepared, scratch, sorted, step, copies, .. } = self;
-        let is_here = sorted.way == Way::Copies;
-        let tile = &mut scratch.tile;
-        if is_here {
-            tile.load_list(part, prepared.weights, &sorted.order[rows.clone()]);
-            sorted.measure(rows.clone(), group, tile, step);
+        let (tile, order) = (&mut scratch.tile, &sorted.order[rows.clone()]);
+        match sorted.way {
+            Way::Copies => {
+                tile.load_list(part, prepared.weights, order);
+                sorted.measure(rows.clone(), group, tile, step);
+            }
+            Way::Rows => {
+                tile.load_weights(part, prepared.weights, order);
+                sorted.take_rows(rows.start);
+            }
+            Way::Tile | Way::Blocks | Way::Gather => return false,
         }
         if let Some(copies) = copies {
             sorted.copy(rows, group, tile, step, copies);
         }
-        is_here
+        true
     }
 
-    /// Labels some rows of a group. `is_here`: whether they are in the tile already.
+    /// Labels some rows of a group. `is_here`: as [`NearTask::keep`] says.
     #[inline(always)]
     fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
         let Self { part, prepared, quantiser, table, partial, worker, scratch, sorted, labels, step, .. } = self;
@@ -158,6 +176,12 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
             Way::Blocks => {
                 tile.load_weights(part, prepared.weights, &sorted.order[rows.clone()]);
                 (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..])
+            }
+            Way::Rows if is_here => (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..]),
+            Way::Rows => {
+                let values = rows.clone().map(|place| sorted.row(place));
+                tile.load_rows(part, prepared.weights, &sorted.order[rows.clone()], values);
+                (tile.values(), 0, &tile.weights[..])
             }
             Way::Copies => {
                 if !is_here {
@@ -187,7 +211,7 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
 
 impl<T: Float> NearTask<'_, '_, '_, '_, T> {
     /// Labels a block of rows by copies in bfloat16. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
-    /// leave too much in doubt. `is_here`: whether the rows are in the tile already.
+    /// leave too much in doubt. `is_here`: as [`NearTask::keep`] says.
     #[inline(always)]
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
         let Self { part, prepared, quantiser, table, partial, worker, scratch, sorted, labels, step, copies, tables, .. } =
@@ -210,28 +234,33 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         if needed.is_empty() {
             return true;
         }
-        // Where the values of the needed rows are: among them, or those of the whole block.
-        let is_gathered = sorted.way == Way::Copies && !is_here;
         if !is_here {
+            // Squares of rows are copied fast, so the last row fills up a square.
+            let last = needed[needed.len() - 1];
+            let filling = std::iter::repeat_n(&last, needed.len().next_multiple_of(SQUARE) - needed.len());
+            let places = needed.iter().chain(filling).map(|r| rows.start + *r as usize);
             order.clear();
-            order.extend(needed.iter().map(|r| sorted.order[rows.start + *r as usize]));
-            match is_gathered {
-                true => tile.load_list(part, prepared.weights, order),
-                false => tile.load_weights(part, prepared.weights, order),
+            order.extend(places.clone().map(|place| sorted.order[place]));
+            match sorted.way {
+                Way::Rows => {
+                    let values = places.map(|place| sorted.row(place));
+                    tile.load_rows(part, prepared.weights, order, values);
+                }
+                _ => tile.load_list(part, prepared.weights, order),
             }
         }
         let values = match sorted.way {
-            Way::Copies => tile.values(),
-            _ => Values { x: sorted.block(rows.start), stride: BLOCK },
+            Way::Rows if is_here => Values { x: sorted.block(rows.start), stride: BLOCK },
+            _ => tile.values(),
         };
-        let new = assigner.settle_needed::<V, T>(values, needed, is_gathered, table);
+        let new = assigner.settle_needed::<V, T>(values, needed, !is_here, table);
         for (i, r) in needed.iter().enumerate() {
             let r = *r as usize;
             let weight = tile.weights[if is_here { r } else { i }];
             let from = std::mem::replace(&mut labels[places[r] as usize], new[r]);
             if from != new[r] && weight > 0.0 {
                 *changed += 1;
-                let (row, mass) = contribution(values, if is_gathered { i } else { r }, weight, prepared);
+                let (row, mass) = contribution(values, if is_here { r } else { i }, weight, prepared);
                 deltas.move_row(quantiser, row, mass, [from, new[r]], partial);
             }
         }

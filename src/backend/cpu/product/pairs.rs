@@ -116,10 +116,11 @@ impl ProductScratch {
     /// centroids.
     #[inline(always)]
     pub fn is_in_doubt(&self, count: usize, centroids: usize) -> bool {
-        /// The time of a reference distance in products of the filter.
+        /// The time of a reference distance, and that to copy a row, in products of the filter.
         const OF_DISTANCE: usize = 30;
+        const OF_COPY: usize = 16;
         let counts = &self.counts[..count];
         let open = counts.iter().filter(|count| **count > 1).map(|count| usize::from(*count));
-        open.sum::<usize>() * OF_DISTANCE > ROWS * centroids || counts.contains(&super::ALL)
+        open.sum::<usize>() * OF_DISTANCE > ROWS * (centroids + OF_COPY) || counts.contains(&super::ALL)
     }
 }
