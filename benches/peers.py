@@ -18,6 +18,10 @@ from typing import Any
 
 import numpy as np
 
+# What gives the centroids, which is not timed, and the number of iterations.
+Found = tuple[Callable[[], np.ndarray], int]
+Fit = Callable[[], Found]
+
 SHAPES = {  # rows, features, clusters, iterations
     "tiny": (500, 2, 4, 20),
     "small": (5_000, 20, 16, 50),
@@ -64,7 +68,7 @@ def generate(n: int, d: int, k: int, kind: str = "blobs") -> tuple[np.ndarray, n
     return x, x[rng.choice(n, k, replace=False)].copy()
 
 
-def ours(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+def ours(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Fit:
     import polars as pl
 
     import polars_kmeans as pk
@@ -72,10 +76,10 @@ def ours(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Ca
     names = [f"f{f}" for f in range(x.shape[1])]
     df = pl.DataFrame([pl.Series(name, np.ascontiguousarray(x[:, f])) for f, name in enumerate(names)])
 
-    def fit() -> tuple[np.ndarray, int]:
+    def fit() -> Found:
         given = {"seed": 0} if start is None else {"init": start, "max_iter": iterations, "tol": 0}
         model = pk.KMeans(k=k, **given).fit(df, names)
-        return model.centroids.select(names).to_numpy(), model.n_iter
+        return lambda: model.centroids.select(names).to_numpy(), model.n_iter
 
     return fit
 
@@ -87,53 +91,52 @@ def as_scikit_learn(start: np.ndarray | None, iterations: int) -> dict[str, Any]
     return {"init": start, "n_init": 1, "max_iter": iterations, "tol": 0, "algorithm": "lloyd"}
 
 
-def sklearn(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+def sklearn(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Fit:
     from sklearn.cluster import KMeans
 
-    def fit() -> tuple[np.ndarray, int]:
+    def fit() -> Found:
         model = KMeans(k, **as_scikit_learn(start, iterations)).fit(x)
-        return model.cluster_centers_, model.n_iter_
+        return lambda: model.cluster_centers_, model.n_iter_
 
     return fit
 
 
-def sklearnex(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+def sklearnex(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Fit:
     from sklearnex.cluster import KMeans
 
-    def fit() -> tuple[np.ndarray, int]:
+    def fit() -> Found:
         model = KMeans(k, **as_scikit_learn(start, iterations)).fit(x)
-        return model.cluster_centers_, model.n_iter_
+        return lambda: model.cluster_centers_, model.n_iter_
 
     return fit
 
 
-def faiss(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Callable[[], tuple[np.ndarray, int]]:
+def faiss(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Fit:
     import faiss
 
-    def fit() -> tuple[np.ndarray, int]:
+    def fit() -> Found:
         if start is None:
             model = faiss.Kmeans(x.shape[1], k)
             model.train(x)
-            return model.centroids, model.cp.niter
+            return lambda: model.centroids, model.cp.niter
         model = faiss.Kmeans(
             x.shape[1], k, niter=iterations, min_points_per_centroid=1, max_points_per_centroid=1 << 30
         )
         model.train(x, init_centroids=start)
-        return model.centroids, iterations
+        return lambda: model.centroids, iterations
 
     return fit
 
 
-def superkmeans(
-    x: np.ndarray, k: int, start: np.ndarray | None, iterations: int
-) -> Callable[[], tuple[np.ndarray, int]]:
+def superkmeans(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Fit:
     """It is approximate, and takes no starting centroids."""
     from superkmeans import SuperKMeans
 
-    def fit() -> tuple[np.ndarray, int]:
+    def fit() -> Found:
         if start is None:
             model = SuperKMeans(k, x.shape[1])
-            return np.asarray(model.train(x)), 1
+            centroids = model.train(x)
+            return lambda: np.asarray(centroids), 1
         model = SuperKMeans(
             k,
             x.shape[1],
@@ -143,7 +146,8 @@ def superkmeans(
             hierarchical=False,
             early_termination=False,
         )
-        return np.asarray(model.train(x)), iterations
+        centroids = model.train(x)
+        return lambda: np.asarray(centroids), iterations
 
     return fit
 
@@ -160,9 +164,9 @@ def measure(shape: str, system: str, kind: str, default: bool) -> dict[str, floa
     seconds = []
     for _ in range(21 if n < 10_000 else 3):
         begin = time.perf_counter()
-        centroids, ran = fit()
+        found, ran = fit()
         seconds.append(time.perf_counter() - begin)
-    inertia = 0.0
+    inertia, centroids = 0.0, found()
     for rows in np.array_split(x.astype(np.float64), max(1, n * k // 20_000_000)):
         cross = rows @ centroids.T.astype(np.float64)
         square = (rows**2).sum(1)[:, None] - 2 * cross + (centroids.astype(np.float64) ** 2).sum(1)

@@ -23,6 +23,7 @@ use super::options::FitOptions;
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, encoded, raise};
 use crate::error::{KMeansError, Result};
+use crate::memory;
 use crate::model::KMeansModel;
 use crate::params::KMeans;
 
@@ -59,29 +60,36 @@ impl Columns {
         for (name, column) in names.into_iter().zip(&columns) {
             inputs.push(streamed(name.into(), column)?);
         }
-        let call = without_panic(|| Call::new(&inputs, weighted)).map_err(|error| raise(py, &error))?;
-        self.put(call);
+        let call = without_panic(|| {
+            // As the schema of a query is checked before it runs.
+            let fields: Vec<Field> =
+                memory::collected(inputs.iter().map(|input| input.field().into_owned()), "the list of columns")?;
+            fit_fields(&fields, weighted)?;
+            Call::new(&inputs, weighted)
+        });
+        self.put(call.map_err(|error| raise(py, &error))?);
         Ok(())
     }
 }
 
 /// A column that an object gives as a stream of Arrow.
 fn streamed(name: PlSmallStr, column: &Bound<'_, PyAny>) -> PyResult<Series> {
-    let py = column.py();
-    let unreadable = |error: PolarsError| raise(py, &KMeansError::from(error));
     let capsule = column.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
     let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<ArrowArrayStream>();
     // SAFETY: by the interface, a capsule of this name holds a stream. The stream moves out of it, and what is left is one that was released, so
     // nobody releases it twice.
     let stream = unsafe { std::ptr::replace(stream.as_ptr(), ArrowArrayStream::empty()) };
-    // SAFETY: a valid stream gives a valid field and valid arrays. They own their values.
-    let mut reader = unsafe { ArrowArrayStreamReader::try_new(Box::new(stream)) }.map_err(unreadable)?;
-    let mut chunks = Vec::new();
-    // SAFETY: as above.
-    while let Some(chunk) = unsafe { reader.next() } {
-        chunks.push(chunk.map_err(unreadable)?);
-    }
-    Series::try_from((name, chunks)).map_err(unreadable)
+    let read = || -> Result<Series> {
+        // SAFETY: a valid stream gives a valid field and valid arrays. They own their values.
+        let mut reader = unsafe { ArrowArrayStreamReader::try_new(Box::new(stream)) }?;
+        let mut chunks = Vec::new();
+        // SAFETY: as above.
+        while let Some(chunk) = unsafe { reader.next() } {
+            chunks.push(chunk?);
+        }
+        Ok(Series::try_from((name, chunks))?)
+    };
+    without_panic(read).map_err(|error| raise(column.py(), &error))
 }
 
 impl Columns {

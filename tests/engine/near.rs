@@ -89,13 +89,14 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
         }
     }
     // Copies in bfloat16, emulated and by the machine's instructions, about one point and about one for each group.
-    let pairs = LookPairs::Always;
-    for (set, near, row_by_row) in [
-        (Portable, LookNear::Always, true),
-        (Avx2, LookNear::Never, false),
-        (Avx512, LookNear::Always, true),
-        (Avx512, LookNear::Always, false),
-        (Avx512, LookNear::Never, true),
+    for (set, near, pairs, row_by_row) in [
+        (Portable, LookNear::Always, LookPairs::Always, true),
+        (Avx2, LookNear::Never, LookPairs::Always, false),
+        (Avx512, LookNear::Always, LookPairs::Always, true),
+        (Avx512, LookNear::Always, LookPairs::Always, false),
+        (Avx512, LookNear::Never, LookPairs::Always, true),
+        (Avx512, LookNear::Always, LookPairs::Twice, true),
+        (Avx512, LookNear::Always, LookPairs::Twice, false),
     ] {
         check(Look { near, pairs, set, threads: 2, row_by_row });
     }

@@ -1,4 +1,4 @@
-//! Assigns that compare rows only with the centroids near them.
+//! Assigns that keep rows in an order of their own: rows are compared only with the centroids near them, by copies in bfloat16 first.
 //!
 //! ```text
 //! at the first assign, and again when less is left out than before:
@@ -9,12 +9,18 @@
 //!   for each group:  all centroids, a few at a time, in the order of their distance from m             (`near/step.rs`)
 //!   for each block:  U = the largest distance to a centroid
 //!     compared are the centroids that are at most R + U from m: the first ones of the order            (`near/task.rs`)
+//!
+//! where the product filter is used, and the machine multiplies pairs of bfloat16:                 (`near/pairs.rs`)
+//!   sorted rows are copied about m, and in each assign the centroids near each group, too
+//!   a block is compared by its copies; only rows in doubt and rows whose label changes are loaded
+//!   a block with much doubt is compared again in float32
 //! ```
 //! Points to note: (1) `src/certify/near.rs` derives what may be left out. (2) A row that changes its label stays in its block until rows are put
 //! in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose point is nearest. (4) The sorted rows are
 //! kept from assign to assign where their copy is small enough. Else each assign sorts some of them at a time. (5) To sort takes time. So a sample of
 //! the rows decides at the first assign whether it pays, and every assign decides for the next one. (6) Where differences are computed (few
-//! features), U comes from the distances to the labels so far, for up to eight blocks together; else from R.
+//! features), U comes from the distances to the labels so far, for up to eight blocks together; else from R. (7) Where nothing can be left out, copies
+//! alone may pay. Then there is one group of all centroids (`near/plan.rs`).
 //!
 //! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for kernels that
 //! work on blocks.
@@ -31,7 +37,7 @@ use self::groups::Groups;
 use self::pairs::Halved;
 pub use self::plan::MOST_GROUPS;
 use self::plan::{Rows, pays};
-use self::sorted::Sorted;
+use self::sorted::{Sorted, Way};
 pub use self::step::Step;
 use self::task::NearTask;
 pub use self::task::Scratch;
@@ -71,6 +77,8 @@ pub enum LookPairs {
     Auto,
     /// Wherever it is possible, emulated if the instruction set has no products of pairs. For tests.
     Always,
+    /// The same, but copies are given up after two assigns.
+    Twice,
     Never,
 }
 
@@ -174,7 +182,10 @@ impl<T: Float> CpuSession<'_, T> {
                             (sorted.way, together, Some(sorted))
                         }
                     };
-                    worker.near = Some(Scratch::new([*d, most, groups.count(), worker.tile.stride], way, sorted)?);
+                    worker.near = Some(Scratch::new([*d, most, worker.tile.stride], way, sorted)?);
+                }
+                if let (Some(scratch), Some(kept)) = (&mut worker.near, kept.first()) {
+                    scratch.prepare([*d, longest, groups.count()], kept.way, is_sorted)?;
                 }
             }
             let step = Step::new(groups, &table.rows, *known, threads)?;
@@ -232,18 +243,26 @@ impl<T: Float> CpuSession<'_, T> {
         if is_usual {
             found.shares = Some((found.shares.map_or(share, |(first, _)| first), share));
         }
-        self.judge_near(scores, share, is_usual);
+        self.judge_near(scores, share, is_usual, is_sorted && !copied);
         Ok(Some(scores.needed))
     }
 
     /// Decides how the next assign is done. `share`: that of the scores which were computed. `is_usual`: whether it says something of later assigns.
-    fn judge_near(&mut self, scores: Scores, share: f64, is_usual: bool) {
+    /// `is_idle`: whether copies in bfloat16 were there, but not used.
+    fn judge_near(&mut self, scores: Scores, share: f64, is_usual: bool, is_idle: bool) {
         let Some(near) = &mut self.near else { return };
-        if self.look_pairs == LookPairs::Auto && near.halved.as_mut().is_some_and(|halved| halved.is_in_doubt(&scores)) {
+        let is_doubtful = match self.look_pairs {
+            LookPairs::Auto => is_idle || scores.again * 3 > scores.by_pairs,
+            LookPairs::Twice => true,
+            LookPairs::Always | LookPairs::Never => false,
+        };
+        if near.halved.as_mut().is_some_and(|halved| halved.gives_up(is_doubtful)) {
             near.halved = None;
             near.kept.iter_mut().for_each(|sorted| sorted.copies = None);
         }
-        let rows = if near.kept.is_empty() { Rows::Sorted } else { Rows::Kept };
+        // Without their copies, such rows are gathered.
+        let is_kept = near.kept.first().is_some_and(|kept| kept.way != Way::Copies);
+        let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
         let by_columns = self.part.features.is_by_columns();
         // Copies in bfloat16 pay without anything left out.
         let pays = near.halved.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);

@@ -17,7 +17,8 @@
 //! make the bound of the others wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
 //! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
 //! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
-//! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score.
+//! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/pairs.rs`
+//! does the same on copies in bfloat16, which the caller keeps from assign to assign.
 
 mod kernel;
 mod pairs;

@@ -35,7 +35,7 @@ impl Assigner {
         product.find_reach_of_pairs::<V>(rows, count, pairs, copies, listed, unit);
         let centroids = listed.len() * GROUP;
         scores.by_pairs += count as u64;
-        if product.is_in_doubt(count, centroids) {
+        if product.is_in_doubt(count, centroids, table.k) {
             scores.again += count as u64;
             return false;
         }

@@ -4,7 +4,7 @@
 
 use super::groups::Groups;
 use super::sorted::Sorted;
-use super::{BLOCK, NEAR, Scores, Step};
+use super::{BLOCK, NEAR, Step};
 use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
 use crate::backend::cpu::product::{PairRows, PairTable};
 use crate::backend::cpu::simd::{InstructionSet, PairUnit, Task, Vector, from_bfloat16, packed, to_bfloat16};
@@ -171,9 +171,13 @@ impl Halved {
         Ok(Self { copies, tables: memory::collected((0..groups).map(|_| PairTable::default()), NEAR)?, doubtful: 0 })
     }
 
-    /// Whether so many rows had to be compared again, twice in a row, that the copies do not pay.
-    pub fn is_in_doubt(&mut self, scores: &Scores) -> bool {
-        let is_doubtful = scores.again * 3 > scores.by_pairs;
+    /// Whether there may be copies of so many centroids in one assign, those near several groups counted for each.
+    pub fn has_room(centroids: f64, d: usize) -> bool {
+        centroids * (d.div_ceil(2) * size_of::<f32>()) as f64 <= MOST_TABLE_BYTES as f64
+    }
+
+    /// Whether the copies did not pay twice in a row. `is_doubtful`: whether they did not pay in the last assign.
+    pub fn gives_up(&mut self, is_doubtful: bool) -> bool {
         self.doubtful = if is_doubtful { self.doubtful + 1 } else { 0 };
         self.doubtful > 1
     }
@@ -195,7 +199,7 @@ impl Halved {
         let rows = memory::collected((0..step.groups()).map(rows), NEAR)?;
         let listed = |group: usize| step.listed(group, rows[group].radius, None);
         let panels: usize = (0..step.groups()).map(|group| listed(group).len()).sum();
-        if panels.saturating_mul(lanes * GROUP * size_of::<f32>()) > MOST_TABLE_BYTES {
+        if !Self::has_room((panels * GROUP) as f64, step.groups.d()) {
             return Ok(false);
         }
         for (group, table) in tables.iter_mut().enumerate() {

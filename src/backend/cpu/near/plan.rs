@@ -5,7 +5,7 @@ use super::groups::Groups;
 use super::guess::Guess;
 use super::pairs::{Copies, Halved};
 use super::sorted::{self, Sorted};
-use super::{BLOCK, LookNear, LookPairs, NEAR, Near, Step};
+use super::{BLOCK, LookNear, LookPairs, NEAR, Near, Scratch, Step};
 use crate::backend::cpu::filter::Form;
 use crate::backend::cpu::pass::TaskRows;
 use crate::backend::cpu::simd::{InstructionSet, PairUnit};
@@ -72,14 +72,14 @@ pub fn pays(skipped: f64, [k, d]: [usize; 2], rows: Rows, by_columns: bool) -> b
 }
 
 impl<T: Float> CpuSession<'_, T> {
-    /// The tasks, a few at a time.
-    fn parts(&self) -> Result<Vec<TaskRows>> {
+    /// The tasks, a few at a time. `times_work`: as [`TIMES_WORK`].
+    fn parts(&self, times_work: usize) -> Result<Vec<TaskRows>> {
         let most = if Form::of::<T>(self.d) == Form::Difference { MOST_SHORT_ROWS } else { MOST_ROWS };
         let of_worker = self.part.features.n_rows() / self.workers.len();
         let most = most.min((of_worker / PARTS).max(of_worker.min(LEAST_ROWS)));
-        // As many for each worker, so that they end together.
+        // About as many, and the same number for each worker, so that they end together.
         let most = of_worker.div_ceil((of_worker + most / 2).checked_div(most).unwrap_or(1).max(1));
-        let most = most.min(TIMES_WORK * MAX_WORK / self.d.saturating_mul(self.k).max(1));
+        let most = most.min(times_work * MAX_WORK / self.d.saturating_mul(self.k).max(1));
         let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), NEAR)?;
         for task in &self.tasks {
             match parts.last_mut() {
@@ -121,7 +121,8 @@ impl<T: Float> CpuSession<'_, T> {
         if self.labels.is_empty() {
             return Ok(None);
         }
-        let parts = self.parts()?;
+        let parts = self.parts(TIMES_WORK)?;
+        let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
         let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
         let by_columns = self.part.features.is_by_columns();
         let total = |bytes: &dyn Fn([usize; 3]) -> usize| {
@@ -129,20 +130,30 @@ impl<T: Float> CpuSession<'_, T> {
         };
         let bytes = |way| total(&|shape| Sorted::<T>::bytes_kept(shape, way));
         let may_keep = self.look_near != LookNear::AlwaysSort;
-        let copied = bytes(Sorted::<T>::way_kept(d, true, by_columns)).saturating_add(total(&Sorted::<T>::bytes_copied));
+        let plain_fits = may_keep && bytes(Sorted::<T>::way_kept(d, false, by_columns)) <= MOST_BYTES;
+        let way = Sorted::<T>::way_kept(d, true, by_columns);
+        let sorting = self.workers.len().saturating_mul(Scratch::<T>::bytes_of_blocks([d, longest, most], way));
+        let copied = bytes(way).saturating_add(total(&Sorted::<T>::bytes_copied)).saturating_add(sorting);
         let copies = if may_keep && copied <= MOST_BYTES { self.plan_copies() } else { None };
-        let is_kept = may_keep && bytes(Sorted::<T>::way_kept(d, false, by_columns)) <= MOST_BYTES || copies.is_some();
-        let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
-        let together = if is_kept { longest } else { self.sorted_together(longest) };
-        let planned = self.plan_groups(centroids, together, is_kept)?;
-        let compared = planned.as_ref().map_or(1.0, |(_, share)| *share) * self.k as f64;
-        let copies = copies.filter(|_| self.look_pairs == LookPairs::Always || compared >= FEWEST_PAIR_CENTROIDS);
+        let mut planned = self.plan_groups(centroids, longest, plain_fits || copies.is_some())?;
+        let copies = copies.filter(|_| {
+            let (groups, share) = planned.as_ref().map_or((1, 1.0), |(groups, share)| (groups.count(), *share));
+            let compared = share * self.k as f64;
+            Halved::has_room(groups as f64 * compared, d)
+                && (self.look_pairs != LookPairs::Auto || compared >= FEWEST_PAIR_CENTROIDS)
+        });
+        let is_kept = plain_fits || copies.is_some();
+        if !is_kept {
+            planned = self.plan_groups(centroids, longest, false)?;
+        }
         let groups = match (planned, &copies) {
             (Some((groups, _)), _) => groups,
             (None, Some(_)) => Groups::new(centroids, d, 1)?,
             (None, None) => return Ok(None),
         };
         let way = Sorted::<T>::way_kept(d, copies.is_some(), by_columns);
+        // With one group, nothing is left out.
+        let parts = if groups.count() == 1 { self.parts(1)? } else { parts };
         let mut near = Near {
             groups,
             known: false,
@@ -168,9 +179,10 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(Some(near))
     }
 
-    /// Groups of centroids, if rows should be compared with near centroids only, and the share of the centroids that rows are compared with. `together`: how
-    /// many rows are sorted together.
-    fn plan_groups(&self, centroids: &[T], together: usize, is_kept: bool) -> Result<Option<(Groups<T>, f64)>> {
+    /// Groups of centroids, if rows should be compared with near centroids only, and the share of the centroids that rows are compared with. `longest`: the
+    /// rows of the longest part. `is_kept`: whether sorted rows are kept.
+    fn plan_groups(&self, centroids: &[T], longest: usize, is_kept: bool) -> Result<Option<(Groups<T>, f64)>> {
+        let together = if is_kept { longest } else { self.sorted_together(longest) };
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
         let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
         // A block takes as long if it is not full. So a group should have two or more.
@@ -196,7 +208,7 @@ impl<T: Float> CpuSession<'_, T> {
         let unit = match self.look_pairs {
             LookPairs::Never => None,
             LookPairs::Auto => unit.filter(|_| pays),
-            LookPairs::Always => Some(unit.unwrap_or(PairUnit::Emulated)),
+            LookPairs::Always | LookPairs::Twice => Some(unit.unwrap_or(PairUnit::Emulated)),
         };
         unit.filter(|_| Form::of::<T>(d) == Form::Product).and_then(|unit| Copies::new(unit, self.prepared, d))
     }

@@ -32,7 +32,7 @@ pub struct Scratch<T> {
     /// The rows of a block that must be loaded, and where they are.
     needed: Vec<u32>,
     order: Vec<usize>,
-    /// Rows that are sorted, before they are kept row by row.
+    /// Rows that are being sorted, before they are kept row by row.
     blocks: Vec<T>,
     /// Rows that are sorted for one assign.
     pub sorted: Option<Sorted<T>>,
@@ -40,9 +40,23 @@ pub struct Scratch<T> {
 }
 
 impl<T: Float> Scratch<T> {
+    /// Bytes of the blocks of a worker while rows are sorted.
+    pub fn bytes_of_blocks(shape: [usize; 3], way: Way) -> usize {
+        if way == Way::Rows { Sorted::<T>::block_values(shape).saturating_mul(size_of::<T>()) } else { 0 }
+    }
+
+    /// Makes room for an assign that sorts so many rows, or frees it.
+    pub fn prepare(&mut self, shape: [usize; 3], way: Way, is_sorted: bool) -> Result<()> {
+        let values = if way == Way::Rows && !is_sorted { Sorted::<T>::block_values(shape) } else { 0 };
+        if self.blocks.len() != values {
+            self.blocks = Vec::new();
+            self.blocks = memory::zeroed_in_large_pages(values, NEAR)?;
+        }
+        Ok(())
+    }
+
     /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted rows are kept.
-    pub fn new([d, most, groups, stride]: [usize; 4], way: Way, sorted: Option<Sorted<T>>) -> Result<Self> {
-        let blocks = if way == Way::Rows { Sorted::<T>::block_values([d, most, groups]) } else { 0 };
+    pub fn new([d, most, stride]: [usize; 3], way: Way, sorted: Option<Sorted<T>>) -> Result<Self> {
         let rows = match way {
             Way::Tile => 0,
             Way::Blocks | Way::Copies | Way::Rows => BLOCK,
@@ -57,7 +71,7 @@ impl<T: Float> Scratch<T> {
             radii: memory::zeroed(stride / BLOCK, NEAR)?,
             needed: memory::with_room(BLOCK, NEAR)?,
             order: memory::with_room(BLOCK, NEAR)?,
-            blocks: memory::zeroed_in_large_pages(blocks, NEAR)?,
+            blocks: Vec::new(),
             sorted,
             scores: Scores::default(),
         })

@@ -112,15 +112,20 @@ impl ProductScratch {
         self.name(names, Some(listed));
     }
 
-    /// Whether it takes longer to settle the open ones of some rows by reference distances than to compare all rows by float32 products with so many
-    /// centroids.
+    /// Whether it takes longer to settle the open ones of some rows by reference distances, those without a list with all k centroids, than to
+    /// compare all rows by float32 products with so many centroids.
     #[inline(always)]
-    pub fn is_in_doubt(&self, count: usize, centroids: usize) -> bool {
+    pub fn is_in_doubt(&self, count: usize, centroids: usize, k: usize) -> bool {
         /// The time of a reference distance, and that to copy a row, in products of the filter.
         const OF_DISTANCE: usize = 30;
         const OF_COPY: usize = 16;
-        let counts = &self.counts[..count];
-        let open = counts.iter().filter(|count| **count > 1).map(|count| usize::from(*count));
-        open.sum::<usize>() * OF_DISTANCE > ROWS * (centroids + OF_COPY) || counts.contains(&super::ALL)
+        /// Eight rows are compared with all centroids as fast as one.
+        const OF_ALL: usize = 20;
+        let open = self.counts[..count].iter().map(|count| match *count {
+            1 => 0,
+            super::ALL => OF_ALL * k,
+            some => OF_DISTANCE * usize::from(some),
+        });
+        open.sum::<usize>() > ROWS * (centroids + OF_COPY)
     }
 }
