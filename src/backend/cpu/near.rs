@@ -1,4 +1,4 @@
-//! Assigns that keep rows in an order of their own: rows are compared only with the centroids near them, by copies in bfloat16 first.
+//! Assigns that compare rows only with the centroids near them. Copies in bfloat16 are compared first, where the machine multiplies them fast.
 //!
 //! ```text
 //! at the first assign, and again when less is left out than before:

@@ -307,7 +307,6 @@ mod tests {
     use crate::backend::cpu::filter::{Filter, ProductTable};
     use crate::backend::cpu::product::attacks::{Case, KINDS, Random, case};
     use crate::backend::cpu::product::{ProductScratch, ROWS};
-    use crate::reference;
 
     /// The centroids in reach of every row.
     struct Reach<'t> {
@@ -343,8 +342,7 @@ mod tests {
         // A scale that does not suit costs certainty, not labels.
         let exponent = unit_exponent(largest) + off;
         let x: Vec<T> = (0..d * ROWS).map(|i| rows[i % ROWS * d + i / ROWS]).collect();
-        let distances: Vec<Vec<f64>> =
-            rows.chunks_exact(*d).map(|x| centroids.chunks_exact(*d).map(|c| reference::distance(x, c)).collect()).collect();
+        let distances = case.distances();
         let mut certain = [0, 0];
         for (set, unit) in [
             (InstructionSet::Portable, PairUnit::Emulated),
@@ -381,7 +379,6 @@ mod tests {
                 let found = attack(&case::<T>(kind, d, k, random), off, &format!("{kind} {number}: d {d}, k {k}, off {off}"));
                 (0..2).for_each(|i| certain[i] += found[i]);
             }
-            println!("{kind}: {} of {} rows have one centroid in reach", certain[0], certain[1]);
             assert!(certain[0] > 0 && certain[0] < certain[1], "{kind}: {certain:?}");
         }
     }

@@ -135,7 +135,8 @@ impl<T: Float> CpuSession<'_, T> {
         let sorting = self.workers.len().saturating_mul(Scratch::<T>::bytes_of_blocks([d, longest, most], way));
         let copied = bytes(way).saturating_add(total(&Sorted::<T>::bytes_copied)).saturating_add(sorting);
         let copies = if may_keep && copied <= MOST_BYTES { self.plan_copies() } else { None };
-        let mut planned = self.plan_groups(centroids, longest, plain_fits || copies.is_some())?;
+        let may_be_kept = plain_fits || copies.is_some();
+        let mut planned = self.plan_groups(centroids, longest, may_be_kept)?;
         let copies = copies.filter(|_| {
             let (groups, share) = planned.as_ref().map_or((1, 1.0), |(groups, share)| (groups.count(), *share));
             let compared = share * self.k as f64;
@@ -143,7 +144,7 @@ impl<T: Float> CpuSession<'_, T> {
                 && (self.look_pairs != LookPairs::Auto || compared >= FEWEST_PAIR_CENTROIDS)
         });
         let is_kept = plain_fits || copies.is_some();
-        if !is_kept {
+        if may_be_kept && !is_kept {
             planned = self.plan_groups(centroids, longest, false)?;
         }
         let groups = match (planned, &copies) {

@@ -23,7 +23,7 @@ pub enum Way {
     Gather,
     /// Where they were, with copies in bfloat16: few rows of a block are loaded.
     Copies,
-    /// Row by row, with copies in bfloat16: for features that lie column by column. A row of those is in as many places as it has values.
+    /// Row by row, with copies in bfloat16: for features that lie column by column. To load one row from columns takes as long as to load several.
     Rows,
 }
 
@@ -31,6 +31,11 @@ pub enum Way {
 pub const FEW: usize = 64;
 /// Values between blocks, so that their columns do not have the same place in a cache.
 const APART: usize = 16;
+
+/// Values of a block, with those that keep it apart from the next one.
+const fn block_len(d: usize) -> usize {
+    d * BLOCK + APART
+}
 
 /// Rows in the order of their groups. Each group begins with a block of its own. A *place* counts rows and gaps in this order.
 pub struct Sorted<T> {
@@ -90,14 +95,9 @@ impl<T: Float> Sorted<T> {
     pub fn way_kept(d: usize, copied: bool, by_columns: bool) -> Way {
         match Form::of::<T>(d) {
             Form::Difference => Way::Tile,
-            Form::Product if copied => {
-                if by_columns {
-                    Way::Rows
-                } else {
-                    Way::Copies
-                }
-            }
-            Form::Product => Way::Blocks,
+            Form::Product if !copied => Way::Blocks,
+            Form::Product if by_columns => Way::Rows,
+            Form::Product => Way::Copies,
         }
     }
 
@@ -108,7 +108,7 @@ impl<T: Float> Sorted<T> {
 
     /// Values of [`Sorted::blocks`] for so many rows.
     pub fn block_values([d, most, groups]: [usize; 3]) -> usize {
-        Self::places(most, groups) / BLOCK * (d * BLOCK + APART)
+        Self::places(most, groups) / BLOCK * block_len(d)
     }
 
     /// Room for rows that are sorted for one assign. `by_columns`: how the features lie.
@@ -158,7 +158,7 @@ impl<T: Float> Sorted<T> {
     /// The values of a block of [`Way::Blocks`], and some more.
     #[inline(always)]
     pub fn block(&self, place: usize) -> &[T] {
-        let len = self.d * BLOCK + APART;
+        let len = block_len(self.d);
         &self.blocks[place / BLOCK * len..][..len]
     }
 
@@ -219,7 +219,6 @@ impl<T: Float> Sorted<T> {
             for start in rows.clone().step_by(BLOCK) {
                 let count = BLOCK.min(rows.end - start);
                 self.radii[start / BLOCK] = match self.way {
-                    _ if step.groups() == 1 => f64::INFINITY,
                     Way::Tile => step.radius(&self.tile.x[start..], self.tile.stride, count, group),
                     _ => step.radius(self.block(start), BLOCK, count, group),
                 };
@@ -230,16 +229,14 @@ impl<T: Float> Sorted<T> {
     /// Finds the largest distance of a block of rows that are in a tile. With [`Way::Copies`].
     #[inline(always)]
     pub fn measure(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &Step<'_, T>) {
-        let is_alone = step.groups() == 1;
-        let radius = if is_alone { f64::INFINITY } else { step.radius(&tile.x, BLOCK, rows.len(), group) };
-        self.radii[rows.start / BLOCK] = radius;
+        self.radii[rows.start / BLOCK] = step.radius(&tile.x, BLOCK, rows.len(), group);
     }
 
     /// Takes a block of rows row by row. With [`Way::Rows`].
     #[inline(always)]
     pub fn take_rows(&mut self, start: usize) {
-        let (d, len) = (self.d, self.d * BLOCK + APART);
-        let block = &self.blocks[start / BLOCK * len..][..d * BLOCK];
+        let d = self.d;
+        let block = &self.blocks[start / BLOCK * block_len(d)..][..d * BLOCK];
         // The columns of the block are its rows.
         rows_to_columns::<T, T, Same>(block.chunks_exact(BLOCK), 0, d, &mut self.by_rows[start * d..][..d * BLOCK]);
     }
@@ -264,7 +261,7 @@ impl<T: Float> Sorted<T> {
     }
 
     fn fill_blocks(&mut self, part: &Part<'_, T>, physical: Range<usize>, to: &[u32]) {
-        let len = self.d * BLOCK + APART;
+        let len = block_len(self.d);
         let by_columns = part.features.is_by_columns();
         if by_columns {
             part.features.scatter_blocks(physical, to, len, &mut self.blocks);

@@ -108,9 +108,12 @@ impl<'n, T: Float> Step<'n, T> {
     }
 
     /// At least the largest distance of some rows from the point of a group. `x`: their values, `x[f * stride + r]`, and those of more rows up to
-    /// [`BLOCK`].
+    /// [`BLOCK`]. Infinity if there is one group: all centroids are listed then.
     #[inline(always)]
     pub fn radius(&self, x: &[T], stride: usize, rows: usize, group: usize) -> f64 {
+        if self.groups() == 1 {
+            return f64::INFINITY;
+        }
         let mut sums = [0.0f64; BLOCK];
         for (f, m) in self.groups.point(group).iter().enumerate() {
             add_squares(&x[f * stride..], m.to_f64(), &mut sums);

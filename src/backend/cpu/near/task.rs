@@ -221,9 +221,7 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         let new = assigner.label_near::<V, T>(&near, table, step, distances, scores);
         *changed += take_labels((values, first), weights, labels, places, new, deltas, quantiser, prepared, partial);
     }
-}
 
-impl<T: Float> NearTask<'_, '_, '_, '_, T> {
     /// Labels a block of rows by copies in bfloat16. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
     /// leave too much in doubt. `is_here`: as [`NearTask::keep`] says.
     #[inline(always)]

@@ -40,6 +40,14 @@ pub struct Case<T> {
     pub centre: Vec<f64>,
 }
 
+impl<T: Float> Case<T> {
+    /// For each row, its reference distances to all centroids.
+    pub fn distances(&self) -> Vec<Vec<f64>> {
+        let of = |x| self.centroids.chunks_exact(self.d).map(|c| reference::distance(x, c)).collect();
+        self.rows.chunks_exact(self.d).map(of).collect()
+    }
+}
+
 pub fn case<T: Float>(kind: &str, d: usize, k: usize, random: &mut Random) -> Case<T> {
     let line: Vec<f64> = (0..d).map(|_| random.sign()).collect();
     let mut centroids: Vec<f64> = (0..k * d)
@@ -109,8 +117,7 @@ fn attack<T: Float>(case: &Case<T>, weights: &[i32], what: &str) -> [usize; 2] {
     let Filter::Product(table) = Filter::product(centroids, *d, centre, &[]).unwrap() else { return [0, 0] };
     let mut tile = Tile::new(*d, ROWS).unwrap();
     tile.load(&Part::new(Features::from_rows(rows, *d).unwrap(), None), None, 0..ROWS);
-    let distances: Vec<Vec<f64>> =
-        rows.chunks_exact(*d).map(|x| centroids.chunks_exact(*d).map(|c| reference::distance(x, c)).collect()).collect();
+    let distances = case.distances();
     let mut certain = [0, 0];
     for (set, weight) in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512]
         .into_iter()

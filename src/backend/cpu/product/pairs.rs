@@ -61,8 +61,8 @@ impl PairTask for AddPairs<'_> {
 }
 
 impl ProductScratch {
-    /// Finds the centroids in reach of `count` of 64 rows. Compared are those of the first panels of a table: as many as are listed. `names`: what says
-    /// who they are.
+    /// Finds the centroids in reach of `count` of 64 rows. They are compared with the first panels of a table: as many as are listed.
+    /// `names`: the numbers of these centroids.
     #[inline(always)]
     pub fn find_reach_of_pairs<V: Vector>(
         &mut self,

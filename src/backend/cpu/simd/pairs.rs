@@ -59,14 +59,14 @@ impl PairUnit {
         task.run::<Portable>()
     }
 
-    /// Tries some thousand sums. Each must be within two roundings to nearest of the exact sum, and may lose twice the least normal number.
+    /// Tries some thousand sums. Each may differ from the exact sum by two roundings to nearest, and by twice the least normal number.
     fn adds_as_assumed(self) -> bool {
         let mut state = 1u64;
         let mut next = move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as u32
         };
-        // Eight bits of significand, and a few binades. Every third number of a case is tiny.
+        // Eight bits of significand, and a few binades. In every third case all numbers are tiny.
         let mut number = |tiny: bool| {
             let exponent = if tiny { 127 - 66 } else { 127 - 2 } + next() % 4;
             ((exponent << 7 | next() & 0x7f) | (next() & 1) << 15) as u16
