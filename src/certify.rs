@@ -60,7 +60,12 @@ pub struct Difference {
 
 impl Difference {
     pub fn new(d: usize) -> Self {
-        let g = gamma(d + 3, U) + gamma(d + 2, V);
+        Self::of_sums(d, d)
+    }
+
+    /// The same where no term goes through more than so many roundings of sums: `|s~ - s| <= gamma_(sums+3)(u) s + d 2^-149`.
+    pub fn of_sums(d: usize, sums: usize) -> Self {
+        let g = gamma(sums + 3, U) + gamma(d + 2, V);
         // Four more roundoffs cover the evaluation of the threshold in float32. The offset is doubled for the same reason.
         Self { slope: up((1.0 + g) / (1.0 - g) * (1.0 + 4.0 * U)), offset: up((d + 2) as f64 * 2f64.powi(-147)) }
     }
@@ -333,7 +338,8 @@ mod tests {
     #[test]
     fn thresholds_are_above_the_best() {
         for d in [1, 4, 8, 300, 5_000] {
-            let bound = Difference::new(d);
+            let (bound, short) = (Difference::new(d), Difference::of_sums(d, d.div_ceil(8)));
+            assert!(short.slope > 1.0 && short.slope <= bound.slope && short.offset == bound.offset);
             for best in [0.0f32, 1e-45, 1e-30, 1.0, 1e30] {
                 assert!(bound.threshold(best) > best, "{d} {best}");
             }

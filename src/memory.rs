@@ -54,23 +54,6 @@ pub fn zeroed<T: Zero>(len: usize, what: &'static str) -> Result<Vec<T>> {
     unsafe { zero_bytes(len, what) }
 }
 
-/// As [`zeroed`], for values that are all written soon: asks the system for large pages, where it has them on request. It then hands out 2 MiB at a
-/// time, not 4 KiB.
-pub fn zeroed_in_large_pages<T: Zero>(len: usize, what: &'static str) -> Result<Vec<T>> {
-    let values = zeroed::<T>(len, what)?;
-    #[cfg(target_os = "linux")]
-    {
-        const LARGE: usize = 2 << 20;
-        let start = (values.as_ptr() as usize).next_multiple_of(LARGE);
-        let end = (values.as_ptr() as usize + size_of_val(&values[..])) / LARGE * LARGE;
-        if start < end {
-            // SAFETY: the range is within the values, and its borders are those of pages. The advice changes no value. An error only costs time.
-            unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
-        }
-    }
-    Ok(values)
-}
-
 /// As [`zeroed`], for types without [`Zero`]. Another trait may give them the same property.
 ///
 /// # Safety

@@ -39,9 +39,13 @@
 //! features, and adds the sums of panels. So a product goes through at most `m = min(d + 1, PAIR_PANEL) + ceil(d / PAIR_PANEL)` roundings, in any
 //! order, and `A = gamma_m(u)`.
 //!
+//! AMX multiplies 32 features of 16 rows and of 16 centroids in one instruction. It adds up the products of 16 first numbers of pairs and those of 16
+//! second ones, each rounded to nearest, then both sums, and adds the result to the float32 sum. So a product goes through 15 roundings, one more,
+//! and those of at most `ceil(d / 32)` results: `A = gamma_m(u)` with `m = ceil(d / 32) + 18`. It flushes as above, at most `d + 2 ceil(d / 32)` outputs.
+//!
 //! bfloat16 has the exponents of float32. So one scale serves rows and centroids: `s_x = s_c`. Copies below 2^-126 are 0 before residuals are measured,
-//! so w = 0. Outputs that are flushed lose at most 2^-126 each, d of them for each of two centroids. The absolute term of e_j, `(d + 2) 2^-125`,
-//! covers them. A relative rounding is at most 2^-9, so `q = 2^-9`.
+//! so w = 0. Outputs that are flushed lose at most 2^-126 each, and a score has at most `d + 2 ceil(d / 32)` of them. The absolute term of e_j,
+//! `(d + 2) 2^-125`, covers them. A relative rounding is at most 2^-9, so `q = 2^-9`.
 //!
 //! # Limits
 //!
@@ -102,9 +106,13 @@ impl Halves {
         }
     }
 
-    /// The same for pairs of bfloat16 on a CPU.
-    pub fn pairs(d: usize, scale_exponent: i32) -> Self {
-        let a = super::gamma((d + 1).min(PAIR_PANEL) + d.div_ceil(PAIR_PANEL), U);
+    /// The same for pairs of bfloat16 on a CPU. `in_tiles`: whether AMX multiplies them.
+    pub fn pairs(d: usize, in_tiles: bool, scale_exponent: i32) -> Self {
+        let roundings = match in_tiles {
+            false => (d + 1).min(PAIR_PANEL) + d.div_ceil(PAIR_PANEL),
+            true => d.div_ceil(32) + 18,
+        };
+        let a = super::gamma(roundings, U);
         Self {
             share: 2f64.powi(-9),
             sum: if a < 0.5 { a / (1.0 - a) + 1.01 * U } else { f64::INFINITY },

@@ -1,6 +1,6 @@
 //! Assigns that compare rows only with the centroids near them: labels, sums and history of those that compare all.
 
-use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookPairs};
+use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookPairs, PairUnit};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::progress::Watch;
 use polars_kmeans::tile::{Part, Selection};
@@ -89,14 +89,17 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
         }
     }
     // Copies in bfloat16, emulated and by the machine's instructions, about one point and about one for each group.
+    let (lanes, tiles) = (PairUnit::Avx512, PairUnit::Amx);
     for (set, near, pairs, row_by_row) in [
-        (Portable, LookNear::Always, LookPairs::Always, true),
-        (Avx2, LookNear::Never, LookPairs::Always, false),
-        (Avx512, LookNear::Always, LookPairs::Always, true),
-        (Avx512, LookNear::Always, LookPairs::Always, false),
-        (Avx512, LookNear::Never, LookPairs::Always, true),
-        (Avx512, LookNear::Always, LookPairs::Twice, true),
-        (Avx512, LookNear::Always, LookPairs::Twice, false),
+        (Portable, LookNear::Always, LookPairs::Always(PairUnit::Emulated), true),
+        (Avx2, LookNear::Never, LookPairs::Always(PairUnit::EmulatedTiles), false),
+        (Avx512, LookNear::Always, LookPairs::Always(lanes), true),
+        (Avx512, LookNear::Always, LookPairs::Always(tiles), true),
+        (Avx512, LookNear::Always, LookPairs::Always(lanes), false),
+        (Avx512, LookNear::Never, LookPairs::Always(lanes), true),
+        (Avx512, LookNear::Never, LookPairs::Always(tiles), true),
+        (Avx512, LookNear::Always, LookPairs::Twice(lanes), true),
+        (Avx512, LookNear::Always, LookPairs::Twice(tiles), false),
     ] {
         check(Look { near, pairs, set, threads: 2, row_by_row });
     }

@@ -37,7 +37,7 @@ pub use centroids::CentroidTable;
 pub use least::LeastDistances;
 pub use near::{LookNear, LookPairs};
 pub use settle::InDoubt;
-pub use simd::InstructionSet;
+pub use simd::{InstructionSet, PairUnit};
 pub(crate) use simd::{SQUARE, Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};

@@ -45,6 +45,7 @@ use super::CpuSession;
 use super::filter::Form;
 use super::pass::{TaskRows, split_off};
 use super::product::PairTable;
+use super::simd::PairUnit;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::parallel::for_each_task;
@@ -75,10 +76,10 @@ pub enum LookPairs {
     /// Where it pays.
     #[default]
     Auto,
-    /// Wherever it is possible, emulated if the instruction set has no products of pairs. For tests.
-    Always,
+    /// Wherever it is possible, by this unit or its emulation. For tests.
+    Always(PairUnit),
     /// The same, but copies are given up after two assigns.
-    Twice,
+    Twice(PairUnit),
     Never,
 }
 
@@ -253,8 +254,8 @@ impl<T: Float> CpuSession<'_, T> {
         let Some(near) = &mut self.near else { return };
         let is_doubtful = match self.look_pairs {
             LookPairs::Auto => is_idle || scores.again * 3 > scores.by_pairs,
-            LookPairs::Twice => true,
-            LookPairs::Always | LookPairs::Never => false,
+            LookPairs::Twice(_) => true,
+            LookPairs::Always(_) | LookPairs::Never => false,
         };
         if near.halved.as_mut().is_some_and(|halved| halved.gives_up(is_doubtful)) {
             near.halved = None;

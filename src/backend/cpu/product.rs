@@ -20,6 +20,7 @@
 //! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/pairs.rs`
 //! does the same on copies in bfloat16, which the caller keeps from assign to assign.
 
+mod closer;
 mod kernel;
 mod pairs;
 
@@ -29,7 +30,7 @@ use self::kernel::{Products, Single};
 pub use self::pairs::{PairRows, PairTable};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near;
-use super::simd::Vector;
+use super::simd::{SIDE, Vector};
 use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
 use crate::float::Float;
@@ -106,7 +107,8 @@ impl ProductScratch {
         let panel = CENTROID_PANEL.min((k + near::MOST_GROUPS * GROUP).next_multiple_of(GROUP));
         Ok(Self {
             copy: [0.0; PANEL * ROWS],
-            scores: memory::zeroed(panel * ROWS, WHAT)?,
+            // Copies in bfloat16 may be multiplied in two tiles.
+            scores: memory::zeroed(panel.max(2 * SIDE) * ROWS, WHAT)?,
             squares: [0.0; ROWS],
             widths: [0.0; ROWS],
             best: [0.0; ROWS],
@@ -355,24 +357,10 @@ impl ProductScratch {
                 while near != 0 {
                     let r = near.trailing_zeros() as usize;
                     near &= near - 1;
-                    self.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
+                    let mut lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
+                    lists.push(r, (centroids.start + j) as u32, self.scores[j * ROWS + r], limits[r]);
                 }
             }
-        }
-    }
-
-    #[inline(always)]
-    fn push(&mut self, r: usize, j: u32, score: f32, limit: f32) {
-        if self.counts[r] as usize == REACH {
-            self.keep_within(r, limit);
-        }
-        let count = self.counts[r];
-        if (count as usize) < REACH {
-            self.reach[r][count as usize] = j;
-            self.reach_scores[r][count as usize] = score;
-            self.counts[r] = count + 1;
-        } else {
-            self.counts[r] = ALL;
         }
     }
 
@@ -381,12 +369,37 @@ impl ProductScratch {
         for r in 0..rows {
             let limit = self.limit::<TWO>(r);
             if self.counts[r] != ALL {
-                self.keep_within(r, limit);
+                Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores }
+                    .keep_within(r, limit);
             }
             // A limit that is not finite rules nothing out.
             if self.counts[r] == 0 || !limit.is_finite() {
                 self.counts[r] = ALL;
             }
+        }
+    }
+}
+
+/// The centroids in reach of each row.
+struct Lists<'p> {
+    counts: &'p mut [u8; ROWS],
+    reach: &'p mut [[u32; REACH]; ROWS],
+    scores: &'p mut [[f32; REACH]; ROWS],
+}
+
+impl Lists<'_> {
+    #[inline(always)]
+    fn push(&mut self, r: usize, j: u32, score: f32, limit: f32) {
+        if self.counts[r] as usize == REACH {
+            self.keep_within(r, limit);
+        }
+        let count = self.counts[r];
+        if (count as usize) < REACH {
+            self.reach[r][count as usize] = j;
+            self.scores[r][count as usize] = score;
+            self.counts[r] = count + 1;
+        } else {
+            self.counts[r] = ALL;
         }
     }
 
@@ -395,9 +408,9 @@ impl ProductScratch {
     fn keep_within(&mut self, r: usize, limit: f32) {
         let mut kept = 0;
         for i in 0..self.counts[r] as usize {
-            if !(self.reach_scores[r][i] > limit) {
+            if !(self.scores[r][i] > limit) {
                 self.reach[r][kept] = self.reach[r][i];
-                self.reach_scores[r][kept] = self.reach_scores[r][i];
+                self.scores[r][kept] = self.scores[r][i];
                 kept += 1;
             }
         }

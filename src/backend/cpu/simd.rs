@@ -6,11 +6,14 @@
 
 mod doubles;
 mod pairs;
+mod probe;
+mod tiles;
 
 use std::sync::OnceLock;
 
 pub use doubles::{Doubles, MOST_LANES};
 pub use pairs::{Dot, PairTask, PairUnit, from_bfloat16, packed, to_bfloat16};
+pub use tiles::{SIDE, Tiles};
 
 /// The instruction sets that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +140,19 @@ pub trait Vector: Copy {
             }
         }
     }
+}
+
+/// Whether AMD made the processor.
+fn is_made_by_amd() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[allow(unused_unsafe)] // a safe function in later versions of Rust
+        // SAFETY: every processor of x86-64 has the instruction.
+        let name = unsafe { std::arch::x86_64::__cpuid(0) };
+        [name.ebx, name.edx, name.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The side of a square of [`Vector::transpose`].

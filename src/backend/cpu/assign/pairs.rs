@@ -41,11 +41,23 @@ impl Assigner {
         }
         scores.needed += (count * centroids.min(table.k)) as u64;
         scores.computed += (product::computed_rows::<V>(count) * centroids) as u64;
+        true
+    }
+
+    /// Looks closer at the rows in doubt, and labels the rows of the block. `row`: the values of a row, if they lie side by side.
+    #[inline(always)]
+    pub fn look_closer<'v, T: Float>(
+        &mut self,
+        count: usize,
+        table: &CentroidTable<T>,
+        row: impl Fn(usize) -> Option<&'v [T]>,
+    ) {
+        let Some(product) = self.product.first_mut() else { return };
+        product.look_closer(count, table, row);
         for r in 0..count {
             // A row in doubt has the label of its first candidate until it is settled.
             self.found.labels[r] = product.reach(r).map_or(0, |reach| reach[0]);
         }
-        true
     }
 
     /// Lists the rows of the block that must be loaded: those in doubt, and those whose label changes. `own`: the labels before.

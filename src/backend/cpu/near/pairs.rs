@@ -7,7 +7,7 @@ use super::sorted::Sorted;
 use super::{BLOCK, NEAR, Step};
 use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
 use crate::backend::cpu::product::{PairRows, PairTable};
-use crate::backend::cpu::simd::{InstructionSet, PairUnit, Task, Vector, from_bfloat16, packed, to_bfloat16};
+use crate::backend::cpu::simd::{InstructionSet, PairUnit, SIDE, Task, Vector, from_bfloat16, packed, to_bfloat16};
 use crate::certify::halves::Halves;
 use crate::certify::own::Own;
 use crate::error::Result;
@@ -41,14 +41,14 @@ impl Copies {
         let known = largest > 1e-30 && largest < 1e30 && d <= crate::certify::halves::MOST_FEATURES;
         known.then(|| {
             let exponent = unit_exponent(largest);
-            Self { unit, bound: Halves::pairs(d, exponent), exponent }
+            Self { unit, bound: Halves::pairs(d, unit.is_tiled(), exponent), exponent }
         })
     }
 }
 
 /// The copies of sorted rows.
 pub struct RowCopies {
-    /// `(blocks, ceil(d / 2), BLOCK)`.
+    /// `(blocks, lanes, BLOCK)`. The lanes after the last feature are 0.
     copies: Vec<f32>,
     /// For each place: the row's part of the bound.
     errors: Vec<f32>,
@@ -58,14 +58,14 @@ pub struct RowCopies {
 
 impl RowCopies {
     /// Bytes of the copies of so many places.
-    pub fn bytes(places: usize, d: usize) -> usize {
-        places.saturating_mul((d.div_ceil(2) + 1) * size_of::<f32>())
+    pub fn bytes(places: usize, lanes: usize) -> usize {
+        places.saturating_mul((lanes + 1) * size_of::<f32>())
     }
 
     /// Room for copies of so many places.
-    pub fn new(places: usize, d: usize, groups: usize) -> Result<Self> {
+    pub fn new(places: usize, lanes: usize, groups: usize) -> Result<Self> {
         Ok(Self {
-            copies: memory::zeroed_in_large_pages(places * d.div_ceil(2), NEAR)?,
+            copies: memory::zeroed(places * lanes, NEAR)?,
             errors: memory::zeroed(places, NEAR)?,
             sizes: memory::zeroed(groups, NEAR)?,
         })
@@ -172,8 +172,8 @@ impl Halved {
     }
 
     /// Whether there may be copies of so many centroids in one assign, those near several groups counted for each.
-    pub fn has_room(centroids: f64, d: usize) -> bool {
-        centroids * (d.div_ceil(2) * size_of::<f32>()) as f64 <= MOST_TABLE_BYTES as f64
+    pub fn has_room(centroids: f64, lanes: usize) -> bool {
+        centroids * (lanes * size_of::<f32>()) as f64 <= MOST_TABLE_BYTES as f64
     }
 
     /// Whether the copies did not pay twice in a row. `is_doubtful`: whether they did not pay in the last assign.
@@ -194,19 +194,20 @@ impl Halved {
         workers: usize,
     ) -> Result<bool> {
         let Self { copies: shared, tables, .. } = self;
-        let lanes = step.groups.d().div_ceil(2);
+        let lanes = shared.unit.lanes(step.groups.d());
         let rows = |group| GroupRows::of(group, if is_sorted { kept } else { &[] });
         let rows = memory::collected((0..step.groups()).map(rows), NEAR)?;
         let listed = |group: usize| step.listed(group, rows[group].radius, None);
         let panels: usize = (0..step.groups()).map(|group| listed(group).len()).sum();
-        if !Self::has_room((panels * GROUP) as f64, step.groups.d()) {
+        if !Self::has_room((panels * GROUP) as f64, lanes) {
             return Ok(false);
         }
         for (group, table) in tables.iter_mut().enumerate() {
             let panels = listed(group).len();
+            let values = shared.unit.centroids(panels * GROUP) * lanes;
             table.packed.clear();
-            memory::reserve(&mut table.packed, panels * lanes * GROUP, NEAR)?;
-            table.packed.resize(panels * lanes * GROUP, 0.0);
+            memory::reserve(&mut table.packed, values, NEAR)?;
+            table.packed.resize(values, 0.0);
             table.own.clear();
             memory::reserve(&mut table.own, panels * 2 * GROUP, NEAR)?;
             table.own.resize(panels * 2 * GROUP, f32::INFINITY);
@@ -240,14 +241,14 @@ impl<T: Float> Task for CopyGroup<'_, '_, T> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let Self { step, centroids, panels, group, size, shared, norms, table } = self;
-        let (groups, Copies { bound, exponent, .. }) = (step.groups, shared);
+        let (groups, Copies { bound, exponent, unit }) = (step.groups, shared);
         let (d, point, scale) = (groups.d(), groups.point(group), power_of_two(*exponent));
-        let lanes = d.div_ceil(2);
+        let lanes = unit.lanes(d);
         let (mut sizes, mut members) = (0.0, 0.0);
         for (place, panel) in panels.iter().enumerate() {
-            let copies = &mut table.packed[place * lanes * GROUP..][..lanes * GROUP];
             for (c, j) in step.members(*panel).enumerate().filter(|(_, j)| *j != NOBODY) {
-                let found = copy_centroid(&centroids[j as usize * d..][..d], point, scale, &mut copies[c..]);
+                let at = CopyPlace::new(unit, place * GROUP + c, lanes);
+                let found = at.copy(&centroids[j as usize * d..][..d], point, scale, &mut table.packed);
                 norms[place * GROUP + c] = found;
                 if usize::from(groups.of[j as usize]) == group {
                     sizes += f64::from(binade(found[0] as f32).clamp(-60.0, 60.0));
@@ -265,104 +266,145 @@ impl<T: Float> Task for CopyGroup<'_, '_, T> {
                 let [square, copy, rest] = norms[place * GROUP + c];
                 let Own { folded, margin } = bound.own([square, copy.sqrt(), rest.sqrt()], 1.0, balance);
                 (own[c], own[c + GROUP]) = (folded, margin);
+                // Products of a centroid so long may overflow, and a sum that is NaN would hide others.
+                if !folded.is_finite() {
+                    CopyPlace::new(unit, place * GROUP + c, lanes).clear(&mut table.packed);
+                }
             }
         }
     }
 }
 
-/// Copies a centroid, negated, to every sixth place. Returns the squared norms of the centroid, of its copy, and of what rounding left.
-#[inline(always)]
-fn copy_centroid<T: Float>(centroid: &[T], point: &[T], scale: f64, to: &mut [f32]) -> [f64; 3] {
-    const LANES: usize = 16;
-    let mut sums = [[0.0f64; LANES]; 3];
-    for (chunk, (c, m)) in centroid.chunks(LANES).zip(point.chunks(LANES)).enumerate() {
-        let mut exact = [0.0f64; LANES];
-        match (c.first_chunk::<LANES>(), m.first_chunk::<LANES>()) {
-            (Some(c), Some(m)) => {
-                for i in 0..LANES {
-                    exact[i] = (c[i].to_f64() - m[i].to_f64()) * scale;
+/// Where the copy of a centroid lies in a [`PairTable`].
+struct CopyPlace {
+    first: usize,
+    lanes: usize,
+    /// From 16 lanes to the next 16 ones, and from a lane to the next.
+    steps: [usize; 2],
+}
+
+impl CopyPlace {
+    /// `place`: the centroid's, in the order of the listed panels.
+    fn new(unit: &PairUnit, place: usize, lanes: usize) -> Self {
+        let (width, steps) = if unit.is_tiled() { (SIDE, [SIDE * SIDE, 1]) } else { (GROUP, [SIDE * GROUP, GROUP]) };
+        Self { first: place / width * width * lanes + place % width * if unit.is_tiled() { SIDE } else { 1 }, lanes, steps }
+    }
+
+    /// The place of a lane.
+    #[inline(always)]
+    fn at(&self, lane: usize) -> usize {
+        self.first + lane / SIDE * self.steps[0] + lane % SIDE * self.steps[1]
+    }
+
+    fn clear(&self, packed: &mut [f32]) {
+        (0..self.lanes).for_each(|lane| packed[self.at(lane)] = 0.0);
+    }
+
+    /// Copies a centroid, negated. Returns the squared norms of the centroid, of its copy, and of what rounding left.
+    #[inline(always)]
+    fn copy<T: Float>(&self, centroid: &[T], point: &[T], scale: f64, packed_copies: &mut [f32]) -> [f64; 3] {
+        /// Features that are copied together.
+        const FEATURES: usize = 16;
+        let mut sums = [[0.0f64; FEATURES]; 3];
+        for (chunk, (c, m)) in centroid.chunks(FEATURES).zip(point.chunks(FEATURES)).enumerate() {
+            let mut exact = [0.0f64; FEATURES];
+            match (c.first_chunk::<FEATURES>(), m.first_chunk::<FEATURES>()) {
+                (Some(c), Some(m)) => {
+                    for i in 0..FEATURES {
+                        exact[i] = (c[i].to_f64() - m[i].to_f64()) * scale;
+                    }
+                }
+                _ => {
+                    exact.iter_mut().zip(c.iter().zip(m)).for_each(|(exact, (c, m))| *exact = (c.to_f64() - m.to_f64()) * scale)
                 }
             }
-            _ => exact.iter_mut().zip(c.iter().zip(m)).for_each(|(exact, (c, m))| *exact = (c.to_f64() - m.to_f64()) * scale),
+            let mut numbers = [0u16; FEATURES];
+            for i in 0..FEATURES {
+                numbers[i] = to_bfloat16(-exact[i] as f32);
+                let copy = f64::from(from_bfloat16(numbers[i]));
+                let rest = exact[i] + copy;
+                sums[0][i] += exact[i] * exact[i];
+                sums[1][i] += copy * copy;
+                sums[2][i] += rest * rest;
+            }
+            let pairs = numbers.as_chunks::<2>().0.iter().take(self.lanes - chunk * FEATURES / 2);
+            let here = packed_copies[self.at(chunk * FEATURES / 2)..].iter_mut().step_by(self.steps[1]);
+            here.zip(pairs).for_each(|(to, pair)| *to = packed(*pair));
         }
-        let mut numbers = [0u16; LANES];
-        for i in 0..LANES {
-            numbers[i] = to_bfloat16(-exact[i] as f32);
-            let copy = f64::from(from_bfloat16(numbers[i]));
-            let rest = exact[i] + copy;
-            sums[0][i] += exact[i] * exact[i];
-            sums[1][i] += copy * copy;
-            sums[2][i] += rest * rest;
-        }
-        let pairs = numbers.as_chunks::<2>().0;
-        let here = to[chunk * LANES / 2 * GROUP..].iter_mut().step_by(GROUP);
-        here.zip(pairs).for_each(|(to, pair)| *to = packed(*pair));
+        sums.map(|sums| sums.iter().sum())
     }
-    sums.map(|sums| sums.iter().sum())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::cpu::centroids::CentroidTable;
     use crate::backend::cpu::filter::{Filter, ProductTable};
     use crate::backend::cpu::product::attacks::{Case, KINDS, Random, case};
     use crate::backend::cpu::product::{ProductScratch, ROWS};
 
-    /// The centroids in reach of every row.
-    struct Reach<'t> {
+    /// The centroids in reach of every row: those that the copies leave, and those that a closer look leaves.
+    struct Reach<'t, T> {
         rows: PairRows<'t>,
         table: &'t PairTable,
         names: &'t ProductTable,
         listed: &'t [u32],
-        k: usize,
         unit: PairUnit,
+        centroids: &'t CentroidTable<T>,
+        values: &'t [T],
     }
 
-    impl Task for Reach<'_> {
-        type Output = Vec<Option<Vec<u32>>>;
+    impl<T: Float> Task for Reach<'_, T> {
+        type Output = [Vec<Option<Vec<u32>>>; 2];
 
         #[inline(always)]
         fn run<V: Vector>(self) -> Self::Output {
-            let Self { rows, table, names, listed, k, unit } = self;
-            let mut scratch = ProductScratch::new(k).unwrap();
+            let Self { rows, table, names, listed, unit, centroids, values } = self;
+            let mut scratch = ProductScratch::new(centroids.k).unwrap();
             scratch.find_reach_of_pairs::<V>(&rows, ROWS, table, names, listed, unit);
-            (0..ROWS).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect()
+            let lists = |scratch: &ProductScratch| (0..ROWS).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect();
+            let by_copies = lists(&scratch);
+            scratch.look_closer(ROWS, centroids, |r| Some(&values[r * centroids.d..][..centroids.d]));
+            [by_copies, lists(&scratch)]
         }
     }
 
-    /// Returns how many rows had one centroid in reach, and how many rows there were.
-    fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 2] {
-        let Case { d, k, centroids, rows, centre } = case;
+    /// Returns how many rows had one centroid in reach by their copies, how many after a closer look, and how many rows there were.
+    fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
+        let Case { d, k, centroids, rows: values, centre } = case;
         let mut groups = Groups::new(centroids, *d, 1).unwrap();
         groups.points = centre.iter().map(|m| T::from_f64(*m)).collect();
-        let Filter::Product(names) = Filter::product(centroids, *d, centre, &groups.order).unwrap() else { return [0, 0] };
+        let Filter::Product(names) = Filter::product(centroids, *d, centre, &groups.order).unwrap() else { return [0; 3] };
         let step = Step::new(&groups, centroids, false, 1).unwrap();
-        let all = rows.iter().chain(centroids).zip(centre.iter().cycle());
+        let all = values.iter().chain(centroids).zip(centre.iter().cycle());
         let largest = all.fold(0.0f64, |most, (x, m)| most.max((x.to_f64() - m).abs()));
         // A scale that does not suit costs certainty, not labels.
         let exponent = unit_exponent(largest) + off;
-        let x: Vec<T> = (0..d * ROWS).map(|i| rows[i % ROWS * d + i / ROWS]).collect();
+        let x: Vec<T> = (0..d * ROWS).map(|i| values[i % ROWS * d + i / ROWS]).collect();
         let distances = case.distances();
-        let mut certain = [0, 0];
-        for (set, unit) in [
-            (InstructionSet::Portable, PairUnit::Emulated),
-            (InstructionSet::Avx512, PairUnit::detect().unwrap_or(PairUnit::Emulated)),
-        ] {
-            let mut halved = Halved::new(Copies { unit, bound: Halves::pairs(*d, exponent), exponent }, 1).unwrap();
+        let centroid_table = CentroidTable::new(centroids, *d, centre, largest, &[]).unwrap();
+        let mut certain = [0; 3];
+        let emulated = [PairUnit::Emulated, PairUnit::EmulatedTiles].map(|unit| (InstructionSet::Portable, unit));
+        let hardware = [PairUnit::Avx512, PairUnit::Amx].map(|unit| (InstructionSet::Avx512, unit.or_emulated()));
+        for (set, unit) in emulated.into_iter().chain(hardware) {
+            let bound = Halves::pairs(*d, unit.is_tiled(), exponent);
+            let mut halved = Halved::new(Copies { unit, bound, exponent }, 1).unwrap();
             assert!(halved.copy_centroids(&step, centroids, &[], false, set, 1).unwrap());
-            let mut copies = RowCopies::new(ROWS, *d, 1).unwrap();
+            let mut copies = RowCopies::new(ROWS, unit.lanes(*d), 1).unwrap();
             copies.fill(0, &x, ROWS, &groups, 0, &halved.copies);
             let listed = step.listed(0, f64::INFINITY, None);
             let (rows, table) = (copies.block(0), &halved.tables[0]);
-            let found = set.run(Reach { rows, table, names: &names, listed, k: *k, unit });
+            let found = set.run(Reach { rows, table, names: &names, listed, unit, centroids: &centroid_table, values });
             for (r, distances) in distances.iter().enumerate() {
-                certain[1] += 1;
-                let Some(found) = &found[r] else { continue };
+                certain[2] += 1;
                 let least = distances.iter().fold(f64::INFINITY, |least, s| least.min(*s));
-                for j in (0..*k as u32).filter(|j| distances[*j as usize] <= least) {
-                    assert!(found.contains(&j), "{what}, {unit:?}, row {r}: {j} is not in {found:?}");
+                for (found, certain) in found.iter().zip(&mut certain) {
+                    let Some(found) = &found[r] else { continue };
+                    for j in (0..*k as u32).filter(|j| distances[*j as usize] <= least) {
+                        assert!(found.contains(&j), "{what}, {unit:?}, row {r}: {j} is not in {found:?}");
+                    }
+                    *certain += usize::from(found.len() == 1);
                 }
-                certain[0] += usize::from(found.len() == 1);
             }
         }
         certain
@@ -371,15 +413,15 @@ mod tests {
     fn attacks<T: Float>() {
         let random = &mut Random(12);
         for kind in KINDS {
-            let mut certain = [0, 0];
+            let mut certain = [0; 3];
             for number in 0..120 {
                 let d = [1, 2, 3, 9, 16, 31, 64, 65, 127, 129, 300][random.below(11)];
                 let k = [1, 2, 3, 7, 40][random.below(5)];
                 let off = [0, 0, 1, -3, -40, 60][random.below(6)];
                 let found = attack(&case::<T>(kind, d, k, random), off, &format!("{kind} {number}: d {d}, k {k}, off {off}"));
-                (0..2).for_each(|i| certain[i] += found[i]);
+                (0..3).for_each(|i| certain[i] += found[i]);
             }
-            assert!(certain[0] > 0 && certain[0] < certain[1], "{kind}: {certain:?}");
+            assert!(certain[0] > 0 && certain[0] < certain[1] && certain[1] < certain[2], "{kind}: {certain:?}");
         }
     }
 

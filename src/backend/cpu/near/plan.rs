@@ -125,22 +125,24 @@ impl<T: Float> CpuSession<'_, T> {
         let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
         let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
         let by_columns = self.part.features.is_by_columns();
-        let total = |bytes: &dyn Fn([usize; 3]) -> usize| {
-            parts.iter().map(|part| bytes([d, part.physical.len(), most])).fold(0, usize::saturating_add)
+        let total = |width, bytes: &dyn Fn([usize; 3]) -> usize| {
+            parts.iter().map(|part| bytes([width, part.physical.len(), most])).fold(0, usize::saturating_add)
         };
-        let bytes = |way| total(&|shape| Sorted::<T>::bytes_kept(shape, way));
+        let bytes = |way| total(d, &|shape| Sorted::<T>::bytes_kept(shape, way));
         let may_keep = self.look_near != LookNear::AlwaysSort;
         let plain_fits = may_keep && bytes(Sorted::<T>::way_kept(d, false, by_columns)) <= MOST_BYTES;
         let way = Sorted::<T>::way_kept(d, true, by_columns);
         let sorting = self.workers.len().saturating_mul(Scratch::<T>::bytes_of_blocks([d, longest, most], way));
-        let copied = bytes(way).saturating_add(total(&Sorted::<T>::bytes_copied)).saturating_add(sorting);
-        let copies = if may_keep && copied <= MOST_BYTES { self.plan_copies() } else { None };
+        let kept = bytes(way).saturating_add(sorting);
+        let copies = self.plan_copies().filter(|copies| {
+            may_keep && kept.saturating_add(total(copies.unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
+        });
         let may_be_kept = plain_fits || copies.is_some();
         let mut planned = self.plan_groups(centroids, longest, may_be_kept)?;
-        let copies = copies.filter(|_| {
+        let copies = copies.filter(|copies| {
             let (groups, share) = planned.as_ref().map_or((1, 1.0), |(groups, share)| (groups.count(), *share));
             let compared = share * self.k as f64;
-            Halved::has_room(groups as f64 * compared, d)
+            Halved::has_room(groups as f64 * compared, copies.unit.lanes(d))
                 && (self.look_pairs != LookPairs::Auto || compared >= FEWEST_PAIR_CENTROIDS)
         });
         let is_kept = plain_fits || copies.is_some();
@@ -168,7 +170,8 @@ impl<T: Float> CpuSession<'_, T> {
         };
         if is_kept {
             let count = near.groups.count();
-            let sorted = near.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], way, copies.is_some()));
+            let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
+            let sorted = near.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], way, lanes));
             match memory::try_collected(sorted, NEAR) {
                 Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok(Some(near)),
                 kept => near.kept = kept?,
@@ -209,7 +212,7 @@ impl<T: Float> CpuSession<'_, T> {
         let unit = match self.look_pairs {
             LookPairs::Never => None,
             LookPairs::Auto => unit.filter(|_| pays),
-            LookPairs::Always | LookPairs::Twice => Some(unit.unwrap_or(PairUnit::Emulated)),
+            LookPairs::Always(unit) | LookPairs::Twice(unit) => Some(unit.or_emulated()),
         };
         unit.filter(|_| Form::of::<T>(d) == Form::Product).and_then(|unit| Copies::new(unit, self.prepared, d))
     }

@@ -77,18 +77,18 @@ impl<T: Float> Sorted<T> {
         most.saturating_add(groups.saturating_mul(BLOCK)).next_multiple_of(BLOCK) + BLOCK
     }
 
-    /// Room for rows that are sorted for some assigns. `copied`: with copies in bfloat16.
-    pub fn kept([d, most, groups]: [usize; 3], way: Way, copied: bool) -> Result<Self> {
+    /// Room for rows that are sorted for some assigns. `lanes`: those of the copies in bfloat16, if there are copies.
+    pub fn kept([d, most, groups]: [usize; 3], way: Way, lanes: Option<usize>) -> Result<Self> {
         let mut sorted = Self::with_room(way, [d, most, groups])?;
-        if copied {
-            sorted.copies = Some(RowCopies::new(sorted.places.len(), d, groups)?);
+        if let Some(lanes) = lanes {
+            sorted.copies = Some(RowCopies::new(sorted.places.len(), lanes, groups)?);
         }
         Ok(sorted)
     }
 
-    /// Bytes of the copies in bfloat16.
-    pub fn bytes_copied([d, most, groups]: [usize; 3]) -> usize {
-        RowCopies::bytes(Self::places(most, groups), d)
+    /// Bytes of copies in bfloat16 with so many lanes.
+    pub fn bytes_copied([lanes, most, groups]: [usize; 3]) -> usize {
+        RowCopies::bytes(Self::places(most, groups), lanes)
     }
 
     /// How rows lie that are sorted for some assigns. `by_columns`: how the features lie.
@@ -129,11 +129,8 @@ impl<T: Float> Sorted<T> {
             most,
             tile: Tile::new(d, if way == Way::Tile { places } else { 0 })?,
             d,
-            blocks: memory::zeroed_in_large_pages(
-                if way == Way::Blocks { Self::block_values([d, most, groups]) } else { 0 },
-                NEAR,
-            )?,
-            by_rows: memory::zeroed_in_large_pages(if way == Way::Rows { places * d } else { 0 }, NEAR)?,
+            blocks: memory::zeroed(if way == Way::Blocks { Self::block_values([d, most, groups]) } else { 0 }, NEAR)?,
+            by_rows: memory::zeroed(if way == Way::Rows { places * d } else { 0 }, NEAR)?,
             firsts: memory::zeroed(groups, NEAR)?,
             ends: memory::zeroed(groups, NEAR)?,
             places: memory::zeroed(places, NEAR)?,

@@ -50,7 +50,7 @@ impl<T: Float> Scratch<T> {
         let values = if way == Way::Rows && !is_sorted { Sorted::<T>::block_values(shape) } else { 0 };
         if self.blocks.len() != values {
             self.blocks = Vec::new();
-            self.blocks = memory::zeroed_in_large_pages(values, NEAR)?;
+            self.blocks = memory::zeroed(values, NEAR)?;
         }
         Ok(())
     }
@@ -240,6 +240,11 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         };
         if !assigner.filter_pairs::<V, T>(&block, table, scores) {
             return false;
+        }
+        let features = &part.features;
+        match sorted.way {
+            Way::Rows => assigner.look_closer(rows.len(), table, |r| Some(sorted.row(rows.start + r))),
+            _ => assigner.look_closer(rows.len(), table, |r| features.row(sorted.order[rows.start + r])),
         }
         let places = &sorted.places[rows.clone()];
         assigner.needed(places.iter().map(|place| labels[*place as usize]), needed);

@@ -1,9 +1,11 @@
-//! Products of pairs of bfloat16, added to sums in float32: twice the products of a float32 instruction.
+//! Products of pairs of bfloat16, added to sums in float32: twice the products of a float32 instruction, or with tiles 16 times.
 //!
 //! A lane of 32 bits holds two numbers: the lower half is the first one. `src/certify/halves.rs` says what is assumed of the sums.
 
 use std::sync::OnceLock;
 
+use super::probe;
+use super::tiles::{self, SIDE};
 use super::{Portable, Vector};
 
 /// A vector that multiplies pairs.
@@ -18,9 +20,12 @@ pub trait Dot: Vector {
 /// What multiplies pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairUnit {
+    /// AMX: tiles of rows by tiles of centroids.
+    Amx,
     /// `vdpbf16ps` of AVX512-BF16.
     Avx512,
-    /// Plain Rust, for tests on machines without such an instruction.
+    /// Both in plain Rust, for tests on machines without such instructions.
+    EmulatedTiles,
     Emulated,
 }
 
@@ -31,16 +36,50 @@ pub trait PairTask {
 }
 
 impl PairUnit {
-    /// The unit of this machine, if it has one that adds as assumed. Tried once.
+    /// The fastest unit of this machine that adds as assumed, if there is one. Tried once.
     pub fn detect() -> Option<Self> {
         static DETECTED: OnceLock<Option<PairUnit>> = OnceLock::new();
-        *DETECTED.get_or_init(|| Some(Self::Avx512).filter(|unit| unit.is_available() && unit.adds_as_assumed()))
+        *DETECTED.get_or_init(|| {
+            let units = [Self::Amx, Self::Avx512].into_iter();
+            units.filter(|unit| unit.is_available() && unit.is_fast()).find(|unit| unit.adds_as_assumed())
+        })
+    }
+
+    /// Whether rows and centroids are multiplied in tiles.
+    pub fn is_tiled(self) -> bool {
+        matches!(self, Self::Amx | Self::EmulatedTiles)
+    }
+
+    /// This unit, or its emulation on a machine without it.
+    pub fn or_emulated(self) -> Self {
+        match self {
+            unit if unit.is_available() => unit,
+            Self::Amx => Self::EmulatedTiles,
+            _ => Self::Emulated,
+        }
+    }
+
+    /// Number of lanes of a copy of `d` features.
+    pub fn lanes(self, d: usize) -> usize {
+        let lanes = d.div_ceil(2);
+        if self.is_tiled() { lanes.next_multiple_of(SIDE) } else { lanes }
+    }
+
+    /// Number of centroids in a table of so many, with those that fill up the last tile.
+    pub fn centroids(self, count: usize) -> usize {
+        if self.is_tiled() { count.next_multiple_of(SIDE) } else { count }
+    }
+
+    /// Whether the unit is faster than float32 products. `vdpbf16ps` is on AMD's processors; on Intel's it takes 1.7 times as long.
+    fn is_fast(self) -> bool {
+        self != Self::Avx512 || super::is_made_by_amd()
     }
 
     /// Whether this machine has the unit.
     fn is_available(self) -> bool {
         match self {
-            Self::Emulated => true,
+            Self::Emulated | Self::EmulatedTiles => true,
+            Self::Amx => tiles::is_amx_available(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => super::InstructionSet::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512bf16"),
             #[cfg(not(target_arch = "x86_64"))]
@@ -59,37 +98,9 @@ impl PairUnit {
         task.run::<Portable>()
     }
 
-    /// Tries some thousand sums. Each may differ from the exact sum by two roundings to nearest, and by twice the least normal number.
+    /// Tries some thousand sums.
     fn adds_as_assumed(self) -> bool {
-        let mut state = 1u64;
-        let mut next = move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as u32
-        };
-        // Eight bits of significand, and a few binades. In every third case all numbers are tiny.
-        let mut number = |tiny: bool| {
-            let exponent = if tiny { 127 - 66 } else { 127 - 2 } + next() % 4;
-            ((exponent << 7 | next() & 0x7f) | (next() & 1) << 15) as u16
-        };
-        (0..256).all(|case| {
-            let [x, c]: [[Pair; PROBED]; 2] = std::array::from_fn(|_| {
-                std::array::from_fn(|_| [number(case % 3 == 1), number(case % 3 == 1 || case % 5 == 2)])
-            });
-            // Sums of the same size as the products, and with bits far below those of the products.
-            let start: [f32; PROBED] = std::array::from_fn(|lane| {
-                let size = if case % 3 == 1 { 0.0 } else { f32::from_bits(u32::from(number(false)) << 16 | 0x5555) };
-                if lane % 2 == 0 { size } else { size.abs() * 8.0 }
-            });
-            let found = self.run(Probe { x: &x, c: &c, start: &start });
-            (0..PROBED).all(|lane| {
-                let products = [0, 1].map(|i| f64::from(from_bfloat16(x[lane][i])) * f64::from(from_bfloat16(c[lane][i])));
-                let sum = f64::from(start[lane]);
-                let exact = sum + products[0] + products[1];
-                let between = (sum + products[0]).abs().max((sum + products[1]).abs());
-                let rounding = 2f64.powi(-24) * 1.000_001 * (exact.abs() + between * 1.000_001);
-                (f64::from(found[lane]) - exact).abs() <= rounding + 2.0 * f64::from(f32::MIN_POSITIVE)
-            })
-        })
+        if self.is_tiled() { probe::tiles(self) } else { probe::pairs(self) }
     }
 }
 
@@ -118,46 +129,25 @@ pub fn from_bfloat16(number: u16) -> f32 {
     f32::from_bits(u32::from(number) << 16)
 }
 
-/// Number of lanes that are tried together: a multiple of every vector's.
-const PROBED: usize = 16;
-
-struct Probe<'p> {
-    x: &'p [Pair; PROBED],
-    c: &'p [Pair; PROBED],
-    start: &'p [f32; PROBED],
-}
-
-impl PairTask for Probe<'_> {
-    type Output = [f32; PROBED];
-
-    #[inline(always)]
-    fn run<V: Dot>(self) -> [f32; PROBED] {
-        let mut found = [0.0; PROBED];
-        let (x, c) = (self.x.map(packed), self.c.map(packed));
-        for at in (0..PROBED).step_by(V::LANES) {
-            // SAFETY: LANES divides PROBED. `PairUnit::run` enables the features.
-            unsafe {
-                let sum = V::load(self.start.as_ptr().add(at));
-                sum.dot(V::load(x.as_ptr().add(at)), V::load(c.as_ptr().add(at))).store(found.as_mut_ptr().add(at));
-            }
-        }
-        found
-    }
-}
-
 /// Numbers below the least normal one count as 0, as in the hardware.
 #[inline(always)]
-fn flushed(x: f32) -> f32 {
+pub fn flushed(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0 } else { x }
+}
+
+/// The first number of a pair and the second.
+#[inline(always)]
+pub fn unpacked(pair: f32) -> [f32; 2] {
+    let bits = pair.to_bits();
+    [bits << 16, bits & 0xffff_0000].map(|bits| flushed(f32::from_bits(bits)))
 }
 
 impl Dot for Portable {
     #[inline(always)]
     unsafe fn dot(self, x: Self, c: Self) -> Self {
         Self(std::array::from_fn(|i| {
-            let half = |pair: f32, shift: u32| flushed(f32::from_bits(pair.to_bits() >> (16 - shift) << 16));
-            let second = flushed(half(x.0[i], 0) * half(c.0[i], 0) + self.0[i]);
-            flushed(half(x.0[i], 16) * half(c.0[i], 16) + second)
+            let ([x, y], [c, d]) = (unpacked(x.0[i]), unpacked(c.0[i]));
+            flushed(x * c + flushed(y * d + self.0[i]))
         }))
     }
 }
@@ -194,10 +184,11 @@ mod tests {
 
     #[test]
     fn units_add_as_assumed() {
-        assert!(PairUnit::Emulated.adds_as_assumed());
-        if PairUnit::Avx512.is_available() {
-            assert_eq!(PairUnit::detect(), Some(PairUnit::Avx512));
+        for unit in [PairUnit::Amx, PairUnit::Avx512, PairUnit::EmulatedTiles, PairUnit::Emulated] {
+            assert!(!unit.is_available() || unit.adds_as_assumed(), "{unit:?}");
         }
+        let fastest = [PairUnit::Amx, PairUnit::Avx512].into_iter().find(|unit| unit.is_available() && unit.is_fast());
+        assert_eq!(PairUnit::detect(), fastest);
     }
 
     #[test]

@@ -1,0 +1,265 @@
+//! Products of tiles of pairs of bfloat16 (AMX): 16 centroids by 16 rows, 32 features in one instruction.
+//!
+//! `src/certify/halves.rs` says what is assumed of the sums. The tile registers belong to [`Tiles`] alone: Rust code does not use them.
+
+use std::marker::PhantomData;
+
+use super::pairs::{PairUnit, flushed, unpacked};
+
+/// Centroids, rows and lanes of a tile.
+pub const SIDE: usize = 16;
+
+/// Number of rows that lie side by side.
+pub const STRIDE: usize = 64;
+
+/// Tile registers that are ready for use in this thread.
+pub struct Tiles {
+    unit: PairUnit,
+    /// The registers are those of one thread.
+    _thread: PhantomData<*mut ()>,
+}
+
+impl Tiles {
+    /// Prepares the tile registers of this thread. None for a unit that multiplies no tiles. Without the hardware, tiles are emulated.
+    pub fn new(unit: PairUnit) -> Option<Self> {
+        if !unit.is_tiled() {
+            return None;
+        }
+        let unit = unit.or_emulated();
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if unit == PairUnit::Amx {
+            // SAFETY: the unit is available.
+            unsafe { amx::configure() };
+        }
+        Some(Self { unit, _thread: PhantomData })
+    }
+
+    /// `sums[c][r] = sum over lanes of centroids[c] . rows[r]` for one tile of centroids or two, and at least the first `count` of 64 rows. A lane is a pair.
+    ///
+    /// - `rows`: `(lanes, 64)`, where lanes is a multiple of 16
+    /// - `centroids`: `(tiles, lanes / 16, 16, 16)`: a block of lanes of a tile, and in it one centroid after the other
+    /// - `sums`: `(tiles * 16, 64)`
+    #[inline]
+    pub fn multiply(&self, rows: &[f32], count: usize, centroids: &[f32], sums: &mut [f32]) {
+        let (lanes, tiles) = (rows.len() / STRIDE, sums.len() / (SIDE * STRIDE));
+        assert!(lanes > 0 && lanes.is_multiple_of(SIDE) && rows.len() == lanes * STRIDE && count <= STRIDE);
+        assert!((1..=2).contains(&tiles) && sums.len() == tiles * SIDE * STRIDE && centroids.len() == tiles * SIDE * lanes);
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if self.unit == PairUnit::Amx {
+            for first in (0..count).step_by(2 * SIDE) {
+                // SAFETY: `new` prepared the registers of this thread. The assertions bound what is read and written: 32 columns from `first`
+                // on, and first <= 32.
+                unsafe {
+                    let (rows, sums) = (rows.as_ptr().add(first), sums.as_mut_ptr().add(first));
+                    match tiles {
+                        1 => amx::one_by_two(rows, lanes / SIDE, centroids.as_ptr(), sums),
+                        _ => amx::two_by_two(rows, lanes / SIDE, centroids.as_ptr(), sums),
+                    }
+                }
+            }
+            return;
+        }
+        for (centroids, sums) in centroids.chunks_exact(SIDE * lanes).zip(sums.chunks_exact_mut(SIDE * STRIDE)) {
+            emulate(rows, count, centroids, sums);
+        }
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if self.unit == PairUnit::Amx {
+            // SAFETY: the unit is available.
+            unsafe { amx::release() };
+        }
+    }
+}
+
+/// The sums of one tile of centroids, rounded as AMX rounds them.
+fn emulate(rows: &[f32], count: usize, centroids: &[f32], sums: &mut [f32]) {
+    sums.fill(0.0);
+    for (rows, centroids) in rows.chunks_exact(SIDE * STRIDE).zip(centroids.chunks_exact(SIDE * SIDE)) {
+        for (c, sums) in centroids.chunks_exact(SIDE).zip(sums.chunks_exact_mut(STRIDE)) {
+            for (r, sum) in sums[..count].iter_mut().enumerate() {
+                // The sums of the first numbers of pairs, and of the second ones.
+                let mut both = [0.0; 2];
+                for (lane, c) in c.iter().enumerate() {
+                    let (x, c) = (unpacked(rows[lane * STRIDE + r]), unpacked(*c));
+                    (0..2).for_each(|i| both[i] = flushed(x[i] * c[i] + both[i]));
+                }
+                *sum = flushed(*sum + flushed(both[0] + both[1]));
+            }
+        }
+    }
+}
+
+/// Whether this machine and the kernel let this process use AMX. Asks the kernel.
+pub fn is_amx_available() -> bool {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    return amx::is_available();
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    false
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx {
+    use std::arch::asm;
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    use std::sync::OnceLock;
+
+    use super::{SIDE, STRIDE};
+
+    /// What `ldtilecfg` loads: palette 1, and eight tiles of 16 rows of 64 bytes.
+    #[repr(C, align(64))]
+    struct Config {
+        palette: u8,
+        start_row: u8,
+        reserved: [u8; 14],
+        row_bytes: [u16; 16],
+        rows: [u8; 16],
+    }
+
+    static CONFIG: Config = {
+        let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
+        let mut tile = 0;
+        while tile < 8 {
+            (row_bytes[tile], rows[tile]) = (64, SIDE as u8);
+            tile += 1;
+        }
+        Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+    };
+
+    /// Bytes from one lane of the rows, or from one centroid's sums, to the next.
+    const ROW_BYTES: usize = STRIDE * size_of::<f32>();
+    /// Bytes of the rows and of the centroids for 16 lanes.
+    const ROWS_STEP: usize = SIDE * ROW_BYTES;
+    const CENTROIDS_STEP: usize = SIDE * SIDE * size_of::<f32>();
+
+    pub fn is_available() -> bool {
+        static AVAILABLE: OnceLock<bool> = OnceLock::new();
+        *AVAILABLE.get_or_init(|| has_tiles() && may_use_tiles())
+    }
+
+    /// Whether the processor has tiles of 16 by 64 bytes, eight of them, and multiplies bfloat16.
+    #[allow(unused_unsafe)] // safe functions in later versions of Rust
+    fn has_tiles() -> bool {
+        const TILE_INFORMATION: u32 = 0x1d;
+        // SAFETY: every processor of x86-64 has the instruction. A leaf is asked for only if it exists.
+        unsafe {
+            if __cpuid(0).eax < TILE_INFORMATION {
+                return false;
+            }
+            let features = __cpuid_count(7, 0).edx;
+            let has = |bit: u32| features >> bit & 1 == 1;
+            let palette = __cpuid_count(TILE_INFORMATION, 1);
+            has(22) && has(24) && palette.ebx == 8 << 16 | 64 && palette.ecx & 0xffff == SIDE as u32
+        }
+    }
+
+    /// Asks the kernel for the tile registers. It grants them to the whole process, or says no.
+    fn may_use_tiles() -> bool {
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        const TILE_DATA: libc::c_long = 18;
+        // SAFETY: the call takes two numbers and touches no memory of this process.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
+    }
+
+    /// # Safety
+    /// [`is_available`] must be true.
+    pub unsafe fn configure() {
+        // SAFETY: the caller's. The instruction reads 64 bytes.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, preserves_flags)) };
+    }
+
+    /// # Safety
+    /// [`is_available`] must be true.
+    pub unsafe fn release() {
+        // SAFETY: the caller's.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+    }
+
+    /// Two tiles of centroids by 32 rows.
+    ///
+    /// # Safety
+    /// [`configure`] ran in this thread. `rows`, `centroids` and `sums` are as in [`super::Tiles::multiply`], with `blocks` times 16 lanes,
+    /// and 32 rows are left.
+    pub unsafe fn two_by_two(rows: *const f32, blocks: usize, centroids: *const f32, sums: *mut f32) {
+        // SAFETY: the caller's. In each round the loads read 16 lanes of 32 rows and of two tiles of centroids; the stores write 32 columns
+        // of 32 lines.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                "tileloadd tmm4, [{x} + {stride}]",
+                "tileloadd tmm6, [{c} + {line}]",
+                "tdpbf16ps tmm0, tmm6, tmm4",
+                "tileloadd tmm5, [{x} + {stride} + 64]",
+                "tdpbf16ps tmm1, tmm6, tmm5",
+                "tileloadd tmm7, [{d} + {line}]",
+                "tdpbf16ps tmm2, tmm7, tmm4",
+                "tdpbf16ps tmm3, tmm7, tmm5",
+                "add {x}, {x_step}",
+                "add {c}, {c_step}",
+                "add {d}, {c_step}",
+                "dec {blocks}",
+                "jnz 2b",
+                "tilestored [{s} + {stride}], tmm0",
+                "tilestored [{s} + {stride} + 64], tmm1",
+                "tilestored [{t} + {stride}], tmm2",
+                "tilestored [{t} + {stride} + 64], tmm3",
+                x = inout(reg) rows => _,
+                c = inout(reg) centroids => _,
+                d = inout(reg) centroids.add(blocks * SIDE * SIDE) => _,
+                blocks = inout(reg) blocks => _,
+                s = in(reg) sums,
+                t = in(reg) sums.add(SIDE * STRIDE),
+                stride = in(reg) ROW_BYTES,
+                line = in(reg) SIDE * size_of::<f32>(),
+                x_step = const ROWS_STEP,
+                c_step = const CENTROIDS_STEP,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// One tile of centroids by 32 rows.
+    ///
+    /// # Safety
+    /// As [`two_by_two`].
+    pub unsafe fn one_by_two(rows: *const f32, blocks: usize, centroids: *const f32, sums: *mut f32) {
+        // SAFETY: the caller's. As in `two_by_two`, with one tile of centroids and 16 lines.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "2:",
+                "tileloadd tmm6, [{c} + {line}]",
+                "tileloadd tmm4, [{x} + {stride}]",
+                "tdpbf16ps tmm0, tmm6, tmm4",
+                "tileloadd tmm5, [{x} + {stride} + 64]",
+                "tdpbf16ps tmm1, tmm6, tmm5",
+                "add {x}, {x_step}",
+                "add {c}, {c_step}",
+                "dec {blocks}",
+                "jnz 2b",
+                "tilestored [{s} + {stride}], tmm0",
+                "tilestored [{s} + {stride} + 64], tmm1",
+                x = inout(reg) rows => _,
+                c = inout(reg) centroids => _,
+                blocks = inout(reg) blocks => _,
+                s = in(reg) sums,
+                stride = in(reg) ROW_BYTES,
+                line = in(reg) SIDE * size_of::<f32>(),
+                x_step = const ROWS_STEP,
+                c_step = const CENTROIDS_STEP,
+                out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _,
+                options(nostack),
+            );
+        }
+    }
+}
