@@ -26,7 +26,7 @@ mod pairs;
 
 use std::ops::Range;
 
-use self::kernel::{Products, Single};
+use self::kernel::{Ahead, Products, Single};
 pub use self::pairs::{PairRows, PairTable};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near;
@@ -192,6 +192,9 @@ impl ProductScratch {
                 let features = start..(start + PANEL).min(d);
                 self.copy_rows(values, first, features.clone(), table, first_group == 0);
                 let copy = &self.copy[..features.len() * ROWS];
+                // Blocks lie one behind the other. Tiles are in a cache.
+                let next = if first_group == 0 && values.stride == ROWS { features.end * ROWS..values.x.len() } else { 0..0 };
+                let ahead = Ahead::of(&values.x[next.start..next.end.min(next.start + PANEL * ROWS)]);
                 for place in panel.clone() {
                     let group = listed.map_or(place, |listed| listed[place] as usize);
                     let products = Products {
@@ -200,6 +203,7 @@ impl ProductScratch {
                         own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
                         first: features.start == 0,
                         rows,
+                        ahead: ahead.part(place - first_group, panel.len()),
                     };
                     let scores = &mut self.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
                     let least = [&mut self.best, &mut self.second];

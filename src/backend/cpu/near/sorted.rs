@@ -152,11 +152,10 @@ impl<T: Float> Sorted<T> {
         self.firsts[group]..self.ends[group]
     }
 
-    /// The values of a block of [`Way::Blocks`], and some more.
+    /// The values of a block of [`Way::Blocks`], and of all blocks after it.
     #[inline(always)]
     pub fn block(&self, place: usize) -> &[T] {
-        let len = block_len(self.d);
-        &self.blocks[place / BLOCK * len..][..len]
+        &self.blocks[place / BLOCK * block_len(self.d)..]
     }
 
     /// The values of a row of [`Way::Rows`].

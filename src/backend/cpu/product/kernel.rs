@@ -47,6 +47,46 @@ pub struct Products<'p> {
     pub first: bool,
     /// Number of rows that count. The scores of others are written or not.
     pub rows: usize,
+    /// What is asked for meanwhile.
+    pub ahead: Ahead,
+}
+
+/// Values that are read soon and may still be in memory. Only the processor's caches see whether they are asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Ahead {
+    first: *const u8,
+    lines: usize,
+}
+
+impl Ahead {
+    /// Bytes that come together.
+    const LINE: usize = 64;
+    pub const NOTHING: Self = Self { first: std::ptr::null(), lines: 0 };
+
+    pub fn of<T>(values: &[T]) -> Self {
+        Self { first: values.as_ptr().cast(), lines: size_of_val(values).div_ceil(Self::LINE) }
+    }
+
+    /// One of several parts.
+    pub fn part(self, i: usize, parts: usize) -> Self {
+        let lines = self.lines.div_ceil(parts);
+        Self { first: self.first.wrapping_add(i * lines * Self::LINE), lines }
+    }
+
+    /// Asks for some lines.
+    #[inline(always)]
+    fn ask(self, lines: std::ops::Range<usize>) {
+        for line in lines {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: every processor of x86-64 has the instruction. It fails at no address.
+            unsafe {
+                use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T1>(self.first.wrapping_add(line * Self::LINE).cast());
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = line;
+        }
+    }
 }
 
 impl Products<'_> {
@@ -58,15 +98,19 @@ impl Products<'_> {
         scores: &mut [f32],
         [best, second]: [&mut [f32; ROWS]; 2],
     ) {
-        let Self { copy, centroids, own, first, rows } = *self;
+        let Self { copy, centroids, own, first, rows, ahead } = *self;
         let features = centroids.len() / GROUP;
         assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
+        let asked = ahead.lines.div_ceil(features.max(1));
         for start in (0..rows.min(ROWS)).step_by(R * V::LANES) {
             // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c. For the features of the
             // instruction set see `Vector`.
             unsafe {
                 let mut sums = [[V::splat(0.0); R]; GROUP];
                 for f in 0..features {
+                    if start == 0 {
+                        ahead.ask(f * asked..(f + 1) * asked);
+                    }
                     let mut x = [V::splat(0.0); R];
                     for v in 0..R {
                         x[v] = V::load(copy.as_ptr().add(f * ROWS + start + v * V::LANES));

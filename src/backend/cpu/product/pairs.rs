@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::kernel::{Double, Products};
+use super::kernel::{Ahead, Double, Products};
 use super::{CENTROID_PANEL, Lists, ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
 use crate::backend::cpu::simd::{Dot, PairTask, PairUnit, SIDE, Tiles, Vector};
@@ -196,6 +196,7 @@ impl ProductScratch {
                     own: (end == lanes).then_some(own),
                     first: start == 0,
                     rows: count,
+                    ahead: Ahead::NOTHING,
                 };
                 let scores = &mut self.scores[(panel - panels.start) * GROUP * ROWS..][..GROUP * ROWS];
                 unit.run(AddPairs { products, scores, least: [&mut self.best, &mut self.second] });
