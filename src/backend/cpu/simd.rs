@@ -163,12 +163,17 @@ pub const SQUARE: usize = 16;
 #[repr(C, align(32))]
 pub struct Portable([f32; 8]);
 
-impl Portable {
-    #[inline(always)]
-    fn zip(self, other: Self, op: impl Fn(f32, f32) -> f32) -> Self {
-        Self(std::array::from_fn(|i| op(self.0[i], other.0[i])))
-    }
+/// An array of one value for each lane. A closure for each of them is not always inlined, and a call takes twenty times as long as the operation.
+macro_rules! lanes {
+    ($i:ident in $zero:expr, $value:expr) => {{
+        let mut lanes = $zero;
+        for $i in 0..lanes.len() {
+            lanes[$i] = $value;
+        }
+        lanes
+    }};
 }
+use lanes;
 
 impl Vector for Portable {
     const LANES: usize = 8;
@@ -193,39 +198,44 @@ impl Vector for Portable {
     }
     #[inline(always)]
     unsafe fn sub(self, other: Self) -> Self {
-        self.zip(other, |a, b| a - b)
+        Self(lanes!(i in [0.0; 8], self.0[i] - other.0[i]))
     }
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
-        self.zip(other, |a, b| a + b)
+        Self(lanes!(i in [0.0; 8], self.0[i] + other.0[i]))
     }
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
         // A fused operation in software would be slow. The error bounds cover the second rounding.
-        Self(std::array::from_fn(|i| {
-            if cfg!(target_arch = "aarch64") { self.0[i].mul_add(b.0[i], c.0[i]) } else { self.0[i] * b.0[i] + c.0[i] }
-        }))
+        match cfg!(target_arch = "aarch64") {
+            true => Self(lanes!(i in [0.0; 8], self.0[i].mul_add(b.0[i], c.0[i]))),
+            false => Self(lanes!(i in [0.0; 8], self.0[i] * b.0[i] + c.0[i])),
+        }
     }
     #[inline(always)]
     unsafe fn min_or(self, best: Self) -> Self {
-        self.zip(best, |a, b| if a < b { a } else { b })
+        Self(lanes!(i in [0.0; 8], if self.0[i] < best.0[i] { self.0[i] } else { best.0[i] }))
     }
     #[inline(always)]
     unsafe fn max_or_nan(self, other: Self) -> Self {
-        self.zip(other, |a, b| if a > b { a } else { b })
+        Self(lanes!(i in [0.0; 8], if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] }))
     }
     #[inline(always)]
     #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN must count as not above
     unsafe fn not_above(self, limit: Self) -> [bool; 8] {
-        std::array::from_fn(|i| !(self.0[i] > limit.0[i]))
+        lanes!(i in [false; 8], !(self.0[i] > limit.0[i]))
     }
     #[inline(always)]
     unsafe fn select(mask: [bool; 8], a: Self, b: Self) -> Self {
-        Self(std::array::from_fn(|i| if mask[i] { a.0[i] } else { b.0[i] }))
+        Self(lanes!(i in [0.0; 8], if mask[i] { a.0[i] } else { b.0[i] }))
     }
     #[inline(always)]
     unsafe fn bits(mask: [bool; 8]) -> u32 {
-        mask.iter().enumerate().fold(0, |bits, (i, set)| bits | u32::from(*set) << i)
+        let mut bits = 0;
+        for (i, set) in mask.into_iter().enumerate() {
+            bits |= u32::from(set) << i;
+        }
+        bits
     }
 }
 

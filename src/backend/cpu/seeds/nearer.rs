@@ -128,14 +128,19 @@ impl Unit<'_> {
         // SAFETY: the assertion bounds what is read of `x`: R vectors of each of the d features. `limits` has R * LANES values, and
         // each of `rows` d values. For the features of the instruction set see `Vector`.
         unsafe {
-            let limits: [V; R] = std::array::from_fn(|v| V::load(self.limits.as_ptr().add(v * V::LANES)));
+            let mut limits = [V::splat(0.0); R];
+            for v in 0..R {
+                limits[v] = V::load(self.limits.as_ptr().add(v * V::LANES));
+            }
             let mut sums = [[V::splat(0.0); R]; C];
             let mut first = 0;
             loop {
                 let end = (first + PANEL).min(self.d);
                 for f in first..end {
-                    let x = self.x.as_ptr().add(f * self.stride);
-                    let x: [V; R] = std::array::from_fn(|v| V::load(x.add(v * V::LANES)));
+                    let mut x = [V::splat(0.0); R];
+                    for v in 0..R {
+                        x[v] = V::load(self.x.as_ptr().add(f * self.stride + v * V::LANES));
+                    }
                     for c in 0..C {
                         let value = V::splat(*rows[c].get_unchecked(f));
                         for v in 0..R {

@@ -1,6 +1,7 @@
 //! Vectors of float64 lanes, for reference distances. Every operation rounds as the scalar one does, so lanes are rows that are
 //! computed at a time, and nothing else changes.
 
+use super::lanes;
 use crate::float::Float;
 
 /// Lanes of every vector together must divide this.
@@ -62,7 +63,8 @@ impl Doubles for PortableDoubles {
     #[inline(always)]
     unsafe fn load<T: Float>(p: *const T) -> Self {
         // SAFETY: the caller passes 4 valid values. `read_unaligned` needs no alignment.
-        Self(unsafe { p.cast::<[T; 4]>().read_unaligned() }.map(T::to_f64))
+        let values = unsafe { p.cast::<[T; 4]>().read_unaligned() };
+        Self(lanes!(i in [0.0; 4], values[i].to_f64()))
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f64) {
@@ -71,27 +73,27 @@ impl Doubles for PortableDoubles {
     }
     #[inline(always)]
     unsafe fn sub(self, other: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] - other.0[i]))
+        Self(lanes!(i in [0.0; 4], self.0[i] - other.0[i]))
     }
     #[inline(always)]
     unsafe fn square_add(self, c: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i].mul_add(self.0[i], c.0[i])))
+        Self(lanes!(i in [0.0; 4], self.0[i].mul_add(self.0[i], c.0[i])))
     }
     #[inline(always)]
     unsafe fn sqrt(self) -> Self {
-        Self(self.0.map(f64::sqrt))
+        Self(lanes!(i in [0.0; 4], self.0[i].sqrt()))
     }
     #[inline(always)]
     unsafe fn min_or(self, best: Self) -> Self {
-        Self(std::array::from_fn(|i| if self.0[i] < best.0[i] { self.0[i] } else { best.0[i] }))
+        Self(lanes!(i in [0.0; 4], if self.0[i] < best.0[i] { self.0[i] } else { best.0[i] }))
     }
     #[inline(always)]
     unsafe fn below(self, other: Self) -> [bool; 4] {
-        std::array::from_fn(|i| self.0[i] < other.0[i])
+        lanes!(i in [false; 4], self.0[i] < other.0[i])
     }
     #[inline(always)]
     unsafe fn select(mask: [bool; 4], a: Self, b: Self) -> Self {
-        Self(std::array::from_fn(|i| if mask[i] { a.0[i] } else { b.0[i] }))
+        Self(lanes!(i in [0.0; 4], if mask[i] { a.0[i] } else { b.0[i] }))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::probe;
 use super::tiles::{self, SIDE};
-use super::{Portable, Vector};
+use super::{Portable, Vector, lanes};
 
 /// A vector that multiplies pairs.
 pub trait Dot: Vector {
@@ -145,7 +145,7 @@ pub fn unpacked(pair: f32) -> [f32; 2] {
 impl Dot for Portable {
     #[inline(always)]
     unsafe fn dot(self, x: Self, c: Self) -> Self {
-        Self(std::array::from_fn(|i| {
+        Self(lanes!(i in [0.0; 8], {
             let ([x, y], [c, d]) = (unpacked(x.0[i]), unpacked(c.0[i]));
             flushed(x * c + flushed(y * d + self.0[i]))
         }))

@@ -1,0 +1,122 @@
+//! The same iterations by every instruction set of this machine, and with each idea of the CPU engine switched off: the time, and a hash of the
+//! results, which is the same for all of them.
+//!
+//! `cargo bench --no-default-features --features bench --bench sets [-- NxDxK ... --kinds blobs,ties --iterations 15 --threads 0 --columns]`.
+//! The hash is of labels, sizes, centroids and history. `--columns`: one array for each feature, else row by row. Runs of other threads, layouts and
+//! machines have the same hash, too.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Instant;
+
+use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookPairs, PairUnit};
+use polars_kmeans::backend::{Iterate, Joined, Stop};
+use polars_kmeans::prepare::prepare;
+use polars_kmeans::progress::Watch;
+use polars_kmeans::tile::Part;
+use polars_kmeans::{Features, Init, KMeans};
+
+use self::kinds::{Kind, generate, starting_rows};
+
+#[path = "rough/kinds.rs"]
+mod kinds;
+#[path = "gpu/data.rs"]
+mod shared;
+
+const SHAPES: [[usize; 3]; 3] = [[20_000, 256, 300], [100_000, 32, 128], [100_000, 3, 500]];
+
+/// What is switched off, and how.
+type Way = (&'static str, InstructionSet, LookNear, LookPairs);
+
+fn ways() -> Vec<Way> {
+    use InstructionSet::{Avx2, Avx512, Portable};
+    let set = InstructionSet::detect();
+    let mut ways = vec![
+        ("as chosen", set, LookNear::Auto, LookPairs::Auto),
+        ("without copies in bfloat16", set, LookNear::Auto, LookPairs::Never),
+        ("without near centroids", set, LookNear::Never, LookPairs::Auto),
+        ("without both", set, LookNear::Never, LookPairs::Never),
+    ];
+    for (name, unit) in [("AMX", PairUnit::Amx), ("vdpbf16ps", PairUnit::Avx512)] {
+        if unit.or_emulated() == unit {
+            ways.push((name, set, LookNear::Auto, LookPairs::Always(unit)));
+        }
+    }
+    for (name, set) in [("AVX-512, without both", Avx512), ("AVX2, without both", Avx2), ("portable, without both", Portable)] {
+        if set.is_available() {
+            ways.push((name, set, LookNear::Never, LookPairs::Never));
+        }
+    }
+    ways
+}
+
+/// Milliseconds, iterations, and the hash.
+fn run(
+    features: &Features<'_, f32>,
+    start: &[f64],
+    (_, set, near, pairs): Way,
+    iterations: u32,
+    threads: usize,
+) -> (f64, usize, u64) {
+    let d = features.n_features();
+    let estimator = KMeans::new(start.len() / d).init(Init::Given(start.to_vec())).tol(0.0);
+    let mut parts = vec![Part::new(features.clone(), None)];
+    let prepared = prepare(&mut parts, &estimator.validate(d).expect("valid")).expect("finite");
+    let session = CpuSession::new(parts.remove(0), &prepared, start.len() / d, threads, set).expect("memory for it");
+    let session = session.looking_near(near).looking_at_pairs(pairs);
+    let mut session = Joined::new(vec![Box::new(session)], &prepared, threads).expect("one session");
+    let mut centroids: Vec<f32> = start.iter().map(|c| *c as f32).collect();
+    let time = Instant::now();
+    let stop = Stop { changed: 0.0, shift: 0.0 };
+    let advanced = session.advance(&mut centroids, stop, iterations, &mut Watch::default()).expect("nobody stops it");
+    if advanced.assigned.is_none() {
+        session.assign(&centroids, false).expect("finite");
+    }
+    let seconds = time.elapsed().as_secs_f64();
+    let mut hash = DefaultHasher::new();
+    session.labels().expect("labels").hash(&mut hash);
+    session.sizes().expect("sizes").hash(&mut hash);
+    centroids.iter().for_each(|c| c.to_bits().hash(&mut hash));
+    advanced.done.iter().for_each(|done| (done.changed, done.shift.to_bits()).hash(&mut hash));
+    (1e3 * seconds, advanced.done.len(), hash.finish())
+}
+
+fn main() {
+    let (mut shapes, mut iterations, mut threads, mut by_columns) = (Vec::new(), 15, 0, false);
+    let mut kinds = Kind::ALL.to_vec();
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    while let Some(argument) = arguments.next() {
+        let mut number = || arguments.next().and_then(|n| n.parse().ok()).expect("a number");
+        match argument.as_str() {
+            "--iterations" => iterations = number(),
+            "--threads" => threads = number() as usize,
+            "--columns" => by_columns = true,
+            "--kinds" => {
+                let names = arguments.next().expect("kinds of data");
+                kinds = names.split(',').map(|name| name.parse().expect("a kind of data")).collect();
+            }
+            shape => {
+                let numbers: Vec<usize> = shape.split('x').map(|n| n.parse().expect("a shape: NxDxK")).collect();
+                shapes.push(<[usize; 3]>::try_from(numbers).expect("a shape: NxDxK"));
+            }
+        }
+    }
+    for [n, d, k] in if shapes.is_empty() { SHAPES.to_vec() } else { shapes } {
+        for &kind in &kinds {
+            let columns = generate(kind, n, d);
+            let start = starting_rows(&columns, kind, k).expect("enough rows");
+            let rows: Vec<f32> = (0..n * d).map(|i| columns[i % d][i / d]).collect();
+            let features = match by_columns {
+                true => Features::from_columns(columns.iter().map(|column| &column[..])),
+                false => Features::from_rows(&rows, d),
+            };
+            let features = features.expect("rows");
+            println!("{n} x {d} x {k}, {kind}: ms, iterations, hash");
+            let mut first = None;
+            for way in ways() {
+                let (time, done, hash) = run(&features, &start, way, iterations, threads);
+                println!("  {:<28}{time:>10.1}{done:>5}  {hash:016x}", way.0);
+                assert!(*first.get_or_insert(hash) == hash, "{}: another result", way.0);
+            }
+        }
+    }
+}
