@@ -2,8 +2,8 @@
 //! results, which is the same for all of them.
 //!
 //! `cargo bench --no-default-features --features bench --bench sets [-- NxDxK ... --kinds blobs,ties --iterations 15 --threads 0 --columns]`.
-//! The hash is of labels, sizes, centroids and history. `--columns`: one array for each feature, else row by row. Runs of other threads, layouts and
-//! machines have the same hash, too.
+//! The hash is of labels, sizes, centroids and history. `--columns`: one array for each feature, else row by row. Runs with other
+//! threads and layouts have the same hash, too, and runs on another machine with the same mathematical library, which makes the rows.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;

@@ -40,8 +40,9 @@
 //! order, and `A = gamma_m(u)`.
 //!
 //! AMX multiplies 32 features of 16 rows and of 16 centroids in one instruction. It adds up the products of 16 first numbers of pairs and those of 16
-//! second ones, each rounded to nearest, then both sums, and adds the result to the float32 sum. So a product goes through 15 roundings, one more,
-//! and those of at most `ceil(d / 32)` results: `A = gamma_m(u)` with `m = ceil(d / 32) + 18`. It flushes as above, at most `d + 2 ceil(d / 32)` outputs.
+//! second ones, each rounded to nearest, then both sums, and adds the result to the float32 sum. So a product goes through 15 roundings in its sum of 16,
+//! one when both sums are added, and at most `ceil(d / 32)` in the float32 sum. Two more are counted: `A = gamma_m(u)` with `m = ceil(d / 32) + 18`. AMX
+//! flushes as above, at most `d + 2 ceil(d / 32)` outputs.
 //!
 //! bfloat16 has the exponents of float32. So one scale serves rows and centroids: `s_x = s_c`. Copies below 2^-126 are 0 before residuals are measured,
 //! so w = 0. Outputs that are flushed lose at most 2^-126 each, and a score has at most `d + 2 ceil(d / 32)` of them. The absolute term of e_j,

@@ -45,7 +45,7 @@ const MOST_BYTES: usize = 1 << 30;
 /// Copies in bfloat16 are not worth it for fewer features.
 const FEWEST_PAIR_FEATURES: usize = 64;
 
-/// Nor where a row is compared with fewer centroids. Measured on two cores of a Zen 4.
+/// The fewest centroids that a row is compared with where copies in bfloat16 are worth it. Measured on two cores of a Zen 4.
 fn fewest_pair_centroids(d: usize) -> f64 {
     if d >= 256 { 20.0 } else { 48.0 }
 }
@@ -210,15 +210,17 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// Copies in bfloat16, if they should be compared first.
     fn plan_copies(&self) -> Option<Copies> {
-        let unit = PairUnit::detect().filter(|_| self.set == InstructionSet::Avx512);
         let (n, k, d) = (self.labels.len(), self.k, self.d);
         let pays = n >= FEWEST_ROWS && k as f64 >= fewest_pair_centroids(d) && d >= FEWEST_PAIR_FEATURES;
+        if Form::of::<T>(d) != Form::Product {
+            return None;
+        }
         let unit = match self.look_pairs {
-            LookPairs::Never => None,
-            LookPairs::Auto => unit.filter(|_| pays),
+            LookPairs::Auto if pays && self.set == InstructionSet::Avx512 => PairUnit::detect(),
+            LookPairs::Auto | LookPairs::Never => None,
             LookPairs::Always(unit) | LookPairs::Twice(unit) => Some(unit.or_emulated()),
         };
-        unit.filter(|_| Form::of::<T>(d) == Form::Product).and_then(|unit| Copies::new(unit, self.prepared, d))
+        Copies::new(unit?, self.prepared, d)
     }
 
     /// How many of these rows a worker sorts together.

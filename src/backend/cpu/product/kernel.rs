@@ -70,13 +70,13 @@ impl Ahead {
     /// One of several parts.
     pub fn part(self, i: usize, parts: usize) -> Self {
         let lines = self.lines.div_ceil(parts);
-        Self { first: self.first.wrapping_add(i * lines * Self::LINE), lines }
+        Self { first: self.first.wrapping_add(i * lines * Self::LINE), lines: lines.min(self.lines.saturating_sub(i * lines)) }
     }
 
     /// Asks for some lines.
     #[inline(always)]
     fn ask(self, lines: std::ops::Range<usize>) {
-        for line in lines {
+        for line in lines.start.min(self.lines)..lines.end.min(self.lines) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: every processor of x86-64 has the instruction. It fails at no address.
             unsafe {

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::kernel::{Ahead, Double, Products};
-use super::{CENTROID_PANEL, Lists, ProductScratch, ROWS, vectors};
+use super::{ALL, CENTROID_PANEL, Lists, ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
 use crate::backend::cpu::simd::{Dot, PairTask, PairUnit, SIDE, Tiles, Vector};
 use crate::certify::Expanded;
@@ -116,11 +116,12 @@ impl TileScores<'_> {
         least
     }
 
-    /// Calls `found` with every row and centroid whose score is not above the row's limit, and with the score. `least`: the rows' least scores.
+    /// No score is NaN, because the copies of centroids without a bound are 0. Calls `found` with every row and centroid whose score is not above the row's limit, and with the score. `least`: the rows' least scores.
     #[inline(always)]
     fn in_reach<V: Vector>(&self, least: &[f32; ROWS], limits: &[f32; ROWS], mut found: impl FnMut(usize, usize, f32)) {
+        assert!(self.products.len() >= self.centroids.len() * ROWS && self.count <= ROWS);
         for at in (0..self.count).step_by(V::LANES) {
-            // SAFETY: LANES divides ROWS. The assertion of `least` bounds the lines. For the features of the instruction set see `Vector`.
+            // SAFETY: LANES divides ROWS. The assertion bounds the lines. For the features of the instruction set see `Vector`.
             unsafe {
                 let limit = V::load(limits.as_ptr().add(at));
                 if V::bits(V::load(least.as_ptr().add(at)).not_above(limit)) == 0 {
@@ -162,7 +163,8 @@ impl ProductScratch {
         for (width, error) in self.widths.iter_mut().zip(errors) {
             *width = table.slope * error;
         }
-        if let Some(tiles) = Tiles::new(unit) {
+        // SAFETY: no other tiles are in use in this thread, because nothing below makes some.
+        if let Some(tiles) = unsafe { Tiles::new(unit) } {
             self.find_in_tiles::<V>(&tiles, copies, count, table, panels);
             return self.name(names, Some(listed));
         }
@@ -222,8 +224,11 @@ impl ProductScratch {
             let mut limits = [0.0f32; ROWS];
             for r in 0..ROWS {
                 let limit = Expanded::threshold(self.best[r], self.widths[r]);
-                // Everybody is in reach of a row without a limit, and of one that is none.
-                limits[r] = if r < count && limit < f32::INFINITY { limit } else { f32::NEG_INFINITY };
+                limits[r] = if r < count && limit.is_finite() { limit } else { f32::NEG_INFINITY };
+                // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later tiles.
+                if r < count && !limit.is_finite() {
+                    self.counts[r] = ALL;
+                }
             }
             let mut lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
             found.in_reach::<V>(&least, &limits, |r, c, score| lists.push(r, c as u32, score, limits[r]));
@@ -242,7 +247,7 @@ impl ProductScratch {
         const OF_ALL: usize = 20;
         let open = self.counts[..count].iter().map(|count| match *count {
             1 => 0,
-            super::ALL => OF_ALL * k,
+            ALL => OF_ALL * k,
             some => OF_DISTANCE * usize::from(some),
         });
         open.sum::<usize>() > ROWS * (centroids + OF_COPY)

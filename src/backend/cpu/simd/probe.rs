@@ -50,8 +50,9 @@ pub fn pairs(unit: PairUnit) -> bool {
 /// Tiles must be the same bits as their emulation, which rounds each sum to nearest.
 pub fn tiles(unit: PairUnit) -> bool {
     const ROWS: usize = tiles::STRIDE;
-    let Some(tiles) = Tiles::new(unit) else { return false };
-    let Some(emulated) = Tiles::new(PairUnit::EmulatedTiles) else { return false };
+    // SAFETY: these are the only tiles of this thread, and the second ones are emulated.
+    let (tiles, emulated) = unsafe { (Tiles::new(unit), Tiles::new(PairUnit::EmulatedTiles)) };
+    let (Some(tiles), Some(emulated)) = (tiles, emulated) else { return false };
     let mut numbers = Numbers(2);
     (0..8).all(|case| {
         // In every fourth case all numbers are tiny, and in others products are of different sizes.

@@ -21,7 +21,10 @@ pub struct Tiles {
 
 impl Tiles {
     /// Prepares the tile registers of this thread. None for a unit that multiplies no tiles. Without the hardware, tiles are emulated.
-    pub fn new(unit: PairUnit) -> Option<Self> {
+    ///
+    /// # Safety
+    /// A thread must not have two of them at a time, unless one is emulated: whichever is dropped first releases the registers.
+    pub unsafe fn new(unit: PairUnit) -> Option<Self> {
         if !unit.is_tiled() {
             return None;
         }
@@ -156,7 +159,8 @@ mod amx {
         }
     }
 
-    /// Asks the kernel for the tile registers. It grants them to the whole process, or says no.
+    /// Asks the kernel for the tile registers. It grants them to the whole process for good, or says no. From then on it refuses stacks for signals
+    /// that are too small for these registers, and it says no where a thread has such a stack already. So only fits that use tiles ask.
     fn may_use_tiles() -> bool {
         const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
         const TILE_DATA: libc::c_long = 18;
