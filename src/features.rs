@@ -319,16 +319,6 @@ impl<'a, T: Float> Features<'a, T> {
         matches!(*self.layout, Layout::Blocks(..))
     }
 
-    /// The values of a row, if they lie side by side and are read as they are.
-    #[inline]
-    pub(crate) fn row(&self, row: usize) -> Option<&'a [T]> {
-        let Layout::Blocks(blocks, starts) = &*self.layout else { return None };
-        let index = starts.partition_point(|start| *start <= row).checked_sub(1)?;
-        let Values::Same(values) = blocks.get(index)?.values else { return None };
-        let first = (row - starts[index]) * self.d;
-        values.get(first..first + self.d).filter(|_| self.arrival.is_none())
-    }
-
     /// Whether every feature lies in an array of its own, or in several.
     pub(crate) fn is_by_columns(&self) -> bool {
         matches!(*self.layout, Layout::Columns(..))

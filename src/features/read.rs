@@ -35,6 +35,16 @@ impl<'a, T: Float> Features<'a, T> {
         block_pieces(blocks, starts, self.d, range).map(|(at, block)| (at, block.values))
     }
 
+    /// The values of a row, if they lie side by side and are read as they are.
+    #[inline]
+    pub(crate) fn row(&self, row: usize) -> Option<&'a [T]> {
+        let Layout::Blocks(blocks, starts) = &*self.layout else { return None };
+        let index = starts.partition_point(|start| *start <= row).checked_sub(1)?;
+        let Values::Same(values) = blocks.get(index)?.values else { return None };
+        let first = (row - starts[index]) * self.d;
+        values.get(first..first + self.d).filter(|_| self.arrival.is_none())
+    }
+
     /// Copies the rows of `range` to `out[f * stride + i]`. `i` counts from the start of the range.
     #[inline]
     pub fn copy_tile(&self, range: Range<usize>, stride: usize, out: &mut [T]) {

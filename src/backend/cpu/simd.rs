@@ -142,13 +142,19 @@ pub trait Vector: Copy {
     }
 }
 
+/// What the processor says of itself.
+#[cfg(target_arch = "x86_64")]
+#[allow(unused_unsafe)] // a safe function in later versions of Rust
+fn cpuid(leaf: u32, subleaf: u32) -> std::arch::x86_64::CpuidResult {
+    // SAFETY: every processor of x86-64 has the instruction.
+    unsafe { std::arch::x86_64::__cpuid_count(leaf, subleaf) }
+}
+
 /// Whether AMD made the processor.
 fn is_made_by_amd() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        #[allow(unused_unsafe)] // a safe function in later versions of Rust
-        // SAFETY: every processor of x86-64 has the instruction.
-        let name = unsafe { std::arch::x86_64::__cpuid(0) };
+        let name = cpuid(0, 0);
         [name.ebx, name.edx, name.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
     }
     #[cfg(not(target_arch = "x86_64"))]

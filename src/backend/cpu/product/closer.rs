@@ -1,6 +1,6 @@
 //! A closer look at rows in doubt whose values lie side by side: sums of squared differences in float32.
 //!
-//! A reference distance is one chain of float64 operations, which a sum in float32 need not be. So this takes a twentieth of the time, and it
+//! A reference distance is one chain of float64 operations, which a sum in float32 need not be. So this takes a small part of the time, and it
 //! leaves few rows to reference distances. Values are not scaled. So sums of very large or very small values drop nothing.
 
 use super::{ALL, Lists, ProductScratch};

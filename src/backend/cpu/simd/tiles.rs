@@ -107,9 +107,9 @@ pub fn is_amx_available() -> bool {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx {
     use std::arch::asm;
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
     use std::sync::OnceLock;
 
+    use super::super::cpuid;
     use super::{SIDE, STRIDE};
 
     /// What `ldtilecfg` loads: palette 1, and eight tiles of 16 rows of 64 bytes.
@@ -144,19 +144,16 @@ mod amx {
     }
 
     /// Whether the processor has tiles of 16 by 64 bytes, eight of them, and multiplies bfloat16.
-    #[allow(unused_unsafe)] // safe functions in later versions of Rust
     fn has_tiles() -> bool {
         const TILE_INFORMATION: u32 = 0x1d;
-        // SAFETY: every processor of x86-64 has the instruction. A leaf is asked for only if it exists.
-        unsafe {
-            if __cpuid(0).eax < TILE_INFORMATION {
-                return false;
-            }
-            let features = __cpuid_count(7, 0).edx;
-            let has = |bit: u32| features >> bit & 1 == 1;
-            let palette = __cpuid_count(TILE_INFORMATION, 1);
-            has(22) && has(24) && palette.ebx == 8 << 16 | 64 && palette.ecx & 0xffff == SIDE as u32
+        // A leaf is asked for only if it exists.
+        if cpuid(0, 0).eax < TILE_INFORMATION {
+            return false;
         }
+        let features = cpuid(7, 0).edx;
+        let has = |bit: u32| features >> bit & 1 == 1;
+        let palette = cpuid(TILE_INFORMATION, 1);
+        has(22) && has(24) && palette.ebx == 8 << 16 | 64 && palette.ecx & 0xffff == SIDE as u32
     }
 
     /// Asks the kernel for the tile registers. It grants them to the whole process for good, or says no. From then on it refuses stacks for signals
