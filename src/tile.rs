@@ -133,6 +133,83 @@ pub struct Values<'x, T> {
     pub stride: usize,
 }
 
+/// Rows that are read feature by feature.
+pub trait Columns<T>: Copy {
+    /// Feature `f` of the rows.
+    fn column(&self, f: usize) -> &[T];
+}
+
+impl<T: Copy> Columns<T> for Values<'_, T> {
+    #[inline(always)]
+    fn column(&self, f: usize) -> &[T] {
+        &self.x[f * self.stride..][..self.stride]
+    }
+}
+
+/// Most features of [`FewColumns`].
+pub const FEW: usize = 8;
+
+/// The columns of few features, as they lie. Those from the last feature on are empty.
+#[derive(Debug, Clone, Copy)]
+pub struct FewColumns<'x, T>([&'x [T]; FEW]);
+
+impl<'x, T> FewColumns<'x, T> {
+    /// `None` if there are too many columns, or one is missing.
+    #[inline(always)]
+    pub fn new(columns: impl Iterator<Item = Option<&'x [T]>>) -> Option<Self> {
+        let mut few: [&[T]; FEW] = [&[]; FEW];
+        for (f, column) in columns.enumerate() {
+            *few.get_mut(f)? = column?;
+        }
+        Some(Self(few))
+    }
+
+    /// The columns of a tile of `d` features: feature f of row r is `x[f * stride + r]`.
+    ///
+    /// # Panics
+    /// If there are too many features.
+    #[inline(always)]
+    pub fn of_tile(x: &'x [T], stride: usize, d: usize) -> Self {
+        let mut few: [&[T]; FEW] = [&[]; FEW];
+        for f in 0..d {
+            few[f] = &x[f * stride..x.len().min((f + 1) * stride)];
+        }
+        Self(few)
+    }
+
+    /// Some of the rows, of the first `d` columns.
+    ///
+    /// # Panics
+    /// If there are no such rows.
+    #[inline(always)]
+    pub fn slice(&self, range: Range<usize>, d: usize) -> Self {
+        let mut few: [&[T]; FEW] = [&[]; FEW];
+        for f in 0..d {
+            few[f] = &self.0[f][range.clone()];
+        }
+        Self(few)
+    }
+}
+
+impl<T: Float> FewColumns<'_, T> {
+    /// The same as float32, if T is float32.
+    #[inline(always)]
+    pub fn as_f32s(&self) -> Option<FewColumns<'_, f32>> {
+        let mut few: [&[f32]; FEW] = [&[]; FEW];
+        for f in 0..FEW {
+            few[f] = T::as_f32s(self.0[f])?;
+        }
+        Some(FewColumns(few))
+    }
+}
+
+impl<T: Copy> Columns<T> for FewColumns<'_, T> {
+    #[inline(always)]
+    fn column(&self, f: usize) -> &[T] {
+        self.0[f]
+    }
+}
+
 /// A buffer for one tile at a time.
 #[derive(Debug)]
 pub struct Tile<T> {

@@ -196,6 +196,14 @@ impl<'a, T: Copy> Column<'a, T> {
         })
     }
 
+    /// The values of these rows, if they lie side by side and have the column's type.
+    pub(super) fn in_one_piece(&self, range: Range<usize>) -> Option<&'a [T]> {
+        match self.pieces(range.clone()).next()?.1.values {
+            Values::Same(values) if values.len() == range.len() => Some(values),
+            _ => None,
+        }
+    }
+
     /// Calls `null(i)` for each null in the rows of `range`. `i` counts from the start of the range.
     pub fn for_each_null(&self, range: Range<usize>, mut null: impl FnMut(usize)) {
         for (at, piece) in self.pieces(range) {

@@ -7,6 +7,7 @@ use super::{Block, Column, Features, Layout, Values, transpose};
 use super::{NOT_HERE, Strided};
 use crate::float::Float;
 use crate::half::{FromBFloat16, FromFloat16, Half, Same};
+use crate::tile::FewColumns;
 
 impl<'a, T: Float> Features<'a, T> {
     /// The columns. `None` if the rows lie in row-major blocks.
@@ -43,6 +44,12 @@ impl<'a, T: Float> Features<'a, T> {
         let Values::Same(values) = blocks.get(index)?.values else { return None };
         let first = (row - starts[index]) * self.d;
         values.get(first..first + self.d).filter(|_| self.arrival.is_none())
+    }
+
+    /// The columns of these rows, where they can be read as they lie: few features, one chunk of each.
+    pub(crate) fn in_place(&self, range: Range<usize>) -> Option<FewColumns<'a, T>> {
+        let Layout::Columns(columns) = &*self.layout else { return None };
+        FewColumns::new(columns.iter().map(|column| column.in_one_piece(range.clone()))).filter(|_| self.arrival.is_none())
     }
 
     /// Copies the rows of `range` to `out[f * stride + i]`. `i` counts from the start of the range.

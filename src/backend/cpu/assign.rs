@@ -15,7 +15,8 @@ use crate::error::Result;
 use crate::features::Features;
 use crate::float::Float;
 use crate::memory;
-use crate::tile::{Tile, Values};
+use crate::partial::Moved;
+use crate::tile::{FewColumns, Tile, Values};
 
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
@@ -37,7 +38,6 @@ pub struct NearRows<'r, T> {
 #[derive(Debug)]
 pub struct Assigner {
     found: Found,
-    moved: Vec<Moved>,
     /// Rows that the filter leaves open.
     pub open: Open,
     /// The difference kernel's copy of the tile, used where rows must be scaled.
@@ -49,14 +49,6 @@ pub struct Assigner {
     names: Vec<u32>,
     /// A bit for each centroid.
     marks: Vec<u64>,
-}
-
-/// A row of a tile whose label changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moved {
-    pub row: u32,
-    /// Its label before.
-    pub from: u32,
 }
 
 /// The two nearest centroids of each row of a tile. Distances are squared reference distances.
@@ -115,7 +107,7 @@ impl Assigner {
     /// Buffers for tiles of `tile_rows` rows.
     pub fn new<T: Float>(d: usize, k: usize, tile_rows: usize) -> Result<Self> {
         const WHAT: &str = "a tile's labels";
-        let (open, moved) = (Open::new(d, tile_rows)?, memory::with_room(tile_rows, WHAT)?);
+        let open = Open::new(d, tile_rows)?;
         let (mut scaled, mut product) = (Vec::new(), Vec::new());
         let k = match Form::of::<T>(d) {
             Form::Difference => {
@@ -128,7 +120,7 @@ impl Assigner {
             }
         };
         let (listed, names, marks) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { found: Found::new(tile_rows, k)?, moved, open, scaled, product, listed, names, marks })
+        Ok(Self { found: Found::new(tile_rows, k)?, open, scaled, product, listed, names, marks })
     }
 
     /// The exact label of every row of the tile.
@@ -139,12 +131,9 @@ impl Assigner {
         match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
             (Filter::Difference(copies), Some(x), _) => {
                 let x = in_filters_range(x, copies, &mut self.scaled);
-                found.contested.clear();
-                let shape = [tile.stride, table.d, tile.rows];
-                assign_difference::<V, false>(x, shape, copies.into(), found, &mut []);
-                for r in &found.contested {
-                    open.push(*r as usize, None, tile.values(), table);
-                }
+                let x = FewColumns::of_tile(x, tile.stride, table.d);
+                assign_difference::<V, false>(&x, [table.d, tile.rows], copies.into(), found, &mut []);
+                open.push_all(found.contested.drain(..));
             }
             (Filter::Product(copies), _, Some(product)) => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
@@ -172,6 +161,31 @@ impl Assigner {
             product.weigh(copies, &found.labels[..tile.rows]);
         }
         &found.labels[..tile.rows]
+    }
+
+    /// As [`Assigner::relabel`], for rows that are read where they lie. There are values up to the next multiple of 64 rows. Call it only where
+    /// [`CentroidTable::reads_in_place`] says so.
+    #[inline(always)]
+    pub fn relabel_in_place<V: Vector, T: Float>(
+        &mut self,
+        columns: &FewColumns<'_, T>,
+        rows: usize,
+        table: &CentroidTable<T>,
+        labels: &mut [u32],
+        moved: &mut Vec<Moved>,
+    ) {
+        let (Filter::Difference(copies), Some(x)) = (&table.filter, columns.as_f32s()) else {
+            unreachable!("rows in place are compared by differences")
+        };
+        let Self { found, open, .. } = self;
+        open.clear();
+        assign_difference::<V, false>(&x, [table.d, rows], copies.into(), found, &mut []);
+        open.push_all(found.contested.drain(..));
+        open.settle::<V, T>(*columns, table);
+        for (r, answer) in &open.settled {
+            found.labels[*r as usize] = answer.label;
+        }
+        replace(labels, &found.labels[..rows], moved);
     }
 
     /// Room for [`Assigner::label_near`].
@@ -232,16 +246,14 @@ impl Assigner {
                     }
                     x = &self.scaled;
                 }
-                found.contested.clear();
-                let shape = [stride, table.d, rows];
-                assign_difference::<V, false>(x, shape, Copies { centroids: listed, bound: copies.bound }, found, &mut []);
+                let x = FewColumns::of_tile(x, stride, table.d);
+                let copies = Copies { centroids: listed, bound: copies.bound };
+                assign_difference::<V, false>(&x, [table.d, rows], copies, found, &mut []);
                 for label in &mut found.labels[..rows] {
                     // A row for which the filter found nothing is contested.
                     *label = names.get(*label as usize).copied().unwrap_or(0);
                 }
-                for r in &found.contested {
-                    open.push(first + *r as usize, None, values, table);
-                }
+                open.push_all(found.contested.drain(..).map(|r| first as u32 + r));
             }
             (Filter::Product(copies), _, Some(product)) => {
                 for (at, radius) in (0..rows).step_by(product::ROWS).zip(radii) {
@@ -277,20 +289,17 @@ impl Assigner {
         &found.labels[..rows]
     }
 
-    /// As [`Assigner::label`], over the labels that the rows had before. Returns the rows whose label changed, in order.
+    /// As [`Assigner::label`], over the labels that the rows had before. Lists the rows whose label changed, in order.
     #[inline(always)]
-    pub fn relabel<V: Vector, T: Float>(&mut self, tile: &Tile<T>, table: &CentroidTable<T>, labels: &mut [u32]) -> &[Moved] {
+    pub fn relabel<V: Vector, T: Float>(
+        &mut self,
+        tile: &Tile<T>,
+        table: &CentroidTable<T>,
+        labels: &mut [u32],
+        moved: &mut Vec<Moved>,
+    ) {
         self.label::<V, T>(tile, table);
-        let new = &self.found.labels[..tile.rows];
-        self.moved.clear();
-        if labels != new {
-            for (row, (label, new)) in labels.iter_mut().zip(new).enumerate() {
-                if label != new {
-                    self.moved.push(Moved { row: row as u32, from: std::mem::replace(label, *new) });
-                }
-            }
-        }
-        &self.moved
+        replace(labels, &self.found.labels[..tile.rows], moved);
     }
 
     /// The two nearest centroids of every row of the tile.
@@ -301,13 +310,10 @@ impl Assigner {
         match (&table.filter, T::as_f32s(&tile.x), self.product.first_mut()) {
             (Filter::Difference(copies), Some(x), _) if table.k > 1 => {
                 let x = in_filters_range(x, copies, &mut self.scaled);
-                found.contested.clear();
-                let shape = [tile.stride, table.d, tile.rows];
-                assign_difference::<V, true>(x, shape, copies.into(), found, &mut out.others);
+                let x = FewColumns::of_tile(x, tile.stride, table.d);
+                assign_difference::<V, true>(&x, [table.d, tile.rows], copies.into(), found, &mut out.others);
                 out.labels[..tile.rows].copy_from_slice(&found.labels[..tile.rows]);
-                for r in &found.contested {
-                    open.push(*r as usize, None, tile.values(), table);
-                }
+                open.push_all(found.contested.drain(..));
             }
             (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
@@ -336,6 +342,36 @@ impl Assigner {
         open.settle::<V, T>(tile.values(), table);
         out.compare(tile, table, open);
     }
+}
+
+/// Replaces the labels of some rows, and lists those that change, in order. There is room for all of them.
+#[inline(always)]
+fn replace(labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
+    moved.clear();
+    let (labels, last_labels) = labels.as_chunks_mut::<TOGETHER>();
+    let (new, last) = new.as_chunks::<TOGETHER>();
+    let all = labels.len() * TOGETHER;
+    for (first, (labels, new)) in (0..).step_by(TOGETHER).zip(labels.iter_mut().zip(new)) {
+        if labels != new {
+            list(first, labels, new, moved);
+        }
+    }
+    list(all as u32, last_labels, last, moved);
+}
+
+/// Number of labels that are compared at a time.
+const TOGETHER: usize = 16;
+
+/// As [`replace`], for at most [`TOGETHER`] labels, of rows from `first` on.
+#[inline(always)]
+fn list(first: u32, labels: &mut [u32], new: &[u32], moved: &mut Vec<Moved>) {
+    let (mut found, mut count) = ([Moved::default(); TOGETHER], 0);
+    for (row, (label, to)) in (first..).zip(labels.iter_mut().zip(new)) {
+        found[count % TOGETHER] = Moved { row, from: *label, to: *to };
+        count += usize::from(label != to);
+        *label = *to;
+    }
+    moved.extend_from_slice(&found[..count]);
 }
 
 /// The rows as the difference kernel reads them: scaled, if their magnitudes need it.
@@ -373,7 +409,9 @@ mod tests {
             let mut assigner = Assigner::new::<T>(table.d, table.k, tile.stride).unwrap();
             let mut two = TwoNearest::new(tile.stride).unwrap();
             assigner.nearest::<V, T>(tile, table, &mut two);
-            (assigner.relabel::<V, T>(tile, table, labels).to_vec(), two)
+            let mut moved = Vec::new();
+            assigner.relabel::<V, T>(tile, table, labels, &mut moved);
+            (moved, two)
         }
     }
 
@@ -399,7 +437,7 @@ mod tests {
             let (moved, two) = set.run(Both { tile: &tile, table: &table, labels: &mut labels });
             assert_eq!(labels, right, "{set:?} d {d} k {k}");
             let changed = (0..n).filter(|&r| before[r] != right[r]);
-            assert!(changed.map(|r| Moved { row: r as u32, from: before[r] }).eq(moved), "{set:?} d {d} k {k}");
+            assert!(changed.map(|r| Moved { row: r as u32, from: before[r], to: right[r] }).eq(moved), "{set:?} d {d} k {k}");
             for (r, expected) in expected.iter().enumerate() {
                 let found = Nearest { label: two.labels[r], distance: two.nearest[r], second: two.second[r] };
                 assert_eq!(found, *expected, "{set:?} d {d} k {k} row {r}");

@@ -39,6 +39,12 @@ impl<T: Float> CentroidTable<T> {
         &self.rows[j * self.d..][..self.d]
     }
 
+    /// Whether the filter compares rows as they are, without a copy of them.
+    #[inline(always)]
+    pub fn reads_in_place(&self) -> bool {
+        matches!(&self.filter, Filter::Difference(copies) if copies.scale == 1.0)
+    }
+
     /// The groups of [`TOGETHER`] centroids, in order. A group has one array for each feature.
     #[inline(always)]
     pub fn groups(&self) -> std::slice::ChunksExact<'_, [f64; TOGETHER]> {

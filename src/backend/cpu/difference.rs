@@ -7,9 +7,14 @@
 //!   for each group with group_least <= limit in any lane:
 //!     for each j of it:  if s~_j <= limit: label = j, and if that lane had a label already, it is contested
 //! contested rows are settled by reference distances
+//!
+//! with at most one group of centroids, and one nearest centroid wanted, the first pass is enough:
+//!   for each j:  second = min(second, max(best, s~_j));  label = j where s~_j < best;  best = min(best, s~_j)
+//!   a row is contested if second <= threshold(best)
 //! ```
 //! Points to note: (1) The second pass computes scores again instead of storing k of them. It visits only groups that hold a
-//! near centroid of one of the rows. (2) NaN and overflow are never above the limit, so such rows become contested. (3) Where the
+//! near centroid of one of the rows. (2) Rows and centroids are finite, so no score is NaN: it is a sum of squares. A score that overflows is
+//! never above the limit, so such rows become contested. (3) Where the
 //! two nearest centroids are wanted, the limit stands on the second best score, and rows with three in reach are contested.
 
 use super::filter::DifferenceTable;
@@ -17,6 +22,7 @@ use super::simd::Vector;
 use crate::certify;
 use crate::error::Result;
 use crate::memory;
+use crate::tile::{Columns, FewColumns};
 
 /// Number of centroids in a group. One least score is kept per group.
 const GROUP: usize = 16;
@@ -59,36 +65,86 @@ impl Found {
     }
 }
 
-/// Labels `rows` rows of a tile and appends the contested ones. Feature f of row r is `x[f * stride + r]`. There are values up to the next multiple of
-/// 64 rows, and room for as many labels. With
+/// Labels `rows` rows and appends the contested ones. There are values up to the next multiple of 64 rows, and room for as many labels. With
 /// `TWO`, finds the two nearest centroids: the one of smaller number becomes the label, and the other one goes to `others`.
 #[inline(always)]
 pub fn assign_difference<V: Vector, const TWO: bool>(
-    x: &[f32],
-    [stride, d, rows]: [usize; 3],
+    x: &FewColumns<'_, f32>,
+    [d, rows]: [usize; 2],
     table: Copies<'_>,
     found: &mut Found,
     others: &mut [u32],
 ) {
     let padded = rows.next_multiple_of(MOST_ROWS);
-    assert!(padded <= stride && x.len() >= (d - 1) * stride + padded && found.labels.len() >= padded);
+    assert!((0..d).all(|f| x.column(f).len() >= padded) && found.labels.len() >= padded);
     assert!(!TWO || others.len() >= padded);
+    let few = !TWO && table.centroids.len() <= GROUP * d;
     macro_rules! widths {
-        ($(($d:literal, $many:literal, $few:literal))*) => {
+        ($(($d:literal, $many:literal, $fewer:literal, $in_one:literal))*) => {
             match (d, V::MANY_REGISTERS) {
-                $(($d, true) => assign_rows::<V, $d, $many, TWO>(x, [stride, rows], table, found, others),
-                  ($d, false) => assign_rows::<V, $d, $few, TWO>(x, [stride, rows], table, found, others),)*
+                $(($d, true) if few => assign_in_one_pass::<V, $d, $in_one>(x, rows, table, found),
+                  ($d, false) if few => assign_in_one_pass::<V, $d, $fewer>(x, rows, table, found),
+                  ($d, true) => assign_rows::<V, $d, $many, TWO>(x, rows, table, found, others),
+                  ($d, false) => assign_rows::<V, $d, $fewer, TWO>(x, rows, table, found, others),)*
                 _ => unreachable!("the difference filter is compiled for 1 to 8 dimensions"),
             }
         };
     }
-    widths!((1, 4, 4)(2, 4, 2)(3, 4, 2)(4, 4, 2)(5, 4, 1)(6, 2, 1)(7, 2, 1)(8, 2, 1));
+    widths!((1, 4, 4, 4)(2, 4, 2, 4)(3, 4, 2, 4)(4, 4, 2, 2)(5, 4, 1, 2)(6, 2, 1, 2)(7, 2, 1, 2)(8, 2, 1, 2));
+}
+
+/// For at most one group of centroids.
+#[inline(always)]
+fn assign_in_one_pass<V: Vector, const D: usize, const R: usize>(
+    x: &FewColumns<'_, f32>,
+    rows: usize,
+    table: Copies<'_>,
+    found: &mut Found,
+) {
+    let Found { labels, contested, .. } = found;
+    let k = table.centroids.len() / D;
+    let width = R * V::LANES;
+    for start in (0..rows).step_by(width) {
+        // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `assign_difference` checks that the columns and labels
+        // are as long. Every centroid j < k has D values. For the features of the instruction set see `Vector`.
+        unsafe {
+            let mut columns = [[V::splat(0.0); R]; D];
+            for f in 0..D {
+                for v in 0..R {
+                    columns[f][v] = V::load(x.column(f).as_ptr().add(start + v * V::LANES));
+                }
+            }
+            let mut best = [V::splat(f32::INFINITY); R];
+            let (mut second, mut label) = (best, [V::splat(0.0); R]);
+            for j in 0..k {
+                let (s, name) = (scores(&columns, table.centroids.as_ptr().add(j * D)), V::splat(f32::from_bits(j as u32)));
+                for v in 0..R {
+                    label[v] = V::select(best[v].not_above(s[v]), label[v], name);
+                    second[v] = best[v].max_or_nan(s[v]).min_or(second[v]);
+                    best[v] = s[v].min_or(best[v]);
+                }
+            }
+            let (slope, offset) = (V::splat(table.bound.slope), V::splat(table.bound.offset));
+            for v in 0..R {
+                let first = start + v * V::LANES;
+                label[v].store(labels.as_mut_ptr().add(first).cast());
+                let mut bits = V::bits(second[v].not_above(best[v].mul_add(slope, offset)));
+                while bits != 0 {
+                    let r = first as u32 + bits.trailing_zeros();
+                    bits &= bits - 1;
+                    if (r as usize) < rows {
+                        contested.push(r);
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[inline(always)]
 fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
-    x: &[f32],
-    [stride, rows]: [usize; 2],
+    x: &FewColumns<'_, f32>,
+    rows: usize,
     table: Copies<'_>,
     found: &mut Found,
     others: &mut [u32],
@@ -100,15 +156,14 @@ fn assign_rows<V: Vector, const D: usize, const R: usize, const TWO: bool>(
     // `Found::new` reserved the room.
     scratch.resize(groups * width, 0.0);
     for start in (0..rows).step_by(width) {
-        // SAFETY: width divides 64, so start + width is at most `padded`, the next multiple of 64 rows. So every load of
-        // column f (`x.len() >= (D - 1) * stride + padded`) and every store of labels (`found.labels.len() >= padded`, and `others` with TWO) is
-        // in bounds. scratch holds `width` values per group. Every centroid j < k has D values. For the features of the instruction set see
+        // SAFETY: width divides 64, so start + width is at most the next multiple of 64 rows. `assign_difference` checks that the columns and labels
+        // are as long, and `others` with TWO. So every load and store is in bounds. scratch holds `width` values per group. Every centroid j < k has D values. For the features of the instruction set see
         // `Vector`.
         unsafe {
             let mut columns = [[V::splat(0.0); R]; D];
             for f in 0..D {
                 for v in 0..R {
-                    columns[f][v] = V::load(x.as_ptr().add(f * stride + start + v * V::LANES));
+                    columns[f][v] = V::load(x.column(f).as_ptr().add(start + v * V::LANES));
                 }
             }
             let mut best = [V::splat(f32::INFINITY); R];

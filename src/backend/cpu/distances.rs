@@ -2,7 +2,7 @@
 
 use super::centroids::CentroidTable;
 use crate::float::Float;
-use crate::tile::{Tile, Values};
+use crate::tile::{Columns, Tile};
 
 /// Number of rows whose chains are computed together.
 const LANES: usize = 8;
@@ -16,7 +16,7 @@ pub fn own_distances<T: Float>(tile: &Tile<T>, table: &CentroidTable<T>, labels:
 /// The same for the rows from `first` on that have a label in the list.
 #[inline(always)]
 pub fn own_distances_from<T: Float>(
-    values: Values<'_, T>,
+    values: impl Columns<T>,
     first: usize,
     table: &CentroidTable<T>,
     labels: &[u32],
@@ -32,7 +32,7 @@ pub fn own_distances_from<T: Float>(
             centroids[i] = table.row(labels[place] as usize);
         }
         for f in 0..d {
-            let x = &values.x[f * values.stride..][..values.stride];
+            let x = values.column(f);
             for i in 0..LANES {
                 let t = x[rows[i]].to_f64() - centroids[i][f].to_f64();
                 s[i] = t.mul_add(t, s[i]);

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::prepare::unit_exponent;
+use crate::tile::FEW;
 
 /// No centroid: what fills up an order.
 pub const NOBODY: u32 = u32::MAX;
@@ -13,8 +14,6 @@ pub const NOBODY: u32 = u32::MAX;
 /// Number of centroids in a packed group of the product kernel. Four row vectors of scores and the operands then fill 32
 /// registers.
 pub const GROUP: usize = 6;
-/// Most dimensions that the difference kernel is compiled for.
-const MAX_DIFFERENCE_D: usize = 8;
 /// Magnitudes, as powers of two, for which squared differences do not overflow and lose little to underflow.
 const SAFE_EXPONENTS: std::ops::RangeInclusive<i32> = -40..=50;
 
@@ -33,7 +32,7 @@ pub enum Form {
 impl Form {
     /// The form for `d` features of type `T`.
     pub fn of<T: Float>(d: usize) -> Self {
-        if T::IS_F32 && d <= MAX_DIFFERENCE_D { Self::Difference } else { Self::Product }
+        if T::IS_F32 && d <= FEW { Self::Difference } else { Self::Product }
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) use simd::{SQUARE, Task, Vector};
 use self::assign::{Assigner, TwoNearest};
 use self::carried::Carried;
 use self::near::Near;
-use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, contribution, split_off};
+use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, given, split_off};
 use self::seeds::Seeds;
 use super::centre::middle;
 use super::{Assigned, Effort, Far, Iterate, Move, Scales};
@@ -53,7 +53,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
-use crate::partial::{Partial, Quantiser, UNASSIGNED};
+use crate::partial::{Moved, Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
 use crate::strategy::Strategy;
 use crate::tile::{Part, Tile};
@@ -109,7 +109,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let most = (MAX_WORK / d.saturating_mul(k).max(1)).clamp(tile_rows, MAX_TASK);
         let task = if threads == 1 { most } else { (n / (threads * 8)).clamp(tile_rows, most) }.next_multiple_of(tile_rows);
         let quantiser = Quantiser::new(&prepared.scales)?;
-        let workers = (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser));
+        let workers = (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser, prepared.weights.is_some()));
         let mut session = Self {
             workers: memory::try_collected(workers, "the threads' buffers")?,
             part,
@@ -303,9 +303,9 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
             if let Some(carried) = &mut self.carried {
                 carried.forget_row(row as usize);
             }
-            let (contribution, mass) = contribution(tile.values(), 0, tile.weights[0], self.prepared);
+            let (weights, moved) = (given(&tile.weights, self.prepared), [Moved { row: 0, from, to }]);
             let deltas = &mut self.workers[0].deltas;
-            deltas.move_row(&self.quantiser, contribution, mass, [from, to], &Mutex::new(&mut self.partial));
+            deltas.move_rows(&self.quantiser, tile.values(), weights, &moved, &Mutex::new(&mut self.partial));
         }
         self.workers[0].deltas.flush(&self.quantiser, &mut self.partial);
         Ok(())

@@ -3,20 +3,20 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
-use super::assign::{Assigner, Moved, TwoNearest};
+use super::assign::{Assigner, TwoNearest};
 use super::centroids::CentroidTable;
-use super::distances::own_distances;
+use super::distances::{own_distances, own_distances_from};
 use super::farthest::Farthest;
-use super::near::Scratch;
+use super::near::{BLOCK, Scratch};
 use super::simd::{Task, Vector};
 use crate::backend::{Far, Scales};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
-use crate::partial::{Contribution, Deltas, Partial, Quantiser};
+use crate::partial::{Deltas, Moved, Partial, Quantiser};
 use crate::prepare::Prepared;
-use crate::tile::{Part, Tile, Values};
+use crate::tile::{Columns, Part, Tile, WeightScale};
 
 /// A range of physical rows, and the number of its first kept row.
 #[derive(Debug, Clone)]
@@ -34,6 +34,8 @@ pub struct Worker<T> {
     pub tile: Tile<T>,
     pub assigner: Assigner,
     pub deltas: Deltas,
+    /// Room for all rows of a tile.
+    pub moved: Vec<Moved>,
     pub distances: Vec<f64>,
     pub inertia: Vec<u128>,
     pub changed: u64,
@@ -69,12 +71,13 @@ impl Chosen {
 }
 
 impl<T: Float> Worker<T> {
-    pub fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser) -> Result<Self> {
+    pub fn new(d: usize, k: usize, tile_rows: usize, quantiser: &Quantiser, weighted: bool) -> Result<Self> {
         const WHAT: &str = "a tile's distances";
         Ok(Self {
             tile: Tile::new(d, tile_rows)?,
             assigner: Assigner::new::<T>(d, k, tile_rows)?,
-            deltas: Deltas::new(k, quantiser)?,
+            deltas: Deltas::new(k, quantiser, weighted)?,
+            moved: memory::with_room(tile_rows, WHAT)?,
             distances: memory::zeroed(tile_rows, WHAT)?,
             inertia: Vec::new(),
             changed: 0,
@@ -95,8 +98,9 @@ impl<T: Float> Worker<T> {
         prepared: &Prepared,
         partial: &Mutex<&mut Partial>,
     ) {
-        let Self { tile, deltas, changed, .. } = self;
-        *changed += take_labels((tile.values(), 0), &tile.weights, labels, places, new, deltas, quantiser, prepared, partial);
+        let Self { tile, deltas, moved, changed, .. } = self;
+        list_moved(labels, places, (0, new), moved);
+        *changed += take_moved(tile.values(), given(&tile.weights, prepared), moved, deltas, quantiser, partial);
     }
 
     /// Makes room for a pass that does not need all rows.
@@ -109,31 +113,40 @@ impl<T: Float> Worker<T> {
     }
 }
 
-/// Takes over new labels of some rows, from a first one on. `weights`: those of the same rows. `places`: where in `labels` each row's is. Returns
-/// how many rows of positive weight changed.
+/// The weights of rows at hand, if there are weights.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
-pub fn take_labels<T: Float>(
-    (values, first): (Values<'_, T>, usize),
-    weights: &[f64],
-    labels: &mut [u32],
-    places: &[u32],
-    new: &[u32],
-    deltas: &mut Deltas,
-    quantiser: &Quantiser,
-    prepared: &Prepared,
-    partial: &Mutex<&mut Partial>,
-) -> u64 {
-    let mut changed = 0;
-    for (r, (place, to)) in places.iter().zip(new).enumerate() {
+pub fn given<'w>(weights: &'w [f64], prepared: &Prepared) -> Option<(&'w [f64], WeightScale)> {
+    prepared.weights.map(|scale| (weights, scale))
+}
+
+/// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `first`: the number of the first row at
+/// hand. `moved` has room for all rows.
+#[inline(always)]
+pub fn list_moved(labels: &mut [u32], places: &[u32], (first, new): (usize, &[u32]), moved: &mut Vec<Moved>) {
+    moved.clear();
+    for (row, (place, to)) in (first as u32..).zip(places.iter().zip(new)) {
         let from = std::mem::replace(&mut labels[*place as usize], *to);
-        if from != *to && weights[r] > 0.0 {
-            changed += 1;
-            let (row, mass) = contribution(values, first + r, weights[r], prepared);
-            deltas.move_row(quantiser, row, mass, [from, *to], partial);
+        if from != *to {
+            moved.push(Moved { row, from, to: *to });
         }
     }
-    changed
+}
+
+/// Moves the sums of rows whose label changed. Returns how many of them have positive weight.
+#[inline(always)]
+pub fn take_moved<T: Float>(
+    values: impl Columns<T>,
+    weights: Option<(&[f64], WeightScale)>,
+    moved: &mut Vec<Moved>,
+    deltas: &mut Deltas,
+    quantiser: &Quantiser,
+    partial: &Mutex<&mut Partial>,
+) -> u64 {
+    if let Some((weights, _)) = weights {
+        moved.retain(|moved| weights[moved.row as usize] > 0.0);
+    }
+    deltas.move_rows(quantiser, values, weights, moved, partial);
+    moved.len() as u64
 }
 
 /// What to do with each tile.
@@ -186,28 +199,55 @@ impl<T: Float> Task for TaskPass<'_, '_, '_, T> {
 
 impl<T: Float> TaskPass<'_, '_, '_, T> {
     #[inline(always)]
-    fn assign<V: Vector>(self, sums: bool, want_inertia: bool) {
-        let Worker { tile, assigner, deltas, distances, inertia, changed, .. } = self.worker;
+    fn assign<V: Vector>(mut self, sums: bool, want_inertia: bool) {
+        let (part, table, physical, d) = (self.part, self.table, self.task.physical.clone(), self.table.d);
+        let may = table.reads_in_place() && part.weights.is_none() && part.selection.is_all();
+        let columns = if may { part.features.in_place(physical.clone()) } else { None };
+        let all = std::mem::take(&mut self.labels);
         let mut at = 0;
-        for start in self.task.physical.clone().step_by(tile.stride) {
-            tile.load(self.part, self.prepared.weights, start..(start + tile.stride).min(self.task.physical.end));
-            let labels = &mut self.labels[at..at + tile.rows];
-            let moved = assigner.relabel::<V, T>(tile, self.table, labels);
-            if sums {
-                for &Moved { row, from } in moved {
-                    let r = row as usize;
-                    if tile.weights[r] > 0.0 {
-                        *changed += 1;
-                        let (row, mass) = contribution(tile.values(), r, tile.weights[r], self.prepared);
-                        deltas.move_row(self.quantiser, row, mass, [from, labels[r]], self.partial);
-                    }
+        for start in physical.clone().step_by(self.worker.tile.stride) {
+            let range = start..(start + self.worker.tile.stride).min(physical.end);
+            let rows = range.len();
+            // The kernel reads whole vectors.
+            match columns.filter(|_| rows.is_multiple_of(BLOCK)) {
+                Some(columns) => {
+                    let columns = columns.slice(at..at + rows, d);
+                    let labels = &mut all[at..at + rows];
+                    let Worker { assigner, moved, .. } = &mut *self.worker;
+                    assigner.relabel_in_place::<V, T>(&columns, rows, table, labels, moved);
+                    self.take(|_| columns, labels, sums, want_inertia);
+                    at += rows;
+                }
+                None => {
+                    let Worker { tile, assigner, moved, .. } = &mut *self.worker;
+                    tile.load(part, self.prepared.weights, range);
+                    let labels = &mut all[at..at + tile.rows];
+                    assigner.relabel::<V, T>(tile, table, labels, moved);
+                    at += tile.rows;
+                    self.take(Tile::values, labels, sums, want_inertia);
                 }
             }
-            if want_inertia {
-                own_distances(tile, self.table, labels, distances);
-                add_inertia(tile, labels, distances, Scales::Same(self.prepared.distances), inertia);
-            }
-            at += tile.rows;
+        }
+    }
+
+    /// Takes over the new labels of some rows: their sums, and their inertia. `values`: where the rows are, maybe in the tile.
+    #[inline(always)]
+    fn take<'v, C: Columns<T>>(
+        &'v mut self,
+        values: impl Fn(&'v Tile<T>) -> C,
+        labels: &[u32],
+        sums: bool,
+        want_inertia: bool,
+    ) {
+        let Worker { tile, deltas, moved, distances, inertia, changed, .. } = &mut *self.worker;
+        let tile = &*tile;
+        if sums {
+            let weights = given(&tile.weights, self.prepared);
+            *changed += take_moved(values(tile), weights, moved, deltas, self.quantiser, self.partial);
+        }
+        if want_inertia {
+            own_distances_from(values(tile), 0, self.table, labels, distances);
+            add_inertia(&tile.weights, labels, distances, Scales::Same(self.prepared.distances), inertia);
         }
     }
 
@@ -237,7 +277,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
             let labels = if all { labels } else { &chosen.labels[..] };
             own_distances(tile, table, labels, distances);
             match pass {
-                Pass::Inertia { scales } => add_inertia(tile, labels, distances, scales, inertia),
+                Pass::Inertia { scales } => add_inertia(&tile.weights, labels, distances, scales, inertia),
                 Pass::Farthest { .. } => {
                     for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
                         let row = task.first + first + if all { r } else { chosen.places[r] };
@@ -250,26 +290,14 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
     }
 }
 
-/// Adds the weighted distances of a tile's rows to the inertia of their clusters.
+/// Adds the weighted distances of some rows to the inertia of their clusters.
 #[inline(always)]
-fn add_inertia<T: Float>(tile: &Tile<T>, labels: &[u32], distances: &[f64], scales: Scales<'_>, inertia: &mut [u128]) {
-    let rows = labels.iter().zip(&tile.weights).zip(distances).take(tile.rows);
+fn add_inertia(weights: &[f64], labels: &[u32], distances: &[f64], scales: Scales<'_>, inertia: &mut [u128]) {
+    let rows = labels.iter().zip(weights).zip(distances);
     match scales {
         Scales::Same(scale) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scale.quantise(w, s)),
         Scales::Each(scales) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scales[j as usize].quantise(w, s)),
     }
-}
-
-/// A row's contribution, and the integer of its weight.
-#[inline(always)]
-pub fn contribution<'a, T: Float>(
-    values: Values<'a, T>,
-    r: usize,
-    weight: f64,
-    prepared: &Prepared,
-) -> (Contribution<'a, T>, i128) {
-    let row = Contribution { x: values.x, stride: values.stride, row: r, weight: prepared.weights.map(|_| weight) };
-    (row, prepared.weights.map_or(1, |scale| scale.integer(weight)))
 }
 
 /// Finds the two nearest centroids of the rows of one task.

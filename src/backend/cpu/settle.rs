@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::reference::Nearest;
-use crate::tile::Values;
+use crate::tile::Columns;
 
 /// Rows whose label the filter left open.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Open {
 
     /// Leaves row `r` open. `candidates` are the centroids in reach, in ascending order. `None`: all.
     #[inline(always)]
-    pub fn push<T: Float>(&mut self, r: usize, candidates: Option<&[u32]>, values: Values<'_, T>, table: &CentroidTable<T>) {
+    pub fn push<T: Float>(&mut self, r: usize, candidates: Option<&[u32]>, values: impl Columns<T>, table: &CentroidTable<T>) {
         match candidates {
             Some(&[a, b]) => self.pairs.push((r as u32, [a, b])),
             Some(some) => self.settled.push((r as u32, nearest_of(r, some, values, table))),
@@ -64,9 +64,15 @@ impl Open {
         }
     }
 
+    /// Leaves rows open that are compared with all centroids.
+    #[inline(always)]
+    pub fn push_all(&mut self, rows: impl Iterator<Item = u32>) {
+        self.all.extend(rows);
+    }
+
     /// Settles all rows that are still open.
     #[inline(always)]
-    pub fn settle<V: Vector, T: Float>(&mut self, values: Values<'_, T>, table: &CentroidTable<T>) {
+    pub fn settle<V: Vector, T: Float>(&mut self, values: impl Columns<T>, table: &CentroidTable<T>) {
         self.in_doubt.few += (self.pairs.len() + self.settled.len()) as u64;
         self.in_doubt.all += self.all.len() as u64;
         let Self { pairs, all, settled, x, .. } = self;
@@ -75,7 +81,7 @@ impl Open {
         }
         for rows in all.chunks(MOST_LANES) {
             for (f, x) in x.chunks_exact_mut(MOST_LANES).enumerate() {
-                let column = &values.x[f * values.stride..][..values.stride];
+                let column = values.column(f);
                 for (r, x) in rows.iter().zip(x) {
                     *x = column[*r as usize].to_f64();
                 }
@@ -90,13 +96,13 @@ impl Open {
 
 /// The two nearest of some centroids to row `r`. Two chains run at a time.
 #[inline(always)]
-fn nearest_of<T: Float>(r: usize, candidates: &[u32], values: Values<'_, T>, table: &CentroidTable<T>) -> Nearest {
+fn nearest_of<T: Float>(r: usize, candidates: &[u32], values: impl Columns<T>, table: &CentroidTable<T>) -> Nearest {
     let mut best = Nearest { label: candidates[0], distance: f64::INFINITY, second: f64::INFINITY };
     for pair in candidates.chunks(2) {
         let (a, b) = (table.row(pair[0] as usize), table.row(pair[pair.len() - 1] as usize));
         let mut s = [0.0f64; 2];
         for (f, (a, b)) in a.iter().zip(b).enumerate() {
-            let x = values.x[f * values.stride + r].to_f64();
+            let x = values.column(f)[r].to_f64();
             let (t, u) = (x - a.to_f64(), x - b.to_f64());
             s = [t.mul_add(t, s[0]), u.mul_add(u, s[1])];
         }
@@ -112,7 +118,7 @@ fn nearest_of<T: Float>(r: usize, candidates: &[u32], values: Values<'_, T>, tab
 fn settle_pairs<T: Float>(
     pairs: &[(u32, [u32; 2])],
     settled: &mut Vec<(u32, Nearest)>,
-    values: Values<'_, T>,
+    values: impl Columns<T>,
     table: &CentroidTable<T>,
 ) {
     let mut rows = [0; MOST_LANES];
@@ -123,7 +129,7 @@ fn settle_pairs<T: Float>(
     }
     let (mut s, mut t) = ([0.0f64; MOST_LANES], [0.0f64; MOST_LANES]);
     for f in 0..table.d {
-        let column = &values.x[f * values.stride..][..values.stride];
+        let column = values.column(f);
         for i in 0..MOST_LANES {
             let x = column[rows[i]].to_f64();
             let (u, v) = (x - a[i][f].to_f64(), x - b[i][f].to_f64());

@@ -8,13 +8,13 @@ use super::sorted::{Sorted, Way};
 use super::{BLOCK, NEAR, Scores, Step};
 use crate::backend::cpu::assign::{NearRows, PairBlock};
 use crate::backend::cpu::centroids::CentroidTable;
-use crate::backend::cpu::pass::{TaskRows, Worker, contribution, take_labels};
+use crate::backend::cpu::pass::{TaskRows, Worker, given, list_moved, take_moved};
 use crate::backend::cpu::product::PairTable;
 use crate::backend::cpu::simd::{SQUARE, Task, Vector};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
-use crate::partial::{Partial, Quantiser};
+use crate::partial::{Moved, Partial, Quantiser};
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile, Values};
 
@@ -186,7 +186,7 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         let blocks = rows.len().div_ceil(BLOCK);
         let mut radii = &sorted.radii[rows.start / BLOCK..][..blocks];
         let (values, first, weights) = match sorted.way {
-            Way::Tile => (sorted.tile.values(), rows.start, &sorted.tile.weights[rows.start..]),
+            Way::Tile => (sorted.tile.values(), rows.start, &sorted.tile.weights[..]),
             Way::Blocks => {
                 tile.load_weights(part, prepared.weights, &sorted.order[rows.clone()]);
                 (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..])
@@ -216,10 +216,11 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         let own = &mut own[..places.len()];
         own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize]);
         let own = step.known.then_some(&*own);
-        let Worker { assigner, distances, deltas, changed, .. } = &mut **worker;
+        let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
         let near = NearRows { values, first, rows: rows.len(), group, radii, own };
         let new = assigner.label_near::<V, T>(&near, table, step, distances, scores);
-        *changed += take_labels((values, first), weights, labels, places, new, deltas, quantiser, prepared, partial);
+        list_moved(labels, places, (first, new), moved);
+        *changed += take_moved(values, given(weights, prepared), moved, deltas, quantiser, partial);
     }
 
     /// Labels a block of rows by copies in bfloat16. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
@@ -230,7 +231,7 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
             self;
         let (Some(shared), Some(copies), Some(pairs)) = (copies, &sorted.copies, tables.get(group)) else { return false };
         let Scratch { tile, needed, order, scores, .. } = &mut **scratch;
-        let Worker { assigner, deltas, changed, .. } = &mut **worker;
+        let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
         let block = PairBlock {
             rows: copies.block(rows.start),
             count: rows.len(),
@@ -271,16 +272,15 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
             _ => tile.values(),
         };
         let new = assigner.settle_needed::<V, T>(values, needed, !is_here, table);
+        moved.clear();
         for (i, r) in needed.iter().enumerate() {
-            let r = *r as usize;
-            let weight = tile.weights[if is_here { r } else { i }];
-            let from = std::mem::replace(&mut labels[places[r] as usize], new[r]);
-            if from != new[r] && weight > 0.0 {
-                *changed += 1;
-                let (row, mass) = contribution(values, if is_here { r } else { i }, weight, prepared);
-                deltas.move_row(quantiser, row, mass, [from, new[r]], partial);
+            let (label, to) = (&mut labels[places[*r as usize] as usize], new[*r as usize]);
+            if *label != to {
+                let row = if is_here { *r } else { i as u32 };
+                moved.push(Moved { row, from: std::mem::replace(label, to), to });
             }
         }
+        *changed += take_moved(values, given(&tile.weights, prepared), moved, deltas, quantiser, partial);
         true
     }
 }

@@ -14,7 +14,7 @@ use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
-use crate::partial::{Contribution, Deltas, Partial, Quantiser, UNASSIGNED};
+use crate::partial::{Deltas, Moved, Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
 
@@ -102,7 +102,11 @@ impl<'a, T: Float> HostRows<'a, T> {
         let quantiser = Quantiser::new(&prepared.scales)?;
         let room = (WORKER_MEMORY / k.saturating_mul(d).saturating_mul(16).max(1)).max(1);
         let count = workers_for(0, self.tasks.len()).min(room);
-        let worker = |_| Ok((Tile::<T>::new(d, TILE)?, Deltas::new(k, &quantiser)?, 0u64));
+        let weighted = prepared.weights.is_some();
+        let worker = |_| {
+            let moved = memory::with_room::<Moved>(TILE, "the labels of a tile")?;
+            Ok((Tile::<T>::new(d, TILE)?, Deltas::new(k, &quantiser, weighted)?, moved, 0u64))
+        };
         let mut workers = memory::try_collected((0..count).map(worker), "the threads' buffers")?;
         let mut partial = Partial::new(k, d)?;
         let target = Mutex::new(&mut partial);
@@ -111,25 +115,25 @@ impl<'a, T: Float> HostRows<'a, T> {
             *first += task.kept;
             Some((task, &labels[start..*first], &self.before[start..*first]))
         });
-        for_each_task(&mut workers, tasks, |(tile, deltas, changed), (task, labels, before)| {
+        for_each_task(&mut workers, tasks, |(tile, deltas, moved, changed), (task, labels, before)| {
             let mut at = 0;
             for start in task.physical.clone().step_by(TILE) {
                 tile.load(&parts[task.part], prepared.weights, start..(start + TILE).min(task.physical.end));
+                moved.clear();
                 for r in 0..tile.rows {
-                    let (weight, label) = (tile.weights[r], labels[at + r]);
-                    if prepared.weights.is_none() || weight > 0.0 {
-                        *changed += u64::from(label != before[at + r]);
-                        let row =
-                            Contribution { x: &tile.x, stride: tile.stride, row: r, weight: prepared.weights.map(|_| weight) };
-                        let mass = prepared.weights.map_or(1, |scale| scale.integer(weight));
-                        deltas.move_row(&quantiser, row, mass, [UNASSIGNED, label], &target);
+                    if !weighted || tile.weights[r] > 0.0 {
+                        let to = labels[at + r];
+                        *changed += u64::from(to != before[at + r]);
+                        moved.push(Moved { row: r as u32, from: UNASSIGNED, to });
                     }
                 }
+                let weights = prepared.weights.map(|scale| (&tile.weights[..], scale));
+                deltas.move_rows(&quantiser, tile.values(), weights, moved, &target);
                 at += tile.rows;
             }
         })?;
         let mut changed = 0;
-        for (_, mut deltas, count) in workers {
+        for (_, mut deltas, _, count) in workers {
             deltas.flush(&quantiser, &mut partial);
             changed += count;
         }
