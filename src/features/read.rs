@@ -52,6 +52,12 @@ impl<'a, T: Float> Features<'a, T> {
         FewColumns::new(columns.iter().map(|column| column.in_one_piece(range.clone()))).filter(|_| self.arrival.is_none())
     }
 
+    /// One feature of these rows, if its values lie side by side and are read as they are.
+    pub(crate) fn column_in_place(&self, f: usize, range: Range<usize>) -> Option<&'a [T]> {
+        let Layout::Columns(columns) = &*self.layout else { return None };
+        columns[f].in_one_piece(range).filter(|_| self.arrival.is_none())
+    }
+
     /// Copies the rows of `range` to `out[f * stride + i]`. `i` counts from the start of the range.
     #[inline]
     pub fn copy_tile(&self, range: Range<usize>, stride: usize, out: &mut [T]) {

@@ -143,7 +143,8 @@ impl Survey {
 /// Pass 1 over parts.
 pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey> {
     let d = parts[0].features.n_features();
-    let merged = for_each_tile(parts, threads, &SurveyPass { d })?.into_iter().reduce(|mut all, other| {
+    let merged = for_each_tile(parts, threads, &SurveyPass { d })?.into_iter().map(|(survey, _)| survey);
+    let merged = merged.reduce(|mut all, other| {
         all.merge(&other);
         all
     });
@@ -158,14 +159,37 @@ pub(super) struct SurveyPass {
 }
 
 impl<T: Float> Visit<T> for SurveyPass {
-    type Learnt = Survey;
+    /// Also room for the extents of some rows.
+    type Learnt = (Survey, Vec<Extent>);
 
-    fn nothing(&self) -> Result<Survey> {
-        Survey::empty(self.d)
+    fn nothing(&self) -> Result<Self::Learnt> {
+        Ok((Survey::empty(self.d)?, memory::filled(self.d, Extent::EMPTY, EXTENTS)?))
     }
 
     #[inline(always)]
-    fn visit(&self, survey: &mut Survey, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+    fn visit_in_place(&self, (survey, extents): &mut Self::Learnt, part: &Part<'_, T>, range: Range<usize>) -> bool {
+        if part.weights.is_some() || part.features.may_have_nulls() {
+            return false;
+        }
+        for (f, extent) in extents.iter_mut().enumerate() {
+            let Some(column) = part.features.column_in_place(f, range.clone()) else { return false };
+            let mut all_finite = true;
+            for v in column {
+                all_finite &= v.is_finite();
+            }
+            if !all_finite {
+                return false;
+            }
+            *extent = Extent::EMPTY;
+            extent.add(column, None);
+        }
+        survey.positive += range.len() as u64;
+        survey.columns.iter_mut().zip(extents).for_each(|(all, here)| all.merge(here));
+        true
+    }
+
+    #[inline(always)]
+    fn visit(&self, (survey, _): &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
         survey.bad += tile.load_checked(part, range) as u64;
         if part.weights.is_some() {
             let weights_here = &tile.weights[..tile.rows];

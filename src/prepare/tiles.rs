@@ -20,6 +20,11 @@ pub trait Visit<T>: Sync {
     type Learnt: Send;
     /// The result of no rows.
     fn nothing(&self) -> Result<Self::Learnt>;
+    /// Learns from some rows of a part where they lie, if that is possible: from all of them, or from none. Returns whether it did.
+    #[inline(always)]
+    fn visit_in_place(&self, _learnt: &mut Self::Learnt, _part: &Part<'_, T>, _range: Range<usize>) -> bool {
+        false
+    }
     /// Loads some rows of a part, and learns from them.
     fn visit(&self, learnt: &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>);
 }
@@ -65,6 +70,9 @@ impl<T: Float, V: Visit<T>> Task for VisitRows<'_, '_, T, V> {
 
     #[inline(always)]
     fn run<S: Vector>(self) {
+        if self.visit.visit_in_place(self.learnt, self.part, self.range.clone()) {
+            return;
+        }
         for start in self.range.clone().step_by(TILE) {
             self.visit.visit(self.learnt, self.tile, self.part, start..(start + TILE).min(self.range.end));
         }
@@ -107,7 +115,7 @@ mod tests {
             SumMoments { moments: &moments, weights },
         );
         [
-            format!("{:?}", for_each_tile_by(set, parts, 1, &SurveyPass { d }).unwrap()),
+            format!("{:?}", for_each_tile_by(set, parts, 1, &SurveyPass { d }).unwrap()[0].0),
             format!("{:?}", for_each_tile_by(set, parts, 1, &WeightedExtents { d, weights }).unwrap()),
             format!("{:?}", for_each_tile_by(set, parts, 1, &count).unwrap()),
             format!("{:?}", for_each_tile_by(set, parts, 1, &sum).unwrap()),
@@ -120,10 +128,14 @@ mod tests {
             let x: Vec<T> = (0..n * d).map(|i| T::from_f64(value(i) * [1.0, 1e-9, 0.0, 1e-25][i % 7 % 4])).collect();
             let w: Vec<f64> = (0..n).map(|i| (i % 5) as f64 * 0.75).collect();
             for weights in [None, Some(Column::from_slice(&w))] {
-                let part = Part::new(Features::from_rows(&x, d).unwrap(), weights);
+                let part = Part::new(Features::from_rows(&x, d).unwrap(), weights.clone());
                 let expected = learnt(InstructionSet::Portable, &part);
                 assert_eq!(learnt(InstructionSet::Avx2, &part), expected);
                 assert_eq!(learnt(InstructionSet::Avx512, &part), expected);
+                // Columns may be read where they lie.
+                let columns: Vec<Vec<T>> = (0..d).map(|f| x.iter().skip(f).step_by(d).copied().collect()).collect();
+                let part = Part::new(Features::from_columns(columns.iter().map(|column| &column[..])).unwrap(), weights);
+                assert_eq!(learnt(InstructionSet::detect(), &part), expected);
             }
         }
     }

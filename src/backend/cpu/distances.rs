@@ -25,20 +25,28 @@ pub fn own_distances_from<T: Float>(
     let d = table.d;
     for start in (0..labels.len()).step_by(LANES) {
         let mut s = [0.0f64; LANES];
-        let (mut rows, mut centroids) = ([0; LANES], [table.row(0); LANES]);
+        let len = LANES.min(labels.len() - start);
+        // The last rows are those of a whole vector, where there is one.
+        let from = if labels.len() < LANES { 0 } else { start - (LANES - len) };
+        let mut centroids = [table.row(0); LANES];
         for i in 0..LANES {
-            let place = (start + i).min(labels.len() - 1);
-            rows[i] = first + place;
-            centroids[i] = table.row(labels[place] as usize);
+            centroids[i] = table.row(labels[(from + i).min(labels.len() - 1)] as usize);
         }
         for f in 0..d {
-            let x = values.column(f);
+            let x = &values.column(f)[first + from..];
+            let (mut row, mut centroid) = ([T::default(); LANES], [T::default(); LANES]);
+            match x.first_chunk() {
+                Some(x) => row = *x,
+                None => row[..x.len()].copy_from_slice(x),
+            }
             for i in 0..LANES {
-                let t = x[rows[i]].to_f64() - centroids[i][f].to_f64();
+                centroid[i] = centroids[i][f];
+            }
+            for i in 0..LANES {
+                let t = row[i].to_f64() - centroid[i].to_f64();
                 s[i] = t.mul_add(t, s[i]);
             }
         }
-        let len = LANES.min(labels.len() - start);
-        out[start..start + len].copy_from_slice(&s[..len]);
+        out[from..from + LANES.min(labels.len())].copy_from_slice(&s[..LANES.min(labels.len())]);
     }
 }

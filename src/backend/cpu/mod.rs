@@ -20,6 +20,7 @@ mod distances;
 mod draws;
 mod farthest;
 mod filter;
+mod inertia;
 mod least;
 mod near;
 mod pass;
@@ -81,6 +82,8 @@ pub struct CpuSession<'a, T> {
     d: usize,
     tasks: Vec<TaskRows>,
     labels: Vec<u32>,
+    /// Whether labels are from an assign, or [`UNASSIGNED`].
+    has_labels: bool,
     partial: Partial,
     workers: Vec<Worker<T>>,
     /// A point near the centroids of the first assign. Empty before.
@@ -120,6 +123,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             d,
             tasks: memory::with_room(n.div_ceil(task), "the list of tasks")?,
             labels: Vec::new(),
+            has_labels: false,
             partial: Partial::new(k, prepared.scales.len())?,
             centre: Vec::new(),
             table: None,
@@ -138,7 +142,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             session.tasks.push(TaskRows { physical, first, kept, positive });
             first += kept;
         }
-        session.labels = memory::filled(first, UNASSIGNED, LABELS)?;
+        session.labels = memory::zeroed(first, LABELS)?;
         Ok(session)
     }
 
@@ -218,6 +222,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
     pub fn label(&mut self, table: Arc<CentroidTable<T>>) -> Result<Vec<u128>> {
         self.forget();
         self.table = Some(table);
+        self.has_labels = true;
         self.make_room_for_inertia()?;
         self.pass(Pass::Assign { sums: false, inertia: true })?;
         self.take_inertia()
@@ -232,7 +237,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
 impl<T: Float> Iterate<T> for CpuSession<'_, T> {
     fn reset(&mut self) -> Result<()> {
         self.forget();
-        self.labels.fill(UNASSIGNED);
+        self.has_labels = false;
         self.partial.reset();
         self.centre.clear();
         // Sorted rows are kept: they do not depend on labels or centroids.
@@ -247,6 +252,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         if self.carried.is_none() {
             self.prepare_near(centroids)?;
         }
+        self.start_labels()?;
         let before = self.table.replace(Arc::new(self.table(centroids)?));
         self.take_in_doubt();
         let scores = match self.assign_carried(before)? {
@@ -367,6 +373,14 @@ impl<T: Float> CpuSession<'_, T> {
         Ok(Some(carried.scores()))
     }
 
+    /// Before the first assign, no row has a label. The threads share the work: the system hands out the pages of the labels meanwhile.
+    fn start_labels(&mut self) -> Result<()> {
+        if !std::mem::replace(&mut self.has_labels, true) {
+            for_each_task(&mut self.workers, self.labels.chunks_mut(MAX_TASK), |_, labels| labels.fill(UNASSIGNED))?;
+        }
+        Ok(())
+    }
+
     /// The rows in doubt since the last call.
     fn take_in_doubt(&mut self) -> InDoubt {
         self.workers.iter_mut().fold(InDoubt::default(), |sum, worker| {
@@ -377,13 +391,13 @@ impl<T: Float> CpuSession<'_, T> {
 
     fn make_room_for_inertia(&mut self) -> Result<()> {
         let k = self.k;
-        self.workers.iter_mut().try_for_each(|worker| memory::zeroed(k, INERTIA).map(|inertia| worker.inertia = inertia))
+        self.workers.iter_mut().try_for_each(|worker| worker.inertia.start(k))
     }
 
     fn take_inertia(&mut self) -> Result<Vec<u128>> {
         let mut total = memory::zeroed::<u128>(self.k, INERTIA)?;
         for worker in &mut self.workers {
-            total.iter_mut().zip(std::mem::take(&mut worker.inertia)).for_each(|(a, b)| *a += b);
+            total.iter_mut().zip(worker.inertia.take()).for_each(|(a, b)| *a += b);
         }
         Ok(total)
     }

@@ -7,6 +7,7 @@ use super::assign::{Assigner, TwoNearest};
 use super::centroids::CentroidTable;
 use super::distances::{own_distances, own_distances_from};
 use super::farthest::Farthest;
+use super::inertia::Inertia;
 use super::near::{BLOCK, Scratch};
 use super::simd::{Task, Vector};
 use crate::backend::{Far, Scales};
@@ -37,7 +38,7 @@ pub struct Worker<T> {
     /// Room for all rows of a tile.
     pub moved: Vec<Moved>,
     pub distances: Vec<f64>,
-    pub inertia: Vec<u128>,
+    pub inertia: Inertia,
     pub changed: u64,
     pub far: Farthest,
     /// For assigns by near centroids.
@@ -79,7 +80,7 @@ impl<T: Float> Worker<T> {
             deltas: Deltas::new(k, quantiser, weighted)?,
             moved: memory::with_room(tile_rows, WHAT)?,
             distances: memory::zeroed(tile_rows, WHAT)?,
-            inertia: Vec::new(),
+            inertia: Inertia::default(),
             changed: 0,
             far: Farthest::default(),
             near: None,
@@ -247,7 +248,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
         }
         if want_inertia {
             own_distances_from(values(tile), 0, self.table, labels, distances);
-            add_inertia(&tile.weights, labels, distances, Scales::Same(self.prepared.distances), inertia);
+            inertia.add(&tile.weights, labels, distances, Scales::Same(self.prepared.distances));
         }
     }
 
@@ -277,7 +278,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
             let labels = if all { labels } else { &chosen.labels[..] };
             own_distances(tile, table, labels, distances);
             match pass {
-                Pass::Inertia { scales } => add_inertia(&tile.weights, labels, distances, scales, inertia),
+                Pass::Inertia { scales } => inertia.add(&tile.weights, labels, distances, scales),
                 Pass::Farthest { .. } => {
                     for r in (0..tile.rows).filter(|&r| tile.weights[r] > 0.0) {
                         let row = task.first + first + if all { r } else { chosen.places[r] };
@@ -287,16 +288,6 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                 Pass::Assign { .. } => unreachable!("an assign finds labels"),
             }
         }
-    }
-}
-
-/// Adds the weighted distances of some rows to the inertia of their clusters.
-#[inline(always)]
-fn add_inertia(weights: &[f64], labels: &[u32], distances: &[f64], scales: Scales<'_>, inertia: &mut [u128]) {
-    let rows = labels.iter().zip(weights).zip(distances);
-    match scales {
-        Scales::Same(scale) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scale.quantise(w, s)),
-        Scales::Each(scales) => rows.for_each(|((&j, &w), &s)| inertia[j as usize] += scales[j as usize].quantise(w, s)),
     }
 }
 
