@@ -76,7 +76,7 @@ fn main() {
                 let times: Vec<f64> = history.iter().map(|row| 1e3 * row.seconds.unwrap_or(0.0)).collect();
                 let skipped: Vec<f64> = history.iter().map(|row| 100.0 * row.skipped.unwrap_or(0.0)).collect();
                 let show = |values: &[f64]| {
-                    let some = [0, 1, 4, 9, 19, 39].iter().filter_map(|i| values.get(*i)).map(|v| format!("{v:8.1}"));
+                    let some = [0, 1, 4, 9, 19, 39].iter().filter_map(|i| values.get(*i)).map(|v| format!("{v:8.2}"));
                     let mean = values.iter().sum::<f64>() / values.len() as f64;
                     format!("{} mean {mean:8.1}", some.collect::<String>())
                 };
