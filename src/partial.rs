@@ -5,7 +5,7 @@
 
 mod deltas;
 
-pub use self::deltas::{Deltas, Moved};
+pub use self::deltas::{Deltas, MoveRows, Moved};
 use crate::error::Result;
 use crate::fixed::{ColumnScale, Limbs, ONE_LIMB_CAPACITY, TWO_LIMB_CAPACITY};
 use crate::memory;

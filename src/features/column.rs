@@ -286,17 +286,17 @@ impl<T: Float> Column<'_, T> {
         }
     }
 
-    /// Copies the rows of `range`, each to its own place: row i of the range to `out[place(to[i])]`.
+    /// Copies the rows of `range`, each to its own place: row i of the range to `out[to[i]]`.
     ///
     /// # Panics
     /// If there is no such place.
     #[inline]
-    pub fn scatter(&self, range: Range<usize>, to: &[u32], place: impl Fn(usize) -> usize, out: &mut [T]) {
+    pub fn scatter(&self, range: Range<usize>, to: &[u32], out: &mut [T]) {
         for (at, piece) in self.pieces(range) {
             let to = &to[at..at + piece.values.len()];
             match piece.values {
-                Values::Same(values) => to.iter().zip(values).for_each(|(to, value)| out[place(*to as usize)] = *value),
-                Values::Half(..) => (0..).zip(to).for_each(|(i, to)| out[place(*to as usize)] = piece.values.get(i)),
+                Values::Same(values) => to.iter().zip(values).for_each(|(to, value)| out[*to as usize] = *value),
+                Values::Half(..) => (0..).zip(to).for_each(|(i, to)| out[*to as usize] = piece.values.get(i)),
             }
         }
     }

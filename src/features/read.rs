@@ -143,20 +143,29 @@ impl<'a, T: Float> Features<'a, T> {
         let Layout::Columns(columns) = &*self.layout else { return self.gather_tile(order, stride, out) };
         // Columns are read in order. A column of the tile is short enough for a cache.
         for (column, out) in columns.iter().zip(out.chunks_exact_mut(stride)) {
-            column.scatter(range.clone(), to, |place| place, out);
+            column.scatter(range.clone(), to, out);
         }
         self.arrive(order.len(), stride, out);
     }
 
-    /// As [`Features::scatter_tile`], for columns, to blocks of 64 rows: place p of feature f is `out[p / 64 * block + f * 64 + p % 64]`. The rows
-    /// have not arrived yet.
+    /// Copies these rows of `range`, for columns, to blocks of 64 rows: row p of the list, feature f, to `out[p / 64 * block + f * 64 + p % 64]`. The
+    /// rows have not arrived yet.
     ///
     /// # Panics
-    /// If the features are not columns, or there is no such place.
-    pub fn scatter_blocks(&self, range: Range<usize>, to: &[u32], block: usize, out: &mut [T]) {
+    /// If the features are not columns, or there is no such row or place.
+    pub fn gather_blocks(&self, range: Range<usize>, order: &[usize], block: usize, out: &mut [T]) {
+        const ROWS: usize = 64;
         let Layout::Columns(columns) = &*self.layout else { unreachable!("rows are gathered") };
+        // A column of the range is short enough for a cache.
         for (f, column) in columns.iter().enumerate() {
-            column.scatter(range.clone(), to, |place| place / 64 * block + f * 64 + place % 64, out);
+            let values = column.in_one_piece(range.clone());
+            for (rows, block) in order.chunks(ROWS).zip(out.chunks_mut(block)) {
+                let to = &mut block[f * ROWS..][..rows.len()];
+                match values {
+                    Some(values) => to.iter_mut().zip(rows).for_each(|(to, row)| *to = values[row - range.start]),
+                    None => column.gather(rows, to),
+                }
+            }
         }
     }
 

@@ -1,26 +1,27 @@
 //! The rows that change cluster: what they take from one sum and add to another.
 //!
 //! ```text
-//! for 16 rows at a time, for 8 features at a time:
-//!   limbs of 16 values of each feature                 vectors along the column
-//!   for each row: its limbs, added to one cluster's and taken from another's
+//! for 16 rows at a time, for 16 features at a time:
+//!   a square of values, which lie feature by feature, is transposed
+//!   for each row: limbs of its values, added to one cluster's and taken from another's
 //! ```
-//! Points to note: (1) Rows of a tile lie feature by feature, so the limbs of a column's values are computed in vectors. (2) The sums of a cluster lie
-//! side by side, so eight features of a row touch one cache line.
+//! Points to note: (1) The sums of a cluster lie side by side, so a vector of limbs is added at once. (2) Values go through a buffer. The processor cannot
+//! forward several short stores to one vector load at once, but the square is written long before it is read.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::{Partial, Quantiser, UNASSIGNED};
+use crate::backend::cpu::{SQUARE, Task, Vector};
 use crate::error::Result;
 use crate::fixed::{round_to_integer, split};
 use crate::float::Float;
 use crate::memory;
-use crate::tile::{Columns, WeightScale};
+use crate::tile::{Columns, Values, WeightScale};
 
-/// Rows that are moved together.
-const TOGETHER: usize = 16;
-/// Features whose limbs are computed before they are added.
-const FEATURES: usize = 8;
+/// Rows that are moved together, and most features of them that are transposed at a time.
+const TOGETHER: usize = SQUARE;
+/// From so many features on, registers transpose them.
+const FEWEST_TRANSPOSED: usize = 8;
 
 /// A row that moves from one cluster to another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,13 +33,14 @@ pub struct Moved {
     pub to: u32,
 }
 
-/// Some of the values of 16 rows, and what they are multiplied by.
+/// The values of at most 16 rows, and what they are multiplied by.
 struct Batch<'b, C> {
     values: C,
     rows: [usize; TOGETHER],
     /// Whether the rows are in order, without gaps.
     in_order: bool,
-    weights: Option<[f64; TOGETHER]>,
+    /// 1 without weights.
+    weights: [f64; TOGETHER],
     moved: &'b [Moved],
 }
 
@@ -79,7 +81,7 @@ impl Deltas {
 
     /// Moves rows of positive weight, in ascending order. `weights`: the `w^` of all rows at hand, if there are weights.
     #[inline(always)]
-    pub fn move_rows<T: Float, C: Columns<T>>(
+    pub fn move_rows<V: Vector, T: Float, C: Columns<T>>(
         &mut self,
         quantiser: &Quantiser,
         values: C,
@@ -93,25 +95,25 @@ impl Deltas {
                 *row = moved.row as usize;
             }
             let in_order = rows[TOGETHER - 1] == rows[0] + TOGETHER - 1;
-            let mut batch = Batch { values, rows, in_order, weights: None, moved };
+            let mut batch = Batch { values, rows, in_order, weights: [1.0; TOGETHER], moved };
             if let Some((weights, _)) = weights {
-                let mut of_rows = [0.0; TOGETHER];
                 for i in 0..TOGETHER {
-                    of_rows[i] = weights[rows[i]];
+                    batch.weights[i] = weights[rows[i]];
                 }
-                batch.weights = Some(of_rows);
             }
-            for first in (0..self.d).step_by(FEATURES) {
-                match (self.d - first).min(FEATURES) {
-                    1 => self.shift::<T, C, 1>(quantiser, &batch, first),
-                    2 => self.shift::<T, C, 2>(quantiser, &batch, first),
-                    3 => self.shift::<T, C, 3>(quantiser, &batch, first),
-                    4 => self.shift::<T, C, 4>(quantiser, &batch, first),
-                    5 => self.shift::<T, C, 5>(quantiser, &batch, first),
-                    6 => self.shift::<T, C, 6>(quantiser, &batch, first),
-                    7 => self.shift::<T, C, 7>(quantiser, &batch, first),
-                    _ => self.shift::<T, C, FEATURES>(quantiser, &batch, first),
-                }
+            let mut first = 0;
+            while first < self.d {
+                first += match self.d - first {
+                    1 => self.shift::<V, T, C, 1>(quantiser, &batch, first),
+                    2 => self.shift::<V, T, C, 2>(quantiser, &batch, first),
+                    3 => self.shift::<V, T, C, 3>(quantiser, &batch, first),
+                    4 => self.shift::<V, T, C, 4>(quantiser, &batch, first),
+                    5 => self.shift::<V, T, C, 5>(quantiser, &batch, first),
+                    6 => self.shift::<V, T, C, 6>(quantiser, &batch, first),
+                    7 => self.shift::<V, T, C, 7>(quantiser, &batch, first),
+                    8..TOGETHER => self.shift::<V, T, C, 8>(quantiser, &batch, first),
+                    _ => self.shift::<V, T, C, TOGETHER>(quantiser, &batch, first),
+                };
             }
             if let Some((weights, scale)) = weights {
                 for (i, moved) in moved.iter().enumerate() {
@@ -132,43 +134,44 @@ impl Deltas {
         }
     }
 
-    /// Moves F features of a batch of rows, from feature `first` on.
+    /// Moves F features of a batch of rows, from feature `first` on. Returns F.
     #[inline(always)]
-    fn shift<T: Float, C: Columns<T>, const F: usize>(&mut self, quantiser: &Quantiser, batch: &Batch<'_, C>, first: usize) {
-        let (mut hi, mut lo) = ([[0i64; TOGETHER]; F], [[0i64; TOGETHER]; F]);
-        for f in 0..F {
-            let column = batch.values.column(first + f);
-            let mut x = [0.0f64; TOGETHER];
-            if batch.in_order {
-                let values = &column[batch.rows[0]..][..TOGETHER];
-                for i in 0..TOGETHER {
-                    x[i] = values[i].to_f64();
-                }
-            } else {
-                for i in 0..TOGETHER {
-                    x[i] = column[batch.rows[i]].to_f64();
-                }
-            }
-            if let Some(weights) = &batch.weights {
-                for i in 0..TOGETHER {
-                    x[i] *= weights[i];
-                }
-            }
-            let (one, two, low) = (quantiser.first[first + f], quantiser.second[first + f], quantiser.low[first + f]);
+    fn shift<V: Vector, T: Float, C: Columns<T>, const F: usize>(
+        &mut self,
+        quantiser: &Quantiser,
+        batch: &Batch<'_, C>,
+        first: usize,
+    ) -> usize {
+        let square = batch.square::<V, T, F>(first);
+        let (Some(one), Some(two), Some(low)) = (
+            quantiser.first[first..].first_chunk::<F>(),
+            quantiser.second[first..].first_chunk::<F>(),
+            quantiser.low[first..].first_chunk::<F>(),
+        ) else {
+            unreachable!("each feature has factors")
+        };
+        let place = |j: u32| j as usize * quantiser.scales.len() + first;
+        for (i, moved) in batch.moved.iter().enumerate().take(TOGETHER) {
+            let (mut hi, mut lo) = ([0i64; F], [0i64; F]);
             if quantiser.two_limbs {
-                for i in 0..TOGETHER {
-                    (hi[f][i], lo[f][i]) = split(x[i] * one * two, low);
+                for f in 0..F {
+                    (hi[f], lo[f]) = split(batch.weights[i] * square[i][f].to_f64() * one[f] * two[f], low[f]);
+                }
+                add::<F, false>(&mut self.lo, place(moved.to), &lo);
+                if moved.from != UNASSIGNED {
+                    add::<F, true>(&mut self.lo, place(moved.from), &lo);
                 }
             } else {
-                for i in 0..TOGETHER {
-                    hi[f][i] = round_to_integer(x[i] * one * two);
+                for f in 0..F {
+                    hi[f] = round_to_integer(batch.weights[i] * square[i][f].to_f64() * one[f] * two[f]);
                 }
             }
+            add::<F, false>(&mut self.hi, place(moved.to), &hi);
+            if moved.from != UNASSIGNED {
+                add::<F, true>(&mut self.hi, place(moved.from), &hi);
+            }
         }
-        add(&mut self.hi, self.d, first, &hi, batch.moved);
-        if quantiser.two_limbs {
-            add(&mut self.lo, self.d, first, &lo, batch.moved);
-        }
+        F
     }
 
     #[inline(always)]
@@ -206,19 +209,137 @@ impl Deltas {
     }
 }
 
-/// Adds the limbs of some rows to those of their clusters, and takes them from those of the clusters before.
-#[inline(always)]
-fn add<const F: usize>(sums: &mut [i64], d: usize, first: usize, limbs: &[[i64; TOGETHER]; F], moved: &[Moved]) {
-    for (i, moved) in moved.iter().enumerate().take(TOGETHER) {
-        let to = &mut sums[moved.to as usize * d + first..][..F];
-        for f in 0..F {
-            to[f] += limbs[f][i];
-        }
-        if moved.from != UNASSIGNED {
-            let from = &mut sums[moved.from as usize * d + first..][..F];
-            for f in 0..F {
-                from[f] -= limbs[f][i];
+impl<C> Batch<'_, C> {
+    /// F features of the rows, row by row.
+    #[inline(always)]
+    fn square<V: Vector, T: Float, const F: usize>(&self, first: usize) -> [[T; TOGETHER]; TOGETHER]
+    where
+        C: Columns<T>,
+    {
+        let mut square = [[T::default(); TOGETHER]; TOGETHER];
+        if T::IS_F32 && self.in_order && F >= FEWEST_TRANSPOSED {
+            let mut columns = [std::ptr::null(); TOGETHER];
+            for f in 0..TOGETHER {
+                columns[f] = self.values.column(first + f.min(F - 1))[self.rows[0]..][..TOGETHER].as_ptr().cast();
             }
+            // SAFETY: sixteen values of 32 bits lie at each pointer, and the square has room for sixteen times as many. For the features of the
+            // instruction set see `Vector`.
+            unsafe { V::transpose(columns, square.as_mut_ptr().cast(), TOGETHER) };
+        } else {
+            for f in 0..F {
+                let column = self.values.column(first + f);
+                for i in 0..TOGETHER {
+                    square[i][f] = column[self.rows[i]];
+                }
+            }
+        }
+        square
+    }
+}
+
+#[inline(always)]
+fn add<const F: usize, const NEGATIVE: bool>(sums: &mut [i64], place: usize, limbs: &[i64; F]) {
+    let Some(sums) = sums[place..].first_chunk_mut::<F>() else { unreachable!("each cluster has a sum for each feature") };
+    for f in 0..F {
+        sums[f] = if NEGATIVE { sums[f] - limbs[f] } else { sums[f] + limbs[f] };
+    }
+}
+
+/// [`Deltas::move_rows`] for callers outside of a task. It is compiled for each instruction set.
+pub struct MoveRows<'m, 'p, T> {
+    pub deltas: &'m mut Deltas,
+    pub quantiser: &'m Quantiser,
+    pub values: Values<'m, T>,
+    pub weights: Option<(&'m [f64], WeightScale)>,
+    pub moved: &'m [Moved],
+    pub target: &'m Mutex<&'p mut Partial>,
+}
+
+impl<T: Float> Task for MoveRows<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        self.deltas.move_rows::<V, T, _>(self.quantiser, self.values, self.weights, self.moved, self.target);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::InstructionSet;
+    use crate::fixed::{ColumnScale, Limbs};
+
+    /// Rows go to clusters, and some of them to others, in batches of every length. The sums are those of single values.
+    fn check<T: Float>(set: InstructionSet, d: usize, limbs: Limbs, weight: Option<WeightScale>) {
+        let (n, k) = (75, 3);
+        let x: Vec<T> = (0..d * n).map(|i| T::from_f64(((i * 7919) % 1_009) as f64 / 63.0 - 8.0)).collect();
+        let weights: Vec<f64> = (0..n).map(|r| weight.map_or(1.0, |scale| scale.round(0.1 + (r % 7) as f64))).collect();
+        let scales = vec![ColumnScale::new(7, limbs); d];
+        let quantiser = Quantiser::new(&scales).unwrap();
+        let (mut deltas, mut partial) = (Deltas::new(k, &quantiser, weight.is_some()).unwrap(), Partial::new(k, d).unwrap());
+        let mut expected = Partial::new(k, d).unwrap();
+        let mut labels = vec![UNASSIGNED; n];
+        for step in 1..5 {
+            let there = (0..n).filter(|r| step == 1 || r % step == 0 || (20..37 + step).contains(r));
+            let moved: Vec<Moved> =
+                there.map(|r| Moved { row: r as u32, from: labels[r], to: ((r * step) % k) as u32 }).collect();
+            for Moved { row, from, to } in &moved {
+                let (r, mass) = (*row as usize, weight.map_or(1, |scale| scale.integer(weights[*row as usize])));
+                labels[r] = *to;
+                for (j, sign) in [(*to, 1), (*from, -1)].into_iter().filter(|(j, _)| *j != UNASSIGNED) {
+                    let j = j as usize;
+                    expected.mass[j] += sign * mass;
+                    expected.rows[j] += sign as i64;
+                    expected.dirty[j] = true;
+                    for f in 0..d {
+                        expected.sums[j * d + f] += sign * scales[f].quantise(weights[r] * x[f * n + r].to_f64());
+                    }
+                }
+            }
+            let (values, weights) = (Values { x: &x, stride: n }, weight.map(|scale| (&weights[..], scale)));
+            let target = Mutex::new(&mut partial);
+            set.run(MoveRows { deltas: &mut deltas, quantiser: &quantiser, values, weights, moved: &moved, target: &target });
+        }
+        deltas.flush(&quantiser, &mut partial);
+        assert_eq!(partial, expected, "{set:?} d {d} {limbs:?} {weight:?}");
+    }
+
+    #[test]
+    fn sums_are_those_of_single_values() {
+        for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
+            for d in (1..=17).chain([24, 31, 32, 50]) {
+                for limbs in [Limbs::One, Limbs::Two] {
+                    check::<f32>(set, d, limbs, None);
+                    check::<f64>(set, d, limbs, None);
+                }
+                check::<f32>(set, d, Limbs::Two, Some(WeightScale::new(6.1)));
+                check::<f64>(set, d, Limbs::Two, Some(WeightScale::new(6.1)));
+            }
+        }
+    }
+
+    #[test]
+    fn full_limbs_are_flushed_in_time() {
+        for limbs in [Limbs::One, Limbs::Two] {
+            // The largest value of either sign, many times in one cluster.
+            let (n, value) = (1_000, [128.0f32, -128.0]);
+            let x: Vec<f32> = (0..2 * n).map(|i| value[i / n]).collect();
+            let scales = [ColumnScale::new(7, limbs); 2];
+            let quantiser = Quantiser::new(&scales).unwrap();
+            let (mut deltas, mut partial) = (Deltas::new(1, &quantiser, false).unwrap(), Partial::new(1, 2).unwrap());
+            let moved: Vec<Moved> = (0..n).map(|r| Moved { row: r as u32, from: UNASSIGNED, to: 0 }).collect();
+            let rounds = 300;
+            for _ in 0..rounds {
+                let (values, target) = (Values { x: &x, stride: n }, Mutex::new(&mut partial));
+                let task =
+                    MoveRows { deltas: &mut deltas, quantiser: &quantiser, values, weights: None, moved: &moved, target: &target };
+                InstructionSet::detect().run(task);
+            }
+            deltas.flush(&quantiser, &mut partial);
+            let total = (rounds * n) as i128;
+            assert_eq!(partial.sums, [total * scales[0].quantise(128.0), total * scales[1].quantise(-128.0)], "{limbs:?}");
+            assert_eq!((partial.rows[0], partial.mass[0]), (total as i64, total));
         }
     }
 }

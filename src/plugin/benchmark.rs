@@ -21,7 +21,7 @@ fn columns(inputs: &[Series]) -> Vec<Column> {
 
 /// Returns the bytes of one upload of the columns, the throughput of pinned memory in bytes per second, and the seconds of each
 /// upload.
-fn benchmark_upload(inputs: &[Series], kwargs: UploadOptions) -> PolarsResult<Series> {
+fn benchmark_upload(inputs: &[Series], kwargs: &UploadOptions) -> PolarsResult<Series> {
     let features = FrameFeatures::new(&columns(inputs), false)?;
     let (bytes, seconds, pinned) = features.upload_benchmark(kwargs.ordinal, kwargs.rounds)?;
     let values = [bytes as f64, pinned].into_iter().chain(seconds);
@@ -29,7 +29,7 @@ fn benchmark_upload(inputs: &[Series], kwargs: UploadOptions) -> PolarsResult<Se
 }
 
 /// Returns the seconds of a fit, from columns to model and labels. The time includes freeing both, as the time of a query does.
-fn benchmark_fit(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
+fn benchmark_fit(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let columns = columns(inputs);
     let estimator = kwargs.estimator(&columns)?;
     let start = Instant::now();

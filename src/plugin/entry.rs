@@ -9,7 +9,9 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Once;
+use std::thread::LocalKey;
 
 use polars::prelude::*;
 use polars_arrow::ffi::{ArrowSchema, export_field_to_c, import_field_from_c};
@@ -44,17 +46,45 @@ fn guarded<R>(work: impl FnOnce() -> PolarsResult<R>) -> Option<R> {
     without_panic(work).inspect_err(keep).ok()
 }
 
+/// The keywords of a thread's last call of one function, as they came and decoded. A query of many groups makes a call for each of them, all with
+/// the same keywords.
+pub struct Last<K>(RefCell<Option<(Vec<u8>, Rc<K>)>>);
+
+impl<K> Last<K> {
+    /// No call yet.
+    pub const fn new() -> Self {
+        Self(RefCell::new(None))
+    }
+}
+
+/// Most bytes of keywords that are kept. Only starting centroids take more.
+const MOST_KEPT: usize = 4_096;
+
+impl<K: DeserializeOwned> Last<K> {
+    /// Decodes the keywords of a call, unless they are those of the last call.
+    fn keywords(&self, bytes: &[u8]) -> PolarsResult<Rc<K>> {
+        if let Some((kept, keywords)) = &*self.0.borrow()
+            && kept == bytes
+        {
+            return Ok(Rc::clone(keywords));
+        }
+        let keywords = Rc::new(keywords(bytes)?);
+        if bytes.len() <= MOST_KEPT {
+            *self.0.borrow_mut() = Some((memory::copied(bytes, KEYWORDS)?, Rc::clone(&keywords)));
+        }
+        Ok(keywords)
+    }
+}
+
+/// The name for the keywords in errors.
+const KEYWORDS: &str = "the keywords of a call";
+
 /// Decodes the keywords of a call. Polars passes them on as Python pickled them.
-///
-/// # Safety
-/// `len` bytes must be readable from `at`.
-unsafe fn keywords<K: DeserializeOwned>(at: *const u8, len: usize) -> PolarsResult<K> {
-    // SAFETY: the caller promises that the bytes are readable.
-    let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+fn keywords<K: DeserializeOwned>(bytes: &[u8]) -> PolarsResult<K> {
     let parsed = serde_pickle::from_slice(bytes, serde_pickle::DeOptions::default());
     parsed.map_err(|error| match error {
         serde_pickle::Error::Io(error) if error.kind() == ErrorKind::OutOfMemory => {
-            memory::no_memory("the keywords of a call", len as u128).into()
+            memory::no_memory(KEYWORDS, bytes.len() as u128).into()
         }
         error => PolarsError::ComputeError(format!("KMeansError: the keywords cannot be read: {error}").into()),
     })
@@ -72,13 +102,16 @@ pub unsafe fn evaluate<K: DeserializeOwned>(
     inputs: Raw<*mut SeriesExport>,
     kwargs: Raw<*const u8>,
     out: *mut SeriesExport,
-    function: fn(&[Series], K) -> PolarsResult<Series>,
+    last: &'static LocalKey<Last<K>>,
+    function: fn(&[Series], &K) -> PolarsResult<Series>,
 ) {
     signals::listen();
     let result = guarded(|| {
         // SAFETY: the caller promises that the series may be taken over and that the keywords are readable.
-        let (inputs, kwargs) = unsafe { (import_series_buffer(inputs.0, inputs.1)?, keywords(kwargs.0, kwargs.1)?) };
-        function(&inputs, kwargs).map(|series| export_series(&series))
+        let (inputs, kwargs) =
+            unsafe { (import_series_buffer(inputs.0, inputs.1)?, std::slice::from_raw_parts(kwargs.0, kwargs.1)) };
+        let kwargs = last.with(|last| last.keywords(kwargs))?;
+        function(&inputs, &kwargs).map(|series| export_series(&series))
     });
     if let Some(result) = result {
         // SAFETY: the caller promises that `out` may be overwritten.
@@ -98,7 +131,9 @@ pub unsafe fn resolve<K: DeserializeOwned>(
 ) {
     let result = guarded(|| {
         // SAFETY: the caller promises that the fields and the keywords are readable.
-        let (fields, kwargs) = unsafe { (std::slice::from_raw_parts(fields.0, fields.1), keywords(kwargs.0, kwargs.1)?) };
+        let (fields, kwargs) = unsafe {
+            (std::slice::from_raw_parts(fields.0, fields.1), keywords(std::slice::from_raw_parts(kwargs.0, kwargs.1))?)
+        };
         // SAFETY: the caller promises that each field is a valid schema.
         let fields = fields.iter().map(|field| Ok(Field::from(&unsafe { import_field_from_c(field) }?)));
         let field = function(&fields.collect::<PolarsResult<Vec<_>>>()?, kwargs)?;
@@ -110,12 +145,16 @@ pub unsafe fn resolve<K: DeserializeOwned>(
     }
 }
 
-/// Exports `$function(&[Series], $keywords)`. `$field(&[Field], $keywords)` computes the field of its result from the fields of
+/// Exports `$function(&[Series], &$keywords)`. `$field(&[Field], $keywords)` computes the field of its result from the fields of
 /// the inputs.
 macro_rules! expression {
     ($function:ident($keywords:ty) -> $field:ident) => {
         const _: () = {
-            use $crate::plugin::entry::{Raw, evaluate, resolve};
+            use $crate::plugin::entry::{Last, Raw, evaluate, resolve};
+
+            std::thread_local! {
+                static LAST: Last<$keywords> = const { Last::new() };
+            }
 
             /// # Safety
             /// Only Polars may call this.
@@ -129,7 +168,7 @@ macro_rules! expression {
                 _context: *mut polars_ffi::version_0::CallerContext,
             ) {
                 // SAFETY: Polars passes valid arguments: series that this call owns, pickled keywords, and room for the result.
-                unsafe { evaluate::<$keywords>(Raw(inputs, len), Raw(kwargs, kwargs_len), out, $function) }
+                unsafe { evaluate::<$keywords>(Raw(inputs, len), Raw(kwargs, kwargs_len), out, &LAST, $function) }
             }
 
             /// # Safety

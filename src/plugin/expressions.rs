@@ -152,11 +152,11 @@ fn score_field(fields: &[Field], kwargs: ScoreOptions) -> PolarsResult<Field> {
 }
 
 /// The labels (or structs of label and distances) of the rows of a fit.
-fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
+fn kmeans(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let call = Call::of_struct(inputs, kwargs.weighted)?;
     let n = call.features[0].len();
     // An input without rows gives no labels. Polars makes such a call to learn the result of a group-by without groups.
-    let fit = if n == 0 { None } else { or_none(&kwargs, call.fit(&kwargs))? };
+    let fit = if n == 0 { None } else { or_none(kwargs, call.fit(kwargs))? };
     let output = kwargs.results().output;
     Ok(match fit {
         None => Series::full_null(NAME.into(), n, &label_dtype(output)),
@@ -166,12 +166,12 @@ fn kmeans(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 
 /// The centroid frame of a fit as one list of structs. Null if there are too few distinct rows and the options ask for nulls in
 /// that case.
-fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
+fn centroids(inputs: &[Series], kwargs: &FitOptions) -> PolarsResult<Series> {
     let fields: Vec<Field> = inputs.iter().map(|series| series.field().into_owned()).collect();
-    let field = centroids_field_of(&fields, &kwargs)?;
+    let field = centroids_field_of(&fields, kwargs)?;
     let call = Call::of_struct(inputs, kwargs.weighted)?;
     // The result is null if there are no rows, as for Polars' own aggregations.
-    let fit = || or_none(&kwargs, call.fit_model(&kwargs, |estimator| estimator));
+    let fit = || or_none(kwargs, call.fit_model(kwargs, |estimator| estimator));
     let model = if call.features[0].is_empty() { None } else { fit()? };
     let Some(model) = model else {
         return Ok(Series::full_null(field.name().clone(), 1, field.dtype()));
@@ -182,7 +182,7 @@ fn centroids(inputs: &[Series], kwargs: FitOptions) -> PolarsResult<Series> {
 }
 
 /// The labels (or structs) of rows under a model, row by row.
-fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
+fn predict(inputs: &[Series], kwargs: &PredictOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     let placed = model.on(device(&kwargs.device)?);
     let answers = if kwargs.output.parse::<Answer>()? == Answer::Struct {
@@ -197,7 +197,7 @@ fn predict(inputs: &[Series], kwargs: PredictOptions) -> PolarsResult<Series> {
 }
 
 /// The distances of rows to every centroid, row by row.
-fn transform(inputs: &[Series], kwargs: TransformOptions) -> PolarsResult<Series> {
+fn transform(inputs: &[Series], kwargs: &TransformOptions) -> PolarsResult<Series> {
     let (model, columns) = with_model(inputs)?;
     if model.n_clusters() != kwargs.k {
         return Err(invalid("k", &format!("{} as in the model", model.n_clusters()), kwargs.k).into());
@@ -206,7 +206,7 @@ fn transform(inputs: &[Series], kwargs: TransformOptions) -> PolarsResult<Series
 }
 
 /// Minus the inertia of the rows under a model.
-fn score(inputs: &[Series], kwargs: ScoreOptions) -> PolarsResult<Series> {
+fn score(inputs: &[Series], kwargs: &ScoreOptions) -> PolarsResult<Series> {
     let (model, mut columns) = with_model(inputs)?;
     let weights = if kwargs.weighted { columns.pop() } else { None };
     let score = model.on(device(&kwargs.device)?).score_columns(&columns, weights.as_ref())?;

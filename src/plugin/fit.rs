@@ -115,7 +115,7 @@ struct HoldOptions {
 }
 
 /// Puts the columns into the [`Columns`] with this key.
-fn hold(inputs: &[Series], kwargs: HoldOptions) -> PolarsResult<Series> {
+fn hold(inputs: &[Series], kwargs: &HoldOptions) -> PolarsResult<Series> {
     let mut call = Some(Call::new(inputs, kwargs.weighted)?);
     // Free columns that nobody takes after the lock, as above.
     let former = held().get_mut(&kwargs.key).map(|room| std::mem::replace(room, call.take()));

@@ -21,6 +21,9 @@ use crate::tile::{FewColumns, Tile, Values};
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
 
+/// Blocks of near rows after which their weight is taken again. It takes as long as some centroids.
+const WEIGHED: u32 = 8;
+
 /// Some rows of one group: those from `first` on.
 pub struct NearRows<'r, T> {
     pub values: Values<'r, T>,
@@ -44,6 +47,8 @@ pub struct Assigner {
     scaled: Vec<f32>,
     /// At most one entry.
     product: Vec<ProductScratch>,
+    /// How often near rows were labelled since the last look at their weight.
+    unweighed: u32,
     /// The copies of the centroids near a tile, and their names.
     listed: Vec<f32>,
     names: Vec<u32>,
@@ -120,7 +125,7 @@ impl Assigner {
             }
         };
         let (listed, names, marks) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { found: Found::new(tile_rows, k)?, open, scaled, product, listed, names, marks })
+        Ok(Self { found: Found::new(tile_rows, k)?, open, scaled, product, unweighed: 0, listed, names, marks })
     }
 
     /// The exact label of every row of the tile.
@@ -283,8 +288,12 @@ impl Assigner {
         for (r, answer) in &open.settled {
             found.labels[*r as usize - first] = answer.label;
         }
-        if let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) {
+        self.unweighed += 1;
+        if let (true, Filter::Product(copies), Some(product)) =
+            (self.unweighed >= WEIGHED, &table.filter, self.product.first_mut())
+        {
             product.weigh(copies, &found.labels[..rows]);
+            self.unweighed = 0;
         }
         &found.labels[..rows]
     }

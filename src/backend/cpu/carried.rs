@@ -408,15 +408,16 @@ impl<T: Float> CarriedTask<'_, '_, '_, T> {
                 }
             }
         }
-        self.take(left);
+        self.take::<V>(left);
         self.scratch.rows.drain(..count);
         self.scratch.places.drain(..count);
     }
 
     /// Takes over the new labels of the rows of the tile.
     #[inline(always)]
-    fn take(&mut self, left: usize) {
+    fn take<V: Vector>(&mut self, left: usize) {
         let Scratch { places, labels, .. } = &*self.scratch;
-        self.worker.take_labels(self.labels, &places[..left], &labels[..left], self.quantiser, self.prepared, self.partial);
+        let (places, new) = (&places[..left], &labels[..left]);
+        self.worker.take_labels::<V>(self.labels, places, new, self.quantiser, self.prepared, self.partial);
     }
 }

@@ -54,7 +54,7 @@ use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
-use crate::partial::{Moved, Partial, Quantiser, UNASSIGNED};
+use crate::partial::{MoveRows, Moved, Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
 use crate::strategy::Strategy;
 use crate::tile::{Part, Tile};
@@ -310,8 +310,9 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
                 carried.forget_row(row as usize);
             }
             let (weights, moved) = (given(&tile.weights, self.prepared), [Moved { row: 0, from, to }]);
-            let deltas = &mut self.workers[0].deltas;
-            deltas.move_rows(&self.quantiser, tile.values(), weights, &moved, &Mutex::new(&mut self.partial));
+            let (deltas, target) = (&mut self.workers[0].deltas, Mutex::new(&mut self.partial));
+            let (quantiser, values) = (&self.quantiser, tile.values());
+            self.set.run(MoveRows { deltas, quantiser, values, weights, moved: &moved, target: &target });
         }
         self.workers[0].deltas.flush(&self.quantiser, &mut self.partial);
         Ok(())

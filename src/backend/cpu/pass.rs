@@ -90,7 +90,7 @@ impl<T: Float> Worker<T> {
 
     /// Takes over new labels of the rows of the worker's tile. `places`: where in `labels` each row's is.
     #[inline(always)]
-    pub fn take_labels(
+    pub fn take_labels<V: Vector>(
         &mut self,
         labels: &mut [u32],
         places: &[u32],
@@ -101,7 +101,7 @@ impl<T: Float> Worker<T> {
     ) {
         let Self { tile, deltas, moved, changed, .. } = self;
         list_moved(labels, places, (0, new), moved);
-        *changed += take_moved(tile.values(), given(&tile.weights, prepared), moved, deltas, quantiser, partial);
+        *changed += take_moved::<V, T>(tile.values(), given(&tile.weights, prepared), moved, deltas, quantiser, partial);
     }
 
     /// Makes room for a pass that does not need all rows.
@@ -135,7 +135,7 @@ pub fn list_moved(labels: &mut [u32], places: &[u32], (first, new): (usize, &[u3
 
 /// Moves the sums of rows whose label changed. Returns how many of them have positive weight.
 #[inline(always)]
-pub fn take_moved<T: Float>(
+pub fn take_moved<V: Vector, T: Float>(
     values: impl Columns<T>,
     weights: Option<(&[f64], WeightScale)>,
     moved: &mut Vec<Moved>,
@@ -146,7 +146,7 @@ pub fn take_moved<T: Float>(
     if let Some((weights, _)) = weights {
         moved.retain(|moved| weights[moved.row as usize] > 0.0);
     }
-    deltas.move_rows(quantiser, values, weights, moved, partial);
+    deltas.move_rows::<V, T, _>(quantiser, values, weights, moved, partial);
     moved.len() as u64
 }
 
@@ -216,7 +216,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                     let labels = &mut all[at..at + rows];
                     let Worker { assigner, moved, .. } = &mut *self.worker;
                     assigner.relabel_in_place::<V, T>(&columns, rows, table, labels, moved);
-                    self.take(|_| columns, labels, sums, want_inertia);
+                    self.take::<V, _>(|_| columns, labels, sums, want_inertia);
                     at += rows;
                 }
                 None => {
@@ -225,7 +225,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                     let labels = &mut all[at..at + tile.rows];
                     assigner.relabel::<V, T>(tile, table, labels, moved);
                     at += tile.rows;
-                    self.take(Tile::values, labels, sums, want_inertia);
+                    self.take::<V, _>(Tile::values, labels, sums, want_inertia);
                 }
             }
         }
@@ -233,7 +233,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
 
     /// Takes over the new labels of some rows: their sums, and their inertia. `values`: where the rows are, maybe in the tile.
     #[inline(always)]
-    fn take<'v, C: Columns<T>>(
+    fn take<'v, V: Vector, C: Columns<T>>(
         &'v mut self,
         values: impl Fn(&'v Tile<T>) -> C,
         labels: &[u32],
@@ -244,7 +244,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
         let tile = &*tile;
         if sums {
             let weights = given(&tile.weights, self.prepared);
-            *changed += take_moved(values(tile), weights, moved, deltas, self.quantiser, self.partial);
+            *changed += take_moved::<V, T>(values(tile), weights, moved, deltas, self.quantiser, self.partial);
         }
         if want_inertia {
             own_distances_from(values(tile), 0, self.table, labels, distances);

@@ -141,21 +141,29 @@ impl ProductScratch {
     #[inline(always)]
     fn name(&mut self, table: &ProductTable, listed: Option<&[u32]>) {
         for (reach, count) in self.reach.iter_mut().zip(&mut self.counts) {
-            if *count == ALL {
-                continue;
+            let name = |j: u32| {
+                let place = match listed {
+                    None => j as usize,
+                    Some(groups) => groups[j as usize / GROUP] as usize * GROUP + j as usize % GROUP,
+                };
+                table.names.get(place).map_or(place as u32, |name| *name)
+            };
+            match *count {
+                ALL => continue,
+                // Most rows.
+                1 => {
+                    reach[0] = name(reach[0]);
+                    *count = if reach[0] == NOBODY { ALL } else { 1 };
+                    continue;
+                }
+                _ => {}
             }
             let reach = &mut reach[..usize::from(*count)];
-            for j in reach.iter_mut() {
-                let place = match listed {
-                    None => *j as usize,
-                    Some(groups) => groups[*j as usize / GROUP] as usize * GROUP + *j as usize % GROUP,
-                };
-                *j = table.names.get(place).map_or(place as u32, |name| *name);
-            }
+            reach.iter_mut().for_each(|j| *j = name(*j));
             // Nobody is in reach only where a score is NaN.
             if reach.contains(&NOBODY) {
                 *count = ALL;
-            } else if reach.len() > 1 {
+            } else {
                 reach.sort_unstable();
             }
         }

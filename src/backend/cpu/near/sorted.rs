@@ -207,7 +207,7 @@ impl<T: Float> Sorted<T> {
                 self.tile.load_sorted(part, weights, physical, to, &self.order[..used]);
                 self.fill_gaps();
             }
-            Way::Blocks | Way::Rows => self.fill_blocks(part, physical, to),
+            Way::Blocks | Way::Rows => self.fill_blocks(part, physical, used),
             Way::Gather | Way::Copies => return,
         }
         for group in 0..step.groups() {
@@ -256,11 +256,11 @@ impl<T: Float> Sorted<T> {
         }
     }
 
-    fn fill_blocks(&mut self, part: &Part<'_, T>, physical: Range<usize>, to: &[u32]) {
+    fn fill_blocks(&mut self, part: &Part<'_, T>, physical: Range<usize>, used: usize) {
         let len = block_len(self.d);
         let by_columns = part.features.is_by_columns();
         if by_columns {
-            part.features.scatter_blocks(physical, to, len, &mut self.blocks);
+            part.features.gather_blocks(physical, &self.order[..used], len, &mut self.blocks);
         }
         for (first, end) in self.firsts.iter().zip(&self.ends) {
             for start in (*first..*end).step_by(BLOCK) {

@@ -220,7 +220,7 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         let near = NearRows { values, first, rows: rows.len(), group, radii, own };
         let new = assigner.label_near::<V, T>(&near, table, step, distances, scores);
         list_moved(labels, places, (first, new), moved);
-        *changed += take_moved(values, given(weights, prepared), moved, deltas, quantiser, partial);
+        *changed += take_moved::<V, T>(values, given(weights, prepared), moved, deltas, quantiser, partial);
     }
 
     /// Labels a block of rows by copies in bfloat16. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
@@ -280,7 +280,7 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
                 moved.push(Moved { row, from: std::mem::replace(label, to), to });
             }
         }
-        *changed += take_moved(values, given(&tile.weights, prepared), moved, deltas, quantiser, partial);
+        *changed += take_moved::<V, T>(values, given(&tile.weights, prepared), moved, deltas, quantiser, partial);
         true
     }
 }

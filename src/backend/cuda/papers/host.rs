@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "bench")]
 use std::time::Instant;
 
+use crate::backend::cpu::InstructionSet;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
-use crate::partial::{Deltas, Moved, Partial, Quantiser, UNASSIGNED};
+use crate::partial::{Deltas, MoveRows, Moved, Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
 use crate::tile::{Part, Tile};
 
@@ -127,8 +128,9 @@ impl<'a, T: Float> HostRows<'a, T> {
                         moved.push(Moved { row: r as u32, from: UNASSIGNED, to });
                     }
                 }
-                let weights = prepared.weights.map(|scale| (&tile.weights[..], scale));
-                deltas.move_rows(&quantiser, tile.values(), weights, moved, &target);
+                let (values, weights) = (tile.values(), prepared.weights.map(|scale| (&tile.weights[..], scale)));
+                let (quantiser, target) = (&quantiser, &target);
+                InstructionSet::detect().run(MoveRows { deltas, quantiser, values, weights, moved, target });
                 at += tile.rows;
             }
         })?;
