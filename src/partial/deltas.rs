@@ -332,8 +332,14 @@ mod tests {
             let rounds = 300;
             for _ in 0..rounds {
                 let (values, target) = (Values { x: &x, stride: n }, Mutex::new(&mut partial));
-                let task =
-                    MoveRows { deltas: &mut deltas, quantiser: &quantiser, values, weights: None, moved: &moved, target: &target };
+                let task = MoveRows {
+                    deltas: &mut deltas,
+                    quantiser: &quantiser,
+                    values,
+                    weights: None,
+                    moved: &moved,
+                    target: &target,
+                };
                 InstructionSet::detect().run(task);
             }
             deltas.flush(&quantiser, &mut partial);
