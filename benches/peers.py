@@ -30,6 +30,7 @@ SHAPES = {  # rows, features, clusters, iterations
     "kmcuda": (30_000, 408, 500, 15),
     "blog-1000": (1_000_000, 2, 1000, 10),
     "256-1000": (50_000, 256, 1000, 15),
+    "256-64": (32_000, 256, 64, 20),
     "32-256": (200_000, 32, 256, 20),
     "768-100": (100_000, 768, 100, 15),
     "1200-60": (10_000, 1_200, 60, 20),
@@ -53,8 +54,26 @@ def lognormal(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     return (rng.lognormal(0, 1, (n, d)) * 10 ** rng.uniform(0, 3, d)).astype(np.float32)
 
 
+def tokens(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """The first d of 256 features of the first n of 32,000 token vectors, which the package `wordllama` ships."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    package = find_spec("wordllama")
+    if package is None or package.origin is None:
+        raise SystemExit("tokens: expected the package wordllama, found none")
+    file = Path(package.origin).parent / "weights" / "l2_supercat_256.safetensors"
+    data = file.read_bytes()
+    header = int.from_bytes(data[:8], "little")
+    (tensor,) = (value for name, value in json.loads(data[8 : 8 + header]).items() if name != "__metadata__")
+    start, end = tensor["data_offsets"]
+    x = np.frombuffer(data[8 + header + start : 8 + header + end], np.float16).reshape(tensor["shape"])
+    return np.ascontiguousarray(x[:n, :d].astype(np.float32))
+
+
 KINDS = {
     "blobs": blobs,
+    "tokens": tokens,
     "uniform": lambda rng, n, d: rng.random((n, d), np.float32),
     "lognormal": lognormal,
     "ties": lambda rng, n, d: rng.integers(0, 4, (n, d)).astype(np.float32),
@@ -65,7 +84,7 @@ def generate(n: int, d: int, k: int, kind: str = "blobs") -> tuple[np.ndarray, n
     """Rows of a kind, and k of them to start from."""
     rng = np.random.default_rng(n + d)
     x = KINDS[kind](rng, n, d)
-    return x, x[rng.choice(n, k, replace=False)].copy()
+    return x, x[rng.choice(len(x), k, replace=False)].copy()
 
 
 def ours(x: np.ndarray, k: int, start: np.ndarray | None, iterations: int) -> Fit:

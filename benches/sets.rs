@@ -8,7 +8,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
-use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookPairs, PairUnit};
+use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookQuads, QuadUnit};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::prepare::prepare;
 use polars_kmeans::progress::Watch;
@@ -25,25 +25,25 @@ mod shared;
 const SHAPES: [[usize; 3]; 3] = [[20_000, 256, 300], [100_000, 32, 128], [100_000, 3, 500]];
 
 /// What is switched off, and how.
-type Way = (&'static str, InstructionSet, LookNear, LookPairs);
+type Way = (&'static str, InstructionSet, LookNear, LookQuads);
 
 fn ways() -> Vec<Way> {
     use InstructionSet::{Avx2, Avx512, Portable};
     let set = InstructionSet::detect();
     let mut ways = vec![
-        ("as chosen", set, LookNear::Auto, LookPairs::Auto),
-        ("without copies in bfloat16", set, LookNear::Auto, LookPairs::Never),
-        ("without near centroids", set, LookNear::Never, LookPairs::Auto),
-        ("without both", set, LookNear::Never, LookPairs::Never),
+        ("as chosen", set, LookNear::Auto, LookQuads::Auto),
+        ("without copies in bytes", set, LookNear::Auto, LookQuads::Never),
+        ("without near centroids", set, LookNear::Never, LookQuads::Auto),
+        ("without both", set, LookNear::Never, LookQuads::Never),
     ];
-    for (name, unit) in [("AMX", PairUnit::Amx), ("vdpbf16ps", PairUnit::Avx512)] {
+    for (name, unit) in [("AMX", QuadUnit::Amx), ("AVX512-VNNI", QuadUnit::Avx512), ("AVX-VNNI", QuadUnit::Avx2)] {
         if unit.or_emulated() == unit {
-            ways.push((name, set, LookNear::Auto, LookPairs::Always(unit)));
+            ways.push((name, set, LookNear::Auto, LookQuads::Always(unit)));
         }
     }
     for (name, set) in [("AVX-512, without both", Avx512), ("AVX2, without both", Avx2), ("portable, without both", Portable)] {
         if set.is_available() {
-            ways.push((name, set, LookNear::Never, LookPairs::Never));
+            ways.push((name, set, LookNear::Never, LookQuads::Never));
         }
     }
     ways
@@ -62,7 +62,7 @@ fn run(
     let mut parts = vec![Part::new(features.clone(), None)];
     let prepared = prepare(&mut parts, &estimator.validate(d).expect("valid")).expect("finite");
     let session = CpuSession::new(parts.remove(0), &prepared, start.len() / d, threads, set).expect("memory for it");
-    let session = session.looking_near(near).looking_at_pairs(pairs);
+    let session = session.looking_near(near).looking_at_quads(pairs);
     let mut session = Joined::new(vec![Box::new(session)], &prepared, threads).expect("one session");
     let mut centroids: Vec<f32> = start.iter().map(|c| *c as f32).collect();
     let time = Instant::now();

@@ -17,9 +17,11 @@ pub mod carry;
 pub mod carry_gpu;
 pub mod cells;
 pub mod differences;
+#[cfg(feature = "cuda")]
 pub mod halves;
 pub mod near;
 pub mod own;
+pub mod quads;
 pub mod skip;
 
 /// Unit roundoff of float32.

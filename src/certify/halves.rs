@@ -1,4 +1,4 @@
-//! Half-precision products, with every centroid's own error and a centre for each group of rows: on tensor cores, and of pairs on CPUs.
+//! Half-precision products, with every centroid's own error and a centre for each group of rows, on tensor cores.
 //!
 //! A group of rows shares a centre m and two powers of two, `s_x` for rows and `s_c <= s_x` for centroids. m holds values of the feature
 //! type, so rows and centroids subtract the same bits. Let `x = s_x (x' - m)` and `c_j = s_c (c'_j - m)`, exact, and let the copies be
@@ -32,22 +32,6 @@
 //!
 //! [`adding`] says what is assumed, and how each device and instruction is asked for it at first use. On an H200 A is `ceil(d / 16) 21 2^-25`.
 //!
-//! # Pairs of bfloat16 on CPUs
-//!
-//! `vdpbf16ps` adds two products of bfloat16 to each lane of a float32 sum: `fl(fl(s + x_1 c_1) + x_0 c_0)`. Each sum is rounded to nearest. A product
-//! has 16 bits, so it is exact. Numbers below 2^-126 count as 0, at the input and at the output. The CPU starts a new sum after [`PAIR_PANEL`]
-//! features, and adds the sums of panels. So a product goes through at most `m = min(d + 1, PAIR_PANEL) + ceil(d / PAIR_PANEL)` roundings, in any
-//! order, and `A = gamma_m(u)`.
-//!
-//! AMX multiplies 32 features of 16 rows and of 16 centroids in one instruction. It adds up the products of 16 first numbers of pairs and those of 16
-//! second ones, each rounded to nearest, then both sums, and adds the result to the float32 sum. So a product goes through 15 roundings in its sum of 16,
-//! one when both sums are added, and at most `ceil(d / 32)` in the float32 sum. Two more are counted: `A = gamma_m(u)` with `m = ceil(d / 32) + 18`. AMX
-//! flushes as above, at most `d + 2 ceil(d / 32)` outputs.
-//!
-//! bfloat16 has the exponents of float32. So one scale serves rows and centroids: `s_x = s_c`. Copies below 2^-126 are 0 before residuals are measured,
-//! so w = 0. Outputs that are flushed lose at most 2^-126 each, and a score has at most `d + 2 ceil(d / 32)` of them. The absolute term of e_j,
-//! `(d + 2) 2^-125`, covers them. A relative rounding is at most 2^-9, so `q = 2^-9`.
-//!
 //! # Limits
 //!
 //! The threshold of [`own`](super::own) is valid for every centroid b. So the kernel need not know the best one: it keeps a limit for each row, and every
@@ -70,9 +54,6 @@ use super::{U, V};
 
 /// The most features for which the row's part of a reference distance is far below its part of the bound.
 pub const MOST_FEATURES: usize = 1 << 16;
-
-/// Number of features in one sum of products of pairs.
-pub const PAIR_PANEL: usize = 128;
 
 /// The constants of the bound.
 #[derive(Debug, Clone, Copy)]
@@ -104,21 +85,6 @@ impl Halves {
             least: (d + 2) as f64 * 2f64.powi(-125),
             radius: (d + 16) as f64 * 2.0 * U,
             reference: Reference::new(d, scale_exponent),
-        }
-    }
-
-    /// The same for pairs of bfloat16 on a CPU. `in_tiles`: whether AMX multiplies them.
-    pub fn pairs(d: usize, in_tiles: bool, scale_exponent: i32) -> Self {
-        let roundings = match in_tiles {
-            false => (d + 1).min(PAIR_PANEL) + d.div_ceil(PAIR_PANEL),
-            true => d.div_ceil(32) + 18,
-        };
-        let a = super::gamma(roundings, U);
-        Self {
-            share: 2f64.powi(-9),
-            sum: if a < 0.5 { a / (1.0 - a) + 1.01 * U } else { f64::INFINITY },
-            subnormal: 0.0,
-            ..Self::new(d, Added::Otherwise, scale_exponent)
         }
     }
 

@@ -1,6 +1,6 @@
 //! Assigns that compare rows only with the centroids near them: labels, sums and history of those that compare all.
 
-use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookPairs, PairUnit};
+use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookQuads, QuadUnit};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::progress::Watch;
 use polars_kmeans::tile::{Part, Selection};
@@ -16,7 +16,7 @@ type Outcome = ((Vec<(u64, u64)>, Vec<u32>, Vec<u64>), f64);
 #[derive(Debug, Clone, Copy)]
 struct Look {
     near: LookNear,
-    pairs: LookPairs,
+    pairs: LookQuads,
     set: InstructionSet,
     threads: usize,
     row_by_row: bool,
@@ -46,7 +46,7 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
     }
     let kept = (0..data.rows()).filter(|&row| part.selection.contains(row)).count();
     let session = CpuSession::new(part, &prepared, k, look.threads, look.set).unwrap();
-    let session = session.looking_near(look.near).looking_at_pairs(look.pairs);
+    let session = session.looking_near(look.near).looking_at_quads(look.pairs);
     // One session goes on as several would.
     let mut session = Joined::new(vec![Box::new(session)], &prepared, look.threads).unwrap();
     let (mut history, mut share) = (Vec::new(), 0.0);
@@ -73,7 +73,7 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
 fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
     use InstructionSet::{Avx2, Avx512, Portable};
     let all =
-        Look { near: LookNear::Never, pairs: LookPairs::Never, set: InstructionSet::detect(), threads: 0, row_by_row: false };
+        Look { near: LookNear::Never, pairs: LookQuads::Never, set: InstructionSet::detect(), threads: 0, row_by_row: false };
     let (expected, _) = outcome(data, start, all);
     let check = |look: Look| {
         let (found, computed) = outcome(data, start, look);
@@ -88,18 +88,18 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
             share = check(Look { near, set, threads, row_by_row, ..all });
         }
     }
-    // Copies in bfloat16, emulated and by the machine's instructions, about one point and about one for each group.
-    let (lanes, tiles) = (PairUnit::Avx512, PairUnit::Amx);
+    // Copies in bytes, emulated and by the machine's instructions, about one point and about one for each group.
+    let (lanes, tiles) = (QuadUnit::Avx512, QuadUnit::Amx);
     for (set, near, pairs, row_by_row) in [
-        (Portable, LookNear::Always, LookPairs::Always(PairUnit::Emulated), true),
-        (Avx2, LookNear::Never, LookPairs::Always(PairUnit::EmulatedTiles), false),
-        (Avx512, LookNear::Always, LookPairs::Always(lanes), true),
-        (Avx512, LookNear::Always, LookPairs::Always(tiles), true),
-        (Avx512, LookNear::Always, LookPairs::Always(lanes), false),
-        (Avx512, LookNear::Never, LookPairs::Always(lanes), true),
-        (Avx512, LookNear::Never, LookPairs::Always(tiles), true),
-        (Avx512, LookNear::Always, LookPairs::Twice(lanes), true),
-        (Avx512, LookNear::Always, LookPairs::Twice(tiles), false),
+        (Portable, LookNear::Always, LookQuads::Always(QuadUnit::Emulated), true),
+        (Avx2, LookNear::Never, LookQuads::Always(QuadUnit::EmulatedTiles), false),
+        (Avx512, LookNear::Always, LookQuads::Always(lanes), true),
+        (Avx512, LookNear::Always, LookQuads::Always(tiles), true),
+        (Avx512, LookNear::Always, LookQuads::Always(lanes), false),
+        (Avx512, LookNear::Never, LookQuads::Always(lanes), true),
+        (Avx512, LookNear::Never, LookQuads::Always(tiles), true),
+        (Avx512, LookNear::Always, LookQuads::Twice(lanes), true),
+        (Avx512, LookNear::Always, LookQuads::Twice(tiles), false),
     ] {
         check(Look { near, pairs, set, threads: 2, row_by_row });
     }
@@ -138,7 +138,7 @@ fn many_features_and_clusters() {
     }
 }
 
-/// A whole fit decides by itself to compare copies in bfloat16 first, with groups and without, where the machine multiplies pairs.
+/// A whole fit decides by itself to compare copies in bytes first, with groups and without, where the machine multiplies pairs.
 #[test]
 fn whole_fits_of_many_features() {
     let (n, d, k) = (9_000, 70, 100);

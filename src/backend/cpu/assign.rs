@@ -1,8 +1,8 @@
 //! Finds the labels of one tile: first the filter, then reference distances for the rows that the filter leaves open.
 
-mod pairs;
+mod quads;
 
-pub use self::pairs::PairBlock;
+pub use self::quads::QuadBlock;
 use super::centroids::CentroidTable;
 use super::difference::{Copies, Found, assign_difference};
 use super::distances::{own_distances, own_distances_from};

@@ -36,9 +36,9 @@ use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
 pub use least::LeastDistances;
-pub use near::{LookNear, LookPairs};
+pub use near::{LookNear, LookQuads};
 pub use settle::InDoubt;
-pub use simd::{InstructionSet, PairUnit};
+pub use simd::{InstructionSet, QuadUnit};
 pub(crate) use simd::{SQUARE, Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
@@ -94,7 +94,7 @@ pub struct CpuSession<'a, T> {
     /// The bounds of a strategy that carries some.
     carried: Option<Carried>,
     look_near: LookNear,
-    look_pairs: LookPairs,
+    look_quads: LookQuads,
     /// Groups of near centroids, if there are some. Decided at the first assign.
     near: Option<Near<T>>,
     decided: bool,
@@ -130,7 +130,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             seeds: None,
             carried: None,
             look_near: LookNear::default(),
-            look_pairs: LookPairs::default(),
+            look_quads: LookQuads::default(),
             near: None,
             decided: false,
         };
@@ -157,10 +157,10 @@ impl<'a, T: Float> CpuSession<'a, T> {
         Self { look_near, ..self }
     }
 
-    /// The same session that takes copies in bfloat16, or does not. For tests and benchmarks.
+    /// The same session that takes copies in bytes, or does not. For tests and benchmarks.
     #[doc(hidden)]
-    pub fn looking_at_pairs(self, look_pairs: LookPairs) -> Self {
-        Self { look_pairs, ..self }
+    pub fn looking_at_quads(self, look_quads: LookQuads) -> Self {
+        Self { look_quads, ..self }
     }
 
     /// Counts the kept rows of positive weight.

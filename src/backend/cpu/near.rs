@@ -1,4 +1,4 @@
-//! Assigns that compare rows only with the centroids near them. Copies in bfloat16 are compared first, where the machine multiplies them fast.
+//! Assigns that compare rows only with the centroids near them. Copies in bytes are compared first, where the machine multiplies them fast.
 //!
 //! ```text
 //! at the first assign, and again when less is left out than before:
@@ -10,7 +10,7 @@
 //!   for each block:  U = the largest distance to a centroid
 //!     compared are the centroids that are at most R + U from m: the first ones of the order            (`near/task.rs`)
 //!
-//! where the product filter is used, and the machine multiplies pairs of bfloat16:                 (`near/pairs.rs`)
+//! where the product filter is used, and the machine multiplies quads of bytes:                 (`near/quads.rs`)
 //!   sorted rows are copied about m, and in each assign the centroids near each group, too
 //!   a block is compared by its copies; only rows in doubt and rows whose label changes are loaded
 //!   a block with much doubt is compared again in float32
@@ -27,16 +27,16 @@
 
 mod groups;
 mod guess;
-mod pairs;
 mod plan;
+mod quads;
 mod sorted;
 mod step;
 mod task;
 
 use self::groups::Groups;
-use self::pairs::Halved;
 pub use self::plan::MOST_GROUPS;
 use self::plan::{Rows, pays};
+use self::quads::ByCopies;
 use self::sorted::{Sorted, Way};
 pub use self::step::Step;
 use self::task::NearTask;
@@ -44,8 +44,8 @@ pub use self::task::Scratch;
 use super::CpuSession;
 use super::filter::Form;
 use super::pass::{TaskRows, split_off};
-use super::product::PairTable;
-use super::simd::PairUnit;
+use super::product::QuadTable;
+use super::simd::QuadUnit;
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
 use crate::parallel::for_each_task;
@@ -70,16 +70,16 @@ pub enum LookNear {
     Never,
 }
 
-/// Whether the product filter of a session takes copies in bfloat16 first.
+/// Whether the product filter of a session takes copies in bytes first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LookPairs {
+pub enum LookQuads {
     /// Where it pays.
     #[default]
     Auto,
     /// Wherever it is possible, by this unit or its emulation. For tests.
-    Always(PairUnit),
+    Always(QuadUnit),
     /// The same, but copies are given up after two assigns.
-    Twice(PairUnit),
+    Twice(QuadUnit),
     Never,
 }
 
@@ -99,8 +99,8 @@ pub struct Near<T> {
     kept: Vec<Sorted<T>>,
     /// Whether `kept` is in the order of the groups.
     is_sorted: bool,
-    /// What copies in bfloat16 need, where they are used.
-    halved: Option<Halved>,
+    /// What copies in bytes need, where they are used.
+    by_copies: Option<ByCopies>,
 }
 
 /// Numbers of scores.
@@ -110,8 +110,8 @@ pub struct Scores {
     pub needed: u64,
     /// With those of blocks that are not full.
     pub computed: u64,
-    /// Rows that were compared by copies in bfloat16, and those of them that had to be compared again.
-    pub by_pairs: u64,
+    /// Rows that were compared by copies in bytes, and those of them that had to be compared again.
+    pub by_quads: u64,
     pub again: u64,
 }
 
@@ -120,7 +120,7 @@ impl Scores {
         Self {
             needed: self.needed + more.needed,
             computed: self.computed + more.computed,
-            by_pairs: self.by_pairs + more.by_pairs,
+            by_quads: self.by_quads + more.by_quads,
             again: self.again + more.again,
         }
     }
@@ -171,7 +171,7 @@ impl<T: Float> CpuSession<'_, T> {
         let is_kept = !found.kept.is_empty();
         // An assign that ends early leaves some parts unsorted.
         let is_sorted = std::mem::take(&mut found.is_sorted);
-        let Near { groups, parts, kept, known, halved, .. } = found;
+        let Near { groups, parts, kept, known, by_copies, .. } = found;
         let mut make_room = || {
             for worker in workers.iter_mut() {
                 if worker.near.is_none() {
@@ -190,8 +190,8 @@ impl<T: Float> CpuSession<'_, T> {
                 }
             }
             let step = Step::new(groups, &table.rows, *known, threads)?;
-            let copied = match halved {
-                Some(halved) => halved.copy_centroids(&step, &table.rows, kept, is_sorted, *set, threads)?,
+            let copied = match by_copies {
+                Some(by_copies) => by_copies.copy_centroids(&step, &table.rows, kept, is_sorted, *set, threads)?,
                 None => false,
             };
             Ok((step, copied))
@@ -207,8 +207,8 @@ impl<T: Float> CpuSession<'_, T> {
         let rows = labels.len() as f64;
         let mut rest = labels.as_mut_slice();
         let mut kept = kept.iter_mut();
-        let copies = halved.as_ref().map(|halved| &halved.copies);
-        let tables: &[PairTable] = halved.as_ref().filter(|_| copied).map_or(&[], |halved| &halved.tables);
+        let copies = by_copies.as_ref().map(|by_copies| &by_copies.copies);
+        let tables: &[QuadTable] = by_copies.as_ref().filter(|_| copied).map_or(&[], |by_copies| &by_copies.tables);
         let tasks = parts.iter().map(move |task| (task, split_off(&mut rest, task.kept), kept.next()));
         let partial = std::sync::Mutex::new(partial);
         for_each_task(workers, tasks, |worker, (task, labels, kept)| {
@@ -249,24 +249,24 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// Decides how the next assign is done. `share`: that of the scores which were computed. `is_usual`: whether it says something of later assigns.
-    /// `is_idle`: whether copies in bfloat16 were there, but not used.
+    /// `is_idle`: whether copies in bytes were there, but not used.
     fn judge_near(&mut self, scores: Scores, share: f64, is_usual: bool, is_idle: bool) {
         let Some(near) = &mut self.near else { return };
-        let is_doubtful = match self.look_pairs {
-            LookPairs::Auto => is_idle || scores.again * 3 > scores.by_pairs,
-            LookPairs::Twice(_) => true,
-            LookPairs::Always(_) | LookPairs::Never => false,
+        let is_doubtful = match self.look_quads {
+            LookQuads::Auto => is_idle || scores.again * 3 > scores.by_quads,
+            LookQuads::Twice(_) => true,
+            LookQuads::Always(_) | LookQuads::Never => false,
         };
-        if near.halved.as_mut().is_some_and(|halved| halved.gives_up(is_doubtful)) {
-            near.halved = None;
+        if near.by_copies.as_mut().is_some_and(|by_copies| by_copies.gives_up(is_doubtful)) {
+            near.by_copies = None;
             near.kept.iter_mut().for_each(|sorted| sorted.copies = None);
         }
         // Without their copies, such rows are gathered.
         let is_kept = near.kept.first().is_some_and(|kept| kept.way != Way::Copies);
         let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
         let by_columns = self.part.features.is_by_columns();
-        // Copies in bfloat16 pay without anything left out.
-        let pays = near.halved.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
+        // Copies in bytes pay without anything left out.
+        let pays = near.by_copies.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
         if is_usual && self.look_near == LookNear::Auto && !pays {
             match near.is_fresh() || near.groups.count() == 1 {
                 true => self.give_up_near(),

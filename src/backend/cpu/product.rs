@@ -17,20 +17,20 @@
 //! make the bound of the others wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
 //! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
 //! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
-//! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/pairs.rs`
-//! does the same on copies in bfloat16, which the caller keeps from assign to assign.
+//! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/quads.rs`
+//! does the same on copies in bytes, which the caller keeps from assign to assign.
 
 mod closer;
 mod kernel;
-mod pairs;
+mod quads;
 
 use std::ops::Range;
 
-use self::kernel::{Ahead, Products, Single};
-pub use self::pairs::{PairRows, PairTable};
+use self::kernel::{Ahead, Products};
+pub use self::quads::{PanelFacts, QuadRows, QuadTable};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near;
-use super::simd::{SIDE, Vector};
+use super::simd::Vector;
 use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
 use crate::float::Float;
@@ -51,7 +51,7 @@ pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
 /// Number of centroids that a row's list has room for.
-const REACH: usize = 16;
+const REACH: usize = 32;
 /// The count of a list that overflowed.
 const ALL: u8 = u8::MAX;
 
@@ -84,6 +84,8 @@ pub struct ProductScratch {
     copy: [f32; PANEL * ROWS],
     /// `(panel, ROWS)`.
     scores: Vec<f32>,
+    /// `(panels of centroids, ROWS)`: the least scores by copies in bytes.
+    least: Vec<[f32; ROWS]>,
     /// The sums of the squares of the copies.
     squares: [f32; ROWS],
     widths: [f32; ROWS],
@@ -107,8 +109,8 @@ impl ProductScratch {
         let panel = CENTROID_PANEL.min((k + near::MOST_GROUPS * GROUP).next_multiple_of(GROUP));
         Ok(Self {
             copy: [0.0; PANEL * ROWS],
-            // Copies in bfloat16 may be multiplied in two tiles.
-            scores: memory::zeroed(panel.max(2 * SIDE) * ROWS, WHAT)?,
+            scores: memory::zeroed(panel * ROWS, WHAT)?,
+            least: memory::zeroed(panel / GROUP, WHAT)?,
             squares: [0.0; ROWS],
             widths: [0.0; ROWS],
             best: [0.0; ROWS],
@@ -216,9 +218,9 @@ impl ProductScratch {
                     let scores = &mut self.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
                     let least = [&mut self.best, &mut self.second];
                     match vectors {
-                        4 => products.add::<V, Single, 4, TWO>(scores, least),
-                        2 => products.add::<V, Single, 2, TWO>(scores, least),
-                        _ => products.add::<V, Single, 1, TWO>(scores, least),
+                        4 => products.add::<V, 4, TWO>(scores, least),
+                        2 => products.add::<V, 2, TWO>(scores, least),
+                        _ => products.add::<V, 1, TWO>(scores, least),
                     }
                 }
             }

@@ -5,14 +5,14 @@
 //! and float64 arithmetic follows the contract, which rounds the same at any width.
 
 mod doubles;
-mod pairs;
 mod probe;
+mod quads;
 mod tiles;
 
 use std::sync::OnceLock;
 
 pub use doubles::{Doubles, MOST_LANES};
-pub use pairs::{Dot, PairTask, PairUnit, from_bfloat16, packed, to_bfloat16};
+pub use quads::{Dot, QuadTask, QuadUnit, packed};
 pub use tiles::{SIDE, Tiles};
 
 /// The instruction sets that kernels are compiled for.
@@ -106,6 +106,14 @@ pub trait Vector: Copy {
     /// # Safety
     /// As the trait says.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    /// The lanes as the bits of integers of 32 bits, converted and rounded to nearest.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn from_integers(self) -> Self;
+    /// The sum of integers of 32 bits, which wraps around.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn add_integers(self, other: Self) -> Self;
     /// The smaller value, or `best` where `self` is NaN.
     /// # Safety
     /// As the trait says.
@@ -148,17 +156,6 @@ pub trait Vector: Copy {
 fn cpuid(leaf: u32, subleaf: u32) -> std::arch::x86_64::CpuidResult {
     // SAFETY: every processor of x86-64 has the instruction.
     unsafe { std::arch::x86_64::__cpuid_count(leaf, subleaf) }
-}
-
-/// Whether AMD made the processor.
-fn is_made_by_amd() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let name = cpuid(0, 0);
-        [name.ebx, name.edx, name.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
 }
 
 /// The side of a square of [`Vector::transpose`].
@@ -219,6 +216,14 @@ impl Vector for Portable {
         }
     }
     #[inline(always)]
+    unsafe fn from_integers(self) -> Self {
+        Self(lanes!(i in [0.0; 8], self.0[i].to_bits() as i32 as f32))
+    }
+    #[inline(always)]
+    unsafe fn add_integers(self, other: Self) -> Self {
+        Self(lanes!(i in [0.0; 8], f32::from_bits(self.0[i].to_bits().wrapping_add(other.0[i].to_bits()))))
+    }
+    #[inline(always)]
     unsafe fn min_or(self, best: Self) -> Self {
         Self(lanes!(i in [0.0; 8], if self.0[i] < best.0[i] { self.0[i] } else { best.0[i] }))
     }
@@ -269,7 +274,7 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub struct Avx512(pub(super) __m512);
     #[derive(Clone, Copy)]
-    pub struct Avx2(__m256);
+    pub struct Avx2(pub(super) __m256);
 
     // SAFETY of every call below: the methods are reached only through `run_avx512` and `run_avx2`, which inline them and enable
     // the features. The caller promises valid pointers, as the trait requires. The unaligned loads and stores are used.
@@ -303,6 +308,14 @@ mod x86 {
         #[inline(always)]
         unsafe fn mul_add(self, b: Self, c: Self) -> Self {
             Self(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
+        }
+        #[inline(always)]
+        unsafe fn from_integers(self) -> Self {
+            Self(unsafe { _mm512_cvtepi32_ps(_mm512_castps_si512(self.0)) })
+        }
+        #[inline(always)]
+        unsafe fn add_integers(self, other: Self) -> Self {
+            Self(unsafe { _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(self.0), _mm512_castps_si512(other.0))) })
         }
         #[inline(always)]
         unsafe fn min_or(self, best: Self) -> Self {
@@ -390,6 +403,14 @@ mod x86 {
         #[inline(always)]
         unsafe fn mul_add(self, b: Self, c: Self) -> Self {
             Self(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
+        }
+        #[inline(always)]
+        unsafe fn from_integers(self) -> Self {
+            Self(unsafe { _mm256_cvtepi32_ps(_mm256_castps_si256(self.0)) })
+        }
+        #[inline(always)]
+        unsafe fn add_integers(self, other: Self) -> Self {
+            Self(unsafe { _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(self.0), _mm256_castps_si256(other.0))) })
         }
         #[inline(always)]
         unsafe fn min_or(self, best: Self) -> Self {

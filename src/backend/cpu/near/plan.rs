@@ -1,14 +1,14 @@
-//! What a session decides before its first assign: whether rows are compared with near centroids only, and whether copies in bfloat16 are compared
+//! What a session decides before its first assign: whether rows are compared with near centroids only, and whether copies in bytes are compared
 //! first.
 
 use super::groups::Groups;
 use super::guess::Guess;
-use super::pairs::{Copies, Halved};
+use super::quads::{ByCopies, Copies};
 use super::sorted::{self, Sorted};
-use super::{BLOCK, LookNear, LookPairs, NEAR, Near, Scratch, Step};
+use super::{BLOCK, LookNear, LookQuads, NEAR, Near, Scratch, Step};
 use crate::backend::cpu::filter::Form;
 use crate::backend::cpu::pass::TaskRows;
-use crate::backend::cpu::simd::{InstructionSet, PairUnit};
+use crate::backend::cpu::simd::{InstructionSet, QuadUnit};
 use crate::backend::cpu::{CpuSession, MAX_WORK};
 use crate::error::{KMeansError, Result};
 use crate::float::Float;
@@ -42,11 +42,11 @@ const LEAST_ROWS: usize = 4_096;
 const TIMES_WORK: usize = 4;
 /// Most bytes of the sorted rows that are kept.
 const MOST_BYTES: usize = 1 << 30;
-/// Copies in bfloat16 are not worth it for fewer features.
-const FEWEST_PAIR_FEATURES: usize = 64;
+/// Copies in bytes are not worth it for fewer features.
+const FEWEST_QUAD_FEATURES: usize = 64;
 
-/// The fewest centroids that a row is compared with where copies in bfloat16 are worth it. Measured on two cores of a Zen 4.
-fn fewest_pair_centroids(d: usize) -> f64 {
+/// The fewest centroids that a row is compared with where copies in bytes are worth it. Measured on two cores of a Zen 4.
+fn fewest_quad_centroids(d: usize) -> f64 {
     if d >= 256 { 20.0 } else { 48.0 }
 }
 
@@ -119,7 +119,7 @@ impl<T: Float> CpuSession<'_, T> {
         self.workers.iter_mut().for_each(|worker| worker.near = None);
     }
 
-    /// Decides before the first assign whether rows are compared with near centroids only, and whether by copies in bfloat16 first.
+    /// Decides before the first assign whether rows are compared with near centroids only, and whether by copies in bytes first.
     fn plan_near(&self, centroids: &[T]) -> Result<Option<Near<T>>> {
         let d = self.d;
         if self.labels.is_empty() {
@@ -146,8 +146,8 @@ impl<T: Float> CpuSession<'_, T> {
         let copies = copies.filter(|copies| {
             let (groups, share) = planned.as_ref().map_or((1, 1.0), |(groups, share)| (groups.count(), *share));
             let compared = share * self.k as f64;
-            Halved::has_room(groups as f64 * compared, copies.unit.lanes(d))
-                && (self.look_pairs != LookPairs::Auto || compared >= fewest_pair_centroids(d))
+            ByCopies::has_room(groups as f64 * compared, copies.unit.lanes(d))
+                && (self.look_quads != LookQuads::Auto || compared >= fewest_quad_centroids(d))
         });
         let is_kept = plain_fits || copies.is_some();
         if may_be_kept && !is_kept {
@@ -170,7 +170,7 @@ impl<T: Float> CpuSession<'_, T> {
             parts,
             kept: Vec::new(),
             is_sorted: false,
-            halved: None,
+            by_copies: None,
         };
         if is_kept {
             let count = near.groups.count();
@@ -182,7 +182,7 @@ impl<T: Float> CpuSession<'_, T> {
             }
         }
         if let Some(copies) = copies {
-            near.halved = Some(Halved::new(copies, near.groups.count())?);
+            near.by_copies = Some(ByCopies::new(copies, near.groups.count())?);
         }
         Ok(Some(near))
     }
@@ -208,17 +208,17 @@ impl<T: Float> CpuSession<'_, T> {
         }
     }
 
-    /// Copies in bfloat16, if they should be compared first.
+    /// Copies in bytes, if they should be compared first.
     fn plan_copies(&self) -> Option<Copies> {
         let (n, k, d) = (self.labels.len(), self.k, self.d);
-        let pays = n >= FEWEST_ROWS && k as f64 >= fewest_pair_centroids(d) && d >= FEWEST_PAIR_FEATURES;
+        let pays = n >= FEWEST_ROWS && k as f64 >= fewest_quad_centroids(d) && d >= FEWEST_QUAD_FEATURES;
         if Form::of::<T>(d) != Form::Product {
             return None;
         }
-        let unit = match self.look_pairs {
-            LookPairs::Auto if pays && self.set == InstructionSet::Avx512 => PairUnit::detect(),
-            LookPairs::Auto | LookPairs::Never => None,
-            LookPairs::Always(unit) | LookPairs::Twice(unit) => Some(unit.or_emulated()),
+        let unit = match self.look_quads {
+            LookQuads::Auto if pays && self.set == InstructionSet::detect() => QuadUnit::detect(),
+            LookQuads::Auto | LookQuads::Never => None,
+            LookQuads::Always(unit) | LookQuads::Twice(unit) => Some(unit.or_emulated()),
         };
         Copies::new(unit?, self.prepared, d)
     }

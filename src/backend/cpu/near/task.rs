@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
-use super::pairs::Copies;
+use super::quads::Copies;
 use super::sorted::{Sorted, Way};
 use super::{BLOCK, NEAR, Scores, Step};
-use crate::backend::cpu::assign::{NearRows, PairBlock};
+use crate::backend::cpu::assign::{NearRows, QuadBlock};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::pass::{TaskRows, Worker, given, list_moved, take_moved};
-use crate::backend::cpu::product::PairTable;
+use crate::backend::cpu::product::QuadTable;
 use crate::backend::cpu::simd::{SQUARE, Task, Vector};
 use crate::error::Result;
 use crate::float::Float;
@@ -93,9 +93,9 @@ pub struct NearTask<'p, 'a, 'm, 'n, T> {
     pub task: &'p TaskRows,
     pub labels: &'p mut [u32],
     pub step: &'p Step<'n, T>,
-    /// What copies in bfloat16 share, and those of the centroids near each group. Empty if an assign does without.
+    /// What copies in bytes share, and those of the centroids near each group. Empty if an assign does without.
     pub copies: Option<&'p Copies>,
-    pub tables: &'p [PairTable],
+    pub tables: &'p [QuadTable],
 }
 
 impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
@@ -223,29 +223,30 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         *changed += take_moved::<V, T>(values, given(weights, prepared), moved, deltas, quantiser, partial);
     }
 
-    /// Labels a block of rows by copies in bfloat16. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
+    /// Labels a block of rows by copies in bytes. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
     /// leave too much in doubt. `is_here`: as [`NearTask::keep`] says.
     #[inline(always)]
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
         let Self { part, prepared, quantiser, table, partial, worker, scratch, sorted, labels, step, copies, tables, .. } =
             self;
-        let (Some(shared), Some(copies), Some(pairs)) = (copies, &sorted.copies, tables.get(group)) else { return false };
+        let (Some(shared), Some(copies), Some(quads)) = (copies, &sorted.copies, tables.get(group)) else { return false };
         let Scratch { tile, needed, order, scores, .. } = &mut **scratch;
         let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
-        let block = PairBlock {
+        let block = QuadBlock {
             rows: copies.block(rows.start),
             count: rows.len(),
-            table: pairs,
+            table: quads,
             listed: step.listed(group, sorted.radii[rows.start / BLOCK], None),
+            closer: sorted.way == Way::Rows || part.features.row(sorted.order[rows.start]).is_some(),
             unit: shared.unit,
         };
-        if !assigner.filter_pairs::<V, T>(&block, table, scores) {
+        if !assigner.filter_quads::<V, T>(&block, table, scores) {
             return false;
         }
         let features = &part.features;
         match sorted.way {
-            Way::Rows => assigner.look_closer(rows.len(), table, |r| Some(sorted.row(rows.start + r))),
-            _ => assigner.look_closer(rows.len(), table, |r| features.row(sorted.order[rows.start + r])),
+            Way::Rows => assigner.look_closer::<V, T>(rows.len(), table, |r| Some(sorted.row(rows.start + r))),
+            _ => assigner.look_closer::<V, T>(rows.len(), table, |r| features.row(sorted.order[rows.start + r])),
         }
         let places = &sorted.places[rows.clone()];
         assigner.needed(places.iter().map(|place| labels[*place as usize]), needed);

@@ -3,37 +3,81 @@
 //! A reference distance is one chain of float64 operations, which a sum in float32 need not be. So this takes a small part of the time, and it
 //! leaves few rows to reference distances. Values are not scaled. So sums of very large or very small values drop nothing.
 
-use super::{ALL, Lists, ProductScratch};
+use super::kernel::Ahead;
+use super::{ALL, Lists, ProductScratch, ROWS};
 use crate::backend::cpu::centroids::CentroidTable;
+use crate::backend::cpu::simd::Vector;
 use crate::certify::Difference;
 use crate::float::Float;
 
-/// Partial sums of one sum.
-const SUMS: usize = 64;
+/// Vectors of partial sums of one sum.
+const SUMS: usize = 4;
 
 /// The bound of [`squared_distance`] for `d` features.
-fn bound(d: usize) -> Difference {
+fn bound<V: Vector>(d: usize) -> Difference {
+    let lanes = SUMS * V::LANES;
     // The sums of two halves are added until one is left. Differences of float64 values are rounded once more.
-    Difference::of_sums(d, d.div_ceil(SUMS) + SUMS.ilog2() as usize + 1)
+    Difference::of_sums(d, d.div_ceil(lanes) + lanes.ilog2() as usize + 1)
 }
 
 /// The sum of the squared differences of two rows.
 #[inline(always)]
-fn squared_distance<T: Float>(x: &[T], c: &[T]) -> f32 {
-    let one = T::from_f64(1.0);
-    let mut sums = [0.0f32; SUMS];
-    let ((x, x_rest), (c, c_rest)) = (x.as_chunks::<SUMS>(), c.as_chunks::<SUMS>());
-    for (x, c) in x.iter().zip(c) {
-        for i in 0..SUMS {
-            let t = x[i].centred_copy(c[i], one, one);
-            sums[i] += t * t;
+fn squared_distance<V: Vector, T: Float>(x: &[T], c: &[T]) -> f32 {
+    match (T::as_f32s(x), T::as_f32s(c)) {
+        (Some(x), Some(c)) => squared_distance_of_singles::<V>(x, c),
+        _ => {
+            // As many sums as in the other case.
+            let mut sums = [0.0f32; SUMS * MOST_LANES];
+            let lanes = SUMS * V::LANES;
+            for (x, c) in x.chunks(lanes).zip(c.chunks(lanes)) {
+                for i in 0..x.len() {
+                    let t = (x[i].to_f64() - c[i].to_f64()) as f32;
+                    sums[i] += t * t;
+                }
+            }
+            total(&mut sums[..lanes])
         }
     }
-    for ((sum, x), c) in sums.iter_mut().zip(x_rest).zip(c_rest) {
-        let t = x.centred_copy(*c, one, one);
-        *sum += t * t;
+}
+
+/// The most lanes of a vector.
+const MOST_LANES: usize = 16;
+
+#[inline(always)]
+fn squared_distance_of_singles<V: Vector>(x: &[f32], c: &[f32]) -> f32 {
+    let d = x.len().min(c.len());
+    let mut lanes = [0.0f32; MOST_LANES];
+    let whole = d / V::LANES * V::LANES;
+    // SAFETY: what is loaded ends at `whole` at most, and `lanes` has room for a vector. For the features of the instruction set see `Vector`.
+    unsafe {
+        let mut sums = [V::splat(0.0); SUMS];
+        let mut f = 0;
+        while f + SUMS * V::LANES <= d {
+            for i in 0..SUMS {
+                let at = f + i * V::LANES;
+                let t = V::load(x.as_ptr().add(at)).sub(V::load(c.as_ptr().add(at)));
+                sums[i] = t.mul_add(t, sums[i]);
+            }
+            f += SUMS * V::LANES;
+        }
+        while f < whole {
+            let t = V::load(x.as_ptr().add(f)).sub(V::load(c.as_ptr().add(f)));
+            sums[0] = t.mul_add(t, sums[0]);
+            f += V::LANES;
+        }
+        sums[0].add(sums[1]).add(sums[2].add(sums[3])).store(lanes.as_mut_ptr());
     }
-    let mut half = SUMS / 2;
+    for (lane, (x, c)) in lanes.iter_mut().zip(x[whole..d].iter().zip(&c[whole..d])) {
+        let t = x - c;
+        *lane += t * t;
+    }
+    total(&mut lanes[..V::LANES])
+}
+
+/// The sum of some sums. Their number is a power of two.
+#[inline(always)]
+fn total(sums: &mut [f32]) -> f32 {
+    let mut half = sums.len() / 2;
     while half > 0 {
         for i in 0..half {
             sums[i] += sums[i + half];
@@ -47,22 +91,29 @@ impl ProductScratch {
     /// Drops centroids in reach of some rows that are farther than others in reach, by these sums. Rows with no list keep all centroids.
     /// `row`: the values of a row, if they lie side by side.
     #[inline(always)]
-    pub fn look_closer<'v, T: Float>(
+    pub fn look_closer<'v, V: Vector, T: Float>(
         &mut self,
         count: usize,
         table: &CentroidTable<T>,
         row: impl Fn(usize) -> Option<&'v [T]>,
     ) {
-        let bound = bound(table.d);
+        let bound = bound::<V>(table.d);
+        let (mut open, mut len) = ([0u8; ROWS], 0);
         for r in 0..count {
-            if matches!(self.counts[r], 1 | ALL) {
-                continue;
-            }
+            open[len] = r as u8;
+            len += usize::from(!matches!(self.counts[r], 1 | ALL));
+        }
+        for i in 0..len {
+            let r = usize::from(open[i]);
             let Some(x) = row(r) else { return };
+            // Rows are far apart in memory. So the one after the next is asked for meanwhile.
+            if let Some(next) = open[..len].get(i + 2).and_then(|r| row(usize::from(*r))) {
+                Ahead::of(next).ask_all();
+            }
             let listed = usize::from(self.counts[r]);
             let mut least = f32::INFINITY;
             for (j, sum) in self.reach[r][..listed].iter().zip(&mut self.reach_scores[r]) {
-                *sum = squared_distance(x, table.row(*j as usize));
+                *sum = squared_distance::<V, T>(x, table.row(*j as usize));
                 least = least.min(*sum);
             }
             let mut lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };

@@ -2,40 +2,9 @@
 
 use super::ROWS;
 use crate::backend::cpu::filter::GROUP;
-use crate::backend::cpu::simd::{Dot, Vector};
+use crate::backend::cpu::simd::Vector;
 
-/// What a lane of the rows and a lane of the centroids hold.
-pub trait Lanes<V> {
-    /// Adds the products of the lanes.
-    ///
-    /// # Safety
-    /// As [`Vector`] says.
-    unsafe fn multiply_add(x: V, centroids: V, sums: V) -> V;
-}
-
-/// A float32.
-pub struct Single;
-
-/// Two features in bfloat16.
-pub struct Double;
-
-impl<V: Vector> Lanes<V> for Single {
-    #[inline(always)]
-    unsafe fn multiply_add(x: V, centroids: V, sums: V) -> V {
-        // SAFETY: the caller's.
-        unsafe { x.mul_add(centroids, sums) }
-    }
-}
-
-impl<V: Dot> Lanes<V> for Double {
-    #[inline(always)]
-    unsafe fn multiply_add(x: V, centroids: V, sums: V) -> V {
-        // SAFETY: the caller's.
-        unsafe { sums.dot(x, centroids) }
-    }
-}
-
-/// The products of a panel of features of 64 rows with a group of centroids. A lane is one feature, or two.
+/// The products of a panel of features of 64 rows with a group of centroids.
 pub struct Products<'p> {
     /// `(features, ROWS)`.
     pub copy: &'p [f32],
@@ -61,7 +30,6 @@ pub struct Ahead {
 impl Ahead {
     /// Bytes that come together.
     const LINE: usize = 64;
-    pub const NOTHING: Self = Self { first: std::ptr::null(), lines: 0 };
 
     pub fn of<T>(values: &[T]) -> Self {
         Self { first: values.as_ptr().cast(), lines: size_of_val(values).div_ceil(Self::LINE) }
@@ -71,6 +39,12 @@ impl Ahead {
     pub fn part(self, i: usize, parts: usize) -> Self {
         let lines = self.lines.div_ceil(parts);
         Self { first: self.first.wrapping_add(i * lines * Self::LINE), lines: lines.min(self.lines.saturating_sub(i * lines)) }
+    }
+
+    /// Asks for all lines.
+    #[inline(always)]
+    pub fn ask_all(self) {
+        self.ask(0..self.lines);
     }
 
     /// Asks for some lines.
@@ -93,11 +67,7 @@ impl Products<'_> {
     /// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]`, with R vectors of rows at a time. After the last panel, adds the half
     /// squares and lowers the rows' least sums. With `TWO`, also the second least.
     #[inline(always)]
-    pub fn add<V: Vector, L: Lanes<V>, const R: usize, const TWO: bool>(
-        &self,
-        scores: &mut [f32],
-        [best, second]: [&mut [f32; ROWS]; 2],
-    ) {
+    pub fn add<V: Vector, const R: usize, const TWO: bool>(&self, scores: &mut [f32], [best, second]: [&mut [f32; ROWS]; 2]) {
         let Self { copy, centroids, own, first, rows, ahead } = *self;
         let features = centroids.len() / GROUP;
         assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
@@ -118,7 +88,7 @@ impl Products<'_> {
                     for c in 0..GROUP {
                         let centroid = V::splat(*centroids.as_ptr().add(f * GROUP + c));
                         for v in 0..R {
-                            sums[c][v] = L::multiply_add(x[v], centroid, sums[c][v]);
+                            sums[c][v] = x[v].mul_add(centroid, sums[c][v]);
                         }
                     }
                 }

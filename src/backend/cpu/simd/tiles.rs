@@ -1,10 +1,10 @@
-//! Products of tiles of pairs of bfloat16 (AMX): 16 centroids by 16 rows, 32 features in one instruction.
+//! Products of tiles of quads of bytes (AMX): 16 centroids by 16 rows, 64 features in one instruction.
 //!
-//! `src/certify/halves.rs` says what is assumed of the sums. The tile registers belong to [`Tiles`] alone: Rust code does not use them.
+//! The tile registers belong to [`Tiles`] alone: Rust code does not use them.
 
 use std::marker::PhantomData;
 
-use super::pairs::{PairUnit, flushed, unpacked};
+use super::quads::{QuadUnit, added};
 
 /// Centroids, rows and lanes of a tile.
 pub const SIDE: usize = 16;
@@ -14,7 +14,7 @@ pub const STRIDE: usize = 64;
 
 /// Tile registers that are ready for use in this thread.
 pub struct Tiles {
-    unit: PairUnit,
+    unit: QuadUnit,
     /// The registers are those of one thread.
     _thread: PhantomData<*mut ()>,
 }
@@ -24,20 +24,21 @@ impl Tiles {
     ///
     /// # Safety
     /// A thread must not have two of them at a time, unless one is emulated: whichever is dropped first releases the registers.
-    pub unsafe fn new(unit: PairUnit) -> Option<Self> {
+    pub unsafe fn new(unit: QuadUnit) -> Option<Self> {
         if !unit.is_tiled() {
             return None;
         }
         let unit = unit.or_emulated();
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if unit == PairUnit::Amx {
+        if unit == QuadUnit::Amx {
             // SAFETY: the unit is available.
             unsafe { amx::configure() };
         }
         Some(Self { unit, _thread: PhantomData })
     }
 
-    /// `sums[c][r] = sum over lanes of centroids[c] . rows[r]` for one tile of centroids or two, and at least the first `count` of 64 rows. A lane is a pair.
+    /// `sums[c][r] = sum over lanes of centroids[c] . rows[r]` for one tile of centroids or two, and at least the first `count` of 64 rows. A lane is a quad, and a sum the bits of
+    /// an integer.
     ///
     /// - `rows`: `(lanes, 64)`, where lanes is a multiple of 16
     /// - `centroids`: `(tiles, lanes / 16, 16, 16)`: a block of lanes of a tile, and in it one centroid after the other
@@ -48,7 +49,7 @@ impl Tiles {
         assert!(lanes > 0 && lanes.is_multiple_of(SIDE) && rows.len() == lanes * STRIDE && count <= STRIDE);
         assert!((1..=2).contains(&tiles) && sums.len() == tiles * SIDE * STRIDE && centroids.len() == tiles * SIDE * lanes);
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if self.unit == PairUnit::Amx {
+        if self.unit == QuadUnit::Amx {
             for first in (0..count).step_by(2 * SIDE) {
                 // SAFETY: `new` prepared the registers of this thread. The assertions bound what is read and written: 32 columns from `first`
                 // on, and first <= 32.
@@ -71,26 +72,22 @@ impl Tiles {
 impl Drop for Tiles {
     fn drop(&mut self) {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if self.unit == PairUnit::Amx {
+        if self.unit == QuadUnit::Amx {
             // SAFETY: the unit is available.
             unsafe { amx::release() };
         }
     }
 }
 
-/// The sums of one tile of centroids, rounded as AMX rounds them.
+/// The sums of one tile of centroids.
 fn emulate(rows: &[f32], count: usize, centroids: &[f32], sums: &mut [f32]) {
     sums.fill(0.0);
     for (rows, centroids) in rows.chunks_exact(SIDE * STRIDE).zip(centroids.chunks_exact(SIDE * SIDE)) {
         for (c, sums) in centroids.chunks_exact(SIDE).zip(sums.chunks_exact_mut(STRIDE)) {
-            for (r, sum) in sums[..count].iter_mut().enumerate() {
-                // The sums of the first numbers of pairs, and of the second ones.
-                let mut both = [0.0; 2];
-                for (lane, c) in c.iter().enumerate() {
-                    let (x, c) = (unpacked(rows[lane * STRIDE + r]), unpacked(*c));
-                    (0..2).for_each(|i| both[i] = flushed(x[i] * c[i] + both[i]));
+            for (lane, c) in c.iter().enumerate() {
+                for (r, sum) in sums[..count].iter_mut().enumerate() {
+                    *sum = added(*sum, rows[lane * STRIDE + r], *c);
                 }
-                *sum = flushed(*sum + flushed(both[0] + both[1]));
             }
         }
     }
@@ -143,7 +140,7 @@ mod amx {
         *AVAILABLE.get_or_init(|| has_tiles() && may_use_tiles())
     }
 
-    /// Whether the processor has tiles of 16 by 64 bytes, eight of them, and multiplies bfloat16.
+    /// Whether the processor has tiles of 16 by 64 bytes, eight of them, and multiplies bytes.
     fn has_tiles() -> bool {
         const TILE_INFORMATION: u32 = 0x1d;
         // A leaf is asked for only if it exists.
@@ -153,7 +150,7 @@ mod amx {
         let features = cpuid(7, 0).edx;
         let has = |bit: u32| features >> bit & 1 == 1;
         let palette = cpuid(TILE_INFORMATION, 1);
-        has(22) && has(24) && palette.ebx == 8 << 16 | 64 && palette.ecx & 0xffff == SIDE as u32
+        has(24) && has(25) && palette.ebx == 8 << 16 | 64 && palette.ecx & 0xffff == SIDE as u32
     }
 
     /// Asks the kernel for the tile registers. It grants them to the whole process for good, or says no. From then on it refuses stacks for signals
@@ -196,12 +193,12 @@ mod amx {
                 "2:",
                 "tileloadd tmm4, [{x} + {stride}]",
                 "tileloadd tmm6, [{c} + {line}]",
-                "tdpbf16ps tmm0, tmm6, tmm4",
+                "tdpbsud tmm0, tmm6, tmm4",
                 "tileloadd tmm5, [{x} + {stride} + 64]",
-                "tdpbf16ps tmm1, tmm6, tmm5",
+                "tdpbsud tmm1, tmm6, tmm5",
                 "tileloadd tmm7, [{d} + {line}]",
-                "tdpbf16ps tmm2, tmm7, tmm4",
-                "tdpbf16ps tmm3, tmm7, tmm5",
+                "tdpbsud tmm2, tmm7, tmm4",
+                "tdpbsud tmm3, tmm7, tmm5",
                 "add {x}, {x_step}",
                 "add {c}, {c_step}",
                 "add {d}, {c_step}",
@@ -241,9 +238,9 @@ mod amx {
                 "2:",
                 "tileloadd tmm6, [{c} + {line}]",
                 "tileloadd tmm4, [{x} + {stride}]",
-                "tdpbf16ps tmm0, tmm6, tmm4",
+                "tdpbsud tmm0, tmm6, tmm4",
                 "tileloadd tmm5, [{x} + {stride} + 64]",
-                "tdpbf16ps tmm1, tmm6, tmm5",
+                "tdpbsud tmm1, tmm6, tmm5",
                 "add {x}, {x_step}",
                 "add {c}, {c_step}",
                 "dec {blocks}",

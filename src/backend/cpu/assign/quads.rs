@@ -1,41 +1,43 @@
-//! Labels of a block of rows by copies in bfloat16. The caller loads only those rows that it turns out to need.
+//! Labels of a block of rows by copies in bytes. The caller loads only those rows that it turns out to need.
 
 use super::Assigner;
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::filter::{Filter, GROUP};
 use crate::backend::cpu::near::Scores;
-use crate::backend::cpu::product::{self, PairRows, PairTable};
-use crate::backend::cpu::simd::{PairUnit, Vector};
+use crate::backend::cpu::product::{self, QuadRows, QuadTable};
+use crate::backend::cpu::simd::{QuadUnit, Vector};
 use crate::float::Float;
 use crate::tile::Values;
 
-/// Copies in bfloat16 of a block of rows and of the centroids near its group.
-pub struct PairBlock<'r> {
-    pub rows: PairRows<'r>,
+/// Copies in bytes of a block of rows and of the centroids near its group.
+pub struct QuadBlock<'r> {
+    pub rows: QuadRows<'r>,
     /// How many of them count.
     pub count: usize,
-    pub table: &'r PairTable,
+    pub table: &'r QuadTable,
     /// The panels of centroids that the rows are compared with.
     pub listed: &'r [u32],
-    pub unit: PairUnit,
+    /// Whether the values of a row lie side by side, for a closer look.
+    pub closer: bool,
+    pub unit: QuadUnit,
 }
 
 impl Assigner {
     /// Finds the labels that are certain, and the candidates of the other rows. Returns whether that is enough. If not, the rows should be compared in
     /// float32.
     #[inline(always)]
-    pub fn filter_pairs<V: Vector, T: Float>(
+    pub fn filter_quads<V: Vector, T: Float>(
         &mut self,
-        block: &PairBlock<'_>,
+        block: &QuadBlock<'_>,
         table: &CentroidTable<T>,
         scores: &mut Scores,
     ) -> bool {
         let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) else { return false };
-        let &PairBlock { ref rows, count, table: pairs, listed, unit } = block;
-        product.find_reach_of_pairs::<V>(rows, count, pairs, copies, listed, unit);
+        let &QuadBlock { rows, count, table: quads, listed, closer, unit } = block;
+        product.find_reach_of_quads::<V>(rows, count, quads, copies, listed, unit);
         let centroids = listed.len() * GROUP;
-        scores.by_pairs += count as u64;
-        if product.is_in_doubt(count, centroids, table.k) {
+        scores.by_quads += count as u64;
+        if product.is_in_doubt(count, [centroids, table.k, table.d], closer) {
             scores.again += count as u64;
             return false;
         }
@@ -46,14 +48,14 @@ impl Assigner {
 
     /// Looks closer at the rows in doubt, and labels the rows of the block. `row`: the values of a row, if they lie side by side.
     #[inline(always)]
-    pub fn look_closer<'v, T: Float>(
+    pub fn look_closer<'v, V: Vector, T: Float>(
         &mut self,
         count: usize,
         table: &CentroidTable<T>,
         row: impl Fn(usize) -> Option<&'v [T]>,
     ) {
         let Some(product) = self.product.first_mut() else { return };
-        product.look_closer(count, table, row);
+        product.look_closer::<V, T>(count, table, row);
         for r in 0..count {
             // A row in doubt has the label of its first candidate until it is settled.
             self.found.labels[r] = product.reach(r).map_or(0, |reach| reach[0]);

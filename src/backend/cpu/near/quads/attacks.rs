@@ -1,4 +1,4 @@
-//! Attacks on the lists that copies in bfloat16 and the closer look leave: what the reference distance picks is on them.
+//! Attacks on the lists that copies in bytes and the closer look leave: what the reference distance picks is on them.
 
 use super::*;
 use crate::backend::cpu::centroids::CentroidTable;
@@ -8,11 +8,11 @@ use crate::backend::cpu::product::{ProductScratch, ROWS};
 
 /// The centroids in reach of every row: those that the copies leave, and those that a closer look leaves.
 struct Reach<'t, T> {
-    rows: PairRows<'t>,
-    table: &'t PairTable,
+    rows: QuadRows<'t>,
+    table: &'t QuadTable,
     names: &'t ProductTable,
     listed: &'t [u32],
-    unit: PairUnit,
+    unit: QuadUnit,
     centroids: &'t CentroidTable<T>,
     values: &'t [T],
 }
@@ -24,10 +24,10 @@ impl<T: Float> Task for Reach<'_, T> {
     fn run<V: Vector>(self) -> Self::Output {
         let Self { rows, table, names, listed, unit, centroids, values } = self;
         let mut scratch = ProductScratch::new(centroids.k).unwrap();
-        scratch.find_reach_of_pairs::<V>(&rows, ROWS, table, names, listed, unit);
+        scratch.find_reach_of_quads::<V>(rows, ROWS, table, names, listed, unit);
         let lists = |scratch: &ProductScratch| (0..ROWS).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect();
         let by_copies = lists(&scratch);
-        scratch.look_closer(ROWS, centroids, |r| Some(&values[r * centroids.d..][..centroids.d]));
+        scratch.look_closer::<V, T>(ROWS, centroids, |r| Some(&values[r * centroids.d..][..centroids.d]));
         [by_copies, lists(&scratch)]
     }
 }
@@ -47,16 +47,15 @@ fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
     let distances = case.distances();
     let centroid_table = CentroidTable::new(centroids, *d, centre, largest, &[]).unwrap();
     let mut certain = [0; 3];
-    let emulated = [PairUnit::Emulated, PairUnit::EmulatedTiles].map(|unit| (InstructionSet::Portable, unit));
-    let hardware = [PairUnit::Avx512, PairUnit::Amx].map(|unit| (InstructionSet::Avx512, unit.or_emulated()));
+    let emulated = [QuadUnit::Emulated, QuadUnit::EmulatedTiles].map(|unit| (InstructionSet::Portable, unit));
+    let hardware = QuadUnit::HARDWARE.map(|unit| (InstructionSet::detect(), unit.or_emulated()));
     for (set, unit) in emulated.into_iter().chain(hardware) {
-        let bound = Halves::pairs(*d, unit.is_tiled(), exponent);
-        let mut halved = Halved::new(Copies { unit, bound, exponent }, 1).unwrap();
-        assert!(halved.copy_centroids(&step, centroids, &[], false, set, 1).unwrap());
+        let mut by_copies = ByCopies::new(Copies { unit, exponent }, 1).unwrap();
+        assert!(by_copies.copy_centroids(&step, centroids, &[], false, set, 1).unwrap());
         let mut copies = RowCopies::new(ROWS, unit.lanes(*d), 1).unwrap();
-        copies.fill(0, &x, ROWS, &groups, 0, &halved.copies);
+        copies.fill(0, &x, ROWS, &groups, 0, &by_copies.copies);
         let listed = step.listed(0, f64::INFINITY, None);
-        let (rows, table) = (copies.block(0), &halved.tables[0]);
+        let (rows, table) = (copies.block(0), &by_copies.tables[0]);
         let found = set.run(Reach { rows, table, names: &names, listed, unit, centroids: &centroid_table, values });
         for (r, distances) in distances.iter().enumerate() {
             certain[2] += 1;
@@ -98,22 +97,21 @@ fn what_reference_distances_find_is_in_reach_of_float64_rows() {
     attacks::<f64>();
 }
 
-/// Rows halfway between two centroids whose copies are wrong by as much as a copy can be, all in the direction from one to the other.
+/// Rows halfway between two centroids. Their copies are wrong by as much as a copy can be, all in the direction from one to the other.
 #[test]
 fn residuals_in_one_direction() {
     let random = &mut Random(13);
     for number in 0..600 {
         let d = [1, 2, 16, 65, 300][number % 5];
         let apart = [1.0, 0.5, 2.0, 0.1][random.below(4)];
-        // Just above a number halfway between two of eight bits, or just below.
+        // Just above a number halfway between two integers, or just below. The first number makes the step 1.
         let up: Vec<bool> = (0..d).map(|_| random.below(2) == 0).collect();
         let x: Vec<f32> = (0..d)
             .map(|f| {
-                let middle = (128.5 + random.below(120) as f32) * if random.below(2) == 0 { 1.0 } else { -1.0 };
+                let middle = (0.5 + random.below(127) as f32) * if random.below(2) == 0 { 1.0 } else { -1.0 };
                 let last = (1 + random.below(3)) as f32 * 2f32.powi(-12);
-                middle + if up[f] == (middle > 0.0) { last } else { -last }
+                if f == 0 { 127.0 } else { middle + if up[f] { last } else { -last } }
             })
-            .map(|x| x / 2.0)
             .collect();
         let size = x.iter().map(|x| x.abs()).sum::<f32>() / d as f32 * apart;
         // `copy - x` has this sign.
@@ -135,16 +133,16 @@ fn residuals_in_one_direction() {
     }
 }
 
-/// Products that the hardware flushes: 300 features of 2^-64 in scaled units, where the nearer centroid is worth less than a flushed sum.
+/// Rows whose numbers are far below those that the scale is made for, down to rows without a step.
 #[test]
-fn flushed_products_are_in_the_bound() {
-    for d in [2, 129, 300] {
-        let small = 2f32.powi(-64);
+fn rows_far_below_the_scale() {
+    for (d, exponent) in [(2, -55), (129, -60), (300, -61), (2, -62), (129, -64), (300, -100)] {
+        let small = 2f32.powi(exponent);
         let mut centroids = vec![0.0f32; 2 * d];
         centroids[d..].fill(small);
         let case = Case { d, k: 2, centroids, rows: vec![small; ROWS * d], centre: vec![0.0; d] };
         // The scale is that of rows of size 1.
         let off = -unit_exponent(f64::from(small));
-        attack(&case, off, "flushed");
+        attack(&case, off, "far below");
     }
 }

@@ -1,0 +1,329 @@
+//! The product filter on copies in bytes, four features in a lane: a quarter of the instructions of float32, and a wider bound.
+//!
+//! ```text
+//! for 64 rows:
+//!   for each panel of six centroids:
+//!     sums[j][r] = x^ . (-c^)                                   exact integers: 4 vectors of rows by 6 centroids
+//!     scores[j][r] = sums[j][r] * step of r * step of j + folded half square of j
+//!     least[panel][r] = min over its j of scores[j][r];  best[r] = min(best[r], scores[j][r] + margin of j)
+//!   limit = best + the row's width
+//!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r
+//! ```
+//! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the group's point.
+//! `src/certify/quads.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) With
+//! tiles, scores are made of their sums two tiles of centroids at a time.
+
+use std::ops::Range;
+
+use super::{ALL, CENTROID_PANEL, Lists, ProductScratch, ROWS, vectors};
+use crate::backend::cpu::filter::{GROUP, ProductTable};
+use crate::backend::cpu::simd::{Dot, QuadTask, QuadUnit, SIDE, Tiles, Vector};
+use crate::certify::Expanded;
+
+/// Lanes of a panel of features.
+const PANEL: usize = 64;
+/// Panels of centroids whose scores are held at a time. They fill pairs of tiles.
+pub const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
+
+/// The copies of 64 rows.
+#[derive(Clone, Copy)]
+pub struct QuadRows<'r> {
+    /// `(lanes, ROWS)`.
+    pub copies: &'r [f32],
+    /// For each row: its step, and what its bound is made of: see `certify::quads::Quads::of_row`. A row without a bound has infinities.
+    pub facts: &'r [[f32; ROWS]; 3],
+}
+
+/// The copies of some centroids, about the same point.
+#[derive(Debug, Default)]
+pub struct QuadTable {
+    /// The negated copies: `(panels, lanes, GROUP)`, or for tiles `(tiles, lanes / SIDE, SIDE, SIDE)`, a tile for every 16 centroids.
+    pub packed: Vec<f32>,
+    /// For each panel, what belongs to its centroids.
+    pub own: Vec<PanelFacts>,
+    /// What the two parts of a row's bound are multiplied by.
+    pub slopes: [f32; 2],
+}
+
+/// What belongs to the centroids of a panel.
+#[derive(Debug, Clone, Copy)]
+pub struct PanelFacts {
+    /// The folded half squares. The padding is infinite.
+    pub folded: [f32; GROUP],
+    pub steps: [f32; GROUP],
+    /// What their sums start at: the bits of integers.
+    pub starts: [f32; GROUP],
+    pub margins: [f32; GROUP],
+}
+
+impl PanelFacts {
+    /// Those of no centroids.
+    pub const NOBODY: Self =
+        Self { folded: [f32::INFINITY; GROUP], steps: [0.0; GROUP], starts: [0.0; GROUP], margins: [f32::INFINITY; GROUP] };
+}
+
+/// The least scores of the held panels, the rows' least sums of a score and a margin, and the scores: `(HELD, ROWS)`, `(ROWS)`,
+/// `(HELD * GROUP, ROWS)`.
+struct Found<'p> {
+    least: &'p mut [[f32; ROWS]],
+    best: &'p mut [f32; ROWS],
+    scores: &'p mut [f32],
+}
+
+/// The scores of some panels of centroids.
+struct Score<'p> {
+    rows: QuadRows<'p>,
+    /// Number of rows that count. The scores of others are written or not.
+    count: usize,
+    /// `(panels, lanes, GROUP)`.
+    centroids: &'p [f32],
+    own: &'p [PanelFacts],
+    found: Found<'p>,
+}
+
+impl QuadTask for Score<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Dot>(mut self) {
+        match vectors::<V>(self.count) {
+            4 => self.score::<V, 4>(),
+            2 => self.score::<V, 2>(),
+            _ => self.score::<V, 1>(),
+        }
+    }
+}
+
+impl Score<'_> {
+    #[inline(always)]
+    fn score<V: Dot, const R: usize>(&mut self) {
+        let Self { rows: QuadRows { copies, facts: [steps, ..] }, count, centroids, own, ref mut found } = *self;
+        let (lanes, panels) = (copies.len() / ROWS, own.len());
+        assert!(copies.len() == lanes * ROWS && centroids.len() == panels * lanes * GROUP && count <= ROWS);
+        assert!(found.least.len() >= panels && found.scores.len() >= panels * GROUP * ROWS);
+        for first in (0..lanes).step_by(PANEL) {
+            let end = lanes.min(first + PANEL);
+            for (panel, own) in own.iter().enumerate() {
+                for start in (0..count).step_by(R * V::LANES) {
+                    // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels and their scores. For
+                    // the features of the instruction set see `Vector`.
+                    unsafe {
+                        let scores = found.scores.as_mut_ptr().add(panel * GROUP * ROWS + start);
+                        let mut sums = [[V::splat(0.0); R]; GROUP];
+                        for c in 0..GROUP {
+                            let begin = V::splat(own.starts[c]);
+                            for v in 0..R {
+                                sums[c][v] = if first == 0 { begin } else { V::load(scores.add(c * ROWS + v * V::LANES)) };
+                            }
+                        }
+                        for lane in first..end {
+                            let mut x = [V::splat(0.0); R];
+                            for v in 0..R {
+                                x[v] = V::load(copies.as_ptr().add(lane * ROWS + start + v * V::LANES));
+                            }
+                            for c in 0..GROUP {
+                                let centroid = V::splat(*centroids.as_ptr().add((panel * lanes + lane) * GROUP + c));
+                                for v in 0..R {
+                                    sums[c][v] = sums[c][v].dot(x[v], centroid);
+                                }
+                            }
+                        }
+                        if end == lanes {
+                            let (best, to) = (found.best.as_mut_ptr().add(start), found.least[panel].as_mut_ptr().add(start));
+                            let mut step = [V::splat(0.0); R];
+                            let (mut least, mut with_margin) = ([V::splat(f32::INFINITY); R], step);
+                            for v in 0..R {
+                                step[v] = V::load(steps.as_ptr().add(start + v * V::LANES));
+                                with_margin[v] = V::load(best.add(v * V::LANES));
+                            }
+                            for c in 0..GROUP {
+                                let margin = V::splat(own.margins[c]);
+                                for v in 0..R {
+                                    sums[c][v] = finished(sums[c][v], step[v], own.steps[c], own.folded[c]);
+                                    least[v] = sums[c][v].min_or(least[v]);
+                                    // A sum that is NaN lowers nothing.
+                                    with_margin[v] = sums[c][v].add(margin).min_or(with_margin[v]);
+                                }
+                            }
+                            for v in 0..R {
+                                least[v].store(to.add(v * V::LANES));
+                                with_margin[v].store(best.add(v * V::LANES));
+                            }
+                        }
+                        for c in 0..GROUP {
+                            for v in 0..R {
+                                sums[c][v].store(scores.add(c * ROWS + v * V::LANES));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The scores of a centroid: of integers, the steps of the rows, the centroid's and its folded half square.
+///
+/// # Safety
+/// As [`Vector`] says.
+#[inline(always)]
+unsafe fn finished<V: Vector>(sums: V, steps: V, step: f32, folded: f32) -> V {
+    // SAFETY: the caller's.
+    unsafe { sums.from_integers().mul_add(steps, V::splat(0.0)).mul_add(V::splat(step), V::splat(folded)) }
+}
+
+/// The centroids in reach, from the scores of some panels.
+struct InReach<'p> {
+    /// `(panels, ROWS)`, `(panels * GROUP, ROWS)`.
+    least: &'p [[f32; ROWS]],
+    scores: &'p [f32],
+    /// The first panel's place among all.
+    first: usize,
+    /// Number of rows that count.
+    count: usize,
+    limits: &'p [f32; ROWS],
+    lists: Lists<'p>,
+}
+
+impl InReach<'_> {
+    #[inline(always)]
+    fn collect<V: Vector>(&mut self) {
+        let Self { least, scores, first, count, limits, ref mut lists } = *self;
+        assert!(scores.len() >= least.len() * GROUP * ROWS && count <= ROWS);
+        for at in (0..count).step_by(V::LANES) {
+            let counted = u32::MAX >> (32 - V::LANES.min(count - at));
+            // SAFETY: LANES divides ROWS. The assertion bounds the scores. For the features of the instruction set see `Vector`.
+            unsafe {
+                let limit = V::load(limits.as_ptr().add(at));
+                for (panel, least) in least.iter().enumerate() {
+                    if V::bits(V::load(least.as_ptr().add(at)).not_above(limit)) & counted == 0 {
+                        continue;
+                    }
+                    for c in 0..GROUP {
+                        let scores = scores.as_ptr().add((panel * GROUP + c) * ROWS + at);
+                        let mut near = V::bits(V::load(scores).not_above(limit)) & counted;
+                        while near != 0 {
+                            let r = near.trailing_zeros() as usize;
+                            near &= near - 1;
+                            let place = (first + panel) * GROUP + c;
+                            lists.push(at + r, place as u32, *scores.add(r), limits[at + r]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl ProductScratch {
+    /// Finds the centroids in reach of `count` of 64 rows. They are compared with the first panels of a table: as many as are listed.
+    /// `names`: the numbers of these centroids.
+    #[inline(always)]
+    pub fn find_reach_of_quads<V: Vector>(
+        &mut self,
+        rows: QuadRows<'_>,
+        count: usize,
+        table: &QuadTable,
+        names: &ProductTable,
+        listed: &[u32],
+        unit: QuadUnit,
+    ) {
+        let panels = listed.len();
+        assert!((1..=ROWS).contains(&count) && panels <= table.own.len());
+        self.best.fill(f32::INFINITY);
+        self.counts.fill(0);
+        let [norm, rest] = table.slopes;
+        for r in 0..ROWS {
+            self.widths[r] = norm * rows.facts[1][r] + rest * rows.facts[2][r];
+        }
+        // SAFETY: no other tiles are in use in this thread, because nothing below makes some.
+        let tiles = unsafe { Tiles::new(unit) };
+        for first in (0..panels).step_by(HELD) {
+            let panels = first..panels.min(first + HELD);
+            match &tiles {
+                Some(tiles) => self.score_in_tiles::<V>(tiles, rows, count, table, panels.clone()),
+                None => self.score(unit, rows, count, table, panels.clone()),
+            }
+            let mut limits = [0.0f32; ROWS];
+            for r in 0..ROWS {
+                limits[r] = Expanded::threshold(self.best[r], self.widths[r]);
+                // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later panels.
+                if !limits[r].is_finite() {
+                    limits[r] = f32::NEG_INFINITY;
+                    self.counts[r] = ALL;
+                }
+            }
+            let lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
+            let least = &self.least[..panels.len()];
+            InReach { least, scores: &self.scores, first, count, limits: &limits, lists }.collect::<V>();
+        }
+        self.drop_out_of_reach::<false>(count);
+        self.name(names, Some(listed));
+    }
+
+    /// The scores of some panels of centroids.
+    #[inline(always)]
+    fn score(&mut self, unit: QuadUnit, rows: QuadRows<'_>, count: usize, table: &QuadTable, panels: Range<usize>) {
+        let of_panel = rows.copies.len() / ROWS * GROUP;
+        let centroids = &table.packed[panels.start * of_panel..panels.end * of_panel];
+        let found = Found { least: &mut self.least, best: &mut self.best, scores: &mut self.scores };
+        unit.run(Score { rows, count, centroids, own: &table.own[panels], found });
+    }
+
+    /// The same in tiles, two of them at a time: their sums become scores while they are in the first-level cache.
+    #[inline(always)]
+    fn score_in_tiles<V: Vector>(
+        &mut self,
+        tiles: &Tiles,
+        rows: QuadRows<'_>,
+        count: usize,
+        table: &QuadTable,
+        panels: Range<usize>,
+    ) {
+        const SUMS: usize = 2 * SIDE * ROWS;
+        let (lanes, places) = (rows.copies.len() / ROWS, panels.start * GROUP..panels.end * GROUP);
+        self.least[..panels.len()].fill([f32::INFINITY; ROWS]);
+        let mut sums = [0.0f32; SUMS];
+        for first in places.clone().step_by(2 * SIDE) {
+            // The last tile may have more centroids than are listed.
+            let computed = (places.end - first).min(2 * SIDE).next_multiple_of(SIDE);
+            let sums = &mut sums[..computed * ROWS];
+            tiles.multiply(rows.copies, count, &table.packed[first * lanes..(first + computed) * lanes], sums);
+            for (place, sums) in (first..places.end).zip(sums.chunks_exact(ROWS)) {
+                let (panel, c) = (place / GROUP, place % GROUP);
+                let own = &table.own[panel];
+                let scores = &mut self.scores[(place - places.start) * ROWS..][..ROWS];
+                let least = &mut self.least[panel - panels.start];
+                for at in (0..count).step_by(V::LANES) {
+                    // SAFETY: LANES divides ROWS, the length of all arrays. For the features of the instruction set see `Vector`.
+                    unsafe {
+                        let sum = V::load(sums.as_ptr().add(at)).add_integers(V::splat(own.starts[c]));
+                        let score = finished(sum, V::load(rows.facts[0].as_ptr().add(at)), own.steps[c], own.folded[c]);
+                        score.store(scores.as_mut_ptr().add(at));
+                        let (least, best) = (least.as_mut_ptr().add(at), self.best.as_mut_ptr().add(at));
+                        score.min_or(V::load(least)).store(least);
+                        score.add(V::splat(own.margins[c])).min_or(V::load(best)).store(best);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether it takes longer to look at the open ones of some rows than to compare all rows by float32 products with so many centroids. Rows without a
+    /// list are settled with all k centroids of d features. `closer`: whether those with a list can be looked at closer, else reference distances settle them.
+    #[inline(always)]
+    pub fn is_in_doubt(&self, count: usize, [centroids, k, d]: [usize; 3], closer: bool) -> bool {
+        // The time for a row, and for each of its candidates, in products of the filter.
+        let [of_row, of_candidate] = if closer { [8 + 1_024 / d, 2 + 256 / d] } else { [0, 30] };
+        /// The time to copy a row for the filter.
+        const OF_COPY: usize = 16;
+        /// Eight rows are compared with all centroids as fast as one.
+        const OF_ALL: usize = 20;
+        let open = self.counts[..count].iter().map(|count| match *count {
+            1 => 0,
+            ALL => OF_ALL * k,
+            some => of_row + of_candidate * usize::from(some),
+        });
+        open.sum::<usize>() > ROWS * (centroids + OF_COPY)
+    }
+}
