@@ -32,11 +32,16 @@ fn ways() -> Vec<Way> {
     let set = InstructionSet::detect();
     let mut ways = vec![
         ("as chosen", set, LookNear::Auto, LookQuads::Auto),
-        ("without copies in bytes", set, LookNear::Auto, LookQuads::Never),
+        ("without integer copies", set, LookNear::Auto, LookQuads::Never),
         ("without near centroids", set, LookNear::Never, LookQuads::Auto),
         ("without both", set, LookNear::Never, LookQuads::Never),
     ];
-    for (name, unit) in [("AMX", QuadUnit::Amx), ("AVX512-VNNI", QuadUnit::Avx512), ("AVX-VNNI", QuadUnit::Avx2)] {
+    for (name, unit) in [
+        ("AMX", QuadUnit::Amx),
+        ("AVX512-VNNI", QuadUnit::Avx512),
+        ("AVX-VNNI", QuadUnit::Avx2),
+        ("words", QuadUnit::Avx512Words),
+    ] {
         if unit.or_emulated() == unit {
             ways.push((name, set, LookNear::Auto, LookQuads::Always(unit)));
         }

@@ -1,21 +1,23 @@
-//! Copies in bytes on CPUs, with every centroid's own error and a centre for each group of rows.
+//! Copies in bytes or in words of 16 bits on CPUs, with every centroid's own error and a centre for each group of rows.
 //!
 //! A group of rows shares a centre m, whose values have the feature type. So rows and centroids subtract the same bits. All of a session share a power
 //! of two s. Let `x = s (x' - m)` and `c_j = s (c'_j - m)`, exact. Each row and each centroid has a float32 step of its own, and its copy is
 //!
 //! ```text
-//! x^ = a X,  c^_j = b_j Y_j       integers X and Y from -127 to 127, a = max |x| / 127,  b_j = max |c_j| / 127
+//! x^ = a X,  c^_j = b_j Y_j       bytes: integers X and Y from -127 to 127,  a = max |x| / 127,  b_j = max |c_j| / 127
+//!                                 words: integers with |X|, |Y| < 46,300,    a = |x| / 45,000,   b_j = |c_j| / 45,000,  or max / 32,767 if that is more
 //! |x - x^| <= dx,  |c_j - c^_j| <= dc_j
 //! ```
 //! dx and dc are measured, not estimated: they are norms of the residuals that the rounding leaves, with the roundings of the subtraction.
 //!
-//! `P_j = X.Y_j` is an exact 32-bit integer for up to 2^16 features: `127^2 2^16 < 2^31`. The sums on the way may wrap around, because units add
-//! modulo 2^32. Rows are multiplied as `X + 128`, which has no sign, and sums start at `-128 sum_f Y_jf`. The score is
+//! `P_j = X.Y_j` is an exact 32-bit integer for up to 2^16 features: bytes have `127^2 2^16 < 2^31`, and words `|X| |Y| < 2^31`, because rounding adds at most
+//! `sqrt(2^16) / 2` to 45,000, and float32 norms are wrong by at most half a percent. The sums on the way may wrap around, because units add modulo 2^32. Rows
+//! of bytes are multiplied as `X + 128`, which has no sign, and sums start at `-128 sum_f Y_jf`. The score is
 //!
 //! ```text
 //! y_j = fl(fl(fl(P_j) a) b_j + p_j)        |y_j - (p_j - x^.c^_j)| <= 5.01 u |x^| |c^_j| + 1.001 u |p_j|
 //! ```
-//! where signs are those of negated centroids, and the last operation is fused or not. What underflows is below 2^-125: a and b are 0 or at least 2^-68,
+//! where signs are those of negated centroids, and the last operation is fused or not. What underflows is below 2^-125: a and b are 0 or at least 2^-66,
 //! so `fl(P_j) a` is 0 or normal. Then, as in `halves.rs`,
 //!
 //! ```text
@@ -30,20 +32,22 @@
 //! `dx^2`, and its error is made of them in each assign.
 //!
 //! The row's part of the error of a reference distance is `r (1 + t) |x|^2` with `r = 1.01 (d + 2) 2^-53`. For up to 2^16 features, t from 2^-4 on and q
-//! from 2^-12 on, it is below `2^-18` of `2 E_x >= t q X^2`: less than half of the factor 1.00001 that the norms have. The centroid's is
+//! from 2^-14 on, it is below `2^-18` of `2 E_x >= t q X^2`: less than half of the factor 1.00001 that the norms have. The centroid's is
 //! `r (1 + 1 / t) |c_j|^2`.
 //!
 //! Bytes are coarser than half precision: `q` is 2^-8 to 2^-6, that of bfloat16 2^-10. So more rows are in doubt. But a list has two or three centroids,
-//! a closer look at them takes little time, and there are twice the products in an instruction.
+//! a closer look at them takes little time, and there are twice the products in an instruction. For words, q is near `sqrt(d / 12) / 45,000`, whatever the
+//! data: less than 2^-12 for a thousand features.
 
 use super::own::{Own, Reference, down};
 use super::{U, V};
 
 /// The most features: sums are exact, and the row's part of a reference distance is far below its part of the bound.
 pub const MOST_FEATURES: usize = 1 << 16;
-/// The least step and the least q.
-pub const LEAST_STEP: f64 = 1.0 / (1u128 << 68) as f64;
-pub const LEAST_SHARE: f64 = 1.0 / (1u64 << 12) as f64;
+/// The least largest number of a row or centroid whose copy is not 0. Squares of numbers far below underflow.
+pub const LEAST_NUMBER: f64 = 1.0 / (1u64 << 50) as f64;
+/// The least q.
+pub const LEAST_SHARE: f64 = 1.0 / (1u64 << 14) as f64;
 /// The binary logarithms of t.
 pub const BALANCES: [f64; 2] = [-4.0, 6.0];
 

@@ -88,8 +88,8 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
             share = check(Look { near, set, threads, row_by_row, ..all });
         }
     }
-    // Copies in bytes, emulated and by the machine's instructions, about one point and about one for each group.
-    let (lanes, tiles) = (QuadUnit::Avx512, QuadUnit::Amx);
+    // Copies in bytes and words, emulated and by the machine's instructions, about one point and about one for each group.
+    let (lanes, words, tiles) = (QuadUnit::Avx512, QuadUnit::Avx512Words, QuadUnit::Amx);
     for (set, near, pairs, row_by_row) in [
         (Portable, LookNear::Always, LookQuads::Always(QuadUnit::Emulated), true),
         (Avx2, LookNear::Never, LookQuads::Always(QuadUnit::EmulatedTiles), false),
@@ -98,6 +98,9 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
         (Avx512, LookNear::Always, LookQuads::Always(lanes), false),
         (Avx512, LookNear::Never, LookQuads::Always(lanes), true),
         (Avx512, LookNear::Never, LookQuads::Always(tiles), true),
+        (Portable, LookNear::Never, LookQuads::Always(QuadUnit::EmulatedWords), false),
+        (Avx512, LookNear::Always, LookQuads::Always(words), true),
+        (Avx512, LookNear::Never, LookQuads::Always(words), false),
         (Avx512, LookNear::Always, LookQuads::Twice(lanes), true),
         (Avx512, LookNear::Always, LookQuads::Twice(tiles), false),
     ] {
@@ -138,7 +141,7 @@ fn many_features_and_clusters() {
     }
 }
 
-/// A whole fit decides by itself to compare copies in bytes first, with groups and without, where the machine multiplies pairs.
+/// A whole fit decides by itself to compare integer copies first, with groups and without, where the machine multiplies them fast.
 #[test]
 fn whole_fits_of_many_features() {
     let (n, d, k) = (9_000, 70, 100);

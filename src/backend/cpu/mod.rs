@@ -157,7 +157,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         Self { look_near, ..self }
     }
 
-    /// The same session that takes copies in bytes, or does not. For tests and benchmarks.
+    /// The same session that takes integer copies, or does not. For tests and benchmarks.
     #[doc(hidden)]
     pub fn looking_at_quads(self, look_quads: LookQuads) -> Self {
         Self { look_quads, ..self }

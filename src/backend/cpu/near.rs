@@ -1,4 +1,4 @@
-//! Assigns that compare rows only with the centroids near them. Copies in bytes are compared first, where the machine multiplies them fast.
+//! Assigns that compare rows only with the centroids near them. Integer copies are compared first, where the machine multiplies them fast.
 //!
 //! ```text
 //! at the first assign, and again when less is left out than before:
@@ -10,7 +10,7 @@
 //!   for each block:  U = the largest distance to a centroid
 //!     compared are the centroids that are at most R + U from m: the first ones of the order            (`near/task.rs`)
 //!
-//! where the product filter is used, and the machine multiplies quads of bytes:                 (`near/quads.rs`)
+//! where the product filter is used, and the machine multiplies small integers:                (`near/quads.rs`)
 //!   sorted rows are copied about m, and in each assign the centroids near each group, too
 //!   a block is compared by its copies; only rows in doubt and rows whose label changes are loaded
 //!   a block with much doubt is compared again in float32
@@ -70,7 +70,7 @@ pub enum LookNear {
     Never,
 }
 
-/// Whether the product filter of a session takes copies in bytes first.
+/// Whether the product filter of a session takes integer copies first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LookQuads {
     /// Where it pays.
@@ -99,7 +99,7 @@ pub struct Near<T> {
     kept: Vec<Sorted<T>>,
     /// Whether `kept` is in the order of the groups.
     is_sorted: bool,
-    /// What copies in bytes need, where they are used.
+    /// What integer copies need, where they are used.
     by_copies: Option<ByCopies>,
 }
 
@@ -110,7 +110,7 @@ pub struct Scores {
     pub needed: u64,
     /// With those of blocks that are not full.
     pub computed: u64,
-    /// Rows that were compared by copies in bytes, and those of them that had to be compared again.
+    /// Rows that were compared by integer copies, and those of them that had to be compared again.
     pub by_quads: u64,
     pub again: u64,
 }
@@ -249,7 +249,7 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// Decides how the next assign is done. `share`: that of the scores which were computed. `is_usual`: whether it says something of later assigns.
-    /// `is_idle`: whether copies in bytes were there, but not used.
+    /// `is_idle`: whether integer copies were there, but not used.
     fn judge_near(&mut self, scores: Scores, share: f64, is_usual: bool, is_idle: bool) {
         let Some(near) = &mut self.near else { return };
         let is_doubtful = match self.look_quads {
@@ -265,7 +265,7 @@ impl<T: Float> CpuSession<'_, T> {
         let is_kept = near.kept.first().is_some_and(|kept| kept.way != Way::Copies);
         let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
         let by_columns = self.part.features.is_by_columns();
-        // Copies in bytes pay without anything left out.
+        // Integer copies pay without anything left out.
         let pays = near.by_copies.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
         if is_usual && self.look_near == LookNear::Auto && !pays {
             match near.is_fresh() || near.groups.count() == 1 {

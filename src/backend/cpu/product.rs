@@ -18,7 +18,7 @@
 //! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
 //! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
 //! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/quads.rs`
-//! does the same on copies in bytes, which the caller keeps from assign to assign.
+//! does the same on integer copies, which the caller keeps from assign to assign.
 
 mod closer;
 mod kernel;
@@ -84,7 +84,7 @@ pub struct ProductScratch {
     copy: [f32; PANEL * ROWS],
     /// `(panel, ROWS)`.
     scores: Vec<f32>,
-    /// `(panels of centroids, ROWS)`: the least scores by copies in bytes.
+    /// `(panels of centroids, ROWS)`: the least scores by integer copies.
     least: Vec<[f32; ROWS]>,
     /// The sums of the squares of the copies.
     squares: [f32; ROWS],

@@ -1,4 +1,4 @@
-//! Labels of a block of rows by copies in bytes. The caller loads only those rows that it turns out to need.
+//! Labels of a block of rows by integer copies. The caller loads only those rows that it turns out to need.
 
 use super::Assigner;
 use crate::backend::cpu::centroids::CentroidTable;
@@ -9,7 +9,7 @@ use crate::backend::cpu::simd::{QuadUnit, Vector};
 use crate::float::Float;
 use crate::tile::Values;
 
-/// Copies in bytes of a block of rows and of the centroids near its group.
+/// Integer copies of a block of rows and of the centroids near its group.
 pub struct QuadBlock<'r> {
     pub rows: QuadRows<'r>,
     /// How many of them count.

@@ -1,4 +1,4 @@
-//! What a session decides before its first assign: whether rows are compared with near centroids only, and whether copies in bytes are compared
+//! What a session decides before its first assign: whether rows are compared with near centroids only, and whether integer copies are compared
 //! first.
 
 use super::groups::Groups;
@@ -42,12 +42,23 @@ const LEAST_ROWS: usize = 4_096;
 const TIMES_WORK: usize = 4;
 /// Most bytes of the sorted rows that are kept.
 const MOST_BYTES: usize = 1 << 30;
-/// Copies in bytes are not worth it for fewer features.
-const FEWEST_QUAD_FEATURES: usize = 64;
+/// Copies in bytes or words are not worth it for fewer features, and those in bytes not for fewer of them than these.
+const FEWEST_QUAD_FEATURES: usize = 32;
+const FEWEST_BYTES: usize = 64;
 
-/// The fewest centroids that a row is compared with where copies in bytes are worth it. Measured on two cores of a Zen 4.
+/// The share of rows in doubt by copies in bytes, for each unit of their coarseness.
+const DOUBT: f64 = 5.0;
+/// The time of a closer look at a row with a few candidates, in products of bytes, and that to load a row of one feature.
+const CLOSER: f64 = 200.0;
+const CLOSER_ROW: f64 = 4_096.0;
+
+/// The fewest centroids that a row is compared with where copies are worth it. Measured on two cores of a Zen 4.
 fn fewest_quad_centroids(d: usize) -> f64 {
-    if d >= 256 { 20.0 } else { 48.0 }
+    match d {
+        ..64 => 128.0,
+        64..128 => 48.0,
+        128.. => 8.0,
+    }
 }
 
 /// What an assign does with the order of the rows.
@@ -119,7 +130,7 @@ impl<T: Float> CpuSession<'_, T> {
         self.workers.iter_mut().for_each(|worker| worker.near = None);
     }
 
-    /// Decides before the first assign whether rows are compared with near centroids only, and whether by copies in bytes first.
+    /// Decides before the first assign whether rows are compared with near centroids only, and whether by integer copies first.
     fn plan_near(&self, centroids: &[T]) -> Result<Option<Near<T>>> {
         let d = self.d;
         if self.labels.is_empty() {
@@ -143,12 +154,20 @@ impl<T: Float> CpuSession<'_, T> {
         });
         let may_be_kept = plain_fits || copies.is_some();
         let mut planned = self.plan_groups(centroids, longest, may_be_kept)?;
-        let copies = copies.filter(|copies| {
-            let (groups, share) = planned.as_ref().map_or((1, 1.0), |(groups, share)| (groups.count(), *share));
-            let compared = share * self.k as f64;
-            ByCopies::has_room(groups as f64 * compared, copies.unit.lanes(d))
-                && (self.look_quads != LookQuads::Auto || compared >= fewest_quad_centroids(d))
+        let (groups, share) = planned.as_ref().map_or((1, 1.0), |(groups, share)| (groups.count(), *share));
+        let compared = share * self.k as f64;
+        let has_room = |unit: QuadUnit| {
+            ByCopies::has_room(groups as f64 * compared, unit.lanes(d))
+                && kept.saturating_add(total(unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
+        };
+        let mut copies = copies.filter(|copies| {
+            has_room(copies.unit) && (self.look_quads != LookQuads::Auto || compared >= fewest_quad_centroids(d))
         });
+        if let (Some(copies), LookQuads::Auto, [_, Some(words)]) = (&mut copies, self.look_quads, QuadUnit::detect()) {
+            if has_room(words) && self.suits_words(planned.as_ref().map(|(groups, _)| groups), centroids, compared)? {
+                copies.unit = words;
+            }
+        }
         let is_kept = plain_fits || copies.is_some();
         if may_be_kept && !is_kept {
             planned = self.plan_groups(centroids, longest, false)?;
@@ -216,11 +235,35 @@ impl<T: Float> CpuSession<'_, T> {
             return None;
         }
         let unit = match self.look_quads {
-            LookQuads::Auto if pays && self.set == InstructionSet::detect() => QuadUnit::detect(),
+            LookQuads::Auto if pays && self.set == InstructionSet::detect() => QuadUnit::detect()[0],
             LookQuads::Auto | LookQuads::Never => None,
             LookQuads::Always(unit) | LookQuads::Twice(unit) => Some(unit.or_emulated()),
         };
         Copies::new(unit?, self.prepared, d)
+    }
+
+    /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less time. `compared`: the
+    /// centroids that a row is compared with.
+    fn suits_words(&self, groups: Option<&Groups<T>>, centroids: &[T], compared: f64) -> Result<bool> {
+        let (d, one) = (self.d as f64, Groups::new(centroids, self.d, 1)?);
+        let groups = groups.unwrap_or(&one);
+        let step = Step::new(groups, centroids, false, self.workers.len())?;
+        let (mut coarseness, mut count) = (0.0, 0.0);
+        self.visit_sample(&step, |tile, r, group| {
+            let (mut largest, mut square) = (0.0f64, 0.0);
+            for (f, m) in step.groups.point(group).iter().enumerate() {
+                let t = tile.x[f * tile.stride + r].to_f64() - m.to_f64();
+                (largest, square) = (largest.max(t.abs()), square + t * t);
+            }
+            // What rounding leaves, over what remains of the row: scores of centroids differ by the square root of d less than norms do.
+            if square > 0.0 && square.is_finite() {
+                coarseness += largest / 127.0 * (d / 12.0).sqrt() * d.sqrt() / square.sqrt();
+                count += 1.0;
+            }
+        })?;
+        let doubt = (DOUBT * coarseness / f64::max(count, 1.0)).min(1.0);
+        // A closer look, and loading the row for it, in products of bytes.
+        Ok(self.d < FEWEST_BYTES || compared < doubt * (CLOSER + CLOSER_ROW / d))
     }
 
     /// How many of these rows a worker sorts together.
@@ -235,32 +278,40 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// The share of the scores that rows of a sample need.
     fn share_of_sample(&self, step: &Step<'_, T>) -> Result<f64> {
-        let stride = self.workers[0].tile.stride;
-        let kept = (0..self.part.features.n_rows()).filter(|row| self.part.selection.contains(*row));
-        let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
-        let rows = memory::collected(kept.step_by((self.labels.len() / sample).max(1)), NEAR)?;
-        if rows.is_empty() {
-            return Ok(1.0);
-        }
-        let mut tile = Tile::new(self.d, stride)?;
-        let mut groups = memory::zeroed::<u8>(stride, NEAR)?;
         // The largest distance of each group's rows so far, and their number.
         let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), NEAR)?;
-        for rows in rows.chunks(stride) {
-            tile.load_list(&self.part, self.prepared.weights, rows);
-            self.set.run(Guess { step, tile: &tile, groups: &mut groups });
-            for r in 0..tile.rows {
-                let group = usize::from(groups[r]);
-                let (most, count) = &mut seen[group];
-                *most = most.max(step.distance(&tile, r, group));
-                *count += 1;
-            }
+        self.visit_sample(step, |tile, r, group| {
+            let (most, count) = &mut seen[group];
+            *most = most.max(step.distance(tile, r, group));
+            *count += 1;
+        })?;
+        let sampled: usize = seen.iter().map(|(_, count)| count).sum();
+        if sampled == 0 {
+            return Ok(1.0);
         }
         let listed = seen.iter().enumerate().map(|(group, (most, count))| {
             // With few features, rows are much nearer to their labels than to the ends of their group.
             let own = (Form::of::<T>(self.d) == Form::Difference).then_some(most / 2.0);
             (step.listed(group, *most, own).len() * count) as f64
         });
-        Ok(listed.sum::<f64>() / (step.panels() * rows.len()) as f64)
+        Ok(listed.sum::<f64>() / (step.panels() * sampled) as f64)
+    }
+
+    /// Calls `visit` with each row of a sample: the tile that it is in, its number there, and the group whose point is nearest.
+    fn visit_sample(&self, step: &Step<'_, T>, mut visit: impl FnMut(&Tile<T>, usize, usize)) -> Result<()> {
+        let stride = self.workers[0].tile.stride;
+        let kept = (0..self.part.features.n_rows()).filter(|row| self.part.selection.contains(*row));
+        let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
+        let rows = memory::collected(kept.step_by((self.labels.len() / sample).max(1)), NEAR)?;
+        let mut tile = Tile::new(self.d, stride)?;
+        let mut groups = memory::zeroed::<u8>(stride, NEAR)?;
+        for rows in rows.chunks(stride) {
+            tile.load_list(&self.part, self.prepared.weights, rows);
+            self.set.run(Guess { step, tile: &tile, groups: &mut groups });
+            for r in 0..tile.rows {
+                visit(&tile, r, usize::from(groups[r]));
+            }
+        }
+        Ok(())
     }
 }

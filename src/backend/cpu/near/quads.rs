@@ -1,4 +1,4 @@
-//! Copies in bytes of rows and centroids, about the point of each group: for the product filter on quads of features.
+//! Copies in bytes or words of rows and centroids, about the point of each group: for the product filter on quads of features.
 //!
 //! Rows are copied when they are sorted, and centroids in each assign. Both subtract the same bits of the group's point. `src/certify/quads.rs` says what
 //! is measured of them.
@@ -12,7 +12,7 @@ use super::{BLOCK, NEAR, Step};
 use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
 use crate::backend::cpu::product::{PanelFacts, QuadRows, QuadTable};
 use crate::backend::cpu::simd::{InstructionSet, QuadUnit, SIDE, Task, Vector, packed};
-use crate::certify::quads::{LEAST_STEP, MOST_FEATURES, Quads};
+use crate::certify::quads::{LEAST_NUMBER, MOST_FEATURES, Quads};
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
@@ -22,8 +22,10 @@ use crate::prepare::{Prepared, unit_exponent};
 
 /// Most bytes of the copies of the centroids of one assign.
 const MOST_TABLE_BYTES: usize = 128 << 20;
-/// The largest number of a copy.
-const MOST: f32 = 127.0;
+/// The largest numbers of copies in bytes and in words.
+const MOST: [f32; 2] = [127.0, 32_767.0];
+/// The largest norm of the numbers of a copy in words, but for rounding.
+const MOST_NORM: f64 = 45_000.0;
 /// What turns a number of a copy into the byte of a row.
 const OFFSET: u8 = 128;
 /// The binary logarithm of q squared where nothing is known yet.
@@ -46,6 +48,15 @@ impl Copies {
         // Far from the limits of both types. Rows of other sizes are compared in float32.
         let known = largest > 1e-30 && largest < 1e30 && d <= MOST_FEATURES;
         known.then(|| Self { unit, exponent: unit_exponent(largest) })
+    }
+}
+
+/// The step of a copy, of the largest magnitude of a row or centroid and the sum of its squares.
+#[inline(always)]
+fn step_of(largest: f64, square: f64, words: bool) -> f64 {
+    match words {
+        false => largest / f64::from(MOST[0]),
+        true => (largest / f64::from(MOST[1])).max(square.sqrt() / MOST_NORM),
     }
 }
 
@@ -132,26 +143,30 @@ impl RowCopies {
         let [up, more] = [half, shared.exponent - half].map(|e| T::from_f64(power_of_two(e)));
         let point = groups.point(group);
         let (columns, _) = x[..d * BLOCK].as_chunks::<BLOCK>();
-        let mut largest = [0.0f32; BLOCK];
+        let words = shared.unit.is_for_words();
+        let (mut largest, mut all_squares) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
         for (x, centre) in columns.iter().zip(point) {
             for r in 0..BLOCK {
                 let exact = x[r].centred_copy(*centre, up, more).abs();
                 // A difference that overflows stays infinite.
                 largest[r] = if exact <= largest[r] { largest[r] } else { exact };
+                all_squares[r] += exact * exact;
             }
         }
         let [steps, norms, rests] = &mut self.facts[block];
         let mut inverse = [0.0f32; BLOCK];
         for r in 0..BLOCK {
-            let step = largest[r] / MOST;
+            let step = step_of(f64::from(largest[r]), f64::from(all_squares[r]), words);
             // Rows of other sizes have a copy of zeros, and the longest of them no bound.
-            let known = step >= LEAST_STEP as f32 && largest[r] < 1e15;
-            steps[r] = if known { step } else { 0.0 };
-            inverse[r] = if known { MOST / largest[r] } else { 0.0 };
+            let known = f64::from(largest[r]) >= LEAST_NUMBER && largest[r] < 1e15;
+            steps[r] = if known { step as f32 } else { 0.0 };
+            inverse[r] = if known { (1.0 / step) as f32 } else { 0.0 };
         }
         let (mut squares, mut lost) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
         let copies = &mut self.copies[block * BLOCK * lanes..][..BLOCK * lanes];
-        let quads = columns.chunks(4).zip(point.chunks(4));
+        // Four bytes share a lane, or two words.
+        let (together, bits, mask, offset) = if words { (2, 16, 0xffff, 0) } else { (4, 8, 0xff, u32::from(OFFSET)) };
+        let quads = columns.chunks(together).zip(point.chunks(together));
         for (to, (columns, points)) in copies.as_chunks_mut::<BLOCK>().0.iter_mut().zip(quads) {
             let mut lane = [0u32; BLOCK];
             for (i, (x, centre)) in columns.iter().zip(points).enumerate() {
@@ -160,12 +175,12 @@ impl RowCopies {
                     const INTEGERS: f32 = 12_582_912.0;
                     let exact = x[r].centred_copy(*centre, up, more);
                     let number = exact * inverse[r] + INTEGERS;
-                    let byte = number.to_bits() & 0xff ^ u32::from(OFFSET);
+                    let integer = number.to_bits() & mask ^ offset;
                     let copy = (number - INTEGERS) * steps[r];
                     let rest = exact - copy;
                     squares[r] += copy * copy;
                     lost[r] += rest * rest;
-                    lane[r] |= byte << (8 * i);
+                    lane[r] |= integer << (bits * i);
                 }
             }
             for r in 0..BLOCK {
@@ -321,7 +336,8 @@ impl<T: Float> Task for CopyGroup<'_, '_, T> {
                 let found = bound.own([square, copy, rest]);
                 (own.folded[c], own.margins[c]) = (found.folded, found.margin);
                 own.steps[c] = step;
-                own.starts[c] = f32::from_bits((-i32::from(OFFSET)).wrapping_mul(sum) as u32);
+                let offset = if unit.is_for_words() { 0 } else { i32::from(OFFSET) };
+                own.starts[c] = f32::from_bits((-offset).wrapping_mul(sum) as u32);
             }
         }
     }
@@ -333,6 +349,7 @@ struct CopyPlace {
     lanes: usize,
     /// From 16 lanes to the next 16 ones, and from a lane to the next.
     steps: [usize; 2],
+    words: bool,
 }
 
 /// The squared norms of a centroid, of its copy, and of what rounding left; the step of the copy, and the sum of its negated numbers.
@@ -369,7 +386,8 @@ impl CopyPlace {
     /// `place`: the centroid's, in the order of the listed panels.
     fn new(unit: &QuadUnit, place: usize, lanes: usize) -> Self {
         let (width, steps) = if unit.is_tiled() { (SIDE, [SIDE * SIDE, 1]) } else { (GROUP, [SIDE * GROUP, GROUP]) };
-        Self { first: place / width * width * lanes + place % width * if unit.is_tiled() { SIDE } else { 1 }, lanes, steps }
+        let first = place / width * width * lanes + place % width * if unit.is_tiled() { SIDE } else { 1 };
+        Self { first, lanes, steps, words: unit.is_for_words() }
     }
 
     /// The place of a lane.
@@ -381,24 +399,24 @@ impl CopyPlace {
     /// Copies a centroid, negated. One that is very long has a copy of zeros, and no bound.
     #[inline(always)]
     fn copy<T: Float>(&self, centroid: &[T], point: &[T], scale: f64, packed_copies: &mut [f32]) -> CentroidCopy {
-        let mut largest = [0.0f64; FEATURES];
+        let (mut largest, mut squares) = ([0.0f64; FEATURES], [0.0f64; FEATURES]);
         for chunk in 0..centroid.len().div_ceil(FEATURES) {
             let exact = differences(chunk, centroid, point, scale);
             for i in 0..FEATURES {
                 largest[i] = largest[i].max(exact[i].abs());
+                squares[i] += exact[i] * exact[i];
             }
         }
         let largest = largest.iter().fold(0.0, |most: f64, x| most.max(*x));
-        let step = (largest / f64::from(MOST)) as f32;
-        let (step, inverse) =
-            if f64::from(step) >= LEAST_STEP && largest < 1e18 { (step, f64::from(MOST) / largest) } else { (0.0, 0.0) };
+        let step = step_of(largest, squares.iter().sum(), self.words);
+        let (step, inverse) = if largest >= LEAST_NUMBER && largest < 1e18 { (step as f32, 1.0 / step) } else { (0.0, 0.0) };
         let (mut sums, mut sum) = ([[0.0f64; FEATURES]; 3], 0);
         for chunk in 0..centroid.len().div_ceil(FEATURES) {
             let exact = differences(chunk, centroid, point, scale);
-            let mut numbers = [0i8; FEATURES];
+            let mut numbers = [0i16; FEATURES];
             for i in 0..FEATURES {
                 let number = (exact[i] * inverse).round_ties_even();
-                numbers[i] = -number as i8;
+                numbers[i] = -number as i16;
                 let copy = number * f64::from(step);
                 let rest = exact[i] - copy;
                 sums[0][i] += exact[i] * exact[i];
@@ -406,10 +424,17 @@ impl CopyPlace {
                 sums[2][i] += rest * rest;
             }
             sum += numbers.iter().map(|number| i32::from(*number)).sum::<i32>();
-            let (first, lane) = (self.at(chunk * FEATURES / 4), chunk * FEATURES / 4);
-            for (i, quad) in numbers.as_chunks::<4>().0.iter().enumerate().take(self.lanes - lane) {
-                let [a, b, c, d] = *quad;
-                packed_copies[first + i * self.steps[1]] = packed([a as u8, b as u8, c as u8, d as u8]);
+            let lane = chunk * FEATURES / if self.words { 2 } else { 4 };
+            let (first, left) = (self.at(lane), self.lanes - lane);
+            if self.words {
+                for (i, [a, b]) in numbers.as_chunks::<2>().0.iter().enumerate().take(left) {
+                    let ([a, b], [c, d]) = (a.to_le_bytes(), b.to_le_bytes());
+                    packed_copies[first + i * self.steps[1]] = packed([a, b, c, d]);
+                }
+            } else {
+                for (i, [a, b, c, d]) in numbers.as_chunks::<4>().0.iter().enumerate().take(left) {
+                    packed_copies[first + i * self.steps[1]] = packed([*a as u8, *b as u8, *c as u8, *d as u8]);
+                }
             }
         }
         let [square, copy, rest] = sums.map(|sums| sums.iter().sum());

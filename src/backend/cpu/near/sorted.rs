@@ -21,9 +21,9 @@ pub enum Way {
     Blocks,
     /// Where they were. A tile at a time is gathered: for rows that lie row by row and are sorted for one assign.
     Gather,
-    /// Where they were, with copies in bytes: few rows of a block are loaded.
+    /// Where they were, with integer copies: few rows of a block are loaded.
     Copies,
-    /// Row by row, with copies in bytes: for features that lie column by column. To load one row from columns takes as long as to load several.
+    /// Row by row, with integer copies: for features that lie column by column. To load one row from columns takes as long as to load several.
     Rows,
 }
 
@@ -59,7 +59,7 @@ pub struct Sorted<T> {
     /// For each block: at least the largest distance of its rows from the group's point, or infinity if there is one group. Not with
     /// [`Way::Gather`].
     pub radii: Vec<f64>,
-    /// Copies in bytes, where they are used: with [`Way::Copies`] and [`Way::Rows`].
+    /// Integer copies, where they are used: with [`Way::Copies`] and [`Way::Rows`].
     pub copies: Option<RowCopies>,
 }
 
@@ -77,7 +77,7 @@ impl<T: Float> Sorted<T> {
         most.saturating_add(groups.saturating_mul(BLOCK)).next_multiple_of(BLOCK) + BLOCK
     }
 
-    /// Room for rows that are sorted for some assigns. `lanes`: those of the copies in bytes, if there are copies.
+    /// Room for rows that are sorted for some assigns. `lanes`: those of the integer copies, if there are copies.
     pub fn kept([d, most, groups]: [usize; 3], way: Way, lanes: Option<usize>) -> Result<Self> {
         let mut sorted = Self::with_room(way, [d, most, groups])?;
         if let Some(lanes) = lanes {
@@ -86,7 +86,7 @@ impl<T: Float> Sorted<T> {
         Ok(sorted)
     }
 
-    /// Bytes of copies in bytes with so many lanes.
+    /// Bytes of integer copies with so many lanes.
     pub fn bytes_copied([lanes, most, groups]: [usize; 3]) -> usize {
         RowCopies::bytes(Self::places(most, groups), lanes)
     }
@@ -237,7 +237,7 @@ impl<T: Float> Sorted<T> {
         rows_to_columns::<T, T, Same>(block.chunks_exact(BLOCK), 0, d, &mut self.by_rows[start * d..][..d * BLOCK]);
     }
 
-    /// Makes copies in bytes of a block of rows. With [`Way::Copies`], they are in the tile.
+    /// Makes integer copies of a block of rows. With [`Way::Copies`], they are in the tile.
     #[inline(always)]
     pub fn copy(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &Step<'_, T>, shared: &Copies) {
         let Some(mut copies) = self.copies.take() else { return };

@@ -93,7 +93,7 @@ pub struct NearTask<'p, 'a, 'm, 'n, T> {
     pub task: &'p TaskRows,
     pub labels: &'p mut [u32],
     pub step: &'p Step<'n, T>,
-    /// What copies in bytes share, and those of the centroids near each group. Empty if an assign does without.
+    /// What integer copies share, and those of the centroids near each group. Empty if an assign does without.
     pub copies: Option<&'p Copies>,
     pub tables: &'p [QuadTable],
 }
@@ -223,7 +223,7 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         *changed += take_moved::<V, T>(values, given(weights, prepared), moved, deltas, quantiser, partial);
     }
 
-    /// Labels a block of rows by copies in bytes. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
+    /// Labels a block of rows by integer copies. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
     /// leave too much in doubt. `is_here`: as [`NearTask::keep`] says.
     #[inline(always)]
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {

@@ -1,4 +1,5 @@
-//! The product filter on copies in bytes, four features in a lane: a quarter of the instructions of float32, and a wider bound.
+//! The product filter on copies in bytes, four features in a lane, or in words, two in a lane: a quarter or half of the instructions of float32, and a
+//! wider bound.
 //!
 //! ```text
 //! for 64 rows:
@@ -71,7 +72,7 @@ struct Found<'p> {
 }
 
 /// The scores of some panels of centroids.
-struct Score<'p> {
+struct Score<'p, const WORDS: bool> {
     rows: QuadRows<'p>,
     /// Number of rows that count. The scores of others are written or not.
     count: usize,
@@ -81,7 +82,7 @@ struct Score<'p> {
     found: Found<'p>,
 }
 
-impl QuadTask for Score<'_> {
+impl<const WORDS: bool> QuadTask for Score<'_, WORDS> {
     type Output = ();
 
     #[inline(always)]
@@ -94,7 +95,7 @@ impl QuadTask for Score<'_> {
     }
 }
 
-impl Score<'_> {
+impl<const WORDS: bool> Score<'_, WORDS> {
     #[inline(always)]
     fn score<V: Dot, const R: usize>(&mut self) {
         let Self { rows: QuadRows { copies, facts: [steps, ..] }, count, centroids, own, ref mut found } = *self;
@@ -124,7 +125,11 @@ impl Score<'_> {
                             for c in 0..GROUP {
                                 let centroid = V::splat(*centroids.as_ptr().add((panel * lanes + lane) * GROUP + c));
                                 for v in 0..R {
-                                    sums[c][v] = sums[c][v].dot(x[v], centroid);
+                                    sums[c][v] = if WORDS {
+                                        sums[c][v].dot_words(x[v], centroid)
+                                    } else {
+                                        sums[c][v].dot(x[v], centroid)
+                                    };
                                 }
                             }
                         }
@@ -267,7 +272,11 @@ impl ProductScratch {
         let of_panel = rows.copies.len() / ROWS * GROUP;
         let centroids = &table.packed[panels.start * of_panel..panels.end * of_panel];
         let found = Found { least: &mut self.least, best: &mut self.best, scores: &mut self.scores };
-        unit.run(Score { rows, count, centroids, own: &table.own[panels], found });
+        let own = &table.own[panels];
+        match unit.is_for_words() {
+            false => unit.run(Score::<false> { rows, count, centroids, own, found }),
+            true => unit.run(Score::<true> { rows, count, centroids, own, found }),
+        }
     }
 
     /// The same in tiles, two of them at a time: their sums become scores while they are in the first-level cache.

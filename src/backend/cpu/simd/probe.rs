@@ -1,6 +1,6 @@
-//! Whether the units that multiply quads add exactly, as `src/certify/quads.rs` assumes: some thousand sums of each, once in a process.
+//! Whether the units that multiply bytes and words add exactly, as `src/certify/quads.rs` assumes: some thousand sums of each, once in a process.
 
-use super::quads::{Dot, QuadTask, QuadUnit, added, packed};
+use super::quads::{Dot, QuadTask, QuadUnit, added, added_words, packed};
 use super::tiles::{self, SIDE, Tiles};
 
 /// Number of lanes that are tried together: a multiple of every vector's.
@@ -30,15 +30,20 @@ impl Numbers {
     }
 }
 
-pub fn quads(unit: QuadUnit) -> bool {
+/// The bytes of lanes of words may be any, as those of bytes.
+pub fn lanes(unit: QuadUnit) -> bool {
     let mut numbers = Numbers(1);
+    let words = unit.is_for_words();
     (0..256).all(|case| {
         let x: [f32; PROBED] = std::array::from_fn(|_| numbers.row(case));
         let c: [f32; PROBED] = std::array::from_fn(|_| numbers.centroid(case));
         // Sums of any size: they wrap around.
         let start: [f32; PROBED] = std::array::from_fn(|_| f32::from_bits(numbers.next() << 1));
-        let found = unit.run(Probe { x: &x, c: &c, start: &start });
-        (0..PROBED).all(|lane| found[lane].to_bits() == added(start[lane], x[lane], c[lane]).to_bits())
+        let found = unit.run(Probe { x: &x, c: &c, start: &start, words });
+        (0..PROBED).all(|lane| {
+            let added = if words { added_words } else { added };
+            found[lane].to_bits() == added(start[lane], x[lane], c[lane]).to_bits()
+        })
     })
 }
 
@@ -70,6 +75,7 @@ struct Probe<'p> {
     x: &'p [f32; PROBED],
     c: &'p [f32; PROBED],
     start: &'p [f32; PROBED],
+    words: bool,
 }
 
 impl QuadTask for Probe<'_> {
@@ -82,7 +88,9 @@ impl QuadTask for Probe<'_> {
             // SAFETY: LANES divides PROBED. `QuadUnit::run` enables the features.
             unsafe {
                 let sum = V::load(self.start.as_ptr().add(at));
-                sum.dot(V::load(self.x.as_ptr().add(at)), V::load(self.c.as_ptr().add(at))).store(found.as_mut_ptr().add(at));
+                let (x, c) = (V::load(self.x.as_ptr().add(at)), V::load(self.c.as_ptr().add(at)));
+                let sum = if self.words { sum.dot_words(x, c) } else { sum.dot(x, c) };
+                sum.store(found.as_mut_ptr().add(at));
             }
         }
         found

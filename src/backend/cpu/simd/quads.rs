@@ -1,7 +1,8 @@
-//! Products of quads of bytes, added to 32-bit integers: four times the products of a float32 instruction, or with tiles 32 times.
+//! Products of quads of bytes, added to 32-bit integers: four times the products of a float32 instruction, or with tiles 32 times. And of pairs of words,
+//! numbers of 16 bits: twice the products.
 //!
-//! A lane of 32 bits holds four numbers, the lowest byte first. Those of rows are from 0 to 255, those of centroids from -127 to 127, because such are
-//! the instructions. Sums wrap around. So they are exact wherever the result fits.
+//! A lane of 32 bits holds four numbers or two, the lowest bits first. Bytes of rows are from 0 to 255, those of centroids from -127 to 127, because such
+//! are the instructions. Words are from -32,767 to 32,767. Sums wrap around. So they are exact wherever the result fits.
 
 use std::sync::OnceLock;
 
@@ -16,9 +17,14 @@ pub trait Dot: Vector {
     /// # Safety
     /// As [`Vector`] says.
     unsafe fn dot(self, x: Self, c: Self) -> Self;
+    /// The same for pairs of words: `self + x_0 c_0 + x_1 c_1`.
+    ///
+    /// # Safety
+    /// As [`Vector`] says.
+    unsafe fn dot_words(self, x: Self, c: Self) -> Self;
 }
 
-/// What multiplies quads.
+/// What multiplies quads of bytes or pairs of words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuadUnit {
     /// AMX: tiles of rows by tiles of centroids.
@@ -27,9 +33,13 @@ pub enum QuadUnit {
     Avx512,
     /// `vpdpbusd` of AVX-VNNI.
     Avx2,
-    /// Both kinds in plain Rust, for tests on machines without such instructions.
+    /// `vpdpwssd` of the same two, for words.
+    Avx512Words,
+    Avx2Words,
+    /// All kinds in plain Rust, for tests on machines without such instructions.
     EmulatedTiles,
     Emulated,
+    EmulatedWords,
 }
 
 /// Code to compile for each unit. `run` and everything that its hot loops call are `#[inline(always)]`.
@@ -39,13 +49,24 @@ pub trait QuadTask {
 }
 
 impl QuadUnit {
-    /// The units that are hardware, the fastest first.
-    pub const HARDWARE: [Self; 3] = [Self::Amx, Self::Avx512, Self::Avx2];
+    /// The units that are hardware: those for bytes, the fastest first, then those for words.
+    pub const HARDWARE: [Self; 5] = [Self::Amx, Self::Avx512, Self::Avx2, Self::Avx512Words, Self::Avx2Words];
 
-    /// The fastest unit of this machine, if there is one. Tried once.
-    pub fn detect() -> Option<Self> {
-        static DETECTED: OnceLock<Option<QuadUnit>> = OnceLock::new();
-        *DETECTED.get_or_init(|| Self::HARDWARE.into_iter().find(|unit| unit.is_available() && unit.adds_exactly()))
+    /// The fastest units of this machine for bytes and for words, if there are some. Tried once.
+    pub fn detect() -> [Option<Self>; 2] {
+        static DETECTED: OnceLock<[Option<QuadUnit>; 2]> = OnceLock::new();
+        *DETECTED.get_or_init(|| {
+            let fastest = |words| {
+                let mut units = Self::HARDWARE.into_iter().filter(|unit| unit.is_for_words() == words);
+                units.find(|unit| unit.is_available() && unit.adds_exactly())
+            };
+            [fastest(false), fastest(true)]
+        })
+    }
+
+    /// Whether lanes are pairs of words.
+    pub fn is_for_words(self) -> bool {
+        matches!(self, Self::Avx512Words | Self::Avx2Words | Self::EmulatedWords)
     }
 
     /// Whether rows and centroids are multiplied in tiles.
@@ -58,13 +79,14 @@ impl QuadUnit {
         match self {
             unit if unit.is_available() => unit,
             Self::Amx => Self::EmulatedTiles,
+            unit if unit.is_for_words() => Self::EmulatedWords,
             _ => Self::Emulated,
         }
     }
 
     /// Number of lanes of a copy of `d` features.
     pub fn lanes(self, d: usize) -> usize {
-        let lanes = d.div_ceil(4);
+        let lanes = d.div_ceil(if self.is_for_words() { 2 } else { 4 });
         if self.is_tiled() { lanes.next_multiple_of(SIDE) } else { lanes }
     }
 
@@ -76,14 +98,18 @@ impl QuadUnit {
     /// Whether this machine has the unit.
     fn is_available(self) -> bool {
         match self {
-            Self::Emulated | Self::EmulatedTiles => true,
+            Self::Emulated | Self::EmulatedTiles | Self::EmulatedWords => true,
             Self::Amx => tiles::is_amx_available(),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => InstructionSet::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512vnni"),
+            Self::Avx512 | Self::Avx512Words => {
+                InstructionSet::Avx512.is_available() && std::arch::is_x86_feature_detected!("avx512vnni")
+            }
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => InstructionSet::Avx2.is_available() && std::arch::is_x86_feature_detected!("avxvnni"),
+            Self::Avx2 | Self::Avx2Words => {
+                InstructionSet::Avx2.is_available() && std::arch::is_x86_feature_detected!("avxvnni")
+            }
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx512 | Self::Avx2 => false,
+            _ => false,
         }
     }
 
@@ -95,8 +121,8 @@ impl QuadUnit {
             // SAFETY: `is_available` found the features that the two functions enable. std caches the answer.
             unsafe {
                 match self {
-                    Self::Avx512 if self.is_available() => return x86::run_avx512(task),
-                    Self::Avx2 if self.is_available() => return x86::run_avx2(task),
+                    Self::Avx512 | Self::Avx512Words if self.is_available() => return x86::run_avx512(task),
+                    Self::Avx2 | Self::Avx2Words if self.is_available() => return x86::run_avx2(task),
                     _ => {}
                 }
             }
@@ -106,7 +132,7 @@ impl QuadUnit {
 
     /// Tries some thousand sums.
     fn adds_exactly(self) -> bool {
-        if self.is_tiled() { probe::tiles(self) } else { probe::quads(self) }
+        if self.is_tiled() { probe::tiles(self) } else { probe::lanes(self) }
     }
 }
 
@@ -116,7 +142,15 @@ pub fn packed(bytes: [u8; 4]) -> f32 {
     f32::from_bits(u32::from_le_bytes(bytes))
 }
 
-/// The sum of a lane of a row and a lane of a centroid, and of another sum.
+/// The sum of the products of two pairs of words, and of another sum.
+#[inline(always)]
+pub fn added_words(sum: f32, x: f32, c: f32) -> f32 {
+    let (x, c) = (x.to_bits(), c.to_bits());
+    let product = |i: u32| i32::from((x >> i) as u16 as i16) * i32::from((c >> i) as u16 as i16);
+    f32::from_bits((sum.to_bits() as i32).wrapping_add(product(0)).wrapping_add(product(16)) as u32)
+}
+
+/// The sum of the products of a quad of a row and a quad of a centroid, and of another sum.
 #[inline(always)]
 pub fn added(sum: f32, x: f32, c: f32) -> f32 {
     let (x, c) = (x.to_bits(), c.to_bits());
@@ -129,6 +163,10 @@ impl Dot for Portable {
     #[inline(always)]
     unsafe fn dot(self, x: Self, c: Self) -> Self {
         Self(lanes!(i in [0.0; 8], added(self.0[i], x.0[i], c.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn dot_words(self, x: Self, c: Self) -> Self {
+        Self(lanes!(i in [0.0; 8], added_words(self.0[i], x.0[i], c.0[i])))
     }
 }
 
@@ -162,6 +200,14 @@ mod x86 {
                 Self(_mm512_castsi512_ps(_mm512_dpbusd_epi32(sum, x, c)))
             }
         }
+        #[inline(always)]
+        unsafe fn dot_words(self, x: Self, c: Self) -> Self {
+            // SAFETY: as in `dot`.
+            unsafe {
+                let (sum, x, c) = (_mm512_castps_si512(self.0), _mm512_castps_si512(x.0), _mm512_castps_si512(c.0));
+                Self(_mm512_castsi512_ps(_mm512_dpwssd_epi32(sum, x, c)))
+            }
+        }
     }
 
     impl Dot for Avx2 {
@@ -173,6 +219,14 @@ mod x86 {
                 Self(_mm256_castsi256_ps(_mm256_dpbusd_avx_epi32(sum, x, c)))
             }
         }
+        #[inline(always)]
+        unsafe fn dot_words(self, x: Self, c: Self) -> Self {
+            // SAFETY: as in `dot`.
+            unsafe {
+                let (sum, x, c) = (_mm256_castps_si256(self.0), _mm256_castps_si256(x.0), _mm256_castps_si256(c.0));
+                Self(_mm256_castsi256_ps(_mm256_dpwssd_avx_epi32(sum, x, c)))
+            }
+        }
     }
 }
 
@@ -182,11 +236,24 @@ mod tests {
 
     #[test]
     fn units_add_exactly() {
-        for unit in QuadUnit::HARDWARE.into_iter().chain([QuadUnit::EmulatedTiles, QuadUnit::Emulated]) {
+        let emulated = [QuadUnit::EmulatedTiles, QuadUnit::Emulated, QuadUnit::EmulatedWords];
+        for unit in QuadUnit::HARDWARE.into_iter().chain(emulated) {
             assert!(!unit.is_available() || unit.adds_exactly(), "{unit:?}");
         }
-        let fastest = QuadUnit::HARDWARE.into_iter().find(|unit| unit.is_available());
-        assert_eq!(QuadUnit::detect(), fastest);
+        let fastest = |words| QuadUnit::HARDWARE.into_iter().find(|unit| unit.is_for_words() == words && unit.is_available());
+        assert_eq!(QuadUnit::detect(), [fastest(false), fastest(true)]);
+    }
+
+    #[test]
+    fn words_are_added_with_their_signs() {
+        let pair = |[a, b]: [i16; 2]| f32::from_bits(u32::from(b as u16) << 16 | u32::from(a as u16));
+        for (x, c, expected) in [
+            ([32_767, -3], [-32_767, 5], -1_073_676_289 - 15),
+            ([-32_767; 2], [-32_767; 2], 2_147_352_578),
+            ([0, 7], [9, -1], -7),
+        ] {
+            assert_eq!(added_words(f32::from_bits(4), pair(x), pair(c)).to_bits() as i32, 4 + expected);
+        }
     }
 
     #[test]
