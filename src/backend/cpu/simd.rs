@@ -109,7 +109,7 @@ pub trait Vector: Copy {
     /// The lanes as the bits of integers of 32 bits, converted and rounded to nearest.
     /// # Safety
     /// As the trait says.
-    unsafe fn from_integers(self) -> Self;
+    unsafe fn integers_as_floats(self) -> Self;
     /// The sum of integers of 32 bits, which wraps around.
     /// # Safety
     /// As the trait says.
@@ -216,7 +216,7 @@ impl Vector for Portable {
         }
     }
     #[inline(always)]
-    unsafe fn from_integers(self) -> Self {
+    unsafe fn integers_as_floats(self) -> Self {
         Self(lanes!(i in [0.0; 8], self.0[i].to_bits() as i32 as f32))
     }
     #[inline(always)]
@@ -310,7 +310,7 @@ mod x86 {
             Self(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
         }
         #[inline(always)]
-        unsafe fn from_integers(self) -> Self {
+        unsafe fn integers_as_floats(self) -> Self {
             Self(unsafe { _mm512_cvtepi32_ps(_mm512_castps_si512(self.0)) })
         }
         #[inline(always)]
@@ -405,7 +405,7 @@ mod x86 {
             Self(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
         }
         #[inline(always)]
-        unsafe fn from_integers(self) -> Self {
+        unsafe fn integers_as_floats(self) -> Self {
             Self(unsafe { _mm256_cvtepi32_ps(_mm256_castps_si256(self.0)) })
         }
         #[inline(always)]

@@ -163,10 +163,12 @@ impl<T: Float> CpuSession<'_, T> {
         let mut copies = copies.filter(|copies| {
             has_room(copies.unit) && (self.look_quads != LookQuads::Auto || compared >= fewest_quad_centroids(d))
         });
-        if let (Some(copies), LookQuads::Auto, [_, Some(words)]) = (&mut copies, self.look_quads, QuadUnit::detect()) {
-            if has_room(words) && self.suits_words(planned.as_ref().map(|(groups, _)| groups), centroids, compared)? {
-                copies.unit = words;
-            }
+        if let (Some(copies), LookQuads::Auto) = (&mut copies, self.look_quads)
+            && let [_, Some(words)] = QuadUnit::detect()
+            && has_room(words)
+            && self.suits_words(planned.as_ref().map(|(groups, _)| groups), centroids, compared)?
+        {
+            copies.unit = words;
         }
         let is_kept = plain_fits || copies.is_some();
         if may_be_kept && !is_kept {

@@ -409,7 +409,7 @@ impl CopyPlace {
         }
         let largest = largest.iter().fold(0.0, |most: f64, x| most.max(*x));
         let step = step_of(largest, squares.iter().sum(), self.words);
-        let (step, inverse) = if largest >= LEAST_NUMBER && largest < 1e18 { (step as f32, 1.0 / step) } else { (0.0, 0.0) };
+        let (step, inverse) = if (LEAST_NUMBER..1e18).contains(&largest) { (step as f32, 1.0 / step) } else { (0.0, 0.0) };
         let (mut sums, mut sum) = ([[0.0f64; FEATURES]; 3], 0);
         for chunk in 0..centroid.len().div_ceil(FEATURES) {
             let exact = differences(chunk, centroid, point, scale);

@@ -174,7 +174,7 @@ impl<const WORDS: bool> Score<'_, WORDS> {
 #[inline(always)]
 unsafe fn finished<V: Vector>(sums: V, steps: V, step: f32, folded: f32) -> V {
     // SAFETY: the caller's.
-    unsafe { sums.from_integers().mul_add(steps, V::splat(0.0)).mul_add(V::splat(step), V::splat(folded)) }
+    unsafe { sums.integers_as_floats().mul_add(steps, V::splat(0.0)).mul_add(V::splat(step), V::splat(folded)) }
 }
 
 /// The centroids in reach, from the scores of some panels.
