@@ -58,7 +58,7 @@ fn ways() -> Vec<Way> {
 fn run(
     features: &Features<'_, f32>,
     start: &[f64],
-    (_, set, near, pairs): Way,
+    (_, set, near, quads): Way,
     iterations: u32,
     threads: usize,
 ) -> (f64, usize, u64) {
@@ -67,7 +67,7 @@ fn run(
     let mut parts = vec![Part::new(features.clone(), None)];
     let prepared = prepare(&mut parts, &estimator.validate(d).expect("valid")).expect("finite");
     let session = CpuSession::new(parts.remove(0), &prepared, start.len() / d, threads, set).expect("memory for it");
-    let session = session.looking_near(near).looking_at_quads(pairs);
+    let session = session.looking_near(near).looking_at_quads(quads);
     let mut session = Joined::new(vec![Box::new(session)], &prepared, threads).expect("one session");
     let mut centroids: Vec<f32> = start.iter().map(|c| *c as f32).collect();
     let time = Instant::now();

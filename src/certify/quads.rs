@@ -18,7 +18,7 @@
 //! y_j = fl(fl(fl(P_j) a) b_j + p_j)        |y_j - (p_j - x^.c^_j)| <= 5.01 u |x^| |c^_j| + 1.001 u |p_j|
 //! ```
 //! where signs are those of negated centroids, and the last operation is fused or not. What underflows is below 2^-125: a and b are 0 or at least 2^-66,
-//! so `fl(P_j) a` is 0 or normal. Then, as in `halves.rs`,
+//! so `fl(P_j) a` is 0 or normal. Then
 //!
 //! ```text
 //! |x^.c^_j - x.c_j| <= dx |c_j| + |x^| dc_j
@@ -35,9 +35,8 @@
 //! from 2^-14 on, it is below `2^-18` of `2 E_x >= t q X^2`: less than half of the factor 1.00001 that the norms have. The centroid's is
 //! `r (1 + 1 / t) |c_j|^2`.
 //!
-//! Bytes are coarser than half precision: `q` is 2^-8 to 2^-6, that of bfloat16 2^-10. So more rows are in doubt. But a list has two or three centroids,
-//! a closer look at them takes little time, and there are twice the products in an instruction. For words, q is near `sqrt(d / 12) / 45,000`, whatever the
-//! data: less than 2^-12 for a thousand features.
+//! For bytes, q is 2^-8 to 2^-6, depending on the data. For words it is near `sqrt(d / 12) / 45,000`, less than 2^-12 for a thousand features, unless a few
+//! numbers make up the whole norm. So bytes leave more rows in doubt, and have twice the products in an instruction.
 
 use super::own::{Own, Reference, down};
 use super::{U, V};

@@ -16,7 +16,7 @@ type Outcome = ((Vec<(u64, u64)>, Vec<u32>, Vec<u64>), f64);
 #[derive(Debug, Clone, Copy)]
 struct Look {
     near: LookNear,
-    pairs: LookQuads,
+    quads: LookQuads,
     set: InstructionSet,
     threads: usize,
     row_by_row: bool,
@@ -46,7 +46,7 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
     }
     let kept = (0..data.rows()).filter(|&row| part.selection.contains(row)).count();
     let session = CpuSession::new(part, &prepared, k, look.threads, look.set).unwrap();
-    let session = session.looking_near(look.near).looking_at_quads(look.pairs);
+    let session = session.looking_near(look.near).looking_at_quads(look.quads);
     // One session goes on as several would.
     let mut session = Joined::new(vec![Box::new(session)], &prepared, look.threads).unwrap();
     let (mut history, mut share) = (Vec::new(), 0.0);
@@ -73,7 +73,7 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
 fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
     use InstructionSet::{Avx2, Avx512, Portable};
     let all =
-        Look { near: LookNear::Never, pairs: LookQuads::Never, set: InstructionSet::detect(), threads: 0, row_by_row: false };
+        Look { near: LookNear::Never, quads: LookQuads::Never, set: InstructionSet::detect(), threads: 0, row_by_row: false };
     let (expected, _) = outcome(data, start, all);
     let check = |look: Look| {
         let (found, computed) = outcome(data, start, look);
@@ -90,7 +90,7 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
     }
     // Copies in bytes and words, emulated and by the machine's instructions, about one point and about one for each group.
     let (lanes, words, tiles) = (QuadUnit::Avx512, QuadUnit::Avx512Words, QuadUnit::Amx);
-    for (set, near, pairs, row_by_row) in [
+    for (set, near, quads, row_by_row) in [
         (Portable, LookNear::Always, LookQuads::Always(QuadUnit::Emulated), true),
         (Avx2, LookNear::Never, LookQuads::Always(QuadUnit::EmulatedTiles), false),
         (Avx512, LookNear::Always, LookQuads::Always(lanes), true),
@@ -104,7 +104,7 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
         (Avx512, LookNear::Always, LookQuads::Twice(lanes), true),
         (Avx512, LookNear::Always, LookQuads::Twice(tiles), false),
     ] {
-        check(Look { near, pairs, set, threads: 2, row_by_row });
+        check(Look { near, quads, set, threads: 2, row_by_row });
     }
     share
 }

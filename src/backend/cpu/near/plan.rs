@@ -163,13 +163,6 @@ impl<T: Float> CpuSession<'_, T> {
         let mut copies = copies.filter(|copies| {
             has_room(copies.unit) && (self.look_quads != LookQuads::Auto || compared >= fewest_quad_centroids(d))
         });
-        if let (Some(copies), LookQuads::Auto) = (&mut copies, self.look_quads)
-            && let [_, Some(words)] = QuadUnit::detect()
-            && has_room(words)
-            && self.suits_words(planned.as_ref().map(|(groups, _)| groups), centroids, compared)?
-        {
-            copies.unit = words;
-        }
         let is_kept = plain_fits || copies.is_some();
         if may_be_kept && !is_kept {
             planned = self.plan_groups(centroids, longest, false)?;
@@ -179,6 +172,13 @@ impl<T: Float> CpuSession<'_, T> {
             (None, Some(_)) => Groups::new(centroids, d, 1)?,
             (None, None) => return Ok(None),
         };
+        if let (Some(copies), LookQuads::Auto) = (&mut copies, self.look_quads)
+            && let [_, Some(words)] = QuadUnit::detect()
+            && has_room(words)
+            && self.suits_words(&Step::new(&groups, centroids, false, self.workers.len())?, compared)?
+        {
+            copies.unit = words;
+        }
         let way = Sorted::<T>::way_kept(d, copies.is_some(), by_columns);
         // With one group, nothing is left out.
         let parts = if groups.count() == 1 { self.parts(1)? } else { parts };
@@ -229,7 +229,7 @@ impl<T: Float> CpuSession<'_, T> {
         }
     }
 
-    /// Copies in bytes, if they should be compared first.
+    /// Integer copies, if they should be compared first.
     fn plan_copies(&self) -> Option<Copies> {
         let (n, k, d) = (self.labels.len(), self.k, self.d);
         let pays = n >= FEWEST_ROWS && k as f64 >= fewest_quad_centroids(d) && d >= FEWEST_QUAD_FEATURES;
@@ -246,12 +246,10 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less time. `compared`: the
     /// centroids that a row is compared with.
-    fn suits_words(&self, groups: Option<&Groups<T>>, centroids: &[T], compared: f64) -> Result<bool> {
-        let (d, one) = (self.d as f64, Groups::new(centroids, self.d, 1)?);
-        let groups = groups.unwrap_or(&one);
-        let step = Step::new(groups, centroids, false, self.workers.len())?;
+    fn suits_words(&self, step: &Step<'_, T>, compared: f64) -> Result<bool> {
+        let d = self.d as f64;
         let (mut coarseness, mut count) = (0.0, 0.0);
-        self.visit_sample(&step, |tile, r, group| {
+        self.visit_sample(step, |tile, r, group| {
             let (mut largest, mut square) = (0.0f64, 0.0);
             for (f, m) in step.groups.point(group).iter().enumerate() {
                 let t = tile.x[f * tile.stride + r].to_f64() - m.to_f64();

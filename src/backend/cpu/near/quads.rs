@@ -222,7 +222,7 @@ impl GroupRows {
     }
 }
 
-/// Copies in bytes for the assigns of a session.
+/// Integer copies for the assigns of a session.
 pub struct ByCopies {
     pub copies: Copies,
     /// For each group, the centroids near it.
@@ -396,7 +396,7 @@ impl CopyPlace {
         self.first + lane / SIDE * self.steps[0] + lane % SIDE * self.steps[1]
     }
 
-    /// Copies a centroid, negated. One that is very long has a copy of zeros, and no bound.
+    /// Copies a centroid, negated. One that is very long or very short has a copy of zeros.
     #[inline(always)]
     fn copy<T: Float>(&self, centroid: &[T], point: &[T], scale: f64, packed_copies: &mut [f32]) -> CentroidCopy {
         let (mut largest, mut squares) = ([0.0f64; FEATURES], [0.0f64; FEATURES]);

@@ -155,7 +155,7 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         kept
     }
 
-    /// Keeps a newly sorted block of rows, and copies it in bfloat16, where copies are used. Returns whether the values of the whole block are at hand:
+    /// Keeps a newly sorted block of rows, and makes integer copies of it, where they are used. Returns whether the values of the whole block are at hand:
     /// in the tile, or in the block.
     #[inline(always)]
     fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {

@@ -60,10 +60,12 @@ fn squared_distance_of_singles<V: Vector>(x: &[f32], c: &[f32]) -> f32 {
             }
             f += SUMS * V::LANES;
         }
+        // At most three vectors are left over, one for each sum.
+        let mut i = 0;
         while f < whole {
             let t = V::load(x.as_ptr().add(f)).sub(V::load(c.as_ptr().add(f)));
-            sums[0] = t.mul_add(t, sums[0]);
-            f += V::LANES;
+            sums[i] = t.mul_add(t, sums[i]);
+            (f, i) = (f + V::LANES, i + 1);
         }
         sums[0].add(sums[1]).add(sums[2].add(sums[3])).store(lanes.as_mut_ptr());
     }

@@ -6,7 +6,7 @@ use super::tiles::{self, SIDE, Tiles};
 /// Number of lanes that are tried together: a multiple of every vector's.
 const PROBED: usize = 16;
 
-/// Lanes of four bytes, all of which are of one size.
+/// Lanes of four bytes.
 struct Numbers(u64);
 
 impl Numbers {

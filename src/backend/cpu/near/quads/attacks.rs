@@ -134,6 +134,25 @@ fn residuals_in_one_direction() {
     }
 }
 
+/// More centroids than scores are held at a time, and a number that fills neither a panel nor a tile.
+#[test]
+fn many_centroids() {
+    for (d, k) in [(3, 1_003), (17, 1_950)] {
+        let [certain, _, rows] = attack(&case::<f32>("uniform", d, k, &mut Random(14)), 0, "many centroids");
+        assert!(certain < rows);
+    }
+}
+
+/// As many features as there may be, all of one size: the integer sums are as large as they can be.
+#[test]
+fn the_most_features() {
+    let d = MOST_FEATURES;
+    let centroids = [-1.0f32, 1.0, 0.999].iter().flat_map(|c| vec![*c; d]).collect();
+    let rows = (0..ROWS).flat_map(|r| vec![[1.0f32, -1.0, 0.9995, 0.5][r % 4]; d]).collect();
+    let [certain, ..] = attack(&Case { d, k: 3, centroids, rows, centre: vec![0.0; d] }, 0, "the most features");
+    assert!(certain > 0);
+}
+
 /// Rows whose numbers are far below those that the scale is made for, down to rows without a step.
 #[test]
 fn rows_far_below_the_scale() {
