@@ -34,12 +34,14 @@ fn rows(uniform: bool, n: usize, d: usize) -> Vec<f32> {
 
 fn main() {
     let (mut shapes, mut iterations, mut threads, mut by_columns) = (Vec::new(), 60, 0, false);
+    let mut repeats = 1;
     let (mut strategies, mut kinds) = (&STRATEGIES[..], &[false, true][..]);
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--iterations" => iterations = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
             "--columns" => by_columns = true,
+            "--repeats" => repeats = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
             "--blobs" => kinds = &[false],
             "--uniform" => kinds = &[true],
             "--default" => strategies = &STRATEGIES[..1],
@@ -65,7 +67,7 @@ fn main() {
             let estimator = KMeans::new(k).init(Init::Given(start)).tol(0.0).max_iter(iterations).threads(threads);
             let mut first = None;
             println!("{n} x {d} x {k}, {}", if uniform { "uniform" } else { "ten blobs" });
-            for &strategy in strategies {
+            for &strategy in strategies.iter().cycle().take(strategies.len() * repeats) {
                 let time = Instant::now();
                 let fit =
                     estimator.clone().device(Device::Cpu).strategy(strategy).fit_features(&features, None).expect("a fit");

@@ -38,8 +38,8 @@ pub use centroids::CentroidTable;
 pub use least::LeastDistances;
 pub use near::{LookNear, LookQuads};
 pub use settle::InDoubt;
+pub(crate) use simd::{Ahead, SQUARE, Task, Vector};
 pub use simd::{InstructionSet, QuadUnit};
-pub(crate) use simd::{SQUARE, Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
 use self::carried::Carried;

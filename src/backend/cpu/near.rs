@@ -185,9 +185,6 @@ impl<T: Float> CpuSession<'_, T> {
                     };
                     worker.near = Some(Scratch::new([*d, most, worker.tile.stride], way, sorted)?);
                 }
-                if let (Some(scratch), Some(kept)) = (&mut worker.near, kept.first()) {
-                    scratch.prepare([*d, longest, groups.count()], kept.way, is_sorted)?;
-                }
             }
             let step = Step::new(groups, &table.rows, *known, threads)?;
             let copied = match by_copies {

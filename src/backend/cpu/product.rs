@@ -26,11 +26,11 @@ mod quads;
 
 use std::ops::Range;
 
-use self::kernel::{Ahead, Products};
+use self::kernel::Products;
 pub use self::quads::{PanelFacts, QuadRows, QuadTable};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near;
-use super::simd::Vector;
+use super::simd::{Ahead, Vector};
 use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
 use crate::float::Float;

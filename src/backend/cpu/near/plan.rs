@@ -5,7 +5,7 @@ use super::groups::Groups;
 use super::guess::Guess;
 use super::quads::{ByCopies, Copies};
 use super::sorted::{self, Sorted};
-use super::{BLOCK, LookNear, LookQuads, NEAR, Near, Scratch, Step};
+use super::{BLOCK, LookNear, LookQuads, NEAR, Near, Step};
 use crate::backend::cpu::filter::Form;
 use crate::backend::cpu::pass::TaskRows;
 use crate::backend::cpu::simd::{InstructionSet, QuadUnit};
@@ -23,6 +23,8 @@ const MOST_SMALL_GROUPS: usize = 256;
 const SAMPLE: usize = 2_048;
 const SAMPLE_VALUES: usize = 1 << 19;
 const FEWEST_SAMPLED: usize = 256;
+/// So many rows of the sample lie side by side. Where features are columns, they come together.
+const SIDE_BY_SIDE: usize = 4;
 /// The scores that are computed for each one that counts: the last block of a group is not full.
 const HALF_FULL: f64 = 1.15;
 /// Fewer clusters or rows are not worth it.
@@ -57,7 +59,8 @@ fn fewest_quad_centroids(d: usize) -> f64 {
     match d {
         ..64 => 128.0,
         64..128 => 48.0,
-        128.. => 8.0,
+        128..512 => 8.0,
+        512.. => 4.0,
     }
 }
 
@@ -147,8 +150,7 @@ impl<T: Float> CpuSession<'_, T> {
         let may_keep = self.look_near != LookNear::AlwaysSort;
         let plain_fits = may_keep && bytes(Sorted::<T>::way_kept(d, false, by_columns)) <= MOST_BYTES;
         let way = Sorted::<T>::way_kept(d, true, by_columns);
-        let sorting = self.workers.len().saturating_mul(Scratch::<T>::bytes_of_blocks([d, longest, most], way));
-        let kept = bytes(way).saturating_add(sorting);
+        let kept = bytes(way);
         let copies = self.plan_copies().filter(|copies| {
             may_keep && kept.saturating_add(total(copies.unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
         });
@@ -299,10 +301,16 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// Calls `visit` with each row of a sample: the tile that it is in, its number there, and the group whose point is nearest.
     fn visit_sample(&self, step: &Step<'_, T>, mut visit: impl FnMut(&Tile<T>, usize, usize)) -> Result<()> {
-        let stride = self.workers[0].tile.stride;
-        let kept = (0..self.part.features.n_rows()).filter(|row| self.part.selection.contains(*row));
+        let (stride, n) = (self.workers[0].tile.stride, self.part.features.n_rows());
         let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
-        let rows = memory::collected(kept.step_by((self.labels.len() / sample).max(1)), NEAR)?;
+        let apart = (self.labels.len() / sample * SIDE_BY_SIDE).max(SIDE_BY_SIDE);
+        let rows = match self.part.selection.is_all() {
+            true => memory::collected((0..n).step_by(apart).flat_map(|row| row..n.min(row + SIDE_BY_SIDE)), NEAR)?,
+            false => {
+                let kept = (0..n).filter(|row| self.part.selection.contains(*row)).enumerate();
+                memory::collected(kept.filter(|(i, _)| i % apart < SIDE_BY_SIDE).map(|(_, row)| row), NEAR)?
+            }
+        };
         let mut tile = Tile::new(self.d, stride)?;
         let mut groups = memory::zeroed::<u8>(stride, NEAR)?;
         for rows in rows.chunks(stride) {

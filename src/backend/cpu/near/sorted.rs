@@ -23,7 +23,8 @@ pub enum Way {
     Gather,
     /// Where they were, with integer copies: few rows of a block are loaded.
     Copies,
-    /// Row by row, with integer copies: for features that lie column by column. To load one row from columns takes as long as to load several.
+    /// Row by row, in the order of the labels, with integer copies: for features that lie column by column. To load one row from columns takes as long
+    /// as to load several.
     Rows,
 }
 
@@ -45,10 +46,12 @@ pub struct Sorted<T> {
     /// With [`Way::Tile`].
     pub tile: Tile<T>,
     d: usize,
-    /// With [`Way::Blocks`]: `(blocks, d, BLOCK)`, and [`APART`] more values for each block. With [`Way::Rows`] it has them while rows are sorted.
-    pub blocks: Vec<T>,
-    /// With [`Way::Rows`]: `(places, d)`.
+    /// With [`Way::Blocks`]: `(blocks, d, BLOCK)`, and [`APART`] more values for each block.
+    blocks: Vec<T>,
+    /// With [`Way::Rows`]: `(rows, d)`, in the order of the labels.
     by_rows: Vec<T>,
+    /// Whether the rows are there.
+    has_rows: bool,
     /// For each group, its first place.
     firsts: Vec<usize>,
     /// For each group, the place behind its last row.
@@ -67,9 +70,14 @@ impl<T: Float> Sorted<T> {
     /// Bytes of [`Sorted::kept`].
     pub fn bytes_kept([d, most, groups]: [usize; 3], way: Way) -> usize {
         let places = Self::places(most, groups);
-        let of_values = if way == Way::Copies { 0 } else { d.saturating_mul(size_of::<T>()) };
+        let values = match way {
+            Way::Tile | Way::Blocks => places.saturating_mul(d),
+            Way::Rows => most.saturating_mul(d),
+            Way::Gather | Way::Copies => 0,
+        };
         let of_tile = if way == Way::Tile { size_of::<f64>() + size_of::<bool>() } else { 0 };
-        places.saturating_mul(of_values + of_tile + size_of::<u32>() + size_of::<usize>())
+        let of_places = places.saturating_mul(of_tile + size_of::<u32>() + size_of::<usize>());
+        values.saturating_mul(size_of::<T>()).saturating_add(of_places)
     }
 
     /// Each group may have a block that is not full, and there is one more for rows that are left out.
@@ -106,11 +114,6 @@ impl<T: Float> Sorted<T> {
         matches!(self.way, Way::Blocks | Way::Copies | Way::Rows)
     }
 
-    /// Values of [`Sorted::blocks`] for so many rows.
-    pub fn block_values([d, most, groups]: [usize; 3]) -> usize {
-        Self::places(most, groups) / BLOCK * block_len(d)
-    }
-
     /// Room for rows that are sorted for one assign. `by_columns`: how the features lie.
     pub fn new([d, most, groups]: [usize; 3], by_columns: bool) -> Result<Self> {
         let way = match by_columns {
@@ -129,8 +132,9 @@ impl<T: Float> Sorted<T> {
             most,
             tile: Tile::new(d, if way == Way::Tile { places } else { 0 })?,
             d,
-            blocks: memory::zeroed(if way == Way::Blocks { Self::block_values([d, most, groups]) } else { 0 }, NEAR)?,
-            by_rows: memory::zeroed(if way == Way::Rows { places * d } else { 0 }, NEAR)?,
+            blocks: memory::zeroed(if way == Way::Blocks { blocks * block_len(d) } else { 0 }, NEAR)?,
+            by_rows: memory::zeroed(if way == Way::Rows { most * d } else { 0 }, NEAR)?,
+            has_rows: false,
             firsts: memory::zeroed(groups, NEAR)?,
             ends: memory::zeroed(groups, NEAR)?,
             places: memory::zeroed(places, NEAR)?,
@@ -161,7 +165,22 @@ impl<T: Float> Sorted<T> {
     /// The values of a row of [`Way::Rows`].
     #[inline(always)]
     pub fn row(&self, place: usize) -> &[T] {
-        &self.by_rows[place * self.d..][..self.d]
+        &self.by_rows[self.places[place] as usize * self.d..][..self.d]
+    }
+
+    /// Whether rows must be taken by [`Sorted::take_rows`].
+    pub fn lacks_rows(&self) -> bool {
+        self.way == Way::Rows && !self.has_rows
+    }
+
+    /// Takes the rows of a tile row by row. `at`: where the label of the first one is.
+    #[inline(always)]
+    pub fn take_rows(&mut self, tile: &Tile<T>, at: usize) {
+        let d = self.d;
+        let columns = tile.x.chunks_exact(tile.stride).map(|column| &column[..tile.rows]);
+        // The columns of the tile are its rows.
+        rows_to_columns::<T, T, Same>(columns, 0, d, &mut self.by_rows[at * d..][..tile.rows * d]);
+        self.has_rows = true;
     }
 
     /// Takes the rows of a range. `groups`: the groups of those that are kept. `at`: where the first one's label is. `to`: room for where each row
@@ -207,8 +226,8 @@ impl<T: Float> Sorted<T> {
                 self.tile.load_sorted(part, weights, physical, to, &self.order[..used]);
                 self.fill_gaps();
             }
-            Way::Blocks | Way::Rows => self.fill_blocks(part, physical, used),
-            Way::Gather | Way::Copies => return,
+            Way::Blocks => self.fill_blocks(part, physical, used),
+            Way::Gather | Way::Copies | Way::Rows => return,
         }
         for group in 0..step.groups() {
             let rows = self.rows(group);
@@ -222,27 +241,33 @@ impl<T: Float> Sorted<T> {
         }
     }
 
-    /// Finds the largest distance of a block of rows that are in a tile. With [`Way::Copies`].
+    /// Finds the largest distance of a block of rows that are in a tile. With [`Way::Copies`] and [`Way::Rows`].
     #[inline(always)]
     pub fn measure(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &Step<'_, T>) {
         self.radii[rows.start / BLOCK] = step.radius(&tile.x, BLOCK, rows.len(), group);
     }
 
-    /// Takes a block of rows row by row. With [`Way::Rows`].
+    /// Loads the rows of some places. With [`Way::Copies`] and [`Way::Rows`]. `order`: their physical rows.
     #[inline(always)]
-    pub fn take_rows(&mut self, start: usize) {
-        let d = self.d;
-        let block = &self.blocks[start / BLOCK * block_len(d)..][..d * BLOCK];
-        // The columns of the block are its rows.
-        rows_to_columns::<T, T, Same>(block.chunks_exact(BLOCK), 0, d, &mut self.by_rows[start * d..][..d * BLOCK]);
+    pub fn load(
+        &self,
+        tile: &mut Tile<T>,
+        part: &Part<'_, T>,
+        weights: Option<WeightScale>,
+        order: &[usize],
+        places: impl Iterator<Item = usize>,
+    ) {
+        match self.way {
+            Way::Rows => tile.load_rows(part, weights, order, places.map(|place| self.row(place))),
+            _ => tile.load_list(part, weights, order),
+        }
     }
 
-    /// Makes integer copies of a block of rows. With [`Way::Copies`], they are in the tile.
+    /// Makes integer copies of a block of rows that are in a tile. With [`Way::Copies`] and [`Way::Rows`].
     #[inline(always)]
     pub fn copy(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &Step<'_, T>, shared: &Copies) {
         let Some(mut copies) = self.copies.take() else { return };
-        let x = if self.way == Way::Copies { &tile.x[..] } else { self.block(rows.start) };
-        copies.fill(rows.start, x, rows.len(), step.groups, group, shared);
+        copies.fill(rows.start, &tile.x, rows.len(), step.groups, group, shared);
         self.copies = Some(copies);
     }
 

@@ -32,29 +32,12 @@ pub struct Scratch<T> {
     /// The rows of a block that must be loaded, and where they are.
     needed: Vec<u32>,
     order: Vec<usize>,
-    /// Rows that are being sorted, before they are kept row by row.
-    blocks: Vec<T>,
     /// Rows that are sorted for one assign.
     pub sorted: Option<Sorted<T>>,
     pub scores: Scores,
 }
 
 impl<T: Float> Scratch<T> {
-    /// Bytes of the blocks of a worker while rows are sorted.
-    pub fn bytes_of_blocks(shape: [usize; 3], way: Way) -> usize {
-        if way == Way::Rows { Sorted::<T>::block_values(shape).saturating_mul(size_of::<T>()) } else { 0 }
-    }
-
-    /// Makes room for an assign that sorts so many rows, or frees it.
-    pub fn prepare(&mut self, shape: [usize; 3], way: Way, is_sorted: bool) -> Result<()> {
-        let values = if way == Way::Rows && !is_sorted { Sorted::<T>::block_values(shape) } else { 0 };
-        if self.blocks.len() != values {
-            self.blocks = Vec::new();
-            self.blocks = memory::zeroed(values, NEAR)?;
-        }
-        Ok(())
-    }
-
     /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted rows are kept.
     pub fn new([d, most, stride]: [usize; 3], way: Way, sorted: Option<Sorted<T>>) -> Result<Self> {
         let rows = match way {
@@ -71,7 +54,6 @@ impl<T: Float> Scratch<T> {
             radii: memory::zeroed(stride / BLOCK, NEAR)?,
             needed: memory::with_room(BLOCK, NEAR)?,
             order: memory::with_room(BLOCK, NEAR)?,
-            blocks: Vec::new(),
             sorted,
             scores: Scores::default(),
         })
@@ -106,10 +88,6 @@ impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
         let stride = if self.sorted.has_blocks() { BLOCK } else { self.worker.tile.stride };
         // The labels of a tile have room for this many rows.
         debug_assert!(stride <= self.worker.tile.stride);
-        let is_by_rows = !self.is_sorted && self.sorted.way == Way::Rows;
-        if is_by_rows {
-            std::mem::swap(&mut self.sorted.blocks, &mut self.scratch.blocks);
-        }
         let mut at = 0;
         for start in self.task.physical.clone().step_by(self.sorted.most) {
             if !self.is_sorted {
@@ -126,9 +104,6 @@ impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
                 }
             }
         }
-        if is_by_rows {
-            std::mem::swap(&mut self.sorted.blocks, &mut self.scratch.blocks);
-        }
     }
 }
 
@@ -139,15 +114,22 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         let Self { part, prepared, worker, scratch, sorted, labels, step, .. } = self;
         let Scratch { groups, to, .. } = &mut **scratch;
         let kept = part.selection.count(physical.clone());
+        let (guesses, lacks_rows) = (step.groups() > 1 && !step.known, sorted.lacks_rows());
         if step.groups() == 1 {
             groups[..kept].fill(0);
         } else if step.known {
             step.groups.of_labels(&labels[at..at + kept], groups);
-        } else {
+        }
+        if guesses || lacks_rows {
             let (tile, mut next) = (&mut worker.tile, 0);
             for start in physical.clone().step_by(tile.stride) {
                 tile.load(part, prepared.weights, start..(start + tile.stride).min(physical.end));
-                step.guess::<V>(tile, &mut groups[next..]);
+                if guesses {
+                    step.guess::<V>(tile, &mut groups[next..]);
+                }
+                if lacks_rows {
+                    sorted.take_rows(tile, at + next);
+                }
                 next += tile.rows;
             }
         }
@@ -155,25 +137,17 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         kept
     }
 
-    /// Keeps a newly sorted block of rows, and makes integer copies of it, where they are used. Returns whether the values of the whole block are at hand:
-    /// in the tile, or in the block.
+    /// Loads a newly sorted block of rows and makes integer copies of it, where they are used. Returns whether the rows of the block are in the tile.
     #[inline(always)]
     fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
         let Self { part, prepared, scratch, sorted, step, copies, .. } = self;
-        let (tile, order) = (&mut scratch.tile, &sorted.order[rows.clone()]);
-        match sorted.way {
-            Way::Copies => {
-                tile.load_list(part, prepared.weights, order);
-                sorted.measure(rows.clone(), group, tile, step);
-            }
-            Way::Rows => {
-                tile.load_weights(part, prepared.weights, order);
-                sorted.take_rows(rows.start);
-            }
-            Way::Tile | Way::Blocks | Way::Gather => return false,
+        if !matches!(sorted.way, Way::Copies | Way::Rows) {
+            return false;
         }
+        sorted.load(&mut scratch.tile, part, prepared.weights, &sorted.order[rows.clone()], rows.clone());
+        sorted.measure(rows.clone(), group, &scratch.tile, step);
         if let Some(copies) = copies {
-            sorted.copy(rows, group, tile, step, copies);
+            sorted.copy(rows, group, &scratch.tile, step, copies);
         }
         true
     }
@@ -191,15 +165,9 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
                 tile.load_weights(part, prepared.weights, &sorted.order[rows.clone()]);
                 (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..])
             }
-            Way::Rows if is_here => (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..]),
-            Way::Rows => {
-                let values = rows.clone().map(|place| sorted.row(place));
-                tile.load_rows(part, prepared.weights, &sorted.order[rows.clone()], values);
-                (tile.values(), 0, &tile.weights[..])
-            }
-            Way::Copies => {
+            Way::Copies | Way::Rows => {
                 if !is_here {
-                    tile.load_list(part, prepared.weights, &sorted.order[rows.clone()]);
+                    sorted.load(tile, part, prepared.weights, &sorted.order[rows.clone()], rows.clone());
                 }
                 (tile.values(), 0, &tile.weights[..])
             }
@@ -260,18 +228,9 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
             let places = needed.iter().chain(filling).map(|r| rows.start + *r as usize);
             order.clear();
             order.extend(places.clone().map(|place| sorted.order[place]));
-            match sorted.way {
-                Way::Rows => {
-                    let values = places.map(|place| sorted.row(place));
-                    tile.load_rows(part, prepared.weights, order, values);
-                }
-                _ => tile.load_list(part, prepared.weights, order),
-            }
+            sorted.load(tile, part, prepared.weights, order, places);
         }
-        let values = match sorted.way {
-            Way::Rows if is_here => Values { x: sorted.block(rows.start), stride: BLOCK },
-            _ => tile.values(),
-        };
+        let values = tile.values();
         let new = assigner.settle_needed::<V, T>(values, needed, !is_here, table);
         moved.clear();
         for (i, r) in needed.iter().enumerate() {

@@ -3,10 +3,9 @@
 //! A reference distance is one chain of float64 operations, which a sum in float32 need not be. So this takes a small part of the time, and it
 //! leaves few rows to reference distances. Values are not scaled. So sums of very large or very small values drop nothing.
 
-use super::kernel::Ahead;
 use super::{ALL, Lists, ProductScratch, ROWS};
 use crate::backend::cpu::centroids::CentroidTable;
-use crate::backend::cpu::simd::Vector;
+use crate::backend::cpu::simd::{Ahead, Vector};
 use crate::certify::Difference;
 use crate::float::Float;
 

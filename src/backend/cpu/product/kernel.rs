@@ -2,7 +2,7 @@
 
 use super::ROWS;
 use crate::backend::cpu::filter::GROUP;
-use crate::backend::cpu::simd::Vector;
+use crate::backend::cpu::simd::{Ahead, Vector};
 
 /// The products of a panel of features of 64 rows with a group of centroids.
 pub struct Products<'p> {
@@ -20,49 +20,6 @@ pub struct Products<'p> {
     pub ahead: Ahead,
 }
 
-/// Values that are read soon and may still be in memory. Only the processor's caches see whether they are asked for.
-#[derive(Debug, Clone, Copy)]
-pub struct Ahead {
-    first: *const u8,
-    lines: usize,
-}
-
-impl Ahead {
-    /// Bytes that come together.
-    const LINE: usize = 64;
-
-    pub fn of<T>(values: &[T]) -> Self {
-        Self { first: values.as_ptr().cast(), lines: size_of_val(values).div_ceil(Self::LINE) }
-    }
-
-    /// One of several parts.
-    pub fn part(self, i: usize, parts: usize) -> Self {
-        let lines = self.lines.div_ceil(parts);
-        Self { first: self.first.wrapping_add(i * lines * Self::LINE), lines: lines.min(self.lines.saturating_sub(i * lines)) }
-    }
-
-    /// Asks for all lines.
-    #[inline(always)]
-    pub fn ask_all(self) {
-        self.ask(0..self.lines);
-    }
-
-    /// Asks for some lines.
-    #[inline(always)]
-    fn ask(self, lines: std::ops::Range<usize>) {
-        for line in lines.start.min(self.lines)..lines.end.min(self.lines) {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: every processor of x86-64 has the instruction. It fails at no address.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T1>(self.first.wrapping_add(line * Self::LINE).cast());
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = line;
-        }
-    }
-}
-
 impl Products<'_> {
     /// `scores[c][r] += sum_f copy[f][r] * centroids[f][c]`, with R vectors of rows at a time. After the last panel, adds the half
     /// squares and lowers the rows' least sums. With `TWO`, also the second least.
@@ -71,7 +28,7 @@ impl Products<'_> {
         let Self { copy, centroids, own, first, rows, ahead } = *self;
         let features = centroids.len() / GROUP;
         assert!(copy.len() == features * ROWS && scores.len() == GROUP * ROWS && own.is_none_or(|own| own.len() == 2 * GROUP));
-        let asked = ahead.lines.div_ceil(features.max(1));
+        let asked = ahead.lines().div_ceil(features.max(1));
         for start in (0..rows.min(ROWS)).step_by(R * V::LANES) {
             // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds f and c. For the features of the
             // instruction set see `Vector`.

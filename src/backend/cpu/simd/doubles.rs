@@ -1,7 +1,7 @@
 //! Vectors of float64 lanes, for reference distances. Every operation rounds as the scalar one does, so lanes are rows that are
 //! computed at a time, and nothing else changes.
 
-use super::lanes;
+use super::portable::lanes;
 use crate::float::Float;
 
 /// Lanes of every vector together must divide this.

@@ -6,9 +6,10 @@
 
 use std::sync::OnceLock;
 
+use super::portable::lanes;
 use super::probe;
 use super::tiles::{self, SIDE};
-use super::{InstructionSet, Portable, Vector, lanes};
+use super::{InstructionSet, Portable, Vector};
 
 /// A vector that multiplies quads.
 pub trait Dot: Vector {
