@@ -139,6 +139,13 @@ pub trait Columns<T>: Copy {
     fn column(&self, f: usize) -> &[T];
 }
 
+impl<T, C: Columns<T>> Columns<T> for &C {
+    #[inline(always)]
+    fn column(&self, f: usize) -> &[T] {
+        (**self).column(f)
+    }
+}
+
 impl<T: Copy> Columns<T> for Values<'_, T> {
     #[inline(always)]
     fn column(&self, f: usize) -> &[T] {
@@ -149,19 +156,27 @@ impl<T: Copy> Columns<T> for Values<'_, T> {
 /// Most features of [`FewColumns`].
 pub const FEW: usize = 8;
 
-/// The columns of few features, as they lie. Those from the last feature on are empty.
-#[derive(Debug, Clone, Copy)]
-pub struct FewColumns<'x, T>([&'x [T]; FEW]);
+/// Most features whose columns are read where they lie.
+pub const MANY: usize = 64;
 
-impl<'x, T> FewColumns<'x, T> {
+/// The columns of at most `MOST` features, as they lie. Those from the last feature on are empty.
+#[derive(Debug, Clone, Copy)]
+pub struct InPlace<'x, T, const MOST: usize>([&'x [T]; MOST]);
+
+/// The columns of few features.
+pub type FewColumns<'x, T> = InPlace<'x, T, FEW>;
+/// The columns of some more.
+pub type ManyColumns<'x, T> = InPlace<'x, T, MANY>;
+
+impl<'x, T, const MOST: usize> InPlace<'x, T, MOST> {
     /// `None` if there are too many columns, or one is missing.
     #[inline(always)]
     pub fn new(columns: impl Iterator<Item = Option<&'x [T]>>) -> Option<Self> {
-        let mut few: [&[T]; FEW] = [&[]; FEW];
+        let mut all: [&[T]; MOST] = [&[]; MOST];
         for (f, column) in columns.enumerate() {
-            *few.get_mut(f)? = column?;
+            *all.get_mut(f)? = column?;
         }
-        Some(Self(few))
+        Some(Self(all))
     }
 
     /// The columns of a tile of `d` features: feature f of row r is `x[f * stride + r]`.
@@ -170,11 +185,11 @@ impl<'x, T> FewColumns<'x, T> {
     /// If there are too many features.
     #[inline(always)]
     pub fn of_tile(x: &'x [T], stride: usize, d: usize) -> Self {
-        let mut few: [&[T]; FEW] = [&[]; FEW];
+        let mut all: [&[T]; MOST] = [&[]; MOST];
         for f in 0..d {
-            few[f] = &x[f * stride..x.len().min((f + 1) * stride)];
+            all[f] = &x[f * stride..x.len().min((f + 1) * stride)];
         }
-        Self(few)
+        Self(all)
     }
 
     /// Some of the rows, of the first `d` columns.
@@ -183,11 +198,11 @@ impl<'x, T> FewColumns<'x, T> {
     /// If there are no such rows.
     #[inline(always)]
     pub fn slice(&self, range: Range<usize>, d: usize) -> Self {
-        let mut few: [&[T]; FEW] = [&[]; FEW];
+        let mut all: [&[T]; MOST] = [&[]; MOST];
         for f in 0..d {
-            few[f] = &self.0[f][range.clone()];
+            all[f] = &self.0[f][range.clone()];
         }
-        Self(few)
+        Self(all)
     }
 }
 
@@ -195,15 +210,15 @@ impl<T: Float> FewColumns<'_, T> {
     /// The same as float32, if T is float32.
     #[inline(always)]
     pub fn as_f32s(&self) -> Option<FewColumns<'_, f32>> {
-        let mut few: [&[f32]; FEW] = [&[]; FEW];
+        let mut all: [&[f32]; FEW] = [&[]; FEW];
         for f in 0..FEW {
-            few[f] = T::as_f32s(self.0[f])?;
+            all[f] = T::as_f32s(self.0[f])?;
         }
-        Some(FewColumns(few))
+        Some(InPlace(all))
     }
 }
 
-impl<T: Copy> Columns<T> for FewColumns<'_, T> {
+impl<T: Copy, const MOST: usize> Columns<T> for InPlace<'_, T, MOST> {
     #[inline(always)]
     fn column(&self, f: usize) -> &[T] {
         self.0[f]

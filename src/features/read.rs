@@ -8,7 +8,7 @@ use super::{NOT_HERE, Strided};
 use crate::backend::cpu::Ahead;
 use crate::float::Float;
 use crate::half::{FromBFloat16, FromFloat16, Half, Same};
-use crate::tile::FewColumns;
+use crate::tile::InPlace;
 
 /// The column that is asked for while one is copied, and how many cache lines of it. A tile has a short piece of each of many columns, and no
 /// prefetcher follows that.
@@ -52,10 +52,10 @@ impl<'a, T: Float> Features<'a, T> {
         values.get(first..first + self.d).filter(|_| self.arrival.is_none())
     }
 
-    /// The columns of these rows, where they can be read as they lie: few features, one chunk of each.
-    pub(crate) fn in_place(&self, range: Range<usize>) -> Option<FewColumns<'a, T>> {
+    /// The columns of these rows, where they can be read as they lie: at most `MOST` features, one chunk of each.
+    pub(crate) fn in_place<const MOST: usize>(&self, range: Range<usize>) -> Option<InPlace<'a, T, MOST>> {
         let Layout::Columns(columns) = &*self.layout else { return None };
-        FewColumns::new(columns.iter().map(|column| column.in_one_piece(range.clone()))).filter(|_| self.arrival.is_none())
+        InPlace::new(columns.iter().map(|column| column.in_one_piece(range.clone()))).filter(|_| self.arrival.is_none())
     }
 
     /// One feature of these rows, if its values lie side by side and are read as they are.

@@ -1,14 +1,16 @@
 //! Finds the labels of one tile: first the filter, then reference distances for the rows that the filter leaves open.
 
+mod in_place;
+mod near;
 mod quads;
 
+pub use self::near::NearRows;
 pub use self::quads::QuadBlock;
 use super::centroids::CentroidTable;
-use super::difference::{Copies, Found, assign_difference};
-use super::distances::{own_distances, own_distances_from};
-use super::filter::{DifferenceTable, Filter, Form, GROUP, NOBODY};
-use super::near;
-use super::product::{self, ProductScratch};
+use super::difference::{Found, assign_difference};
+use super::distances::own_distances;
+use super::filter::{DifferenceTable, Filter, Form, ProductTable};
+use super::product::{self, ProductScratch, Soon};
 use super::settle::Open;
 use super::simd::Vector;
 use crate::error::Result;
@@ -16,26 +18,10 @@ use crate::features::Features;
 use crate::float::Float;
 use crate::memory;
 use crate::partial::Moved;
-use crate::tile::{FewColumns, Tile, Values};
+use crate::tile::{Columns, FewColumns, Tile};
 
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
-
-/// Blocks of near rows after which their weight is taken again. It takes as long as some centroids.
-const WEIGHED: u32 = 8;
-
-/// Some rows of one group: those from `first` on.
-pub struct NearRows<'r, T> {
-    pub values: Values<'r, T>,
-    pub first: usize,
-    /// At most as many as an assigner's tiles have.
-    pub rows: usize,
-    pub group: usize,
-    /// For each block: at least the largest distance from the group's point.
-    pub radii: &'r [f64],
-    /// The labels so far, if there are some.
-    pub own: Option<&'r [u32]>,
-}
 
 /// Buffers to label tiles of one shape.
 #[derive(Debug)]
@@ -141,16 +127,7 @@ impl Assigner {
                 open.push_all(found.contested.drain(..));
             }
             (Filter::Product(copies), _, Some(product)) => {
-                for first in (0..tile.rows).step_by(product::ROWS) {
-                    let rows = first..tile.rows.min(first + product::ROWS);
-                    product.find_reach::<V, T, false>(tile.values(), rows.clone(), copies, table.k, None);
-                    for r in rows {
-                        match product.reach(r - first) {
-                            Some([label]) => found.labels[r] = *label,
-                            candidates => open.push(r, candidates, tile.values(), table),
-                        }
-                    }
-                }
+                label_products::<V, T>(product, tile.values(), tile.rows, (copies, table), Soon::Nothing, found, open);
             }
             _ => {
                 for r in 0..tile.rows {
@@ -166,136 +143,6 @@ impl Assigner {
             product.weigh(copies, &found.labels[..tile.rows]);
         }
         &found.labels[..tile.rows]
-    }
-
-    /// As [`Assigner::relabel`], for rows that are read where they lie. There are values up to the next multiple of 64 rows. Call it only where
-    /// [`CentroidTable::reads_in_place`] says so.
-    #[inline(always)]
-    pub fn relabel_in_place<V: Vector, T: Float>(
-        &mut self,
-        columns: &FewColumns<'_, T>,
-        rows: usize,
-        table: &CentroidTable<T>,
-        labels: &mut [u32],
-        moved: &mut Vec<Moved>,
-    ) {
-        let (Filter::Difference(copies), Some(x)) = (&table.filter, columns.as_f32s()) else {
-            unreachable!("rows in place are compared by differences")
-        };
-        let Self { found, open, .. } = self;
-        open.clear();
-        assign_difference::<V, false>(&x, [table.d, rows], copies.into(), found, &mut []);
-        open.push_all(found.contested.drain(..));
-        open.settle::<V, T>(*columns, table);
-        for (r, answer) in &open.settled {
-            found.labels[*r as usize] = answer.label;
-        }
-        replace(labels, &found.labels[..rows], moved);
-    }
-
-    /// Room for [`Assigner::label_near`].
-    pub fn reserve_near<T: Float>(&mut self, k: usize, d: usize) -> Result<()> {
-        const WHAT: &str = "the centroids near a tile";
-        let most = if Form::of::<T>(d) == Form::Difference { k } else { 0 };
-        self.names.clear();
-        self.listed.clear();
-        self.marks = memory::zeroed(most.div_ceil(64), WHAT)?;
-        memory::reserve(&mut self.names, most, WHAT)?;
-        memory::reserve(&mut self.listed, most * d, WHAT)
-    }
-
-    /// As [`Assigner::label`], for rows of one group. They are compared with the centroids near the group. `distances` is written over. Adds to the
-    /// number of scores.
-    #[inline(always)]
-    pub fn label_near<V: Vector, T: Float>(
-        &mut self,
-        near: &NearRows<'_, T>,
-        table: &CentroidTable<T>,
-        step: &near::Step<'_, T>,
-        distances: &mut [f64],
-        scores: &mut near::Scores,
-    ) -> &[u32] {
-        let NearRows { values, first, rows, group, radii, own } = *near;
-        let Self { found, open, listed, names, marks, .. } = self;
-        open.clear();
-        match (&table.filter, T::as_f32s(values.x), self.product.first_mut()) {
-            (Filter::Difference(copies), Some(x), _) => {
-                let own = own.map(|own| {
-                    own_distances_from(values, first, table, own, distances);
-                    step.most(&distances[..rows])
-                });
-                names.clear();
-                listed.clear();
-                let near = step.listed(group, near::largest(radii.iter().copied()), own);
-                // In ascending order, so that the first of two equal scores has the smaller number.
-                for j in near.iter().flat_map(|panel| step.members(*panel)).filter(|j| *j != NOBODY) {
-                    marks[j as usize / 64] |= 1 << (j % 64);
-                }
-                for (first, marks) in (0..).step_by(64).zip(&mut *marks) {
-                    while *marks != 0 {
-                        let j = first + marks.trailing_zeros();
-                        *marks &= *marks - 1;
-                        names.push(j);
-                        listed.extend_from_slice(&copies.centroids[j as usize * table.d..][..table.d]);
-                    }
-                }
-                scores.needed += (names.len() * rows) as u64;
-                scores.computed += (names.len() * rows.next_multiple_of(near::BLOCK)) as u64;
-                let (mut x, mut stride) = (&x[first..], values.stride);
-                if copies.scale != 1.0 {
-                    // `Assigner::new` reserved the room.
-                    stride = rows.next_multiple_of(near::BLOCK);
-                    self.scaled.clear();
-                    for column in x.chunks(values.stride) {
-                        self.scaled.extend(column[..stride].iter().map(|x| x * copies.scale));
-                    }
-                    x = &self.scaled;
-                }
-                let x = FewColumns::of_tile(x, stride, table.d);
-                let copies = Copies { centroids: listed, bound: copies.bound };
-                assign_difference::<V, false>(&x, [table.d, rows], copies, found, &mut []);
-                for label in &mut found.labels[..rows] {
-                    // A row for which the filter found nothing is contested.
-                    *label = names.get(*label as usize).copied().unwrap_or(0);
-                }
-                open.push_all(found.contested.drain(..).map(|r| first as u32 + r));
-            }
-            (Filter::Product(copies), _, Some(product)) => {
-                for (at, radius) in (0..rows).step_by(product::ROWS).zip(radii) {
-                    let near = step.listed(group, *radius, None);
-                    let here = product::ROWS.min(rows - at);
-                    scores.needed += (here * (near.len() * GROUP).min(table.k)) as u64;
-                    scores.computed += (product::computed_rows::<V>(here) * near.len() * GROUP) as u64;
-                    let rows = first + at..first + at + here;
-                    product.find_reach::<V, T, false>(values, rows, copies, table.k, Some(near));
-                    for r in 0..here {
-                        match product.reach(r) {
-                            Some([label]) => found.labels[at + r] = *label,
-                            candidates => open.push(first + at + r, candidates, values, table),
-                        }
-                    }
-                }
-            }
-            _ => {
-                scores.needed += (rows * table.k) as u64;
-                scores.computed += (rows * table.k) as u64;
-                for r in first..first + rows {
-                    open.push(r, None, values, table);
-                }
-            }
-        }
-        open.settle::<V, T>(values, table);
-        for (r, answer) in &open.settled {
-            found.labels[*r as usize - first] = answer.label;
-        }
-        self.unweighed += 1;
-        if let (true, Filter::Product(copies), Some(product)) =
-            (self.unweighed >= WEIGHED, &table.filter, self.product.first_mut())
-        {
-            product.weigh(copies, &found.labels[..rows]);
-            self.unweighed = 0;
-        }
-        &found.labels[..rows]
     }
 
     /// As [`Assigner::label`], over the labels that the rows had before. Lists the rows whose label changed, in order.
@@ -327,7 +174,7 @@ impl Assigner {
             (Filter::Product(copies), _, Some(product)) if table.k > 1 => {
                 for first in (0..tile.rows).step_by(product::ROWS) {
                     let rows = first..tile.rows.min(first + product::ROWS);
-                    product.find_reach::<V, T, true>(tile.values(), rows.clone(), copies, table.k, None);
+                    product.find_reach::<V, T, true>(tile.values(), rows.clone(), copies, table.k, None, Soon::Nothing);
                     for r in rows {
                         (out.labels[r], out.others[r]) = match product.reach(r - first) {
                             Some([a, b]) => (*a, *b),
@@ -350,6 +197,29 @@ impl Assigner {
         }
         open.settle::<V, T>(tile.values(), table);
         out.compare(tile, table, open);
+    }
+}
+
+/// Labels rows by the product filter, and lists those that it leaves open.
+#[inline(always)]
+fn label_products<V: Vector, T: Float>(
+    product: &mut ProductScratch,
+    values: impl Columns<T>,
+    rows: usize,
+    (copies, table): (&ProductTable, &CentroidTable<T>),
+    soon: Soon<'_, T>,
+    found: &mut Found,
+    open: &mut Open,
+) {
+    for first in (0..rows).step_by(product::ROWS) {
+        let rows = first..rows.min(first + product::ROWS);
+        product.find_reach::<V, T, false>(values, rows.clone(), copies, table.k, None, soon);
+        for r in rows {
+            match product.reach(r - first) {
+                Some([label]) => found.labels[r] = *label,
+                candidates => open.push(r, candidates, values, table),
+            }
+        }
     }
 }
 

@@ -42,7 +42,11 @@ impl<T: Float> CentroidTable<T> {
     /// Whether the filter compares rows as they are, without a copy of them.
     #[inline(always)]
     pub fn reads_in_place(&self) -> bool {
-        matches!(&self.filter, Filter::Difference(copies) if copies.scale == 1.0)
+        match &self.filter {
+            Filter::Difference(copies) => copies.scale == 1.0,
+            Filter::Product(_) => true,
+            Filter::None => false,
+        }
     }
 
     /// The groups of [`TOGETHER`] centroids, in order. A group has one array for each feature.

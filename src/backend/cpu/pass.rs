@@ -7,8 +7,10 @@ use super::assign::{Assigner, TwoNearest};
 use super::centroids::CentroidTable;
 use super::distances::{own_distances, own_distances_from};
 use super::farthest::Farthest;
+use super::filter::Filter;
 use super::inertia::Inertia;
 use super::near::{BLOCK, Scratch};
+use super::product::NextRows;
 use super::simd::{Task, Vector};
 use crate::backend::{Far, Scales};
 use crate::distances::DistanceScale;
@@ -203,30 +205,35 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
     fn assign<V: Vector>(mut self, sums: bool, want_inertia: bool) {
         let (part, table, physical, d) = (self.part, self.table, self.task.physical.clone(), self.table.d);
         let may = table.reads_in_place() && part.weights.is_none() && part.selection.is_all();
-        let columns = if may { part.features.in_place(physical.clone()) } else { None };
+        let is_few = matches!(table.filter, Filter::Difference(_));
+        let few = if may && is_few { part.features.in_place(physical.clone()) } else { None };
+        let many = if may && !is_few { part.features.in_place(physical.clone()) } else { None };
         let all = std::mem::take(&mut self.labels);
         let mut at = 0;
         for start in physical.clone().step_by(self.worker.tile.stride) {
             let range = start..(start + self.worker.tile.stride).min(physical.end);
-            let rows = range.len();
-            // The kernel reads whole vectors.
-            match columns.filter(|_| rows.is_multiple_of(BLOCK)) {
-                Some(columns) => {
-                    let columns = columns.slice(at..at + rows, d);
-                    let labels = &mut all[at..at + rows];
-                    let Worker { assigner, moved, .. } = &mut *self.worker;
-                    assigner.relabel_in_place::<V, T>(&columns, rows, table, labels, moved);
-                    self.take::<V, _>(|_| columns, labels, sums, want_inertia);
-                    at += rows;
-                }
-                None => {
-                    let Worker { tile, assigner, moved, .. } = &mut *self.worker;
-                    tile.load(part, self.prepared.weights, range);
-                    let labels = &mut all[at..at + tile.rows];
-                    assigner.relabel::<V, T>(tile, table, labels, moved);
-                    at += tile.rows;
-                    self.take::<V, _>(Tile::values, labels, sums, want_inertia);
-                }
+            // Kernels read whole blocks.
+            let (here, is_whole) = (at..at + range.len(), range.len().is_multiple_of(BLOCK));
+            let Worker { tile, assigner, moved, .. } = &mut *self.worker;
+            let (few, many) = (few.as_ref().filter(|_| is_whole), many.as_ref().filter(|_| is_whole));
+            if let Some(few) = few {
+                let (columns, labels) = (few.slice(here.clone(), d), &mut all[here.clone()]);
+                assigner.relabel_few::<V, T>(&columns, here.len(), table, labels, moved);
+                self.take::<V, _>(|_| &columns, labels, sums, want_inertia);
+                at = here.end;
+            } else if let Some(many) = many {
+                let (columns, labels) = (many.slice(here.clone(), d), &mut all[here.clone()]);
+                let next = many.slice(here.end..physical.len().min(here.end + here.len()), d);
+                let next = NextRows { columns: next, d, blocks: here.len() / BLOCK };
+                assigner.relabel_many::<V, T>(&columns, &next, here.len(), table, labels, moved);
+                self.take::<V, _>(|_| &columns, labels, sums, want_inertia);
+                at = here.end;
+            } else {
+                tile.load(part, self.prepared.weights, range);
+                let labels = &mut all[at..at + tile.rows];
+                assigner.relabel::<V, T>(tile, table, labels, moved);
+                at += tile.rows;
+                self.take::<V, _>(Tile::values, labels, sums, want_inertia);
             }
         }
     }

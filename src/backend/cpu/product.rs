@@ -35,7 +35,7 @@ use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
-use crate::tile::Values;
+use crate::tile::{Columns, ManyColumns};
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
 pub const ROWS: usize = 64;
@@ -75,6 +75,35 @@ fn vectors<V: Vector>(rows: usize) -> usize {
 #[inline(always)]
 pub fn computed_rows<V: Vector>(rows: usize) -> usize {
     rows.next_multiple_of(vectors::<V>(rows) * V::LANES)
+}
+
+/// What is asked for while rows are compared, because it is read next.
+#[derive(Clone, Copy)]
+pub enum Soon<'s, T> {
+    /// It is in a cache already.
+    Nothing,
+    /// Blocks that lie one behind the other: the values from those of this block on.
+    Blocks(&'s [T]),
+    Rows(&'s NextRows<'s, T>),
+}
+
+/// Rows of columns that are read where they lie.
+pub struct NextRows<'s, T> {
+    pub columns: ManyColumns<'s, T>,
+    pub d: usize,
+    /// Blocks of the rows that are compared meanwhile.
+    pub blocks: usize,
+}
+
+impl<T: Copy> NextRows<'_, T> {
+    /// What is asked for at a step. `groups`: the steps of a block. A column takes as many steps as there are for it.
+    #[inline(always)]
+    fn piece(&self, step: usize, groups: usize) -> Ahead {
+        let of_column = (self.blocks * groups / self.d).max(1);
+        let f = step / of_column;
+        let column = if f < self.d { self.columns.column(f) } else { &[] };
+        Ahead::of(column).part(step % of_column, of_column)
+    }
 }
 
 /// Buffers of one worker.
@@ -127,13 +156,14 @@ impl ProductScratch {
     #[inline(always)]
     pub fn find_reach<V: Vector, T: Float, const TWO: bool>(
         &mut self,
-        values: Values<'_, T>,
+        values: impl Columns<T>,
         rows: Range<usize>,
         table: &ProductTable,
         k: usize,
         listed: Option<&[u32]>,
+        soon: Soon<'_, T>,
     ) {
-        self.find_places::<V, T, TWO>(values, rows, table, k, listed);
+        self.find_places::<V, T, TWO>(values, rows, table, k, listed, soon);
         if listed.is_some() || !table.names.is_empty() {
             self.name(table, listed);
         }
@@ -174,14 +204,15 @@ impl ProductScratch {
     #[inline(always)]
     fn find_places<V: Vector, T: Float, const TWO: bool>(
         &mut self,
-        values: Values<'_, T>,
+        values: impl Columns<T>,
         rows: Range<usize>,
         table: &ProductTable,
         k: usize,
         listed: Option<&[u32]>,
+        soon: Soon<'_, T>,
     ) {
         let (first, rows) = (rows.start, rows.len());
-        assert!((1..=ROWS).contains(&rows) && first + ROWS <= values.stride);
+        assert!((1..=ROWS).contains(&rows));
         let vectors = vectors::<V>(rows);
         let weighted = table.weighted(self.weight);
         self.best.fill(f32::INFINITY);
@@ -202,10 +233,15 @@ impl ProductScratch {
                 let features = start..(start + PANEL).min(d);
                 self.copy_rows(values, first, features.clone(), table, first_group == 0);
                 let copy = &self.copy[..features.len() * ROWS];
-                // Blocks lie one behind the other. Tiles are in a cache.
-                let next = if first_group == 0 && values.stride == ROWS { features.end * ROWS..values.x.len() } else { 0..0 };
-                let ahead = Ahead::of(&values.x[next.start..next.end.min(next.start + PANEL * ROWS)]);
                 for place in panel.clone() {
+                    let ahead = match soon {
+                        Soon::Blocks(behind) if first_group == 0 => {
+                            let behind = behind.get(features.end * ROWS..).unwrap_or_default();
+                            Ahead::of(&behind[..behind.len().min(PANEL * ROWS)]).part(place, panel.len())
+                        }
+                        Soon::Rows(next) if start == 0 => next.piece(first / ROWS * groups + place, groups),
+                        _ => Ahead::of::<T>(&[]),
+                    };
                     let group = listed.map_or(place, |listed| listed[place] as usize);
                     let products = Products {
                         copy,
@@ -213,7 +249,7 @@ impl ProductScratch {
                         own: if features.end == d { Some(&weighted.own[group * 2 * GROUP..][..2 * GROUP]) } else { None },
                         first: features.start == 0,
                         rows,
-                        ahead: ahead.part(place - first_group, panel.len()),
+                        ahead,
                     };
                     let scores = &mut self.scores[(place - first_group) * GROUP * ROWS..][..GROUP * ROWS];
                     let least = [&mut self.best, &mut self.second];
@@ -264,7 +300,7 @@ impl ProductScratch {
     #[inline(always)]
     fn copy_rows<T: Float>(
         &mut self,
-        values: Values<'_, T>,
+        values: impl Columns<T>,
         first: usize,
         features: Range<usize>,
         table: &ProductTable,
@@ -275,8 +311,8 @@ impl ProductScratch {
         let squares = &mut self.squares;
         for (copy, f) in self.copy.as_chunks_mut::<ROWS>().0.iter_mut().zip(features) {
             // Arrays of a known length need no checks in the loops, so the loops are vectors only.
-            let Some(x) = values.x[f * values.stride + first..].first_chunk::<ROWS>() else {
-                unreachable!("tiles and blocks have whole columns")
+            let Some(x) = values.column(f)[first..].first_chunk::<ROWS>() else {
+                unreachable!("there are values for a whole block of rows")
             };
             let centre = T::from_f64(table.centre[f]);
             for r in 0..ROWS {

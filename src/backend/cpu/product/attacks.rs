@@ -106,7 +106,14 @@ impl<T: Float, const TWO: bool> Task for Reach<'_, T, TWO> {
     fn run<V: Vector>(self) -> Self::Output {
         let mut scratch = ProductScratch::new(self.k).unwrap();
         scratch.weight = self.weight;
-        scratch.find_reach::<V, T, TWO>(self.tile.values(), 0..self.tile.rows.min(ROWS), self.table, self.k, None);
+        scratch.find_reach::<V, T, TWO>(
+            self.tile.values(),
+            0..self.tile.rows.min(ROWS),
+            self.table,
+            self.k,
+            None,
+            Soon::Nothing,
+        );
         (0..self.tile.rows).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect()
     }
 }
