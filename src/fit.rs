@@ -23,7 +23,7 @@ use std::time::Instant;
 
 pub(crate) use self::rows::{Origin, fit, fit_each};
 use crate::answers::{Distances, Wanted};
-use crate::backend::cpu::InstructionSet;
+use crate::backend::cpu::{InstructionSet, Method};
 use crate::backend::select::Choice;
 use crate::backend::{Advanced, Assigned, Iterate, Iteration, Scales, Session, Stop};
 use crate::distances::{DistanceSum, ExactSum};
@@ -123,7 +123,8 @@ pub(crate) fn fitted<'a, T: Float>(
         scaling: rows.scaling,
         table: Derived::default(),
     };
-    Ok(Fitted { model, labels, distances, choice, seconds: watch.iterated(), selection: rows.selection })
+    let (method, seconds) = (run.method, watch.iterated());
+    Ok(Fitted { model, labels, distances, choice, method, seconds, selection: rows.selection })
 }
 
 /// One restart's result.
@@ -134,6 +135,7 @@ struct Run<T> {
     /// Inertia of each cluster.
     inertia: Vec<DistanceSum>,
     history: Vec<HistoryRow>,
+    method: Option<Method>,
 }
 
 /// The restart of least inertia, compared exactly, and what is wanted of its rows. Ties go to the earliest restart.
@@ -171,8 +173,8 @@ fn best_of_restarts<'a, T: Float>(
     let d = prepared.lows.len();
     if let Some(order) = key.map(|key| key.order(&run.centroids, d, &run.sizes)).transpose()?.flatten() {
         let centroids = sort_by::arranged(&run.centroids, d, &order)?;
-        let history = run.history;
-        run = Run { history, ..labelled(session.as_mut(), centroids, prepared)?.0 };
+        let Run { history, method, .. } = run;
+        run = Run { history, method, ..labelled(session.as_mut(), centroids, prepared)?.0 };
         labels = None;
     }
     Ok(match (params.wanted, labels) {
@@ -193,7 +195,7 @@ fn labelled<T: Float>(session: &mut dyn Iterate<T>, centroids: Vec<T>, prepared:
     let totals = assigned.inertia.take().map_or_else(|| session.inertia(Scales::Same(prepared.distances)), Ok)?;
     let inertia = precise_inertia(session, totals, prepared)?;
     let sizes = session.sizes()?;
-    Ok((Run { centroids, sizes, inertia, history: Vec::new() }, assigned))
+    Ok((Run { centroids, sizes, inertia, history: Vec::new(), method: session.method() }, assigned))
 }
 
 /// The run of rows that are their own centroids: one iteration, in which nothing moves.
@@ -273,7 +275,7 @@ fn lloyd<T: Float>(
         }
     };
     let sizes = session.sizes()?;
-    Ok(Run { centroids, sizes, inertia, history })
+    Ok(Run { centroids, sizes, inertia, history, method: session.method() })
 }
 
 /// Appends an iteration over so many rows and clusters to the history.

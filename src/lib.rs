@@ -70,6 +70,7 @@ pub mod tile;
 mod update;
 
 pub use answers::{Answered, Distances, Labels, Prediction, Predictions, Wanted};
+pub use backend::cpu::Method;
 pub use backend::devices;
 pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place, Share};
 #[cfg(feature = "arrow")]

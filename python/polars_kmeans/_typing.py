@@ -79,6 +79,6 @@ Output: TypeAlias = Literal["label", "struct"]
 Device: TypeAlias = 'Literal["auto", "cpu", "cuda", "cuda:all"] | str | Sequence[str]'
 """`"cuda:1"` is the second GPU, as the driver counts them. `["cuda:0", "cuda:1"]` shares the rows between two."""
 
-# What the library says of a fit: the model as bytes, its device, the reason for it, and the seconds for rows, seeding
-# and iterations.
-Fit: TypeAlias = tuple[bytes, str, str, tuple[float, float, float]]
+# What the library says of a fit: the model as bytes, its device, the reason for it, how the CPU found labels, and the
+# seconds for rows, seeding and iterations.
+Fit: TypeAlias = tuple[bytes, str, str, str | None, tuple[float, float, float]]

@@ -38,13 +38,17 @@ class KMeansModel:
         self._names, self._k, self._inertia, self._n_iter = _internal.model_facts(encoded)
         self._device: str | None = None
         self._device_reason: str | None = None
+        self._method: str | None = None
         self._seconds: tuple[float, float, float] | None = None
 
     @classmethod
-    def _of_fit(cls, model: bytes, device: str, reason: str, seconds: tuple[float, float, float]) -> KMeansModel:
-        """Make the model of a fit that has just run, with the device, the reason for it, and where the time went."""
+    def _of_fit(
+        cls, model: bytes, device: str, reason: str, method: str | None, seconds: tuple[float, float, float]
+    ) -> KMeansModel:
+        """Make the model of a fit that has just run: the device and why, how labels were found, where the time went."""
         fitted = cls(model)
-        fitted._device, fitted._device_reason, fitted._seconds = device, reason, seconds
+        fitted._device, fitted._device_reason = device, reason
+        fitted._method, fitted._seconds = method, seconds
         return fitted
 
     def __eq__(self, other: object) -> bool:
@@ -162,6 +166,17 @@ class KMeansModel:
     def device_reason(self) -> str | None:
         """Why the fit ran on that device, as a sentence. None if :attr:`device` is None."""
         return self._device_reason
+
+    @property
+    def method(self) -> str | None:
+        """How the CPU compared rows with centroids, and why, as a sentence.
+
+        It says whether rows were compared with all centroids or only with those near their group, whether by integer
+        copies first, and by which instructions. The labels do not depend on it. The :attr:`history` has the share of
+        the distances that each iteration left out. None for fits on GPUs and in parts, and in a model that was loaded
+        or unpickled.
+        """
+        return self._method
 
     @overload
     def predict(

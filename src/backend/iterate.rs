@@ -1,6 +1,7 @@
 //! What the loop calls: assign, the sums, empty clusters, inertia and labels.
 
 use super::KeptRows;
+use super::cpu::Method;
 use crate::answers::Distances;
 use crate::distances::DistanceScale;
 use crate::error::Result;
@@ -146,6 +147,10 @@ pub trait Iterate<T: Float>: KeptRows {
     fn relocate(&mut self, moves: &[Move]) -> Result<()>;
     /// The integer inertia of each cluster under the current labels and the last centroids.
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>>;
+    /// How labels are found, and why. None if the session does not say.
+    fn method(&self) -> Option<Method> {
+        None
+    }
     /// The labels in row order.
     fn labels(&self) -> Result<Vec<u32>>;
     /// Writes the labels in row order: one for each row.

@@ -12,6 +12,7 @@
 use std::marker::PhantomData;
 use std::time::Instant;
 
+use super::cpu::Method;
 use super::{
     Advanced, Assigned, DrawBy, Draws, Effort, Far, Iterate, Iteration, KeptRows, Move, Picked, Sample, Sampled, Scales,
     Session, Stop,
@@ -326,6 +327,11 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
         Ok(added(self.each(|session, _| session.inertia(scales))?))
+    }
+
+    fn method(&self) -> Option<Method> {
+        // That of the first rows.
+        self.sessions.first().and_then(|session| session.method())
     }
 
     fn labels(&self) -> Result<Vec<u32>> {

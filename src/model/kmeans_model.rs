@@ -10,6 +10,7 @@ use super::{Derived, HistoryRow, Model, Placed, Ran, Scaling, Settings};
 #[cfg(feature = "polars")]
 use crate::answers::Predictions;
 use crate::answers::{KeptRows, Labels, Wanted};
+use crate::backend::cpu::Method;
 use crate::backend::select::Choice;
 use crate::error::{KMeansError, Result};
 use crate::features::{Column, Features};
@@ -291,12 +292,18 @@ impl KMeansModel {
 
     /// The device that the fit ran on, and why. `None` in a model that was read from bytes or a file.
     pub fn choice(&self) -> Option<&Choice> {
-        self.ran.0.as_ref().map(|(choice, _)| choice)
+        self.ran.0.as_ref().map(|ran| &ran.choice)
+    }
+
+    /// How the fit compared rows with centroids on the CPU, and why. `None` for fits on GPUs and in parts, and in a model that was read from bytes or
+    /// a file.
+    pub fn method(&self) -> Option<Method> {
+        self.ran.0.as_ref().and_then(|ran| ran.method)
     }
 
     /// Where the time of the fit went. `None` in a model that was read from bytes or a file.
     pub fn seconds(&self) -> Option<Seconds> {
-        self.ran.0.as_ref().map(|(_, seconds)| *seconds)
+        self.ran.0.as_ref().map(|ran| ran.seconds)
     }
 
     /// How the features were stored in the frame.

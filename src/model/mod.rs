@@ -29,6 +29,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use self::tables::Tables;
 use crate::answers::{Distances, KeptRows, Labels, Predictions};
+use crate::backend::cpu::Method;
 use crate::backend::select::Choice;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -135,13 +136,23 @@ pub struct Fitted<T> {
     pub distances: Option<Distances>,
     /// The device that the fit ran on, and why.
     pub choice: Choice,
+    /// How rows were compared with centroids on the CPU, and why. None for fits on GPUs and in parts.
+    pub method: Option<Method>,
     /// Where the time of the fit went.
     pub seconds: Seconds,
     pub(crate) selection: Vec<(Selection, usize)>,
 }
 
-/// How a fit ran: the device and why, and where the time went.
-pub(crate) type Ran = (Choice, Seconds);
+/// How a fit ran.
+#[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "serde"), expect(dead_code, reason = "only models with column names say so"))]
+pub(crate) struct Ran {
+    /// The device, and why.
+    pub choice: Choice,
+    pub method: Option<Method>,
+    /// Where the time went.
+    pub seconds: Seconds,
+}
 
 impl<T> Fitted<T> {
     /// One entry per row of the input. A row that `null_policy="skip"` left out has no label.
@@ -162,8 +173,8 @@ impl<T> Fitted<T> {
 
     /// The model, how the fit ran, and what it says of the rows.
     pub(crate) fn into_model_and_rows(self) -> ((Model<T>, Ran), KeptRows) {
-        let Self { model, labels, distances, choice, seconds, selection: selections } = self;
-        ((model, (choice, seconds)), KeptRows { labels, distances, selections })
+        let Self { model, labels, distances, choice, method, seconds, selection: selections } = self;
+        ((model, Ran { choice, method, seconds }), KeptRows { labels, distances, selections })
     }
 }
 

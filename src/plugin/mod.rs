@@ -76,17 +76,18 @@ fn decode(py: Python<'_>, model: &[u8]) -> PyResult<Arc<KMeansModel>> {
     KMeansModel::from_bytes(model).map_err(|error| raise(py, &error))
 }
 
-/// An encoded model, the device that the fit ran on, why it ran there, and the seconds for rows, seeding and iterations.
-type Fit<'py> = (Bound<'py, PyBytes>, String, String, (f64, f64, f64));
+/// An encoded model, the device that the fit ran on, why it ran there, how the CPU found labels, and the seconds for rows, seeding and iterations.
+type Fit<'py> = (Bound<'py, PyBytes>, String, String, Option<String>, (f64, f64, f64));
 
 /// What Python gets of a fit, if there is a model.
 fn encoded(py: Python<'_>, model: Option<KMeansModel>) -> PyResult<Option<Fit<'_>>> {
     let Some(model) = model else { return Ok(None) };
     let (device, reason) = model.choice().map(|choice| (choice.place.to_string(), choice.reason.clone())).unzip();
+    let method = model.method().map(|method| method.to_string());
     let seconds = model.seconds().unwrap_or_default();
     let seconds = (seconds.rows, seconds.seeding, seconds.iterations);
     let bytes = py.detach(|| model.into_bytes()).map_err(|error| raise(py, &error))?;
-    Ok(Some((copy_to_python(py, &bytes)?, device.unwrap_or_default(), reason.unwrap_or_default(), seconds)))
+    Ok(Some((copy_to_python(py, &bytes)?, device.unwrap_or_default(), reason.unwrap_or_default(), method, seconds)))
 }
 
 /// The centroid frame of an encoded model.

@@ -4,7 +4,7 @@ use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookQuad
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::progress::Watch;
 use polars_kmeans::tile::{Part, Selection};
-use polars_kmeans::{Chunk, Column, Engine, Features, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Strategy};
+use polars_kmeans::{Chunk, Column, Engine, Features, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Strategy, Wanted};
 
 use crate::data::{KINDS, Random, clusters_of, columns, rows, rows_between, some_rows};
 use crate::sessions::Data;
@@ -248,4 +248,49 @@ fn every_kind_of_fit() {
             assert!(skipped > 0.5, "{what}: {skipped}");
         }
     }
+}
+
+/// The columns of 9 to 64 features are read where they lie. Tasks end within a block of rows, or with it.
+#[test]
+fn columns_in_place() {
+    let random = &mut Random(91);
+    for (n, d, k) in [(2_048, 9, 7), (5_000, 34, 12), (1_111, 64, 20), (1_088, 65, 9), (130, 20, 3)] {
+        for kind in ["blobs", "lattice", "a row far out"] {
+            let x: Vec<f32> = rows(kind, n, d, random);
+            let k = clusters_of(kind, d, k);
+            let start = some_rows(&x, d, k, 3, random);
+            let columns = columns(&x, d);
+            let fit = |features: Features<'_, f32>, set| {
+                let estimator = KMeans::new(k).init(Init::Given(start.clone())).max_iter(6).device(polars_kmeans::Device::Cpu);
+                let fitted = estimator.threads(2).fit_parts(vec![Part::new(features, None)], set, Wanted::Labels).unwrap();
+                let model = fitted.model;
+                (fitted.labels, model.inertia().to_bits(), model.centroids().to_vec(), model.sizes().to_vec())
+            };
+            let expected = fit(Features::from_rows(&x, d).unwrap(), InstructionSet::Portable);
+            for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
+                let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+                assert!(fit(by_columns, set) == expected, "{kind} {n} x {d} x {k} {set}");
+            }
+        }
+    }
+}
+
+/// A fit says how rows were compared.
+#[test]
+fn fits_say_how_rows_were_compared() {
+    let said = |kind, [n, d, k]: [usize; 3], strategy| {
+        let x: Vec<f32> = rows(kind, n, d, &mut Random(92));
+        let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(93));
+        let estimator =
+            KMeans::new(k).init(Init::Given(start)).max_iter(3).device(polars_kmeans::Device::Cpu).strategy(strategy);
+        estimator.fit_features(&Features::from_rows(&x, d).unwrap(), None).unwrap().method.unwrap().to_string()
+    };
+    let near = said("blobs", [40_000, 3, 300], Strategy::Default);
+    assert!(near.starts_with("rows lie in ") && near.contains(" % of the distances in a sample"), "{near}");
+    let few = said("blobs", [40, 3, 5], Strategy::Default);
+    assert!(few.starts_with("rows are compared with all centroids, because there are few rows or few clusters; "), "{few}");
+    let uniform = said("uniform", [9_000, 20, 40], Strategy::Default);
+    assert!(uniform.starts_with("rows are compared with all centroids, because groups of rows would leave "), "{uniform}");
+    let carried = said("blobs", [900, 3, 40], Strategy::Hamerly);
+    assert!(carried.starts_with("bounds are carried from iteration to iteration, as asked; "), "{carried}");
 }

@@ -137,6 +137,7 @@ def test_small_fits_stay_on_the_cpu_and_say_why() -> None:
     assert model.device_reason.startswith("4 rows x 2 features x 2 clusters are predicted to take ")
     model = pk.KMeans(2, device="cpu").fit(DF, "x")
     assert (model.device, model.device_reason) == ("cpu", 'device="cpu" was asked for')
+    assert (model.method or "").startswith("rows are compared with all centroids, because there are few rows or few clusters")
 
 
 @pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early
@@ -154,7 +155,7 @@ def test_the_device_is_no_part_of_a_model(tmp_path: Path) -> None:
     model.save(tmp_path / "model.parquet")
     for again in (pk.KMeansModel.load(tmp_path / "model.parquet"), pickle.loads(pickle.dumps(model))):
         assert again == model
-        assert (again.device, again.device_reason) == (None, None)
+        assert (again.device, again.device_reason, again.method) == (None, None, None)
 
 
 def test_too_few_rows_are_still_no_model() -> None:

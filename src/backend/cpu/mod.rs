@@ -36,14 +36,14 @@ use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
 pub use least::LeastDistances;
-pub use near::{LookNear, LookQuads};
+pub use near::{LookNear, LookQuads, Method};
 pub use settle::InDoubt;
 pub(crate) use simd::{Ahead, SQUARE, Task, Vector};
 pub use simd::{InstructionSet, QuadUnit};
 
 use self::assign::{Assigner, TwoNearest};
 use self::carried::Carried;
-use self::near::Near;
+use self::near::{Chosen, Near};
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, given, split_off};
 use self::seeds::Seeds;
 use super::centre::middle;
@@ -98,6 +98,8 @@ pub struct CpuSession<'a, T> {
     /// Groups of near centroids, if there are some. Decided at the first assign.
     near: Option<Near<T>>,
     decided: bool,
+    /// What was decided, and why.
+    chosen: Chosen,
 }
 
 impl<'a, T: Float> CpuSession<'a, T> {
@@ -133,6 +135,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             look_quads: LookQuads::default(),
             near: None,
             decided: false,
+            chosen: Chosen::TooSmall,
         };
         let mut first = 0;
         for start in (0..n).step_by(task) {
@@ -148,7 +151,9 @@ impl<'a, T: Float> CpuSession<'a, T> {
 
     /// The same session with this strategy, which must be one that runs on the CPU.
     pub fn with_strategy(self, strategy: Strategy) -> Self {
-        Self { carried: Carried::new::<T>(strategy, self.prepared, self.k), ..self }
+        let carried = Carried::new::<T>(strategy, self.prepared, self.k);
+        let chosen = if carried.is_some() { Chosen::Carried } else { self.chosen };
+        Self { carried, chosen, ..self }
     }
 
     /// The same session that looks for near centroids, or does not. For tests and benchmarks.
@@ -323,6 +328,10 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         self.workers.iter_mut().try_for_each(Worker::reserve)?;
         self.pass(Pass::Inertia { scales })?;
         self.take_inertia()
+    }
+
+    fn method(&self) -> Option<Method> {
+        Some(Method { set: self.set, chosen: self.chosen })
     }
 
     fn labels(&self) -> Result<Vec<u32>> {

@@ -27,6 +27,7 @@
 
 mod groups;
 mod guess;
+mod method;
 mod plan;
 mod quads;
 mod sorted;
@@ -34,6 +35,7 @@ mod step;
 mod task;
 
 use self::groups::Groups;
+pub use self::method::{Chosen, Method};
 pub use self::plan::MOST_GROUPS;
 use self::plan::{Rows, pays};
 use self::quads::ByCopies;
@@ -195,6 +197,7 @@ impl<T: Float> CpuSession<'_, T> {
         };
         let (step, copied) = match make_room() {
             Err(KMeansError::NoMemory { .. }) => {
+                self.chosen = Chosen::NoMemory;
                 self.give_up_near();
                 return Ok(None);
             }
@@ -256,6 +259,7 @@ impl<T: Float> CpuSession<'_, T> {
         };
         if near.by_copies.as_mut().is_some_and(|by_copies| by_copies.gives_up(is_doubtful)) {
             near.by_copies = None;
+            self.chosen = self.chosen.without_copies();
             near.kept.iter_mut().for_each(|sorted| sorted.copies = None);
         }
         // Without their copies, such rows are gathered.
@@ -265,10 +269,15 @@ impl<T: Float> CpuSession<'_, T> {
         // Integer copies pay without anything left out.
         let pays = near.by_copies.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
         if is_usual && self.look_near == LookNear::Auto && !pays {
-            match near.is_fresh() || near.groups.count() == 1 {
-                true => self.give_up_near(),
+            let groups = near.groups.count();
+            if near.is_fresh() || groups == 1 {
+                if groups > 1 {
+                    self.chosen = Chosen::GivenUp { groups, remained: share.into() };
+                }
+                self.give_up_near();
+            } else {
                 // New groups may do.
-                false => near.shares = Some((0.0, share)),
+                near.shares = Some((0.0, share));
             }
         }
     }

@@ -13,6 +13,7 @@ mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use std::fmt;
 use std::sync::OnceLock;
 
 pub use ahead::Ahead;
@@ -30,6 +31,16 @@ pub enum InstructionSet {
     Avx2,
     /// 8 lanes in the target's baseline instructions.
     Portable,
+}
+
+impl fmt::Display for InstructionSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Avx512 => "AVX-512",
+            Self::Avx2 => "AVX2",
+            Self::Portable => "portable",
+        })
+    }
 }
 
 impl InstructionSet {

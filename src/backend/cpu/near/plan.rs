@@ -3,6 +3,7 @@
 
 use super::groups::Groups;
 use super::guess::Guess;
+use super::method::{Chosen, Copied};
 use super::quads::{ByCopies, Copies};
 use super::sorted::{self, Sorted};
 use super::{BLOCK, LookNear, LookQuads, NEAR, Near, Step};
@@ -64,6 +65,14 @@ fn fewest_quad_centroids(d: usize) -> f64 {
     }
 }
 
+/// Whether rows are compared with near centroids only.
+enum Planned<T> {
+    /// With those near these groups. The share of the scores of a sample that remains.
+    Groups(Groups<T>, f64),
+    /// They are not. The share that would remain, if a sample was looked at.
+    None(Option<f64>),
+}
+
 /// What an assign does with the order of the rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
@@ -117,11 +126,14 @@ impl<T: Float> CpuSession<'_, T> {
         let planned = match &mut self.near {
             Some(near) => near.regroup(centroids, self.d),
             None if self.decided => Ok(()),
-            None => self.plan_near(centroids).map(|near| self.near = near),
+            None => self.plan_near(centroids).map(|(near, chosen)| (self.near, self.chosen) = (near, chosen)),
         };
         self.decided = true;
         match planned {
-            Err(KMeansError::NoMemory { .. }) => self.give_up_near(),
+            Err(KMeansError::NoMemory { .. }) => {
+                self.chosen = Chosen::NoMemory;
+                self.give_up_near();
+            }
             planned => planned?,
         }
         Ok(())
@@ -134,10 +146,10 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// Decides before the first assign whether rows are compared with near centroids only, and whether by integer copies first.
-    fn plan_near(&self, centroids: &[T]) -> Result<Option<Near<T>>> {
+    fn plan_near(&self, centroids: &[T]) -> Result<(Option<Near<T>>, Chosen)> {
         let d = self.d;
         if self.labels.is_empty() {
-            return Ok(None);
+            return Ok((None, Chosen::TooSmall));
         }
         let parts = self.parts(TIMES_WORK)?;
         let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
@@ -156,7 +168,10 @@ impl<T: Float> CpuSession<'_, T> {
         });
         let may_be_kept = plain_fits || copies.is_some();
         let mut planned = self.plan_groups(centroids, longest, may_be_kept)?;
-        let (groups, share) = planned.as_ref().map_or((1, 1.0), |(groups, share)| (groups.count(), *share));
+        let (groups, share) = match &planned {
+            Planned::Groups(groups, share) => (groups.count(), *share),
+            Planned::None(_) => (1, 1.0),
+        };
         let compared = share * self.k as f64;
         let has_room = |unit: QuadUnit| {
             ByCopies::has_room(groups as f64 * compared, unit.lanes(d))
@@ -169,10 +184,15 @@ impl<T: Float> CpuSession<'_, T> {
         if may_be_kept && !is_kept {
             planned = self.plan_groups(centroids, longest, false)?;
         }
+        let mut chosen = match &planned {
+            Planned::Groups(groups, share) => Chosen::Near { groups: groups.count(), remains: (*share).into(), copies: None },
+            Planned::None(None) => Chosen::TooSmall,
+            Planned::None(Some(share)) => Chosen::All { remains: (*share).into(), copies: None },
+        };
         let groups = match (planned, &copies) {
-            (Some((groups, _)), _) => groups,
-            (None, Some(_)) => Groups::new(centroids, d, 1)?,
-            (None, None) => return Ok(None),
+            (Planned::Groups(groups, _), _) => groups,
+            (Planned::None(_), Some(_)) => Groups::new(centroids, d, 1)?,
+            (Planned::None(_), None) => return Ok((None, chosen)),
         };
         if let (Some(copies), LookQuads::Auto) = (&mut copies, self.look_quads)
             && let [_, Some(words)] = QuadUnit::detect()
@@ -180,6 +200,10 @@ impl<T: Float> CpuSession<'_, T> {
             && self.suits_words(&Step::new(&groups, centroids, false, self.workers.len())?, compared)?
         {
             copies.unit = words;
+        }
+        let copied = copies.as_ref().map(|copies| Copied { unit: copies.unit, given_up: false });
+        if let Chosen::Near { copies, .. } | Chosen::All { copies, .. } = &mut chosen {
+            *copies = copied;
         }
         let way = Sorted::<T>::way_kept(d, copies.is_some(), by_columns);
         // With one group, nothing is left out.
@@ -200,19 +224,18 @@ impl<T: Float> CpuSession<'_, T> {
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
             let sorted = near.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], way, lanes));
             match memory::try_collected(sorted, NEAR) {
-                Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok(Some(near)),
+                Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(near), chosen.without_copies())),
                 kept => near.kept = kept?,
             }
         }
         if let Some(copies) = copies {
             near.by_copies = Some(ByCopies::new(copies, near.groups.count())?);
         }
-        Ok(Some(near))
+        Ok((Some(near), chosen))
     }
 
-    /// Groups of centroids, if rows should be compared with near centroids only, and the share of the centroids that rows are compared with. `longest`: the
-    /// rows of the longest part. `is_kept`: whether sorted rows are kept.
-    fn plan_groups(&self, centroids: &[T], longest: usize, is_kept: bool) -> Result<Option<(Groups<T>, f64)>> {
+    /// Whether rows should be compared with near centroids only. `longest`: the rows of the longest part. `is_kept`: whether sorted rows are kept.
+    fn plan_groups(&self, centroids: &[T], longest: usize, is_kept: bool) -> Result<Planned<T>> {
         let together = if is_kept { longest } else { self.sorted_together(longest) };
         let (n, k, d, by_columns) = (self.labels.len(), self.k, self.d, self.part.features.is_by_columns());
         let most = if Form::of::<T>(d) == Form::Difference { MOST_SMALL_GROUPS } else { MOST_GROUPS };
@@ -220,13 +243,18 @@ impl<T: Float> CpuSession<'_, T> {
         let most = most.min(together / (2 * BLOCK));
         let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
         match self.look_near {
-            LookNear::Never => Ok(None),
-            LookNear::Always | LookNear::AlwaysSort => Ok(Some((Groups::new(centroids, d, MOST_GROUPS)?, 1.0))),
-            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => Ok(None),
+            LookNear::Never => Ok(Planned::None(None)),
+            LookNear::Always | LookNear::AlwaysSort => Ok(Planned::Groups(Groups::new(centroids, d, MOST_GROUPS)?, 1.0)),
+            _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => {
+                Ok(Planned::None(None))
+            }
             LookNear::Auto => {
                 let groups = Groups::new(centroids, d, most)?;
                 let share = self.share_of_sample(&Step::new(&groups, centroids, false, self.workers.len())?)? * HALF_FULL;
-                Ok(pays(1.0 - share, [k, d], rows, by_columns).then_some((groups, share)))
+                match pays(1.0 - share, [k, d], rows, by_columns) {
+                    true => Ok(Planned::Groups(groups, share)),
+                    false => Ok(Planned::None(Some(share))),
+                }
             }
         }
     }

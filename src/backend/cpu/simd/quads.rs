@@ -4,6 +4,7 @@
 //! A lane of 32 bits holds four numbers or two, the lowest bits first. Bytes of rows are from 0 to 255, those of centroids from -127 to 127, because such
 //! are the instructions. Words are from -32,767 to 32,767. Sums wrap around. So they are exact wherever the result fits.
 
+use std::fmt;
 use std::sync::OnceLock;
 
 use super::portable::lanes;
@@ -47,6 +48,17 @@ pub enum QuadUnit {
 pub trait QuadTask {
     type Output;
     fn run<V: Dot>(self) -> Self::Output;
+}
+
+impl fmt::Display for QuadUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Amx => "AMX",
+            Self::Avx512 | Self::Avx512Words => "AVX512-VNNI",
+            Self::Avx2 | Self::Avx2Words => "AVX-VNNI",
+            Self::EmulatedTiles | Self::Emulated | Self::EmulatedWords => "emulated",
+        })
+    }
 }
 
 impl QuadUnit {
