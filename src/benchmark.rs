@@ -103,7 +103,7 @@ pub(crate) fn labels_of_loop<T: Float>(estimator: &KMeans, features: &Features<'
             if done >= iterations {
                 return Ok(Looped { labels: session.labels()?, centroids });
             }
-            update::update(session, &mut centroids, prepared, 0)?;
+            update::update(session, &mut centroids, prepared, 0, &mut update::Scratch::default())?;
         }
     })
 }
@@ -200,7 +200,7 @@ fn iterate<T: Float>(
         let seconds = done.iter().map(|iteration| iteration.seconds).sum::<f64>();
         iterations.extend(done);
         if let Some(assigned) = assigned {
-            let updated = update::update(session, centroids, prepared, 0)?;
+            let updated = update::update(session, centroids, prepared, 0, &mut update::Scratch::default())?;
             let seconds = (begin.elapsed().as_secs_f64() - seconds).max(0.0);
             let (Assigned { changed, effort, .. }, update::Updated { shift, moved }) = (assigned, updated);
             iterations.push(Iteration { changed, shift, moved, seconds, effort });

@@ -234,6 +234,7 @@ fn lloyd<T: Float>(
     // The inertia of each cluster under the current labels and centroids, if it is known.
     let mut inertia = None;
     let mut moved = false;
+    let mut scratch = update::Scratch::default();
     session.reset()?;
     loop {
         interrupt::check()?;
@@ -250,7 +251,7 @@ fn lloyd<T: Float>(
         }
         if let Some(assigned) = assigned {
             let clusters = assigned.inertia.map(|totals| precise_inertia(session, totals, prepared)).transpose()?;
-            let updated = update::update(session, &mut centroids, prepared, params.execution.threads)?;
+            let updated = update::update(session, &mut centroids, prepared, params.execution.threads, &mut scratch)?;
             let total = clusters.as_ref().map(|clusters| clusters.iter().collect::<ExactSum>().to_f64());
             let before: f64 = done.iter().map(|iteration| iteration.seconds).sum();
             let seconds = (start.elapsed().as_secs_f64() - before).max(0.0);

@@ -26,24 +26,38 @@ pub struct Updated {
 /// The sums that a task divides: some hundred microseconds.
 const TASK: usize = 1 << 15;
 
-/// Replaces `centroids` by the means of their rows. `threads`: the most threads, or 0 for those of the pool.
+/// Memory of an update, for the next one.
+#[derive(Default)]
+pub struct Scratch<T> {
+    /// How far each centroid moved.
+    moves: Vec<f64>,
+    workers: Vec<Worker<T>>,
+}
+
+/// Replaces `centroids` by the means of their rows. `threads`: the most threads, or 0 for those of the pool. `scratch`: of an update of as many
+/// clusters, or empty.
 pub fn update<T: Float>(
     session: &mut dyn Iterate<T>,
     centroids: &mut [T],
     prepared: &Prepared,
     threads: usize,
+    scratch: &mut Scratch<T>,
 ) -> Result<Updated> {
     let d = prepared.lows.len();
     let same = if prepared.metric == Metric::Cosine { same_direction::<T>(d) } else { 0.0 };
     let relocated = relocate_into_empty(session, same, prepared.ties.as_deref())?;
     let partial = session.partial()?;
-    // How far each centroid moved.
-    let mut moves: Vec<f64> = memory::zeroed(partial.mass.len(), "how far the centroids moved")?;
+    let Scratch { moves, workers } = scratch;
     let clusters = (TASK / d).max(1);
+    if moves.len() != partial.mass.len() {
+        *moves = memory::zeroed(partial.mass.len(), "how far the centroids moved")?;
+        let count = workers_for(threads, moves.len().div_ceil(clusters));
+        *workers = memory::try_collected((0..count).map(|_| Worker::new(d, prepared.metric)), "the threads' buffers")?;
+    }
+    moves.fill(0.0);
+    workers.iter_mut().for_each(|worker| worker.moved = false);
     let tasks = centroids.chunks_mut(clusters * d).zip(moves.chunks_mut(clusters)).enumerate();
-    let workers = (0..workers_for(threads, tasks.len())).map(|_| Worker::new(d, prepared.metric));
-    let mut workers: Vec<Worker<T>> = memory::try_collected(workers, "the threads' buffers")?;
-    for_each_task(&mut workers, tasks, |worker, (task, (centroids, moves))| {
+    for_each_task(workers, tasks, |worker, (task, (centroids, moves))| {
         for (i, (centroid, moved)) in centroids.chunks_exact_mut(d).zip(moves).enumerate() {
             let j = task * clusters + i;
             // A cluster whose rows did not change keeps its mean. Right after seeding all clusters are dirty.
@@ -114,12 +128,12 @@ fn quotients<R: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &m
 /// among the rows whose cluster keeps at least one other row. A row whose squared distance is at most `same` counts as equal to
 /// its centroid. Returns whether there was an empty cluster. `ties` becomes true if rows are equally far.
 fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>, same: f64, ties: Option<&AtomicBool>) -> Result<bool> {
+    if session.partial()?.rows.iter().all(|rows| *rows > 0) {
+        return Ok(false);
+    }
     let mut sizes = session.sizes()?;
     let without_rows = (0u32..).zip(&sizes).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
     let mut empty = memory::collected(without_rows, "the empty clusters")?;
-    if empty.is_empty() {
-        return Ok(false);
-    }
     let too_few = Err(KMeansError::TooFewDistinct { k: sizes.len(), rows: session.positive_rows() });
     empty.reverse();
     // A row that cannot be given now can never be given: clusters only lose rows, and a relocated row is alone in its cluster. So

@@ -326,7 +326,7 @@ fn is_untrusted(_: &Choice) -> Result<bool> {
 /// [`Device::Auto`] and [`Device::Cpu`] never give an error for the default strategy.
 pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choice> {
     let requested = request.device;
-    let asked = format!("device=\"{requested}\" was asked for");
+    let asked = || format!("device=\"{requested}\" was asked for");
     let strategy = request.strategy;
     let cpu = |mut reason: String| {
         if strategy != Strategy::Default {
@@ -344,7 +344,7 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
     };
     let not_available = |reason| KMeansError::DeviceNotAvailable { requested: requested.to_string(), reason };
     match requested {
-        Device::Cpu => cpu(asked),
+        Device::Cpu => cpu(asked()),
         Device::Auto => {
             let predicted = |chunking: Option<Chunking>, gpu: &str| {
                 let [on_cpu, on_gpu] = seconds(shape, chunking).map(duration);
@@ -370,21 +370,21 @@ pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choic
         }
         Device::AllCuda => {
             let usable = usable_of(devices).map_err(not_available)?;
-            demanded_on_all(shape, request, &usable, asked)
+            demanded_on_all(shape, request, &usable, asked())
         }
         Device::Several(gpus) => {
             let named =
                 gpus.ordinals().iter().map(|&ordinal| numbered(devices, ordinal)).collect::<std::result::Result<Vec<_>, _>>();
-            demanded_on_all(shape, request, &named.map_err(not_available)?, asked)
+            demanded_on_all(shape, request, &named.map_err(not_available)?, asked())
         }
         Device::Cuda(None) => {
             let device = roomiest(devices).map_err(not_available)?;
-            let reason = format!("{asked}, and {device} has the most free memory of those that can be used");
+            let reason = format!("{}, and {device} has the most free memory of those that can be used", asked());
             demanded(shape, request, device, reason)
         }
         Device::Cuda(Some(ordinal)) => {
             let device = numbered(devices, ordinal).map_err(not_available)?;
-            let reason = request.there.map_or(asked, |_| format!("the rows are on {device}"));
+            let reason = request.there.map_or_else(asked, |_| format!("the rows are on {device}"));
             demanded(shape, request, device, reason)
         }
     }

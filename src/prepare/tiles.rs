@@ -48,34 +48,43 @@ pub fn for_each_tile_by<T: Float, V: Visit<T>>(
         let n = part.features.n_rows();
         (0..n).step_by(TASK).map(move |start| (part, start..(start + TASK).min(n)))
     });
-    let workers = (0..workers_for(threads, count)).map(|_| Ok((Tile::new(d, TILE)?, visit.nothing()?)));
+    // A tile is made for the first rows that cannot be visited where they lie.
+    let no_tile = || Result::<Option<Tile<T>>>::Ok(None);
+    let workers = (0..workers_for(threads, count)).map(|_| Ok((no_tile(), visit.nothing()?)));
     let mut workers = memory::try_collected(workers, WHAT)?;
     for_each_task(&mut workers, tasks, |(tile, learnt), (part, range)| {
-        set.run(VisitRows { visit, learnt, tile, part, range });
+        let is_done = set.run(VisitRows { visit, learnt, tile: None, part, range: range.clone() });
+        if let (false, Ok(None)) = (is_done, &tile) {
+            *tile = Tile::new(d, TILE).map(Some);
+        }
+        if let (false, Ok(tile)) = (is_done, tile) {
+            set.run(VisitRows { visit, learnt, tile: tile.as_mut(), part, range });
+        }
     })?;
-    memory::collected(workers.into_iter().map(|(_, learnt)| learnt), WHAT)
+    memory::try_collected(workers.into_iter().map(|(tile, learnt)| tile.map(|_| learnt)), WHAT)
 }
 
-/// The rows of one task.
+/// The rows of one task. Without a tile, they are visited where they lie.
 struct VisitRows<'v, 'a, T, V: Visit<T>> {
     visit: &'v V,
     learnt: &'v mut V::Learnt,
-    tile: &'v mut Tile<T>,
+    tile: Option<&'v mut Tile<T>>,
     part: &'v Part<'a, T>,
     range: Range<usize>,
 }
 
 impl<T: Float, V: Visit<T>> Task for VisitRows<'_, '_, T, V> {
-    type Output = ();
+    /// Whether the rows were visited.
+    type Output = bool;
 
     #[inline(always)]
-    fn run<S: Vector>(self) {
-        if self.visit.visit_in_place(self.learnt, self.part, self.range.clone()) {
-            return;
+    fn run<S: Vector>(self) -> bool {
+        let Self { visit, learnt, tile, part, range } = self;
+        let Some(tile) = tile else { return visit.visit_in_place(learnt, part, range) };
+        for start in range.clone().step_by(TILE) {
+            visit.visit(learnt, tile, part, start..(start + TILE).min(range.end));
         }
-        for start in self.range.clone().step_by(TILE) {
-            self.visit.visit(self.learnt, self.tile, self.part, start..(start + TILE).min(self.range.end));
-        }
+        true
     }
 }
 

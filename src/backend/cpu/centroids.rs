@@ -25,12 +25,19 @@ impl<T: Float> CentroidTable<T> {
     pub fn new(rows: &[T], d: usize, centre: &[f64], extent: f64, order: &[u32]) -> Result<Self> {
         let k = rows.len() / d;
         let mut packed = memory::filled(k.div_ceil(TOGETHER) * d, [f64::INFINITY; TOGETHER], TABLE)?;
-        for (j, row) in rows.chunks_exact(d).enumerate() {
-            let group = &mut packed[j / TOGETHER * d..][..d];
-            group.iter_mut().zip(row).for_each(|(group, c)| group[j % TOGETHER] = c.to_f64());
-        }
+        pack(rows, d, &mut packed);
         let filter = Filter::new(rows, d, centre, extent, order)?;
         Ok(Self { k, d, rows: memory::copied(rows, TABLE)?, packed, filter })
+    }
+
+    /// Takes other centroids in place of these, without new memory. Returns whether it did: it does for the difference filter and as many centroids.
+    pub fn replace(&mut self, rows: &[T], extent: f64) -> bool {
+        if rows.len() != self.rows.len() || !self.filter.replace(rows, extent) {
+            return false;
+        }
+        self.rows.copy_from_slice(rows);
+        pack(rows, self.d, &mut self.packed);
+        true
     }
 
     /// Centroid `j`.
@@ -53,5 +60,13 @@ impl<T: Float> CentroidTable<T> {
     #[inline(always)]
     pub fn groups(&self) -> std::slice::ChunksExact<'_, [f64; TOGETHER]> {
         self.packed.chunks_exact(self.d)
+    }
+}
+
+/// Writes centroids in groups, feature by feature.
+fn pack<T: Float>(rows: &[T], d: usize, packed: &mut [[f64; TOGETHER]]) {
+    for (j, row) in rows.chunks_exact(d).enumerate() {
+        let group = &mut packed[j / TOGETHER * d..][..d];
+        group.iter_mut().zip(row).for_each(|(group, c)| group[j % TOGETHER] = c.to_f64());
     }
 }

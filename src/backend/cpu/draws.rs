@@ -6,6 +6,7 @@ use crate::backend::{DrawBy, Draws, KeptRows, Picked, Sample, Sampled};
 use crate::distances::DistanceScale;
 use crate::error::Result;
 use crate::float::Float;
+use crate::memory;
 
 impl<T: Float> KeptRows for CpuSession<'_, T> {
     fn rows(&self) -> u64 {
@@ -28,7 +29,9 @@ impl<'a, T: Float> CpuSession<'a, T> {
 
 impl<T: Float> Draws<T> for CpuSession<'_, T> {
     fn row(&self, row: u64) -> Result<Vec<T>> {
-        Ok(self.load_row(row as usize)?.x)
+        let mut values = memory::zeroed(self.d, "a row")?;
+        self.part.features.gather_tile(&[self.physical(row as usize)], 1, &mut values);
+        Ok(values)
     }
 
     fn start_draws(&mut self) -> Result<u128> {

@@ -56,6 +56,15 @@ impl Filter {
         }
     }
 
+    /// Takes as many other centroids in place of those of the difference filter, without new memory. Returns whether it did.
+    pub fn replace<T: Float>(&mut self, rows: &[T], extent: f64) -> bool {
+        let (Self::Difference(table), Some(exponent)) = (self, difference_exponent(rows, extent)) else { return false };
+        let scale = crate::fixed::power_of_two(exponent);
+        table.scale = scale as f32;
+        table.centroids.iter_mut().zip(rows).for_each(|(copy, c)| *copy = (c.to_f64() * scale) as f32);
+        true
+    }
+
     /// The product filter, whatever the features are. `centre`: a point near the data.
     pub fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32]) -> Result<Self> {
         product(rows, d, centre, order)
@@ -138,17 +147,17 @@ pub fn binade(x: f32) -> f32 {
     (x.to_bits() >> 23) as f32 - 127.0
 }
 
-fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
+/// The exponent of the scale of the difference filter. None if there is no such filter.
+fn difference_exponent<T: Float>(rows: &[T], extent: f64) -> Option<i32> {
     let largest = rows.iter().fold(extent, |m, c| m.max(c.to_f64().abs()));
-    if largest == 0.0 {
-        return Ok(Filter::None);
-    }
-    let exponent = unit_exponent(largest);
+    let exponent = (largest != 0.0).then(|| unit_exponent(largest))?;
     let exponent = if SAFE_EXPONENTS.contains(&-exponent) { 0 } else { exponent };
-    if exponent > 126 {
-        // float32 has no such power of two, because all values are subnormal.
-        return Ok(Filter::None);
-    }
+    // float32 has no larger power of two: then all values are subnormal.
+    (exponent <= 126).then_some(exponent)
+}
+
+fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
+    let Some(exponent) = difference_exponent(rows, extent) else { return Ok(Filter::None) };
     let scale = crate::fixed::power_of_two(exponent);
     Ok(Filter::Difference(DifferenceTable {
         centroids: memory::collected(rows.iter().map(|c| (c.to_f64() * scale) as f32), TABLE)?,

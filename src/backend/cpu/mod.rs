@@ -218,9 +218,16 @@ impl<'a, T: Float> CpuSession<'a, T> {
         })
     }
 
-    fn table(&self, centroids: &[T]) -> Result<CentroidTable<T>> {
-        let extent = self.prepared.lows.iter().chain(&self.prepared.highs).fold(0.0f64, |m, v| m.max(v.abs()));
-        CentroidTable::new(centroids, self.d, &self.centre, extent, self.near.as_ref().map_or(&[], Near::order))
+    /// Makes the table of these centroids. Returns the one before, unless its memory is used again.
+    fn take_centroids(&mut self, centroids: &[T]) -> Result<Option<Arc<CentroidTable<T>>>> {
+        let extent = self.prepared.extent();
+        // Bounds are carried from one table to the next.
+        let again = self.carried.is_none().then_some(self.table.as_mut()).flatten().and_then(Arc::get_mut);
+        if again.is_some_and(|table| table.replace(centroids, extent)) {
+            return Ok(None);
+        }
+        let order = self.near.as_ref().map_or(&[][..], Near::order);
+        Ok(self.table.replace(Arc::new(CentroidTable::new(centroids, self.d, &self.centre, extent, order)?)))
     }
 
     /// Labels every row by the centroids of a model, without any sums. Returns the integer inertia of each cluster.
@@ -258,7 +265,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
             self.prepare_near(centroids)?;
         }
         self.start_labels()?;
-        let before = self.table.replace(Arc::new(self.table(centroids)?));
+        let before = self.take_centroids(centroids)?;
         self.take_in_doubt();
         let scores = match self.assign_carried(before)? {
             None => self.assign_near()?,
@@ -325,7 +332,9 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 
     fn inertia(&mut self, scales: Scales<'_>) -> Result<Vec<u128>> {
         self.make_room_for_inertia()?;
-        self.workers.iter_mut().try_for_each(Worker::reserve)?;
+        if let Scales::Each(_) = scales {
+            self.workers.iter_mut().try_for_each(Worker::reserve)?;
+        }
         self.pass(Pass::Inertia { scales })?;
         self.take_inertia()
     }

@@ -1,25 +1,60 @@
-//! Numbers as people read them.
+//! Numbers as people read them. They are written without memory of their own: a small fit writes some of them.
+
+use std::fmt::{self, Write};
+
+/// A number with its digits in groups.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted(u64);
 
 /// Groups digits: 1234567 becomes "1,234,567".
-pub fn counted(number: u64) -> String {
-    let digits = number.to_string();
-    let places = digits.len();
-    let comma = |i: usize| if i > 0 && (places - i).is_multiple_of(3) { "," } else { "" };
-    digits.char_indices().map(|(i, digit)| format!("{}{digit}", comma(i))).collect()
+pub fn counted(number: u64) -> Counted {
+    Counted(number)
 }
 
-/// Writes `value` in the largest unit that it reaches at least once.
-fn in_units(value: f64, units: &[(f64, &str)]) -> String {
-    let (unit, name) = units.iter().find(|(unit, _)| value >= *unit).or(units.last()).copied().unwrap_or((1.0, ""));
-    let value = value / unit;
-    if value < 10.0 { format!("{value:.1} {name}") } else { format!("{value:.0} {name}") }
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places = self.0.checked_ilog10().unwrap_or(0);
+        (0..=places).rev().try_for_each(|place| {
+            let digit = self.0 / 10u64.pow(place) % 10;
+            write!(f, "{digit}")?;
+            if place > 0 && place.is_multiple_of(3) { f.write_char(',') } else { Ok(()) }
+        })
+    }
+}
+
+/// A value in the largest unit that it reaches at least once.
+#[derive(Debug, Clone, Copy)]
+pub struct InUnits {
+    value: f64,
+    units: &'static [(f64, &'static str)],
+}
+
+impl fmt::Display for InUnits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { value, units } = self;
+        let (unit, name) = units.iter().find(|(unit, _)| value >= unit).or(units.last()).copied().unwrap_or((1.0, ""));
+        let value = value / unit;
+        if value < 10.0 { write!(f, "{value:.1} {name}") } else { write!(f, "{value:.0} {name}") }
+    }
 }
 
 #[cfg(feature = "cuda")]
-pub fn bytes(value: u64) -> String {
-    in_units(value as f64, &[(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")])
+pub fn bytes(value: u64) -> InUnits {
+    InUnits { value: value as f64, units: &[(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")] }
 }
 
-pub fn duration(seconds: f64) -> String {
-    in_units(seconds, &[(3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
+pub fn duration(seconds: f64) -> InUnits {
+    InUnits { value: seconds, units: &[(3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_as_people_read_them() {
+        let all = [0, 7, 999, 1_000, 1_234_567, 10_000_000_000, u64::MAX].map(|number| counted(number).to_string());
+        assert_eq!(all, ["0", "7", "999", "1,000", "1,234,567", "10,000,000,000", "18,446,744,073,709,551,615"]);
+        assert_eq!([1.6e-8, 0.25, 90.0].map(|seconds| duration(seconds).to_string()), ["16 ns", "250 ms", "1.5 min"]);
+    }
 }

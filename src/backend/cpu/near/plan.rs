@@ -148,7 +148,8 @@ impl<T: Float> CpuSession<'_, T> {
     /// Decides before the first assign whether rows are compared with near centroids only, and whether by integer copies first.
     fn plan_near(&self, centroids: &[T]) -> Result<(Option<Near<T>>, Chosen)> {
         let d = self.d;
-        if self.labels.is_empty() {
+        let is_asked = self.look_near != LookNear::Auto || self.look_quads != LookQuads::Auto;
+        if self.labels.is_empty() || (self.labels.len() < FEWEST_ROWS && !is_asked) {
             return Ok((None, Chosen::TooSmall));
         }
         let parts = self.parts(TIMES_WORK)?;
