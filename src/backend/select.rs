@@ -538,7 +538,7 @@ impl Plan {
             }
             match memory::in_chunks(shape, request.strategy, gpu, room)? {
                 // Only rows on the host pass through a GPU in chunks.
-                Ok(_) if request.there.is_some() => bytes(fit.bytes),
+                Ok(_) if request.there.is_some() => bytes(fit.bytes).to_string(),
                 Ok(streamed) => {
                     let chunking = Some(streamed.0);
                     return Ok(Ok(Self {
@@ -553,7 +553,7 @@ impl Plan {
         } else {
             match memory::of_model(shape, gpu) {
                 needed if needed <= room => return Ok(Ok(here)),
-                needed => bytes(needed),
+                needed => bytes(needed).to_string(),
             }
         };
         Ok(Err(match request.limit.filter(|&limit| limit < free) {

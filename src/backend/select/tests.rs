@@ -368,7 +368,10 @@ fn old_drivers_and_devices_are_not_usable() {
 
 #[test]
 fn figures_read_well() {
-    assert_eq!([7, 999, 1_000, 1_234_567].map(counted), ["7", "999", "1,000", "1,234,567"]);
-    assert_eq!([12, 1_500, 149_000_000, 3_000_000_000_000].map(bytes), ["12 B", "1.5 kB", "149 MB", "3.0 TB"]);
-    assert_eq!([2e-7, 0.0123, 8.2, 90.0, 36_000.0].map(duration), ["200 ns", "12 ms", "8.2 s", "1.5 min", "10 h"]);
+    let numbers = [0, 7, 999, 1_000, 1_234_567, u64::MAX].map(|number| counted(number).to_string());
+    assert_eq!(numbers, ["0", "7", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);
+    let sizes = [12, 1_500, 149_000_000, 3_000_000_000_000].map(|size| bytes(size).to_string());
+    assert_eq!(sizes, ["12 B", "1.5 kB", "149 MB", "3.0 TB"]);
+    let times = [2e-7, 0.0123, 8.2, 90.0, 36_000.0].map(|seconds| duration(seconds).to_string());
+    assert_eq!(times, ["200 ns", "12 ms", "8.2 s", "1.5 min", "10 h"]);
 }

@@ -46,15 +46,3 @@ pub fn bytes(value: u64) -> InUnits {
 pub fn duration(seconds: f64) -> InUnits {
     InUnits { value: seconds, units: &[(3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")] }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_as_people_read_them() {
-        let all = [0, 7, 999, 1_000, 1_234_567, 10_000_000_000, u64::MAX].map(|number| counted(number).to_string());
-        assert_eq!(all, ["0", "7", "999", "1,000", "1,234,567", "10,000,000,000", "18,446,744,073,709,551,615"]);
-        assert_eq!([1.6e-8, 0.25, 90.0].map(|seconds| duration(seconds).to_string()), ["16 ns", "250 ms", "1.5 min"]);
-    }
-}
