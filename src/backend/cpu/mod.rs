@@ -36,6 +36,8 @@ use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
 pub use least::LeastDistances;
+#[cfg(feature = "bench")]
+pub use near::seconds_a_score;
 pub use near::{LookNear, LookQuads, Method};
 pub use settle::InDoubt;
 pub(crate) use simd::{Ahead, SQUARE, Task, Vector};

@@ -40,6 +40,8 @@ pub use self::plan::MOST_GROUPS;
 use self::plan::{Rows, pays};
 use self::quads::ByCopies;
 use self::sorted::{Sorted, Way};
+#[cfg(feature = "bench")]
+pub use self::quads::seconds_a_score;
 pub use self::step::Step;
 use self::task::NearTask;
 pub use self::task::Scratch;

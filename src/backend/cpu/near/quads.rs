@@ -5,6 +5,11 @@
 
 #[cfg(test)]
 mod attacks;
+#[cfg(feature = "bench")]
+mod timed;
+
+#[cfg(feature = "bench")]
+pub use self::timed::seconds_a_score;
 
 use super::groups::Groups;
 use super::sorted::Sorted;
