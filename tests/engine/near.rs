@@ -250,17 +250,16 @@ fn every_kind_of_fit() {
     }
 }
 
-/// The columns of 9 to 64 features are read where they lie. Tasks end within a block of rows, or with it.
-#[test]
-fn columns_in_place() {
+/// The columns of 9 to 64 features are read where they lie, in float64 all of up to 64. Tasks end within a block of rows, or with it.
+fn columns_in_place<T: Engine>() {
     let random = &mut Random(91);
-    for (n, d, k) in [(2_048, 9, 7), (5_000, 34, 12), (1_111, 64, 20), (1_088, 65, 9), (130, 20, 3)] {
+    for (n, d, k) in [(2_048, 9, 7), (5_000, 34, 12), (1_111, 64, 20), (1_088, 65, 9), (130, 20, 3), (640, 3, 8)] {
         for kind in ["blobs", "lattice", "a row far out"] {
-            let x: Vec<f32> = rows(kind, n, d, random);
+            let x: Vec<T> = rows(kind, n, d, random);
             let k = clusters_of(kind, d, k);
             let start = some_rows(&x, d, k, 3, random);
             let columns = columns(&x, d);
-            let fit = |features: Features<'_, f32>, set| {
+            let fit = |features: Features<'_, T>, set| {
                 let estimator = KMeans::new(k).init(Init::Given(start.clone())).max_iter(6).device(polars_kmeans::Device::Cpu);
                 let fitted = estimator.threads(2).fit_parts(vec![Part::new(features, None)], set, Wanted::Labels).unwrap();
                 let model = fitted.model;
@@ -273,6 +272,16 @@ fn columns_in_place() {
             }
         }
     }
+}
+
+#[test]
+fn columns_in_place_float32() {
+    columns_in_place::<f32>();
+}
+
+#[test]
+fn columns_in_place_float64() {
+    columns_in_place::<f64>();
 }
 
 /// A fit says how rows were compared.

@@ -39,9 +39,9 @@ pub use self::method::{Chosen, Method};
 pub use self::plan::MOST_GROUPS;
 use self::plan::{Rows, pays};
 use self::quads::ByCopies;
-use self::sorted::{Sorted, Way};
 #[cfg(feature = "bench")]
 pub use self::quads::seconds_a_score;
+use self::sorted::{Sorted, Way};
 pub use self::step::Step;
 use self::task::NearTask;
 pub use self::task::Scratch;
