@@ -131,7 +131,7 @@ mod tests {
     use crate::half::Same;
 
     fn check<T: crate::float::Float + Default>() {
-        for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
+        for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
             for d in [1, 3, 4, 7, 15, 16, 17, 21, 33, 64] {
                 for n in [0, 1, 15, 16, 17, 40] {
                     let (at, stride) = (3, 45);

@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_single_values() {
-        for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
+        for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
             for d in (1..=17).chain([24, 31, 32, 50]) {
                 for limbs in [Limbs::One, Limbs::Two] {
                     check::<f32>(set, d, limbs, None);

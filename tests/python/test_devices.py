@@ -137,7 +137,8 @@ def test_small_fits_stay_on_the_cpu_and_say_why() -> None:
     assert model.device_reason.startswith("4 rows x 2 features x 2 clusters are predicted to take ")
     model = pk.KMeans(2, device="cpu").fit(DF, "x")
     assert (model.device, model.device_reason) == ("cpu", 'device="cpu" was asked for')
-    assert (model.method or "").startswith("rows are compared with all centroids, because there are few rows or few clusters")
+    why = "rows are compared with all centroids, because there are few rows or few clusters"
+    assert (model.method or "").startswith(why)
 
 
 @pytest.mark.filterwarnings("ignore::polars_kmeans.ConvergenceWarning")  # it stops early

@@ -255,7 +255,7 @@ mod tests {
                 1 => Some(vec![0, k as u32 - 1]).filter(|_| k > 1),
                 _ => Some((0..k as u32).step_by(2).collect()),
             };
-            for set in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512] {
+            for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
                 let found = set.run(Settle { tile: &tile, table: &table, candidates: &candidates });
                 for (r, (row, found)) in found.into_iter().enumerate() {
                     let x = &x[r * d..][..d];

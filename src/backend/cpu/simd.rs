@@ -6,6 +6,8 @@
 
 mod ahead;
 mod doubles;
+#[cfg(any(target_arch = "aarch64", test))]
+mod neon;
 mod portable;
 mod probe;
 mod quads;
@@ -29,6 +31,8 @@ pub enum InstructionSet {
     Avx512,
     /// 8 lanes; x86-64 with AVX2 and FMA.
     Avx2,
+    /// 8 lanes; every processor of aarch64.
+    Neon,
     /// 8 lanes in the target's baseline instructions.
     Portable,
 }
@@ -38,6 +42,7 @@ impl fmt::Display for InstructionSet {
         f.write_str(match self {
             Self::Avx512 => "AVX-512",
             Self::Avx2 => "AVX2",
+            Self::Neon => "NEON",
             Self::Portable => "portable",
         })
     }
@@ -47,8 +52,10 @@ impl InstructionSet {
     /// The widest set that this machine has. Detected once.
     pub fn detect() -> Self {
         static DETECTED: OnceLock<InstructionSet> = OnceLock::new();
-        *DETECTED
-            .get_or_init(|| [Self::Avx512, Self::Avx2].into_iter().find(|set| set.is_available()).unwrap_or(Self::Portable))
+        *DETECTED.get_or_init(|| {
+            let sets = [Self::Avx512, Self::Avx2, Self::Neon];
+            sets.into_iter().find(|set| set.is_available()).unwrap_or(Self::Portable)
+        })
     }
 
     /// Whether this machine has the set.
@@ -63,7 +70,8 @@ impl InstructionSet {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma"),
             #[cfg(not(target_arch = "x86_64"))]
-            _ => false,
+            Self::Avx512 | Self::Avx2 => false,
+            Self::Neon => cfg!(target_arch = "aarch64"),
         }
     }
 
@@ -80,6 +88,11 @@ impl InstructionSet {
                     _ => {}
                 }
             }
+        }
+        // Tests run its kernels everywhere.
+        #[cfg(any(target_arch = "aarch64", test))]
+        if self == Self::Neon {
+            return task.run::<neon::Neon>();
         }
         task.run::<Portable>()
     }

@@ -126,7 +126,7 @@ fn attack<T: Float>(case: &Case<T>, weights: &[i32], what: &str) -> [usize; 2] {
     tile.load(&Part::new(Features::from_rows(rows, *d).unwrap(), None), None, 0..ROWS);
     let distances = case.distances();
     let mut certain = [0, 0];
-    for (set, weight) in [InstructionSet::Portable, InstructionSet::Avx2, InstructionSet::Avx512]
+    for (set, weight) in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512]
         .into_iter()
         .flat_map(|set| weights.iter().map(move |weight| (set, *weight)))
     {
