@@ -1,7 +1,7 @@
 //! Times the strategies that carry bounds on the CPU beside the default one: iterations and whole fits, on blobs and on uniform rows.
 //!
-//! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0 --columns --default --blobs]`.
-//! `--columns`: one array for each feature. `--default`: the default strategy alone. `--blobs` or `--uniform`: such rows alone.
+//! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0 --columns --default --blobs --repeats 3]`.
+//! `--columns`: one array for each feature. `--default`: the default strategy alone. `--blobs` or `--uniform`: such rows alone. `--repeats`: each fit so many times.
 //! All strategies start from the same rows, and their hashes must be equal. Seconds are those of the history.
 
 use std::time::Instant;

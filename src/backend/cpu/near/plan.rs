@@ -7,7 +7,7 @@ use super::method::{Chosen, Copied};
 use super::quads::{ByCopies, Copies};
 use super::sorted::{self, Sorted};
 use super::{BLOCK, LookNear, LookQuads, NEAR, Near, Step};
-use crate::backend::cpu::filter::Form;
+use crate::backend::cpu::filter::{Form, GROUP};
 use crate::backend::cpu::pass::TaskRows;
 use crate::backend::cpu::simd::{InstructionSet, QuadUnit};
 use crate::backend::cpu::{CpuSession, MAX_WORK};
@@ -173,7 +173,8 @@ impl<T: Float> CpuSession<'_, T> {
             Planned::Groups(groups, share) => (groups.count(), *share),
             Planned::None(_) => (1, 1.0),
         };
-        let compared = share * self.k as f64;
+        // At least one panel, whose places may not all have a centroid.
+        let compared = (share * self.k as f64).max(GROUP as f64);
         let has_room = |unit: QuadUnit| {
             ByCopies::has_room(groups as f64 * compared, unit.lanes(d))
                 && kept.saturating_add(total(unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
