@@ -5,15 +5,9 @@ use std::ops::Range;
 use super::{Block, Column, Features, Layout, Values, transpose};
 #[cfg(feature = "cuda")]
 use super::{NOT_HERE, Strided};
-use crate::backend::cpu::Ahead;
 use crate::float::Float;
 use crate::half::{FromBFloat16, FromFloat16, Half, Same};
 use crate::tile::InPlace;
-
-/// The column that is asked for while one is copied, and how many cache lines of it. A tile has a short piece of each of many columns, and no
-/// prefetcher follows that.
-const COLUMNS_AHEAD: usize = 8;
-const LINES_AHEAD: usize = 16;
 
 impl<'a, T: Float> Features<'a, T> {
     /// The columns. `None` if the rows lie in row-major blocks.
@@ -70,10 +64,7 @@ impl<'a, T: Float> Features<'a, T> {
         let rows = range.len();
         match &*self.layout {
             Layout::Columns(columns) => {
-                for (f, (column, out)) in columns.iter().zip(out.chunks_exact_mut(stride)).enumerate() {
-                    if let Some(values) = columns.get(f + COLUMNS_AHEAD).and_then(|next| next.in_one_piece(range.clone())) {
-                        Ahead::of(values).ask(0..LINES_AHEAD);
-                    }
+                for (column, out) in columns.iter().zip(out.chunks_exact_mut(stride)) {
                     column.copy(range.clone(), out);
                 }
             }

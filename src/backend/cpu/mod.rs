@@ -40,8 +40,8 @@ pub use least::LeastDistances;
 pub use near::seconds_a_score;
 pub use near::{LookNear, LookQuads, Method};
 pub use settle::InDoubt;
-pub(crate) use simd::{Ahead, SQUARE, Task, Vector};
 pub use simd::{InstructionSet, QuadUnit};
+pub(crate) use simd::{SQUARE, Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
 use self::carried::Carried;
@@ -137,7 +137,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             look_quads: LookQuads::default(),
             near: None,
             decided: false,
-            chosen: Chosen::TooSmall,
+            chosen: Chosen::ALL,
         };
         let mut first = 0;
         for start in (0..n).step_by(task) {

@@ -14,14 +14,13 @@ pub struct Method {
 /// What a session chose. Shares are those of the scores of rows and centroids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chosen {
-    /// All centroids, because there are too few rows or clusters.
-    TooSmall,
-    /// The same, because there is no memory for more.
+    /// All centroids, because there is no memory for groups of rows.
     NoMemory,
     /// Bounds are carried from assign to assign, as the caller asked for.
     Carried,
-    /// All centroids, because this share would remain. Maybe by integer copies first.
-    All { remains: PerMille, copies: Option<Copied> },
+    /// All centroids, because this share of a sample would remain, or because there are too few rows or clusters to look at a sample. Maybe by
+    /// integer copies first.
+    All { remains: Option<PerMille>, copies: Option<Copied> },
     /// The centroids near each group of rows.
     Near { groups: usize, remains: PerMille, copies: Option<Copied> },
     /// All centroids, because this share remained in some assign.
@@ -53,6 +52,9 @@ impl fmt::Display for PerMille {
 }
 
 impl Chosen {
+    /// What small fits choose.
+    pub const ALL: Self = Self::All { remains: None, copies: None };
+
     /// The same without integer copies.
     pub fn without_copies(self) -> Self {
         let given_up = |copies: Option<Copied>| copies.map(|copies| Copied { given_up: true, ..copies });
@@ -69,11 +71,13 @@ impl fmt::Display for Method {
         const ALL: &str = "rows are compared with all centroids";
         let Self { set, chosen } = self;
         match chosen {
-            Chosen::TooSmall => write!(f, "{ALL}, because there are few rows or few clusters")?,
             Chosen::NoMemory => write!(f, "{ALL}, because there is no memory for groups of rows")?,
             Chosen::Carried => f.write_str("bounds are carried from iteration to iteration, as asked")?,
             Chosen::All { remains, copies } => {
-                write!(f, "{ALL}, because groups of rows would leave {remains} of the distances in a sample")?;
+                match remains {
+                    None => write!(f, "{ALL}, because there are few rows or few clusters")?,
+                    Some(share) => write!(f, "{ALL}, because groups of rows would leave {share} of the distances in a sample")?,
+                }
                 copies.iter().try_for_each(|copies| copies.fmt(f))?;
             }
             Chosen::Near { groups, remains, copies } => {
@@ -116,6 +120,8 @@ mod tests {
              sample; first by copies in bytes (AVX-VNNI); instructions: AVX2"
         );
         assert!(said(near.without_copies()).contains("(AVX-VNNI), until these left too many rows in doubt; "));
+        let few = said(Chosen::All { remains: None, copies });
+        assert!(few.contains("few clusters; first by copies in bytes (AVX-VNNI); "), "{few}");
         let given_up = said(Chosen::GivenUp { groups: 8, remained: 2.0.into() });
         assert!(given_up.starts_with("rows are compared with all centroids, because 8 groups of rows left 100.0 % of"));
     }

@@ -3,7 +3,7 @@
 
 use super::groups::Groups;
 use super::guess::Guess;
-use super::method::{Chosen, Copied};
+use super::method::{Chosen, Copied, PerMille};
 use super::quads::{ByCopies, Copies};
 use super::sorted::{self, Sorted};
 use super::{BLOCK, LookNear, LookQuads, NEAR, Near, Step};
@@ -150,7 +150,7 @@ impl<T: Float> CpuSession<'_, T> {
         let d = self.d;
         let is_asked = self.look_near != LookNear::Auto || self.look_quads != LookQuads::Auto;
         if self.labels.is_empty() || (self.labels.len() < FEWEST_ROWS && !is_asked) {
-            return Ok((None, Chosen::TooSmall));
+            return Ok((None, Chosen::ALL));
         }
         let parts = self.parts(TIMES_WORK)?;
         let longest = parts.iter().map(|part| part.physical.len()).max().unwrap_or(0);
@@ -188,8 +188,7 @@ impl<T: Float> CpuSession<'_, T> {
         }
         let mut chosen = match &planned {
             Planned::Groups(groups, share) => Chosen::Near { groups: groups.count(), remains: (*share).into(), copies: None },
-            Planned::None(None) => Chosen::TooSmall,
-            Planned::None(Some(share)) => Chosen::All { remains: (*share).into(), copies: None },
+            Planned::None(share) => Chosen::All { remains: share.map(PerMille::from), copies: None },
         };
         let groups = match (planned, &copies) {
             (Planned::Groups(groups, _), _) => groups,
@@ -202,10 +201,6 @@ impl<T: Float> CpuSession<'_, T> {
             && self.suits_words(&Step::new(&groups, centroids, false, self.workers.len())?, compared)?
         {
             copies.unit = words;
-        }
-        let copied = copies.as_ref().map(|copies| Copied { unit: copies.unit, given_up: false });
-        if let Chosen::Near { copies, .. } | Chosen::All { copies, .. } = &mut chosen {
-            *copies = copied;
         }
         let way = Sorted::<T>::way_kept(d, copies.is_some(), by_columns);
         // With one group, nothing is left out.
@@ -226,11 +221,14 @@ impl<T: Float> CpuSession<'_, T> {
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
             let sorted = near.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], way, lanes));
             match memory::try_collected(sorted, NEAR) {
-                Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(near), chosen.without_copies())),
+                Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(near), chosen)),
                 kept => near.kept = kept?,
             }
         }
         if let Some(copies) = copies {
+            if let Chosen::Near { copies: copied, .. } | Chosen::All { copies: copied, .. } = &mut chosen {
+                *copied = Some(Copied { unit: copies.unit, given_up: false });
+            }
             near.by_copies = Some(ByCopies::new(copies, near.groups.count())?);
         }
         Ok((Some(near), chosen))
