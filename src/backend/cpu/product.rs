@@ -23,11 +23,13 @@
 mod closer;
 mod kernel;
 mod quads;
+mod soon;
 
 use std::ops::Range;
 
 use self::kernel::Products;
 pub use self::quads::{PanelFacts, QuadRows, QuadTable};
+pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near;
 use super::simd::{Ahead, Vector};
@@ -35,7 +37,7 @@ use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
-use crate::tile::{Columns, ManyColumns};
+use crate::tile::Columns;
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
 pub const ROWS: usize = 64;
@@ -75,35 +77,6 @@ fn vectors<V: Vector>(rows: usize) -> usize {
 #[inline(always)]
 pub fn computed_rows<V: Vector>(rows: usize) -> usize {
     rows.next_multiple_of(vectors::<V>(rows) * V::LANES)
-}
-
-/// What is asked for while rows are compared, because it is read next.
-#[derive(Clone, Copy)]
-pub enum Soon<'s, T> {
-    /// It is in a cache already.
-    Nothing,
-    /// Blocks that lie one behind the other: the values from those of this block on.
-    Blocks(&'s [T]),
-    Rows(&'s NextRows<'s, T>),
-}
-
-/// Rows of columns that are read where they lie.
-pub struct NextRows<'s, T> {
-    pub columns: ManyColumns<'s, T>,
-    pub d: usize,
-    /// Blocks of the rows that are compared meanwhile.
-    pub blocks: usize,
-}
-
-impl<T: Copy> NextRows<'_, T> {
-    /// What is asked for at a step. `groups`: the steps of a block. A column takes as many steps as there are for it.
-    #[inline(always)]
-    fn piece(&self, step: usize, groups: usize) -> Ahead {
-        let of_column = (self.blocks * groups / self.d).max(1);
-        let f = step / of_column;
-        let column = if f < self.d { self.columns.column(f) } else { &[] };
-        Ahead::of(column).part(step % of_column, of_column)
-    }
 }
 
 /// Buffers of one worker.
