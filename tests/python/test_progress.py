@@ -195,7 +195,7 @@ def stop(progress):
     later.extend([progress] * len(notes))
     return len(later) == 3
 try:
-    fit(init=given, progress=stop)
+    pk.KMeans(4000, init=given, tol=0.0, device=device).fit(df, names, progress=stop)
 except pk.CancelledError:
     pass
 assert notes == [1] and len(later) == 3, (notes, later)
