@@ -11,8 +11,8 @@
 //! dx and dc are measured, not estimated: they are norms of the residuals that the rounding leaves, with the roundings of the subtraction.
 //!
 //! `P_j = X.Y_j` is an exact 32-bit integer for up to 2^16 features: bytes have `127^2 2^16 < 2^31`, and words `|X| |Y| < 2^31`, because rounding adds at most
-//! `sqrt(2^16) / 2` to 45,000, and float32 norms are wrong by at most half a percent. The sums on the way may wrap around, because units add modulo 2^32. Rows
-//! of bytes are multiplied as `X + 128`, which has no sign, and sums start at `-128 sum_f Y_jf`. The score is
+//! `sqrt(2^16) / 2` to 45,000, and float32 norms are wrong by at most half a percent. The sums on the way may wrap around, because units add modulo 2^32. Where
+//! a unit takes bytes of rows without signs, they are multiplied as `X + 128`, and sums start at `-128 sum_f Y_jf`. The score is
 //!
 //! ```text
 //! y_j = fl(fl(fl(P_j) a) b_j + p_j)        |y_j - (p_j - x^.c^_j)| <= 5.01 u |x^| |c^_j| + 1.001 u |p_j|

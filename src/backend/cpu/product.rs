@@ -21,6 +21,8 @@
 //! does the same on integer copies, which the caller keeps from assign to assign.
 
 mod closer;
+mod in_reach;
+mod in_tiles;
 mod kernel;
 mod quads;
 mod soon;
@@ -32,7 +34,7 @@ pub use self::quads::{PanelFacts, QuadRows, QuadTable};
 pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near;
-use super::simd::{Ahead, Vector};
+use super::simd::{Ahead, SIDE, Vector};
 use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
 use crate::float::Float;
@@ -107,11 +109,11 @@ pub struct ProductScratch {
 impl ProductScratch {
     pub fn new(k: usize) -> Result<Self> {
         const WHAT: &str = "the scores of a tile of rows";
-        // An order fills up each of its groups.
+        // An order fills up each of its groups, and tiles fill up the last one.
         let panel = CENTROID_PANEL.min((k + near::MOST_GROUPS * GROUP).next_multiple_of(GROUP));
         Ok(Self {
             copy: [0.0; PANEL * ROWS],
-            scores: memory::zeroed(panel * ROWS, WHAT)?,
+            scores: memory::zeroed(panel.next_multiple_of(SIDE) * ROWS, WHAT)?,
             least: memory::zeroed(panel / GROUP, WHAT)?,
             squares: [0.0; ROWS],
             widths: [0.0; ROWS],
@@ -163,14 +165,21 @@ impl ProductScratch {
                 }
                 _ => {}
             }
+            // Lists are short.
             let reach = &mut reach[..usize::from(*count)];
-            reach.iter_mut().for_each(|j| *j = name(*j));
-            // Nobody is in reach only where a score is NaN.
-            if reach.contains(&NOBODY) {
-                *count = ALL;
-            } else {
-                reach.sort_unstable();
+            let mut has_nobody = false;
+            for i in 0..reach.len() {
+                let name = name(reach[i]);
+                has_nobody |= name == NOBODY;
+                let mut at = i;
+                while at > 0 && reach[at - 1] > name {
+                    reach[at] = reach[at - 1];
+                    at -= 1;
+                }
+                reach[at] = name;
             }
+            // Nobody is in reach only where a score is NaN.
+            *count = if has_nobody { ALL } else { *count };
         }
     }
 

@@ -22,7 +22,7 @@ pub use ahead::Ahead;
 pub use doubles::{Doubles, MOST_LANES};
 pub use portable::Portable;
 pub use quads::{Dot, QuadTask, QuadUnit, packed};
-pub use tiles::{SIDE, Tiles};
+pub use tiles::{SIDE, TOGETHER, Tiles};
 
 /// The instruction sets that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -31,8 +31,6 @@ const MOST_TABLE_BYTES: usize = 128 << 20;
 const MOST: [f32; 2] = [127.0, 32_767.0];
 /// The largest norm of the numbers of a copy in words, but for rounding.
 const MOST_NORM: f64 = 45_000.0;
-/// What turns a number of a copy into the byte of a row.
-const OFFSET: u8 = 128;
 /// The binary logarithm of q squared where nothing is known yet.
 const USUAL_SHARE: f64 = -14.0;
 /// Numbers below have the logarithms of this.
@@ -170,7 +168,9 @@ impl RowCopies {
         let (mut squares, mut lost) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
         let copies = &mut self.copies[block * BLOCK * lanes..][..BLOCK * lanes];
         // Four bytes share a lane, or two words.
-        let (together, bits, mask, offset) = if words { (2, 16, 0xffff, 0) } else { (4, 8, 0xff, u32::from(OFFSET)) };
+        let (together, bits, mask) = if words { (2, 16, 0xffff) } else { (4, 8, 0xff) };
+        // Adding half of a byte's range to a number of it is flipping its highest bit.
+        let offset = u32::from(shared.unit.offset());
         let quads = columns.chunks(together).zip(point.chunks(together));
         for (to, (columns, points)) in copies.as_chunks_mut::<BLOCK>().0.iter_mut().zip(quads) {
             let mut lane = [0u32; BLOCK];
@@ -341,8 +341,7 @@ impl<T: Float> Task for CopyGroup<'_, '_, T> {
                 let found = bound.own([square, copy, rest]);
                 (own.folded[c], own.margins[c]) = (found.folded, found.margin);
                 own.steps[c] = step;
-                let offset = if unit.is_for_words() { 0 } else { i32::from(OFFSET) };
-                own.starts[c] = f32::from_bits((-offset).wrapping_mul(sum) as u32);
+                own.starts[c] = f32::from_bits((-i32::from(unit.offset())).wrapping_mul(sum) as u32);
             }
         }
     }

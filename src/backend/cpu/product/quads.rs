@@ -11,20 +11,21 @@
 //!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r
 //! ```
 //! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the group's point.
-//! `src/certify/quads.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) With
-//! tiles, scores are made of their sums two tiles of centroids at a time.
+//! `src/certify/quads.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) Products
+//! in tiles: `in_tiles.rs`. The last line: `in_reach.rs`.
 
 use std::ops::Range;
 
-use super::{ALL, CENTROID_PANEL, Lists, ProductScratch, ROWS, vectors};
+use super::in_reach::InReach;
+use super::{ALL, CENTROID_PANEL, Lists, ProductScratch, ROWS, in_tiles, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
-use crate::backend::cpu::simd::{Dot, QuadTask, QuadUnit, SIDE, Tiles, Vector};
+use crate::backend::cpu::simd::{Dot, QuadTask, QuadUnit, Tiles, Vector};
 use crate::certify::Expanded;
 
 /// Lanes of a panel of features.
 const PANEL: usize = 64;
-/// Panels of centroids whose scores are held at a time. They fill pairs of tiles.
-pub const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
+/// Panels of centroids whose scores are held at a time.
+const HELD: usize = CENTROID_PANEL / GROUP;
 
 /// The copies of 64 rows.
 #[derive(Clone, Copy)]
@@ -172,52 +173,9 @@ impl<const WORDS: bool> Score<'_, WORDS> {
 /// # Safety
 /// As [`Vector`] says.
 #[inline(always)]
-unsafe fn finished<V: Vector>(sums: V, steps: V, step: f32, folded: f32) -> V {
+pub unsafe fn finished<V: Vector>(sums: V, steps: V, step: f32, folded: f32) -> V {
     // SAFETY: the caller's.
     unsafe { sums.integers_as_floats().mul_add(steps, V::splat(0.0)).mul_add(V::splat(step), V::splat(folded)) }
-}
-
-/// The centroids in reach, from the scores of some panels.
-struct InReach<'p> {
-    /// `(panels, ROWS)`, `(panels * GROUP, ROWS)`.
-    least: &'p [[f32; ROWS]],
-    scores: &'p [f32],
-    /// The first panel's place among all.
-    first: usize,
-    /// Number of rows that count.
-    count: usize,
-    limits: &'p [f32; ROWS],
-    lists: Lists<'p>,
-}
-
-impl InReach<'_> {
-    #[inline(always)]
-    fn collect<V: Vector>(&mut self) {
-        let Self { least, scores, first, count, limits, ref mut lists } = *self;
-        assert!(scores.len() >= least.len() * GROUP * ROWS && count <= ROWS);
-        for at in (0..count).step_by(V::LANES) {
-            let counted = u32::MAX >> (32 - V::LANES.min(count - at));
-            // SAFETY: LANES divides ROWS. The assertion bounds the scores. For the features of the instruction set see `Vector`.
-            unsafe {
-                let limit = V::load(limits.as_ptr().add(at));
-                for (panel, least) in least.iter().enumerate() {
-                    if V::bits(V::load(least.as_ptr().add(at)).not_above(limit)) & counted == 0 {
-                        continue;
-                    }
-                    for c in 0..GROUP {
-                        let scores = scores.as_ptr().add((panel * GROUP + c) * ROWS + at);
-                        let mut near = V::bits(V::load(scores).not_above(limit)) & counted;
-                        while near != 0 {
-                            let r = near.trailing_zeros() as usize;
-                            near &= near - 1;
-                            let place = (first + panel) * GROUP + c;
-                            lists.push(at + r, place as u32, *scores.add(r), limits[at + r]);
-                        }
-                    }
-                }
-            }
-        }
-    }
 }
 
 impl ProductScratch {
@@ -243,26 +201,30 @@ impl ProductScratch {
         }
         // SAFETY: no other tiles are in use in this thread, because nothing below makes some.
         let tiles = unsafe { Tiles::new(unit) };
-        for first in (0..panels).step_by(HELD) {
-            let panels = first..panels.min(first + HELD);
+        let held = if tiles.is_some() { in_tiles::HELD } else { HELD };
+        for first in (0..panels).step_by(held) {
+            let panels = first..panels.min(first + held);
             match &tiles {
                 Some(tiles) => self.score_in_tiles::<V>(tiles, rows, count, table, panels.clone()),
                 None => self.score(unit, rows, count, table, panels.clone()),
             }
             let mut limits = [0.0f32; ROWS];
             for r in 0..ROWS {
-                limits[r] = Expanded::threshold(self.best[r], self.widths[r]);
                 // A limit that is not finite rules nothing out, and no list has room for these centroids and those of later panels.
-                if !limits[r].is_finite() {
-                    limits[r] = f32::NEG_INFINITY;
-                    self.counts[r] = ALL;
-                }
+                let limit = Expanded::threshold(self.best[r], self.widths[r]);
+                limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
+                self.counts[r] = if limit.is_finite() { self.counts[r] } else { ALL };
             }
+            let (least, of_sums) = (&self.least[..panels.len()], tiles.as_ref().map(|_| (&rows.facts[0], &table.own[panels])));
             let lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
-            let least = &self.least[..panels.len()];
-            InReach { least, scores: &self.scores, first, count, limits: &limits, lists }.collect::<V>();
+            InReach { least, scores: &self.scores, of_sums, first, count, limits: &limits, lists }.collect::<V>();
         }
-        self.drop_out_of_reach::<false>(count);
+        if panels > held {
+            self.drop_out_of_reach::<false>(count);
+        } else {
+            // The lists were made with the last limits.
+            self.counts.iter_mut().for_each(|count| *count = if *count == 0 { ALL } else { *count });
+        }
         self.name(names, Some(listed));
     }
 
@@ -279,45 +241,6 @@ impl ProductScratch {
         }
     }
 
-    /// The same in tiles, two of them at a time: their sums become scores while they are in the first-level cache.
-    #[inline(always)]
-    fn score_in_tiles<V: Vector>(
-        &mut self,
-        tiles: &Tiles,
-        rows: QuadRows<'_>,
-        count: usize,
-        table: &QuadTable,
-        panels: Range<usize>,
-    ) {
-        const SUMS: usize = 2 * SIDE * ROWS;
-        let (lanes, places) = (rows.copies.len() / ROWS, panels.start * GROUP..panels.end * GROUP);
-        self.least[..panels.len()].fill([f32::INFINITY; ROWS]);
-        let mut sums = [0.0f32; SUMS];
-        for first in places.clone().step_by(2 * SIDE) {
-            // The last tile may have more centroids than are listed.
-            let computed = (places.end - first).min(2 * SIDE).next_multiple_of(SIDE);
-            let sums = &mut sums[..computed * ROWS];
-            tiles.multiply(rows.copies, count, &table.packed[first * lanes..(first + computed) * lanes], sums);
-            for (place, sums) in (first..places.end).zip(sums.chunks_exact(ROWS)) {
-                let (panel, c) = (place / GROUP, place % GROUP);
-                let own = &table.own[panel];
-                let scores = &mut self.scores[(place - places.start) * ROWS..][..ROWS];
-                let least = &mut self.least[panel - panels.start];
-                for at in (0..count).step_by(V::LANES) {
-                    // SAFETY: LANES divides ROWS, the length of all arrays. For the features of the instruction set see `Vector`.
-                    unsafe {
-                        let sum = V::load(sums.as_ptr().add(at)).add_integers(V::splat(own.starts[c]));
-                        let score = finished(sum, V::load(rows.facts[0].as_ptr().add(at)), own.steps[c], own.folded[c]);
-                        score.store(scores.as_mut_ptr().add(at));
-                        let (least, best) = (least.as_mut_ptr().add(at), self.best.as_mut_ptr().add(at));
-                        score.min_or(V::load(least)).store(least);
-                        score.add(V::splat(own.margins[c])).min_or(V::load(best)).store(best);
-                    }
-                }
-            }
-        }
-    }
-
     /// Whether it takes longer to look at the open ones of some rows than to compare all rows by float32 products with so many centroids. Rows without a
     /// list are settled with all k centroids of d features. `closer`: whether those with a list can be looked at closer, else reference distances settle them.
     #[inline(always)]
@@ -328,11 +251,14 @@ impl ProductScratch {
         const OF_COPY: usize = 16;
         /// Eight rows are compared with all centroids as fast as one.
         const OF_ALL: usize = 20;
-        let open = self.counts[..count].iter().map(|count| match *count {
-            1 => 0,
-            ALL => OF_ALL * k,
-            some => of_row + of_candidate * usize::from(some),
-        });
-        open.sum::<usize>() > ROWS * (centroids + OF_COPY)
+        // One loop without branches, which nobody could predict.
+        let (mut all, mut open, mut listed) = (0, 0, 0);
+        for count in &self.counts[..count] {
+            let is_open = !matches!(*count, 1 | ALL);
+            all += usize::from(*count == ALL);
+            open += usize::from(is_open);
+            listed += if is_open { usize::from(*count) } else { 0 };
+        }
+        all * OF_ALL * k + open * of_row + listed * of_candidate > ROWS * (centroids + OF_COPY)
     }
 }

@@ -1,7 +1,7 @@
 //! Whether the units that multiply bytes and words add exactly, as `src/certify/quads.rs` assumes: some thousand sums of each, once in a process.
 
 use super::quads::{Dot, QuadTask, QuadUnit, added, added_words, packed};
-use super::tiles::{self, SIDE, Tiles};
+use super::tiles::{self, SIDE, TOGETHER, Tiles};
 
 /// Number of lanes that are tried together: a multiple of every vector's.
 const PROBED: usize = 16;
@@ -60,11 +60,12 @@ pub fn tiles(unit: QuadUnit) -> bool {
         let centroids: Vec<f32> = (0..2 * SIDE * lanes).map(|_| numbers.centroid(case)).collect();
         let [mut found, mut expected] = [[0.0f32; 2 * SIDE * ROWS]; 2];
         for (tiles, sums) in [(&tiles, &mut found), (&emulated, &mut expected)] {
-            tiles.multiply(&rows, ROWS, &centroids, sums);
-            // One tile of centroids at a time, too.
-            if case % 3 == 1 {
-                let half = SIDE * ROWS;
-                tiles.multiply(&rows, ROWS, &centroids[SIDE * lanes..], &mut sums[half..]);
+            for first in [0, TOGETHER] {
+                tiles.multiply(&rows, first, &centroids, sums);
+                // One tile of centroids at a time, too.
+                if case % 3 == 1 {
+                    tiles.multiply(&rows, first, &centroids[SIDE * lanes..], &mut sums[SIDE * ROWS..]);
+                }
             }
         }
         found.iter().zip(&expected).all(|(found, expected)| found.to_bits() == expected.to_bits())

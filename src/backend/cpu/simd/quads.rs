@@ -2,7 +2,7 @@
 //! numbers of 16 bits: twice the products.
 //!
 //! A lane of 32 bits holds four numbers or two, the lowest bits first. Bytes of rows are from 0 to 255, those of centroids from -127 to 127, because such
-//! are the instructions. Words are from -32,767 to 32,767. Sums wrap around. So they are exact wherever the result fits.
+//! are the instructions; in tiles both have signs. Words are from -32,767 to 32,767. Sums wrap around. So they are exact wherever the result fits.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -87,6 +87,11 @@ impl QuadUnit {
         matches!(self, Self::Amx | Self::EmulatedTiles)
     }
 
+    /// What is added to the numbers of rows, because the instructions take them without signs.
+    pub fn offset(self) -> u8 {
+        if self.is_for_words() || self.is_tiled() { 0 } else { 128 }
+    }
+
     /// This unit, or its emulation on a machine without it.
     pub fn or_emulated(self) -> Self {
         match self {
@@ -161,6 +166,17 @@ pub fn added_words(sum: f32, x: f32, c: f32) -> f32 {
     let (x, c) = (x.to_bits(), c.to_bits());
     let product = |i: u32| i32::from((x >> i) as u16 as i16) * i32::from((c >> i) as u16 as i16);
     f32::from_bits((sum.to_bits() as i32).wrapping_add(product(0)).wrapping_add(product(16)) as u32)
+}
+
+/// The sum of the products of two quads of bytes with signs, and of another sum.
+#[inline(always)]
+pub fn added_signed(sum: f32, x: f32, c: f32) -> f32 {
+    let (x, c) = (x.to_bits().to_le_bytes(), c.to_bits().to_le_bytes());
+    let mut sum = sum.to_bits() as i32;
+    for i in 0..4 {
+        sum = sum.wrapping_add(i32::from(x[i] as i8) * i32::from(c[i] as i8));
+    }
+    f32::from_bits(sum as u32)
 }
 
 /// The sum of the products of a quad of a row and a quad of a centroid, and of another sum.

@@ -4,13 +4,16 @@
 
 use std::marker::PhantomData;
 
-use super::quads::{QuadUnit, added};
+use super::quads::{QuadUnit, added_signed};
 
 /// Centroids, rows and lanes of a tile.
 pub const SIDE: usize = 16;
 
 /// Number of rows that lie side by side.
 pub const STRIDE: usize = 64;
+
+/// Number of rows that are multiplied together.
+pub const TOGETHER: usize = 2 * SIDE;
 
 /// Tile registers that are ready for use in this thread.
 pub struct Tiles {
@@ -37,34 +40,31 @@ impl Tiles {
         Some(Self { unit, _thread: PhantomData })
     }
 
-    /// `sums[c][r] = sum over lanes of centroids[c] . rows[r]` for one tile of centroids or two, and at least the first `count` of 64 rows. A lane is a quad, and a sum the bits of
-    /// an integer.
+    /// `sums[c][r] = sum over lanes of centroids[c] . rows[r]` for one tile of centroids or two, and for 32 of the 64 rows: those from `first` on, which
+    /// is 0 or 32. A lane is a quad of bytes with signs, and a sum the bits of an integer.
     ///
     /// - `rows`: `(lanes, 64)`, where lanes is a multiple of 16
     /// - `centroids`: `(tiles, lanes / 16, 16, 16)`: a block of lanes of a tile, and in it one centroid after the other
     /// - `sums`: `(tiles * 16, 64)`
     #[inline]
-    pub fn multiply(&self, rows: &[f32], count: usize, centroids: &[f32], sums: &mut [f32]) {
+    pub fn multiply(&self, rows: &[f32], first: usize, centroids: &[f32], sums: &mut [f32]) {
         let (lanes, tiles) = (rows.len() / STRIDE, sums.len() / (SIDE * STRIDE));
-        assert!(lanes > 0 && lanes.is_multiple_of(SIDE) && rows.len() == lanes * STRIDE && count <= STRIDE);
+        assert!(lanes > 0 && lanes.is_multiple_of(SIDE) && rows.len() == lanes * STRIDE && first <= STRIDE - TOGETHER);
         assert!((1..=2).contains(&tiles) && sums.len() == tiles * SIDE * STRIDE && centroids.len() == tiles * SIDE * lanes);
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if self.unit == QuadUnit::Amx {
-            for first in (0..count).step_by(2 * SIDE) {
-                // SAFETY: `new` prepared the registers of this thread. The assertions bound what is read and written: 32 columns from `first`
-                // on, and first <= 32.
-                unsafe {
-                    let (rows, sums) = (rows.as_ptr().add(first), sums.as_mut_ptr().add(first));
-                    match tiles {
-                        1 => amx::one_by_two(rows, lanes / SIDE, centroids.as_ptr(), sums),
-                        _ => amx::two_by_two(rows, lanes / SIDE, centroids.as_ptr(), sums),
-                    }
+            // SAFETY: `new` prepared the registers of this thread. The assertions bound what is read and written: 32 columns from `first` on.
+            unsafe {
+                let (rows, sums) = (rows.as_ptr().add(first), sums.as_mut_ptr().add(first));
+                match tiles {
+                    1 => amx::one_by_two(rows, lanes / SIDE, centroids.as_ptr(), sums),
+                    _ => amx::two_by_two(rows, lanes / SIDE, centroids.as_ptr(), sums),
                 }
             }
             return;
         }
         for (centroids, sums) in centroids.chunks_exact(SIDE * lanes).zip(sums.chunks_exact_mut(SIDE * STRIDE)) {
-            emulate(rows, count, centroids, sums);
+            emulate(rows, first, centroids, sums);
         }
     }
 }
@@ -80,13 +80,14 @@ impl Drop for Tiles {
 }
 
 /// The sums of one tile of centroids.
-fn emulate(rows: &[f32], count: usize, centroids: &[f32], sums: &mut [f32]) {
-    sums.fill(0.0);
+fn emulate(rows: &[f32], first: usize, centroids: &[f32], sums: &mut [f32]) {
+    let columns = first..first + TOGETHER;
+    sums.chunks_exact_mut(STRIDE).for_each(|sums| sums[columns.clone()].fill(0.0));
     for (rows, centroids) in rows.chunks_exact(SIDE * STRIDE).zip(centroids.chunks_exact(SIDE * SIDE)) {
         for (c, sums) in centroids.chunks_exact(SIDE).zip(sums.chunks_exact_mut(STRIDE)) {
-            for (lane, c) in c.iter().enumerate() {
-                for (r, sum) in sums[..count].iter_mut().enumerate() {
-                    *sum = added(*sum, rows[lane * STRIDE + r], *c);
+            for (c, x) in c.iter().zip(rows.chunks_exact(STRIDE)) {
+                for (sum, x) in sums[columns.clone()].iter_mut().zip(&x[columns.clone()]) {
+                    *sum = added_signed(*sum, *x, *c);
                 }
             }
         }
@@ -193,12 +194,12 @@ mod amx {
                 "2:",
                 "tileloadd tmm4, [{x} + {stride}]",
                 "tileloadd tmm6, [{c} + {line}]",
-                "tdpbsud tmm0, tmm6, tmm4",
+                "tdpbssd tmm0, tmm6, tmm4",
                 "tileloadd tmm5, [{x} + {stride} + 64]",
-                "tdpbsud tmm1, tmm6, tmm5",
+                "tdpbssd tmm1, tmm6, tmm5",
                 "tileloadd tmm7, [{d} + {line}]",
-                "tdpbsud tmm2, tmm7, tmm4",
-                "tdpbsud tmm3, tmm7, tmm5",
+                "tdpbssd tmm2, tmm7, tmm4",
+                "tdpbssd tmm3, tmm7, tmm5",
                 "add {x}, {x_step}",
                 "add {c}, {c_step}",
                 "add {d}, {c_step}",
@@ -238,9 +239,9 @@ mod amx {
                 "2:",
                 "tileloadd tmm6, [{c} + {line}]",
                 "tileloadd tmm4, [{x} + {stride}]",
-                "tdpbsud tmm0, tmm6, tmm4",
+                "tdpbssd tmm0, tmm6, tmm4",
                 "tileloadd tmm5, [{x} + {stride} + 64]",
-                "tdpbsud tmm1, tmm6, tmm5",
+                "tdpbssd tmm1, tmm6, tmm5",
                 "add {x}, {x_step}",
                 "add {c}, {c_step}",
                 "dec {blocks}",

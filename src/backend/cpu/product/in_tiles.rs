@@ -1,0 +1,114 @@
+//! Scores of integer copies whose products are computed in tiles.
+//!
+//! Tiles are multiplied by a unit of their own. So scores are made of the sums of one pair of tiles while the next one is multiplied.
+
+use std::ops::Range;
+
+use super::quads::{PanelFacts, QuadRows, QuadTable, finished};
+use super::{ProductScratch, ROWS, vectors};
+use crate::backend::cpu::filter::GROUP;
+use crate::backend::cpu::simd::{SIDE, TOGETHER, Tiles, Vector};
+
+/// Panels of centroids whose sums are held at a time. They fill pairs of tiles.
+pub const HELD: usize = 32;
+
+/// Sums of rows and some panels of centroids.
+struct Sums<'p> {
+    /// `(panels * GROUP, ROWS)`.
+    sums: &'p [f32],
+    /// The steps of the rows.
+    steps: &'p [f32; ROWS],
+    own: &'p [PanelFacts],
+    /// Number of rows that count. What is found of others is written or not.
+    count: usize,
+    /// The least scores of the panels, and the rows' least sums of a score and a margin.
+    least: &'p mut [[f32; ROWS]],
+    best: &'p mut [f32; ROWS],
+}
+
+impl Sums<'_> {
+    /// Finds the least scores of some panels.
+    #[inline(always)]
+    fn finish<V: Vector>(&mut self, panels: Range<usize>) {
+        match vectors::<V>(self.count) {
+            4 => self.finish_vectors::<V, 4>(panels),
+            2 => self.finish_vectors::<V, 2>(panels),
+            _ => self.finish_vectors::<V, 1>(panels),
+        }
+    }
+
+    #[inline(always)]
+    fn finish_vectors<V: Vector, const R: usize>(&mut self, panels: Range<usize>) {
+        let Self { sums, steps, own, count, ref mut least, ref mut best } = *self;
+        assert!(
+            sums.len() >= panels.end * GROUP * ROWS && own.len() >= panels.end && least.len() >= panels.end && count <= ROWS
+        );
+        for panel in panels {
+            let own = &own[panel];
+            for start in (0..count).step_by(R * V::LANES) {
+                // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds the panels and their sums. For the features of the
+                // instruction set see `Vector`.
+                unsafe {
+                    let (best, to) = (best.as_mut_ptr().add(start), least[panel].as_mut_ptr().add(start));
+                    let mut step = [V::splat(0.0); R];
+                    let (mut least, mut with_margin) = ([V::splat(f32::INFINITY); R], step);
+                    for v in 0..R {
+                        step[v] = V::load(steps.as_ptr().add(start + v * V::LANES));
+                        with_margin[v] = V::load(best.add(v * V::LANES));
+                    }
+                    for c in 0..GROUP {
+                        let margin = V::splat(own.margins[c]);
+                        for v in 0..R {
+                            let sum = V::load(sums.as_ptr().add((panel * GROUP + c) * ROWS + start + v * V::LANES));
+                            let score = finished(sum, step[v], own.steps[c], own.folded[c]);
+                            least[v] = score.min_or(least[v]);
+                            // A sum that is NaN lowers nothing.
+                            with_margin[v] = score.add(margin).min_or(with_margin[v]);
+                        }
+                    }
+                    for v in 0..R {
+                        least[v].store(to.add(v * V::LANES));
+                        with_margin[v].store(best.add(v * V::LANES));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl ProductScratch {
+    /// Finds the least scores of some panels of centroids. `scores` holds their sums then.
+    #[inline(always)]
+    pub fn score_in_tiles<V: Vector>(
+        &mut self,
+        tiles: &Tiles,
+        rows: QuadRows<'_>,
+        count: usize,
+        table: &QuadTable,
+        panels: Range<usize>,
+    ) {
+        let (lanes, first, places) = (rows.copies.len() / ROWS, panels.start * GROUP, panels.len() * GROUP);
+        let mut finished = 0usize;
+        for at in (0..places).step_by(2 * SIDE) {
+            // The last tile may have more centroids than are listed.
+            let computed = (places - at).min(2 * SIDE).next_multiple_of(SIDE);
+            let centroids = &table.packed[(first + at) * lanes..(first + at + computed) * lanes];
+            // What is known before these tiles.
+            let known = at / GROUP;
+            for (first, until) in [(0, finished.midpoint(known)), (TOGETHER, known)] {
+                if first < count {
+                    tiles.multiply(rows.copies, first, centroids, &mut self.scores[at * ROWS..(at + computed) * ROWS]);
+                }
+                self.sums(rows, count, table, panels.clone()).finish::<V>(finished..until);
+                finished = until;
+            }
+        }
+        self.sums(rows, count, table, panels.clone()).finish::<V>(finished..panels.len());
+    }
+
+    #[inline(always)]
+    fn sums<'p>(&'p mut self, rows: QuadRows<'p>, count: usize, table: &'p QuadTable, panels: Range<usize>) -> Sums<'p> {
+        let own = &table.own[panels];
+        Sums { sums: &self.scores, steps: &rows.facts[0], own, count, least: &mut self.least, best: &mut self.best }
+    }
+}
