@@ -47,6 +47,7 @@ pub mod frame;
 pub mod gpu_table;
 pub mod half;
 pub mod interrupt;
+mod lines;
 mod memory;
 pub mod model;
 mod names;

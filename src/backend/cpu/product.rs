@@ -38,7 +38,7 @@ use super::simd::{Ahead, SIDE, Vector};
 use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
 use crate::float::Float;
-use crate::memory;
+use crate::lines::Lines;
 use crate::tile::Columns;
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
@@ -81,15 +81,12 @@ pub fn computed_rows<V: Vector>(rows: usize) -> usize {
     rows.next_multiple_of(vectors::<V>(rows) * V::LANES)
 }
 
-/// Buffers of one worker.
+/// Buffers of one worker. Vectors of them lie in one cache line each.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct ProductScratch {
     /// `(PANEL, ROWS)`: the copy of a panel of features of 64 rows.
     copy: [f32; PANEL * ROWS],
-    /// `(panel, ROWS)`.
-    scores: Vec<f32>,
-    /// `(panels of centroids, ROWS)`: the least scores by integer copies.
-    least: Vec<[f32; ROWS]>,
     /// The sums of the squares of the copies.
     squares: [f32; ROWS],
     widths: [f32; ROWS],
@@ -97,13 +94,17 @@ pub struct ProductScratch {
     best: [f32; ROWS],
     /// The second least, where two centroids are wanted.
     second: [f32; ROWS],
-    /// The weight of the next rows, from those before.
-    weight: Weight,
     /// For each row, the number of centroids in reach, or [`ALL`].
     counts: [u8; ROWS],
     /// These centroids in ascending order, and their scores.
     reach: [[u32; REACH]; ROWS],
     reach_scores: [[f32; REACH]; ROWS],
+    /// `(panel, ROWS)`.
+    scores: Lines,
+    /// `(panels of centroids, ROWS)`: the least scores by integer copies.
+    least: Lines,
+    /// The weight of the next rows, from those before.
+    weight: Weight,
 }
 
 impl ProductScratch {
@@ -113,8 +114,8 @@ impl ProductScratch {
         let panel = CENTROID_PANEL.min((k + near::MOST_GROUPS * GROUP).next_multiple_of(GROUP));
         Ok(Self {
             copy: [0.0; PANEL * ROWS],
-            scores: memory::zeroed(panel.next_multiple_of(SIDE) * ROWS, WHAT)?,
-            least: memory::zeroed(panel / GROUP, WHAT)?,
+            scores: Lines::zeroed(panel.next_multiple_of(SIDE) * ROWS, WHAT)?,
+            least: Lines::zeroed(panel / GROUP * ROWS, WHAT)?,
             squares: [0.0; ROWS],
             widths: [0.0; ROWS],
             best: [0.0; ROWS],

@@ -21,6 +21,7 @@ use crate::certify::quads::{LEAST_NUMBER, MOST_FEATURES, Quads};
 use crate::error::Result;
 use crate::fixed::power_of_two;
 use crate::float::Float;
+use crate::lines::Lines;
 use crate::memory;
 use crate::parallel::for_each_task;
 use crate::prepare::{Prepared, unit_exponent};
@@ -100,7 +101,7 @@ impl Sizes {
 /// The copies of sorted rows.
 pub struct RowCopies {
     /// `(blocks, lanes, BLOCK)`.
-    copies: Vec<f32>,
+    copies: Lines,
     /// For each block: see [`QuadRows::facts`].
     facts: Vec<[[f32; BLOCK]; 3]>,
     /// For each group: the sizes of its rows.
@@ -116,7 +117,7 @@ impl RowCopies {
     /// Room for copies of so many places.
     pub fn new(places: usize, lanes: usize, groups: usize) -> Result<Self> {
         Ok(Self {
-            copies: memory::zeroed(places * lanes, NEAR)?,
+            copies: Lines::zeroed(places * lanes, NEAR)?,
             facts: memory::zeroed(places / BLOCK, NEAR)?,
             sizes: memory::filled(groups, Sizes::default(), NEAR)?,
         })
@@ -275,9 +276,7 @@ impl ByCopies {
         for (group, table) in tables.iter_mut().enumerate() {
             let panels = listed(group).len();
             let values = shared.unit.centroids(panels * GROUP) * lanes;
-            table.packed.clear();
-            memory::reserve(&mut table.packed, values, NEAR)?;
-            table.packed.resize(values, 0.0);
+            table.packed.clear(values, NEAR)?;
             table.own.clear();
             memory::reserve(&mut table.own, panels, NEAR)?;
             table.own.resize(panels, PanelFacts::NOBODY);

@@ -109,6 +109,13 @@ impl ProductScratch {
     #[inline(always)]
     fn sums<'p>(&'p mut self, rows: QuadRows<'p>, count: usize, table: &'p QuadTable, panels: Range<usize>) -> Sums<'p> {
         let own = &table.own[panels];
-        Sums { sums: &self.scores, steps: &rows.facts[0], own, count, least: &mut self.least, best: &mut self.best }
+        Sums {
+            sums: &self.scores,
+            steps: &rows.facts[0],
+            own,
+            count,
+            least: self.least.as_chunks_mut().0,
+            best: &mut self.best,
+        }
     }
 }

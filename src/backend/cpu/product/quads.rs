@@ -21,6 +21,7 @@ use super::{ALL, CENTROID_PANEL, Lists, ProductScratch, ROWS, in_tiles, vectors}
 use crate::backend::cpu::filter::{GROUP, ProductTable};
 use crate::backend::cpu::simd::{Dot, QuadTask, QuadUnit, Tiles, Vector};
 use crate::certify::Expanded;
+use crate::lines::Lines;
 
 /// Lanes of a panel of features.
 const PANEL: usize = 64;
@@ -40,7 +41,7 @@ pub struct QuadRows<'r> {
 #[derive(Debug, Default)]
 pub struct QuadTable {
     /// The negated copies: `(panels, lanes, GROUP)`, or for tiles `(tiles, lanes / SIDE, SIDE, SIDE)`, a tile for every 16 centroids.
-    pub packed: Vec<f32>,
+    pub packed: Lines,
     /// For each panel, what belongs to its centroids.
     pub own: Vec<PanelFacts>,
     /// What the two parts of a row's bound are multiplied by.
@@ -215,7 +216,8 @@ impl ProductScratch {
                 limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
                 self.counts[r] = if limit.is_finite() { self.counts[r] } else { ALL };
             }
-            let (least, of_sums) = (&self.least[..panels.len()], tiles.as_ref().map(|_| (&rows.facts[0], &table.own[panels])));
+            let (least, of_sums) =
+                (&self.least.as_chunks().0[..panels.len()], tiles.as_ref().map(|_| (&rows.facts[0], &table.own[panels])));
             let lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
             InReach { least, scores: &self.scores, of_sums, first, count, limits: &limits, lists }.collect::<V>();
         }
@@ -233,7 +235,7 @@ impl ProductScratch {
     fn score(&mut self, unit: QuadUnit, rows: QuadRows<'_>, count: usize, table: &QuadTable, panels: Range<usize>) {
         let of_panel = rows.copies.len() / ROWS * GROUP;
         let centroids = &table.packed[panels.start * of_panel..panels.end * of_panel];
-        let found = Found { least: &mut self.least, best: &mut self.best, scores: &mut self.scores };
+        let found = Found { least: self.least.as_chunks_mut().0, best: &mut self.best, scores: &mut self.scores };
         let own = &table.own[panels];
         match unit.is_for_words() {
             false => unit.run(Score::<false> { rows, count, centroids, own, found }),
