@@ -24,7 +24,7 @@ fn main() {
     for [d, k] in shapes {
         for unit in QuadUnit::HARDWARE.into_iter().filter(|unit| unit.or_emulated() == *unit) {
             let rate = |blocks, times| d as f64 / (1e9 * seconds_a_score(unit, [d, k, blocks], times).expect("memory"));
-            let times = (2e10 / (d * k * FEW * 64) as f64).ceil() as usize;
+            let times = (1e9 / (d * k * FEW * 64) as f64).ceil() as usize;
             let (few, many) = (rate(FEW, times), rate(MANY, times.div_ceil(MANY / FEW)));
             println!("{d:>5} x {k:<6} {:<24} {few:8.0} {many:8.0}", format!("{unit:?}"));
         }

@@ -6,6 +6,9 @@ use super::*;
 use crate::backend::cpu::filter::{Filter, ProductTable};
 use crate::backend::cpu::product::{ProductScratch, ROWS};
 
+/// Other programs take part of a machine at times. So the time is the least of this many.
+const PIECES: usize = 10;
+
 /// Compares all blocks some times.
 struct Repeat<'t> {
     rows: &'t RowCopies,
@@ -23,16 +26,21 @@ impl Task for Repeat<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self) -> f64 {
-        let begin = Instant::now();
-        for block in (0..self.times).flat_map(|_| 0..self.blocks) {
-            let rows = self.rows.block(block * ROWS);
-            self.scratch.find_reach_of_quads::<V>(rows, ROWS, self.table, self.names, self.listed, self.unit);
+        let mut least = f64::INFINITY;
+        for _ in 0..PIECES {
+            let begin = Instant::now();
+            for block in (0..self.times).flat_map(|_| 0..self.blocks) {
+                let rows = self.rows.block(block * ROWS);
+                self.scratch.find_reach_of_quads::<V>(rows, ROWS, self.table, self.names, self.listed, self.unit);
+            }
+            least = least.min(begin.elapsed().as_secs_f64());
         }
-        begin.elapsed().as_secs_f64()
+        least
     }
 }
 
-/// Seconds in which one thread compares a row with a centroid, both of `d` uniform features, on average: with `k` centroids and so many blocks of 64 rows.
+/// Seconds in which one thread compares a row with a centroid, both of `d` uniform features, on average: with `k` centroids and so many blocks of 64 rows, which
+/// are compared so many times at a time.
 ///
 /// # Errors
 /// [`KMeansError::NoMemory`](crate::KMeansError).
