@@ -1,4 +1,4 @@
-//! Float32 values that start at a cache line. A vector of 64 bytes, or a line of a tile, then lies in one cache line instead of two.
+//! Float32 values that start at a cache line. A register of 64 bytes, or a line of a tile, is then in one cache line instead of two.
 
 use std::ops::{Deref, DerefMut};
 
@@ -8,10 +8,10 @@ use crate::memory;
 /// Values in a cache line.
 const LINE: usize = 16;
 
-/// The values of a vector, from a cache line on.
+/// Values in a vector, from a cache line on.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// Up to a line more than there are.
+    /// The values, with up to a line before and after them.
     values: Vec<f32>,
     first: usize,
     len: usize,
@@ -20,22 +20,23 @@ pub struct Lines {
 impl Lines {
     /// `len` values of 0. As [`memory::zeroed`], it touches no memory.
     pub fn zeroed(len: usize, what: &'static str) -> Result<Self> {
-        Ok(Self::from(memory::zeroed(len.saturating_add(LINE - 1), what)?, len))
+        Ok(Self::in_memory(memory::zeroed(len.saturating_add(LINE - 1), what)?, len))
     }
 
-    /// Makes them `len` values of 0, in the same memory if there is enough.
-    pub fn clear(&mut self, len: usize, what: &'static str) -> Result<()> {
-        let mut values = std::mem::take(&mut self.values);
+    /// Makes them `len` values of 0, in the same memory if there is enough. After an error there are none.
+    pub fn reset(&mut self, len: usize, what: &'static str) -> Result<()> {
+        let mut values = std::mem::take(self).values;
         let needed = len.saturating_add(LINE - 1);
         values.clear();
         memory::reserve(&mut values, needed, what)?;
         values.resize(needed, 0.0);
-        *self = Self::from(values, len);
+        *self = Self::in_memory(values, len);
         Ok(())
     }
 
-    fn from(values: Vec<f32>, len: usize) -> Self {
-        // A place that is not known costs time alone.
+    /// The first `len` of these values that start at a cache line.
+    fn in_memory(values: Vec<f32>, len: usize) -> Self {
+        // Where no place is known, the first value is taken. That costs time alone.
         let first = values.as_ptr().align_offset(LINE * size_of::<f32>()).min(values.len() - len);
         Self { values, first, len }
     }
@@ -73,11 +74,13 @@ mod tests {
             let mut lines = Lines::zeroed(len, "values").unwrap();
             check(&mut lines, len);
             for len in [3, 2 * len] {
-                lines.clear(len, "values").unwrap();
+                lines.reset(len, "values").unwrap();
                 check(&mut lines, len);
             }
         }
         assert!(Lines::zeroed(usize::MAX, "values").is_err());
+        let mut lines = Lines::zeroed(3, "values").unwrap();
+        assert!(lines.reset(usize::MAX, "values").is_err() && lines.is_empty());
         assert!(Lines::default().is_empty());
     }
 }

@@ -24,13 +24,17 @@ mod closer;
 mod in_reach;
 mod in_tiles;
 mod kernel;
+mod lists;
 mod quads;
+mod scores;
 mod soon;
 
 use std::ops::Range;
 
 use self::kernel::Products;
-pub use self::quads::{PanelFacts, QuadRows, QuadTable};
+use self::lists::{ALL, Lists, REACH};
+pub use self::quads::{QuadRows, QuadTable};
+pub use self::scores::PanelFacts;
 pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near;
@@ -43,6 +47,8 @@ use crate::tile::Columns;
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
 pub const ROWS: usize = 64;
+/// The most lanes of a vector.
+const MOST_LANES: usize = 16;
 /// Number of values in a tile: a quarter of a second-level cache. Tiles of 64 rows would read each column 256 bytes at a time. No
 /// prefetcher can follow that over dozens of columns.
 const TILE_VALUES: usize = 1 << 16;
@@ -54,10 +60,6 @@ const WIDE_TILE_VALUES: usize = 1 << 19;
 pub const MAX_TILE_ROWS: usize = 1_024;
 /// Number of centroids whose scores are held at a time. With 64 rows of float32 the scores fill half of a second-level cache.
 const CENTROID_PANEL: usize = 170 * GROUP;
-/// Number of centroids that a row's list has room for.
-const REACH: usize = 32;
-/// The count of a list that overflowed.
-const ALL: u8 = u8::MAX;
 
 /// Number of rows in a tile of `d` features. Rows that lie row by row are copied to the columns of the tile. Long columns are then
 /// in each other's way, because their addresses differ by a power of two. Such rows need no long columns to be read well.
@@ -81,7 +83,7 @@ pub fn computed_rows<V: Vector>(rows: usize) -> usize {
     rows.next_multiple_of(vectors::<V>(rows) * V::LANES)
 }
 
-/// Buffers of one worker. Vectors of them lie in one cache line each.
+/// Buffers of one worker. The arrays start at cache lines.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct ProductScratch {
@@ -99,7 +101,7 @@ pub struct ProductScratch {
     /// These centroids in ascending order, and their scores.
     reach: [[u32; REACH]; ROWS],
     reach_scores: [[f32; REACH]; ROWS],
-    /// `(panel, ROWS)`.
+    /// `(panel, ROWS)`: the scores. With integer copies, the sums that they are made of.
     scores: Lines,
     /// `(panels of centroids, ROWS)`: the least scores by integer copies.
     least: Lines,
@@ -157,7 +159,11 @@ impl ProductScratch {
                 table.names.get(place).map_or(place as u32, |name| *name)
             };
             match *count {
-                ALL => continue,
+                // Nothing is known of a row with no centroid in reach.
+                0 | ALL => {
+                    *count = ALL;
+                    continue;
+                }
                 // Most rows.
                 1 => {
                     reach[0] = name(reach[0]);
@@ -166,21 +172,14 @@ impl ProductScratch {
                 }
                 _ => {}
             }
-            // Lists are short.
             let reach = &mut reach[..usize::from(*count)];
-            let mut has_nobody = false;
-            for i in 0..reach.len() {
-                let name = name(reach[i]);
-                has_nobody |= name == NOBODY;
-                let mut at = i;
-                while at > 0 && reach[at - 1] > name {
-                    reach[at] = reach[at - 1];
-                    at -= 1;
-                }
-                reach[at] = name;
-            }
+            reach.iter_mut().for_each(|j| *j = name(*j));
             // Nobody is in reach only where a score is NaN.
-            *count = if has_nobody { ALL } else { *count };
+            if reach.contains(&NOBODY) {
+                *count = ALL;
+            } else {
+                reach.sort_unstable();
+            }
         }
     }
 
@@ -410,44 +409,6 @@ impl ProductScratch {
                 self.counts[r] = ALL;
             }
         }
-    }
-}
-
-/// The centroids in reach of each row.
-struct Lists<'p> {
-    counts: &'p mut [u8; ROWS],
-    reach: &'p mut [[u32; REACH]; ROWS],
-    scores: &'p mut [[f32; REACH]; ROWS],
-}
-
-impl Lists<'_> {
-    #[inline(always)]
-    fn push(&mut self, r: usize, j: u32, score: f32, limit: f32) {
-        if self.counts[r] as usize == REACH {
-            self.keep_within(r, limit);
-        }
-        let count = self.counts[r];
-        if (count as usize) < REACH {
-            self.reach[r][count as usize] = j;
-            self.scores[r][count as usize] = score;
-            self.counts[r] = count + 1;
-        } else {
-            self.counts[r] = ALL;
-        }
-    }
-
-    #[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN stays in reach
-    #[inline(always)]
-    fn keep_within(&mut self, r: usize, limit: f32) {
-        let mut kept = 0;
-        for i in 0..self.counts[r] as usize {
-            if !(self.scores[r][i] > limit) {
-                self.reach[r][kept] = self.reach[r][i];
-                self.scores[r][kept] = self.scores[r][i];
-                kept += 1;
-            }
-        }
-        self.counts[r] = kept as u8;
     }
 }
 

@@ -170,7 +170,7 @@ impl RowCopies {
         let copies = &mut self.copies[block * BLOCK * lanes..][..BLOCK * lanes];
         // Four bytes share a lane, or two words.
         let (together, bits, mask) = if words { (2, 16, 0xffff) } else { (4, 8, 0xff) };
-        // Adding half of a byte's range to a number of it is flipping its highest bit.
+        // To add 128 to a byte is to flip its highest bit.
         let offset = u32::from(shared.unit.offset());
         let quads = columns.chunks(together).zip(point.chunks(together));
         for (to, (columns, points)) in copies.as_chunks_mut::<BLOCK>().0.iter_mut().zip(quads) {
@@ -276,7 +276,7 @@ impl ByCopies {
         for (group, table) in tables.iter_mut().enumerate() {
             let panels = listed(group).len();
             let values = shared.unit.centroids(panels * GROUP) * lanes;
-            table.packed.clear(values, NEAR)?;
+            table.packed.reset(values, NEAR)?;
             table.own.clear();
             memory::reserve(&mut table.own, panels, NEAR)?;
             table.own.resize(panels, PanelFacts::NOBODY);

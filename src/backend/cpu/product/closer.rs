@@ -3,7 +3,8 @@
 //! A reference distance is one chain of float64 operations, which a sum in float32 need not be. So this takes a small part of the time, and it
 //! leaves few rows to reference distances. Values are not scaled. So sums of very large or very small values drop nothing.
 
-use super::{ALL, Lists, ProductScratch, ROWS};
+use super::lists::{ALL, Lists};
+use super::{MOST_LANES, ProductScratch, ROWS};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::simd::{Ahead, Vector};
 use crate::certify::Difference;
@@ -38,9 +39,6 @@ fn squared_distance<V: Vector, T: Float>(x: &[T], c: &[T]) -> f32 {
         }
     }
 }
-
-/// The most lanes of a vector.
-const MOST_LANES: usize = 16;
 
 #[inline(always)]
 fn squared_distance_of_singles<V: Vector>(x: &[f32], c: &[f32]) -> f32 {

@@ -1,17 +1,14 @@
 //! Scores of integer copies whose products are computed in tiles.
 //!
-//! Tiles are multiplied by a unit of their own. So scores are made of the sums of one pair of tiles while the next one is multiplied.
+//! Tiles are multiplied by a unit of their own. So the processor makes scores of the sums of one pair of tiles while it multiplies the next one.
 
 use std::ops::Range;
 
-use super::quads::{PanelFacts, QuadRows, QuadTable, finished};
-use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
+use super::quads::{QuadRows, QuadTable};
+use super::scores::{Least, PanelFacts};
+use super::{ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::GROUP;
 use crate::backend::cpu::simd::{SIDE, TOGETHER, Tiles, Vector};
-
-/// Panels of centroids whose sums are held at a time. They fill pairs of tiles. Fewer would fit in the first-level cache, but this was
-/// measured to be faster.
-pub const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
 
 /// Sums of rows and some panels of centroids.
 struct Sums<'p> {
@@ -45,32 +42,17 @@ impl Sums<'_> {
             sums.len() >= panels.end * GROUP * ROWS && own.len() >= panels.end && least.len() >= panels.end && count <= ROWS
         );
         for panel in panels {
-            let own = &own[panel];
             for start in (0..count).step_by(R * V::LANES) {
                 // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertion bounds the panels and their sums. For the features of the
                 // instruction set see `Vector`.
                 unsafe {
-                    let (best, to) = (best.as_mut_ptr().add(start), least[panel].as_mut_ptr().add(start));
-                    let mut step = [V::splat(0.0); R];
-                    let (mut least, mut with_margin) = ([V::splat(f32::INFINITY); R], step);
-                    for v in 0..R {
-                        step[v] = V::load(steps.as_ptr().add(start + v * V::LANES));
-                        with_margin[v] = V::load(best.add(v * V::LANES));
-                    }
+                    let mut of_panel = [[V::splat(0.0); R]; GROUP];
                     for c in 0..GROUP {
-                        let margin = V::splat(own.margins[c]);
                         for v in 0..R {
-                            let sum = V::load(sums.as_ptr().add((panel * GROUP + c) * ROWS + start + v * V::LANES));
-                            let score = finished(sum, step[v], own.steps[c], own.folded[c]);
-                            least[v] = score.min_or(least[v]);
-                            // A sum that is NaN lowers nothing.
-                            with_margin[v] = score.add(margin).min_or(with_margin[v]);
+                            of_panel[c][v] = V::load(sums.as_ptr().add((panel * GROUP + c) * ROWS + start + v * V::LANES));
                         }
                     }
-                    for v in 0..R {
-                        least[v].store(to.add(v * V::LANES));
-                        with_margin[v].store(best.add(v * V::LANES));
-                    }
+                    Least { of_panel: &mut least[panel], best }.find::<V, R>(&of_panel, &own[panel], steps, start);
                 }
             }
         }

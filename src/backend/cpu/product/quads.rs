@@ -5,28 +5,31 @@
 //! for 64 rows:
 //!   for each panel of six centroids:
 //!     sums[j][r] = x^ . (-c^)                                   exact integers: 4 vectors of rows by 6 centroids
-//!     scores[j][r] = sums[j][r] * step of r * step of j + folded half square of j
-//!     least[panel][r] = min over its j of scores[j][r];  best[r] = min(best[r], scores[j][r] + margin of j)
+//!     score of j and r = sums[j][r] * step of r * step of j + folded half square of j        (scores.rs)
+//!     least[panel][r] = least score of its j;  best[r] = min(best[r], score + margin of j)
 //!   limit = best + the row's width
-//!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r
+//!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r        (in_reach.rs)
 //! ```
 //! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the group's point.
 //! `src/certify/quads.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) Products
-//! in tiles: `in_tiles.rs`. The last line: `in_reach.rs`.
+//! in tiles: `in_tiles.rs`.
 
 use std::ops::Range;
 
 use super::in_reach::InReach;
-use super::{ALL, CENTROID_PANEL, Lists, ProductScratch, ROWS, in_tiles, vectors};
+use super::lists::{ALL, Lists};
+use super::scores::{Least, PanelFacts};
+use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
-use crate::backend::cpu::simd::{Dot, QuadTask, QuadUnit, Tiles, Vector};
+use crate::backend::cpu::simd::{Dot, QuadTask, QuadUnit, SIDE, Tiles, Vector};
 use crate::certify::Expanded;
 use crate::lines::Lines;
 
 /// Lanes of a panel of features.
 const PANEL: usize = 64;
-/// Panels of centroids whose scores are held at a time.
-const HELD: usize = CENTROID_PANEL / GROUP;
+/// Panels of centroids whose sums are held at a time. They fill pairs of tiles. Fewer would fit in the first-level cache, but with tiles this was measured to
+/// be faster.
+const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
 
 /// The copies of 64 rows.
 #[derive(Clone, Copy)]
@@ -48,35 +51,18 @@ pub struct QuadTable {
     pub slopes: [f32; 2],
 }
 
-/// What belongs to the centroids of a panel.
-#[derive(Debug, Clone, Copy)]
-pub struct PanelFacts {
-    /// The folded half squares. The padding is infinite.
-    pub folded: [f32; GROUP],
-    pub steps: [f32; GROUP],
-    /// What their sums start at: the bits of integers.
-    pub starts: [f32; GROUP],
-    pub margins: [f32; GROUP],
-}
-
-impl PanelFacts {
-    /// Those of no centroids.
-    pub const NOBODY: Self =
-        Self { folded: [f32::INFINITY; GROUP], steps: [0.0; GROUP], starts: [0.0; GROUP], margins: [f32::INFINITY; GROUP] };
-}
-
-/// The least scores of the held panels, the rows' least sums of a score and a margin, and the scores: `(HELD, ROWS)`, `(ROWS)`,
+/// The least scores of the held panels, the rows' least sums of a score and a margin, and the sums of products: `(HELD, ROWS)`, `(ROWS)`,
 /// `(HELD * GROUP, ROWS)`.
 struct Found<'p> {
     least: &'p mut [[f32; ROWS]],
     best: &'p mut [f32; ROWS],
-    scores: &'p mut [f32],
+    sums: &'p mut [f32],
 }
 
-/// The scores of some panels of centroids.
+/// The sums and scores of some panels of centroids.
 struct Score<'p, const WORDS: bool> {
     rows: QuadRows<'p>,
-    /// Number of rows that count. The scores of others are written or not.
+    /// Number of rows that count. What is found of others is written or not.
     count: usize,
     /// `(panels, lanes, GROUP)`.
     centroids: &'p [f32],
@@ -103,20 +89,20 @@ impl<const WORDS: bool> Score<'_, WORDS> {
         let Self { rows: QuadRows { copies, facts: [steps, ..] }, count, centroids, own, ref mut found } = *self;
         let (lanes, panels) = (copies.len() / ROWS, own.len());
         assert!(copies.len() == lanes * ROWS && centroids.len() == panels * lanes * GROUP && count <= ROWS);
-        assert!(found.least.len() >= panels && found.scores.len() >= panels * GROUP * ROWS);
+        assert!(found.least.len() >= panels && found.sums.len() >= panels * GROUP * ROWS);
         for first in (0..lanes).step_by(PANEL) {
             let end = lanes.min(first + PANEL);
             for (panel, own) in own.iter().enumerate() {
                 for start in (0..count).step_by(R * V::LANES) {
-                    // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels and their scores. For
+                    // SAFETY: R * LANES divides ROWS, so start + R * LANES <= ROWS. The assertions bound the lanes, the panels and their sums. For
                     // the features of the instruction set see `Vector`.
                     unsafe {
-                        let scores = found.scores.as_mut_ptr().add(panel * GROUP * ROWS + start);
+                        let held = found.sums.as_mut_ptr().add(panel * GROUP * ROWS + start);
                         let mut sums = [[V::splat(0.0); R]; GROUP];
                         for c in 0..GROUP {
                             let begin = V::splat(own.starts[c]);
                             for v in 0..R {
-                                sums[c][v] = if first == 0 { begin } else { V::load(scores.add(c * ROWS + v * V::LANES)) };
+                                sums[c][v] = if first == 0 { begin } else { V::load(held.add(c * ROWS + v * V::LANES)) };
                             }
                         }
                         for lane in first..end {
@@ -135,48 +121,20 @@ impl<const WORDS: bool> Score<'_, WORDS> {
                                 }
                             }
                         }
-                        if end == lanes {
-                            let (best, to) = (found.best.as_mut_ptr().add(start), found.least[panel].as_mut_ptr().add(start));
-                            let mut step = [V::splat(0.0); R];
-                            let (mut least, mut with_margin) = ([V::splat(f32::INFINITY); R], step);
-                            for v in 0..R {
-                                step[v] = V::load(steps.as_ptr().add(start + v * V::LANES));
-                                with_margin[v] = V::load(best.add(v * V::LANES));
-                            }
-                            for c in 0..GROUP {
-                                let margin = V::splat(own.margins[c]);
-                                for v in 0..R {
-                                    sums[c][v] = finished(sums[c][v], step[v], own.steps[c], own.folded[c]);
-                                    least[v] = sums[c][v].min_or(least[v]);
-                                    // A sum that is NaN lowers nothing.
-                                    with_margin[v] = sums[c][v].add(margin).min_or(with_margin[v]);
-                                }
-                            }
-                            for v in 0..R {
-                                least[v].store(to.add(v * V::LANES));
-                                with_margin[v].store(best.add(v * V::LANES));
-                            }
-                        }
                         for c in 0..GROUP {
                             for v in 0..R {
-                                sums[c][v].store(scores.add(c * ROWS + v * V::LANES));
+                                sums[c][v].store(held.add(c * ROWS + v * V::LANES));
                             }
+                        }
+                        if end == lanes {
+                            let mut least = Least { of_panel: &mut found.least[panel], best: found.best };
+                            least.find::<V, R>(&sums, own, steps, start);
                         }
                     }
                 }
             }
         }
     }
-}
-
-/// The scores of a centroid: of integers, the steps of the rows, the centroid's and its folded half square.
-///
-/// # Safety
-/// As [`Vector`] says.
-#[inline(always)]
-pub unsafe fn finished<V: Vector>(sums: V, steps: V, step: f32, folded: f32) -> V {
-    // SAFETY: the caller's.
-    unsafe { sums.integers_as_floats().mul_add(steps, V::splat(0.0)).mul_add(V::splat(step), V::splat(folded)) }
 }
 
 impl ProductScratch {
@@ -202,9 +160,8 @@ impl ProductScratch {
         }
         // SAFETY: no other tiles are in use in this thread, because nothing below makes some.
         let tiles = unsafe { Tiles::new(unit) };
-        let held = if tiles.is_some() { in_tiles::HELD } else { HELD };
-        for first in (0..panels).step_by(held) {
-            let panels = first..panels.min(first + held);
+        for first in (0..panels).step_by(HELD) {
+            let panels = first..panels.min(first + HELD);
             match &tiles {
                 Some(tiles) => self.score_in_tiles::<V>(tiles, rows, count, table, panels.clone()),
                 None => self.score(unit, rows, count, table, panels.clone()),
@@ -216,16 +173,14 @@ impl ProductScratch {
                 limits[r] = if limit.is_finite() { limit } else { f32::NEG_INFINITY };
                 self.counts[r] = if limit.is_finite() { self.counts[r] } else { ALL };
             }
-            let (least, of_sums) =
-                (&self.least.as_chunks().0[..panels.len()], tiles.as_ref().map(|_| (&rows.facts[0], &table.own[panels])));
             let lists = Lists { counts: &mut self.counts, reach: &mut self.reach, scores: &mut self.reach_scores };
-            InReach { least, scores: &self.scores, of_sums, first, count, limits: &limits, lists }.collect::<V>();
+            let (least, own) = (&self.least.as_chunks().0[..panels.len()], &table.own[panels]);
+            InReach { least, sums: &self.scores, steps: &rows.facts[0], own, first, count, limits: &limits, lists }
+                .collect::<V>();
         }
-        if panels > held {
+        // Lists that were made with the last limits are complete.
+        if panels > HELD {
             self.drop_out_of_reach::<false>(count);
-        } else {
-            // The lists were made with the last limits.
-            self.counts.iter_mut().for_each(|count| *count = if *count == 0 { ALL } else { *count });
         }
         self.name(names, Some(listed));
     }
@@ -235,7 +190,7 @@ impl ProductScratch {
     fn score(&mut self, unit: QuadUnit, rows: QuadRows<'_>, count: usize, table: &QuadTable, panels: Range<usize>) {
         let of_panel = rows.copies.len() / ROWS * GROUP;
         let centroids = &table.packed[panels.start * of_panel..panels.end * of_panel];
-        let found = Found { least: self.least.as_chunks_mut().0, best: &mut self.best, scores: &mut self.scores };
+        let found = Found { least: self.least.as_chunks_mut().0, best: &mut self.best, sums: &mut self.scores };
         let own = &table.own[panels];
         match unit.is_for_words() {
             false => unit.run(Score::<false> { rows, count, centroids, own, found }),
@@ -253,7 +208,7 @@ impl ProductScratch {
         const OF_COPY: usize = 16;
         /// Eight rows are compared with all centroids as fast as one.
         const OF_ALL: usize = 20;
-        // One loop without branches, which nobody could predict.
+        // Branches on counts would be as good as random.
         let (mut all, mut open, mut listed) = (0, 0, 0);
         for count in &self.counts[..count] {
             let is_open = !matches!(*count, 1 | ALL);

@@ -6,8 +6,8 @@ use super::*;
 use crate::backend::cpu::filter::{Filter, ProductTable};
 use crate::backend::cpu::product::{ProductScratch, ROWS};
 
-/// Other programs take part of a machine at times. So the time is the least of this many.
-const PIECES: usize = 10;
+/// Number of measurements. The least one counts, because other programs may take part of the machine.
+const MEASURED: usize = 10;
 
 /// Compares all blocks some times.
 struct Repeat<'t> {
@@ -27,7 +27,7 @@ impl Task for Repeat<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) -> f64 {
         let mut least = f64::INFINITY;
-        for _ in 0..PIECES {
+        for _ in 0..MEASURED {
             let begin = Instant::now();
             for block in (0..self.times).flat_map(|_| 0..self.blocks) {
                 let rows = self.rows.block(block * ROWS);
@@ -39,8 +39,8 @@ impl Task for Repeat<'_> {
     }
 }
 
-/// Seconds in which one thread compares a row with a centroid, both of `d` uniform features, on average: with `k` centroids and so many blocks of 64 rows, which
-/// are compared so many times at a time.
+/// Seconds in which one thread compares a row with a centroid, both of `d` uniform features, on average. There are `k` centroids
+/// and so many blocks of 64 rows. All blocks are compared `times` times in each measurement.
 ///
 /// # Errors
 /// [`KMeansError::NoMemory`](crate::KMeansError).
