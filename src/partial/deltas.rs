@@ -8,6 +8,7 @@
 //! Points to note: (1) The sums of a cluster lie side by side, so a vector of limbs is added at once. (2) Values go through a buffer. The processor cannot
 //! forward several short stores to one vector load at once, but the square is written long before it is read.
 
+use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
 use super::{Partial, Quantiser, UNASSIGNED};
@@ -82,6 +83,22 @@ impl Deltas {
     /// Moves rows of positive weight, in ascending order. `weights`: the `w^` of all rows at hand, if there are weights.
     #[inline(always)]
     pub fn move_rows<V: Vector, T: Float, C: Columns<T>>(
+        &mut self,
+        quantiser: &Quantiser,
+        values: C,
+        weights: Option<(&[f64], WeightScale)>,
+        moved: &[Moved],
+        target: &Mutex<&mut Partial>,
+    ) {
+        if !moved.is_empty() {
+            let task = Move { deltas: self, quantiser, values, weights, moved, target, of: PhantomData::<T> };
+            // SAFETY: the caller runs with this instruction set.
+            unsafe { V::call(task) }
+        }
+    }
+
+    #[inline(always)]
+    fn move_rows_here<V: Vector, T: Float, C: Columns<T>>(
         &mut self,
         quantiser: &Quantiser,
         values: C,
@@ -242,6 +259,26 @@ fn add<const F: usize, const NEGATIVE: bool>(sums: &mut [i64], place: usize, lim
     let Some(sums) = sums[place..].first_chunk_mut::<F>() else { unreachable!("each cluster has a sum for each feature") };
     for f in 0..F {
         sums[f] = if NEGATIVE { sums[f] - limbs[f] } else { sums[f] + limbs[f] };
+    }
+}
+
+/// One call of [`Deltas::move_rows`].
+struct Move<'m, 'p, T, C> {
+    deltas: &'m mut Deltas,
+    quantiser: &'m Quantiser,
+    values: C,
+    weights: Option<(&'m [f64], WeightScale)>,
+    moved: &'m [Moved],
+    target: &'m Mutex<&'p mut Partial>,
+    of: PhantomData<T>,
+}
+
+impl<T: Float, C: Columns<T>> Task for Move<'_, '_, T, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        self.deltas.move_rows_here::<V, T, _>(self.quantiser, self.values, self.weights, self.moved, self.target);
     }
 }
 

@@ -18,7 +18,7 @@
 //! two nearest centroids are wanted, the limit stands on the second best score, and rows with three in reach are contested.
 
 use super::filter::DifferenceTable;
-use super::simd::Vector;
+use super::simd::{Task, Vector};
 use crate::certify;
 use crate::error::Result;
 use crate::memory;
@@ -65,6 +65,16 @@ impl Found {
     }
 }
 
+/// One call of the kernel.
+struct Compare<'c, 'x, const TWO: bool> {
+    x: &'c FewColumns<'x, f32>,
+    d: usize,
+    rows: usize,
+    table: Copies<'c>,
+    found: &'c mut Found,
+    others: &'c mut [u32],
+}
+
 /// Labels `rows` rows and appends the contested ones. There are values up to the next multiple of 64 rows, and room for as many labels. With
 /// `TWO`, finds the two nearest centroids: the one of smaller number becomes the label, and the other one goes to `others`.
 #[inline(always)]
@@ -75,22 +85,33 @@ pub fn assign_difference<V: Vector, const TWO: bool>(
     found: &mut Found,
     others: &mut [u32],
 ) {
-    let padded = rows.next_multiple_of(MOST_ROWS);
-    assert!((0..d).all(|f| x.column(f).len() >= padded) && found.labels.len() >= padded);
-    assert!(!TWO || others.len() >= padded);
-    let few = !TWO && table.centroids.len() <= GROUP * d;
-    macro_rules! widths {
-        ($(($d:literal, $many:literal, $fewer:literal, $in_one:literal))*) => {
-            match (d, V::MANY_REGISTERS) {
-                $(($d, true) if few => assign_in_one_pass::<V, $d, $in_one>(x, rows, table, found),
-                  ($d, false) if few => assign_in_one_pass::<V, $d, $fewer>(x, rows, table, found),
-                  ($d, true) => assign_rows::<V, $d, $many, TWO>(x, rows, table, found, others),
-                  ($d, false) => assign_rows::<V, $d, $fewer, TWO>(x, rows, table, found, others),)*
-                _ => unreachable!("the difference filter is compiled for 1 to 8 dimensions"),
-            }
-        };
+    // SAFETY: the caller runs with this instruction set.
+    unsafe { V::call(Compare::<TWO> { x, d, rows, table, found, others }) }
+}
+
+impl<const TWO: bool> Task for Compare<'_, '_, TWO> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { x, d, rows, table, found, others } = self;
+        let padded = rows.next_multiple_of(MOST_ROWS);
+        assert!((0..d).all(|f| x.column(f).len() >= padded) && found.labels.len() >= padded);
+        assert!(!TWO || others.len() >= padded);
+        let few = !TWO && table.centroids.len() <= GROUP * d;
+        macro_rules! widths {
+            ($(($d:literal, $many:literal, $fewer:literal, $in_one:literal))*) => {
+                match (d, V::MANY_REGISTERS) {
+                    $(($d, true) if few => assign_in_one_pass::<V, $d, $in_one>(x, rows, table, found),
+                      ($d, false) if few => assign_in_one_pass::<V, $d, $fewer>(x, rows, table, found),
+                      ($d, true) => assign_rows::<V, $d, $many, TWO>(x, rows, table, found, others),
+                      ($d, false) => assign_rows::<V, $d, $fewer, TWO>(x, rows, table, found, others),)*
+                    _ => unreachable!("the difference filter is compiled for 1 to 8 dimensions"),
+                }
+            };
+        }
+        widths!((1, 4, 4, 4)(2, 4, 2, 4)(3, 4, 2, 4)(4, 4, 2, 2)(5, 4, 1, 2)(6, 2, 1, 2)(7, 2, 1, 2)(8, 2, 1, 2));
     }
-    widths!((1, 4, 4, 4)(2, 4, 2, 4)(3, 4, 2, 4)(4, 4, 2, 2)(5, 4, 1, 2)(6, 2, 1, 2)(7, 2, 1, 2)(8, 2, 1, 2));
 }
 
 /// For at most one group of centroids.

@@ -38,7 +38,7 @@ pub use self::scores::PanelFacts;
 pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near;
-use super::simd::{Ahead, SIDE, Vector};
+use super::simd::{Ahead, SIDE, Task, Vector};
 use crate::certify::{Expanded, PANEL};
 use crate::error::Result;
 use crate::float::Float;
@@ -141,7 +141,8 @@ impl ProductScratch {
         listed: Option<&[u32]>,
         soon: Soon<'_, T>,
     ) {
-        self.find_places::<V, T, TWO>(values, rows, table, k, listed, soon);
+        // SAFETY: the caller runs with this instruction set.
+        unsafe { V::call(FindPlaces::<'_, T, _, TWO> { product: self, values, rows, table, k, listed, soon }) };
         if listed.is_some() || !table.names.is_empty() {
             self.name(table, listed);
         }
@@ -409,6 +410,27 @@ impl ProductScratch {
                 self.counts[r] = ALL;
             }
         }
+    }
+}
+
+/// One call of [`ProductScratch::find_places`].
+struct FindPlaces<'p, T, C, const TWO: bool> {
+    product: &'p mut ProductScratch,
+    values: C,
+    rows: Range<usize>,
+    table: &'p ProductTable,
+    k: usize,
+    listed: Option<&'p [u32]>,
+    soon: Soon<'p, T>,
+}
+
+impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let Self { product, values, rows, table, k, listed, soon } = self;
+        product.find_places::<V, T, TWO>(values, rows, table, k, listed, soon);
     }
 }
 

@@ -4,7 +4,7 @@
 //! chains of several centroids overlap.
 
 use super::centroids::{CentroidTable, TOGETHER};
-use super::simd::{Doubles, MOST_LANES, Vector};
+use super::simd::{Doubles, MOST_LANES, Task, Vector};
 use crate::error::Result;
 use crate::float::Float;
 use crate::memory;
@@ -73,6 +73,14 @@ impl Open {
     /// Settles all rows that are still open.
     #[inline(always)]
     pub fn settle<V: Vector, T: Float>(&mut self, values: impl Columns<T>, table: &CentroidTable<T>) {
+        if self.pairs.len() + self.settled.len() + self.all.len() > 0 {
+            // SAFETY: the caller runs with this instruction set.
+            unsafe { V::call(Settle { open: self, values, table }) }
+        }
+    }
+
+    #[inline(always)]
+    fn settle_here<V: Vector, T: Float>(&mut self, values: impl Columns<T>, table: &CentroidTable<T>) {
         self.in_doubt.few += (self.pairs.len() + self.settled.len()) as u64;
         self.in_doubt.all += self.all.len() as u64;
         let Self { pairs, all, settled, x, .. } = self;
@@ -91,6 +99,22 @@ impl Open {
                 _ => settle_all::<V, T, 2>(rows, settled, x, table),
             }
         }
+    }
+}
+
+/// One call of [`Open::settle_here`].
+struct Settle<'s, T, C> {
+    open: &'s mut Open,
+    values: C,
+    table: &'s CentroidTable<T>,
+}
+
+impl<T: Float, C: Columns<T>> Task for Settle<'_, T, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        self.open.settle_here::<V, T>(self.values, self.table);
     }
 }
 

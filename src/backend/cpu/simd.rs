@@ -92,13 +92,18 @@ impl InstructionSet {
         // Tests run its kernels everywhere.
         #[cfg(any(target_arch = "aarch64", test))]
         if self == Self::Neon {
-            return task.run::<neon::Neon>();
+            // SAFETY: all processors of aarch64 have the set. Elsewhere it is plain Rust.
+            return unsafe { neon::Neon::call(task) };
         }
-        task.run::<Portable>()
+        // SAFETY: the portable set needs nothing that a machine may lack.
+        unsafe { Portable::call(task) }
     }
 }
 
 /// Code to compile for each instruction set. `run` and everything that its hot loops call are `#[inline(always)]`.
+///
+/// Kernels that several tasks use are tasks themselves, which [`Vector::call`] runs. So they are compiled once for each set, and not once
+/// for each task that uses them.
 pub trait Task {
     type Output;
     fn run<V: Vector>(self) -> Self::Output;
@@ -117,6 +122,10 @@ pub trait Vector: Copy {
     type Mask: Copy;
     /// The vector of float64 lanes of the same instruction set.
     type Doubles: Doubles;
+    /// Runs a task as a function of its own, compiled for this instruction set.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn call<T: Task>(task: T) -> T::Output;
     /// # Safety
     /// As the trait says.
     unsafe fn splat(x: f32) -> Self;

@@ -10,7 +10,7 @@ use std::arch::aarch64::*;
 
 #[cfg(not(target_arch = "aarch64"))]
 use self::emulated::*;
-use super::{SQUARE, Vector, doubles};
+use super::{SQUARE, Task, Vector, doubles};
 
 /// Lanes of a register.
 const HALF: usize = 4;
@@ -43,6 +43,10 @@ impl Vector for Neon {
     type Mask = [uint32x4_t; 2];
     type Doubles = doubles::PortableDoubles;
 
+    #[inline(never)]
+    unsafe fn call<T: Task>(task: T) -> T::Output {
+        task.run::<Self>()
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         Self([unsafe { vdupq_n_f32(x) }; 2])

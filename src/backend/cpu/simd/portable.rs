@@ -1,6 +1,6 @@
 //! The instruction set of every machine: plain Rust over arrays.
 
-use super::{Vector, doubles};
+use super::{Task, Vector, doubles};
 
 /// Eight lanes of plain Rust. The compiler maps them to the baseline instructions.
 #[derive(Clone, Copy)]
@@ -26,6 +26,10 @@ impl Vector for Portable {
     type Mask = [bool; 8];
     type Doubles = doubles::PortableDoubles;
 
+    #[inline(never)]
+    unsafe fn call<T: Task>(task: T) -> T::Output {
+        task.run::<Self>()
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         Self([x; 8])

@@ -7,6 +7,7 @@ use super::{SQUARE, Task, Vector};
 
 /// # Safety
 /// The machine must have the features named.
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,avx2")]
 pub unsafe fn run_avx512<T: Task>(task: T) -> T::Output {
     task.run::<Avx512>()
@@ -14,6 +15,7 @@ pub unsafe fn run_avx512<T: Task>(task: T) -> T::Output {
 
 /// # Safety
 /// The machine must have the features named.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn run_avx2<T: Task>(task: T) -> T::Output {
     task.run::<Avx2>()
@@ -33,6 +35,10 @@ impl Vector for Avx512 {
     type Mask = __mmask16;
     type Doubles = Avx512Doubles;
 
+    #[inline(always)]
+    unsafe fn call<T: Task>(task: T) -> T::Output {
+        unsafe { run_avx512(task) }
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         Self(unsafe { _mm512_set1_ps(x) })
@@ -128,6 +134,10 @@ impl Vector for Avx2 {
     type Mask = __m256;
     type Doubles = Avx2Doubles;
 
+    #[inline(always)]
+    unsafe fn call<T: Task>(task: T) -> T::Output {
+        unsafe { run_avx2(task) }
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         Self(unsafe { _mm256_set1_ps(x) })
