@@ -138,24 +138,38 @@ pub fn for_each_task<W: Send, I: Send>(
     }
     let stopped = interrupt::stopped();
     let tasks = Mutex::new(tasks);
-    let next = || tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+    let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
     let goes_on = || stopped.as_ref().is_none_or(|stopped| !stopped.now());
-    // The calling thread works too, so a short pass does not wait for other threads to wake up.
-    rayon::in_place_scope(|scope| {
-        for worker in others {
-            scope.spawn(|_| {
-                let _environment = FloatEnvironment::default_rounding();
-                while let Some(task) = next().filter(|_| goes_on()) {
-                    work(worker, task);
-                }
-            });
+    let workers = Mutex::new(others.iter_mut());
+    let help = || {
+        let worker = workers.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let Some(worker) = worker else { return };
+        while let Some(task) = next().filter(|_| goes_on()) {
+            work(worker, task);
         }
-        // Only this thread asks whether to go on.
+    };
+    // Only this thread asks whether to go on.
+    let mut work_here = || {
         while let Some(task) = next().filter(|_| interrupt::check().is_ok()) {
             work(mine, task);
         }
-    });
+    };
+    with_help(helpers, &help, &mut work_here);
     interrupt::check()
+}
+
+/// Calls `help` on so many threads of the pool, while this thread works too. So a short pass does not wait for other threads to wake up.
+/// Not generic: what the pool needs for a job is compiled once, and not once for each pass.
+fn with_help(helpers: usize, help: &(dyn Fn() + Sync), work_here: &mut dyn FnMut()) {
+    rayon::in_place_scope(|scope| {
+        for _ in 0..helpers {
+            scope.spawn(|_| {
+                let _environment = FloatEnvironment::default_rounding();
+                help();
+            });
+        }
+        work_here();
+    });
 }
 
 /// Does work on each of these items at the same time, with a thread for each. For work that mostly waits for something else than this
@@ -181,10 +195,15 @@ pub fn at_once<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + 
         let _scope = interrupt::Scope::helping(stopped.clone());
         work_through();
     };
-    thread::scope(|scope| {
-        let helpers = (1..count).map_while(|_| thread::Builder::new().spawn_scoped(scope, help).ok());
-        helpers.for_each(drop);
-        work_through();
-    });
+    with_threads(count - 1, &help, &work_through);
     memory::try_collected(results.into_iter().flatten(), WHAT)
+}
+
+/// Calls `help` on so many new threads, or on fewer where the system has none left, while this thread works too.
+fn with_threads(helpers: usize, help: &(dyn Fn() + Sync), work_here: &dyn Fn()) {
+    thread::scope(|scope| {
+        let helpers = (0..helpers).map_while(|_| thread::Builder::new().spawn_scoped(scope, help).ok());
+        helpers.for_each(drop);
+        work_here();
+    });
 }
