@@ -62,8 +62,6 @@ strategies! {
         /// The strategy that was measured to be fastest for the shape.
         #[default]
         Default "default" "ours",
-        /// Keeps two bounds of each row from iteration to iteration. Rows whose bounds prove that their label stays are not looked at.
-        Hamerly "hamerly" "ours; bounds as Hamerly 2010",
         /// Keeps bounds of each row from iteration to iteration: one for its centroid and one for each group of centroids. Rows whose bounds
         /// prove that their label stays are not looked at. The others are compared with the groups that may hold their label.
         Yinyang "yinyang" "ours; bounds as Ding et al. 2015",
