@@ -1,15 +1,14 @@
-//! Times the strategies that carry bounds on the CPU beside the default one: iterations and whole fits, on blobs and on uniform rows.
+//! Times fits on the CPU, whose bounds leave out scores: iterations and whole fits, on blobs and on uniform rows.
 //!
-//! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0 --columns --default --blobs --repeats 3]`.
-//! `--columns`: one array for each feature. `--default`: the default strategy alone. `--blobs` or `--uniform`: such rows alone. `--repeats`: each fit so many times.
-//! All strategies start from the same rows, and their hashes must be equal. Seconds are those of the history.
+//! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0 --columns --blobs --repeats 3]`.
+//! `--columns`: one array for each feature. `--blobs` or `--uniform`: such rows alone. `--repeats`: each fit so many times, which must give the same
+//! result. Seconds are those of the history.
 
 use std::time::Instant;
 
-use polars_kmeans::{Device, Features, Init, KMeans, Strategy};
+use polars_kmeans::{Device, Features, Init, KMeans};
 
 const SHAPES: [[usize; 3]; 4] = [[2_000_000, 3, 2_000], [1_000_000, 8, 16], [200_000, 32, 256], [50_000, 256, 1_000]];
-const STRATEGIES: [Strategy; 3] = [Strategy::Default, Strategy::Hamerly, Strategy::Yinyang];
 
 /// Ten blobs, or uniform rows: `(n, d)`, row-major.
 fn rows(uniform: bool, n: usize, d: usize) -> Vec<f32> {
@@ -35,7 +34,7 @@ fn rows(uniform: bool, n: usize, d: usize) -> Vec<f32> {
 fn main() {
     let (mut shapes, mut iterations, mut threads, mut by_columns) = (Vec::new(), 60, 0, false);
     let mut repeats = 1;
-    let (mut strategies, mut kinds) = (&STRATEGIES[..], &[false, true][..]);
+    let mut kinds = &[false, true][..];
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -44,7 +43,6 @@ fn main() {
             "--repeats" => repeats = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
             "--blobs" => kinds = &[false],
             "--uniform" => kinds = &[true],
-            "--default" => strategies = &STRATEGIES[..1],
             "--threads" => threads = arguments.next().and_then(|n| n.parse().ok()).expect("a number"),
             shape => {
                 let numbers: Vec<usize> = shape.split('x').map(|n| n.parse().expect("a shape: NxDxK")).collect();
@@ -67,13 +65,12 @@ fn main() {
             let estimator = KMeans::new(k).init(Init::Given(start)).tol(0.0).max_iter(iterations).threads(threads);
             let mut first = None;
             println!("{n} x {d} x {k}, {}", if uniform { "uniform" } else { "ten blobs" });
-            for &strategy in strategies.iter().cycle().take(strategies.len() * repeats) {
+            for _ in 0..repeats {
                 let time = Instant::now();
-                let fit =
-                    estimator.clone().device(Device::Cpu).strategy(strategy).fit_features(&features, None).expect("a fit");
+                let fit = estimator.clone().device(Device::Cpu).fit_features(&features, None).expect("a fit");
                 let whole = time.elapsed().as_secs_f64();
                 let result = (fit.labels, fit.model.inertia().to_bits(), fit.model.n_iter());
-                assert!(*first.get_or_insert_with(|| result.clone()) == result, "{strategy}: another result");
+                assert!(*first.get_or_insert_with(|| result.clone()) == result, "another result");
                 let history = fit.model.history();
                 let times: Vec<f64> = history.iter().map(|row| 1e3 * row.seconds.unwrap_or(0.0)).collect();
                 let skipped: Vec<f64> = history.iter().map(|row| 100.0 * row.skipped.unwrap_or(0.0)).collect();
@@ -82,7 +79,7 @@ fn main() {
                     let mean = values.iter().sum::<f64>() / values.len() as f64;
                     format!("{} mean {mean:8.1}", some.collect::<String>())
                 };
-                println!("  {strategy:<8} {} | {} | {whole:.2} in {}", show(&times), show(&skipped), history.len());
+                println!("  {} | {} | {whole:.2} in {}", show(&times), show(&skipped), history.len());
             }
         }
     }

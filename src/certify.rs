@@ -12,7 +12,6 @@
 
 #[cfg(test)]
 mod attacks;
-pub mod carry;
 #[cfg(feature = "cuda")]
 pub mod carry_gpu;
 pub mod cells;

@@ -2,7 +2,7 @@
 //!
 //! A name changes which kernels run and what crosses the bus, but never a bit of the result. `src/backend/cuda/papers/systems.rs`
 //! says what the papers' systems consist of. `src/backend/cuda/step/choice.rs` chooses the one that [`Strategy::Default`] takes on
-//! a GPU. `src/backend/cpu/carried.rs` has those that run on the CPU too.
+//! a GPU.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ macro_rules! strategies {
     ) => {
         /// How a fit finds labels and sums.
         ///
-        /// [`Strategy::Default`], [`Strategy::Hamerly`] and [`Strategy::Yinyang`] run on the CPU and on a GPU, all others on a GPU alone.
+        /// [`Strategy::Default`] runs on the CPU and on a GPU, all others on a GPU alone.
         /// The papers' systems are there with the feature `papers`. They differ in speed and in the shapes that they support. If
         /// a system does not support a shape, the error names the limit.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -46,11 +46,6 @@ macro_rules! strategies {
                 }
             }
 
-            /// Whether it runs on the CPU too. All others need a GPU.
-            pub fn runs_on_cpu(self) -> bool {
-                matches!(self, Self::Default | Self::Hamerly | Self::Yinyang)
-            }
-
             /// Its source.
             pub fn source(self) -> &'static str {
                 match self {
@@ -67,9 +62,8 @@ strategies! {
         /// The strategy that was measured to be fastest for the shape.
         #[default]
         Default "default" "ours",
-        /// Keeps two bounds of each row from iteration to iteration. Rows whose bounds prove that their label stays are not looked at.
-        Hamerly "hamerly" "ours; bounds as Hamerly 2010",
-        /// [`Strategy::Hamerly`] with one lower bound for each row and group of centroids. Only groups that may hold the label are looked at.
+        /// Keeps bounds of each row from iteration to iteration: one for its centroid and one for each group of centroids. Rows whose bounds
+        /// prove that their label stays are not looked at. The others are compared with the groups that may hold their label.
         Yinyang "yinyang" "ours; bounds as Ding et al. 2015",
         /// Keeps rows in registers. One pass finds labels and the sums of rows that changed. At most 12 features.
         Registers "registers" "ours; labels as Li et al. 2010, algorithm 3, one pass as Lutz et al. 2018, section 4",
@@ -161,8 +155,6 @@ mod tests {
             assert_eq!(strategy.to_string().parse::<Strategy>().unwrap(), *strategy);
             assert!(!strategy.source().is_empty());
         }
-        let on_cpu = Strategy::ALL.iter().filter(|strategy| strategy.runs_on_cpu()).map(|strategy| strategy.name());
-        assert!(on_cpu.eq(["default", "hamerly", "yinyang"]));
         let error = "fastest".parse::<Strategy>().unwrap_err().to_string();
         assert!(error.contains("\"tiled-128\"") && error.contains("\"fastest\""), "{error}");
     }

@@ -264,14 +264,6 @@ impl<T: Float> Tile<T> {
         &self.x[f * self.stride..][..self.rows]
     }
 
-    /// Gathers row `r` as float64.
-    #[inline(always)]
-    pub fn row(&self, r: usize, out: &mut [f64]) {
-        for (f, out) in out.iter_mut().enumerate() {
-            *out = self.x[f * self.stride + r].to_f64();
-        }
-    }
-
     fn load_raw(&mut self, part: &Part<'_, T>, range: Range<usize>) {
         self.rows = range.len();
         part.features.copy_tile(range.clone(), self.stride, &mut self.x);
@@ -394,13 +386,6 @@ impl<T: Float> Tile<T> {
         let kept = self.weights[..self.rows].iter().position(|w| *w < 0.0)?;
         let place = (0..self.stride).filter(|&i| !self.bad[i]).nth(kept)?;
         Some((place, self.weights[kept]))
-    }
-
-    /// Leaves out the rows that are marked.
-    #[inline(always)]
-    pub fn leave_out(&mut self, marked: &[bool]) {
-        self.bad[..marked.len()].copy_from_slice(marked);
-        self.drop_bad();
     }
 
     /// Leaves out rows of weight 0.

@@ -7,7 +7,7 @@
 //   bounds_tighten   for these rows, the distance to their own centroid takes the place of the upper bound. If now all bounds hold, the row is done. If not, it is
 //                    listed with the groups whose bounds do not hold, and with its own group
 //
-// Source:    Hamerly 2010 (one lower bound), Ding et al. 2015 (Yinyang: one for each group of centroids; kmcuda 2016 has it on GPUs). Departures:
+// Source:    Ding et al. 2015 (Yinyang: a lower bound for each group of centroids; kmcuda 2016 has it on GPUs). Departures:
 //            (1) bounds are stored beside sums of drifts, so that a row whose bounds hold is not written; (2) drifts are those of the rounded
 //            centroids, measured here; (3) a bound counts only if it holds for rounded reference distances, too (src/certify/carry_gpu.rs).
 // Used when: before assign_bounded. If nothing is known, or if bounds have just saved next to nothing, all rows are compared with all centroids: then all

@@ -221,7 +221,7 @@ pub struct Choice {
     pub reason: String,
     /// How the rows pass through the GPU in chunks, if they do not fit on it.
     pub chunking: Option<Chunking>,
-    /// The strategy with which a fit labels rows. On the CPU it is the one asked for. [`Strategy::Default`] for jobs of a model.
+    /// The strategy with which a fit labels rows. [`Strategy::Default`] on the CPU, and for jobs of a model.
     pub strategy: Strategy,
     /// Whether there is memory for copies of the rows that the kernel could do without.
     pub more_copies: bool,
@@ -327,16 +327,12 @@ fn is_untrusted(_: &Choice) -> Result<bool> {
 pub fn choose(request: Request, shape: Shape, devices: &Devices) -> Result<Choice> {
     let requested = request.device;
     let asked = || format!("device=\"{requested}\" was asked for");
-    let strategy = request.strategy;
-    let cpu = |mut reason: String| {
-        if strategy != Strategy::Default {
-            reason += &format!("; its strategy is {strategy}, as asked");
-        }
+    let cpu = |reason: String| {
         Ok(Choice {
             place: Place::Cpu,
             reason,
             chunking: None,
-            strategy,
+            strategy: Strategy::Default,
             more_copies: false,
             room: u64::MAX,
             shares: Vec::new(),

@@ -221,13 +221,10 @@ fn with_sessions<T: Float, R>(
             for params in each {
                 let mut fit = || {
                     enough(params, prepared.n_positive)?;
-                    let session = |part| -> Result<_> {
-                        let session = CpuSession::new(part, &prepared, params.k, params.execution.threads, set)?;
-                        Ok(session.with_strategy(choice.strategy))
-                    };
                     let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
                     for part in &parts {
-                        sessions.push(Box::new(session(part.clone())?));
+                        let session = CpuSession::new(part.clone(), &prepared, params.k, params.execution.threads, set)?;
+                        sessions.push(Box::new(session));
                     }
                     let session = match sessions.len() {
                         1 => sessions.remove(0),

@@ -200,13 +200,11 @@ impl KMeans {
         }
         self.check_clusters(self.k)?;
         let device = match (self.execution.strategy, self.execution.device) {
-            (strategy, device) if strategy.runs_on_cpu() => device,
+            (Strategy::Default, device) => device,
             (_, device @ (Device::Cuda(_) | Device::AllCuda | Device::Several(_))) => device,
             (_, Device::Auto) => Device::Cuda(None),
             (named, Device::Cpu) => {
-                let names = Strategy::ALL.iter().filter(|strategy| strategy.runs_on_cpu()).map(|s| format!("{:?}", s.name()));
-                let expected = format!("one of {} on the CPU (device=\"cpu\")", names.collect::<Vec<_>>().join(", "));
-                return Err(invalid("strategy", &expected, format!("\"{named}\"")));
+                return Err(invalid("strategy", "\"default\" on the CPU (device=\"cpu\")", format!("\"{named}\"")));
             }
         };
         Ok(Params {

@@ -3,7 +3,6 @@
 mod arrival;
 #[cfg(feature = "cuda")]
 mod bounded;
-mod carried;
 #[cfg(feature = "cuda")]
 mod cells;
 #[cfg(feature = "cuda")]

@@ -4,7 +4,7 @@ use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookQuad
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::progress::Watch;
 use polars_kmeans::tile::{Part, Selection};
-use polars_kmeans::{Chunk, Column, Engine, Features, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Strategy, Wanted};
+use polars_kmeans::{Chunk, Column, Engine, Features, Fitted, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Wanted};
 
 use crate::data::{KINDS, Random, clusters_of, columns, rows, rows_between, some_rows};
 use crate::sessions::Data;
@@ -141,6 +141,19 @@ fn many_features_and_clusters() {
     }
 }
 
+/// The same fit in parts that have too few rows for groups and for integer copies.
+fn compared_with_all(estimator: &KMeans, x: &[f32], d: usize, weights: Option<&[f64]>) -> Fitted<f32> {
+    const ROWS: usize = 3_000;
+    let mut parts = Vec::new();
+    for (i, x) in x.chunks(ROWS * d).enumerate() {
+        let weights = weights.map(|weights| Column::from_slice(&weights[i * ROWS..][..x.len() / d]));
+        parts.push(Part::new(Features::from_rows(x, d).unwrap(), weights));
+    }
+    let fit = estimator.fit_parts(parts, InstructionSet::detect(), Wanted::Labels).unwrap();
+    assert!(fit.model.history().iter().all(|row| row.skipped.is_none()));
+    fit
+}
+
 /// A whole fit decides by itself to compare integer copies first, with groups and without, where the machine multiplies them fast.
 #[test]
 fn whole_fits_of_many_features() {
@@ -151,9 +164,9 @@ fn whole_fits_of_many_features() {
         let usual = KMeans::new(k).init(Init::Given(start)).max_iter(5).device(polars_kmeans::Device::Cpu).threads(2);
         let columns = columns(&x, d);
         let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+        let expected = compared_with_all(&usual, &x, d, None);
         for features in [by_columns, Features::from_rows(&x, d).unwrap()] {
-            let fit = |strategy| usual.clone().strategy(strategy).fit_features(&features, None).unwrap();
-            let (found, expected) = (fit(Strategy::Default), fit(Strategy::Hamerly));
+            let found = usual.fit_features(&features, None).unwrap();
             assert!(found.labels == expected.labels, "{kind}");
             assert_eq!(found.model.inertia().to_bits(), expected.model.inertia().to_bits(), "{kind}");
             assert_eq!(found.model.centroids(), expected.model.centroids(), "{kind}");
@@ -216,7 +229,7 @@ fn whole_fits_leave_out_what_is_far() {
     }
 }
 
-/// Whole fits beside those of a strategy that has its own bounds: directions, scaled columns, weights, rows that are left out, and two restarts.
+/// Whole fits beside those that compare rows with all centroids: directions, scaled columns, weights, rows that are left out, and two restarts.
 #[test]
 fn every_kind_of_fit() {
     let (n, d, k) = (24_000, 12, 150);
@@ -236,12 +249,10 @@ fn every_kind_of_fit() {
     for (what, estimator, x, weighted) in kinds {
         let columns = columns(x, d);
         let by_columns = Features::from_columns(columns.iter().map(|column| &column[..])).unwrap();
+        let weights = weighted.then_some(&weights[..]);
+        let expected = compared_with_all(&estimator, x, d, weights);
         for features in [by_columns, Features::from_rows(x, d).unwrap()] {
-            let fit = |strategy| {
-                let weights = weighted.then(|| Column::from_slice(&weights));
-                estimator.clone().strategy(strategy).fit_features(&features, weights.as_ref()).unwrap()
-            };
-            let (found, expected) = (fit(Strategy::Default), fit(Strategy::Hamerly));
+            let found = estimator.fit_features(&features, weights.map(Column::from_slice).as_ref()).unwrap();
             assert!(found.labels == expected.labels, "{what}");
             assert_eq!(found.model.inertia().to_bits(), expected.model.inertia().to_bits(), "{what}");
             let skipped = found.model.history().iter().filter_map(|row| row.skipped).fold(0.0, f64::max);
@@ -287,19 +298,16 @@ fn columns_in_place_float64() {
 /// A fit says how rows were compared.
 #[test]
 fn fits_say_how_rows_were_compared() {
-    let said = |kind, [n, d, k]: [usize; 3], strategy| {
+    let said = |kind, [n, d, k]: [usize; 3]| {
         let x: Vec<f32> = rows(kind, n, d, &mut Random(92));
         let start = some_rows(&x, d, k, usize::MAX >> 1, &mut Random(93));
-        let estimator =
-            KMeans::new(k).init(Init::Given(start)).max_iter(3).device(polars_kmeans::Device::Cpu).strategy(strategy);
+        let estimator = KMeans::new(k).init(Init::Given(start)).max_iter(3).device(polars_kmeans::Device::Cpu);
         estimator.fit_features(&Features::from_rows(&x, d).unwrap(), None).unwrap().method.unwrap().to_string()
     };
-    let near = said("blobs", [40_000, 3, 300], Strategy::Default);
+    let near = said("blobs", [40_000, 3, 300]);
     assert!(near.starts_with("rows lie in ") && near.contains(" % of the distances in a sample"), "{near}");
-    let few = said("blobs", [40, 3, 5], Strategy::Default);
+    let few = said("blobs", [40, 3, 5]);
     assert!(few.starts_with("rows are compared with all centroids, because there are few rows or few clusters; "), "{few}");
-    let uniform = said("uniform", [9_000, 20, 40], Strategy::Default);
+    let uniform = said("uniform", [9_000, 20, 40]);
     assert!(uniform.starts_with("rows are compared with all centroids, because groups of rows would leave "), "{uniform}");
-    let carried = said("blobs", [900, 3, 40], Strategy::Hamerly);
-    assert!(carried.starts_with("bounds are carried from iteration to iteration, as asked; "), "{carried}");
 }

@@ -13,7 +13,6 @@ mod assign;
 #[cfg(feature = "bench")]
 mod benchmark;
 mod candidates;
-mod carried;
 mod centroids;
 mod difference;
 mod distances;
@@ -44,7 +43,6 @@ pub use simd::{InstructionSet, QuadUnit};
 pub(crate) use simd::{SQUARE, Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
-use self::carried::Carried;
 use self::near::{Chosen, Near};
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, given, split_off};
 use self::seeds::Seeds;
@@ -58,7 +56,6 @@ use crate::memory;
 use crate::parallel::{for_each_task, workers_for};
 use crate::partial::{MoveRows, Moved, Partial, Quantiser, UNASSIGNED};
 use crate::prepare::Prepared;
-use crate::strategy::Strategy;
 use crate::tile::{Part, Tile};
 
 /// Most rows of a task.
@@ -93,8 +90,6 @@ pub struct CpuSession<'a, T> {
     /// The centroids of the last assign.
     table: Option<Arc<CentroidTable<T>>>,
     seeds: Option<Seeds<T>>,
-    /// The bounds of a strategy that carries some.
-    carried: Option<Carried>,
     look_near: LookNear,
     look_quads: LookQuads,
     /// Groups of near centroids, if there are some. Decided at the first assign.
@@ -132,7 +127,6 @@ impl<'a, T: Float> CpuSession<'a, T> {
             centre: Vec::new(),
             table: None,
             seeds: None,
-            carried: None,
             look_near: LookNear::default(),
             look_quads: LookQuads::default(),
             near: None,
@@ -149,13 +143,6 @@ impl<'a, T: Float> CpuSession<'a, T> {
         }
         session.labels = memory::zeroed(first, LABELS)?;
         Ok(session)
-    }
-
-    /// The same session with this strategy, which must be one that runs on the CPU.
-    pub fn with_strategy(self, strategy: Strategy) -> Self {
-        let carried = Carried::new::<T>(strategy, self.prepared, self.k);
-        let chosen = if carried.is_some() { Chosen::Carried } else { self.chosen };
-        Self { carried, chosen, ..self }
     }
 
     /// The same session that looks for near centroids, or does not. For tests and benchmarks.
@@ -220,16 +207,15 @@ impl<'a, T: Float> CpuSession<'a, T> {
         })
     }
 
-    /// Makes the table of these centroids. Returns the one before, unless its memory is used again.
-    fn take_centroids(&mut self, centroids: &[T]) -> Result<Option<Arc<CentroidTable<T>>>> {
+    /// Makes the table of these centroids, in the memory of the one before where it can.
+    fn take_centroids(&mut self, centroids: &[T]) -> Result<()> {
         let extent = self.prepared.extent();
-        // Bounds are carried from one table to the next.
-        let again = self.carried.is_none().then_some(self.table.as_mut()).flatten().and_then(Arc::get_mut);
-        if again.is_some_and(|table| table.replace(centroids, extent)) {
-            return Ok(None);
+        let again = self.table.as_mut().and_then(Arc::get_mut);
+        if !again.is_some_and(|table| table.replace(centroids, extent)) {
+            let order = self.near.as_ref().map_or(&[][..], Near::order);
+            self.table = Some(Arc::new(CentroidTable::new(centroids, self.d, &self.centre, extent, order)?));
         }
-        let order = self.near.as_ref().map_or(&[][..], Near::order);
-        Ok(self.table.replace(Arc::new(CentroidTable::new(centroids, self.d, &self.centre, extent, order)?)))
+        Ok(())
     }
 
     /// Labels every row by the centroids of a model, without any sums. Returns the integer inertia of each cluster.
@@ -263,16 +249,11 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         if self.centre.is_empty() {
             self.centre = middle(centroids, self.d)?;
         }
-        if self.carried.is_none() {
-            self.prepare_near(centroids)?;
-        }
+        self.prepare_near(centroids)?;
         self.start_labels()?;
-        let before = self.take_centroids(centroids)?;
+        self.take_centroids(centroids)?;
         self.take_in_doubt();
-        let scores = match self.assign_carried(before)? {
-            None => self.assign_near()?,
-            scores => scores,
-        };
+        let scores = self.assign_near()?;
         if scores.is_none() {
             if want_inertia {
                 self.make_room_for_inertia()?;
@@ -289,7 +270,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         let inertia = match (want_inertia, scores) {
             (false, _) => None,
             (true, None) => Some(self.take_inertia()?),
-            // Rows that were not looked at have a distance too.
+            // An assign by groups adds up no distances.
             (true, Some(_)) => Some(self.inertia(Scales::Same(self.prepared.distances))?),
         };
         Ok(Assigned { changed, inertia, effort })
@@ -320,9 +301,6 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         for &Move { row, to } in moves {
             let tile = self.load_row(row as usize)?;
             let from = std::mem::replace(&mut self.labels[row as usize], to);
-            if let Some(carried) = &mut self.carried {
-                carried.forget_row(row as usize);
-            }
             let (weights, moved) = (given(&tile.weights, self.prepared), [Moved { row: 0, from, to }]);
             let (deltas, target) = (&mut self.workers[0].deltas, Mutex::new(&mut self.partial));
             let (quantiser, values) = (&self.quantiser, tile.values());
@@ -372,26 +350,11 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 }
 
 impl<T: Float> CpuSession<'_, T> {
-    /// Forgets the bounds, because labels change without them.
+    /// Tells the groups that labels change without them.
     fn forget(&mut self) {
-        if let Some(carried) = &mut self.carried {
-            carried.forget();
-        }
         if let Some(near) = &mut self.near {
             near.forget();
         }
-    }
-
-    /// Assigns with bounds by the centroids of the table. `before`: the table of the last assign. Returns the number of scores, or `None` if
-    /// the assign must do without bounds.
-    fn assign_carried(&mut self, before: Option<Arc<CentroidTable<T>>>) -> Result<Option<u64>> {
-        let Self { part, prepared, quantiser, set, tasks, labels, partial, workers, table, carried, centre, .. } = self;
-        let (Some(table), Some(carried)) = (table.as_deref(), carried) else { return Ok(None) };
-        let (part, quantiser, set, tasks) = (&*part, &*quantiser, *set, &tasks[..]);
-        let Some(step) = carried.step(before.as_deref(), table, centre, labels.len(), set)? else { return Ok(None) };
-        let session = carried::Session { part, prepared, quantiser, set, tasks, labels, partial, workers, table };
-        carried.assign(session, &step)?;
-        Ok(Some(carried.scores()))
     }
 
     /// Before the first assign, no row has a label. The threads share the work: the system hands out the pages of the labels meanwhile.

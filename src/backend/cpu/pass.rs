@@ -90,22 +90,6 @@ impl<T: Float> Worker<T> {
         })
     }
 
-    /// Takes over new labels of the rows of the worker's tile. `places`: where in `labels` each row's is.
-    #[inline(always)]
-    pub fn take_labels<V: Vector>(
-        &mut self,
-        labels: &mut [u32],
-        places: &[u32],
-        new: &[u32],
-        quantiser: &Quantiser,
-        prepared: &Prepared,
-        partial: &Mutex<&mut Partial>,
-    ) {
-        let Self { tile, deltas, moved, changed, .. } = self;
-        list_moved(labels, places, (0, new), moved);
-        *changed += take_moved::<V, T>(tile.values(), given(&tile.weights, prepared), moved, deltas, quantiser, partial);
-    }
-
     /// Makes room for a pass that does not need all rows.
     pub fn reserve(&mut self) -> Result<()> {
         const WHAT: &str = "the rows of a tile";

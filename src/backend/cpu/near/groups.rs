@@ -2,7 +2,6 @@
 
 use super::NEAR;
 use super::plan::MOST_GROUPS;
-use crate::backend::cpu::carried::split;
 use crate::backend::cpu::filter::{GROUP, NOBODY};
 use crate::error::Result;
 use crate::float::Float;
@@ -99,4 +98,27 @@ impl<T: Float> Groups<T> {
     pub fn of_labels(&self, labels: &[u32], groups: &mut [u8]) {
         groups.iter_mut().zip(labels).for_each(|(group, label)| *group = self.of[*label as usize]);
     }
+}
+
+/// Puts centroids near each other next to each other: halves them along the feature of the widest range, at multiples of the width.
+fn split<T: Float>(members: &mut [u32], centroids: &[T], d: usize, width: usize) {
+    if members.len() <= width {
+        return;
+    }
+    let (mut widest, mut range) = (0, -1.0);
+    for f in 0..d {
+        let values = members.iter().map(|j| centroids[*j as usize * d + f].to_f64());
+        let [low, high] = values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], v| [low.min(v), high.max(v)]);
+        if high - low > range {
+            (widest, range) = (f, high - low);
+        }
+    }
+    let half = (members.len().div_ceil(width) / 2) * width;
+    members.select_nth_unstable_by(half, |a, b| {
+        let [a, b] = [a, b].map(|j| centroids[*j as usize * d + widest].to_f64());
+        a.total_cmp(&b)
+    });
+    let (one, other) = members.split_at_mut(half);
+    split(one, centroids, d, width);
+    split(other, centroids, d, width);
 }

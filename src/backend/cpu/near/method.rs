@@ -16,8 +16,6 @@ pub struct Method {
 pub enum Chosen {
     /// All centroids, because there is no memory for groups of rows.
     NoMemory,
-    /// Bounds are carried from assign to assign, as the caller asked for.
-    Carried,
     /// All centroids, because this share of a sample would remain, or because there are too few rows or clusters to look at a sample. Maybe by
     /// integer copies first.
     All { remains: Option<PerMille>, copies: Option<Copied> },
@@ -72,7 +70,6 @@ impl fmt::Display for Method {
         let Self { set, chosen } = self;
         match chosen {
             Chosen::NoMemory => write!(f, "{ALL}, because there is no memory for groups of rows")?,
-            Chosen::Carried => f.write_str("bounds are carried from iteration to iteration, as asked")?,
             Chosen::All { remains, copies } => {
                 match remains {
                     None => write!(f, "{ALL}, because there are few rows or few clusters")?,

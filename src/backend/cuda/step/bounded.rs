@@ -1,12 +1,12 @@
-//! Bounds that are carried from iteration to iteration, so that most scores of later iterations need not be computed: `hamerly` and `yinyang`.
+//! Bounds that are carried from iteration to iteration, so that most scores of later iterations need not be computed: `yinyang`.
 //! `kernels/step/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu`, `assign_bounded.cu`, `settle.cu` and `deltas.cu`; the proofs are in
 //! `certify/carry_gpu.rs`.
 //!
 //! ```text
-//! once a fit:     yinyang: groups of centroids that start near each other (`groups.rs`)
+//! once a fit:     groups of centroids that start near each other (`groups.rs`)
 //! after the first iteration:   a copy of the rows in the order of their centroids
 //! an iteration:   how far each centroid has moved; rows whose bounds hold keep their label; the others get a fresh upper bound; those whose
-//!                 bounds still do not hold are compared: with all centroids, or with the groups whose bounds do not hold
+//!                 bounds still do not hold are compared with the groups whose bounds do not hold
 //! ```
 //! The step keeps the centroids of its last launch and measures drifts itself. So it does not matter who sets the centroids. But if
 //! others have changed labels, it begins anew. Bounds have an epoch: after the fit has stopped, launches that are still queued do nothing, so only the device knows
@@ -44,29 +44,13 @@ const STARTS_THREADS: u32 = 1_024;
 const CARRIED: usize = 2_048;
 const TIGHTENED: usize = 512;
 
-/// The candidates.
+/// The candidate: a row has a lower bound for each group of centroids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bounded {
-    /// One lower bound a row.
-    Hamerly,
-    /// One for each group of centroids.
-    Yinyang,
-}
+pub struct Yinyang;
 
-impl Bounded {
-    pub const ALL: [Self; 2] = [Self::Hamerly, Self::Yinyang];
-
-    fn sizes(self, shape: &FitShape, gpu: GpuSize) -> Sizes {
-        Sizes::new(shape, gpu, self == Self::Yinyang)
-    }
-}
-
-impl<T: Float + Plain> Candidate<T> for Bounded {
+impl<T: Float + Plain> Candidate<T> for Yinyang {
     fn strategy(&self) -> Strategy {
-        match self {
-            Self::Hamerly => Strategy::Hamerly,
-            Self::Yinyang => Strategy::Yinyang,
-        }
+        Strategy::Yinyang
     }
 
     fn supports(&self, shape: &FitShape, _gpu: GpuSize) -> Supported {
@@ -95,13 +79,14 @@ impl<T: Float + Plain> Candidate<T> for Bounded {
     }
 
     fn needs(&self, shape: &FitShape, gpu: GpuSize) -> Needs {
-        let sizes = self.sizes(shape, gpu);
+        let sizes = Sizes::new(shape, gpu);
         let bytes = sum([RowBuffers::bytes(&sizes), CentroidBuffers::<T>::bytes(&sizes), Doubt::bytes(shape.chunk)]);
         Needs { filter: sizes.filter(), label_arrays: LabelArrays::BeforeAndAfter, bytes }
     }
 
     fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        Ok(Box::new(BoundedStep::<T>::new(self.sizes(&fit.shape, fit.queue.gpu.size()), &fit.shape, fit.queue)?))
+        let sizes = Sizes::new(&fit.shape, fit.queue.gpu.size());
+        Ok(Box::new(BoundedStep::<T>::new(sizes, &fit.shape, fit.queue)?))
     }
 }
 
@@ -343,7 +328,7 @@ mod tests {
 
     #[test]
     fn limits_are_errors() {
-        let error = |shape| Candidate::<f32>::supports(&Bounded::Yinyang, &shape, H200).err().map(|refusal| refusal.limit);
+        let error = |shape| Candidate::<f32>::supports(&Yinyang, &shape, H200).err().map(|refusal| refusal.limit);
         let largest = shape(100_000, 40, 65_536);
         assert_eq!(error(largest), None);
         assert!(error(shape(100_000, 40, 65_537)).unwrap().contains("at most 65536 clusters"));
@@ -352,10 +337,8 @@ mod tests {
     }
 
     #[test]
-    fn a_default_never_takes_them() {
-        for kind in Bounded::ALL {
-            let candidate: &dyn Candidate<f32> = &kind;
-            assert!(candidate.predicted(&shape(1_000_000, 32, 1_000), H200).is_none() && candidate.work().is_none());
-        }
+    fn a_default_never_takes_it() {
+        let candidate: &dyn Candidate<f32> = &Yinyang;
+        assert!(candidate.predicted(&shape(1_000_000, 32, 1_000), H200).is_none() && candidate.work().is_none());
     }
 }

@@ -19,7 +19,7 @@ pub mod shares;
 pub mod tensor;
 pub mod tiled;
 
-use self::bounded::Bounded;
+use self::bounded::Yinyang;
 use self::cells::Cells;
 use self::columns::Columns;
 use self::filter::FilterSpec;
@@ -206,7 +206,7 @@ pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     all.push(Box::new(Cells));
     all.push(Box::new(Columns));
     all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
-    all.extend(Bounded::ALL.map(|kind| Box::new(kind) as Box<dyn Candidate<T>>));
+    all.push(Box::new(Yinyang));
     // The last one first: if a GPU has neither, the error is about the one with fewer limits.
     all.extend(Unit::ALL.iter().rev().map(|&unit| Box::new(Tensor(unit)) as Box<dyn Candidate<T>>));
     #[cfg(feature = "papers")]

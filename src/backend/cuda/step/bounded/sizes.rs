@@ -33,18 +33,16 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// `several`: whether there may be several groups. Then tiles are narrow where there are few centroids, so that groups are small.
-    pub fn new(shape: &FitShape, gpu: GpuSize, several: bool) -> Self {
+    /// Tiles are narrow where there are few centroids, so that groups are small.
+    pub fn new(shape: &FitShape, gpu: GpuSize) -> Self {
         let FitShape { chunk: n, d, k, .. } = *shape;
         let width = match k {
-            0..=32 => 32,
-            33..=256 if several => 32,
-            33..=64 => 64,
-            65..=2_048 if several => 64,
+            0..=256 => 32,
+            257..=2_048 => 64,
             _ => 128,
         };
         let tiles = k.div_ceil(width);
-        let group_tiles = if several { tiles.div_ceil(MOST_GROUPS).max(1) } else { tiles };
+        let group_tiles = tiles.div_ceil(MOST_GROUPS).max(1);
         let panel = if gpu.shared >= PANELS_FROM && width > 32 && d > width { width } else { 0 };
         let value = if shape.half {
             2
@@ -142,18 +140,16 @@ mod tests {
     #[test]
     fn groups_are_whole_tiles() {
         for k in [1, 31, 32, 33, 256, 257, 1_000, 2_048, 2_049, 5_000, 8_192, 8_193, 65_536] {
-            for several in [false, true] {
-                for d in [1, 64, 65, 129, 4_000] {
-                    let sizes = Sizes::new(&shape(1_000, d, k), H200, several);
-                    let Sizes { width, group_tiles, groups, k_padded, .. } = sizes;
-                    assert!((1..=if several { MOST_GROUPS } else { 1 }).contains(&groups), "{k} {several}");
-                    assert!(groups * group_tiles * width >= k && (groups - 1) * group_tiles * width < k, "{k} {several}");
-                    assert!(k_padded >= sizes.tiles() * width && k_padded % 128 == 0);
-                    assert!(sizes.partial_sums() == 0 || d > width && width > 32);
-                }
+            for d in [1, 64, 65, 129, 4_000] {
+                let sizes = Sizes::new(&shape(1_000, d, k), H200);
+                let Sizes { width, group_tiles, groups, k_padded, .. } = sizes;
+                assert!((1..=MOST_GROUPS).contains(&groups), "{k}");
+                assert!(groups * group_tiles * width >= k && (groups - 1) * group_tiles * width < k, "{k}");
+                assert!(k_padded >= sizes.tiles() * width && k_padded % 128 == 0);
+                assert!(sizes.partial_sums() == 0 || d > width && width > 32);
             }
         }
-        let groups = |k| Sizes::new(&shape(1_000, 40, k), H200, true).groups;
+        let groups = |k| Sizes::new(&shape(1_000, 40, k), H200).groups;
         assert_eq!([groups(32), groups(256), groups(1_000), groups(5_000), groups(40_000)], [1, 8, 16, 40, 63]);
     }
 }
