@@ -252,11 +252,9 @@ impl Arguments {
         for (stem, Entry { file, argument, typed, kernels }) in &self.entries {
             let (condition, argument) = (condition(file), self.rust_name(argument, "T"));
             let (parameter, made) = if *typed { ("<T: Float>", "typed::<T>") } else { ("", "untyped") };
-            text += &format!(
-                "\n/// `{}`.\n{condition}pub const fn {stem}{parameter}() -> Entry<{argument}> {{\n    Entry::{made}({:?}, {stem:?})\n}}\n",
-                kernels.join("`, `"),
-                module_of(file)
-            );
+            text += &format!("\n/// `{}`.\n{condition}", kernels.join("`, `"));
+            text += &format!("pub const fn {stem}{parameter}() -> Entry<{argument}> {{\n");
+            text += &format!("    Entry::{made}({:?}, {stem:?})\n}}\n", module_of(file));
         }
         Ok(text)
     }
@@ -277,10 +275,8 @@ impl Arguments {
             fields += &format!("{docs}    pub {name}: {},\n", array(kind));
             zeros += &format!("        {name}: {},\n", array(zero));
         }
-        let mut text = format!(
-            "\n{}/// `{name}` of `{at}`.\n{condition}#[repr(C)]\n#[derive(Debug, Clone, Copy)]\npub struct {rust} {{\n{fields}}}\n",
-            one.docs
-        );
+        let mut text = format!("\n{}/// `{name}` of `{at}`.\n{condition}#[repr(C)]\n", one.docs);
+        text += &format!("#[derive(Debug, Clone, Copy)]\npub struct {rust} {{\n{fields}}}\n");
         let bound = if one.generic { "<T: Float>" } else { "" };
         if self.entries.values().any(|entry| entry.argument == name) {
             text += "// SAFETY: the struct has the layout of the one that kernels take. Both compilers assert it.\n";

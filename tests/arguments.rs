@@ -1,5 +1,5 @@
-//! What build.rs reads in CUDA structs and kernels, and its errors (`build/arguments.rs`). The build itself checks that both compilers
-//! agree with it about the real kernels.
+//! What the build reads in CUDA structs and kernels, and its errors (`build/arguments.rs`). That both compilers agree with it
+//! about the real kernels is checked by the build itself.
 
 #[path = "../build/arguments.rs"]
 mod arguments;
@@ -36,7 +36,7 @@ template <typename T, typename S = T> struct Label {
     u16 last;
 };
 #define KERNEL(T, S, D, NAME)                                                                   \\
-    extern \"C\" __global__ void __launch_bounds__(THREADS, D == 1 ? 2 : 3) NAME(const __grid_constant__ Label<T, S> a) { f<D>(a); }
+    extern \"C\" __global__ void __launch_bounds__(X, D == 1 ? 2 : 3) NAME(const __grid_constant__ Label<T, S> a) { f<D>(a); }
 #define ALL(D)                               \\
     KERNEL(float, float, D, label_f32_d##D)  \\
     KERNEL(double, double, D, label_f64_d##D)
