@@ -1,7 +1,7 @@
 //! The parameters of the kernels, and the kernels that take them.
 //!
-//! `build.rs` writes the structs and the entries from the structs and the kernels in `kernels/`: see `build/arguments.rs`. A struct
-//! that lies in device memory has the same name here as there: `Control`. All others have `Argument` behind it: `Rows` is
+//! `build.rs` writes the structs and the entries from the structs and the kernels in `kernels/`: see `build/arguments.rs`. A
+//! struct that lies in device memory has the same name here as there: `Control`. All others have `Argument` behind it: `Rows` is
 //! `RowsArgument`. An entry has the name that all variants of a kernel share: `assign_tiled_f32_k128` is one of `assign_tiled`.
 
 use super::device::{Argument, Entry, Plain};
