@@ -1,8 +1,7 @@
 //! Compiles the CUDA kernels if feature `cuda` is on: each `kernels/FOLDER/NAME.cu` becomes one fat binary, which the library embeds.
 //!
 //! ```text
-//! read src/backend/cuda/arguments    the layouts of the kernels' argument structs
-//! OUT_DIR/layouts.rs                 assertions of these layouts, for the Rust side
+//! OUT_DIR/arguments.rs               the structs that kernels take, in Rust: build/arguments.rs reads them in kernels/
 //! find nvcc 13.0                     NVCC, the wheels of the Python environment, CUDA_HOME, PATH
 //! for each kernels/FOLDER/NAME.cu    those in kernels/papers and kernels/bench only with the feature of that name
 //!     OUT_DIR/NAME.cu                includes it, and asserts the layouts of its structs
@@ -14,12 +13,12 @@
 //! Each profile and feature set has its own OUT_DIR, but all share the cache. So `make test` compiles a kernel once, not six
 //! times. The build needs no GPU, driver or CUDA toolkit.
 
-#[path = "build/layouts.rs"]
-mod layouts;
+#[path = "build/arguments.rs"]
+mod arguments;
 #[path = "build/nvcc.rs"]
 mod nvcc;
 
-use layouts::Layouts;
+use arguments::{Arguments, Texts};
 use nvcc::{Nvcc, need_host_compiler, nvcc_of_target};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
@@ -48,9 +47,6 @@ const FLAGS: &[&str] = &[
     "-Werror=all-warnings",
 ];
 
-/// The Rust side's declarations of the kernels' arguments: this folder, or the file of this name.
-const ARGUMENTS: &str = "src/backend/cuda/arguments";
-
 type Result<T> = std::result::Result<T, String>;
 
 fn main() {
@@ -60,10 +56,6 @@ fn main() {
         return;
     }
     println!("cargo::rerun-if-changed=kernels");
-    // Cargo runs this program every time if one of these is missing.
-    for path in [ARGUMENTS.into(), format!("{ARGUMENTS}.rs")].iter().filter(|path| Path::new(path).exists()) {
-        println!("cargo::rerun-if-changed={path}");
-    }
     // CUDA_HOME, PATH and the like are left out on purpose: a build stays valid when another shell finds another copy of nvcc.
     for name in ["NVCC", "POLARS_KMEANS_CUDA_ARCHS", "POLARS_KMEANS_CUDA_FLAGS", "POLARS_KMEANS_KERNEL_CACHE"] {
         println!("cargo::rerun-if-env-changed={name}");
@@ -88,10 +80,10 @@ fn build() -> Result<()> {
     let mut texts = files(Path::new("kernels"), "cuh")?;
     texts.extend_from_slice(&sources);
     let texts = texts.into_iter().map(|file| Ok((file.clone(), read(&file)?))).collect::<Result<BTreeMap<_, _>>>()?;
-    let mut declarations = files(Path::new(ARGUMENTS), "rs")?;
-    declarations.extend(Some(PathBuf::from(format!("{ARGUMENTS}.rs"))).filter(|file| file.exists()));
-    let layouts = Layouts::read(&declarations)?;
-    write(&out.join("layouts.rs"), &layouts.rust_assertions(&texts)?)?;
+    let sources =
+        sources.into_iter().map(|file| Ok((file.clone(), with_headers(&file, &texts)?))).collect::<Result<Vec<_>>>()?;
+    let kernel_arguments = Arguments::read(&sources)?;
+    write(&out.join("arguments.rs"), &kernel_arguments.rust()?)?;
 
     let Some(nvcc) = nvcc_of_target()? else { return write_table(&out, &[]) };
     let wanted = env::var("POLARS_KMEANS_CUDA_ARCHS").ok().filter(|wanted| wanted != "all");
@@ -100,13 +92,14 @@ fn build() -> Result<()> {
     let cache = cache_directory(&out);
     fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
 
-    let left_out = |file: &&PathBuf| {
+    let left_out = |file: &Path| {
         let without = |feature: &str| env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_none();
-        layouts::FEATURES.iter().any(|feature| file.starts_with(format!("kernels/{feature}")) && without(feature))
+        arguments::FEATURES.iter().any(|feature| file.starts_with(format!("kernels/{feature}")) && without(feature))
     };
     let mut modules: Vec<Module> = Vec::new();
-    for file in sources.iter().filter(|file| !left_out(file)) {
-        let Some(module) = Module::read(file, &texts, &layouts, &architectures, &nvcc)? else { continue };
+    for (file, texts) in sources.iter().filter(|(file, _)| !left_out(file)) {
+        let assertions = kernel_arguments.cuda_assertions(texts);
+        let Some(module) = Module::read(file, texts, &assertions, &architectures, &nvcc)? else { continue };
         if let Some(other) = modules.iter().find(|other| other.name == module.name) {
             return Err(format!("{} and {} have the same name", other.source.display(), file.display()));
         }
@@ -159,19 +152,12 @@ struct Module {
 
 impl Module {
     /// None if the file is for none of the architectures. A line `// Architectures: 90a` in the file limits it to these.
-    fn read(
-        file: &Path,
-        texts: &Texts,
-        layouts: &Layouts,
-        architectures: &[Architecture],
-        nvcc: &Nvcc,
-    ) -> Result<Option<Self>> {
+    fn read(file: &Path, texts: &Texts, assertions: &str, architectures: &[Architecture], nvcc: &Nvcc) -> Result<Option<Self>> {
         let name = file.file_stem().and_then(OsStr::to_str).unwrap_or_default().to_owned();
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_') {
             return Err(format!("{}: a module's name is lower case letters, digits and underscores", file.display()));
         }
-        let sources = with_headers(file, texts)?;
-        let own = &sources[file];
+        let own = &texts[file];
         let only = own.lines().find_map(|line| line.strip_prefix("// Architectures:"));
         let wanted = |one: &&Architecture| only.is_none_or(|only| only.split(',').any(|name| name.trim() == one.name));
         let mut arguments: Vec<String> = FLAGS.iter().map(|&flag| flag.into()).collect();
@@ -188,9 +174,9 @@ impl Module {
         }
         arguments.extend(["-fatbin".into(), format!("{name}.cu")]);
         let path = file.to_string_lossy().replace('\\', "/");
-        let text = format!("#include \"{path}\"\n#include <cstddef>\n{}", layouts.cuda_assertions(&sources)?);
+        let text = format!("#include \"{path}\"\n#include <cstddef>\n{assertions}");
         let mut hasher = DefaultHasher::new();
-        (&nvcc.version, &arguments, &text, &sources).hash(&mut hasher);
+        (&nvcc.version, &arguments, &text, texts).hash(&mut hasher);
         Ok(Some(Self { length: own.len(), name, source: file.into(), text, arguments, key: hasher.finish() }))
     }
 
@@ -224,9 +210,6 @@ impl Module {
         fs::rename(&unfinished, self.cached(cache, "fatbin")).map_err(|error| format!("{}: {error}", unfinished.display()))
     }
 }
-
-/// Sources and headers with their texts.
-type Texts = BTreeMap<PathBuf, String>;
 
 /// A source and all headers of this project that it includes, by their paths relative to the file that includes them.
 /// `#include <...>` belongs to nvcc, whose version is in the key.

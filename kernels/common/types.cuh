@@ -1,7 +1,7 @@
 // The integer types of all kernels, and infinity.
 //
 // Kernels are compiled with -fmad=false: a product and a sum are two roundings, unless the code says fma. No fast math; subnormals are
-// kept. src/backend/cuda declares every argument structure again, field by field. build.rs generates assertions that both agree.
+// kept. From the structs that kernels take, build/arguments.rs writes those of Rust.
 #pragma once
 
 typedef unsigned char u8;

@@ -439,6 +439,6 @@ extern "C" __global__ void __launch_bounds__(32) end_chunk(const __grid_constant
         update<false, true>(a);                                                                                                  \
     }                                                                                                                            \
     extern "C" __global__ void __launch_bounds__(256, 1) update_fold_##NAME(const __grid_constant__ Update<T> a) { fold_all(a); } \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) start_##NAME(const __grid_constant__ Update<T> a) { update<true, false>(a); }
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1) update_start_##NAME(const __grid_constant__ Update<T> a) { update<true, false>(a); }
 KERNELS(float, f32)
 KERNELS(double, f64)

@@ -1,6 +1,6 @@
 //! The update on the device: exact means, shift, whether to stop, and what the next step reads (`kernels/passes/update.cu`).
 
-use super::arguments::{self, Control, DirectionsArgument, DistanceArgument, EndChunkArgument, Record, UpdateArgument};
+use super::arguments::{self, Control, DirectionsArgument, EndChunkArgument, Record, UpdateArgument};
 use super::device::{Block, Buffer, Launch, Plain, Queue, buffers, product};
 use super::shape::FitShape;
 use super::state::State;
@@ -98,7 +98,7 @@ impl<T: Float + Plain> Update<T> {
     pub fn launch(&self, state: &State<T>, stop: Stop, limit: u32, first: u32) -> Result<()> {
         let argument = UpdateArgument {
             records: self.buffers.records.at(),
-            shifts: DistanceArgument::from(&self.shifts),
+            shifts: arguments::DistanceScale::from(&self.shifts),
             largest_changed: stop.changed,
             largest_shift: stop.shift,
             iterations: limit,

@@ -6,14 +6,14 @@ use super::gpu::{Function, Gpu};
 use crate::error::Result;
 use crate::float::Float;
 
-/// The single parameter of a kernel. It has the layout of a struct in `kernels/` (`arguments/`).
+/// The single parameter of a kernel. It has the layout of a struct in `kernels/` (`arguments.rs`).
 ///
 /// # Safety
 /// The type is `repr(C)`, and its fields have the sizes and offsets of the struct that the kernel declares.
 pub unsafe trait Argument: Copy {}
 
-/// The name of a kernel. Its type says which argument the kernel takes. `arguments/entries.rs` lists all of them, and is the only
-/// place that makes entries.
+/// The name of a kernel. Its type says which argument the kernel takes. Only `arguments.rs` makes entries: the build writes them
+/// from the kernels.
 pub struct Entry<A> {
     /// The file that holds the kernel, without folder and extension.
     pub module: &'static str,

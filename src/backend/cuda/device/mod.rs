@@ -1,7 +1,7 @@
 //! One GPU as this process uses it: its primary context, the loaded kernels, memory and launches.
 //!
 //! This folder holds nearly all unsafe calls to CUDA. (Pinned memory is in `rows/upload/pinned.rs`.) Allocations free themselves.
-//! Copies check lengths. A kernel takes one plain struct (`arguments/`), and its handle knows which one (`entry.rs`).
+//! Copies check lengths. A kernel takes one plain struct (`arguments.rs`), and its handle knows which one (`entry.rs`).
 
 mod buffer;
 mod entry;

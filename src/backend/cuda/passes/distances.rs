@@ -1,7 +1,7 @@
 //! The inertia: `kernels/passes/distances.cu`.
 
 use crate::backend::Scales;
-use crate::backend::cuda::arguments::{self, DistanceArgument, InertiaArgument, LabelsArgument, RowsArgument};
+use crate::backend::cuda::arguments::{self, InertiaArgument, LabelsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of, product};
 use crate::backend::cuda::step::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::distances::DistanceScale;
@@ -74,8 +74,8 @@ pub struct Inertia {
     /// The sums that were already moved out.
     clusters: Vec<u128>,
     /// One scale for all clusters, or (`scales`) one for each cluster.
-    scale: DistanceArgument,
-    scales: Option<Buffer<DistanceArgument>>,
+    scale: arguments::DistanceScale,
+    scales: Option<Buffer<arguments::DistanceScale>>,
 }
 
 impl Inertia {
@@ -83,14 +83,14 @@ impl Inertia {
 
     /// The most bytes that it takes on the device.
     pub fn bytes(k: usize) -> u64 {
-        InertiaBuffers::bytes(k).saturating_add(bytes_of::<DistanceArgument>(k))
+        InertiaBuffers::bytes(k).saturating_add(bytes_of::<arguments::DistanceScale>(k))
     }
 
     pub fn new(queue: &Queue, k: usize, scales: Scales<'_>) -> Result<Self> {
         let (scale, scales) = match scales {
             Scales::Same(scale) => (scale, None),
             Scales::Each(scales) => {
-                let arguments = memory::collected(scales.iter().map(DistanceArgument::from), Self::WHAT)?;
+                let arguments = memory::collected(scales.iter().map(arguments::DistanceScale::from), Self::WHAT)?;
                 (DistanceScale::NONE, Some(queue.upload(&arguments, Self::WHAT)?))
             }
         };

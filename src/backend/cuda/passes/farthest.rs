@@ -4,7 +4,7 @@
 //! rows do not come after it, and usually not many more. The second pass computes the distances again and lists these rows.
 
 use crate::backend::Far;
-use crate::backend::cuda::arguments::{self, FarArgument, FarCandidate, FarRow, LabelsArgument, RowsArgument};
+use crate::backend::cuda::arguments::{self, Candidate, FarArgument, FarRow, LabelsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of};
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::cuda::step::THREADS;
@@ -15,7 +15,7 @@ use crate::memory;
 /// The name in errors of the farthest rows.
 const FAR: &str = "the farthest rows";
 /// What a list holds before it is read.
-const NOTHING: FarRow = FarRow { at: FarCandidate { distance: -1.0, row: 0 }, label: 0, unused: 0 };
+const NOTHING: FarRow = FarRow { at: Candidate { distance: -1.0, row: 0 }, label: 0, unused: 0 };
 /// The most blocks of a pass.
 const BLOCKS: usize = 1_024;
 
@@ -38,7 +38,7 @@ buffers! {
     /// The memory of a search for the `count` farthest rows of a chunk.
     struct FarBuffers = "the farthest rows" (n: usize, count: usize) {
         /// The farthest row of each warp.
-        farthest: FarCandidate [warps(n)],
+        farthest: Candidate [warps(n)],
         list: FarRow [room(count)],
         /// The number of rows that the list should hold.
         listed: u32 [1],
@@ -125,20 +125,20 @@ impl FarSearch {
 }
 
 /// The farther row first. Of rows equally far, the one with the smaller number first.
-fn order(a: &FarCandidate, b: &FarCandidate) -> std::cmp::Ordering {
+fn order(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     b.distance.total_cmp(&a.distance).then(a.row.cmp(&b.row))
 }
 
 /// Where to cut the rows of a chunk, in the order of [`order`]. No row after the cut is among the `count` farthest of the chunk and of
 /// `best` together.
-fn cut(mut farthest: Vec<FarCandidate>, count: usize, best: &[Far]) -> FarCandidate {
-    let mut last = FarCandidate { distance: 0.0, row: u64::MAX };
+fn cut(mut farthest: Vec<Candidate>, count: usize, best: &[Far]) -> Candidate {
+    let mut last = Candidate { distance: 0.0, row: u64::MAX };
     farthest.retain(|far| far.distance >= 0.0);
     if count <= farthest.len() {
         last = *farthest.select_nth_unstable_by(count - 1, order).1;
     }
     // Chunks come in any order, so a row that is as far may come before it.
-    let known = best.get(count - 1).map(|far| FarCandidate { distance: far.distance, row: u64::MAX });
+    let known = best.get(count - 1).map(|far| Candidate { distance: far.distance, row: u64::MAX });
     known.filter(|known| order(known, &last).is_lt()).unwrap_or(last)
 }
 
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn a_cut_keeps_the_farthest_rows() {
-        let far = |distance: f64, row: u64| FarCandidate { distance, row };
-        let pair = |FarCandidate { distance, row }| (distance, row);
+        let far = |distance: f64, row: u64| Candidate { distance, row };
+        let pair = |Candidate { distance, row }| (distance, row);
         let found = || vec![far(3.0, 7), far(-1.0, u64::MAX), far(5.0, 2), far(3.0, 4), far(1.0, 0)];
         assert_eq!(pair(cut(found(), 1, &[])), (5.0, 2));
         assert_eq!(pair(cut(found(), 2, &[])), (3.0, 4));

@@ -6,8 +6,7 @@
 
 use crate::backend::chunking::{Chunking, MOST_ROWS};
 use crate::backend::cuda::arguments::{
-    self, ChunkExtent, CountSmallArgument, Factors, MomentsArgument, SurveyArgument, VarianceArgument, WeightFacts,
-    WeightSurveyArgument,
+    self, CountSmallArgument, Factors, SurveyArgument, VarianceArgument, WeightFacts, WeightSurveyArgument,
 };
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::rows::chunks::{Chunk, Chunks};
@@ -158,7 +157,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
     fn extents(&self, kernel: Entry<SurveyArgument>, chunk: &Chunk<'_, T>) -> Result<(Vec<Extent>, f64, bool)> {
         let rows = chunk.rows;
         let cut = Cut::new(rows.n, rows.d);
-        let pieces: Buffer<ChunkExtent> = self.queue.alloc(cut.chunks.saturating_mul(rows.d), EXTENTS)?;
+        let pieces: Buffer<arguments::Extent> = self.queue.alloc(cut.chunks.saturating_mul(rows.d), EXTENTS)?;
         let argument = SurveyArgument { rows: rows.argument(), extents: pieces.at(), chunk: cut.chunk as u64 };
         // SAFETY: each block writes one extent. It reads only rows below the stride.
         unsafe { self.launch(kernel, cut, rows.d, &argument)? };
@@ -192,21 +191,21 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
 
 /// The most bytes that a pass takes on the device, for chunks of `n` rows.
 pub fn preparation_bytes(n: usize, d: usize) -> u64 {
-    let survey = bytes_of::<ChunkExtent>(Cut::new(n, d).chunks.saturating_mul(d));
+    let survey = bytes_of::<arguments::Extent>(Cut::new(n, d).chunks.saturating_mul(d));
     let weights = bytes_of::<WeightFacts>(Cut::new(n, 1).chunks);
     let small = sum([bytes_of::<f64>(d), bytes_of::<u64>(product([3, d]))]);
-    let variance = sum([bytes_of::<MomentsArgument>(d), bytes_of::<i128>(product([2, d]))]);
+    let variance = sum([bytes_of::<arguments::Moments>(d), bytes_of::<i128>(product([2, d]))]);
     survey.max(weights).max(small).max(variance)
 }
 
 /// Merges the chunks of `d` columns, column by column. Returns the extents, the largest magnitude of all columns, and whether
 /// all values are finite.
-fn merge(chunks: &[ChunkExtent], d: usize) -> Result<(Vec<Extent>, f64, bool)> {
+fn merge(chunks: &[arguments::Extent], d: usize) -> Result<(Vec<Extent>, f64, bool)> {
     let mut columns = memory::filled(d, Extent::EMPTY, EXTENTS)?;
     let (mut largest, mut finite) = (0.0f64, true);
     for chunks in chunks.chunks_exact(d) {
         for (column, chunk) in columns.iter_mut().zip(chunks) {
-            let &ChunkExtent { low, high, smallest, .. } = chunk;
+            let &arguments::Extent { low, high, smallest, .. } = chunk;
             let within = if low <= high { low.abs().max(high.abs()) } else { 0.0 };
             column.merge(&Extent { low, high, largest: within, smallest });
             largest = largest.max(chunk.largest);
@@ -280,7 +279,7 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
 
     fn variance_sums(&mut self, moments: &[Moments]) -> Result<Vec<[i128; 2]>> {
         const WHAT: &str = "the variances of the columns";
-        let moments = moments.iter().map(|m| MomentsArgument {
+        let moments = moments.iter().map(|m| arguments::Moments {
             middle: m.middle,
             first: Factors::from(&m.first),
             second: Factors::from(&m.second),
@@ -319,10 +318,19 @@ mod tests {
 
     #[test]
     fn chunks_merge_by_column() {
-        let chunk =
-            |low: f64, high: f64, largest: f64, not_finite: u64| ChunkExtent { low, high, smallest: 0.5, largest, not_finite };
-        let none =
-            ChunkExtent { low: f64::INFINITY, high: f64::NEG_INFINITY, smallest: f64::INFINITY, ..chunk(0.0, 0.0, 0.0, 0) };
+        let chunk = |low: f64, high: f64, largest: f64, not_finite: u64| arguments::Extent {
+            low,
+            high,
+            smallest: 0.5,
+            largest,
+            not_finite,
+        };
+        let none = arguments::Extent {
+            low: f64::INFINITY,
+            high: f64::NEG_INFINITY,
+            smallest: f64::INFINITY,
+            ..chunk(0.0, 0.0, 0.0, 0)
+        };
         let (columns, largest, finite) = merge(&[chunk(-3.0, 1.0, 9.0, 0), none, chunk(2.0, 2.5, 2.5, 0), none], 2).unwrap();
         assert_eq!((columns[0].low, columns[0].high, columns[0].largest), (-3.0, 2.5, 3.0));
         assert_eq!((columns[1].largest, columns[1].smallest), (0.0, f64::INFINITY));

@@ -2,7 +2,7 @@
 //! kernel finds.
 
 use crate::backend::Sample;
-use crate::backend::cuda::arguments::{FoundArgument, SampleArgument};
+use crate::backend::cuda::arguments::{FoundRowsArgument, SampleArgument};
 use crate::backend::cuda::device::{Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::many;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
@@ -67,13 +67,13 @@ pub fn found_rows(
     queue: &Queue,
     sample: &Sample,
     n: usize,
-    mut find: impl FnMut(FoundArgument) -> Result<()>,
+    mut find: impl FnMut(FoundRowsArgument) -> Result<()>,
 ) -> Result<Vec<u64>> {
     const WHAT: &str = "the rows drawn";
     let mut room = room_for(sample.expected, n);
     loop {
         let (rows, count) = (queue.alloc::<u64>(room, WHAT)?, queue.zeros::<u64>(1, WHAT)?);
-        find(FoundArgument { rows: rows.at(), count: count.at(), room: room as u64 })?;
+        find(FoundRowsArgument { rows: rows.at(), count: count.at(), room: room as u64 })?;
         let found = count.to_vec()?[0] as usize;
         if found <= room {
             // The kernel wrote `found` values. Those beyond are not defined, so they stay on the device.

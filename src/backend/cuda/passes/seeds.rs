@@ -2,8 +2,8 @@
 //! the draw weights for ranges of rows (`kernels/passes/seed.cu`). Only totals, gains and drawn rows come to the host.
 
 use crate::backend::cuda::arguments::{
-    self, BernoulliArgument, DistanceArgument, DrawsArgument, GainsArgument, GatherArgument, RowArgument, SearchArgument,
-    StepArgument, TakeArgument, TotalsArgument,
+    self, BernoulliArgument, DrawsArgument, GainsArgument, GatherArgument, RowArgument, SearchArgument, StepArgument,
+    TakeArgument, TotalsArgument,
 };
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::byte_copies::copies_scale;
@@ -40,7 +40,7 @@ pub struct DeviceSeeds<T> {
     /// The scale of copies in bytes, if there can be any.
     pub(super) copies_scale: Option<f64>,
     /// The scale of the integer distances, once a centroid was taken.
-    pub(super) scale: DistanceArgument,
+    pub(super) scale: arguments::DistanceScale,
     pub(super) ranges: Ranges,
     /// For each row, the reference distance to the nearest centroid taken so far. Undefined before the first one.
     pub(super) nearest: Buffer<f64>,
@@ -183,7 +183,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
                 scale: self.scale,
                 m: here as i32,
                 first: first as u32,
-                step: StepArgument::NONE,
+                step: StepArgument::ZERO,
             };
             // SAFETY: the kernel reads `here` candidates and adds to as many gains. `nearest` is
             // as long as the stride. The kernel is compiled for at least `here` candidates.
@@ -219,7 +219,7 @@ impl<T: Float + Plain> DeviceSeeds<T> {
             range: self.ranges.rows as u64,
             ranges: self.ranges.count as u32,
             first: i32::from(!self.taken),
-            step: StepArgument::NONE,
+            step: StepArgument::ZERO,
         };
         // SAFETY: the kernel reads one centroid. `nearest` is as long as the stride. Each range has a
         // total.

@@ -2,7 +2,7 @@
 //! device makes columns of them, once.
 
 use super::DeviceRows;
-use crate::backend::cuda::arguments::{self, FiniteRowsArgument, ForeignArgument, KeptArgument};
+use crate::backend::cuda::arguments::{self, FiniteRowsArgument, ForeignArgument, KeptRowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue};
 use crate::backend::cuda::shape::ROW_ALIGNMENT;
 use crate::error::{KMeansError, Result};
@@ -41,9 +41,9 @@ impl Kept {
         Ok(Self { words: Some((queue.upload(words, KEPT)?, queue.upload(&before, KEPT)?)), count: count as usize })
     }
 
-    fn argument(&self) -> KeptArgument {
+    fn argument(&self) -> KeptRowsArgument {
         let (bits, before) = self.words.as_ref().map_or((0, 0), |(bits, before)| (bits.at(), before.at()));
-        KeptArgument { bits, before }
+        KeptRowsArgument { bits, before }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Finds the rows that are farthest from their centroids, and moves them to empty clusters.
 
 use super::CudaSession;
-use crate::backend::cuda::arguments::{self, MoveArgument, RelocateArgument, RowsArgument};
+use crate::backend::cuda::arguments::{self, Moved, RelocateArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain};
 use crate::backend::cuda::passes::farthest::FarSearch;
 use crate::backend::cuda::rows::chunks::Chunks;
@@ -63,7 +63,7 @@ impl<T: Float + Plain> CudaSession<'_, T> {
     ) -> Result<()> {
         let state = &self.state;
         let kernel = arguments::relocate::<T>().half_if(half).load(&state.queue.gpu, "")?;
-        let moves = moves.iter().enumerate().map(|(i, &Move { row, to })| MoveArgument { row, place: place(i, row), to });
+        let moves = moves.iter().enumerate().map(|(i, &Move { row, to })| Moved { row, place: place(i, row), to });
         let moves = state.queue.upload(&memory::collected(moves, MOVED)?, MOVED)?;
         let argument = RelocateArgument {
             rows,

@@ -5,9 +5,7 @@
 //! bound is that of [`ExpandedTerms`].
 
 use crate::backend::centre::middle;
-use crate::backend::cuda::arguments::{
-    self, BlockMoves, Bound, BoundTerms, Control, DistanceArgument, SumsArgument, UpdateArgument,
-};
+use crate::backend::cuda::arguments::{self, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::state::Centroids;
 use crate::certify::{Chains, ExpandedTerms};
@@ -84,7 +82,7 @@ pub struct Filter<T> {
     spec: FilterSpec,
     /// A power of two.
     scale: T,
-    terms: BoundTerms,
+    terms: BoundTermsArgument,
     buffers: FilterBuffers<T>,
 }
 
@@ -266,12 +264,12 @@ impl<T: Float + Plain> Preparation<T> {
             records: 0,
             block_moves: self.buffers.block_moves.at(),
             distances: centroids.drift.at(),
-            shifts: DistanceArgument::from(&DistanceScale::NONE),
+            shifts: arguments::DistanceScale::from(&DistanceScale::NONE),
             largest_changed: 0.0,
             largest_shift: 0.0,
             iterations: 0,
             first_iteration: 0,
-            team: self.teams.team,
+            team: self.teams.team as i32,
             most_unresolved: self.most_unresolved,
             lowered: i32::from(filter.spec.lowered),
             unused: 0,

@@ -2,7 +2,7 @@
 
 use super::super::filter::{FilterSpec, Layout};
 use super::TILE_ROWS;
-use crate::backend::cuda::arguments::{BoundsControl, Drifted, Listed, RowTerms};
+use crate::backend::cuda::arguments::{BoundsControl, Drifted, Listed, Terms};
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::certify::Chains;
@@ -106,7 +106,7 @@ buffers! {
         listed: Listed [sizes.n],
         /// `(d, stride)`.
         x: f32 [product([sizes.d, sizes.stride()])],
-        terms: RowTerms [sizes.stride()],
+        terms: Terms [sizes.stride()],
         unions: u64 [sizes.n.div_ceil(TILE_ROWS)],
         row_of_place: u32 [sizes.n],
         /// `(d, stride)`: the rows by place.

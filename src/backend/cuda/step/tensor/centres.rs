@@ -1,7 +1,9 @@
 //! The centres of groups of rows: some of the centroids, far from each other, and then means of the centroids near them.
 
 use super::sizes::{MOST_GROUPS, PLACE_BYTES, Sizes, TILE_CENTROIDS};
-use crate::backend::cuda::arguments::{self, AssignArgument, FewControl, LabelsArgument, TensorCentroidsArgument, TensorTerms};
+use crate::backend::cuda::arguments::{
+    self, AssignArgument, FewControl, LabelsArgument, TensorCentroidsArgument, TensorTermsArgument,
+};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::backend::cuda::step::THREADS;
 use crate::error::Result;
@@ -41,7 +43,7 @@ impl<T: Float + Plain> Centres<T> {
     ///
     /// # Safety
     /// The addresses of the centroids and of the counters in the argument are live.
-    pub unsafe fn fixed(sizes: &Sizes, queue: &Queue, assign: &AssignArgument<T>, bound: TensorTerms) -> Result<Self> {
+    pub unsafe fn fixed(sizes: &Sizes, queue: &Queue, assign: &AssignArgument<T>, bound: TensorTermsArgument) -> Result<Self> {
         let centres = Self::allocate(queue, sizes)?;
         let sums = queue.alloc::<u8>(Self::sums(sizes), CENTRES)?;
         // Counters above every limit: the kernels make centres in any case.
@@ -64,7 +66,12 @@ impl<T: Float + Plain> Centres<T> {
     }
 
     /// The part of the argument that does not depend on rows and copies. The other addresses are 0.
-    pub fn argument(&self, sizes: &Sizes, assign: &AssignArgument<T>, bound: TensorTerms) -> TensorCentroidsArgument<T> {
+    pub fn argument(
+        &self,
+        sizes: &Sizes,
+        assign: &AssignArgument<T>,
+        bound: TensorTermsArgument,
+    ) -> TensorCentroidsArgument<T> {
         TensorCentroidsArgument {
             centroids: assign.centroids,
             centres: self.centres.at(),

@@ -9,7 +9,7 @@ use super::doubt::InDoubt;
 use super::sizes::{CHUNK, CentroidCopies, RowCopies, STAGES, Sizes, TILE_ROWS};
 use super::unit::Unit;
 use crate::backend::cuda::arguments::{
-    self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTerms,
+    self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
 };
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::step::THREADS;
@@ -26,7 +26,7 @@ const PLACES_THREADS: u32 = 1_024;
 const LIST_THREADS: u32 = 512;
 
 /// The constants of the bound. `added`: how the tensor cores add up.
-fn terms<T: Float>(d: usize, added: Added, assign: &AssignArgument<T>) -> TensorTerms {
+fn terms<T: Float>(d: usize, added: Added, assign: &AssignArgument<T>) -> TensorTermsArgument {
     let exponent = frexp(assign.scale.to_f64()).1 - 1;
     Halves::new(d, added, exponent).into()
 }
@@ -122,7 +122,7 @@ impl<T: Float + Plain> TensorLabels<T> {
     }
 
     /// The constants of the bound.
-    fn terms(&self, assign: &AssignArgument<T>) -> TensorTerms {
+    fn terms(&self, assign: &AssignArgument<T>) -> TensorTermsArgument {
         terms(self.sizes.d, self.added, assign)
     }
 
