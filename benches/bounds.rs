@@ -1,8 +1,8 @@
 //! Times fits on the CPU, whose bounds leave out scores: iterations and whole fits, on blobs and on uniform rows.
 //!
 //! `cargo bench --no-default-features --bench bounds [-- NxDxK ... --iterations 100 --threads 0 --columns --blobs --repeats 3]`.
-//! `--columns`: one array for each feature. `--blobs` or `--uniform`: such rows alone. `--repeats`: each fit so many times, which must give the same
-//! result. Seconds are those of the history.
+//! `--columns`: one array for each feature. `--blobs` or `--uniform`: such rows alone. `--repeats`: each fit so many times, which
+//! must give the same result. Seconds are those of the history.
 
 use std::time::Instant;
 

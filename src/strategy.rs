@@ -62,8 +62,9 @@ strategies! {
         /// The strategy that was measured to be fastest for the shape.
         #[default]
         Default "default" "ours",
-        /// Keeps bounds of each row from iteration to iteration: one for its centroid and one for each group of centroids. Rows whose bounds
-        /// prove that their label stays are not looked at. The others are compared with the groups that may hold their label.
+        /// Keeps bounds of each row from iteration to iteration: one for its centroid and one for each group of centroids. Rows
+        /// whose bounds prove that their label stays are not looked at. The others are compared with the groups that may hold
+        /// their label.
         Yinyang "yinyang" "ours; bounds as Ding et al. 2015",
         /// Keeps rows in registers. One pass finds labels and the sums of rows that changed. At most 12 features.
         Registers "registers" "ours; labels as Li et al. 2010, algorithm 3, one pass as Lutz et al. 2018, section 4",

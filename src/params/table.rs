@@ -158,8 +158,8 @@ options! {
         /// Number of threads that work on a large fit. 0: one per processor.
         threads: usize = 0, "an integer of at least 0", only rust;
 
-        /// How rows find their labels. Every strategy gives the same result. `"default"` runs on the CPU and on a GPU. Any other named
-        /// strategy requires a GPU.
+        /// How rows find their labels. Every strategy gives the same result. `"default"` runs on the CPU and on a GPU. Any other
+        /// named strategy requires a GPU.
         strategy: Strategy = Strategy::Default, only rust;
     }
 }

@@ -229,7 +229,8 @@ fn whole_fits_leave_out_what_is_far() {
     }
 }
 
-/// Whole fits beside those that compare rows with all centroids: directions, scaled columns, weights, rows that are left out, and two restarts.
+/// Whole fits beside those that compare rows with all centroids: directions, scaled columns, weights, rows that are left out, and
+/// two restarts.
 #[test]
 fn every_kind_of_fit() {
     let (n, d, k) = (24_000, 12, 150);

@@ -100,7 +100,8 @@ impl<T: Float> Groups<T> {
     }
 }
 
-/// Puts centroids near each other next to each other: halves them along the feature of the widest range, at multiples of the width.
+/// Puts centroids near each other next to each other: halves them along the feature of the widest range, at multiples of the
+/// width.
 fn split<T: Float>(members: &mut [u32], centroids: &[T], d: usize, width: usize) {
     if members.len() <= width {
         return;
