@@ -7,8 +7,7 @@ VENV ?= .venv
 OLDEST_POLARS := 1.43.2
 OLDEST ?= .venv-oldest
 PYTHON ?= python3
-# Where cargo builds. Set it to keep builds between clones. The Python build has its own directory inside: pyo3's build
-# environment differs, and one shared directory would rebuild Polars each time.
+# Where cargo builds. Set it to keep builds between clones.
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 # Kernels are compiled once for all builds. They are compiled only for Hopper, where they are checked, and for the GPUs of this
@@ -17,9 +16,12 @@ export POLARS_KMEANS_KERNEL_CACHE ?= $(CARGO_TARGET_DIR)/kernels
 GPUS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -xE '8.|1..' | sort -u)
 export POLARS_KMEANS_CUDA_ARCHS ?= 90a$(if $(GPUS),$(shell printf ',%s' $(GPUS)))
 export VIRTUAL_ENV := $(abspath $(VENV))
-# All features except Python, and the parts of Polars that the examples need. Tests and examples share one set, and so one build.
-RUST_FEATURES := arrow,cuda,parts,polars/fmt,polars/partition_by
+# Tests, examples, benches and the package under test share these features and one profile. So the library is compiled once.
+FEATURES := python,arrow,cuda,parts,papers,bench,tests,polars/fmt,polars/partition_by
+# Python's symbols come from the program that loads the library. Rust's tests call none of them.
+export PYO3_BUILD_EXTENSION_MODULE := 1
 BIN := $(abspath $(VENV))/bin
+PACKAGE := python/polars_kmeans/_internal.abi3.so
 
 .PHONY: help
 help: ## List the targets
@@ -40,14 +42,23 @@ $(VENV)/ready: $(VENV)/quick
 	-$(BIN)/pip install --quiet --no-deps --only-binary :all: wordllama
 	touch $@
 
-.PHONY: build
-build: $(VENV)/ready ## Build the optimised Python package into the virtual environment
-	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/python $(BIN)/maturin develop --release --quiet
+# Puts the library that was built into the package, and the package into the virtual environment.
+define install
+cp $(firstword $(wildcard $(addprefix $(CARGO_TARGET_DIR)/debug/libpolars_kmeans.,so dylib))) $(PACKAGE).unfinished
+mv $(PACKAGE).unfinished $(PACKAGE)
+$(BIN)/python -c "import site; open(site.getsitepackages()[0] + '/polars_kmeans.pth', 'w').write('$(CURDIR)/python')"
+endef
 
-# For a first look, dependencies are compiled without optimisation, and kernels only if there is a GPU.
+.PHONY: build
+build: $(VENV)/ready ## Build the package under test into the virtual environment
+	cargo build --lib --features $(FEATURES)
+	$(install)
+
+# For a first look: without the parts that tests need, and with kernels only if there is a GPU.
 .PHONY: quick-build
 quick-build: $(VENV)/quick
-	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/python $(BIN)/maturin develop --profile quick --features python$(if $(GPUS),$(comma)cuda)
+	cargo build --lib --features python$(if $(GPUS),$(comma)cuda)
+	$(install)
 
 comma := ,
 .PHONY: quickstart
@@ -57,41 +68,49 @@ quickstart: $(if $(wildcard $(VENV)/ready),build,quick-build) ## Set everything 
 .PHONY: examples
 examples: examples-rust examples-python ## Run every example
 
+RUST_EXAMPLES := $(basename $(notdir $(wildcard examples/*.rs)))
 .PHONY: examples-rust
 examples-rust: $(VENV)/ready ## Run every Rust example
-	for name in $(basename $(notdir $(wildcard examples/*.rs))); do \
-		echo "== examples/$$name.rs"; cargo run --quiet --features $(RUST_FEATURES) --example $$name || exit; \
-	done
+	cargo build --features $(FEATURES) --examples
+	for name in $(RUST_EXAMPLES); do echo "== $$name"; $(CARGO_TARGET_DIR)/debug/examples/$$name || exit; done
 
+# `make docs` runs the Python examples too.
 .PHONY: examples-python
 examples-python: build ## Run every Python example
 	for file in examples/*.py; do echo "== $$file"; $(BIN)/python $$file || exit; done
 
 .PHONY: test
-test: lint test-rust examples-rust test-python test-oldest examples-python docs ## Everything that must pass
+test: lint test-rust examples-rust test-python test-oldest docs ## What every change must pass, and CI runs
+
+.PHONY: test-all
+test-all: test lint-all test-neon test-oldest-all test-wheel ## What a release must pass: every set of features, long attacks
 
 .PHONY: lint
-lint: $(VENV)/ready ## Formatting, clippy, ruff
+lint: $(VENV)/ready ## Formatting, clippy with all features and with none, ruff
 	cargo fmt --check
-	cargo clippy --all-targets --features python,$(RUST_FEATURES) -- -D warnings
-	cargo clippy --all-targets --features python -- -D warnings
+	cargo clippy --all-targets --features $(FEATURES) -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
-	cargo clippy --all-targets --no-default-features --features parts -- -D warnings
-	cargo clippy --all-targets --no-default-features --features cuda -- -D warnings
-	cargo clippy --all-targets --no-default-features --features bench,papers,parts -- -D warnings
-	cargo clippy --all-targets --no-default-features --features arrow -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
+.PHONY: lint-all
+lint-all: $(VENV)/ready ## Clippy with every set of features that someone may choose
+	for features in python python,cuda parts cuda bench,papers,parts arrow polars polars,arrow tests,emulated-neon; do \
+		cargo clippy --all-targets --no-default-features --features $$features -- -D warnings || exit; \
+	done
+
 .PHONY: test-rust
-test-rust: $(VENV)/ready ## The engine without Polars, then with it, then the examples in the documentation
-	cargo test --no-default-features --features bench,papers,parts --lib --tests
-	cargo test --features $(RUST_FEATURES) --lib --test frame --test batch --test environment --test files --test spill --test ways
-	cargo test --features $(RUST_FEATURES) --doc
+test-rust: $(VENV)/ready ## The Rust tests, then the examples in the documentation
+	cargo test --features $(FEATURES) --tests
+	cargo test --features $(FEATURES) --doc
+
+.PHONY: test-neon
+test-neon: $(VENV)/ready ## The unit tests with the kernels of NEON, in plain Rust
+	cargo test --no-default-features --features tests,emulated-neon --test unit
 
 .PHONY: kernels
 kernels: $(VENV)/ready ## Compile the kernels for Hopper and show what ptxas reports of each
-	cargo test --no-default-features --features papers --test kernels -- --nocapture
+	cargo test --features $(FEATURES) --test kernels -- --nocapture
 
 .PHONY: test-python
 test-python: build ## Check the types and test the Python package
@@ -108,9 +127,24 @@ $(OLDEST)/ready: Makefile
 	$(OLDEST)/bin/pip install --quiet "polars==$(OLDEST_POLARS)" "pytest>=8" "numpy>=2"
 	touch $@
 
+# A few tests that meet Polars in many ways, and all that need no other package.
+OLDEST_TESTS := $(addprefix tests/python/test_,expressions.py groups.py)
 .PHONY: test-oldest
 test-oldest: build $(OLDEST)/ready ## Test the Python package with the oldest Polars that it works with
-	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(addprefix tests/python/test_,expressions.py groups.py names.py processes.py rows_and_files.py same_bits.py)
+	PYTHONPATH=python $(OLDEST)/bin/python -m pytest $(OLDEST_TESTS)
+
+.PHONY: test-oldest-all
+test-oldest-all: OLDEST_TESTS += $(addprefix tests/python/test_,names.py processes.py rows_and_files.py same_bits.py)
+test-oldest-all: test-oldest
+
+# The wheel that users get: optimised at link time, without what only tests need.
+.PHONY: test-wheel
+test-wheel: $(VENV)/ready ## Build the release wheel, and test it in an environment of its own
+	rm -rf $(CARGO_TARGET_DIR)/wheel $(CARGO_TARGET_DIR)/wheel-venv
+	$(BIN)/maturin build --release --quiet --target-dir $(CARGO_TARGET_DIR)/python --out $(CARGO_TARGET_DIR)/wheel
+	$(PYTHON) -m venv $(CARGO_TARGET_DIR)/wheel-venv
+	$(CARGO_TARGET_DIR)/wheel-venv/bin/pip install --quiet "pytest>=8" "numpy>=2" $(CARGO_TARGET_DIR)/wheel/*.whl
+	cd tests/python && $(CARGO_TARGET_DIR)/wheel-venv/bin/python -m pytest -c /dev/null --rootdir . -q test_expressions.py test_groups.py test_same_bits.py
 
 # The fuzzer is built with the address sanitizer, in its own directory.
 FUZZ_SECONDS ?= 600
@@ -121,7 +155,7 @@ fuzz: ## Read generated model files for ten minutes (needs a nightly Rust and ca
 
 .PHONY: bench
 bench: build ## Time fit, assign and update on the CPU shapes, beside scikit-learn
-	cargo bench --no-default-features --features cuda --bench engine
+	cargo bench --no-default-features --features bench --bench kmeans -- engine
 	$(BIN)/python benches/peers.py
 
 RECORD ?= papers.json
@@ -136,7 +170,7 @@ BUNDLE_ARCHS ?= all
 .PHONY: gpu-bundle
 gpu-bundle: export POLARS_KMEANS_CUDA_ARCHS = $(BUNDLE_ARCHS)
 gpu-bundle: $(VENV)/ready ## Pack what a machine with only a GPU and its driver needs to check and measure
-	$(BIN)/python tests/gpu/bundle.py dist/gpu-bundle $(if $(BUNDLE_WITH),--with $(BUNDLE_WITH))
+	$(BIN)/python tests/gpu/bundle.py dist/gpu-bundle --features $(FEATURES) $(if $(BUNDLE_WITH),--with $(BUNDLE_WITH))
 
 # Warnings are errors, so a link to a page or a heading that is not there fails. The lessons run, and draw their pictures.
 $(VENV)/docs: $(VENV)/ready
@@ -155,4 +189,4 @@ docs-rust: ## Build the Rust documentation
 
 .PHONY: clean
 clean: ## Remove everything that was built
-	rm -rf target $(VENV) $(OLDEST) quickstart.png docs/gallery docs/api/generated
+	rm -rf target $(VENV) $(OLDEST) $(PACKAGE) quickstart.png docs/gallery docs/api/generated

@@ -1,12 +1,14 @@
 //! Times the engine alone, on slices: a whole fit, the assign step and the update step, on the CPU shapes.
 //!
-//! `cargo bench --no-default-features --bench engine [-- SHAPE ...]`. Time and inertia are reported together. If no row changes
+//! `cargo bench --no-default-features --features bench --bench kmeans -- engine [SHAPE ...]`. Time and inertia are reported together. If no row changes
 //! in an assign, the time is that of the assign step alone. If every row changes, the time includes the update's sums. The
-//! difference is shown as update. `-- predictions` times the passes of a fitted model on the same shapes. `-- orders` times fits of
-//! rows as given, and of rows that are numbered by their values; `-- orders cuda` on a GPU.
+//! difference is shown as update. `predictions` times the passes of a fitted model on the same shapes. `orders` times fits of
+//! rows as given, and of rows that are numbered by their values; `orders cuda` on a GPU.
 
 use std::time::Instant;
 
+use crate::data::blobs;
+use crate::{Arguments, median};
 use polars_kmeans::backend::Iterate;
 use polars_kmeans::backend::cpu::{CpuSession, InstructionSet};
 use polars_kmeans::prepare::prepare;
@@ -23,37 +25,17 @@ const SHAPES: [(&str, usize, usize, usize, u32); 6] = [
     ("blog-1000", 1_000_000, 2, 1_000, 10),
 ];
 
-/// Ten blobs (Lutz et al. 2018, section 6.1), `d` columns.
-fn blobs(n: usize, d: usize) -> Vec<Vec<f32>> {
-    let mut state = (n + d) as u64;
-    let mut unit = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1u64 << 24) as f32
-    };
-    let centres: Vec<f32> = (0..10 * d).map(|_| 200.0 * unit() - 100.0).collect();
-    let blob: Vec<usize> = (0..n).map(|_| (10.0 * unit()) as usize).collect();
-    // The sum of six uniform numbers is close enough to normal. Its variance is 1/2.
-    let mut normal = || (0..6).map(|_| unit()).sum::<f32>() - 3.0;
-    (0..d).map(|f| blob.iter().map(|b| centres[b * d + f] + 14.1 * normal()).collect()).collect()
-}
-
 fn milliseconds(work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     1e3 * start.elapsed().as_secs_f64()
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
 /// Many small fits from k-means++ starts, one after the other on the calling thread, as in a group-by.
 fn groups<T: Engine>() {
     const GROUPS: usize = 10_000;
     let (rows, d, k) = (200, 4, 3);
-    let columns: Vec<Vec<T>> =
-        blobs(GROUPS * rows, d).iter().map(|c| c.iter().map(|v| T::from_f64(f64::from(*v))).collect()).collect();
+    let columns: Vec<Vec<T>> = blobs(GROUPS * rows, d);
     let estimator = KMeans::new(k);
     let mut inertia = 0.0;
     let time = milliseconds(|| {
@@ -73,7 +55,7 @@ fn groups<T: Engine>() {
 fn predictions() {
     println!("{:<11}{:>12}{:>12}{:>12}{:>12}", "shape", "labels, ms", "distances", "transform", "score");
     for (name, n, d, k, _) in SHAPES {
-        let columns = blobs(n, d);
+        let columns: Vec<Vec<f32>> = blobs(n, d);
         let features = Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths");
         let start = (0..k).flat_map(|j| columns.iter().map(move |c| f64::from(c[j * (n / k)]))).collect();
         let model = KMeans::new(k).init(Init::Given(start)).max_iter(2).fit_features(&features, None).expect("clusters").model;
@@ -92,7 +74,7 @@ fn predictions() {
 fn orders(device: Device) {
     println!("{:<11}{:>9}{:>12}{:>14}{:>14}{:>16}", "shape", "order", "fit, ms", "an iteration", "beside them", "inertia");
     for (name, n, d, k, iterations) in SHAPES {
-        let columns = blobs(n, d);
+        let columns: Vec<Vec<f32>> = blobs(n, d);
         let features = Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths");
         for order in [RowOrder::Given, RowOrder::Values] {
             let estimator = KMeans::new(k).init(Init::Random).n_init(Restarts::Count(1)).max_iter(iterations).tol(0.0);
@@ -116,8 +98,8 @@ fn orders(device: Device) {
     }
 }
 
-fn main() {
-    let only: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+pub fn main(arguments: Arguments) {
+    let only: Vec<String> = arguments.filter(|arg| !arg.starts_with('-')).collect();
     if only.iter().any(|o| o == "predictions") {
         return predictions();
     }
@@ -130,7 +112,7 @@ fn main() {
     }
     println!("{:<11}{:>10}{:>10}{:>10}{:>10}{:>16}", "shape", "fit, ms", "ms/iter", "assign", "update", "inertia");
     for (name, n, d, k, iterations) in SHAPES.into_iter().filter(|shape| only.is_empty() || only.iter().any(|o| o == shape.0)) {
-        let columns = blobs(n, d);
+        let columns: Vec<Vec<f32>> = blobs(n, d);
         let features = Features::from_columns(columns.iter().map(|c| &c[..])).expect("equal lengths");
         let start: Vec<f64> = (0..k).flat_map(|j| columns.iter().map(move |c| f64::from(c[j * (n / k)]))).collect();
         let estimator = KMeans::new(k).init(Init::Given(start.clone())).max_iter(iterations).tol(0.0);

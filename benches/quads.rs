@@ -1,8 +1,9 @@
 //! How fast one thread compares rows with centroids by integer copies, for each unit of this machine: multiply-adds a nanosecond, with rows that lie in
 //! a cache, and with rows that come from memory. Uniform rows.
 //!
-//! `cargo bench --no-default-features --features bench --bench quads [-- DxK ...]`.
+//! `cargo bench --no-default-features --features bench --bench kmeans -- quads [DxK ...]`.
 
+use crate::Arguments;
 use polars_kmeans::backend::cpu::{QuadUnit, seconds_a_score};
 
 const SHAPES: [[usize; 2]; 5] = [[64, 64], [64, 1_000], [256, 100], [256, 1_000], [768, 100]];
@@ -10,9 +11,8 @@ const SHAPES: [[usize; 2]; 5] = [[64, 64], [64, 1_000], [256, 100], [256, 1_000]
 const FEW: usize = 4;
 const MANY: usize = 1_024;
 
-fn main() {
-    let shapes: Vec<[usize; 2]> = std::env::args()
-        .skip(1)
+pub fn main(arguments: Arguments) {
+    let shapes: Vec<[usize; 2]> = arguments
         .filter(|argument| argument != "--bench")
         .map(|shape| {
             let numbers = shape.split('x').map(|n| n.parse().expect("a shape: DxK")).collect::<Vec<usize>>();

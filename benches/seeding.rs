@@ -1,6 +1,6 @@
 //! Times a seeding on the CPU beside the loop that follows it, on several kinds of data.
 //!
-//! `cargo bench --no-default-features --bench seeding [-- SHAPE ...] [KIND ...] [--init METHOD ...] [--sample ROWS] [--array] [--f64]
+//! `cargo bench --no-default-features --features bench --bench kmeans -- seeding [SHAPE ...] [KIND ...] [--init METHOD ...] [--sample ROWS] [--array] [--f64]
 //! [--vectors FILE] [--seeds COUNT]`
 //!
 //! With `--seeds`, inertias and times are medians over so many seeds. SHAPE is NxDxK. The seeding's time is that of a fit of one
@@ -9,45 +9,14 @@
 
 use std::time::Instant;
 
+use crate::kinds::{Kind, generate, row_by_row};
+use crate::{Arguments, median};
 use polars_kmeans::{Engine, Features, History, Init, KMeans};
 
 /// Rows, features, clusters.
 const SHAPES: [[usize; 3]; 5] =
     [[200_000, 16, 100], [50_000, 64, 200], [20_000, 256, 50], [1_000_000, 2, 50], [3_000_000, 2, 500]];
-const KINDS: [&str; 4] = ["blobs", "uniform", "lognormal", "ties"];
-
-struct Random(u64);
-
-impl Random {
-    fn unit(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1u64 << 24) as f32
-    }
-
-    /// The sum of six uniform numbers is close enough to normal. Its variance is 1/2.
-    fn normal(&mut self) -> f32 {
-        (0..6).map(|_| self.unit()).sum::<f32>() - 3.0
-    }
-}
-
-/// Rows, row-major.
-fn rows(kind: &str, [n, d]: [usize; 2]) -> Vec<f32> {
-    let random = &mut Random((n + d) as u64);
-    let centres: Vec<f32> = (0..10 * d).map(|_| 200.0 * random.unit() - 100.0).collect();
-    let mut x = Vec::with_capacity(n * d);
-    for _ in 0..n {
-        let blob = (10.0 * random.unit()) as usize;
-        for f in 0..d {
-            x.push(match kind {
-                "blobs" => centres[blob * d + f] + 14.1 * random.normal(),
-                "lognormal" => (2.1 * random.normal()).exp() * [1.0, 10.0, 100.0, 1000.0][f % 4],
-                "ties" => (10.0 * random.unit()).floor(),
-                _ => random.unit(),
-            });
-        }
-    }
-    x
-}
+const KINDS: [Kind; 4] = [Kind::Blobs, Kind::Uniform, Kind::LognormalScales, Kind::Ties];
 
 fn seconds<R>(work: impl FnOnce() -> R) -> (f64, R) {
     let start = Instant::now();
@@ -61,11 +30,6 @@ struct Asked {
     array: bool,
     sample: Option<u64>,
     seeds: Option<u64>,
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Inertia after the seeding and after the fit, and times, as medians over some seeds.
@@ -125,8 +89,8 @@ fn bench<T: Engine>(kind: &str, x: &[f32], [n, d, k]: [usize; 3], init: &Init, a
     );
 }
 
-fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+pub fn main(arguments: Arguments) {
+    let arguments: Vec<String> = arguments.filter(|arg| arg != "--bench").collect();
     let has = |flag: &str| arguments.iter().any(|arg| arg == flag);
     let shape = |arg: &String| {
         let parts: Vec<usize> = arg.split('x').filter_map(|part| part.parse().ok()).collect();
@@ -134,7 +98,7 @@ fn main() {
     };
     let asked: Vec<[usize; 3]> = arguments.iter().filter_map(shape).collect();
     let shapes = if asked.is_empty() { SHAPES.to_vec() } else { asked };
-    let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| has(kind)).collect();
+    let kinds: Vec<Kind> = arguments.iter().filter_map(|arg| arg.parse().ok()).collect();
     let kinds = if kinds.is_empty() { KINDS.to_vec() } else { kinds };
     let vectors = arguments.iter().position(|arg| arg == "--vectors").and_then(|at| arguments.get(at + 1));
     let number = |flag: &str| {
@@ -161,7 +125,7 @@ fn main() {
             continue;
         }
         for kind in &kinds {
-            run(kind, &rows(kind, [n, d]));
+            run(&kind.to_string(), &row_by_row(&generate(*kind, n, d)));
         }
     }
 }

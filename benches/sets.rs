@@ -1,7 +1,7 @@
 //! The same iterations by every instruction set of this machine, and with each idea of the CPU engine switched off: the time, and a hash of the
 //! results, which is the same for all of them.
 //!
-//! `cargo bench --no-default-features --features bench --bench sets [-- NxDxK ... --kinds blobs,ties --iterations 15 --threads 0 --columns]`.
+//! `cargo bench --no-default-features --features bench --bench kmeans -- sets [NxDxK ... --kinds blobs,ties --iterations 15 --threads 0 --columns]`.
 //! The hash is of labels, sizes, centroids and history. `--columns`: one array for each feature, else row by row. Runs with other
 //! threads and layouts have the same hash, too, and runs on another machine with the same mathematical library, which makes the rows.
 
@@ -15,12 +15,8 @@ use polars_kmeans::progress::Watch;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{Features, Init, KMeans};
 
-use self::kinds::{Kind, generate, starting_rows};
-
-#[path = "rough/kinds.rs"]
-mod kinds;
-#[path = "gpu/data.rs"]
-mod shared;
+use crate::Arguments;
+use crate::kinds::{Kind, generate, row_by_row, starting_rows};
 
 const SHAPES: [[usize; 3]; 3] = [[20_000, 256, 300], [100_000, 32, 128], [100_000, 3, 500]];
 
@@ -85,10 +81,10 @@ fn run(
     (1e3 * seconds, advanced.done.len(), hash.finish())
 }
 
-fn main() {
+pub fn main(arguments: Arguments) {
     let (mut shapes, mut iterations, mut threads, mut by_columns) = (Vec::new(), 15, 0, false);
     let mut kinds = Kind::ALL.to_vec();
-    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let mut arguments = arguments.filter(|argument| argument != "--bench");
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|n| n.parse().ok()).expect("a number");
         match argument.as_str() {
@@ -109,7 +105,7 @@ fn main() {
         for &kind in &kinds {
             let columns = generate(kind, n, d);
             let start = starting_rows(&columns, kind, k).expect("enough rows");
-            let rows: Vec<f32> = (0..n * d).map(|i| columns[i % d][i / d]).collect();
+            let rows = row_by_row(&columns);
             let features = match by_columns {
                 true => Features::from_columns(columns.iter().map(|column| &column[..])),
                 false => Features::from_rows(&rows, d),

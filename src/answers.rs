@@ -305,11 +305,11 @@ impl KeptRows {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(a_bitmap_says_which_rows_have_an_answer);
     fn a_bitmap_says_which_rows_have_an_answer() {
         for rows in [0, 1, 7, 8, 9, 64, 65] {
             let all = Answered::from_bits(rows, vec![u8::MAX; rows.div_ceil(8)]);
@@ -328,10 +328,10 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "row 8 of 8")]
+    unit_test!(there_is_no_answer_after_the_last_row);
     fn there_is_no_answer_after_the_last_row() {
-        Answered::all(8).get(8);
+        let panic = std::panic::catch_unwind(|| Answered::all(8).get(8)).unwrap_err();
+        assert!(panic.downcast_ref::<String>().is_some_and(|words| words.contains("row 8 of 8")));
     }
 
     fn kept_rows(selections: Vec<(Selection, usize)>, n: u32) -> KeptRows {
@@ -339,7 +339,7 @@ mod tests {
         KeptRows { labels: (10..10 + n).collect(), distances: Some(distances), selections }
     }
 
-    #[test]
+    unit_test!(rows_that_a_fit_left_out_have_no_answer);
     fn rows_that_a_fit_left_out_have_no_answer() {
         let selections =
             vec![(Selection::from_bits(vec![0b101]), 3), (Selection::default(), 1), (Selection::from_bits(vec![0]), 5)];
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(predictions.get(1), None);
     }
 
-    #[test]
+    unit_test!(values_are_not_copied_if_every_row_was_kept);
     fn values_are_not_copied_if_every_row_was_kept() {
         let fit = kept_rows(vec![(Selection::default(), 2), (Selection::default(), 3)], 5);
         let at = (fit.labels.as_ptr(), fit.distances.as_ref().unwrap().nearest.as_ptr());
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(predictions.labels().validity(), None);
     }
 
-    #[test]
+    unit_test!(one_cluster_has_no_second_distance);
     fn one_cluster_has_no_second_distance() {
         let labels = Labels::new(vec![0, 0], Answered::from_bits(2, vec![0b01]));
         let predictions = Predictions::new(labels, Distances::zeroed(2, 1).unwrap());

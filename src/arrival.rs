@@ -67,7 +67,7 @@ impl Arrival {
     }
 
     /// One row arrives.
-    #[cfg(any(test, feature = "cuda"))]
+    #[cfg(any(feature = "tests", feature = "cuda"))]
     pub fn row<T: Float>(&self, row: &mut [T]) {
         self.tile(1, 1, row);
     }
@@ -215,7 +215,7 @@ pub fn same_direction<T: Float>(d: usize) -> f64 {
     if T::IS_F32 { power_of_two(-45) } else { (d as f64 + 4.0) * (d as f64 + 4.0) * power_of_two(-104) }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
     use crate::reference;
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(rows_get_the_length_one_whatever_their_magnitudes);
     fn rows_get_the_length_one_whatever_their_magnitudes() {
         for d in [1, 2, 3, 16, 300] {
             rows_of_length_one::<f32>(d, 0);
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(the_ends_of_the_range_have_directions);
     fn the_ends_of_the_range_have_directions() {
         let direction = |row: [f64; 2]| {
             let mut row = row;

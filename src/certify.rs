@@ -10,7 +10,7 @@
 //!
 //! Notation: `u = 2^-24`, `v = 2^-53` (unit roundoffs), `gamma_m(u) = m u / (1 - m u)`.
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod attacks;
 #[cfg(feature = "cuda")]
 pub mod carry_gpu;
@@ -279,7 +279,7 @@ impl ExpandedTerms {
 
     /// `half_square`: half the sum of squares of the centroid, in float64. `weighted`: its weighted sum of squares. `lower`:
     /// subtracted from the half squares of all centroids. `fold` in `kernels/passes/update.cu` computes the same.
-    #[cfg(test)]
+    #[cfg(feature = "tests")]
     fn own(&self, half_square: f64, weighted: f64, lower: f64) -> own::Own {
         let error = 1.001 * self.unit * weighted / (2.0 * self.balance) + 2f64.powi(-118);
         let reference = 1.001 * self.reference.of_centroid(half_square, self.balance);
@@ -319,24 +319,24 @@ pub struct Ceiling {
 impl Ceiling {
     /// The threshold on a row's least score. `square`: the sum of squares of its copy. `lower`: as in [`ExpandedTerms`]. A kernel rounds each
     /// sum up: `ceiling` in `kernels/common/filter.cuh`.
-    #[cfg(test)]
+    #[cfg(feature = "tests")]
     fn threshold(&self, square: f64, least: f64, lower: f64) -> f64 {
         let offset = f64::from(up(self.lower * lower + self.offset));
         least + (f64::from(self.rise) * least + (f64::from(self.slope) * square + offset))
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod bytes;
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod copies;
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(thresholds_are_above_the_best);
     fn thresholds_are_above_the_best() {
         for d in [1, 4, 8, 300, 5_000] {
             let (bound, short) = (Difference::new(d), Difference::of_sums(d, d.div_ceil(8)));
@@ -350,9 +350,9 @@ mod tests {
         }
     }
 
+    unit_test!(the_bound_of_chains_is_a_bound);
     /// The error of the difference of two scores is within the bound. The bound is not much larger than the roundings can add up
     /// to.
-    #[test]
     fn the_bound_of_chains_is_a_bound() {
         for d in [1, 4, 16, 17, 100, 256, 300, 1_000] {
             for chains in [Chains::FromHalf, Chains::One, Chains::Panels(64), Chains::Panels(128)] {
@@ -413,13 +413,13 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(weights_count_roundings);
     fn weights_count_roundings() {
         assert_eq!([0, 15, 16, 99].map(|f| Chains::One.weight(f, 100)), [105, 105, 89, 9]);
         assert_eq!([0, 63, 64, 128, 199].map(|f| Chains::Panels(64).weight(f, 200)), [72, 24, 71, 70, 13]);
     }
 
-    #[test]
+    unit_test!(a_width_too_large_for_its_bound_is_infinite);
     fn a_width_too_large_for_its_bound_is_infinite() {
         assert!(gamma(1 << 24, U).is_infinite());
     }

@@ -248,7 +248,7 @@ impl<'s> FromIterator<&'s DistanceSum> for ExactSum {
 
 const _: () = assert!(TWO_LIMB_BITS == 90);
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -257,7 +257,7 @@ mod tests {
         base.sum(values.iter().copied()).to_f64()
     }
 
-    #[test]
+    unit_test!(small_sums_of_a_wide_scale_are_precise);
     fn small_sums_of_a_wide_scale_are_precise() {
         let base = DistanceScale::new(1e30, 1.0);
         for values in [[0.01, 0.01, 0.02], [1e-300, 3e-300, 0.0], [f64::MIN_POSITIVE, 5e-324, 5e-324], [1e29, 1.0, 1e-9]] {
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(sum_of(&[1.0], DistanceScale::new(0.0, 1.0)), 0.0);
     }
 
-    #[test]
+    unit_test!(weights_and_tiny_distances_do_not_underflow);
     fn weights_and_tiny_distances_do_not_underflow() {
         let base = DistanceScale::new(2f64.powi(-900), 1.0);
         let (weight, s) = (2f64.powi(-117), 2f64.powi(-1074));
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(sum.exact(), expected.exact());
     }
 
-    #[test]
+    unit_test!(more_than_the_range_is_the_range);
     fn more_than_the_range_is_the_range() {
         let scale = DistanceScale::below(0);
         assert_eq!(scale.quantise(1.0, 1.0), 1 << 90);
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(scale.quantise(2f64.powi(-60), f64::MAX), 1 << 90);
     }
 
-    #[test]
+    unit_test!(sums_over_vectors_are_those_of_single_rows);
     fn sums_over_vectors_are_those_of_single_rows() {
         let values = [0.0, f64::INFINITY, 1.0, 1e-300, 5e-324, 0.3, 2f64.powi(-88), 2f64.powi(-90), 1e300, 7e-20, 0.999];
         let weights = [1.0, 0.0, 0.7, 1e-9, 2f64.powi(-60)];
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(DistanceScale::NONE.lowered(&[1.0], &[2.0], &[1.0]), 0);
     }
 
-    #[test]
+    unit_test!(exact_sums_round_once_and_compare_across_units);
     fn exact_sums_round_once_and_compare_across_units() {
         let sum = |total, exponent| DistanceSum { total, scale: DistanceScale::below(exponent) };
         let mut state = 9u64;

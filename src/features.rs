@@ -375,11 +375,11 @@ fn default_names(d: usize) -> Result<Names> {
     Ok(memory::try_collected((0..d).map(|f| memory::text(format_args!("column_{f}"), WHAT)), WHAT)?.into())
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(tiles_cross_chunks_and_blocks);
     fn tiles_cross_chunks_and_blocks() {
         let x: Vec<f32> = (0..10).map(|i| i as f32).collect();
         let y: Vec<f32> = (0..10).map(|i| 100.0 + i as f32).collect();
@@ -407,7 +407,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(nulls_are_found_through_slices);
     fn nulls_are_found_through_slices() {
         let values = [0.0f64; 8];
         let bits = [0b1101_1011u8, 0b1];
@@ -420,7 +420,8 @@ mod tests {
     }
 
     #[cfg(feature = "cuda")]
-    #[test]
+    unit_test!(nulls_are_found_by_words);
+    #[cfg(feature = "cuda")]
     fn nulls_are_found_by_words() {
         let mut bits = vec![u8::MAX; 40];
         for (offset, len) in [(0, 320), (3, 1), (3, 4), (3, 5), (3, 6), (7, 200), (64, 128), (5, 315), (1, 0), (8, 8)] {

@@ -236,25 +236,25 @@ fn signed<T: Float>(negative: bool, value: f64) -> T {
     T::from_f64(if negative { -value } else { value })
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(exponents_are_at_or_above);
     fn exponents_are_at_or_above() {
         for (m, p) in [(1.0, 0), (1.5, 1), (2.0, 1), (0.75, 0), (0.5, -1), (5e-324, -1074), (f64::MAX, 1024), (3e-310, -1028)] {
             assert_eq!(exponent_at_or_above(m), p, "{m:e}");
         }
     }
 
-    #[test]
+    unit_test!(rounding_is_to_even);
     fn rounding_is_to_even() {
         for (v, r) in [(0.5, 0), (1.5, 2), (2.5, 2), (-0.5, 0), (-1.5, -2), (1e15, 1_000_000_000_000_000), (-0.49, 0)] {
             assert_eq!(round_to_integer(v), r, "{v}");
         }
     }
 
-    #[test]
+    unit_test!(two_limbs_hold_ninety_bits);
     fn two_limbs_hold_ninety_bits() {
         let scale = ColumnScale::new(3, Limbs::Two);
         let x = 7.000_000_000_000_001;
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(scale.quantise(-x), -scale.quantise(x));
     }
 
-    #[test]
+    unit_test!(the_quick_quotient_is_the_long_one);
     fn the_quick_quotient_is_the_long_one() {
         let mut state = 1u64;
         let mut next = || {
@@ -286,7 +286,7 @@ mod tests {
         assert!(quick > 50_000 && quick < 150_000, "{quick}");
     }
 
-    #[test]
+    unit_test!(quotients_are_rounded_once);
     fn quotients_are_rounded_once() {
         assert_eq!(round_quotient::<f64>(1, 3, 0), 1.0 / 3.0);
         assert_eq!(round_quotient::<f32>(-2, 3, 0), -2.0f32 / 3.0);

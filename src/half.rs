@@ -119,7 +119,7 @@ impl<T: Float, C: Conversion<u16, T>> Task for Widen<'_, T, C> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -138,7 +138,7 @@ mod tests {
         if sign == 1 { -magnitude } else { magnitude }
     }
 
-    #[test]
+    unit_test!(all_values_are_those_of_their_definition);
     fn all_values_are_those_of_their_definition() {
         let bits: Vec<u16> = (0..=u16::MAX).collect();
         for (half, exponent_bits) in [(Half::Float16, 5), (Half::BFloat16, 8)] {

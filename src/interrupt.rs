@@ -115,7 +115,7 @@ impl Scope {
     }
 
     /// A call that stops if `ask` says so, and not at interrupts of the process. Only this thread calls `ask`.
-    #[cfg(any(test, feature = "python"))]
+    #[cfg(any(feature = "tests", feature = "python"))]
     pub fn asking(ask: Rc<dyn Fn() -> bool>) -> Self {
         Self::with(None, Some(ask))
     }
@@ -186,11 +186,11 @@ fn it_is_time() -> bool {
     due
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(an_inner_call_stops_with_the_outer_one);
     fn an_inner_call_stops_with_the_outer_one() {
         assert!(check().is_ok() && stopped().is_none());
         let (outer, inner) = (Cancel::new(), Cancel::new());
@@ -208,7 +208,7 @@ mod tests {
         assert!(stopped().is_some_and(|stopped| stopped.now()));
     }
 
-    #[test]
+    unit_test!(a_call_asks_a_few_times_a_second);
     fn a_call_asks_a_few_times_a_second() {
         let asked = Rc::new(Cell::new(0));
         let counted = asked.clone();

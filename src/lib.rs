@@ -19,9 +19,15 @@
 //! | `cuda` | fits and predictions on NVIDIA GPUs: [`KMeans::device`], [`Model::on`], [`devices`] |
 //! | `parts` | fits of rows in parts that other processes and machines hold: `parts` |
 //! | `bench` | times and checks that only benches and tests ask for |
+//! | `tests` | the unit tests: `cargo test --features tests` |
 //! | `python` | the expression plugin that the Python package loads |
 //!
 //! Without features, only the engine is built. It works on plain slices.
+
+#[cfg(feature = "tests")]
+#[doc(hidden)]
+#[macro_use]
+pub mod unit_tests;
 
 pub mod answers;
 mod arrival;

@@ -58,7 +58,7 @@ impl DerefMut for Lines {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -68,7 +68,7 @@ mod tests {
         lines.fill(1.0);
     }
 
-    #[test]
+    unit_test!(values_start_at_a_cache_line);
     fn values_start_at_a_cache_line() {
         for len in [0, 1, 16, 17, 100_000] {
             let mut lines = Lines::zeroed(len, "values").unwrap();

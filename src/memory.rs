@@ -153,11 +153,11 @@ pub fn texts(all: &[String], what: &'static str) -> Result<Vec<String>> {
     try_collected(all.iter().map(|one| text(format_args!("{one}"), what)), what)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(what_cannot_be_had_is_named_with_its_size);
     fn what_cannot_be_had_is_named_with_its_size() {
         let labels = "the labels";
         let words = |error: KMeansError| error.to_string();
@@ -173,7 +173,7 @@ mod tests {
         assert!(reserve(&mut vec![1u8], usize::MAX, labels).is_err());
     }
 
-    #[test]
+    unit_test!(what_can_be_had_is_what_was_asked_for);
     fn what_can_be_had_is_what_was_asked_for() {
         let what = "a test";
         assert_eq!(zeroed::<i128>(3, what).unwrap(), [0; 3]);
@@ -193,9 +193,10 @@ mod tests {
         assert_eq!(texts(&["a".into(), "".into()], what).unwrap(), ["a", ""]);
     }
 
+    #[cfg(target_os = "linux")]
+    unit_test!(zeros_that_nobody_touches_take_no_room);
     /// Fits of a hundred million rows rely on this: memory that is allocated but not written to takes no room.
     #[cfg(target_os = "linux")]
-    #[test]
     fn zeros_that_nobody_touches_take_no_room() {
         let resident = || {
             let status = std::fs::read_to_string("/proc/self/statm").unwrap();

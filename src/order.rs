@@ -198,7 +198,7 @@ impl<T: Float> Arranged<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
     use crate::params::KMeans;
@@ -252,7 +252,7 @@ mod tests {
         assert!(given.into_iter().eq(0..n as u32));
     }
 
-    #[test]
+    unit_test!(rows_are_sorted_by_values_then_weights_then_numbers);
     fn rows_are_sorted_by_values_then_weights_then_numbers() {
         for (n, d, different) in [(1, 1, 9), (40, 1, 3), (700, 3, 4), (900, 12, 2), (2_000, 2, 1_000), (500, 70, 1), (90, 5, 2)]
         {
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(many_rows_are_sorted_in_buckets);
     fn many_rows_are_sorted_in_buckets() {
         for (d, different) in [(2, 1 << 30), (3, 50), (1, 2), (20, 2)] {
             check::<f32>(300_000, d, different, &[0, 300_000], 2);
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(too_many_rows_are_refused);
     fn too_many_rows_are_refused() {
         assert!(check_count(u32::MAX as usize).is_ok());
         let error = check_count(1 << 32).unwrap_err().to_string();

@@ -83,12 +83,12 @@ pub fn hash_value(hash: u64, value: f64) -> u64 {
     second ^ (second >> 29)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
+    unit_test!(known_answers);
     /// The known answers that the authors published with their Random123 library.
-    #[test]
     fn known_answers() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
@@ -98,7 +98,7 @@ mod tests {
         );
     }
 
-    #[test]
+    unit_test!(streams_never_meet);
     fn streams_never_meet() {
         let rounds = (0..=255).map(|round| Stream::Parallel { round }.word());
         let others = [Stream::Random, Stream::PlusPlus, Stream::Candidates, Stream::Chain, Stream::Proposals, Stream::Sample];
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(Stream::Parallel { round: 3 }.word(), 770);
     }
 
-    #[test]
+    unit_test!(rows_of_few_values_have_different_hashes);
     fn rows_of_few_values_have_different_hashes() {
         let hash = |row: &[f64]| row.iter().fold(NO_VALUES, |hash, x| hash_value(hash, *x));
         let value = |i: u32| f64::from(i % 7) - 3.0;
@@ -127,7 +127,7 @@ mod tests {
         assert_ne!(hash(&[1.5, 0.0]), hash(&[0.0, 1.5]));
     }
 
-    #[test]
+    unit_test!(below_is_below);
     fn below_is_below() {
         assert_eq!(below(u64::MAX, 1), 0);
         assert_eq!(below(1 << 63, 1 << 100), 1 << 99);

@@ -69,11 +69,11 @@ pub fn arranged<T: Float>(centroids: &[T], d: usize, order: &[u32]) -> Result<Ve
     memory::collected(order.iter().flat_map(|&j| &centroids[j as usize * d..][..d]).copied(), ORDER)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(equal_keys_keep_their_order);
     fn equal_keys_keep_their_order() {
         let centroids = [3.0f32, 0.0, -1.0, -0.0, 3.0, 1.0, -1.0, 0.0];
         assert_eq!(Key::Feature(0).order(&centroids, 2, &[0; 4]).unwrap(), Some(vec![1, 3, 0, 2]));

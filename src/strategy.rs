@@ -146,11 +146,11 @@ impl fmt::Display for Strategy {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(names_come_back);
     fn names_come_back() {
         for strategy in Strategy::ALL {
             assert_eq!(strategy.to_string().parse::<Strategy>().unwrap(), *strategy);

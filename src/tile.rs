@@ -413,11 +413,11 @@ impl<T: Float> Tile<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(a_list_of_kept_rows_loads_as_their_range);
     fn a_list_of_kept_rows_loads_as_their_range() {
         let x: Vec<f32> = (0..40).map(|i| (i * 7 % 11) as f32).collect();
         let w: Vec<f64> = (0..20).map(|i| 0.3 * f64::from(i)).collect();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use polars_kmeans::{Device, Init, KMeansError, Strategy};
 
-use super::kinds::Kind;
+use crate::kinds::Kind;
 
 /// Name, rows, features, clusters, iterations.
 pub const SHAPES: [(&str, Shape); 10] = [

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use polars_kmeans::{Engine, Half};
 
-use super::data::{blobs, scrambled, uniform};
-use super::kinds::{Kind, changed, empty, generate, normal, starting_rows};
 use super::options::{Options, Shape};
+use crate::data::{blobs, scrambled, uniform};
+use crate::kinds::{Kind, changed, empty, generate, normal, starting_rows};
 
 /// Columns, and starting centroids unless they are rows at equal distances.
 pub struct Rows<T> {

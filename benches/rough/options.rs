@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use polars_kmeans::{Device, Strategy};
 
-use super::kinds::Kind;
+use crate::kinds::Kind;
 
 /// Most values of a table: 2 GiB.
 const MOST_VALUES: usize = 1 << 29;
@@ -62,7 +62,7 @@ impl Options {
                 "--csv" => options.csv = Some(value()?),
                 "--quick" => (options.d, options.seconds) = (vec![4, 16, 64], 50.0),
                 "--bench" => {}
-                _ => return Err(format!("{argument}: unknown; the head of benches/rough/main.rs lists the options")),
+                _ => return Err(format!("{argument}: unknown; the head of benches/rough/mod.rs lists the options")),
             }
         }
         let on_gpu = options.on_gpu();

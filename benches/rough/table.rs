@@ -3,7 +3,7 @@
 use polars_kmeans::benchmark::InDoubt;
 
 use super::Result;
-use super::kinds::Kind;
+use crate::kinds::Kind;
 
 /// Largest multiples of the blobs' times that meet the goal: of a pass in which nothing changes, and of the first iteration.
 const STEADY_GOAL: f64 = 1.3;

@@ -208,7 +208,7 @@ impl<T: Float> Visit<T> for CountDigits<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
     use crate::features::Features;
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(order_statistics_are_those_of_a_sort);
     fn order_statistics_are_those_of_a_sort() {
         ranks_are_those_of_a_sort::<f32>();
         ranks_are_those_of_a_sort::<f64>();

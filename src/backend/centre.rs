@@ -21,11 +21,11 @@ pub fn middle<T: Float>(centroids: &[T], d: usize) -> Result<Vec<f64>> {
     memory::collected(medians, "the middle of the centroids")
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(the_centre_is_where_most_centroids_are);
     fn the_centre_is_where_most_centroids_are() {
         let far = [1.0f32, 10.0, 2.0, 30.0, 1e9, 20.0];
         assert_eq!(middle(&far, 2).unwrap(), [2.0, 20.0]);

@@ -108,7 +108,7 @@ pub fn row_bytes(shape: Shape) -> u64 {
     (shape.features as u64).saturating_mul(value).saturating_add(weight).max(1)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::select::{Candidates, Job};
     use super::*;
@@ -136,7 +136,7 @@ mod tests {
         candidates: Candidates::NONE,
     };
 
-    #[test]
+    unit_test!(a_large_fit_streams_in_chunks_of_64_mib);
     fn a_large_fit_streams_in_chunks_of_64_mib() {
         // A one-byte label for each of 2^30 rows, and 64 MiB for each buffer.
         let chunking = chunks_in(SHAPE, 2 << 30).unwrap();
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!((chunking.chunks, chunking.buffers, chunking.travelling()), (32, 32, 0.0));
     }
 
-    #[test]
+    unit_test!(what_does_not_even_fit_in_chunks_says_what_it_needs);
     fn what_does_not_even_fit_in_chunks_says_what_it_needs() {
         let shapes = [
             SHAPE,
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(chunks_in(absurd, u64::MAX - 1), Err(u64::MAX));
     }
 
-    #[test]
+    unit_test!(more_room_is_never_worse_and_always_enough);
     fn more_room_is_never_worse_and_always_enough() {
         for shape in [
             Shape { rows: 7_000, ..SHAPE },
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(ranges_are_few_and_short);
     fn ranges_are_few_and_short() {
         for rows in [1_024, 4_096, 65_536, 4 << 20, 1 << 27] {
             let range = range_rows(rows);

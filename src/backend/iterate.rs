@@ -165,11 +165,11 @@ pub trait Iterate<T: Float>: KeptRows {
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)>;
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(shares_of_what_was_counted);
     fn shares_of_what_was_counted() {
         let some = Effort { settled: Some(30), scores: Some(1_500) };
         assert_eq!((some.share_settled(1_000), some.share_skipped(1_000, 2)), (Some(0.03), Some(0.25)));

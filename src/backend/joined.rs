@@ -369,7 +369,7 @@ impl<T: Float, S: Session<T> + ?Sized> Iterate<T> for Joined<'_, T, S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use std::sync::Barrier;
 
@@ -399,7 +399,7 @@ mod tests {
         work(&mut joined)
     }
 
-    #[test]
+    unit_test!(sessions_at_the_same_time_give_the_bits_of_one_after_the_other);
     fn sessions_at_the_same_time_give_the_bits_of_one_after_the_other() {
         let all = |joined: &mut Joined<'_, f64>| {
             let scale = joined.prepared.distances;
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(with_joined(true, all), with_joined(false, all));
     }
 
-    #[test]
+    unit_test!(at_once_means_at_the_same_time);
     fn at_once_means_at_the_same_time() {
         let barrier = Barrier::new(3);
         let starts = with_joined(true, |joined| {
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(starts.unwrap(), [0, 1, 400]);
     }
 
-    #[test]
+    unit_test!(the_first_error_in_row_order_is_returned);
     fn the_first_error_in_row_order_is_returned() {
         for at_once in [false, true] {
             let result = with_joined(at_once, |joined| {

@@ -604,5 +604,5 @@ fn pays(shape: Shape, chunking: Option<Chunking>) -> bool {
     gpu * if shape.in_batches() { MORSEL_MARGIN } else { GPU_MARGIN } < cpu
 }
 
-#[cfg(all(test, feature = "cuda"))]
+#[cfg(all(feature = "tests", feature = "cuda"))]
 mod tests;

@@ -205,14 +205,14 @@ mod tests {
         used
     }
 
-    #[test]
+    unit_test!(what_comes_nearer_is_never_ruled_out);
     fn what_comes_nearer_is_never_ruled_out() {
         for used in [attack::<f32>(40_000), attack::<f64>(40_000)] {
             assert!(used > 0.7 && used <= 1.0, "the largest error is {used} of what is allowed");
         }
     }
 
-    #[test]
+    unit_test!(a_lead_that_follows_stays_below);
     fn a_lead_that_follows_stays_below() {
         let random = &mut Random(5);
         for _ in 0..2_000 {
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(nothing_infinite_is_ruled_out);
     fn nothing_infinite_is_ruled_out() {
         let c = Facts { square: 1.0, step: 0.1, norm: 1.0, residual: 0.01 };
         for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
@@ -240,8 +240,8 @@ mod tests {
         }
     }
 
+    unit_test!(constants_are_those_of_the_kernels);
     /// The kernels have the same constants.
-    #[test]
     fn constants_are_those_of_the_kernels() {
         let source = include_str!("../../kernels/passes/bytes.cuh");
         let constant = |name: &str| -> f64 {

@@ -85,7 +85,7 @@ impl Carry {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::attacks::Random;
     use super::*;
@@ -156,13 +156,13 @@ mod tests {
         assert!(kept > 5_000 && close > 500, "{kept} kept, {close} ties");
     }
 
-    #[test]
+    unit_test!(rows_that_keep_their_centroid_are_nearer_to_it);
     fn rows_that_keep_their_centroid_are_nearer_to_it() {
         attack::<f32>(21);
         attack::<f64>(22);
     }
 
-    #[test]
+    unit_test!(counterexamples_to_careless_tests);
     fn counterexamples_to_careless_tests() {
         // Ties, equal bounds, and what is not a number.
         let carry = Carry::new(1, 1.0, false);

@@ -41,7 +41,7 @@ impl Farther {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::attacks::Random;
     use super::*;
@@ -114,13 +114,13 @@ mod tests {
         assert!(left_out > 10_000 && close > 1_000, "{left_out} left out, {close} ties");
     }
 
-    #[test]
+    unit_test!(no_row_of_a_box_is_as_near_to_a_centroid_that_is_left_out);
     fn no_row_of_a_box_is_as_near_to_a_centroid_that_is_left_out() {
         attack::<f32>(17);
         attack::<f64>(18);
     }
 
-    #[test]
+    unit_test!(counterexamples_to_careless_tests);
     fn counterexamples_to_careless_tests() {
         // A tie by underflow: both distances are 0 though one is smaller.
         assert!(!is_farther(&[0.0f64], &[0.0], &[2f64.powi(-540)], &[0.0]));

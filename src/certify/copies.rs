@@ -154,13 +154,13 @@ fn certificates<T: Float>() {
     assert!(decided * 2 > rows && decided < rows, "{decided} of {rows}");
 }
 
-#[test]
+unit_test!(certified_labels_are_those_of_reference_distances);
 fn certified_labels_are_those_of_reference_distances() {
     certificates::<f32>();
     certificates::<f64>();
 }
 
-#[test]
+unit_test!(copies_are_of_order_one_or_not_at_all);
 fn copies_are_of_order_one_or_not_at_all() {
     let of = |centroids: &[f64], d: usize| {
         let centre: Vec<f64> = centroids[..d].to_vec();

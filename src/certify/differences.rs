@@ -1,6 +1,6 @@
 //! The second filter: differences of copies, where the first filter leaves several centroids in reach.
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 use super::V;
 use super::{U, up};
 
@@ -47,7 +47,7 @@ impl CopyDifference {
     }
 
     /// The largest `s~` of a centroid that is not farther from a row than one with `least`. `square`: the sum of squares of the row's copy.
-    #[cfg(test)]
+    #[cfg(feature = "tests")]
     pub(super) fn threshold(&self, least: f32, square: f32) -> f32 {
         let up = |x: f64| up(x * (1.0 + 4.0 * V));
         let far = up(f64::from(self.of_row()) * f64::from(up(f64::from(square).sqrt())) + f64::from(self.offset()));

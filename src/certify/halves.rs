@@ -114,7 +114,7 @@ impl Halves {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::adding::Way;
     use super::*;
@@ -154,8 +154,8 @@ mod tests {
         Copy { square: square(exact), copy: square(&values).sqrt(), rest: square(&rest).sqrt(), values }
     }
 
+    unit_test!(the_label_is_in_reach);
     /// The label is in reach of every threshold: rows and centroids of all kinds, near ties among them.
-    #[test]
     fn the_label_is_in_reach() {
         let random = &mut Random(9);
         let (mut tightest, mut far) = (f64::INFINITY, 0);

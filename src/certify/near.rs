@@ -63,7 +63,7 @@ impl Near {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::attacks::Random;
     use super::*;
@@ -115,18 +115,18 @@ mod tests {
         assert!(left_out > 10_000 && close > 100, "{left_out} {close}");
     }
 
-    #[test]
+    unit_test!(centroids_that_are_left_out_are_farther_float32);
     fn centroids_that_are_left_out_are_farther_float32() {
         attack::<f32>();
     }
 
-    #[test]
+    unit_test!(centroids_that_are_left_out_are_farther_float64);
     fn centroids_that_are_left_out_are_farther_float64() {
         attack::<f64>();
     }
 
+    unit_test!(the_margin_is_needed);
     /// In one dimension nothing is lost: the own centroid and another one are on both sides of the row, and m is the row.
-    #[test]
     fn the_margin_is_needed() {
         let bound = Near::new(1);
         let key = |c: f64| bound.key(c * c, 0.0);

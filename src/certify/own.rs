@@ -103,12 +103,12 @@ pub(super) fn down(x: f64) -> f32 {
     if f64::from(y) > x { y.next_down() } else { y }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::{Expanded, U, up};
     use super::*;
 
-    #[test]
+    unit_test!(the_fold_is_below_the_half_square_by_the_error);
     fn the_fold_is_below_the_half_square_by_the_error() {
         let mut state = 5u64;
         let mut unit = || {
@@ -134,8 +134,8 @@ mod tests {
         }
     }
 
+    unit_test!(a_threshold_needs_what_its_centroid_lacks);
     /// d = 1, x = 1, c = (0, 2): a tie, and the label is 0. The second centroid has the larger error, so it ranks first.
-    #[test]
     fn a_threshold_needs_what_its_centroid_lacks() {
         let (x, centroids) = (1.0f32, [0.0f64, 2.0]);
         for weight in Expanded::WEIGHTS {
@@ -151,8 +151,8 @@ mod tests {
         }
     }
 
+    unit_test!(weights_move_the_error_between_row_and_centroid);
     /// The error of a centroid does not depend on the other centroids, and a suitable weight makes both halves small.
-    #[test]
     fn weights_move_the_error_between_row_and_centroid() {
         let of = |weight| (Expanded::new(16, 0, weight).width(1.0), Expanded::new(16, 0, weight).own(1.0, 16).margin);
         let (rows, centroids) = (of(-4), of(6));
@@ -160,7 +160,7 @@ mod tests {
         assert!(of(0).0 < 30.0 * up(U) && of(0).1 < 60.0 * up(U), "{:?}", of(0));
     }
 
-    #[test]
+    unit_test!(what_is_not_known_is_in_reach);
     fn what_is_not_known_is_in_reach() {
         for (half, error) in [(f64::NAN, 0.0), (f64::INFINITY, 0.0), (1.0, f64::INFINITY), (1.0, f64::NAN)] {
             let own = Own::new(half, 3, error, U, 0.0);

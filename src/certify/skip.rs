@@ -65,7 +65,7 @@ impl NearLimit {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::attacks::Random;
     use super::*;
@@ -111,14 +111,14 @@ mod tests {
         assert!(skipped > rows / 10 && skipped < rows * 9 / 10, "{skipped} of {rows}");
     }
 
-    #[test]
+    unit_test!(a_box_is_never_nearer_than_its_rows);
     fn a_box_is_never_nearer_than_its_rows() {
         boxes::<f32>();
         boxes::<f64>();
     }
 
+    unit_test!(counterexamples_to_careless_bounds);
     /// A row, its seed and a candidate that once misled a bound. The row is skipped only if the candidate is not nearer.
-    #[test]
     fn counterexamples_to_careless_bounds() {
         let skips = |x: &[f64], seed: &[f64], candidate: &[f64]| {
             let (near, s) = (reference::distance(x, seed), reference::distance(x, candidate));
@@ -147,8 +147,8 @@ mod tests {
         assert!(!skips(&[0.0], &[3.0], &[2.0]));
     }
 
+    unit_test!(float32_differences_within_the_limit);
     /// A candidate that is nearer by the least amount is within the limit, with fused products and without.
-    #[test]
     fn float32_differences_within_the_limit() {
         let random = &mut Random(11);
         let mut largest = 0.0f64;

@@ -68,11 +68,11 @@ impl<'a, T: Copy + Default> Strided<'a, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use crate::features::Features;
 
-    #[test]
+    unit_test!(every_part_of_an_array_reads_as_its_copy);
     fn every_part_of_an_array_reads_as_its_copy() {
         let values: Vec<f64> = (0..600).map(f64::from).collect();
         for n in [0, 1, 2, 7, 40] {
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(values_outside_of_the_slice_are_refused);
     fn values_outside_of_the_slice_are_refused() {
         let values = [0.0f32; 10];
         for (first, steps) in [(0, [4, 1]), (0, [-1, 1]), (3, [2, -4]), (8, [1, 1]), (0, [isize::MAX, 1])] {

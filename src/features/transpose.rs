@@ -125,7 +125,7 @@ fn copy_square<S: Copy + Default, T: Copy + Default, C: Conversion<S, T>, const 
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
     use crate::half::Same;
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(every_value_goes_to_its_column);
     fn every_value_goes_to_its_column() {
         check::<f32>();
         check::<f64>();

@@ -98,13 +98,13 @@ fn cut<'a, T: Float>(parts: &[Part<'a, T>], shares: &[Share]) -> Result<(Vec<Par
     Ok((all, counts))
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
     use crate::features::Features;
     use crate::strategy::Strategy;
 
-    #[test]
+    unit_test!(rows_are_cut_in_order);
     fn rows_are_cut_in_order() {
         let x: Vec<f32> = (0..20).map(|i| i as f32).collect();
         let part = |range: std::ops::Range<usize>| Part::new(Features::from_rows(&x[range], 1).unwrap(), None);

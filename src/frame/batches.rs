@@ -287,11 +287,11 @@ impl Gathered {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(rows_go_to_a_file_when_they_take_too_much);
     fn rows_go_to_a_file_when_they_take_too_much() {
         let mut bytes = Limit::new(Some(100));
         assert!(!bytes.is_passed(100, || unreachable!("nobody asks")) && bytes.is_passed(101, || unreachable!("nobody asks")));
@@ -305,7 +305,7 @@ mod tests {
         assert!(free.is_passed(23 * EVERY, || Some(5 * EVERY - 1)));
     }
 
-    #[test]
+    unit_test!(the_default_is_a_share_of_the_free_memory);
     fn the_default_is_a_share_of_the_free_memory() {
         let Limit::Free { before, .. } = Limit::new(None) else { panic!("the system says how much memory is free") };
         assert!(before > 1 << 20);

@@ -21,11 +21,11 @@ pub fn free_memory() -> Option<u64> {
     Some(group.map_or(machine, |group| group.min(machine)))
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(memory_that_is_taken_is_not_free);
     fn memory_that_is_taken_is_not_free() {
         const TAKEN: usize = 1 << 30;
         let is_less_free = || {

@@ -255,7 +255,7 @@ fn invalid(option: &'static str, expected: &str, got: impl fmt::Display) -> KMea
     KMeansError::InvalidOption { option, expected: expected.into(), got: got.to_string() }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(options_are_set_by_name);
     fn options_are_set_by_name() {
         let by_name = [
             ("k", Some(Value::from(3))),
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(set, built.device_memory_limit(None).n_init(Restarts::Auto));
     }
 
-    #[test]
+    unit_test!(refusals_say_what_was_expected_and_got);
     fn refusals_say_what_was_expected_and_got() {
         let refusals: [(&str, Option<Value>, &str); 24] = [
             ("k", Some(0.into()), "k: expected an integer from 1 to 2^32 - 1, got 0"),
@@ -364,7 +364,7 @@ mod tests {
         assert!(unknown.ends_with("got \"tolerance\""), "{unknown}");
     }
 
-    #[test]
+    unit_test!(options_describe_themselves);
     fn options_describe_themselves() {
         let described: Vec<String> =
             KMeans::options().iter().map(|info| format!("{}: {} = {}", info.name, info.python_type(), info.default)).collect();

@@ -301,7 +301,7 @@ impl<T: Float> Task for MoveRows<'_, '_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
     use crate::backend::cpu::InstructionSet;
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(partial, expected, "{set:?} d {d} {limbs:?} {weight:?}");
     }
 
-    #[test]
+    unit_test!(sums_are_those_of_single_values);
     fn sums_are_those_of_single_values() {
         for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
             for d in (1..=17).chain([24, 31, 32, 50]) {
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(full_limbs_are_flushed_in_time);
     fn full_limbs_are_flushed_in_time() {
         for limbs in [Limbs::One, Limbs::Two] {
             // The largest value of either sign, many times in one cluster.

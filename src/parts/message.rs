@@ -344,11 +344,11 @@ pub enum Reply {
     },
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(messages_keep_every_bit);
     fn messages_keep_every_bit() {
         let numbers = [0.0, -0.0, 1.0 / 3.0, f64::MIN_POSITIVE / 8.0, f64::MAX, f64::INFINITY, f64::NEG_INFINITY];
         let calls = vec![
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(Answer::decode(&answer.encode().unwrap()).unwrap(), answer);
     }
 
-    #[test]
+    unit_test!(errors_arrive_as_they_were);
     fn errors_arrive_as_they_were() {
         let errors = [
             KMeansError::InvalidOption { option: "init", expected: "a".into(), got: "b".into() },
@@ -383,7 +383,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(other_versions_and_other_bytes_are_refused);
     fn other_versions_and_other_bytes_are_refused() {
         let good = Answer::Lost.encode().unwrap();
         let error = |bytes: &[u8]| Answer::decode(bytes).unwrap_err().to_string();

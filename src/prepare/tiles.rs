@@ -106,7 +106,7 @@ pub fn merge_columns<C>(workers: Vec<Vec<C>>, merge: impl Fn(&mut C, &C)) -> Vec
         .unwrap_or_default()
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::quanta::CountSmall;
     use super::super::survey::{SurveyPass, WeightedExtents};
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(the_instruction_set_does_not_matter);
     fn the_instruction_set_does_not_matter() {
         check::<f32>();
         check::<f64>();

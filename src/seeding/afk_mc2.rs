@@ -181,7 +181,7 @@ impl<T: Float> Proposing<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -189,7 +189,7 @@ mod tests {
         Proposing { seed: 7, restart: 0, chain, first: vec![0.0], weight: (1, 1.0), distance: (1, 1.0), threads: 1 }
     }
 
-    #[test]
+    unit_test!(a_chain_leaves_centroids_and_ends_where_there_is_a_distance);
     fn a_chain_leaves_centroids_and_ends_where_there_is_a_distance() {
         let odds = |count: usize| (0..count).map(|_| Odds { weight: 1.0, q: 0.5 }).collect::<Vec<_>>();
         let one = proposing(1);
@@ -201,8 +201,8 @@ mod tests {
         }
     }
 
+    unit_test!(chains_forget_how_rows_were_proposed);
     /// After many trials, a chain is at a row with a probability in proportion to its distance, whatever the proposals are.
-    #[test]
     fn chains_forget_how_rows_were_proposed() {
         let (distances, proposed) = ([1.0, 2.0, 5.0, 8.0], [0.4, 0.3, 0.2, 0.1]);
         let (chain, chains) = (60, 20_000);

@@ -117,7 +117,7 @@ impl Layer<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -138,7 +138,7 @@ mod tests {
         best
     }
 
-    #[test]
+    unit_test!(cuts_are_the_best_of_all);
     fn cuts_are_the_best_of_all() {
         let mut state = 5u64;
         let mut next = |n: u64| {

@@ -101,11 +101,11 @@ fn weighted<T: Float>(candidates: Vec<T>, masses: &[u128], all: &Prepared) -> Re
     Table::new(candidates, Some(weights), all, facts)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(equal_candidates_are_kept_once);
     fn equal_candidates_are_kept_once() {
         let values = [1.0, 2.0, 0.0, 5.0, 1.0, 2.0, -0.0, 5.0, 1.0, 3.0];
         let order = [4, 3, 0, 2, 1];

@@ -76,11 +76,11 @@ fn nth_not_drawn(drawn: &[u64], first: u64, target: u64) -> (usize, u64) {
     (low, first + target + low as u64)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(numbers_already_drawn_are_passed_over);
     fn numbers_already_drawn_are_passed_over() {
         let drawn = [5, 7, 8, 12];
         let rest: Vec<u64> = (5..15).filter(|i| !drawn.contains(i)).collect();
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(draws_are_those_from_a_list);
     fn draws_are_those_from_a_list() {
         for (n, draws) in [(1, 1), (10, 10), (1_000, 1_000), (997, 300), (40_000, 50), (1 << 12, 1 << 10)] {
             let (mut list, mut undrawn) = ((0..n).collect::<Vec<u64>>(), Undrawn::new(n, draws).unwrap());

@@ -3,7 +3,7 @@
 `make gpu-bundle` calls it. Two archives and a script, in dist/gpu-bundle:
 
     base.tar.xz     Polars, pytest, hypothesis; numpy for machines without it. Made once for each set of versions.
-    project.tar.xz  our package with all kernels, Rust test and bench binaries, tests, benches, golden files
+    project.tar.xz  our package, Rust test and bench programs, tests, benches, golden files
     gpu.sh          unpacks them, checks, measures
 
 Wheels are unpacked here and not installed there: all that the machine must have is Python and the driver. xz packs
@@ -97,33 +97,30 @@ def base(archive: Path) -> None:
         pack(folder, archive)
 
 
-def executables(kind: str, features: str, *arguments: str) -> dict[str, Path]:
-    """Name and file of what cargo built."""
-    messages = "--message-format=json-render-diagnostics"
-    output = run("cargo", kind, "--no-default-features", "--features", features, "--no-run", messages, *arguments)
-    built = [json.loads(line) for line in output.splitlines()]
-    return {m["target"]["name"]: Path(m["executable"]) for m in built if m.get("executable")}
+def built(*command: str) -> dict[str, Path]:
+    """Name and file of the programs that cargo built, and of the library that Python loads."""
+    output = run("cargo", *command, "--profile", "dev", "--message-format=json-render-diagnostics")
+    artifacts = [message for message in map(json.loads, output.splitlines()) if message["reason"] == "compiler-artifact"]
+    programs = {m["target"]["name"]: Path(m["executable"]) for m in artifacts if m["executable"]}
+    libraries = [Path(name) for m in artifacts if m["target"]["name"] == "polars_kmeans" for name in m["filenames"]]
+    return programs | {"library": library for library in libraries if library.suffix == ".so"}
 
 
-def project(archive: Path, cargo_target: Path, peers: list[str]) -> None:
+def project(archive: Path, features: str, peers: list[str]) -> None:
+    """Everything of ours. One build of the library serves all: it is the build of `make test`, with other kernels."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
-        wheels, site, bin_ = folder / "wheels", folder / "site", folder / "bin"
-        maturin = Path(sys.executable).with_name("maturin")
-        # The users' package, and what benches call.
-        build = (maturin, "build", "--release", "--quiet", "--features", "python,cuda,bench", "--out", wheels)
-        run(*build, CARGO_TARGET_DIR=str(cargo_target / "python"))
-        [wheel] = wheels.iterdir()
-        print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB")
-        unzip(wheel, site)
-        shutil.rmtree(wheels)
+        site, bin_ = folder / "site", folder / "bin"
+        files = built("test", "--features", features, "--no-run", "--lib", "--test", "unit", "--test", "engine")
+        files |= built("bench", "--features", features, "--no-run", "--lib", "--bench", "kmeans")
+        shutil.copytree(ROOT / "python/polars_kmeans", site / "polars_kmeans", ignore=shutil.ignore_patterns("*.so"))
+        bin_.mkdir()
+        copies = {"library": site / "polars_kmeans/_internal.abi3.so", "unit": bin_ / "test-unit"}
+        copies |= {"engine": bin_ / "test-engine", "kmeans": bin_ / "bench"}
+        for name, target in copies.items():
+            run("strip", "--strip-unneeded", "-o", target, files[name])
         if peers:
             download(peers, site)
-        bin_.mkdir()
-        for name, file in executables("test", "bench,papers", "--release", "--lib", "--test", "engine").items():
-            shutil.copy(file, bin_ / f"test-{name.replace('polars_kmeans', 'lib')}")
-        for name, file in executables("bench", "bench,papers", "--bench", "*").items():
-            shutil.copy(file, bin_ / f"bench-{name}")
         for name in FILES:
             source, target = ROOT / name, folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +135,7 @@ def project(archive: Path, cargo_target: Path, peers: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
+    parser.add_argument("--features", required=True, help="of the build, as for cargo")
     parser.add_argument(
         "--with", dest="peers", nargs="*", default=[], help="packages to measure beside ours, as pip names"
     )
@@ -156,7 +154,7 @@ def main() -> None:
         kept.with_suffix(".unfinished").rename(kept)
     shutil.copy(kept, out / "base.tar.xz")
     middle = time.monotonic()
-    project(out / "project.tar.xz", target, args.peers)
+    project(out / "project.tar.xz", args.features, args.peers)
     shutil.copy(Path(__file__).with_name("gpu.sh"), out)
     end = time.monotonic()
 

@@ -3,8 +3,8 @@
 #
 #   gpu.sh [--check | --measure] [STEP ...] [-- ARGUMENTS]
 #
-# Steps that check:    devices, lib, engine (Rust), python. A GPU test fails where there is no GPU: it is not skipped.
-# Steps that measure:  bench-NAME for each bench binary, gpu, peers, groups. What they print is printed.
+# Steps that check:    devices, unit, engine (Rust), python. A GPU test fails where there is no GPU: it is not skipped.
+# Steps that measure:  bench-NAME for each Rust bench, gpu, peers, groups. What they print is printed.
 # Asked for by name:   sanitize (the engine's tests of the GPU under compute-sanitizer; $SANITIZE chooses others).
 # Steps named are the only ones run, and ARGUMENTS go to each of them. After a check that failed nothing is measured, unless
 # --measure is given. STEP_SECONDS limits a step (default 300). Logs: $OUT (default: ./gpu-logs) holds check.log, measure.log and
@@ -98,7 +98,7 @@ assert model.device.startswith("cuda") and model.centroids["x"].sort().round(9).
 
 check() {
     step devices python3 -c "$DEVICES"
-    step lib bin/test-lib
+    step unit bin/test-unit
     step engine bin/test-engine
     local select=(tests/python site/polars_kmeans -p _hypothesis_pytestplugin -p no:cacheprovider)
     # On the machine or not tested: scikit-learn and its like are too large to bring.
@@ -110,12 +110,10 @@ check() {
 
 measure() {
     local bench
-    for bench in bin/bench-*; do
-        case $bench in
-            *-rough) step "${bench#bin/}" "$bench" --device cuda --quick ;;
-            *) step "${bench#bin/}" "$bench" --bench ;;
-        esac
+    for bench in engine gpu iterations quads seeding sets; do
+        step "bench-$bench" bin/bench "$bench"
     done
+    step bench-rough bin/bench rough --device cuda --quick
     if has torch; then step gpu python3 benches/gpu.py --out "$OUT/gpu.json"; else skip gpu "needs torch"; fi
     step peers python3 benches/peers.py
     if has sklearn; then step groups python3 benches/groups.py; else skip groups "needs scikit-learn"; fi

@@ -265,7 +265,7 @@ fn in_filters_range<'x>(x: &'x [f32], copies: &DifferenceTable, scaled: &'x mut 
     scaled
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::simd::{InstructionSet, Task};
     use super::*;
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(labels_and_the_two_nearest_are_the_oracles);
     fn labels_and_the_two_nearest_are_the_oracles() {
         for levels in [2, 5, 1 << 20] {
             for (d, k, n) in [(1, 1, 5), (1, 40, 70), (2, 17, 64), (3, 100, 130), (8, 30, 200), (9, 16, 65), (9, 33, 64)] {

@@ -50,11 +50,11 @@ fn room(count: usize) -> usize {
     2 * count + 64
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(the_farthest_rows_are_kept_in_any_order_of_rows);
     fn the_farthest_rows_are_kept_in_any_order_of_rows() {
         let distance = |row: u64| (row * 7_919 % 101) as f64;
         for count in [1, 5, 300] {

@@ -110,7 +110,7 @@ pub struct Weighted {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Weight(i32);
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 impl Weight {
     pub fn new(exponent: i32) -> Self {
         Self(exponent)

@@ -95,11 +95,11 @@ impl Inertia {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(sums_are_those_of_single_rows);
     fn sums_are_those_of_single_rows() {
         let n = 3 * CAPACITY + 7;
         let distances: Vec<f64> = (0..n).map(|i| [1.0, 0.3, 1e-300, 0.0, 1e300, 0.999][i * 7 % 6]).collect();

@@ -134,7 +134,7 @@ impl<T: Float> Task for Lower<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(distances_are_the_reference_distances_to_the_nearest);
     fn distances_are_the_reference_distances_to_the_nearest() {
         for shape in [[1, 1, 1], [31, 2, 3], [200, 8, 40], [700, 20, 130], [33, 70, 2]] {
             check::<f32>(shape);

@@ -434,5 +434,5 @@ impl<T: Float, C: Columns<T>, const TWO: bool> Task for FindPlaces<'_, T, C, TWO
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 pub mod attacks;

@@ -346,7 +346,7 @@ impl<T: Float> Task for AddUp<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::CpuSession;
     use super::*;
@@ -383,7 +383,7 @@ mod tests {
         seeds.share.asked as f64 / (6 * places) as f64
     }
 
-    #[test]
+    unit_test!(blocks_out_of_reach_are_passed_over);
     fn blocks_out_of_reach_are_passed_over() {
         let blob = |d: usize, i: usize, f: usize| (((i % 10 + 1) * (f + 3) * 7_919) % 1_000) as f64 / (d as f64).sqrt();
         for d in [2, 16, 64] {

@@ -235,7 +235,7 @@ pub unsafe fn chains<V: Vector, T: Float, const R: usize>(
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::simd::{InstructionSet, Task};
     use super::*;
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(settled_rows_are_the_oracles);
     fn settled_rows_are_the_oracles() {
         for (k, d) in [(1, 1), (2, 3), (3, 4), (4, 4), (5, 7), (31, 3), (33, 5), (100, 1)] {
             let n = 61;

@@ -6,7 +6,7 @@
 
 mod ahead;
 mod doubles;
-#[cfg(any(target_arch = "aarch64", test))]
+#[cfg(any(target_arch = "aarch64", feature = "emulated-neon"))]
 mod neon;
 mod portable;
 mod probe;
@@ -90,7 +90,7 @@ impl InstructionSet {
             }
         }
         // Tests run its kernels everywhere.
-        #[cfg(any(target_arch = "aarch64", test))]
+        #[cfg(any(target_arch = "aarch64", feature = "emulated-neon"))]
         if self == Self::Neon {
             // SAFETY: all processors of aarch64 have the set. Elsewhere it is plain Rust.
             return unsafe { neon::Neon::call(task) };

@@ -149,11 +149,11 @@ fn filled(rows: &[u64], most: &[u64]) -> Option<Vec<u64>> {
     (left == 0).then_some(filled)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(rows_are_divided_by_speed_and_none_is_lost);
     fn rows_are_divided_by_speed_and_none_is_lost() {
         assert_eq!(divided(10, &[1, 1]), [5, 5]);
         assert_eq!(divided(10, &[132, 66]), [6, 4]);
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(divided(u64::MAX, &[132; 16]).iter().sum::<u64>(), u64::MAX);
     }
 
-    #[test]
+    unit_test!(what_is_too_much_for_one_goes_to_others);
     fn what_is_too_much_for_one_goes_to_others() {
         assert_eq!(filled(&[50, 50], &[30, 100]), Some(vec![30, 70]));
         assert_eq!(filled(&[50, 50], &[100, 20]), Some(vec![80, 20]));

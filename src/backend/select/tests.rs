@@ -74,7 +74,7 @@ fn in_chunks(shape: Shape, room: u64) -> std::result::Result<Chunking, u64> {
     memory::chunking(shape, &device(0, GB), room)
 }
 
-#[test]
+unit_test!(the_kernel_is_named);
 fn the_kernel_is_named() {
     let choice = |strategy| choose(Request { strategy, ..Device::Cuda(None).into() }, LARGE, &Ok(vec![device(0, 100 * GB)]));
     let default = choice(Strategy::Default).unwrap();
@@ -86,14 +86,14 @@ fn the_kernel_is_named() {
     assert!(error.contains("at most 12 features for \"registers-single\", got 32"), "{error}");
 }
 
-#[test]
+unit_test!(the_cpu_is_always_there);
 fn the_cpu_is_always_there() {
     let cpu = (Place::Cpu, "device=\"cpu\" was asked for".into());
     assert_eq!(chosen(Device::Cpu, LARGE, &Err("no driver".into())), cpu);
     assert_eq!(chosen(Device::Cpu, LARGE, &Ok(vec![device(0, 100 * GB)])), cpu);
 }
 
-#[test]
+unit_test!(auto_falls_back_and_says_why);
 fn auto_falls_back_and_says_why() {
     let there = Ok(vec![device(0, 100 * GB)]);
     let (place, why) = chosen(Device::Auto, LARGE, &there);
@@ -120,7 +120,7 @@ fn auto_falls_back_and_says_why() {
     assert_eq!(why, format!("{full} and a tenth of that stays so"));
 }
 
-#[test]
+unit_test!(the_work_must_pay_for_the_start_and_the_upload);
 fn the_work_must_pay_for_the_start_and_the_upload() {
     let least = |shape: Shape| (1..1_000_000).find(|&rows| pays(Shape { rows, ..shape }, None)).unwrap();
     let [cpu, gpu] = seconds(Shape { rows: least(LARGE), ..LARGE }, None);
@@ -130,7 +130,7 @@ fn the_work_must_pay_for_the_start_and_the_upload() {
     assert!(least(LARGE) < least(two) && least(two) < least(Shape { float64: true, ..two }));
 }
 
-#[test]
+unit_test!(one_morsel_must_have_much_work);
 fn one_morsel_must_have_much_work() {
     let morsel = |job, rows, features, clusters| Shape { job, rows, features, clusters, ..SMALL };
     for job in [Job::Labels, Job::Nearest, Job::Distances] {
@@ -146,7 +146,7 @@ fn one_morsel_must_have_much_work() {
     assert_eq!(chosen, (Place::Cuda(0), format!("{why} cuda:0 (NVIDIA H200)")));
 }
 
-#[test]
+unit_test!(predictions_take_bounded_memory);
 fn predictions_take_bounded_memory() {
     let shape = |job, rows, features, clusters| Shape { job, rows, features, clusters, ..LARGE };
     let batch = |shape: Shape| shape.batches().take(4).map(|rows| rows.end - rows.start).max().unwrap_or(0);
@@ -178,7 +178,7 @@ fn predictions_take_bounded_memory() {
     assert!(needed(shape(Job::Score, 1 << 30, 32, 256)) > 100 * GB);
 }
 
-#[test]
+unit_test!(a_demand_takes_the_roomiest_or_the_one_named);
 fn a_demand_takes_the_roomiest_or_the_one_named() {
     let devices = Ok(vec![old(0), device(3, 70 * GB), device(1, 90 * GB), device(2, 90 * GB)]);
     let (place, why) = chosen(Device::Cuda(None), SMALL, &devices);
@@ -189,7 +189,7 @@ fn a_demand_takes_the_roomiest_or_the_one_named() {
     assert_eq!(chosen(Device::Cuda(Some(3)), SMALL, &devices), third);
 }
 
-#[test]
+unit_test!(a_demand_that_cannot_be_met_says_what_there_is);
 fn a_demand_that_cannot_be_met_says_what_there_is() {
     let help = " (device=\"auto\" takes the CPU where no GPU can be used)";
     let devices = Ok(vec![old(0), device(1, 90 * GB)]);
@@ -210,7 +210,7 @@ fn a_demand_that_cannot_be_met_says_what_there_is() {
     }
 }
 
-#[test]
+unit_test!(data_that_do_not_fit_at_once_stream);
 fn data_that_do_not_fit_at_once_stream() {
     // First there is room for some of the chunks, then for the fewest, then not even for those.
     let shape = Shape { rows: 100_000_000, ..LARGE };
@@ -247,7 +247,7 @@ fn data_that_do_not_fit_at_once_stream() {
     assert_eq!(chunking.buffers, chunking.chunks);
 }
 
-#[test]
+unit_test!(several_gpus_share_rows);
 fn several_gpus_share_rows() {
     let two = Ok(vec![device(0, 100 * GB), device(1, 100 * GB)]);
     let list = |ordinals: &[u32]| Device::Several(Gpus::new(ordinals).unwrap());
@@ -287,7 +287,7 @@ fn several_gpus_share_rows() {
     assert_eq!((place(Job::Labels), place(Job::Score)), (Place::Several(Gpus::new(&[0, 1]).unwrap()), Place::Cuda(0)));
 }
 
-#[test]
+unit_test!(auto_takes_several_gpus_where_that_pays);
 fn auto_takes_several_gpus_where_that_pays() {
     let two = Ok(vec![device(0, 140 * GB), device(1, 140 * GB)]);
     let place = |rows, features, clusters| {
@@ -304,7 +304,7 @@ fn auto_takes_several_gpus_where_that_pays() {
     assert_eq!(place(1_000_000, 16, 256), Place::Cuda(0));
 }
 
-#[test]
+unit_test!(data_that_do_not_fit_where_they_must_are_no_memory);
 fn data_that_do_not_fit_where_they_must_are_no_memory() {
     let there = Ok(vec![device(0, GB / 500)]);
     let needed = bytes(in_chunks(LARGE, 0).unwrap_err());
@@ -326,7 +326,7 @@ fn data_that_do_not_fit_where_they_must_are_no_memory() {
     }
 }
 
-#[test]
+unit_test!(memory_counts_features_rows_weights_and_tables);
 fn memory_counts_features_rows_weights_and_tables() {
     // A row: its values, the labels before and after, its place in the list of rows in doubt. While seeds are drawn: its distance, and
     // its share of the list of rows that come nearer.
@@ -357,7 +357,7 @@ fn memory_counts_features_rows_weights_and_tables() {
     assert!(chunking(enough - 1).is_some());
 }
 
-#[test]
+unit_test!(old_drivers_and_devices_are_not_usable);
 fn old_drivers_and_devices_are_not_usable() {
     assert!(usable((13, 0), (8, 0)).0 && usable((14, 2), (12, 1)).0);
     let (no, why) = usable((12, 8), (9, 0));
@@ -366,7 +366,7 @@ fn old_drivers_and_devices_are_not_usable() {
     assert!(!no && why.contains("7.5") && why.contains("8.0"), "{why}");
 }
 
-#[test]
+unit_test!(figures_read_well);
 fn figures_read_well() {
     let numbers = [0, 7, 999, 1_000, 1_234_567, u64::MAX].map(|number| counted(number).to_string());
     assert_eq!(numbers, ["0", "7", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);

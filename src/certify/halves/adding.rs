@@ -40,7 +40,7 @@ pub enum Added {
 
 impl Added {
     /// As seen on an H200, by `wgmma` and by cuBLAS.
-    #[cfg(test)]
+    #[cfg(feature = "tests")]
     pub const HOPPER: Self = Self::Blocks { length: 16, extra: 2 };
 
     /// A: the error of a sum beside the norms of its factors.
@@ -246,7 +246,7 @@ fn is_within(x: &[f64], c: &[f64], sum: f64) -> bool {
     (exact as f64 * power(-48) - sum).abs() <= a / (1.0 - a) * all * (1.0 - 1e-9)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -264,15 +264,15 @@ mod tests {
         Vectors::given().added(&sums(of))
     }
 
-    #[test]
+    unit_test!(every_way_is_told_from_the_others);
     fn every_way_is_told_from_the_others() {
         for way in ways() {
             assert_eq!(found(|x, c| way.sum(x, c)), Some(way.added()), "{way:?}");
         }
     }
 
+    unit_test!(bounds_cover_what_is_lost);
     /// The bound of a way holds for its sums, and it is not much wider than the worst of them.
-    #[test]
     fn bounds_cover_what_is_lost() {
         let vectors = Vectors::given();
         let values = |bits: &[u16]| -> Vec<f64> { bits.iter().map(|&bits| value(bits)).collect() };
@@ -295,8 +295,8 @@ mod tests {
         }
     }
 
+    unit_test!(units_that_round_get_the_wide_bound);
     /// A chain with one rounding for each product, to nearest.
-    #[test]
     fn units_that_round_get_the_wide_bound() {
         let chain = |x: &[f64], c: &[f64]| x.iter().zip(c).fold(0.0, |sum, (&x, &c)| f64::from((x * c + sum) as f32));
         assert_eq!(found(chain), Some(Added::Otherwise));
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(found(mixed), Some(Added::Otherwise));
     }
 
-    #[test]
+    unit_test!(units_that_lose_more_are_refused);
     fn units_that_lose_more_are_refused() {
         for length in [4, 8, 16] {
             let way = Way { length, extra: -1, zeros: false };
@@ -328,8 +328,8 @@ mod tests {
         assert_eq!(found(|_, _| f64::NAN), None);
     }
 
+    unit_test!(sums_are_cut);
     /// What tensor cores lose is more than 2^-22 of a block: the counterexample to the simpler bound.
-    #[test]
     fn sums_are_cut() {
         let x = [vec![1.0; 16], vec![1.0; 16]].concat();
         let c = [vec![1.0], vec![0.0; 15], vec![1.875 * 2f64.powi(-26); 16]].concat();
@@ -340,8 +340,8 @@ mod tests {
         assert_eq!(Added::HOPPER.error(1_024), 64.0 * 21.0 * 2f64.powi(-25));
     }
 
+    unit_test!(subnormal_factors_count_as_larger);
     /// Subnormal factors are aligned as if they were larger: the sum is 0 where it should be 2^-26.
-    #[test]
     fn subnormal_factors_count_as_larger() {
         let way = Way { length: 16, extra: 2, zeros: false };
         for (i, expected) in [(24, 0.0), (27, power(-26))] {

@@ -291,7 +291,7 @@ pub fn plain_values(mut pages: &[u8]) -> Option<usize> {
     Some(total)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -315,7 +315,7 @@ mod tests {
     /// A required Float called "x".
     const LEAF: [u8; 8] = [0x15, 8, 0x25, 0, 0x18, 1, b'x', 0];
 
-    #[test]
+    unit_test!(metadata_in_proportion);
     fn metadata_in_proportion() {
         assert!(is_sound(&file(2, &[&group(&[2])[..], &LEAF].concat(), &[])));
         // 2^31 - 1 children, but only one is there.
@@ -340,7 +340,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(a_hole_is_not_read_to_its_end);
     fn a_hole_is_not_read_to_its_end() {
         let key = |key: &[u8]| [&[0x39, 0x1C, 0x18, key.len() as u8][..], key, &[0]].concat();
         let starts: [&[u8]; 6] = [
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(cut.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
     }
 
-    #[test]
+    unit_test!(pages_of_plain_values);
     fn pages_of_plain_values() {
         let page = |kind: u8, encoding: u8| {
             let header = [0x15, kind, 0x15, 16, 0x15, 16, 0x2C, 0x15, 4, 0x15, encoding, 0x15, 6, 0x15, 6, 0, 0];

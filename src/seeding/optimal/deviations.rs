@@ -115,7 +115,7 @@ impl Deviations {
     }
 
     /// The deviations of numbers with whole weights.
-    #[cfg(test)]
+    #[cfg(feature = "tests")]
     pub fn of_numbers(values: &[f64], weights: &[f64]) -> Result<Self> {
         let largest = |numbers: &[f64]| numbers.iter().fold(0.0f64, |m, x| m.max(x.abs()));
         let scale = WeightScale::new(largest(weights));

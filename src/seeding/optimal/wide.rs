@@ -60,11 +60,11 @@ pub fn to_f64<const N: usize>(a: [u64; N]) -> f64 {
     high as f64 * crate::fixed::power_of_two(64 * (top as i32 - 1))
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(arithmetic_is_that_of_128_bits);
     fn arithmetic_is_that_of_128_bits() {
         let mut state = 3u64;
         let mut next = || {
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(a_low_bit_breaks_a_tie);
     fn a_low_bit_breaks_a_tie() {
         assert_eq!(to_f64([0, 0, 1 << 63 | 1 << 10]), 2f64.powi(191));
         assert_eq!(to_f64([1, 0, 1 << 63 | 1 << 10]), 2f64.powi(191) + 2f64.powi(139));

@@ -102,11 +102,11 @@ impl fmt::Display for Copied {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(a_method_is_a_sentence);
     fn a_method_is_a_sentence() {
         let said = |chosen| Method { set: InstructionSet::Avx2, chosen }.to_string();
         let copies = Some(Copied { unit: QuadUnit::Avx2, given_up: false });

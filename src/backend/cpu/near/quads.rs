@@ -3,7 +3,7 @@
 //! Rows are copied when they are sorted, and centroids in each assign. Both subtract the same bits of the group's point. `src/certify/quads.rs` says what
 //! is measured of them.
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod attacks;
 #[cfg(feature = "bench")]
 mod timed;

@@ -167,18 +167,18 @@ fn attacks<T: Float>() {
     attack(&case::<T>("one far out", 3, 1_100, random), &[0], "many centroids");
 }
 
-#[test]
+unit_test!(what_reference_distances_find_is_in_reach_of_float32_rows);
 fn what_reference_distances_find_is_in_reach_of_float32_rows() {
     attacks::<f32>();
 }
 
-#[test]
+unit_test!(what_reference_distances_find_is_in_reach_of_float64_rows);
 fn what_reference_distances_find_is_in_reach_of_float64_rows() {
     attacks::<f64>();
 }
 
+unit_test!(a_centroid_far_out_leaves_no_doubt);
 /// One centroid a million times farther out than the others leaves the other rows certain.
-#[test]
 fn a_centroid_far_out_leaves_no_doubt() {
     let (random, d, k) = (&mut Random(3), 16, 30);
     let mut ordinary = case::<f32>("uniform", d, k, random);
@@ -191,9 +191,9 @@ fn a_centroid_far_out_leaves_no_doubt() {
     }
 }
 
+unit_test!(both_sides_have_the_same_centre);
 /// m is rounded to the feature type once, for rows and centroids alike: with 2^24 + 0.75 for the row and 2^24 for the centroids,
 /// this tie would certify label 1.
-#[test]
 fn both_sides_have_the_same_centre() {
     let at = 2f32.powi(24);
     let (centroids, rows) = (vec![at + 4.0, at], vec![at + 2.0; ROWS]);
@@ -201,8 +201,8 @@ fn both_sides_have_the_same_centre() {
     assert_eq!(attack(&case, &Expanded::WEIGHTS, "a tie")[0], 0);
 }
 
+unit_test!(weights_follow_the_rows);
 /// Weights follow the sizes of rows and centroids, and a few rows far out do not matter.
-#[test]
 fn weights_follow_the_rows() {
     let Filter::Product(table) = Filter::product(&[8.0f32, 0.0, 0.0, 8.0], 2, &[0.0, 0.0], &[]).unwrap() else {
         unreachable!()

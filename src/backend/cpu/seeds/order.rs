@@ -100,13 +100,13 @@ fn split<T: Float>(sample: &[T], m: usize, members: &mut [u32]) -> (u32, T, usiz
     (widest.1 as u32, T::from_f64(threshold), left)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
     use crate::features::Features;
     use crate::tile::Part;
 
-    #[test]
+    unit_test!(rows_of_a_leaf_are_close_together);
     fn rows_of_a_leaf_are_close_together() {
         // Sixteen groups of equal size, far apart along three features. The last feature is the same everywhere.
         let rows: Vec<f32> = (0..1_024u32)
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(equal_rows_and_rows_far_out_have_a_leaf);
     fn equal_rows_and_rows_far_out_have_a_leaf() {
         for x in [vec![1.0f64; 300], (0..300).map(|i| if i == 7 { 1e130 } else { f64::from(i % 3) }).collect()] {
             let part = Part::new(Features::from_rows(&x, 1).unwrap(), None);

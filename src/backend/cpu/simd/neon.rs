@@ -124,7 +124,7 @@ impl Vector for Neon {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::Portable;
     use super::*;
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(every_operation_is_that_of_plain_rust);
     fn every_operation_is_that_of_plain_rust() {
         for shift in 0..VALUES.len() {
             for start in 0..VALUES.len() {
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(squares_are_turned);
     fn squares_are_turned() {
         let rows: [[f32; SQUARE]; SQUARE] = std::array::from_fn(|i| std::array::from_fn(|f| (100 * i + f) as f32));
         let mut to = [0.0f32; 20 * SQUARE];

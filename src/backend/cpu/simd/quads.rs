@@ -259,11 +259,11 @@ mod x86 {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(units_add_exactly);
     fn units_add_exactly() {
         let emulated = [QuadUnit::EmulatedTiles, QuadUnit::Emulated, QuadUnit::EmulatedWords];
         for unit in QuadUnit::HARDWARE.into_iter().chain(emulated) {
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(QuadUnit::detect(), [fastest(false), fastest(true)]);
     }
 
-    #[test]
+    unit_test!(words_are_added_with_their_signs);
     fn words_are_added_with_their_signs() {
         let pair = |[a, b]: [i16; 2]| f32::from_bits(u32::from(b as u16) << 16 | u32::from(a as u16));
         for (x, c, expected) in [
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(quads_are_added_with_their_signs);
     fn quads_are_added_with_their_signs() {
         let x = packed([255, 0, 1, 200]);
         for (c, expected) in

@@ -287,11 +287,11 @@ impl Gpu {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(a_multiprocessor_has_room_for_its_share);
     fn a_multiprocessor_has_room_for_its_share() {
         for (total, fixed) in [(228 << 10, 2_000), (164 << 10, 17_000), (100 << 10, 0)] {
             for share in 1..=6 {

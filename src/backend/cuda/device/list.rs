@@ -49,11 +49,11 @@ macro_rules! buffers {
 }
 pub(in crate::backend::cuda) use buffers;
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(bytes_are_rounded_up_and_never_wrap);
     fn bytes_are_rounded_up_and_never_wrap() {
         assert_eq!(bytes_of::<f64>(3_000), 24_064);
         assert_eq!((bytes_of::<u8>(1_000), bytes_of::<u8>(0)), (1_024, 512));

@@ -284,7 +284,7 @@ impl RowKernel {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
@@ -292,14 +292,14 @@ mod tests {
         Sizes { d, k, columns: d, limbs: 1, value: 4, shared: 227 << 10 }
     }
 
-    #[test]
+    unit_test!(every_name_that_is_not_ours_is_a_system);
     fn every_name_that_is_not_ours_is_a_system() {
         for &strategy in Strategy::ALL {
             assert_eq!(System::of(strategy).is_none(), strategy.source().starts_with("ours"), "{strategy}");
         }
     }
 
-    #[test]
+    unit_test!(points_and_columns_share_a_block);
     fn points_and_columns_share_a_block() {
         for d in [1, 2, 3, 4, 17, 34, 70, 300] {
             for k in [1, 4, 64, 300, 5_000] {
@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(limits_are_errors_that_name_them);
     fn limits_are_errors_that_name_them() {
         let check = |strategy, d, k| System::of(strategy).unwrap().check(&shape(d, k));
         for &strategy in Strategy::ALL.iter().filter(|strategy| System::of(**strategy).is_some()) {
@@ -328,7 +328,7 @@ mod tests {
         assert!(check(Strategy::Kmcuda, 5_000, 100_000).is_ok() && check(Strategy::Zechner, 5_000, 100_000).is_ok());
     }
 
-    #[test]
+    unit_test!(kernels_are_named_by_width);
     fn kernels_are_named_by_width() {
         let kernel = |strategy, d| System::of(strategy).unwrap().row_kernel(&shape(d, 10));
         let name = |strategy, d| (kernel(strategy, d).family, kernel(strategy, d).variant());

@@ -167,11 +167,11 @@ impl<T: Float + Plain> CopiedRows<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(there_is_a_place_for_every_row);
     fn there_is_a_place_for_every_row() {
         for n in [1usize, 31, 32, 33, 100_000] {
             // The worst that can happen: all centres but one have one row.

@@ -142,11 +142,11 @@ fn cut(mut farthest: Vec<Candidate>, count: usize, best: &[Far]) -> Candidate {
     known.filter(|known| order(known, &last).is_lt()).unwrap_or(last)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(a_cut_keeps_the_farthest_rows);
     fn a_cut_keeps_the_farthest_rows() {
         let far = |distance: f64, row: u64| Candidate { distance, row };
         let pair = |Candidate { distance, row }| (distance, row);

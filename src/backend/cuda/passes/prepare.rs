@@ -298,12 +298,12 @@ impl<T: Float + Plain> Passes<T> for DevicePasses<'_, '_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
     use crate::backend::cuda::shape::ROW_ALIGNMENT;
 
-    #[test]
+    unit_test!(every_row_is_in_one_chunk);
     fn every_row_is_in_one_chunk() {
         let (least, most) = CHUNKS.into_inner();
         for n in [1, 255, 4_096, 4_097, 1_000_003, 134_217_728, u32::MAX as usize] {
@@ -316,7 +316,7 @@ mod tests {
         assert!(Cut::new(u32::MAX as usize, 1 << 20).blocks(1 << 20).is_err());
     }
 
-    #[test]
+    unit_test!(chunks_merge_by_column);
     fn chunks_merge_by_column() {
         let chunk = |low: f64, high: f64, largest: f64, not_finite: u64| arguments::Extent {
             low,

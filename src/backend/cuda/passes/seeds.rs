@@ -356,11 +356,11 @@ fn search<T: Float + Plain>(
     Ok(found)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(ranges_are_whole_tiles_and_few);
     fn ranges_are_whole_tiles_and_few() {
         for n in [1, 255, 256, 257, 1 << 20, (1 << 20) + 1, 134_217_728, u32::MAX as usize] {
             let Ranges { rows, count } = Ranges::new(n);
@@ -369,7 +369,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(no_thread_has_too_many_rows);
     fn no_thread_has_too_many_rows() {
         for (n, resident, blocks) in [(1, 1_000, 1), (257, 1_000, 2), (1 << 30, 1_000, 1_000), (u32::MAX as usize, 16, 256)] {
             assert_eq!(gains_blocks(n, resident), blocks);

@@ -96,7 +96,7 @@ impl<T: Float + Plain> Matrix<T> {
     }
 
     /// All values.
-    #[cfg(test)]
+    #[cfg(feature = "tests")]
     pub fn to_vec(&self) -> Result<Vec<T>> {
         match self {
             Self::Same(values) => values.to_vec(),

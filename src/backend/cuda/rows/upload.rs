@@ -128,7 +128,7 @@ impl<T: Float + Plain> Work<'_, '_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::kept::tests::selection;
     use super::*;
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(what_arrives_are_the_kept_rows);
     fn what_arrives_are_the_kept_rows() {
         what_arrives::<f32>();
         what_arrives::<f64>();

@@ -321,12 +321,12 @@ impl<T: Float + Plain> Step<T> for BoundedStep<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::choice::tests::{H200, shape};
     use super::*;
 
-    #[test]
+    unit_test!(limits_are_errors);
     fn limits_are_errors() {
         let error = |shape| Candidate::<f32>::supports(&Yinyang, &shape, H200).err().map(|refusal| refusal.limit);
         let largest = shape(100_000, 40, 65_536);
@@ -336,7 +336,7 @@ mod tests {
         assert!(error(FitShape { chunk: 1_000, ..largest }).unwrap().contains("fit on the GPU"));
     }
 
-    #[test]
+    unit_test!(a_default_never_takes_it);
     fn a_default_never_takes_it() {
         let candidate: &dyn Candidate<f32> = &Yinyang;
         assert!(candidate.predicted(&shape(1_000_000, 32, 1_000), H200).is_none() && candidate.work().is_none());

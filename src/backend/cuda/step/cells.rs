@@ -274,12 +274,12 @@ impl<T: Float + Plain> Step<T> for CellsStep<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::choice::tests::{H200, shape};
     use super::*;
 
-    #[test]
+    unit_test!(sizes_follow_the_shape);
     fn sizes_follow_the_shape() {
         let sizes = |n| Sizes::new(&shape(n, 4, 64));
         assert_eq!((sizes(1).levels, sizes(511).levels, sizes(512).levels), (0, 0, 1));
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!((sizes(1).parents(), sizes(134_217_728).parents()), (1, 512));
     }
 
-    #[test]
+    unit_test!(the_default_takes_cells_where_lists_are_short);
     fn the_default_takes_cells_where_lists_are_short() {
         let time = |n, d, k| Candidate::<f32>::predicted(&Cells, &shape(n, d, k), H200);
         assert!(time(10_000_000, 2, 1_000).unwrap() < 500.0);
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(Candidate::<f64>::predicted(&Cells, &FitShape { float64: true, ..shape(10_000_000, 2, 1_000) }, H200), None);
     }
 
-    #[test]
+    unit_test!(limits_are_errors);
     fn limits_are_errors() {
         let error = |shape, gpu| Candidate::<f32>::supports(&Cells, &shape, gpu).err().map(|refusal| refusal.limit);
         let largest = shape(134_217_728, 4, 64);

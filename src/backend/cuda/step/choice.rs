@@ -107,7 +107,7 @@ pub fn time<T>(candidate: &dyn Candidate<T>, shape: &FitShape, gpu: GpuSize) -> 
     few + of_type + (n.saturating_sub(rows)) as f64 * rate(float64)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 pub mod tests {
     use super::*;
 
@@ -121,7 +121,7 @@ pub mod tests {
         choose::<f32>(strategy, &shape(n, d, k), H200).unwrap().candidate.strategy()
     }
 
-    #[test]
+    unit_test!(choices_fit_their_shapes);
     fn choices_fit_their_shapes() {
         for n in [1, 1_000, 100_000, 100_000_000] {
             for d in [1, 5, 12, 13, 20, 1_000, 100_000] {

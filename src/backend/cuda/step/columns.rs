@@ -176,12 +176,12 @@ impl<T: Float + Plain> Step<T> for ColumnsStep<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::choice::tests::{H200, shape};
     use super::*;
 
-    #[test]
+    unit_test!(what_a_block_needs_fits);
     fn what_a_block_needs_fits() {
         for (d, k) in [(9, 1), (48, 8), (100, 16), (256, 32), (300, 17)] {
             let shape = shape(1_000, d, k);
@@ -196,7 +196,7 @@ mod tests {
         assert!(!table && shared <= room.most);
     }
 
-    #[test]
+    unit_test!(limits_are_named);
     fn limits_are_named() {
         let error =
             |shape, gpu| Candidate::<f32>::supports(&Columns, &shape, gpu).unwrap_err().of(Strategy::Columns).to_string();

@@ -118,12 +118,12 @@ impl Deltas {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::choice::tests::shape;
     use super::*;
 
-    #[test]
+    unit_test!(tables_fit_in_shared_memory);
     fn tables_fit_in_shared_memory() {
         for room in [99 << 10, 163 << 10, 227 << 10] {
             for n in [1, 5_000, 100_000, 1_000_000, 20_000_000] {

@@ -292,11 +292,11 @@ impl Teams {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(a_team_has_a_cluster);
     fn a_team_has_a_cluster() {
         let teams = |d, k| {
             let Teams { team, threads, blocks } = Teams::new(d, k);
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(teams(4_000, 100), (256, 256, 100));
     }
 
-    #[test]
+    unit_test!(copies_have_their_places);
     fn copies_have_their_places() {
         let spec = FilterSpec {
             k_padded: 8,

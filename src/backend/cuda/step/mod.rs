@@ -224,11 +224,11 @@ pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(copies_are_powers_of_two_that_fit);
     fn copies_are_powers_of_two_that_fit() {
         assert_eq!(copies(16, 24 << 10, 64 << 10), 32);
         assert_eq!(copies(256, 24 << 10, 64 << 10), 8);
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(copies(8_200, 24 << 10, 64 << 10), 0);
     }
 
-    #[test]
+    unit_test!(every_named_kernel_has_one_candidate);
     fn every_named_kernel_has_one_candidate() {
         let families = [Strategy::Default, Strategy::Registers, Strategy::Tiled, Strategy::Tensor];
         for &strategy in Strategy::ALL {

@@ -175,12 +175,12 @@ impl<T: Float + Plain> Step<T> for RegistersStep<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::choice::tests::shape;
     use super::*;
 
-    #[test]
+    unit_test!(warps_share_tiles);
     fn warps_share_tiles() {
         // Every warp owns its first run.
         assert_eq!(shares(1, 100, false), (1, 100));
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(shares(10_000, 100, true), (16, 1_600));
     }
 
-    #[test]
+    unit_test!(few_dimensions_live_in_registers);
     fn few_dimensions_live_in_registers() {
         assert_eq!(Registers::SINGLE.filter(5, 5_000).0, 6);
         assert_eq!(Registers::GROUPS_16.filter(12, 5_001).1.k_padded, 5_008);

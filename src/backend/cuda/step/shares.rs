@@ -92,11 +92,11 @@ impl Shares {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(shares_fill_the_device);
     fn shares_fill_the_device() {
         let shares = |n: usize, features: usize, k: usize| {
             Tiles { rows: Tiles::of_rows(n), centroids: k.div_ceil(128), features, processors: 132, blocks: 2 }.shares()

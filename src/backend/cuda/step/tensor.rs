@@ -185,12 +185,12 @@ impl<T: Float + Plain> Step<T> for TensorStep<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::choice::tests::{H200, shape};
     use super::*;
 
-    #[test]
+    unit_test!(sizes_follow_the_shape);
     fn sizes_follow_the_shape() {
         let sizes = |n, d, k| Sizes::new(&shape(n, d, k));
         assert_eq!(sizes(300_000, 408, 5_000).groups, 30);
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(generations_have_their_kernels);
     fn generations_have_their_kernels() {
         let error =
             |unit, shape, gpu| Candidate::<f32>::supports(&Tensor(unit), &shape, gpu).err().map(|refusal| refusal.limit);

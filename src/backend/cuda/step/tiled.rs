@@ -295,12 +295,12 @@ impl<T: Float + Plain> Step<T> for TiledStep<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::choice::tests::shape;
     use super::*;
 
-    #[test]
+    unit_test!(panels_where_they_fit);
     fn panels_where_they_fit() {
         let gpu = |shared: usize| GpuSize { processors: 132, shared, generation: 90, untrusted: [false; 2] };
         let panel = |variant: Tiled, d, k| variant.panel(d, k, 227 << 10);

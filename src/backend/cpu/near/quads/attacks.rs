@@ -88,18 +88,18 @@ fn attacks<T: Float>() {
     }
 }
 
-#[test]
+unit_test!(what_reference_distances_find_is_in_reach_of_float32_rows);
 fn what_reference_distances_find_is_in_reach_of_float32_rows() {
     attacks::<f32>();
 }
 
-#[test]
+unit_test!(what_reference_distances_find_is_in_reach_of_float64_rows);
 fn what_reference_distances_find_is_in_reach_of_float64_rows() {
     attacks::<f64>();
 }
 
+unit_test!(residuals_in_one_direction);
 /// Rows halfway between two centroids. Their copies are wrong by as much as a copy can be, all in the direction from one to the other.
-#[test]
 fn residuals_in_one_direction() {
     let random = &mut Random(13);
     for number in 0..600 {
@@ -134,8 +134,8 @@ fn residuals_in_one_direction() {
     }
 }
 
+unit_test!(many_centroids);
 /// More centroids than scores are held at a time, and a number that fills neither a panel nor a tile.
-#[test]
 fn many_centroids() {
     for (d, k) in [(3, 1_003), (17, 1_950)] {
         let [certain, _, rows] = attack(&case::<f32>("uniform", d, k, &mut Random(14)), 0, "many centroids");
@@ -143,8 +143,8 @@ fn many_centroids() {
     }
 }
 
+unit_test!(the_most_features);
 /// As many features as there may be, all of one size: the integer sums are as large as they can be.
-#[test]
 fn the_most_features() {
     let d = MOST_FEATURES;
     let centroids = [-1.0f32, 1.0, 0.999].iter().flat_map(|c| vec![*c; d]).collect();
@@ -153,8 +153,8 @@ fn the_most_features() {
     assert!(certain > 0);
 }
 
+unit_test!(rows_far_below_the_scale);
 /// Rows whose numbers are far below those that the scale is made for, down to rows without a step.
-#[test]
 fn rows_far_below_the_scale() {
     for (d, exponent) in [(2, -40), (129, -48), (300, -49), (2, -50), (129, -51), (300, -100)] {
         let small = 2f32.powi(exponent);

@@ -58,11 +58,11 @@ pub fn held_after(before: &[Option<usize>], visits: &[Visit]) -> Result<Vec<Opti
     Ok(held)
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(passes_go_to_and_fro_and_only_send_what_is_not_there);
     fn passes_go_to_and_fro_and_only_send_what_is_not_there() {
         for chunks in 1..12 {
             for buffers in 1..14 {
@@ -94,7 +94,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(a_buffer_waits_for_the_oldest_chunk);
     fn a_buffer_waits_for_the_oldest_chunk() {
         let load = |chunk, buffer, after| Visit { chunk, buffer, load: Some(Load { after }) };
         let there = |chunk, buffer| Visit { chunk, buffer, load: None };

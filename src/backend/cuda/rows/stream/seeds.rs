@@ -373,11 +373,11 @@ impl<T: Float + Plain> StreamedSeeds<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(ranges_cover_all_rows_in_order);
     fn ranges_cover_all_rows_in_order() {
         for (n, chunk) in [(1, 1_024), (1_024, 1_024), (1_025, 1_024), (100_000, 4_096), (1_000_000, 65_536 * 3)] {
             let ranges = Ranges::new(n, chunk);

@@ -111,7 +111,7 @@ pub fn cut(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len).step_by(step).map(move |start| start..(start + step).min(len))
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 pub mod tests {
     use super::*;
 
@@ -130,7 +130,7 @@ pub mod tests {
         Selection::from_bits(bits)
     }
 
-    #[test]
+    unit_test!(kept_rows_are_gathered_from_anywhere_to_anywhere);
     fn kept_rows_are_gathered_from_anywhere_to_anywhere() {
         for n in [1, 63, 64, 65, 1000, 3 * RUN + 17] {
             for selection in [Selection::default(), selection(n, n as u64)] {

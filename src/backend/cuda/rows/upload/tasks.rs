@@ -175,7 +175,7 @@ pub fn strips<T>(range: &Range<usize>, n: usize, stride: usize, to: impl Fn(usiz
     all
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
     use crate::features::Features;
@@ -186,7 +186,7 @@ mod tests {
         all
     }
 
-    #[test]
+    unit_test!(tasks_and_strips_cover_a_part_once);
     fn tasks_and_strips_cover_a_part_once() {
         let (n, d, stride, first) = (10, 7, 32, 5);
         let columns = vec![vec![0.0f32; n]; d];
@@ -230,7 +230,7 @@ mod tests {
         );
     }
 
-    #[test]
+    unit_test!(some_of_the_rows_are_tasks_of_their_own);
     fn some_of_the_rows_are_tasks_of_their_own() {
         let columns = [(0..10).map(|i| i as f32).collect::<Vec<_>>(), (0..10).map(|i| 100.0 + i as f32).collect()];
         let part = || Part::new(Features::from_columns(columns.iter().map(|c| &c[..])).unwrap(), None);

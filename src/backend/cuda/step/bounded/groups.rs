@@ -48,11 +48,11 @@ fn split(numbers: &mut [u32], sketch: &[f32], width: usize, tile: usize) {
     split(high, sketch, width, tile);
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
-    #[test]
+    unit_test!(groups_are_near_each_other);
     fn groups_are_near_each_other() {
         // Eight blobs of 32 centroids, dealt out in turn.
         for d in [1, 3, 40] {
@@ -68,7 +68,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(any_number_of_centroids_has_an_order);
     fn any_number_of_centroids_has_an_order() {
         for k in [1u32, 31, 33, 100, 1_000] {
             let (mut numbers, centroids): (Vec<u32>, Vec<f64>) = ((0..k).collect(), vec![2.0; k as usize * 2]);

@@ -132,12 +132,12 @@ buffers! {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::super::choice::tests::{H200, shape};
     use super::*;
 
-    #[test]
+    unit_test!(groups_are_whole_tiles);
     fn groups_are_whole_tiles() {
         for k in [1, 31, 32, 33, 256, 257, 1_000, 2_048, 2_049, 5_000, 8_192, 8_193, 65_536] {
             for d in [1, 64, 65, 129, 4_000] {

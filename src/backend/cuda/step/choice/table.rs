@@ -147,7 +147,7 @@ fn between(points: impl Iterator<Item = (usize, f64)>, x: usize) -> f64 {
     }
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::super::choose_from;
     use super::super::tests::{H200, shape};
@@ -157,14 +157,14 @@ mod tests {
     /// A GPU that has no candidate whose time is predicted in another way.
     const GPU: GpuSize = GpuSize { untrusted: [true; 2], ..H200 };
 
-    #[test]
+    unit_test!(columns_are_candidates);
     fn columns_are_candidates() {
         let names: Vec<&str> = crate::backend::cuda::step::candidates::<f32>().iter().map(|c| c.strategy().name()).collect();
         assert!(Table::get().columns.iter().all(|name| names.contains(name)) && Table::get().columns.len() == 8);
     }
 
+    unit_test!(the_choice_loses_little_where_it_was_measured);
     /// For each measured shape the choice is the fastest candidate, or one that is hardly slower.
-    #[test]
     fn the_choice_loses_little_where_it_was_measured() {
         let table = Table::get();
         assert_eq!(table.levels.iter().map(|level| level.0).collect::<Vec<_>>()[..3], [2_000, ROUND, 2 * ROUND]);
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    #[test]
+    unit_test!(lines_go_through_their_points);
     fn lines_go_through_their_points() {
         let points = || [(1, 0.0), (4, 2.0)].into_iter();
         assert_eq!([1, 2, 4].map(|x| between(points(), x)), [0.0, 1.0, 2.0]);

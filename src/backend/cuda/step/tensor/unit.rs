@@ -193,12 +193,12 @@ pub fn how_tensor_cores_add(ordinal: u32) -> Result<Vec<(Strategy, String)>> {
     units.map(|unit| Ok((unit.strategy(), format!("{:?}", unit.found(&gpu)?)))).collect()
 }
 
-#[cfg(test)]
+#[cfg(feature = "tests")]
 mod tests {
     use super::*;
 
+    unit_test!(vectors_lie_as_copies_do);
     /// Feature f of place p is in piece f / 8, which is at (f / 8) ^ (p % 8).
-    #[test]
     fn vectors_lie_as_copies_do() {
         let vectors: Vec<u16> = (0..16 * CHUNK as u16).collect();
         let chunk = in_a_chunk(&vectors);

@@ -1,7 +1,7 @@
 //! Times one GPU without Polars. First come uploads, compared with the ceiling for pinned memory. Then come whole fits, from
 //! given centroids or from k-means++, iteration by iteration.
 //!
-//! `cargo bench --no-default-features --features cuda --bench gpu [-- SHAPE ... OPTIONS]`. A shape is a name from the table or
+//! `cargo bench --no-default-features --features bench,papers --bench kmeans -- gpu [SHAPE ... OPTIONS]`. A shape is a name from the table or
 //! `NxDxKxITERATIONS`, e.g. `10000000x4x16x20`. The time of an upload runs from host memory until the last byte arrives. The time
 //! of a fit includes everything: preparation, upload, iterations, and labels on the host. Time and inertia are reported together.
 //!
@@ -27,11 +27,8 @@
 //!   `benches/papers.py` uses it and also gives `--tol-labels SHARE`.
 
 mod check;
-mod data;
 mod devices;
 mod half;
-#[path = "../rough/kinds.rs"]
-mod kinds;
 mod mapped;
 mod options;
 mod rows;
@@ -47,18 +44,12 @@ use polars_kmeans::parallel::for_each_task;
 use polars_kmeans::tile::Part;
 use polars_kmeans::{Chunk, Column, Device, Engine, Features, Half, Init, Job, KMeans, KMeansError, Restarts, Strategy};
 
-// `kinds.rs` finds the generators there.
-use self::data as shared;
-use self::data::{blobs, scrambled};
 use self::half::narrowed;
 use self::options::{Options, Shape};
 use self::rows::{Rows, rows};
 use self::there::Columns;
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
+use crate::data::{blobs, scrambled};
+use crate::{Arguments, median};
 
 fn report_upload(name: &str, (bytes, seconds, ceiling): &(u64, Vec<f64>, f64)) {
     let (first, median) = (seconds[0], median(seconds[1..].to_vec()));
@@ -469,8 +460,8 @@ fn halves(name: &str, half: Half, shape: Shape, init: &Option<Init>) {
     fits(&Features::from_columns(columns.iter().map(|column| &column[..])).expect("equal lengths"), &estimator);
 }
 
-fn main() {
-    let options = match Options::parse(std::env::args().skip(1)) {
+pub fn main(arguments: Arguments) {
+    let options = match Options::parse(arguments) {
         Ok(options) => options,
         Err(error) => {
             eprintln!("{error}");

@@ -1,7 +1,7 @@
 //! Rough data beside blobs: what an iteration costs on data that is hard on the filter, as a multiple of what it costs on ten blobs
 //! of the same shape, on the CPU or on one GPU.
 //!
-//! `cargo bench --no-default-features --features bench --bench rough [-- OPTIONS]` (the CPU), or with `--features bench,cuda` and
+//! `cargo bench --no-default-features --features bench --bench kmeans -- rough [OPTIONS]` (the CPU), or with `--features bench,cuda` and
 //! `--device cuda`. Every fit starts from distinct rows in random order. There are three times: the first iteration, in which every row changes; the
 //! median of the later ones, beside the median share of rows that they change; and a pass with the last centroids, in which no row
 //! changes. The multiples of the first and of the last compare passes at an equal share of changed rows. The goal: the first at
@@ -14,10 +14,7 @@
 //! - `--quick`: d of 4, 16 and 64, and what 50 seconds are enough for. `--seconds S`: another limit. What comes after is left out.
 //! - `--csv FILE`: also writes a line for each fit, as soon as it is done.
 
-mod kinds;
 mod options;
-#[path = "../gpu/data.rs"]
-mod shared;
 mod table;
 
 use std::io::Write;
@@ -26,8 +23,9 @@ use std::time::Instant;
 use polars_kmeans::benchmark::{Extent, InDoubt, measure};
 use polars_kmeans::{Features, Init, KMeans};
 
-use self::kinds::{Kind, starting_rows};
 use self::options::Options;
+use crate::kinds::{self, Kind, starting_rows};
+use crate::{Arguments, median};
 
 /// One fit.
 pub struct Result {
@@ -43,11 +41,6 @@ pub struct Result {
     pub changed: f64,
     pub first_in_doubt: InDoubt,
     pub steady_in_doubt: InDoubt,
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Measures one fit.
@@ -75,8 +68,8 @@ fn fit(columns: &[Vec<f32>], kind: Kind, k: usize, options: &Options) -> std::re
     })
 }
 
-fn main() {
-    let options = Options::parse(std::env::args().skip(1)).unwrap_or_else(|error| {
+pub fn main(arguments: Arguments) {
+    let options = Options::parse(arguments).unwrap_or_else(|error| {
         eprintln!("{error}");
         std::process::exit(2)
     });

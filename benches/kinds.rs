@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use polars_kmeans::parallel::for_each_task;
 
-use super::shared::{blobs, scrambled, uniform};
+use super::data::{blobs, scrambled, uniform};
 
 /// A kind of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +106,11 @@ pub fn generate(kind: Kind, n: usize, d: usize) -> Vec<Vec<f32>> {
         Kind::Ties => changed(empty(n, d), |row, f, _| (unit(scrambled(place(row, f)) >> 32) * levels).ceil()),
         Kind::UnitVectors => unit_vectors(n, d, salt),
     }
+}
+
+/// The same values, `(n, d)`, row-major.
+pub fn row_by_row(columns: &[Vec<f32>]) -> Vec<f32> {
+    (0..columns[0].len()).flat_map(|row| columns.iter().map(move |column| column[row])).collect()
 }
 
 /// Columns of zeros.
