@@ -235,9 +235,12 @@ impl Arguments {
             for ((value, ..), layout) in VALUES.iter().zip(&one.layouts).take(if one.template { 2 } else { 1 }) {
                 let name = if one.template { format!("::{name}<{value}>") } else { format!("::{name}") };
                 for (field, offset) in one.fields.iter().zip(&layout.offsets) {
-                    text += &format!("static_assert(offsetof({name}, {}) == {offset});\n", field.name);
+                    let field = &field.name;
+                    let message = format!("{name}.{field} is at byte {offset} in Rust");
+                    text += &format!("static_assert(offsetof({name}, {field}) == {offset}, \"{message}\");\n");
                 }
-                text += &format!("static_assert(sizeof({name}) == {});\n", layout.size());
+                let size = layout.size();
+                text += &format!("static_assert(sizeof({name}) == {size}, \"{name} has {size} bytes in Rust\");\n");
             }
         }
         text

@@ -88,7 +88,14 @@ pub const fn label<T: Float>() -> Entry<LabelArgument<T>> {
     let end = "pub const fn end() -> Entry<Factors> {\n    Entry::untyped(\"label\", \"end\")\n}";
     has(&rust, &[label, rows, kernel, end, "unsafe impl Plain for Factors {}", "offset_of!(LabelArgument<f32>, last) == 284"]);
     has(&rust, &["unsafe impl<T: Float> Argument for LabelArgument<T> {}", "size_of::<LabelArgument<f64>>() == 288"]);
-    has(&cuda, &["offsetof(::Label<double>, factors) == 24", "sizeof(::Rows<float>) == 16", "sizeof(::Factors) == 16"]);
+    has(
+        &cuda,
+        &[
+            "offsetof(::Label<double>, factors) == 24, \"::Label<double>.factors is at byte 24 in Rust\")",
+            "sizeof(::Rows<float>) == 16",
+            "sizeof(::Factors) == 16",
+        ],
+    );
     assert!(!rust.contains("Argument for RowsArgument") && !rust.contains("Plain for RowsArgument"));
 }
 
