@@ -36,6 +36,8 @@ fn count(folder: &Path) -> usize {
     entries
         .map(|path| match path.is_dir() {
             true => count(&path),
+            // Plain Rust plays the part of its instructions only if asked for.
+            false if path.ends_with("simd/neon.rs") => 0,
             false => {
                 let text = std::fs::read_to_string(&path).expect("a source file");
                 text.lines().filter(|line| line.trim_start().starts_with("unit_test!(")).count()

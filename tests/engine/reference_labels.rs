@@ -68,12 +68,12 @@ fn a_wrong_label_does_not_pass() {
 
     // Labels of a loop belong to the centroids before its last update, those of a fit to its last centroids.
     let looped = f32::labels_of_loop(&estimator, &features, 3).unwrap();
-    assert_eq!(wrong(&looped.labels, &looped.centroids), []);
+    assert_eq!(wrong(&looped.labels, &looped.centroids), Vec::<usize>::new());
     let fit = estimator.fit_features(&features, None).unwrap();
     let centroids = fit.model.centroids();
-    assert_eq!(wrong(&fit.labels, centroids), []);
-    assert_ne!(wrong(&looped.labels, centroids), []);
-    assert_ne!(wrong(&fit.labels, &looped.centroids), []);
+    assert_eq!(wrong(&fit.labels, centroids), Vec::<usize>::new());
+    assert_ne!(wrong(&looped.labels, centroids), Vec::<usize>::new());
+    assert_ne!(wrong(&fit.labels, &looped.centroids), Vec::<usize>::new());
 
     let mut labels = fit.labels.clone();
     labels[4_321] = (labels[4_321] + 1) % k as u32;
