@@ -106,12 +106,12 @@ def choose_k(
     weight = options.get("weight")
     weights = [] if weight is None else [_plugin.weight_expr(weight)]
     if weights:
-        options = {**options, "weight": _measures.WEIGHT}
+        options = {**options, "weight": _plugin.WEIGHT}
     # Refuse bad parameters before the first fit.
     estimators = [KMeans(count, **options) for count in counts]
     features = _plugin.features(columns)
     rows = _rows.collect(_rows.lazy(data).select(*features.exprs, *weights))
-    names = [name for name in rows.columns if not weights or name != _measures.WEIGHT]
+    names = [name for name in rows.columns if not weights or name != _plugin.WEIGHT]
     found = []
     # One call, so that the rows are checked, and sent to a GPU, once.
     fits = _plugin.fit_each(rows, _plugin.features((names,)), estimators[0]._options, options.get("weight"), counts)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from polars_kmeans._typing import IntoFrame
 
+# The columns of a frame of centroids that are not features.
+OWN_COLUMNS = ("cluster", "size", "inertia")
 _PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__")
 
 
@@ -54,6 +56,18 @@ def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
         msg = f"data: expected a frame, got one column ({type(data).__name__}): call to_frame() on it"
         raise InvalidParameterError(msg)
     return series.struct.unnest()
+
+
+def collected(data: object, *columns: object) -> pl.DataFrame:
+    """Return a frame of Polars, as `polars_frame` does, and run the query of a LazyFrame."""
+    frame = polars_frame(data, *columns)
+    return frame.collect() if isinstance(frame, pl.LazyFrame) else frame
+
+
+def is_number(dtype: pl.DataType, *, nested: bool = False) -> bool:
+    """Whether values are numbers or booleans or, if `nested`, rows of them."""
+    inner = dtype.inner if nested and isinstance(dtype, (pl.Array, pl.List)) else dtype
+    return inner.is_numeric() or inner == pl.Boolean
 
 
 def with_labels(data: object, labels: pl.Expr, name: str) -> pl.DataFrame | pl.LazyFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from ast import literal_eval
@@ -14,12 +15,16 @@ from typing import Any, SupportsIndex
 import polars as pl
 
 from polars_kmeans import _internal
-from polars_kmeans._frames import is_foreign, polars_frame
+from polars_kmeans._frames import OWN_COLUMNS, is_foreign, is_number, polars_frame
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
-_OWN_COLUMNS = ("cluster", "size", "inertia")
-_OPTIONS = {option.name: option for option in _internal.options()}
-_DEFAULTS = {option.name: literal_eval(option.default) for option in _internal.options()}
+OPTIONS = {option.name: option for option in _internal.options()}
+DEFAULTS = {name: literal_eval(option.default) for name, option in OPTIONS.items()}
+
+
+def annotation(option: _internal.OptionInfo) -> str:
+    """Return the type of an option. Type checkers do not take NumPy's integers for int."""
+    return re.sub(r"\bint\b", "SupportsIndex", option.annotation)
 
 
 def text(value: Any) -> str:
@@ -80,7 +85,7 @@ def _factors(name: str, value: Mapping[Any, Any]) -> dict[str, float]:
 
 def _passed(name: str, value: Any) -> str | float | dict[str, float] | None:
     """Return a value as the library takes it: a word, the digits of an integer, or numbers. It refuses other words."""
-    option = _OPTIONS[name]
+    option = OPTIONS[name]
     if name == "scale" and isinstance(value, Mapping):
         return _factors(name, value)
     if name == "device":
@@ -119,7 +124,7 @@ class FitOptions:
             values["init"] = init
         for name, value in values.items():
             # The library knows the defaults.
-            default = _DEFAULTS[name]
+            default = DEFAULTS[name]
             if type(value) is not type(default) or value != default:
                 passed[name] = _passed(name, value)
         self.keywords: dict[str, Any] = {"values": passed, "given": None, "given_names": None, "given_widths": []}
@@ -136,7 +141,7 @@ class FitOptions:
         return {
             name: value
             for name, value in self.given.items()
-            if name not in _DEFAULTS or type(value) is not type(_DEFAULTS[name]) or value != _DEFAULTS[name]
+            if name not in DEFAULTS or type(value) is not type(DEFAULTS[name]) or value != DEFAULTS[name]
         }
 
 
@@ -147,14 +152,14 @@ def _given(init: Any) -> _Given:
     if is_foreign(init) and len(getattr(init, "shape", (0, 0))) == 2:
         init = polars_frame(init)
     if isinstance(init, pl.DataFrame):
-        frame = init.drop(_OWN_COLUMNS, strict=False)
+        frame = init.drop(OWN_COLUMNS, strict=False)
         if frame.is_empty():
             msg = "init: expected starting centroids, got a frame without rows or columns"
             raise InvalidParameterError(msg)
         for name in frame.columns:
             check_name(name)
         # Leave out the other columns: Polars panics on NULs in the names of a struct's fields.
-        numbers = pl.DataFrame([series for series in frame if _numbers(series.dtype)])
+        numbers = pl.DataFrame([series for series in frame if is_number(series.dtype, nested=True)])
         return _Given(*_internal.encode_centroids(numbers))
     expected = "init: expected a method, a frame, or k rows of numbers (one feature: k numbers)"
     if _is_masked(init):
@@ -187,12 +192,6 @@ def _given(init: Any) -> _Given:
     if sys.byteorder == "big":
         values.byteswap()
     return _Given(values.tobytes(), None, [1] * widths.pop())
-
-
-def _numbers(dtype: pl.DataType) -> bool:
-    """Whether a column can hold starting centroids."""
-    inner = dtype.inner if isinstance(dtype, (pl.Array, pl.List)) else dtype
-    return inner == pl.Boolean or inner.is_numeric()
 
 
 def _is_masked(values: Any) -> bool:

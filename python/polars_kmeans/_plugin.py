@@ -20,7 +20,7 @@ from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, type
 
 _LIBRARY = Path(__file__).parent
 # The name of the weights next to the features. A feature is unlikely to have it.
-_WEIGHT = "__weight__"
+WEIGHT = "__weight__"
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Feat
 def weight_expr(weight: str | pl.Expr) -> pl.Expr:
     """Weights as one expression that gives one column."""
     if isinstance(weight, str):
-        return column(weight).alias(_WEIGHT)
+        return column(weight).alias(WEIGHT)
     if not isinstance(weight, pl.Expr):
         msg = f"weight: expected a column name or an expression, got {type(weight).__name__}"
         raise InvalidParameterError(msg)
     if weight.meta.has_multiple_outputs():
         msg = "weight: expected one column, got an expression of several"
         raise InvalidParameterError(msg)
-    return weight.alias(_WEIGHT)
+    return weight.alias(WEIGHT)
 
 
 def check_process(*, runs: bool = False) -> None:
@@ -209,7 +209,7 @@ def _held(
         query = frame.select(features.exprs)
         if weight is not None:
             taken = query.collect_schema().names()
-            name = next(name for i in range(len(taken) + 1) if (name := f"{_WEIGHT}{i}") not in taken)
+            name = next(name for i in range(len(taken) + 1) if (name := f"{WEIGHT}{i}") not in taken)
             query = frame.select(*features.exprs, weight_expr(weight).alias(name))
     gather(query, columns, spill, weighted=weight is not None)
     return columns

@@ -4,44 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import polars as pl
 
-from polars_kmeans import _plugin, _rows
+from polars_kmeans import _frames, _plugin, _rows
 from polars_kmeans.errors import InvalidColumnError, InvalidDataError, InvalidParameterError
 
-if TYPE_CHECKING:
-    from polars_kmeans._typing import IntoFeatures
-    from polars_kmeans.model import KMeansModel
-
 _LABEL = "__cluster__"
-_WEIGHT = "__weight__"
 
 
 def profile(
-    model: KMeansModel,
     data: pl.DataFrame | pl.LazyFrame,
-    columns: tuple[IntoFeatures, ...],
-    by: IntoFeatures | None,
+    label: pl.Expr,
+    described: list[pl.Expr],
+    centroids: pl.DataFrame,
     weight: str | pl.Expr | None,
     quantiles: Sequence[float],
 ) -> pl.DataFrame:
-    """Describe the clusters. See :meth:`KMeansModel.profile`."""
+    """Describe the clusters by some columns: see :meth:`KMeansModel.profile`."""
     shares = _quantiles(quantiles)
-    described = model._features(columns) if by is None else _plugin.features((by,)).exprs
     weights = [] if weight is None else [_plugin.weight_expr(weight)]
-    label = model.predict(*columns).alias(_LABEL)
-    rows = _rows.collect(_rows.lazy(data).select(label, *described, *weights))
+    rows = _rows.collect(_rows.lazy(data).select(label.alias(_LABEL), *described, *weights))
     schema = dict(rows.schema)
     del schema[_LABEL]
     if weights:
-        _check_weight(schema.pop(_WEIGHT), rows[_WEIGHT])
-    values = _rows.coordinates(schema, _rows.widths(model, schema))
+        _check_weight(schema.pop(_plugin.WEIGHT), rows[_plugin.WEIGHT])
+    values = _rows.coordinates(schema, _rows.widths(centroids, schema))
     x = _rows.numbered(len(values))
     w = pl.col("weight")
     finite = [pl.when(value.is_finite()).then(value).alias(n) for n, value in zip(x, values.values(), strict=True)]
-    mass = _plugin.column(_WEIGHT).cast(pl.Float64) if weights else pl.lit(1.0)
+    mass = _plugin.column(_plugin.WEIGHT).cast(pl.Float64) if weights else pl.lit(1.0)
     query = (
         rows.lazy()
         .select(pl.col(_LABEL).alias("cluster"), mass.alias("weight"), *finite)
@@ -49,7 +41,7 @@ def profile(
     )
     _check_range(query, dict(zip(values, x, strict=True)))
     numbers = _numbers(query, x, bool(weights), shares)
-    return _shown(model.n_clusters, numbers, dict(zip(values, x, strict=True)), list(shares))
+    return _shown(centroids.height, numbers, dict(zip(values, x, strict=True)), list(shares))
 
 
 def _quantiles(quantiles: Sequence[float]) -> dict[str, float]:
@@ -68,7 +60,7 @@ def _quantiles(quantiles: Sequence[float]) -> dict[str, float]:
 
 def _check_weight(dtype: pl.DataType, weights: pl.Series) -> None:
     """Refuse weights that no fit takes."""
-    if not (dtype.is_numeric() or dtype == pl.Boolean):
+    if not _frames.is_number(dtype):
         msg = f"weight: expected numbers, got {dtype}"
         raise InvalidColumnError(msg)
     if dtype.is_numeric() and (weights < 0).any():

@@ -275,7 +275,7 @@ class KMeans(Generic[_Fitted]):
             _arrays.no_weights(sample_weight)
             spill.refuse("beside by")
             features = tuple(_plugin.flat(columns))
-            models = fit_groups(_frames.polars_frame(data), by, lambda rows: self._fit(rows, features, None, progress))
+            models = fit_groups(data, by, lambda rows: self._fit(rows, features, None, progress))
             self._warn([model for model in models.values() if model is not None])
             return models
         model = self._fit(data, columns, sample_weight, progress, spill)
@@ -323,8 +323,7 @@ class KMeans(Generic[_Fitted]):
             self._warn([found[0]])
             return found[1]
         features = tuple(_plugin.flat(columns))
-        frame = _frames.polars_frame(data, *features, *self._named_weight())
-        frame = frame.collect() if isinstance(frame, pl.LazyFrame) else frame
+        frame = _frames.collected(data, *features, *self._named_weight())
         model = self._fit(frame, features, sample_weight)
         if model is None:
             return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("kmeans")

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from sklearn.utils import check_array
 
+from polars_kmeans._frames import OWN_COLUMNS
 from polars_kmeans.errors import InvalidDataError, InvalidParameterError
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_OWN_COLUMNS = ("cluster", "size", "inertia")
 
 
 @dataclass(frozen=True)
@@ -93,4 +92,4 @@ def _counts_up(numbers: Any) -> bool:
 
 def _centers(model: KMeansModel) -> Any:
     """Return the centroids of a model as an array."""
-    return np.ascontiguousarray(model.centroids.drop(_OWN_COLUMNS).to_numpy())
+    return np.ascontiguousarray(model.centroids.drop(OWN_COLUMNS).to_numpy())

@@ -7,8 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from polars_kmeans import _internal
-from polars_kmeans._options import FitOptions
+from polars_kmeans._options import OPTIONS, FitOptions
 from polars_kmeans.errors import InvalidColumnError, InvalidDataError, InvalidParameterError, typed_errors
 from polars_kmeans.expressions import centroids, kmeans
 
@@ -20,7 +19,7 @@ _NO_CENTROIDS = pl.lit(pl.Series([[]], dtype=CENTROIDS))
 
 # SQL itself gives k and the weights. The others cannot be chosen in SQL.
 _NOT_IN_SQL = ("k", "weight", "row_order", "history", "output")
-_OPTIONS = [option.name for option in _internal.options() if option.name not in _NOT_IN_SQL]
+_OPTIONS = [name for name in OPTIONS if name not in _NOT_IN_SQL]
 _ROWS, _WEIGHT = "features", "weight"
 
 
