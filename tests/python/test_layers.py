@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "python" / "polars_kmeans"
 LAYERS = [
     ["errors", "_typing"],
     ["_internal"],
-    ["_devices", "_files", "_frames", "_progress", "_spill"],
+    ["_devices", "_files", "_frames", "_generated", "_progress", "_spill"],
     ["_options", "_keywords"],
     ["_plugin", "_arrays", "_rows"],
     ["_centroids", "_html", "_nearest", "_profile"],
