@@ -17,8 +17,7 @@ def features_of(centroids: Any, columns: str | Sequence[str] | None) -> pl.DataF
     if "cluster" in frame.columns:
         frame = frame.sort("cluster")
         if frame["cluster"].to_list() != list(range(frame.height)):
-            msg = 'centroids: expected clusters numbered from 0 in column "cluster", got others'
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError('centroids: expected clusters numbered from 0 in column "cluster", got others')
     frame = frame.drop(_frames.OWN_COLUMNS, strict=False)
     if columns is not None:
         names = [columns] if isinstance(columns, str) else list(columns)
@@ -45,6 +44,5 @@ def _frame(centroids: Any) -> pl.DataFrame:
             return pl.DataFrame(rows, orient="row")
         except (TypeError, ValueError, pl.exceptions.PolarsError):
             expected = "a frame, an array of clusters x features, or rows of numbers"
-            msg = f"centroids: expected {expected}, got {centroids!r:.80}"
-            raise InvalidParameterError(msg) from None
+            raise InvalidParameterError(f"centroids: expected {expected}, got {centroids!r:.80}") from None
     return _frames.collected(centroids)

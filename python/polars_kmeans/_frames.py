@@ -37,7 +37,7 @@ def ahead_of(columns: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
-    """Return a frame of Polars. `columns`: all columns that will be read, as far as they are known.
+    """Return a frame of Polars. `columns`: all columns that will be read, as far as they are known, or None.
 
     Columns of numbers are not copied if they have Arrow's layout. Their chunks stay as they are.
     """
@@ -74,8 +74,7 @@ def with_labels(data: object, labels: pl.Expr, name: str) -> pl.DataFrame | pl.L
     """Add a column to a frame. Its name must be new."""
     frame = polars_frame(data)
     if name in frame.collect_schema().names():
-        msg = f"name: expected a name that is not in the frame, got {name!r}"
-        raise InvalidColumnError(msg)
+        raise InvalidColumnError(f"name: expected a name that is not in the frame, got {name!r}")
     return frame.with_columns(labels.alias(name))
 
 
@@ -91,7 +90,7 @@ def _narrowed(data: Any, columns: tuple[object, ...]) -> Any:
         data = data.reset_index(drop=True)
     names: list[str] = []
     for item in columns:
-        found = [item] if isinstance(item, str) else item
+        found = [item] if isinstance(item, str) else [] if item is None else item
         if not (isinstance(found, (list, tuple)) and all(isinstance(name, str) for name in found)):
             return data
         names += found

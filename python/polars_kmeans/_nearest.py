@@ -55,8 +55,7 @@ def _positive(m: Any) -> int:
         if isinstance(m, bool) or index(m) < 1:
             raise TypeError
     except TypeError:
-        msg = f"m: expected a positive integer, got {m!r:.80}"
-        raise InvalidParameterError(msg) from None
+        raise InvalidParameterError(f"m: expected a positive integer, got {m!r:.80}") from None
     return index(m)
 
 

@@ -42,8 +42,7 @@ def plane(
     rows = _rows.collect(query.select(model.predict(*columns, device=device).alias("cluster"), x, y))
     for name, title in zip("xy", titles, strict=True):
         if not _frames.is_number(rows.schema[name]):
-            msg = f'column "{title}": expected numbers or booleans, got {rows.schema[name]}'
-            raise InvalidColumnError(msg)
+            raise InvalidColumnError(f'column "{title}": expected numbers or booleans, got {rows.schema[name]}')
     return rows.with_columns(pl.col("x", "y").cast(pl.Float64)), titles
 
 

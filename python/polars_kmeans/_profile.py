@@ -23,7 +23,7 @@ def profile(
 ) -> pl.DataFrame:
     """Describe the clusters by some columns: see :meth:`KMeansModel.profile`."""
     shares = _quantiles(quantiles)
-    weights = [] if weight is None else [_plugin.weight_expr(weight)]
+    weights = _plugin.weights(weight)
     rows = _rows.collect(_rows.lazy(data).select(label.alias(_LABEL), *described, *weights))
     schema = dict(rows.schema)
     del schema[_LABEL]
@@ -50,22 +50,18 @@ def _quantiles(quantiles: Sequence[float]) -> dict[str, float]:
     try:
         shares = [float(share) for share in quantiles]
     except (TypeError, ValueError):
-        msg = f"{expected}, got {quantiles!r:.80}"
-        raise InvalidParameterError(msg) from None
+        raise InvalidParameterError(f"{expected}, got {quantiles!r:.80}") from None
     if not all(0 <= share <= 1 for share in shares) or len(set(shares)) < len(shares):
-        msg = f"{expected}, each once, got {quantiles!r:.80}"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"{expected}, each once, got {quantiles!r:.80}")
     return {f"{share * 100:g}%": share for share in shares}
 
 
 def _check_weight(dtype: pl.DataType, weights: pl.Series) -> None:
     """Refuse weights that no fit takes."""
     if not _frames.is_number(dtype):
-        msg = f"weight: expected numbers, got {dtype}"
-        raise InvalidColumnError(msg)
+        raise InvalidColumnError(f"weight: expected numbers, got {dtype}")
     if dtype.is_numeric() and (weights < 0).any():
-        msg = f"weights: expected non-negative values, got {weights.min()!r}"
-        raise InvalidDataError(msg)
+        raise InvalidDataError(f"weights: expected non-negative values, got {weights.min()!r}")
 
 
 def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
@@ -74,8 +70,7 @@ def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
     for what, name, most in (("weights", "weight", 64), *((f'column "{feature}"', n, 450) for feature, n in x.items())):
         value = largest[name] or 0.0
         if value > 2.0**most:
-            msg = f"{what}: expected a largest magnitude of at most 2^{most}, got {value!r}"
-            raise InvalidDataError(msg)
+            raise InvalidDataError(f"{what}: expected a largest magnitude of at most 2^{most}, got {value!r}")
 
 
 def _numbers(query: pl.LazyFrame, x: list[str], weighted: bool, shares: dict[str, float]) -> pl.DataFrame:

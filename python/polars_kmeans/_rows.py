@@ -9,7 +9,7 @@ import polars as pl
 from polars.exceptions import DuplicateError
 
 from polars_kmeans import _frames, _plugin
-from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 # Values are scaled to 80 bits before they become integers. So a sum of 2^47 of them has less than 128 bits.
 _BITS = 80
@@ -24,11 +24,9 @@ def lazy(data: object) -> pl.LazyFrame:
 
 
 def collect(query: pl.LazyFrame) -> pl.DataFrame:
-    """Run a query. Its errors are those of this package."""
-    _plugin.check_process(runs=True)
+    """Run a query on columns that the caller names."""
     try:
-        with typed_errors():
-            return query.collect()
+        return _plugin.collect(query)
     except DuplicateError as error:
         msg = f"columns: expected different names, got one twice: {str(error).splitlines()[0]}"
         raise InvalidColumnError(msg) from None

@@ -252,15 +252,12 @@ class KMeans(Generic[_Fitted]):
             self._warn([found[0]])
             return found[1]
         features = tuple(_plugin.flat(columns))
-        frame = _frames.collected(data, *features, *self._named_weight())
+        frame = _frames.collected(data, *features, self._weight)
         model = self._fit(frame, features, sample_weight)
         if model is None:
             return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("kmeans")
         self._warn([model])
         return frame.select(model.predict(*features)).to_series()
-
-    def _named_weight(self) -> list[str | pl.Expr]:
-        return [] if self._weight is None else [self._weight]
 
     def _fit(
         self,
@@ -278,7 +275,7 @@ class KMeans(Generic[_Fitted]):
             found = _arrays.fit(data, sample_weight, self._options, progress)
             fit = None if found is None else found[0]
         else:
-            frame = _frames.polars_frame(data, *columns, *self._named_weight())
+            frame = _frames.polars_frame(data, *columns, self._weight)
             _arrays.no_weights(sample_weight)
             fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight, progress, spill)
         return None if fit is None else KMeansModel._of_fit(*fit)

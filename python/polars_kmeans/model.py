@@ -276,11 +276,9 @@ class KMeansModel:
 
         """
         if output not in ("label", "struct"):
-            msg = f'output: expected "label" or "struct", got {output!r}'
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError(f'output: expected "label" or "struct", got {output!r}')
         if null_policy not in ("raise", "skip"):
-            msg = f'null_policy: expected "raise" or "skip", got {null_policy!r}'
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError(f'null_policy: expected "raise" or "skip", got {null_policy!r}')
         complete = null_policy == "raise"
         array = _arrays.in_place_of(columns)
         if array is not None:
@@ -438,7 +436,7 @@ class KMeansModel:
         if _arrays.is_array(data):
             _arrays.alone(data, columns, weight)
             return _arrays.score(self._encoded, data, sample_weight, device)
-        frame = _frames.polars_frame(data, *self._asked(columns), *([] if weight is None else [weight]))
+        frame = _frames.polars_frame(data, *self._asked(columns), weight)
         _arrays.no_weights(sample_weight)
         expr = _plugin.score(self._features(columns), self._encoded, weight, device)
         return float(_plugin.item(frame, expr))
@@ -725,8 +723,7 @@ class KMeansModel:
         except InvalidModelError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError):
-            msg = "model: expected JSON that KMeansModel.to_json wrote, got something else"
-            raise InvalidModelError(msg) from None
+            raise InvalidModelError("model: expected JSON that KMeansModel.to_json wrote, got something else") from None
         if parts != model._readable():
             msg = f"model: expected parts that agree with {_FILE}, got others"
             raise InvalidModelError(f"{msg}: KMeansModel.from_centroids takes new centroids")
@@ -808,7 +805,8 @@ class KMeansModel:
 
     def _of_frame(self, expr: pl.Expr, data: Any, columns: tuple[Any, ...]) -> pl.Series:
         """Evaluate an expression over a frame."""
-        return _plugin.column_of(_frames.polars_frame(data, *self._asked(columns)), expr)
+        frame = _frames.polars_frame(data, *self._asked(columns))
+        return _plugin.collect(frame.lazy().select(expr)).to_series()
 
     def _features(self, columns: tuple[Any, ...]) -> list[pl.Expr]:
         exprs = _plugin.features(self._asked(columns), by_name=False).exprs

@@ -61,8 +61,8 @@ class Part:
     ) -> None:
         features = _plugin.features(columns)
         _plugin.check_row_by_row([*features.exprs, weight])
-        frame = _frames.polars_frame(data, *columns, *([] if weight is None else [weight]))
-        rows = _plugin.selected(frame, features, weight)
+        frame = _frames.polars_frame(data, *columns, weight)
+        rows = _plugin.collect(frame.lazy().select(*features.exprs, *_plugin.weights(weight)))
         self._part = _internal.Part(rows, weight is not None, features.computed, _instructions)
 
     def answer(self, request: bytes) -> bytes:

@@ -59,8 +59,7 @@ def shares(data: Any, workers: int) -> list[Share]:
     """
     pieces, tables = _pieces(data)
     if not pieces:
-        msg = f"data: expected blocks of rows, got none in a {type(data).__name__}"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"data: expected blocks of rows, got none in a {type(data).__name__}")
     total = sum(piece.rows for piece in pieces)
     # Row groups are read as a whole. They stay so, if there are enough of them.
     whole = not tables and len(pieces) >= 4 * workers
