@@ -2,11 +2,14 @@
 
 import ast
 from graphlib import CycleError, TopologicalSorter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "python" / "polars_kmeans"
+SOURCE = Path(__file__).parents[2] / "python" / "polars_kmeans"
+# A machine with a bundle has the package installed, and no source.
+PACKAGE = SOURCE if SOURCE.exists() else Path(str(find_spec("polars_kmeans").origin)).parent
 # From the bottom up. A folder is one name here. Its files may import each other, without circles.
 LAYERS = [
     ["errors", "_typing"],
