@@ -18,7 +18,6 @@ from sphinx.application import Sphinx  # noqa: E402
 from sphinx.pycode import ModuleAnalyzer  # noqa: E402
 
 import polars_kmeans  # noqa: E402
-from polars_kmeans import _describing, _storage  # noqa: E402
 
 project = "polars-kmeans"
 author = "The polars-kmeans authors"
@@ -153,6 +152,3 @@ def setup(app: Sphinx) -> None:
     estimator = ModuleAnalyzer.for_module("polars_kmeans.estimator")
     estimator.analyze()
     estimator.overloads.pop("KMeans.__init__", None)
-    # The methods of the model in these files name its class. They cannot import it.
-    for module in (_describing, _storage):
-        module.KMeansModel = polars_kmeans.KMeansModel

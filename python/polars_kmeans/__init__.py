@@ -70,5 +70,4 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return import_module(f"polars_kmeans.{name}")
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -101,17 +101,16 @@ def choose_k(
 
     counts = _counts(k)
     if not isinstance(options.get("init", ""), str):
-        msg = "init: expected a method, got starting centroids: they belong to one k"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError("init: expected a method, got starting centroids: they belong to one k")
     weight = options.get("weight")
-    weights = [] if weight is None else [_plugin.weight_expr(weight)]
+    weights = _plugin.weights(weight)
     if weights:
-        options = {**options, "weight": _measures.WEIGHT}
+        options = {**options, "weight": _plugin.WEIGHT}
     # Refuse bad parameters before the first fit.
     estimators = [KMeans(count, **options) for count in counts]
     features = _plugin.features(columns)
     rows = _rows.collect(_rows.lazy(data).select(*features.exprs, *weights))
-    names = [name for name in rows.columns if not weights or name != _measures.WEIGHT]
+    names = [name for name in rows.columns if not weights or name != _plugin.WEIGHT]
     found = []
     # One call, so that the rows are checked, and sent to a GPU, once.
     fits = _plugin.fit_each(rows, _plugin.features((names,)), estimators[0]._options, options.get("weight"), counts)
@@ -134,9 +133,7 @@ def _counts(k: Iterable[int]) -> list[int]:
             raise TypeError
         counts = [index(count) for count in given]
     except TypeError:
-        msg = f"{expected}, got {k!r:.80}"
-        raise InvalidParameterError(msg) from None
+        raise InvalidParameterError(f"{expected}, got {k!r:.80}") from None
     if not counts:
-        msg = f"{expected}, got none"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"{expected}, got none")
     return counts

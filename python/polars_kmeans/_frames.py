@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from polars_kmeans._typing import IntoFrame
 
+# The columns of a frame of centroids that are not features.
+OWN_COLUMNS = ("cluster", "size", "inertia")
 _PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__")
 
 
@@ -35,7 +37,7 @@ def ahead_of(columns: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
-    """Return a frame of Polars. `columns`: all columns that will be read, as far as they are known.
+    """Return a frame of Polars. `columns`: all columns that will be read, as far as they are known, or None.
 
     Columns of numbers are not copied if they have Arrow's layout. Their chunks stay as they are.
     """
@@ -56,12 +58,23 @@ def polars_frame(data: object, *columns: object) -> pl.DataFrame | pl.LazyFrame:
     return series.struct.unnest()
 
 
+def collected(data: object, *columns: object) -> pl.DataFrame:
+    """Return a frame of Polars, as `polars_frame` does, and run the query of a LazyFrame."""
+    frame = polars_frame(data, *columns)
+    return frame.collect() if isinstance(frame, pl.LazyFrame) else frame
+
+
+def is_number(dtype: pl.DataType, *, nested: bool = False) -> bool:
+    """Whether values are numbers or booleans or, if `nested`, rows of them."""
+    inner = dtype.inner if nested and isinstance(dtype, (pl.Array, pl.List)) else dtype
+    return inner.is_numeric() or inner == pl.Boolean
+
+
 def with_labels(data: object, labels: pl.Expr, name: str) -> pl.DataFrame | pl.LazyFrame:
     """Add a column to a frame. Its name must be new."""
     frame = polars_frame(data)
     if name in frame.collect_schema().names():
-        msg = f"name: expected a name that is not in the frame, got {name!r}"
-        raise InvalidColumnError(msg)
+        raise InvalidColumnError(f"name: expected a name that is not in the frame, got {name!r}")
     return frame.with_columns(labels.alias(name))
 
 
@@ -77,7 +90,7 @@ def _narrowed(data: Any, columns: tuple[object, ...]) -> Any:
         data = data.reset_index(drop=True)
     names: list[str] = []
     for item in columns:
-        found = [item] if isinstance(item, str) else item
+        found = [item] if isinstance(item, str) else [] if item is None else item
         if not (isinstance(found, (list, tuple)) and all(isinstance(name, str) for name in found)):
             return data
         names += found

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from polars_kmeans.model import KMeansModel
+import polars as pl
+
+from polars_kmeans._frames import OWN_COLUMNS
 
 _ROWS = 20
-_OWN_COLUMNS = 3
 _FEATURES = 12
 
 
-def model(fitted: KMeansModel) -> str:
+def model(facts: Mapping[str, object], centroids: pl.DataFrame) -> str:
     """Return the facts of a fit and its centroids as HTML. If there are many centroids, only the first are shown."""
-    parameters = fitted.parameters
-    facts = {
-        "clusters": fitted.n_clusters,
-        "features": len(fitted.feature_names),
-        "inertia": f"{fitted.inertia:.6g}",
-        "iterations": fitted.n_iter,
-        "init": parameters["init"],
-        "metric": parameters["metric"],
-        "scale": "none" if fitted.factors is None else parameters["scale"],
-        "device": fitted.device or "unknown (loaded)",
-    }
-    centroids = fitted.centroids
-    shown = centroids.head(_ROWS)[:, : _OWN_COLUMNS + _FEATURES]
+    shown = centroids.head(_ROWS)[:, : len(OWN_COLUMNS) + _FEATURES]
     head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.columns)
     rows = ("".join(f"<td>{html.escape(_value(value))}</td>" for value in row) for row in shown.iter_rows())
     body = "".join(f"<tr>{row}</tr>" for row in rows)

@@ -4,9 +4,7 @@ from typing import Any, final
 
 import polars as pl
 
-from polars_kmeans._progress import Call
-from polars_kmeans._typing import Fit, IntoArray
-from polars_kmeans.parts import Ask
+from polars_kmeans._typing import Ask, Call, Fit, IntoArray
 
 __all__ = [
     "NUL",

@@ -1,12 +1,15 @@
-"""Errors for unknown and missing keywords. They say what to write instead."""
+"""The keywords of the functions that fit: the options of the table, and errors that say what to write instead."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
+from re import sub
+from textwrap import fill
 from typing import Any, TypeVar, cast
 
+from polars_kmeans._options import DEFAULTS, OPTIONS, annotation
 from polars_kmeans.errors import InvalidParameterError
 
 # Keywords of scikit-learn, Spark and others, and what takes their place.
@@ -31,25 +34,56 @@ _HINTS = {
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def named(function: _Function) -> _Function:
-    """Refuse keywords that a function does not have, and say what to use."""
-    known = signature(function).parameters
-    owner = function.__qualname__.removesuffix(".__init__")
-    k_by_name = known["k"].kind is Parameter.KEYWORD_ONLY
+def takes(options: Any) -> Callable[[_Function], _Function]:
+    """Let a function take the options that a `TypedDict` names, as `**options`. It gets the defaults of all others.
 
-    @wraps(function)
-    def checked(*args: Any, **keywords: Any) -> Any:
-        for name in keywords:
-            if name not in known:
-                hint = _HINTS.get(name)
-                msg = f"{owner}: expected keywords that it has, got {name}"
-                raise InvalidParameterError(msg + (f": {hint}" if hint else _similar(name, list(known))))
-        if k_by_name and "k" not in keywords:
-            msg = f"{owner}: expected the number of clusters as a keyword, as in k=3, got none"
-            raise InvalidParameterError(msg)
-        return function(*args, **keywords)
+    Its signature and its documentation show each option. Keywords that it does not have are refused.
+    """
 
-    return cast("_Function", checked)
+    def decorated(function: _Function) -> _Function:
+        defaults = {name: default for name, default in DEFAULTS.items() if name in options.__optional_keys__}
+        own = signature(function)
+        parameters = [known for known in own.parameters.values() if known.kind is not Parameter.VAR_KEYWORD]
+        parameters += [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation(OPTIONS[name]))
+            for name, default in defaults.items()
+        ]
+        # The options come last, in the order of the table.
+        places = {name: place for place, name in enumerate(OPTIONS)}
+        parameters.sort(key=lambda parameter: places.get(parameter.name, -1))
+        known = [parameter.name for parameter in parameters if parameter.kind is not Parameter.VAR_POSITIONAL]
+        owner = function.__qualname__.removesuffix(".__init__")
+        k_by_name = own.parameters["k"].kind is Parameter.KEYWORD_ONLY
+
+        @wraps(function)
+        def checked(*args: Any, **keywords: Any) -> Any:
+            for name in keywords:
+                if name not in known:
+                    hint = _HINTS.get(name)
+                    msg = f"{owner}: expected keywords that it has, got {name}"
+                    raise InvalidParameterError(msg + (f": {hint}" if hint else _similar(name, known)))
+            if k_by_name and "k" not in keywords:
+                msg = f"{owner}: expected the number of clusters as a keyword, as in k=3, got none"
+                raise InvalidParameterError(msg)
+            return function(*args, **{**defaults, **keywords})
+
+        checked.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        types = {parameter.name: parameter.annotation for parameter in parameters if parameter.name != "self"}
+        checked.__annotations__ = {**types, "return": own.return_annotation}
+        if function.__doc__:
+            entries = "".join(map(_entry, defaults))
+            checked.__doc__ = sub(r"(?m)^\*\*options\n( .*\n)+", lambda _: entries, cleandoc(function.__doc__))
+        return cast("_Function", checked)
+
+    return decorated
+
+
+def _entry(name: str) -> str:
+    """Return the documentation of an option, as an entry of a docstring."""
+    text = fill(
+        " ".join(OPTIONS[name].doc), 116, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+    )
+    return f"{name}\n{text}\n"
 
 
 def _similar(name: str, known: list[str]) -> str:

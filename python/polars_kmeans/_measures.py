@@ -7,30 +7,31 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from polars_kmeans import _describing, _rows
+from polars_kmeans import _plugin, _rows
 
 if TYPE_CHECKING:
     from polars_kmeans.model import KMeansModel
 
-WEIGHT = "__weight__"
 _ANSWER = "__answer__"
 
 
 def measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: str) -> dict[str, float | None]:
     """Measure the clusters of a model in the rows that it was fitted to: in four passes, after one that labels them."""
     features = {name: rows.schema[name] for name in names}
-    values = list(_rows.coordinates(features, _rows.widths(model, names)).values())
+    values = list(_rows.coordinates(features, _rows.widths(model.centroids, names)).values())
     x, means = _rows.numbered(len(values)), _rows.numbered(len(values), "mean")
     labelled = rows.with_columns(
-        _describing.with_silhouette(model.predict(names, output="struct", device=device)).alias(_ANSWER)
+        _rows.with_silhouette(model.predict(names, output="struct", device=device)).alias(_ANSWER)
     )
-    weighted = WEIGHT in rows.columns and WEIGHT not in names
-    weight = pl.col(WEIGHT).cast(pl.Float64) if weighted else pl.lit(1.0)
+    weighted = _plugin.WEIGHT in rows.columns and _plugin.WEIGHT not in names
+    weight = pl.col(_plugin.WEIGHT).cast(pl.Float64) if weighted else pl.lit(1.0)
     answer = pl.col(_ANSWER).struct
+    metric = model.parameters["metric"]
     query = _rows.arrived(
-        model,
         labelled.lazy().filter(answer.field("label").is_not_null(), weight.is_finite(), weight > 0),
         values,
+        model.factors,
+        metric,
         answer.field("label").alias("label"),
         answer.field("silhouette").alias("silhouette"),
         weight.alias("weight"),
@@ -51,7 +52,7 @@ def measures(model: KMeansModel, rows: pl.DataFrame, names: list[str], device: s
         found["silhouette"] = math.fsum(sums["silhouette"]) / mass
         found["calinski_harabasz"] = _calinski_harabasz(sums, x, mass, within)
         found["davies_bouldin"] = _davies_bouldin(centres, spread["distance"] / sums["mass"], means)
-    if model.parameters["metric"] == "euclidean":
+    if metric == "euclidean":
         found["bic"] = _bic(sums["mass"].to_list(), mass, within, len(values))
     return found
 

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from polars_kmeans import _plugin, _rows
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
 
-if TYPE_CHECKING:
-    from polars_kmeans._typing import IntoFeatures
-    from polars_kmeans.model import KMeansModel
-
 _BATCH = 1 << 18
 _FOUND = {"cluster": pl.UInt32, "rank": pl.UInt32, "distance": pl.Float64}
 
 
-def nearest(
-    model: KMeansModel, data: pl.DataFrame | pl.LazyFrame, m: int, columns: tuple[IntoFeatures, ...]
-) -> pl.DataFrame:
-    """Find the rows nearest each centroid. See :meth:`KMeansModel.nearest`."""
+def nearest(data: pl.DataFrame | pl.LazyFrame, answer: pl.Expr, m: int) -> pl.DataFrame:
+    """Find the rows nearest each centroid: see :meth:`KMeansModel.nearest`. `answer`: labels with distances."""
     m = _positive(m)
     query = _rows.lazy(data)
     none = pl.DataFrame(schema=query.collect_schema())
@@ -30,7 +24,6 @@ def nearest(
         if name in none.columns:
             msg = f'column "{name}": the answer has a column of this name: rename or drop the one of the frame'
             raise InvalidColumnError(msg)
-    answer = model.predict(*columns, output="struct")
     ahead = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _FOUND.items()]
     best = none.select(*ahead, pl.all())
     for batch in _batches(query):
@@ -62,8 +55,7 @@ def _positive(m: Any) -> int:
         if isinstance(m, bool) or index(m) < 1:
             raise TypeError
     except TypeError:
-        msg = f"m: expected a positive integer, got {m!r:.80}"
-        raise InvalidParameterError(msg) from None
+        raise InvalidParameterError(f"m: expected a positive integer, got {m!r:.80}") from None
     return index(m)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from ast import literal_eval
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import chain
 from operator import index
 from typing import Any, SupportsIndex
@@ -14,12 +14,16 @@ from typing import Any, SupportsIndex
 import polars as pl
 
 from polars_kmeans import _internal
-from polars_kmeans._frames import is_foreign, polars_frame
+from polars_kmeans._frames import OWN_COLUMNS, is_foreign, is_number, polars_frame
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
-_OWN_COLUMNS = ("cluster", "size", "inertia")
-_OPTIONS = {option.name: option for option in _internal.options()}
-_DEFAULTS = {option.name: literal_eval(option.default) for option in _internal.options()}
+OPTIONS = {option.name: option for option in _internal.options()}
+DEFAULTS = {name: literal_eval(option.default) for name, option in OPTIONS.items()}
+
+
+def annotation(option: _internal.OptionInfo) -> str:
+    """Return the type of an option. Type checkers do not take NumPy's integers for int."""
+    return re.sub(r"\bint\b", "SupportsIndex", option.annotation)
 
 
 def text(value: Any) -> str:
@@ -36,8 +40,7 @@ def check_name(name: str) -> None:
     """Refuse a name that cannot be passed on."""
     if "\0" in name:
         shown = name.replace("\0", "\\0")
-        msg = f'column "{shown}": expected a name without NUL characters: rename it'
-        raise InvalidColumnError(msg)
+        raise InvalidColumnError(f'column "{shown}": expected a name without NUL characters: rename it')
 
 
 def _integer(name: str, value: Any, expected: str) -> str:
@@ -47,11 +50,9 @@ def _integer(name: str, value: Any, expected: str) -> str:
             raise TypeError
         integer = index(value)
     except TypeError:
-        msg = f"{name}: expected {expected}, got {value!r:.80}"
-        raise InvalidParameterError(msg) from None
+        raise InvalidParameterError(f"{name}: expected {expected}, got {value!r:.80}") from None
     if integer.bit_length() > 127:
-        msg = f"{name}: expected {expected}, got one of {integer.bit_length()} bits"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"{name}: expected {expected}, got one of {integer.bit_length()} bits")
     return str(integer)
 
 
@@ -62,8 +63,7 @@ def _number(name: str, value: Any, expected: str) -> float:
         with _internal.FloatEnvironment():
             return float(value)
     except (TypeError, ValueError, OverflowError):
-        msg = f"{name}: expected {expected}, got {value!r:.80}"
-        raise InvalidParameterError(msg) from None
+        raise InvalidParameterError(f"{name}: expected {expected}, got {value!r:.80}") from None
 
 
 def _factors(name: str, value: Mapping[Any, Any]) -> dict[str, float]:
@@ -71,8 +71,7 @@ def _factors(name: str, value: Mapping[Any, Any]) -> dict[str, float]:
     factors = {}
     for column, factor in value.items():
         if not isinstance(column, str):
-            msg = f"{name}: expected names of columns, got {column!r:.80}"
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError(f"{name}: expected names of columns, got {column!r:.80}")
         check_name(column)
         factors[text(column)] = _number(f"{name}[{column!r}]", factor, "a positive finite factor")
     return factors
@@ -80,7 +79,7 @@ def _factors(name: str, value: Mapping[Any, Any]) -> dict[str, float]:
 
 def _passed(name: str, value: Any) -> str | float | dict[str, float] | None:
     """Return a value as the library takes it: a word, the digits of an integer, or numbers. It refuses other words."""
-    option = _OPTIONS[name]
+    option = OPTIONS[name]
     if name == "scale" and isinstance(value, Mapping):
         return _factors(name, value)
     if name == "device":
@@ -89,8 +88,7 @@ def _passed(name: str, value: Any) -> str | float | dict[str, float] | None:
         return None
     if name == "sort_by":
         if not isinstance(value, str):
-            msg = f"{name}: expected {option.expected}, got {value!r:.80}"
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError(f"{name}: expected {option.expected}, got {value!r:.80}")
         check_name(value)
     if not (isinstance(value, str) and value in option.words):
         if option.integers:
@@ -98,15 +96,6 @@ def _passed(name: str, value: Any) -> str | float | dict[str, float] | None:
         if option.floats:
             return _number(name, value, option.expected)
     return text(value)
-
-
-@dataclass(frozen=True)
-class _Given:
-    """Starting centroids: float64, row-major. Also the columns' names (None if matched by position) and widths."""
-
-    values: bytes
-    names: list[str] | None
-    widths: list[int]
 
 
 class FitOptions:
@@ -119,57 +108,56 @@ class FitOptions:
             values["init"] = init
         for name, value in values.items():
             # The library knows the defaults.
-            default = _DEFAULTS[name]
-            if type(value) is not type(default) or value != default:
+            if _is_chosen(name, value):
                 passed[name] = _passed(name, value)
         self.keywords: dict[str, Any] = {"values": passed, "given": None, "given_names": None, "given_widths": []}
         _internal.check_options({**self.keywords, "weighted": False})
         if not isinstance(init, str):
             # Convert with the engine's own rounding, so that centroids have the same bits in every host program.
             with _internal.FloatEnvironment():
-                given = _given(init)
-            self.keywords |= {"given": given.values, "given_names": given.names, "given_widths": given.widths}
+                self.keywords |= zip(("given", "given_names", "given_widths"), _given(init), strict=True)
 
     @property
     def chosen(self) -> dict[str, Any]:
         """The options that have another value than the default, as they were passed."""
-        return {
-            name: value
-            for name, value in self.given.items()
-            if name not in _DEFAULTS or type(value) is not type(_DEFAULTS[name]) or value != _DEFAULTS[name]
-        }
+        return {name: value for name, value in self.given.items() if _is_chosen(name, value)}
 
 
-def _given(init: Any) -> _Given:
-    """Encode starting centroids: a frame, a model, an array, or rows of numbers."""
+def _is_chosen(name: str, value: Any) -> bool:
+    """Whether a value is not the default. `k` has none."""
+    return name not in DEFAULTS or type(value) is not type(DEFAULTS[name]) or value != DEFAULTS[name]
+
+
+def _given(init: Any) -> tuple[bytes, list[str] | None, list[int]]:
+    """Encode starting centroids: a frame, a model, an array, or rows of numbers.
+
+    Returns float64, row-major. Also the columns' names (None if matched by position) and widths.
+    """
     if hasattr(init, "centroids"):
         init = init.centroids
     if is_foreign(init) and len(getattr(init, "shape", (0, 0))) == 2:
         init = polars_frame(init)
     if isinstance(init, pl.DataFrame):
-        frame = init.drop(_OWN_COLUMNS, strict=False)
+        frame = init.drop(OWN_COLUMNS, strict=False)
         if frame.is_empty():
-            msg = "init: expected starting centroids, got a frame without rows or columns"
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError("init: expected starting centroids, got a frame without rows or columns")
         for name in frame.columns:
             check_name(name)
         # Leave out the other columns: Polars panics on NULs in the names of a struct's fields.
-        numbers = pl.DataFrame([series for series in frame if _numbers(series.dtype)])
-        return _Given(*_internal.encode_centroids(numbers))
+        numbers = pl.DataFrame([series for series in frame if is_number(series.dtype, nested=True)])
+        return _internal.encode_centroids(numbers)
     expected = "init: expected a method, a frame, or k rows of numbers (one feature: k numbers)"
     if _is_masked(init):
-        msg = f"{expected}, got an array with masked values"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"{expected}, got an array with masked values")
     if hasattr(init, "__array__"):
         init = init.__array__()
         if init.ndim == 1:
             # One feature.
             init = init.reshape(-1, 1)
         if init.ndim != 2:
-            msg = f"{expected}, got an array of {init.ndim} dimensions"
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError(f"{expected}, got an array of {init.ndim} dimensions")
         if init.dtype.kind in "biuf" and init.size > 0:
-            return _Given(init.astype("<f8").tobytes(), None, [1] * init.shape[1])
+            return init.astype("<f8").tobytes(), None, [1] * init.shape[1]
         init = init.tolist()
     try:
         if not any(hasattr(type(row), "__iter__") for row in init):
@@ -177,22 +165,14 @@ def _given(init: Any) -> _Given:
             init = [[value] for value in init]
         rows = [[float("nan") if value is None else float(value) for value in row] for row in init]
     except (TypeError, ValueError, OverflowError) as error:
-        msg = f"{expected}, got {init!r:.80} ({error})"
-        raise InvalidParameterError(msg) from None
+        raise InvalidParameterError(f"{expected}, got {init!r:.80} ({error})") from None
     widths = {len(row) for row in rows}
     if len(widths) != 1 or 0 in widths:
-        msg = f"init: expected rows of one width, got {sorted(widths)}"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"init: expected rows of one width, got {sorted(widths)}")
     values = array("d", chain.from_iterable(rows))
     if sys.byteorder == "big":
         values.byteswap()
-    return _Given(values.tobytes(), None, [1] * widths.pop())
-
-
-def _numbers(dtype: pl.DataType) -> bool:
-    """Whether a column can hold starting centroids."""
-    inner = dtype.inner if isinstance(dtype, (pl.Array, pl.List)) else dtype
-    return inner == pl.Boolean or inner.is_numeric()
+    return values.tobytes(), None, [1] * widths.pop()
 
 
 def _is_masked(values: Any) -> bool:

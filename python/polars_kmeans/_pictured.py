@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from polars_kmeans import _describing, _plugin, _rows
+from polars_kmeans import _frames, _plugin, _rows
 from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 if TYPE_CHECKING:
@@ -41,9 +41,8 @@ def plane(
     x, y = (expr.alias(name) for expr, name in zip(exprs, "xy", strict=True))
     rows = _rows.collect(query.select(model.predict(*columns, device=device).alias("cluster"), x, y))
     for name, title in zip("xy", titles, strict=True):
-        if not (rows.schema[name].is_numeric() or rows.schema[name] == pl.Boolean):
-            msg = f'column "{title}": expected numbers or booleans, got {rows.schema[name]}'
-            raise InvalidColumnError(msg)
+        if not _frames.is_number(rows.schema[name]):
+            raise InvalidColumnError(f'column "{title}": expected numbers or booleans, got {rows.schema[name]}')
     return rows.with_columns(pl.col("x", "y").cast(pl.Float64)), titles
 
 
@@ -57,14 +56,13 @@ def components(
     given = _rows.collect(query.select(label, *model._features(columns)))
     schema = dict(given.schema)
     del schema[_LABEL]
-    values = list(_rows.coordinates(schema, _rows.widths(model, schema)).values())
+    values = list(_rows.coordinates(schema, _rows.widths(model.centroids, schema)).values())
     if len(values) < 2:
         msg = "x, y: expected two columns for a model of one feature, which has no two principal components, got none"
         raise InvalidParameterError(msg)
-    seen = _rows.arrived(
-        model, given.lazy().filter(pl.col(_LABEL).is_not_null()), values, pl.col(_LABEL).alias("cluster")
-    )
-    rows = _rows.collect(seen)
+    labelled = given.lazy().filter(pl.col(_LABEL).is_not_null())
+    cluster = pl.col(_LABEL).alias("cluster")
+    rows = _rows.collect(_rows.arrived(labelled, values, model.factors, model.parameters["metric"], cluster))
     points = rows.drop("cluster")
     middle = points.mean().to_numpy().ravel()
     scatter_matrix = np.zeros((len(values), len(values)))
@@ -107,7 +105,7 @@ def silhouettes(
     model: KMeansModel, data: pl.DataFrame | pl.LazyFrame, columns: tuple[IntoFeatures, ...], device: Device
 ) -> tuple[pl.DataFrame, pl.DataFrame, float | None]:
     """Return the clusters as blocks from top to bottom, points of their outlines, and the mean of all silhouettes."""
-    answer = _describing.with_silhouette(model.predict(*columns, output="struct", device=device))
+    answer = _rows.with_silhouette(model.predict(*columns, output="struct", device=device))
     rows = _rows.collect(_rows.lazy(data).select(answer.alias("answer"))).unnest("answer")
     rows = rows.select(cluster="label", silhouette="silhouette").filter(pl.col("cluster").is_not_null())
     points = max(_LEAST, _CURVE // model.n_clusters)

@@ -20,7 +20,8 @@ from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, type
 
 _LIBRARY = Path(__file__).parent
 # The name of the weights next to the features. A feature is unlikely to have it.
-_WEIGHT = "__weight__"
+WEIGHT = "__weight__"
+_ONE_VALUE = {"returns_scalar": True, "changes_length": True}
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,13 @@ def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Feat
     """Feature columns: names, expressions, selectors, or lists of them. A fit (`by_name`) needs different names."""
     items = [text(item) if isinstance(item, str) else item for item in flat(columns)]
     if not items:
-        msg = "features: expected at least one column, got none: name columns, or pass pl.all()"
-        raise InvalidColumnError(msg)
+        raise InvalidColumnError("features: expected at least one column, got none: name columns, or pass pl.all()")
     if by_name:
         seen = set()
         for item in items:
             name = item if isinstance(item, str) else item.meta.output_name(raise_if_undetermined=False)
             if name is not None and name in seen:
-                msg = f"feature names must differ, got {name!r} twice: rename one with .alias"
-                raise InvalidColumnError(msg)
+                raise InvalidColumnError(f"feature names must differ, got {name!r} twice: rename one with .alias")
             seen.add(name)
     names = [item for item in items if isinstance(item, str)]
     return Features(
@@ -97,14 +96,17 @@ def features(columns: tuple[IntoFeatures, ...], *, by_name: bool = True) -> Feat
 def weight_expr(weight: str | pl.Expr) -> pl.Expr:
     """Weights as one expression that gives one column."""
     if isinstance(weight, str):
-        return column(weight).alias(_WEIGHT)
+        return column(weight).alias(WEIGHT)
     if not isinstance(weight, pl.Expr):
-        msg = f"weight: expected a column name or an expression, got {type(weight).__name__}"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"weight: expected a column name or an expression, got {type(weight).__name__}")
     if weight.meta.has_multiple_outputs():
-        msg = "weight: expected one column, got an expression of several"
-        raise InvalidParameterError(msg)
-    return weight.alias(_WEIGHT)
+        raise InvalidParameterError("weight: expected one column, got an expression of several")
+    return weight.alias(WEIGHT)
+
+
+def weights(weight: str | pl.Expr | None) -> list[pl.Expr]:
+    """Return the weights as an expression, if there are any."""
+    return [] if weight is None else [weight_expr(weight)]
 
 
 def check_process(*, runs: bool = False) -> None:
@@ -112,9 +114,16 @@ def check_process(*, runs: bool = False) -> None:
     _internal.check_process(runs)
 
 
-def _inputs(features: Features, weight: str | pl.Expr | None) -> list[pl.Expr]:
-    """Return the features and, if there are any, the weights as the last input."""
-    return features.exprs if weight is None else [*features.exprs, weight_expr(weight)]
+def _call(function: str, args: list[pl.Expr], kwargs: dict[str, Any], **flags: bool) -> pl.Expr:
+    """Call a function of the library. The flags tell Polars what the function does with rows."""
+    return register_plugin_function(
+        plugin_path=_LIBRARY,
+        function_name=function,
+        args=args,
+        kwargs=kwargs,
+        input_wildcard_expansion=True,
+        **flags,
+    )
 
 
 def expression(
@@ -122,17 +131,10 @@ def expression(
 ) -> pl.Expr:
     """Call a fitting function of the library over whole columns."""
     check_process()
-    return register_plugin_function(
-        plugin_path=_LIBRARY,
-        function_name=function,
-        # Pass one input: Polars then runs the groups of `over` and `agg` in parallel.
-        args=[pl.struct(_inputs(features, weight))],
-        kwargs={**options.keywords, "weighted": weight is not None},
-        is_elementwise=False,
-        returns_scalar=function == "centroids",
-        changes_length=function == "centroids",
-        input_wildcard_expansion=True,
-    )
+    # Pass one input: Polars then runs the groups of `over` and `agg` in parallel.
+    rows = pl.struct(*features.exprs, *weights(weight))
+    kwargs = {**options.keywords, "weighted": weight is not None}
+    return _call(function, [rows], kwargs, **(_ONE_VALUE if function == "centroids" else {}))
 
 
 def fit(
@@ -190,16 +192,8 @@ def _held(
     if isinstance(frame, pl.DataFrame) and (plain := _plain(frame, features, weight)):
         columns.take([series.name for series in plain], plain, weight is not None)
         return columns
-    hold = register_plugin_function(
-        plugin_path=_LIBRARY,
-        function_name="hold",
-        args=_inputs(features, weight),
-        kwargs={"key": columns.key, "weighted": weight is not None},
-        is_elementwise=False,
-        returns_scalar=True,
-        changes_length=True,
-        input_wildcard_expansion=True,
-    )
+    kwargs = {"key": columns.key, "weighted": weight is not None}
+    hold = _call("hold", [*features.exprs, *weights(weight)], kwargs, **_ONE_VALUE)
     if isinstance(frame, pl.DataFrame):
         item(frame, hold)
         return columns
@@ -209,7 +203,7 @@ def _held(
         query = frame.select(features.exprs)
         if weight is not None:
             taken = query.collect_schema().names()
-            name = next(name for i in range(len(taken) + 1) if (name := f"{_WEIGHT}{i}") not in taken)
+            name = next(name for i in range(len(taken) + 1) if (name := f"{WEIGHT}{i}") not in taken)
             query = frame.select(*features.exprs, weight_expr(weight).alias(name))
     gather(query, columns, spill, weighted=weight is not None)
     return columns
@@ -234,11 +228,11 @@ def _separable(expr: pl.Expr) -> bool:
         return True
 
 
-def selected(frame: pl.DataFrame | pl.LazyFrame, features: Features, weight: str | pl.Expr | None) -> pl.DataFrame:
-    """Run the query of a frame. Returns the features and, if there are any, the weights as the last column."""
+def collect(query: pl.LazyFrame) -> pl.DataFrame:
+    """Run a query. Its errors are those of this package."""
     check_process(runs=True)
     with typed_errors():
-        return frame.lazy().select(_inputs(features, weight)).collect()
+        return query.collect()
 
 
 def device_name(device: Device) -> str:
@@ -262,31 +256,14 @@ def elementwise(
 ) -> pl.Expr:
     """Call a function on rows under a model, one morsel at a time."""
     check_process()
-    return register_plugin_function(
-        plugin_path=_LIBRARY,
-        function_name=function,
-        args=[*exprs, _literal(model)],
-        kwargs={**kwargs, "device": device_name(device)},
-        is_elementwise=True,
-        input_wildcard_expansion=True,
-    )
+    return _call(function, [*exprs, _literal(model)], {**kwargs, "device": device_name(device)}, is_elementwise=True)
 
 
 def score(exprs: list[pl.Expr], model: bytes, weight: str | pl.Expr | None, device: Device) -> pl.Expr:
     """Score rows under a model."""
     check_process()
-    args = list(exprs)
-    if weight is not None:
-        args.append(weight_expr(weight))
-    return register_plugin_function(
-        plugin_path=_LIBRARY,
-        function_name="score",
-        args=[*args, _literal(model)],
-        kwargs={"weighted": weight is not None, "device": device_name(device)},
-        returns_scalar=True,
-        changes_length=True,
-        input_wildcard_expansion=True,
-    )
+    kwargs = {"weighted": weight is not None, "device": device_name(device)}
+    return _call("score", [*exprs, *weights(weight), _literal(model)], kwargs, **_ONE_VALUE)
 
 
 def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
@@ -295,10 +272,3 @@ def item(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> Any:
     with typed_errors():
         result = frame.select(expr)
         return (result if isinstance(result, pl.DataFrame) else result.collect()).item()
-
-
-def column_of(frame: pl.DataFrame | pl.LazyFrame, expr: pl.Expr) -> pl.Series:
-    """Evaluate an expression with one value per row over a frame."""
-    check_process(runs=True)
-    with typed_errors():
-        return frame.lazy().select(expr).collect().to_series()

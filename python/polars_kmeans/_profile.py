@@ -4,44 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import polars as pl
 
-from polars_kmeans import _plugin, _rows
+from polars_kmeans import _frames, _plugin, _rows
 from polars_kmeans.errors import InvalidColumnError, InvalidDataError, InvalidParameterError
 
-if TYPE_CHECKING:
-    from polars_kmeans._typing import IntoFeatures
-    from polars_kmeans.model import KMeansModel
-
 _LABEL = "__cluster__"
-_WEIGHT = "__weight__"
 
 
 def profile(
-    model: KMeansModel,
     data: pl.DataFrame | pl.LazyFrame,
-    columns: tuple[IntoFeatures, ...],
-    by: IntoFeatures | None,
+    label: pl.Expr,
+    described: list[pl.Expr],
+    centroids: pl.DataFrame,
     weight: str | pl.Expr | None,
     quantiles: Sequence[float],
 ) -> pl.DataFrame:
-    """Describe the clusters. See :meth:`KMeansModel.profile`."""
+    """Describe the clusters by some columns: see :meth:`KMeansModel.profile`."""
     shares = _quantiles(quantiles)
-    described = model._features(columns) if by is None else _plugin.features((by,)).exprs
-    weights = [] if weight is None else [_plugin.weight_expr(weight)]
-    label = model.predict(*columns).alias(_LABEL)
-    rows = _rows.collect(_rows.lazy(data).select(label, *described, *weights))
+    weights = _plugin.weights(weight)
+    rows = _rows.collect(_rows.lazy(data).select(label.alias(_LABEL), *described, *weights))
     schema = dict(rows.schema)
     del schema[_LABEL]
     if weights:
-        _check_weight(schema.pop(_WEIGHT), rows[_WEIGHT])
-    values = _rows.coordinates(schema, _rows.widths(model, schema))
+        _check_weight(schema.pop(_plugin.WEIGHT), rows[_plugin.WEIGHT])
+    values = _rows.coordinates(schema, _rows.widths(centroids, schema))
     x = _rows.numbered(len(values))
     w = pl.col("weight")
     finite = [pl.when(value.is_finite()).then(value).alias(n) for n, value in zip(x, values.values(), strict=True)]
-    mass = _plugin.column(_WEIGHT).cast(pl.Float64) if weights else pl.lit(1.0)
+    mass = _plugin.column(_plugin.WEIGHT).cast(pl.Float64) if weights else pl.lit(1.0)
     query = (
         rows.lazy()
         .select(pl.col(_LABEL).alias("cluster"), mass.alias("weight"), *finite)
@@ -49,7 +41,7 @@ def profile(
     )
     _check_range(query, dict(zip(values, x, strict=True)))
     numbers = _numbers(query, x, bool(weights), shares)
-    return _shown(model.n_clusters, numbers, dict(zip(values, x, strict=True)), list(shares))
+    return _shown(centroids.height, numbers, dict(zip(values, x, strict=True)), list(shares))
 
 
 def _quantiles(quantiles: Sequence[float]) -> dict[str, float]:
@@ -58,22 +50,18 @@ def _quantiles(quantiles: Sequence[float]) -> dict[str, float]:
     try:
         shares = [float(share) for share in quantiles]
     except (TypeError, ValueError):
-        msg = f"{expected}, got {quantiles!r:.80}"
-        raise InvalidParameterError(msg) from None
+        raise InvalidParameterError(f"{expected}, got {quantiles!r:.80}") from None
     if not all(0 <= share <= 1 for share in shares) or len(set(shares)) < len(shares):
-        msg = f"{expected}, each once, got {quantiles!r:.80}"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"{expected}, each once, got {quantiles!r:.80}")
     return {f"{share * 100:g}%": share for share in shares}
 
 
 def _check_weight(dtype: pl.DataType, weights: pl.Series) -> None:
     """Refuse weights that no fit takes."""
-    if not (dtype.is_numeric() or dtype == pl.Boolean):
-        msg = f"weight: expected numbers, got {dtype}"
-        raise InvalidColumnError(msg)
+    if not _frames.is_number(dtype):
+        raise InvalidColumnError(f"weight: expected numbers, got {dtype}")
     if dtype.is_numeric() and (weights < 0).any():
-        msg = f"weights: expected non-negative values, got {weights.min()!r}"
-        raise InvalidDataError(msg)
+        raise InvalidDataError(f"weights: expected non-negative values, got {weights.min()!r}")
 
 
 def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
@@ -82,8 +70,7 @@ def _check_range(query: pl.LazyFrame, x: dict[str, str]) -> None:
     for what, name, most in (("weights", "weight", 64), *((f'column "{feature}"', n, 450) for feature, n in x.items())):
         value = largest[name] or 0.0
         if value > 2.0**most:
-            msg = f"{what}: expected a largest magnitude of at most 2^{most}, got {value!r}"
-            raise InvalidDataError(msg)
+            raise InvalidDataError(f"{what}: expected a largest magnitude of at most 2^{most}, got {value!r}")
 
 
 def _numbers(query: pl.LazyFrame, x: list[str], weighted: bool, shares: dict[str, float]) -> pl.DataFrame:

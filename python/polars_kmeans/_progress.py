@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from polars_kmeans._typing import Call
 from polars_kmeans.errors import InvalidParameterError
-
-if TYPE_CHECKING:
-    from polars_kmeans import _internal
 
 Stage = Literal["rows", "seeds", "iteration"]
 
@@ -80,8 +78,6 @@ class Progress(_Stage):
 
 # Whether to show progress, or a function, which may return True to stop the fit.
 OnProgress = bool | Callable[[Progress], object] | None
-# What the engine calls with the fields of a `Progress`. True stops the fit.
-Call = Callable[[Stage, int, int, int, float, float | None, float, "_internal.Centroids | None"], bool]
 
 
 @contextmanager

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 from polars.exceptions import DuplicateError
 
-from polars_kmeans import _plugin
-from polars_kmeans.errors import InvalidColumnError, InvalidParameterError, typed_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from polars_kmeans.model import KMeansModel
+from polars_kmeans import _frames, _plugin
+from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 
 # Values are scaled to 80 bits before they become integers. So a sum of 2^47 of them has less than 128 bits.
 _BITS = 80
-_OWN_COLUMNS = 3
 
 
 def lazy(data: object) -> pl.LazyFrame:
@@ -31,11 +24,9 @@ def lazy(data: object) -> pl.LazyFrame:
 
 
 def collect(query: pl.LazyFrame) -> pl.DataFrame:
-    """Run a query. Its errors are those of this package."""
-    _plugin.check_process(runs=True)
+    """Run a query on columns that the caller names."""
     try:
-        with typed_errors():
-            return query.collect()
+        return _plugin.collect(query)
     except DuplicateError as error:
         msg = f"columns: expected different names, got one twice: {str(error).splitlines()[0]}"
         raise InvalidColumnError(msg) from None
@@ -49,23 +40,21 @@ def coordinates(columns: Mapping[str, pl.DataType], widths: Mapping[str, int]) -
     numbers: dict[str, pl.Expr] = {}
     for name, dtype in columns.items():
         values = _plugin.column(name)
-        inner = dtype.inner if isinstance(dtype, (pl.Array, pl.List)) else dtype
         width = dtype.size if isinstance(dtype, pl.Array) else widths.get(name)
-        if not (inner.is_numeric() or inner == pl.Boolean) or (isinstance(dtype, pl.List) and width is None):
+        if not _frames.is_number(dtype, nested=True) or (isinstance(dtype, pl.List) and width is None):
             msg = f'column "{name}": expected numbers or booleans, got {dtype}: encode or leave out such columns'
             raise InvalidColumnError(msg)
-        if isinstance(dtype, pl.Array):
-            numbers |= {f"{name}[{at}]": values.arr.get(at).cast(pl.Float64) for at in range(width or 0)}
-        elif isinstance(dtype, pl.List):
-            numbers |= {f"{name}[{at}]": values.list.get(at).cast(pl.Float64) for at in range(width or 0)}
-        else:
+        if width is None:
             numbers[name] = values.cast(pl.Float64)
+        else:
+            entry = values.arr.get if isinstance(dtype, pl.Array) else values.list.get
+            numbers |= {f"{name}[{at}]": entry(at).cast(pl.Float64) for at in range(width)}
     return numbers
 
 
-def widths(model: KMeansModel, names: Iterable[str]) -> dict[str, int]:
+def widths(centroids: pl.DataFrame, names: Iterable[str]) -> dict[str, int]:
     """Return the length of the lists in the feature columns of a frame that have these names, in the model's order."""
-    features = list(model.centroids.schema.values())[_OWN_COLUMNS:]
+    features = centroids.dtypes[len(_frames.OWN_COLUMNS) :]
     return {name: dtype.size for name, dtype in zip(names, features, strict=False) if isinstance(dtype, pl.Array)}
 
 
@@ -74,14 +63,15 @@ def numbered(count: int, letter: str = "x") -> list[str]:
     return [f"{letter}{at}" for at in range(count)]
 
 
-def arrived(model: KMeansModel, query: pl.LazyFrame, values: Sequence[pl.Expr], *rest: pl.Expr) -> pl.LazyFrame:
+def arrived(
+    query: pl.LazyFrame, values: Sequence[pl.Expr], factors: Mapping[str, float] | None, metric: str, *rest: pl.Expr
+) -> pl.LazyFrame:
     """Return the rows as a fit sees them, scaled and normalised, in columns `x0`, `x1`, ... after some others."""
     names = numbered(len(values))
-    factors = model.factors
     if factors is not None:
         values = [value * factor for value, factor in zip(values, factors.values(), strict=True)]
     query = query.select(*rest, *(value.alias(name) for value, name in zip(values, names, strict=True)))
-    if model.parameters["metric"] == "cosine":
+    if metric == "cosine":
         query = query.with_columns(length=added(pl.col(name) ** 2 for name in names).sqrt())
         query = query.with_columns(pl.col(name) / pl.col("length") for name in names).drop("length")
     return query
@@ -123,3 +113,11 @@ def totals(query: pl.LazyFrame, by: str, values: Mapping[str, pl.Expr]) -> pl.Da
 def _scale(largest: float | None) -> float:
     """Return the power of two that brings a value below 1."""
     return math.ldexp(1.0, -max(math.frexp(largest or 0.0)[1], -1000))
+
+
+def with_silhouette(answer: pl.Expr) -> pl.Expr:
+    """Add a field to the structs of `KMeansModel.predict`. However many are used, rows are labelled once."""
+    first, second = pl.field("distance"), pl.field("second_distance")
+    # If the second distance is 0, so is the first.
+    value = pl.when(second > 0).then((second - first) / second).when(second == 0).then(0.0)
+    return answer.struct.with_fields(value.alias("silhouette"))

@@ -48,8 +48,7 @@ class Spill:
     def refuse(self, where: str) -> None:
         """Refuse arguments that have no meaning here."""
         for name in self.given:
-            msg = f"{name}: expected none {where}, whose rows are in memory"
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError(f"{name}: expected none {where}, whose rows are in memory")
 
 
 def gather(query: pl.LazyFrame, columns: _internal.Columns, spill: Spill, *, weighted: bool) -> None:

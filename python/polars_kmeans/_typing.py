@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
 import polars as pl
-
-if TYPE_CHECKING:
-    from polars_kmeans.model import KMeansModel
 
 
 class SupportsDLPack(Protocol):
@@ -63,9 +60,18 @@ class SupportsArray(Protocol):
         ...
 
 
+class SupportsCentroids(Protocol):
+    """A fitted model."""
+
+    @property
+    def centroids(self) -> pl.DataFrame:
+        """Return a frame whose columns are matched by name."""
+        ...
+
+
 InitMethod: TypeAlias = Literal["k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal"]
 Init: TypeAlias = (
-    "InitMethod | pl.DataFrame | KMeansModel | SupportsArray | Sequence[Sequence[float]] | Sequence[float]"
+    "InitMethod | pl.DataFrame | SupportsCentroids | SupportsArray | Sequence[Sequence[float]] | Sequence[float]"
 )
 """A method, or starting centroids: a frame (columns matched by name), or `k` rows of `d` numbers (by position).
 
@@ -82,3 +88,7 @@ Device: TypeAlias = 'Literal["auto", "cpu", "cuda", "cuda:all"] | str | Sequence
 # What the library says of a fit: the model as bytes, its device, the reason for it, how the CPU found labels, and the
 # seconds for rows, seeding and iterations.
 Fit: TypeAlias = tuple[bytes, str, str, str | None, tuple[float, float, float]]
+# What the library calls with the fields of a `Progress`, and centroids that have `rows()`, or None. True stops the fit.
+Call: TypeAlias = Callable[[Any, int, int, int, float, float | None, float, Any], bool]
+# Carries requests to parts: it takes the number of a part with each request, and returns the answers in this order.
+Ask: TypeAlias = Callable[[list[tuple[int, bytes]]], Sequence[bytes]]

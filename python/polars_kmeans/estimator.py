@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, cast, ov
 import polars as pl
 
 from polars_kmeans import _arrays, _frames, _plugin
-from polars_kmeans._keywords import named
+from polars_kmeans._generated import ModelOptions
+from polars_kmeans._keywords import takes
 from polars_kmeans._options import FitOptions
 from polars_kmeans._progress import OnProgress
 from polars_kmeans._spill import Spill
-from polars_kmeans._typing import Device, Init, IntoArray, IntoFeatures, IntoFrame, Scale
+from polars_kmeans._typing import IntoArray, IntoFeatures, IntoFrame
 from polars_kmeans.errors import ConvergenceWarning, InvalidParameterError
 from polars_kmeans.groups import KMeansModels, fit_groups
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
     # Type checkers know this module. For them, plain `KMeans` is the estimator whose fit always returns a model.
-    from typing_extensions import TypeVar
+    from typing_extensions import TypeVar, Unpack
 
     _Fitted = TypeVar("_Fitted", bound="KMeansModel | None", default=KMeansModel, covariant=True)
 else:
@@ -60,25 +61,8 @@ class KMeans(Generic[_Fitted]):
         k: SupportsIndex,
         *,
         weight: str | pl.Expr | None = ...,
-        init: Init = ...,
-        n_init: SupportsIndex | Literal["auto"] = ...,
-        seed: SupportsIndex = ...,
-        oversampling: float = ...,
-        rounds: SupportsIndex = ...,
-        chain_length: SupportsIndex = ...,
-        init_sample: SupportsIndex | None = ...,
-        max_iter: SupportsIndex = ...,
-        tol: float = ...,
-        tol_labels: float = ...,
-        metric: Literal["euclidean", "cosine"] = ...,
-        scale: Scale = ...,
-        null_policy: Literal["raise", "skip"] = ...,
-        row_order: Literal["given", "values"] = ...,
-        sort_by: str | None = ...,
-        history: Literal["light", "full"] = ...,
-        device: Device = ...,
-        device_memory_limit: SupportsIndex | None = ...,
         too_few: Literal["raise", "fewer"] = ...,
+        **options: Unpack[ModelOptions],
     ) -> None: ...
 
     @overload
@@ -87,75 +71,20 @@ class KMeans(Generic[_Fitted]):
         k: SupportsIndex,
         *,
         weight: str | pl.Expr | None = ...,
-        init: Init = ...,
-        n_init: SupportsIndex | Literal["auto"] = ...,
-        seed: SupportsIndex = ...,
-        oversampling: float = ...,
-        rounds: SupportsIndex = ...,
-        chain_length: SupportsIndex = ...,
-        init_sample: SupportsIndex | None = ...,
-        max_iter: SupportsIndex = ...,
-        tol: float = ...,
-        tol_labels: float = ...,
-        metric: Literal["euclidean", "cosine"] = ...,
-        scale: Scale = ...,
-        null_policy: Literal["raise", "skip"] = ...,
-        row_order: Literal["given", "values"] = ...,
-        sort_by: str | None = ...,
-        history: Literal["light", "full"] = ...,
-        device: Device = ...,
-        device_memory_limit: SupportsIndex | None = ...,
         too_few: Literal["null"],
+        **options: Unpack[ModelOptions],
     ) -> None: ...
 
-    @named
+    @takes(ModelOptions)
     def __init__(
         self,
         k: SupportsIndex,
         *,
         weight: str | pl.Expr | None = None,
-        init: Init = "k-means++",
-        n_init: SupportsIndex | Literal["auto"] = "auto",
-        seed: SupportsIndex = 0,
-        oversampling: float = 2.0,
-        rounds: SupportsIndex = 5,
-        chain_length: SupportsIndex = 200,
-        init_sample: SupportsIndex | None = None,
-        max_iter: SupportsIndex = 300,
-        tol: float = 0.0001,
-        tol_labels: float = 0.0,
-        metric: Literal["euclidean", "cosine"] = "euclidean",
-        scale: Scale = None,
-        null_policy: Literal["raise", "skip"] = "raise",
-        row_order: Literal["given", "values"] = "given",
-        sort_by: str | None = None,
-        history: Literal["light", "full"] = "light",
-        device: Device = "auto",
-        device_memory_limit: SupportsIndex | None = None,
         too_few: Literal["raise", "null", "fewer"] = "raise",
+        **options: Unpack[ModelOptions],
     ) -> None:
-        self._options = FitOptions(
-            k=k,
-            init=init,
-            n_init=n_init,
-            seed=seed,
-            oversampling=oversampling,
-            rounds=rounds,
-            chain_length=chain_length,
-            init_sample=init_sample,
-            max_iter=max_iter,
-            tol=tol,
-            tol_labels=tol_labels,
-            metric=metric,
-            scale=scale,
-            null_policy=null_policy,
-            row_order=row_order,
-            sort_by=sort_by,
-            history=history,
-            device=device,
-            device_memory_limit=device_memory_limit,
-            too_few=too_few,
-        )
+        self._options = FitOptions(k=k, **options, too_few=too_few)
         if weight is not None:
             _plugin.weight_expr(weight)
         self._weight = weight
@@ -275,7 +204,7 @@ class KMeans(Generic[_Fitted]):
             _arrays.no_weights(sample_weight)
             spill.refuse("beside by")
             features = tuple(_plugin.flat(columns))
-            models = fit_groups(_frames.polars_frame(data), by, lambda rows: self._fit(rows, features, None, progress))
+            models = fit_groups(data, by, lambda rows: self._fit(rows, features, None, progress))
             self._warn([model for model in models.values() if model is not None])
             return models
         model = self._fit(data, columns, sample_weight, progress, spill)
@@ -323,16 +252,12 @@ class KMeans(Generic[_Fitted]):
             self._warn([found[0]])
             return found[1]
         features = tuple(_plugin.flat(columns))
-        frame = _frames.polars_frame(data, *features, *self._named_weight())
-        frame = frame.collect() if isinstance(frame, pl.LazyFrame) else frame
+        frame = _frames.collected(data, *features, self._weight)
         model = self._fit(frame, features, sample_weight)
         if model is None:
             return pl.repeat(None, frame.height, dtype=pl.UInt32, eager=True).alias("kmeans")
         self._warn([model])
         return frame.select(model.predict(*features)).to_series()
-
-    def _named_weight(self) -> list[str | pl.Expr]:
-        return [] if self._weight is None else [self._weight]
 
     def _fit(
         self,
@@ -350,7 +275,7 @@ class KMeans(Generic[_Fitted]):
             found = _arrays.fit(data, sample_weight, self._options, progress)
             fit = None if found is None else found[0]
         else:
-            frame = _frames.polars_frame(data, *columns, *self._named_weight())
+            frame = _frames.polars_frame(data, *columns, self._weight)
             _arrays.no_weights(sample_weight)
             fit = _plugin.fit(frame, _plugin.features(columns), self._options, self._weight, progress, spill)
         return None if fit is None else KMeansModel._of_fit(*fit)

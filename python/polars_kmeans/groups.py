@@ -115,8 +115,7 @@ class KMeansModels(Mapping[Any, "KMeansModel | None"]):
         """
         fitted = next((model for model in self._models if model is not None), None)
         if fitted is None:
-            msg = "models: expected at least one group with a model, got none"
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError("models: expected at least one group with a model, got none")
         keys = pl.struct(_plugin.column(name).alias(str(place)) for place, name in enumerate(self.by))
         rows = pl.struct(fitted._features(columns))
         # Refuse wrong arguments at once.
@@ -276,14 +275,13 @@ def _numbers(columns: pl.DataFrame, keys: pl.DataFrame) -> pl.Series:
 
 
 def fit_groups(
-    frame: pl.DataFrame | pl.LazyFrame, by: str | Sequence[str], fit: Callable[[pl.DataFrame], KMeansModel | None]
+    data: object, by: str | Sequence[str], fit: Callable[[pl.DataFrame], KMeansModel | None]
 ) -> KMeansModels:
     """Fit each group. The groups are in the order of their first rows. The query of a LazyFrame runs once."""
     names = [by] if isinstance(by, str) or not isinstance(by, Sequence) else list(by)
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        msg = f"by: expected one or several different names of columns, got {by!r:.80}"
-        raise InvalidParameterError(msg)
-    frame = frame.collect() if isinstance(frame, pl.LazyFrame) else frame
+        raise InvalidParameterError(f"by: expected one or several different names of columns, got {by!r:.80}")
+    frame = _frames.collected(data)
     for name in (_MODEL, _GROUP):
         if name in frame.columns:
             msg = f"column {name!r}: expected another name, since models of groups use this one: rename it"

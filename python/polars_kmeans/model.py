@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, Literal, overload
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, BinaryIO, Literal, cast, overload
 
 import polars as pl
 
-from polars_kmeans import _arrays, _describing, _frames, _internal, _plugin, _storage
-from polars_kmeans._options import text
-from polars_kmeans._typing import Device, IntoArray, IntoFeatures, IntoFrame, Output
-from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
+from polars_kmeans import _arrays, _centroids, _files, _frames, _internal, _plugin, _rows
+from polars_kmeans._options import FitOptions, text
+from polars_kmeans._typing import Device, Fit, IntoArray, IntoFeatures, IntoFrame, Output
+from polars_kmeans.errors import InvalidColumnError, InvalidModelError, InvalidParameterError, TooFewRowsError
 
+# The name of the model's file in its JSON.
+_FILE = "polars_kmeans_file"
 # A wide model shows the first names of its columns.
 _SHOWN = 6
 
@@ -71,7 +75,18 @@ class KMeansModel:
         """Show the model in a notebook."""
         from polars_kmeans import _html
 
-        return _html.model(self)
+        parameters = self.parameters
+        facts = {
+            "clusters": self._k,
+            "features": len(self._names),
+            "inertia": f"{self._inertia:.6g}",
+            "iterations": self._n_iter,
+            "init": parameters["init"],
+            "metric": parameters["metric"],
+            "scale": "none" if self.factors is None else parameters["scale"],
+            "device": self._device or "unknown (loaded)",
+        }
+        return _html.model(facts, self.centroids)
 
     @property
     def centroids(self) -> pl.DataFrame:
@@ -261,11 +276,9 @@ class KMeansModel:
 
         """
         if output not in ("label", "struct"):
-            msg = f'output: expected "label" or "struct", got {output!r}'
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError(f'output: expected "label" or "struct", got {output!r}')
         if null_policy not in ("raise", "skip"):
-            msg = f'null_policy: expected "raise" or "skip", got {null_policy!r}'
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError(f'null_policy: expected "raise" or "skip", got {null_policy!r}')
         complete = null_policy == "raise"
         array = _arrays.in_place_of(columns)
         if array is not None:
@@ -423,24 +436,368 @@ class KMeansModel:
         if _arrays.is_array(data):
             _arrays.alone(data, columns, weight)
             return _arrays.score(self._encoded, data, sample_weight, device)
-        frame = _frames.polars_frame(data, *self._asked(columns), *([] if weight is None else [weight]))
+        frame = _frames.polars_frame(data, *self._asked(columns), weight)
         _arrays.no_weights(sample_weight)
         expr = _plugin.score(self._features(columns), self._encoded, weight, device)
         return float(_plugin.item(frame, expr))
 
-    # Methods that other files define. What a model says of its clusters:
-    silhouette = _describing.silhouette
-    profile = _describing.profile
-    nearest = _describing.nearest
+    def silhouette(self, *columns: IntoFeatures, device: Device = "auto") -> pl.Expr:
+        """Say how clearly each row belongs to its cluster: the simplified silhouette, as an expression.
 
-    # A model as a file, as bytes and as JSON, and a model of centroids alone:
-    save = _storage.save
-    load = staticmethod(_storage.load)
-    to_bytes = _storage.to_bytes
-    from_bytes = staticmethod(_storage.from_bytes)
-    to_json = _storage.to_json
-    from_json = staticmethod(_storage.from_json)
-    from_centroids = staticmethod(_storage.from_centroids)
+        It is `(second - first) / second`, from the distances to the nearest and to the second nearest centroid. 1 is a
+        row on its centroid. 0 is a row halfway between two. The expression is elementwise, so it can stream, and it
+        labels the rows once. Rousseeuw's silhouette needs the distances between all rows. The simplified one (Hruschka,
+        de Castro & Campello 2004) needs only the distances to the centroids.
+
+        Parameters
+        ----------
+        *columns
+            The features, in the model's order. By default, the columns that the model was fitted to, as in
+            :meth:`predict`.
+        device
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        Expr
+            A column named `silhouette` (Float64), from 0 to 1. Distances are those of the model, which scales and
+            normalises rows as the fit did. A row that lies on two centroids has 0. Rows with nulls, NaNs or infinities
+            are null. All rows are null if the model has one cluster.
+
+        Raises
+        ------
+        InvalidParameterError
+            At once, for an array in place of columns, or for a text that is not the name of a device.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"x": [0.0, 2.0, 5.0]})
+        >>> model = pk.KMeans(k=2, init=[[0.0], [5.0]]).fit(df, "x")
+        >>> df.select(model.silhouette().round(3)).to_series().to_list()
+        [0.8, 0.667, 1.0]
+
+        """
+        if _arrays.in_place_of(columns) is not None:
+            msg = 'columns: expected names or expressions, got an array: predict(array, output="struct") has distances'
+            raise InvalidParameterError(msg)
+        answer = self.predict(*columns, output="struct", device=device)
+        return _rows.with_silhouette(answer).struct.field("silhouette")
+
+    def profile(
+        self,
+        data: pl.DataFrame | pl.LazyFrame,
+        *columns: IntoFeatures,
+        by: IntoFeatures | None = None,
+        weight: str | pl.Expr | None = None,
+        quantiles: Sequence[float] = (0.25, 0.5, 0.75),
+    ) -> pl.DataFrame:
+        """Describe the clusters by columns of a frame: how large they are, and what sets them apart.
+
+        Means and standard deviations have the same bits for every number of threads, chunking and Polars engine.
+
+        Parameters
+        ----------
+        data
+            A frame. The query of a LazyFrame runs once. The columns that are used are held in memory.
+        *columns
+            The features, in the model's order. By default, the columns that the model was fitted to, as in
+            :meth:`predict`.
+        by
+            The columns that describe the clusters: names, expressions or selectors of numbers or booleans. They need
+            not be features. By default, the features. An Array column `e` is described as `e[0]`, `e[1]`, ...
+        weight
+            Non-negative row weights: a column or an expression. A row of weight 2 counts as two rows, except in `size`.
+        quantiles
+            Which quantiles to show, from 0 to 1.
+
+        Returns
+        -------
+        DataFrame
+            One row for each cluster and column, in order. Values are in the units of the columns.
+
+            - `cluster` (UInt32), `size` (UInt64: rows of positive weight), `share` (Float64: of the weight of all rows
+              that have a cluster).
+            - `feature` (String): the column that the rest of the row describes.
+            - `mean`, `std` (Float64; of the population, not of a sample).
+            - `25%`, `50%`, `75%`, or what is asked for (Float64): the smallest value that has at least this share of
+              the rows at or below it.
+            - `overall_mean`, `overall_std` (Float64): those of all rows that have a cluster.
+            - `difference` (Float64): `(mean - overall_mean) / overall_std`. How many standard deviations the mean of
+              the cluster is away from that of all rows. Null if all rows have one value.
+            - `rank` (UInt32): 1 is the feature that sets the cluster apart the most. It has the largest absolute
+              difference.
+
+            Rows without a cluster, and rows whose weight is null, NaN or infinite, are left out. So are nulls, NaNs and
+            infinities in the columns of `by`. A cluster without rows has nulls.
+
+        Raises
+        ------
+        KMeansError
+            For columns or weights that cannot be used: see :mod:`polars_kmeans.errors`.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"age": [20, 30, 70, 80], "sons": [1, 0, 1, 2]})
+        >>> model = pk.KMeans(k=2, init=[[25, 0], [75, 1]], scale="standard").fit(df, "age", "sons")
+        >>> found = model.profile(df, quantiles=[0.5])
+        >>> found.select("cluster", "size", "feature", "mean", "50%", pl.col("difference").round(2), "rank")
+        shape: (4, 7)
+        ┌─────────┬──────┬─────────┬──────┬──────┬────────────┬──────┐
+        │ cluster ┆ size ┆ feature ┆ mean ┆ 50%  ┆ difference ┆ rank │
+        │ ---     ┆ ---  ┆ ---     ┆ ---  ┆ ---  ┆ ---        ┆ ---  │
+        │ u32     ┆ u64  ┆ str     ┆ f64  ┆ f64  ┆ f64        ┆ u32  │
+        ╞═════════╪══════╪═════════╪══════╪══════╪════════════╪══════╡
+        │ 0       ┆ 2    ┆ age     ┆ 25.0 ┆ 20.0 ┆ -0.98      ┆ 1    │
+        │ 0       ┆ 2    ┆ sons    ┆ 0.5  ┆ 0.0  ┆ -0.71      ┆ 2    │
+        │ 1       ┆ 2    ┆ age     ┆ 75.0 ┆ 70.0 ┆ 0.98       ┆ 1    │
+        │ 1       ┆ 2    ┆ sons    ┆ 1.5  ┆ 1.0  ┆ 0.71       ┆ 2    │
+        └─────────┴──────┴─────────┴──────┴──────┴────────────┴──────┘
+
+        """
+        from polars_kmeans import _profile
+
+        described = self._features(columns) if by is None else _plugin.features((by,)).exprs
+        return _profile.profile(data, self.predict(*columns), described, self.centroids, weight, quantiles)
+
+    def nearest(self, data: pl.DataFrame | pl.LazyFrame, m: int, *columns: IntoFeatures) -> pl.DataFrame:
+        """Find the `m` rows nearest each centroid: typical rows, which show what a cluster holds.
+
+        Parameters
+        ----------
+        data
+            A frame. The query of a LazyFrame runs once, in batches, so its rows need not fit into memory.
+        m
+            How many rows to find for each cluster.
+        *columns
+            The features, in the model's order. By default, the columns that the model was fitted to, as in
+            :meth:`predict`.
+
+        Returns
+        -------
+        DataFrame
+            Rows of the frame, with all their columns, sorted by cluster and distance. Rows that are equally far keep
+            their order. The first columns are `cluster` (UInt32), `rank` (UInt32, from 1) and `distance` (Float64). A
+            cluster of fewer than `m` rows has all of them.
+
+        Raises
+        ------
+        KMeansError
+            For columns that cannot be used, an `m` below 1, or a frame that has a column named `cluster`, `rank` or
+            `distance`.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> df = pl.DataFrame({"name": ["ant", "bee", "cat", "dog"], "kilos": [0.0, 0.1, 4.0, 20.0]})
+        >>> model = pk.KMeans(k=2, init=[[0.0], [20.0]]).fit(df, "kilos")
+        >>> model.nearest(df, 2)["name"].to_list()
+        ['bee', 'ant', 'dog']
+
+        """
+        from polars_kmeans import _nearest
+
+        return _nearest.nearest(data, self.predict(*columns, output="struct"), m)
+
+    def save(self, path: str | PathLike[str] | BinaryIO) -> None:
+        """Save as a Parquet file: the centroid frame, with the parameters in the file's metadata.
+
+        Any Parquet reader reads it as a table. If the fit scaled the columns, the table has the scaled centroids, bit
+        for bit, and the metadata have the factors. An existing file is replaced only after the new file is complete.
+        Links are followed.
+
+        Parameters
+        ----------
+        path
+            A path, where `~` is the home folder. Or a file that is open for writing bytes.
+
+        Raises
+        ------
+        ModelFileError
+            If the file cannot be written. If the mode of an existing file lets nobody write, the file is not replaced,
+            not even by root.
+
+        """
+        if isinstance(path, (str, PathLike)):
+            _internal.save_model(self._encoded, _files.expanded(path))
+        else:
+            _files.write(path, self.to_bytes())
+
+    @staticmethod
+    def load(path: str | PathLike[str] | BinaryIO) -> KMeansModel:
+        """Read a model that :meth:`save` wrote, in Python or in Rust. Its predictions have the same bits.
+
+        Parameters
+        ----------
+        path
+            A path, where `~` is the home folder. Or a file that is open for reading bytes.
+
+        Raises
+        ------
+        ModelFileError
+            If the file cannot be read.
+        InvalidModelError
+            If the file is truncated, altered (it has a checksum), not a model, or of a newer version. Also if it needs
+            something that this version does not know, such as another metric. If another program reads the table and
+            writes it again, the new file is not a model: see :meth:`from_centroids`.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> import tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.parquet"
+        >>> pk.KMeans(k=2).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x").save(path)
+        >>> pk.KMeansModel.load(path).centroids.equals(pl.read_parquet(path))
+        True
+
+        """
+        if isinstance(path, (str, PathLike)):
+            return KMeansModel(_internal.load_model(_files.expanded(path)))
+        return KMeansModel.from_bytes(_files.read(path))
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the file that :meth:`save` writes. Equal models give equal bytes.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> model = pk.KMeans(k=2).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x")
+        >>> pk.KMeansModel.from_bytes(model.to_bytes()) == model
+        True
+
+        """
+        return _internal.model_to_file(self._encoded)
+
+    @staticmethod
+    def from_bytes(content: bytes) -> KMeansModel:
+        """Read a model from the bytes of its file.
+
+        Raises
+        ------
+        InvalidModelError
+            As in :meth:`load`.
+
+        """
+        return KMeansModel(_internal.model_from_file(content))
+
+    def to_json(self) -> str:
+        """Return the model as JSON: what is in it, to read, and the bytes of its file in base 64.
+
+        To read are names, parameters, sizes and centroids. :meth:`from_json` makes the model from the bytes, so it
+        comes back bit for bit.
+
+        Examples
+        --------
+        >>> import json
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> model = pk.KMeans(k=2, init=[0.0, 5.0]).fit(pl.DataFrame({"x": [0.0, 2.0, 5.0]}), "x")
+        >>> json.loads(model.to_json())["centroids"]
+        [[1.0], [5.0]]
+        >>> pk.KMeansModel.from_json(model.to_json()) == model
+        True
+
+        """
+        return json.dumps({**self._readable(), _FILE: b64encode(self.to_bytes()).decode()}, indent=1)
+
+    @staticmethod
+    def from_json(content: str | bytes) -> KMeansModel:
+        """Read a model that :meth:`to_json` wrote.
+
+        Raises
+        ------
+        InvalidModelError
+            If the text is not from :meth:`to_json`. Also if one of its parts that are there to read was changed,
+            because such a change would have no effect on the model.
+
+        """
+        try:
+            parts = json.loads(content)
+            model = KMeansModel.from_bytes(b64decode(parts.pop(_FILE), validate=True))
+        except InvalidModelError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise InvalidModelError("model: expected JSON that KMeansModel.to_json wrote, got something else") from None
+        if parts != model._readable():
+            msg = f"model: expected parts that agree with {_FILE}, got others"
+            raise InvalidModelError(f"{msg}: KMeansModel.from_centroids takes new centroids")
+        return model
+
+    @staticmethod
+    def from_centroids(
+        centroids: pl.DataFrame | IntoFrame | IntoArray | Sequence[Sequence[float]] | Sequence[float],
+        columns: str | Sequence[str] | None = None,
+        *,
+        metric: Literal["euclidean", "cosine"] = "euclidean",
+        scale: Mapping[str, float] | None = None,
+    ) -> KMeansModel:
+        """Make a model of centroids: from another library, from a table that lost its metadata, or written by hand.
+
+        The model is a fit of the centroids themselves: each of them is the only row of its cluster. So every size is 1
+        and the inertia is 0. Values must be in the range that a fit takes.
+
+        Parameters
+        ----------
+        centroids
+            One row per cluster, in the order of the labels: a frame of the features, an array of clusters x features,
+            or rows of numbers. If a frame has columns `cluster`, `size` and `inertia`, they are not features, and its
+            rows are sorted by `cluster`.
+        columns
+            The names of the features. By default those of the frame, or `column_0`, `column_1`, ...
+        metric
+            As in :func:`polars_kmeans.kmeans`.
+        scale
+            The factors of columns, as in :func:`polars_kmeans.kmeans`. Centroids are in the units of the columns.
+
+        Raises
+        ------
+        InvalidParameterError
+            For centroids of another shape, or if two are equal.
+        KMeansError
+            For values or columns that a fit would refuse.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> import polars_kmeans as pk
+        >>> model = pk.KMeansModel.from_centroids([[20.0, 1.0], [65.0, 3.0]], ["age", "children"])
+        >>> pl.DataFrame({"age": [30, 70], "children": [2, 2]}).select(model.predict()).to_series().to_list()
+        [0, 1]
+
+        """
+        frame = _centroids.features_of(centroids, columns)
+        # Centroids that differ do not move.
+        options: dict[str, Any] = {"init": frame, "max_iter": 1, "tol": 0.0, "metric": metric, "scale": scale}
+        features = _plugin.features((frame.columns,))
+        try:
+            fit = _plugin.fit(frame, features, FitOptions(k=frame.height, device="cpu", **options), None)
+        except TooFewRowsError:
+            msg = f"centroids: expected {frame.height} different rows, got two that are equal"
+            raise InvalidParameterError(msg) from None
+        # Only `too_few="null"` finds nothing.
+        return KMeansModel._of_fit(*cast("Fit", fit))
+
+    def _readable(self) -> dict[str, Any]:
+        """Return the parts of the JSON that are there to read."""
+        table = self.centroids
+        features = table.drop(_frames.OWN_COLUMNS)
+        nested = features.dtypes[0].is_nested()
+        return {
+            "n_clusters": self._k,
+            "feature_names": self._names,
+            "inertia": self._inertia,
+            "n_iter": self._n_iter,
+            "parameters": self.parameters,
+            "factors": self.factors,
+            "sizes": table["size"].to_list(),
+            "centroids": features.to_series().to_list() if nested else [list(row) for row in features.rows()],
+        }
 
     def _asked(self, columns: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the columns that will be asked of a frame."""
@@ -448,7 +805,8 @@ class KMeansModel:
 
     def _of_frame(self, expr: pl.Expr, data: Any, columns: tuple[Any, ...]) -> pl.Series:
         """Evaluate an expression over a frame."""
-        return _plugin.column_of(_frames.polars_frame(data, *self._asked(columns)), expr)
+        frame = _frames.polars_frame(data, *self._asked(columns))
+        return _plugin.collect(frame.lazy().select(expr)).to_series()
 
     def _features(self, columns: tuple[Any, ...]) -> list[pl.Expr]:
         exprs = _plugin.features(self._asked(columns), by_name=False).exprs

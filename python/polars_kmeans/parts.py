@@ -6,22 +6,18 @@ fit, and a function of yours carries its requests to the parts. :mod:`polars_kme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
 
 from polars_kmeans import _frames, _internal, _plugin
 from polars_kmeans._progress import OnProgress, shown
-from polars_kmeans._typing import IntoFeatures, IntoFrame
+from polars_kmeans._typing import Ask, IntoFeatures, IntoFrame
 from polars_kmeans.errors import InvalidParameterError, typed_errors
 from polars_kmeans.estimator import KMeans
 from polars_kmeans.model import KMeansModel
 
 __all__ = ["Part", "fit"]
-
-# Carries requests to parts: it takes the number of a part with each request, and returns the answers in this order.
-Ask = Callable[[list[tuple[int, bytes]]], Sequence[bytes]]
 
 
 class Part:
@@ -65,8 +61,8 @@ class Part:
     ) -> None:
         features = _plugin.features(columns)
         _plugin.check_row_by_row([*features.exprs, weight])
-        frame = _frames.polars_frame(data, *columns, *([] if weight is None else [weight]))
-        rows = _plugin.selected(frame, features, weight)
+        frame = _frames.polars_frame(data, *columns, weight)
+        rows = _plugin.collect(frame.lazy().select(*features.exprs, *_plugin.weights(weight)))
         self._part = _internal.Part(rows, weight is not None, features.computed, _instructions)
 
     def answer(self, request: bytes) -> bytes:

@@ -26,8 +26,7 @@ from polars_kmeans.errors import InvalidColumnError, InvalidParameterError
 try:
     import altair as alt
 except ImportError as error:
-    msg = 'polars_kmeans.plot needs Altair: pip install "polars-kmeans[plot]"'
-    raise ImportError(msg) from error
+    raise ImportError('polars_kmeans.plot needs Altair: pip install "polars-kmeans[plot]"') from error
 
 if TYPE_CHECKING:
     from polars_kmeans._typing import Device, IntoFeatures
@@ -87,8 +86,7 @@ def scatter(
 
     """
     if (x is None) != (y is None):
-        msg = "x, y: expected both, or neither for principal components, got one"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError("x, y: expected both, or neither for principal components, got one")
     names = _names(columns)
     if x is None or y is None:
         rows, titles = _pictured.components(model, _rows.lazy(data), names, device)
@@ -212,8 +210,7 @@ def choose_k(found: pl.DataFrame) -> alt.ConcatChart:
     """
     missing = [name for name in ("k", *_MEASURES) if name not in found.columns]
     if missing:
-        msg = f"found: expected the frame of polars_kmeans.choose_k, got one without {missing}"
-        raise InvalidColumnError(msg)
+        raise InvalidColumnError(f"found: expected the frame of polars_kmeans.choose_k, got one without {missing}")
     charts = []
     for name, (title, rule) in _MEASURES.items():
         rows = found.select("k", value=name).filter(pl.col("value").is_finite()).sort("k")
@@ -263,8 +260,7 @@ def silhouette(
 
     """
     if model.n_clusters == 1:
-        msg = "model: expected at least 2 clusters for silhouettes, got 1"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError("model: expected at least 2 clusters for silhouettes, got 1")
     blocks, areas, mean = _pictured.silhouettes(model, data, columns, device)
     down = alt.Y("at:Q", title=None, axis=None).scale(reverse=True, nice=False)
     across = alt.X("silhouette:Q", title="simplified silhouette", stack=None).scale(domain=[0, 1])

@@ -1,4 +1,4 @@
-"""What is written from the table of options is current. A new option in the table is all that the rest needs."""
+"""What is written from the table of options is current, and functions show and take all of them."""
 
 import ast
 import inspect
@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import polars_kmeans as pk
-from polars_kmeans import _internal, _options
+from polars_kmeans import _generated, _internal, _keywords, _options
 
 sys.path.append(str(Path(__file__).parents[2] / "python"))
 
@@ -38,17 +38,46 @@ def test_what_is_written_from_the_table_is_current(file: Path) -> None:
 
 
 def test_a_new_option_in_the_table_is_written_everywhere() -> None:
-    expressions, estimator, guide = (
-        write_options.rewritten(file, file.read_text(), [*OPTIONS, Foo()]) for file in write_options.FILES
-    )
-    keywords = ["    foo: float = 1.0,", "        foo=foo,"]
-    assert [expressions.count(f"\n{line}\n") for line in keywords] == [2, 2]
-    assert "\n    foo\n        What a foo is. More about it.\n\n    Returns\n" in expressions
-    lines = ["        foo: float = ...,", "        foo: float = 1.0,", "            foo=foo,"]
-    assert [estimator.count(f"\n{line}\n") for line in lines] == [2, 1, 1]
+    types, guide = (write_options.rewritten(file, file.read_text(), [*OPTIONS, Foo()]) for file in write_options.FILES)
+    ast.parse(types)
+    first, *_ = types.split("\n\n\nclass ModelOptions(")
+    assert first.endswith('\n    foo: float\n    """What a foo is. More about it. Default: `1.0`."""')
     assert "\n| `foo` | `1.0` | What a foo is. |\n\n" in guide
-    ast.parse(expressions)
-    ast.parse(estimator)
+
+
+def test_functions_take_the_options_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_options.OPTIONS, "foo", Foo())
+    monkeypatch.setitem(_options.DEFAULTS, "foo", 1.0)
+
+    class Options(_generated.Options, total=False):
+        foo: float
+
+    def fit(k: int, *, too_few: str = "raise", **options: Any) -> dict[str, Any]:
+        """Fit.
+
+        Parameters
+        ----------
+        k
+            Clusters.
+        **options
+            Others.
+
+        Returns
+        -------
+        dict
+
+        """
+        return options
+
+    checked = _keywords.takes(Options)(fit)
+    names = [option.name for option in OPTIONS if option.name not in ("history", "output")]
+    assert list(inspect.signature(checked).parameters) == ["k", *names, "foo"]
+    assert inspect.signature(checked).parameters["foo"].annotation == checked.__annotations__["foo"] == "float"
+    assert "\nfoo\n    What a foo is. More about it.\n\nReturns\n" in (checked.__doc__ or "")
+    assert list(checked(2)) == [name for name in [*names, "foo"] if name != "too_few"]
+    assert (checked(2)["foo"], checked(2, foo=2.0)["foo"]) == (1.0, 2.0)
+    with pytest.raises(pk.InvalidParameterError, match=r"got fo: did you mean foo\?$"):
+        checked(2, fo=2.0)
 
 
 def test_every_option_is_a_keyword_with_the_default_of_the_table() -> None:

@@ -171,8 +171,7 @@ def predict(
 def _new_folder(folder: str | os.PathLike[str]) -> Path:
     """Return a folder for labels, which has none yet: they could be the given rows, or mix with new ones."""
     if "://" in os.fspath(folder):
-        msg = f"folder: expected one that is mounted on all workers, got {os.fspath(folder)!r}"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"folder: expected one that is mounted on all workers, got {os.fspath(folder)!r}")
     target = Path(os.path.abspath(folder))
     target.mkdir(parents=True, exist_ok=True)
     if any(target.glob("part-*.parquet")):

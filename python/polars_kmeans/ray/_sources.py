@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from polars_kmeans._frames import is_foreign, polars_frame
+from polars_kmeans._frames import collected, is_foreign
 from polars_kmeans.errors import InvalidParameterError
 
 
@@ -59,8 +59,7 @@ def shares(data: Any, workers: int) -> list[Share]:
     """
     pieces, tables = _pieces(data)
     if not pieces:
-        msg = f"data: expected blocks of rows, got none in a {type(data).__name__}"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"data: expected blocks of rows, got none in a {type(data).__name__}")
     total = sum(piece.rows for piece in pieces)
     # Row groups are read as a whole. They stay so, if there are enough of them.
     whole = not tables and len(pieces) >= 4 * workers
@@ -127,11 +126,7 @@ def _of_tables(data: Sequence[Any]) -> tuple[list[Piece], list[Any]]:
     """Return pieces of frames. They are put into the object store as Arrow tables: workers then have views of them."""
     import ray
 
-    def put(item: Any) -> Any:
-        frame = polars_frame(item)
-        return ray.put((frame.collect() if isinstance(frame, pl.LazyFrame) else frame).to_arrow())
-
-    tables = [item if _is_reference(item) else put(item) for item in data]
+    tables = [item if _is_reference(item) else ray.put(collected(item).to_arrow()) for item in data]
     count: Any = ray.remote(num_cpus=0)(lambda table: table.num_rows)
     rows = ray.get([count.remote(table) for table in tables])
     return [Piece(place, 0, number) for place, number in enumerate(rows)], tables

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from sklearn.utils import check_array
 
+from polars_kmeans._frames import OWN_COLUMNS
 from polars_kmeans.errors import InvalidDataError, InvalidParameterError
-from polars_kmeans.estimator import KMeans
 from polars_kmeans.model import KMeansModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_OWN_COLUMNS = ("cluster", "size", "inertia")
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,7 @@ class Codebook:
         order = np.argsort(first)
         clusters = first[order]
         distinct = centers[clusters]
-        # Each center becomes the mean of one row: itself.
-        engine = KMeans(len(distinct), init=distinct, max_iter=1, metric=metric, device="cpu")
-        model = cast("KMeansModel", engine._fit(distinct, (), None))
+        model = KMeansModel.from_centroids(distinct, metric=metric)
         if not np.array_equal(_centers(model), distinct):
             msg = "cluster_centers_: expected values that a model can hold exactly, got others: fit with them as init"
             raise InvalidParameterError(msg)
@@ -93,4 +89,4 @@ def _counts_up(numbers: Any) -> bool:
 
 def _centers(model: KMeansModel) -> Any:
     """Return the centroids of a model as an array."""
-    return np.ascontiguousarray(model.centroids.drop(_OWN_COLUMNS).to_numpy())
+    return np.ascontiguousarray(model.centroids.drop(OWN_COLUMNS).to_numpy())

@@ -26,16 +26,14 @@ def on_gpu(data: Any) -> bool:
 def checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
     """Check data as scikit-learn does. Arrays of float32 or float64 stay where they are, tensors on a GPU too."""
     if isinstance(X, pl.LazyFrame):
-        msg = "X: expected rows, got the query of a LazyFrame: collect it first"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError("X: expected rows, got the query of a LazyFrame: collect it first")
     if not on_gpu(X):
         rows = validate_data(estimator, X, reset=reset, dtype=_FLOATS)
         if estimator.metric == "cosine":
             refuse(~rows.any(axis=1))
         return rows
     if len(X.shape) != 2:
-        msg = f"Expected 2D array, got {len(X.shape)}D array instead: reshape your data."
-        raise ValueError(msg)
+        raise ValueError(f"Expected 2D array, got {len(X.shape)}D array instead: reshape your data.")
     validate_data(estimator, X, reset=reset, skip_check_array=True)
     return X
 
@@ -55,6 +53,5 @@ def checked_centers(centers: Any, rows: Any, n_clusters: int) -> Any:
         (centers.shape[1], rows.shape[1], "number of features of the data"),
     ):
         if given != expected:
-            msg = f"The shape of the initial centers {centers.shape} does not match the {what} {expected}."
-            raise ValueError(msg)
+            raise ValueError(f"The shape of the initial centers {centers.shape} does not match the {what} {expected}.")
     return centers

@@ -280,8 +280,7 @@ class KMeans(CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerM
 
     def _check_size(self, rows: Any) -> None:
         if rows.shape[0] < self.n_clusters:
-            msg = f"n_samples={rows.shape[0]} should be >= n_clusters={self.n_clusters}."
-            raise ValueError(msg)
+            raise ValueError(f"n_samples={rows.shape[0]} should be >= n_clusters={self.n_clusters}.")
         if self.algorithm == "elkan" and self.n_clusters == 1:
             msg = "algorithm='elkan' doesn't make sense for a single cluster. Using 'lloyd' instead."
             warnings.warn(msg, RuntimeWarning, stacklevel=4)

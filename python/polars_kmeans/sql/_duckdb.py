@@ -43,8 +43,7 @@ def add(connection: Any, fits: Fits, models: dict[str, Predictor]) -> None:
     """Add or replace the functions."""
     query = "SELECT function_name FROM duckdb_functions() WHERE internal AND list_contains(?, function_name)"
     if taken := connection.execute(query, [list(models)]).fetchall():
-        msg = f"models: expected names of new functions, got {taken[0][0]!r}, which DuckDB has"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"models: expected names of new functions, got {taken[0][0]!r}, which DuckDB has")
 
     def labels(rows: Any, k: Any, weights: Any) -> pa.Array:
         return fits.labels_of_groups(*_arguments(rows, k, weights)).to_arrow()

@@ -7,8 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from polars_kmeans import _internal
-from polars_kmeans._options import FitOptions
+from polars_kmeans._options import OPTIONS, FitOptions
 from polars_kmeans.errors import InvalidColumnError, InvalidDataError, InvalidParameterError, typed_errors
 from polars_kmeans.expressions import centroids, kmeans
 
@@ -20,7 +19,7 @@ _NO_CENTROIDS = pl.lit(pl.Series([[]], dtype=CENTROIDS))
 
 # SQL itself gives k and the weights. The others cannot be chosen in SQL.
 _NOT_IN_SQL = ("k", "weight", "row_order", "history", "output")
-_OPTIONS = [option.name for option in _internal.options() if option.name not in _NOT_IN_SQL]
+_OPTIONS = [name for name in OPTIONS if name not in _NOT_IN_SQL]
 _ROWS, _WEIGHT = "features", "weight"
 
 
@@ -30,8 +29,7 @@ class Fits:
     def __init__(self, options: Mapping[str, Any]) -> None:
         for name in options:
             if name not in _OPTIONS:
-                msg = f"options: expected some of {', '.join(_OPTIONS)}, got {name!r}"
-                raise InvalidParameterError(msg)
+                raise InvalidParameterError(f"options: expected some of {', '.join(_OPTIONS)}, got {name!r}")
         for name, expected in (("init", "a method"), ("scale", '"standard", "robust" or None')):
             if not isinstance(options.get(name, ""), str | None):
                 msg = f"{name}: expected {expected}, got {type(options[name]).__name__}: features have no names in SQL"
@@ -91,11 +89,9 @@ def _weight(weights: pl.Series | None) -> str | None:
 def _check_k(k: pl.Series) -> None:
     """Refuse values that are not the number of clusters."""
     if not k.dtype.is_integer():
-        msg = f"k: expected an integer, got {k.dtype}"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"k: expected an integer, got {k.dtype}")
     if k.null_count() > 0:
-        msg = "k: expected an integer, got NULL"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError("k: expected an integer, got NULL")
 
 
 def _partition(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> tuple[pl.DataFrame, int]:
@@ -103,8 +99,7 @@ def _partition(rows: pl.Series, k: pl.Series, weights: pl.Series | None) -> tupl
     _check_k(k)
     numbers = k.unique()
     if len(numbers) != 1:
-        msg = f"k: expected one number for all rows, got {len(numbers)} different ones"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"k: expected one number for all rows, got {len(numbers)} different ones")
     columns = [rows.alias(_ROWS)] if weights is None else [rows.alias(_ROWS), weights.alias(_WEIGHT)]
     return pl.DataFrame(columns), numbers.item()
 
@@ -116,8 +111,7 @@ def _lists(name: str, values: pl.Series, example: str) -> pl.Series:
     if values.dtype in (pl.Null, pl.List(pl.Null)):
         return values.cast(pl.List(pl.Float64))
     if not isinstance(values.dtype, pl.List):
-        msg = f"{name}: expected a list, as {example}, got {values.dtype}"
-        raise InvalidColumnError(msg)
+        raise InvalidColumnError(f"{name}: expected a list, as {example}, got {values.dtype}")
     return values
 
 

@@ -60,16 +60,13 @@ class Predictor:
 def predictors(models: Mapping[str, KMeansModel]) -> dict[str, Predictor]:
     """Check models and their names."""
     if not isinstance(models, Mapping):
-        msg = f"models: expected a dict of names and models, got {type(models).__name__}"
-        raise InvalidParameterError(msg)
+        raise InvalidParameterError(f"models: expected a dict of names and models, got {type(models).__name__}")
     for name, model in models.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             msg = f"models: expected names of lower-case letters, digits and underscores, got {name!r:.80}"
             raise InvalidParameterError(msg)
         if name in OWN:
-            msg = f"models: expected names other than {', '.join(OWN)}, got {name!r}"
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError(f"models: expected names other than {', '.join(OWN)}, got {name!r}")
         if not isinstance(model, KMeansModel):
-            msg = f"models[{name!r}]: expected a KMeansModel, got {type(model).__name__}"
-            raise InvalidParameterError(msg)
+            raise InvalidParameterError(f"models[{name!r}]: expected a KMeansModel, got {type(model).__name__}")
     return {name: Predictor(model) for name, model in models.items()}

@@ -1,0 +1,48 @@
+"""Frames of centroids that become models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from polars_kmeans import _arrays, _frames
+from polars_kmeans.errors import InvalidParameterError
+
+
+def features_of(centroids: Any, columns: str | Sequence[str] | None) -> pl.DataFrame:
+    """Return the features of centroids, in the order of the clusters. `columns`: their names, if they get new ones."""
+    frame = _frame(centroids)
+    if "cluster" in frame.columns:
+        frame = frame.sort("cluster")
+        if frame["cluster"].to_list() != list(range(frame.height)):
+            raise InvalidParameterError('centroids: expected clusters numbered from 0 in column "cluster", got others')
+    frame = frame.drop(_frames.OWN_COLUMNS, strict=False)
+    if columns is not None:
+        names = [columns] if isinstance(columns, str) else list(columns)
+        if len(names) != frame.width:
+            msg = f"columns: expected a name for each of {frame.width} features, got {len(names)}"
+            raise InvalidParameterError(msg)
+        frame.columns = names
+    if frame.is_empty():
+        raise InvalidParameterError("centroids: expected at least one row and one feature, got none")
+    return frame
+
+
+def _frame(centroids: Any) -> pl.DataFrame:
+    """Return the features as columns."""
+    if isinstance(centroids, pl.DataFrame):
+        return centroids.clone()
+    if _arrays.is_array(centroids) or not (isinstance(centroids, pl.LazyFrame) or _frames.is_foreign(centroids)):
+        try:
+            values: Any = centroids.__array__() if hasattr(centroids, "__array__") else centroids
+            shape = getattr(values, "shape", None)
+            if shape is not None:
+                return pl.DataFrame(values.reshape(-1, 1) if len(shape) == 1 else values, orient="row")
+            rows = [row if hasattr(type(row), "__iter__") else [row] for row in values]
+            return pl.DataFrame(rows, orient="row")
+        except (TypeError, ValueError, pl.exceptions.PolarsError):
+            expected = "a frame, an array of clusters x features, or rows of numbers"
+            raise InvalidParameterError(f"centroids: expected {expected}, got {centroids!r:.80}") from None
+    return _frames.collected(centroids)

@@ -1,0 +1,114 @@
+"""The options of a fit, for editors and type checkers. `make options` writes this file."""
+
+from __future__ import annotations
+
+from typing import Literal, SupportsIndex, TypedDict
+
+from polars_kmeans._typing import Device, Init, Scale
+
+
+class Options(TypedDict, total=False):
+    """What every fit takes, but for `too_few`: its values depend on the function."""
+
+    init: Init
+    """The starting centroids. `"k-means++"` (greedy; Arthur & Vassilvitskii 2007), `"kmeans-parallel"` (Bahmani et al.
+    2012), `"afk-mc2"` (Bachem et al. 2016) and `"random"` choose them. For one feature, `"optimal"` (Wang & Song 2011)
+    finds the clusters of least inertia. Or pass the centroids themselves: a frame or a model (columns matched by name),
+    an array, or `k` rows of numbers. Default: `"k-means++"`."""
+
+    n_init: SupportsIndex | Literal["auto"]
+    """The number of restarts. The result with the least inertia is kept. `"auto"`: 10 for random starts, else 1.
+    Default: `"auto"`."""
+
+    seed: SupportsIndex
+    """The seed of every draw, from 0 to 2^64 - 1. Default: `0`."""
+
+    oversampling: float
+    """For `init="kmeans-parallel"`: how many candidates a round draws on average, in multiples of `k`. Default:
+    `2.0`."""
+
+    rounds: SupportsIndex
+    """For `init="kmeans-parallel"`: the number of rounds, from 1 to 255. Default: `5`."""
+
+    chain_length: SupportsIndex
+    """For `init="afk-mc2"`: the rows of a chain. Longer chains draw more like k-means++, and take longer. Default:
+    `200`."""
+
+    init_sample: SupportsIndex | None
+    """How many rows the starting centroids are chosen from. They are drawn without replacement, each row equally
+    likely. None: all rows. Given centroids need no sample. Default: `None`."""
+
+    max_iter: SupportsIndex
+    """The most iterations of one restart. Default: `300`."""
+
+    tol: float
+    """Stop when the squared shift of the centroids is at most `tol` times the mean variance of the features (over rows
+    of positive weight, unweighted). This is scikit-learn's rule. Outliers raise the variance: with values a million
+    times farther out than the rest, a fit stops after one iteration. Remove such values, or use `tol=0`, which stops
+    when no centroid moves. Default: `0.0001`."""
+
+    tol_labels: float
+    """Stop when at most this share of the rows changed cluster. Default: `0.0`."""
+
+    metric: Literal["euclidean", "cosine"]
+    """`"euclidean"`, or `"cosine"`: rows and centroids are normalised to length 1, so only their directions count. A
+    row of zeros has none and counts as null. Distances are then those between points on the unit sphere: `2 - 2
+    cos(angle)`, squared. Default: `"euclidean"`."""
+
+    scale: Scale
+    """What the values of each column are multiplied by, so that columns of different units count alike. `"standard"`: 1
+    over the standard deviation. `"robust"`: 1 over the distance between the quartiles, which outliers hardly change. Or
+    a dict of factors by column; other columns keep their values. The model keeps the factors, so it takes raw columns
+    and shows centroids in their units. Starting centroids are in these units too. Distances and inertia are those of
+    scaled values. Default: `None`."""
+
+    null_policy: Literal["raise", "skip"]
+    """`"raise"` or `"skip"`. With `"skip"`, rows with nulls, NaNs or infinities are left out and get null labels (or
+    null structs). Default: `"raise"`."""
+
+    row_order: Literal["given", "values"]
+    """`"given"` or `"values"`. With `"values"`, the order of the rows does not matter: the same rows in another order
+    give the same centroids, inertia and history, and each row gets the same label. For tables whose rows come in
+    another order each time, as from SQL engines and shuffles. Seeding then draws among rows that are sorted by their
+    values, feature by feature, after they are scaled and normalised. The fit sorts the rows once and works on a copy of
+    them. Default: `"given"`."""
+
+    sort_by: str | None
+    """`"size"` or the name of a feature: clusters are numbered in ascending order of their rows of positive weight, or
+    of this feature of their centroids. Clusters with equal values keep their order. None: in the order in which seeding
+    found them. The numbers are given at the end of the fit, and change nothing else. They are given by the sizes
+    before: where a row is equally near to two centroids, the smaller number gets it, so sizes may be out of order by
+    such rows. An entry of an Array column `e` is named `e[0]`, `e[1]`, ... A feature named size cannot be used here.
+    Default: `None`."""
+
+    device: Device
+    """The device to run on. The result has the same bits on every device. `"auto"`: a GPU if one can be used and is
+    predicted to be faster, else the CPU. `"cpu"`, `"cuda"` (the GPU with the most free memory) or `"cuda:1"`: this
+    device, or an error. `"cuda:all"` or a list as `["cuda:0", "cuda:1"]`: the rows are shared between these GPUs. See
+    `polars_kmeans.devices`. Rows that do not fit on the GPU stream through it in chunks. Default: `"auto"`."""
+
+    device_memory_limit: SupportsIndex | None
+    """How many bytes of the GPU's memory the fit may use. None: nine tenths of the free memory. Without effect on the
+    CPU. Default: `None`."""
+
+
+class ModelOptions(Options, total=False):
+    """What a fit takes that leaves a model."""
+
+    history: Literal["light", "full"]
+    """`"light"` or `"full"`: the history of a model also has the inertia of every iteration. It changes nothing in the
+    result of an expression. Default: `"light"`."""
+
+
+class LabelOptions(ModelOptions, total=False):
+    """What a fit takes that leaves labels."""
+
+    too_few: Literal["raise", "null", "fewer"]
+    """What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, `"null"` for null
+    labels, or `"fewer"` for as many clusters as there are distinct rows. With `"fewer"`, these rows are then the
+    centroids, in the order in which they first appear. With `metric="cosine"`, in the order in which they are drawn.
+    Default: `"raise"`."""
+
+    output: Literal["label", "struct"]
+    """`"label"`, or `"struct"` with the distances to the nearest and to the second nearest centroid. Default:
+    `"label"`."""
