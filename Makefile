@@ -99,10 +99,18 @@ lint-all: $(VENV)/ready ## Clippy with every set of features that someone may ch
 		cargo clippy --all-targets --no-default-features --features $$features -- -D warnings || exit; \
 	done
 
+# The examples in the documentation are programs, which need Python's library. build/python.rs links all others with it.
+define LINK
+import sysconfig
+folder, version = map(sysconfig.get_config_var, ("LIBDIR", "LDVERSION"))
+print(*(f"-Clink-arg={argument}" for argument in (f"-L{folder}", f"-lpython{version}", f"-Wl,-rpath,{folder}")))
+endef
+export LINK
+
 .PHONY: test-rust
 test-rust: $(VENV)/ready ## The Rust tests, then the examples in the documentation
 	cargo test --features $(FEATURES) --tests
-	cargo test --features $(FEATURES) --doc
+	RUSTDOCFLAGS="$$($(BIN)/python -c "$$LINK")" cargo test --features $(FEATURES) --doc
 
 .PHONY: test-neon
 test-neon: $(VENV)/ready ## The unit tests with the kernels of NEON, in plain Rust

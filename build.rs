@@ -1,3 +1,5 @@
+//! Links tests with Python's library if features `python` and `tests` are on: `build/python.rs`.
+//!
 //! Compiles the CUDA kernels if feature `cuda` is on: each `kernels/FOLDER/NAME.cu` becomes one fat binary, which the library embeds.
 //!
 //! ```text
@@ -17,6 +19,8 @@
 mod arguments;
 #[path = "build/nvcc.rs"]
 mod nvcc;
+#[path = "build/python.rs"]
+mod python;
 
 use arguments::{Arguments, Texts};
 use nvcc::{Nvcc, need_host_compiler, nvcc_of_target};
@@ -52,7 +56,11 @@ type Result<T> = std::result::Result<T, String>;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=build");
-    if env::var_os("CARGO_FEATURE_CUDA").is_none() {
+    let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
+    if has("PYTHON") && has("TESTS") {
+        python::link_programs().unwrap_or_else(|error| println!("cargo::error={error}"));
+    }
+    if !has("CUDA") {
         return;
     }
     println!("cargo::rerun-if-changed=kernels");
