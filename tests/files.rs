@@ -162,9 +162,9 @@ fn what_was_cut_or_added_to_is_refused() {
 fn a_wrong_head_is_refused() {
     let file = small().to_parquet().unwrap();
     let head = |at: usize, new: &[u8]| refusal(&[&file[..at], new, &file[at + new.len()..]].concat());
-    for format in [0, 2, 255] {
+    for (format, version) in [(0, "an older"), (2, "a newer"), (255, "a newer")] {
         let message = head(FORMAT_AT, &[format]);
-        assert!(message.contains(&format!("a model of format 1, got format {format}, which another version")), "{message}");
+        assert!(message.contains(&format!("a model of format 1, got format {format} of {version} version")), "{message}");
     }
     for length in [u64::MAX, u64::MAX - 45, 1 << 60, file.len() as u64, (file.len() - BODY_AT - 3) as u64] {
         assert!(head(LENGTH_AT, &length.to_le_bytes()).contains("a whole model, got one that breaks off"), "{length}");
@@ -217,7 +217,7 @@ fn what_this_version_does_not_know_is_named() {
     }
     let model = small();
     for number in model.centroid_values().unwrap().iter().chain(model.inertias()).chain([&model.inertia()]) {
-        for new in [f64::NAN, f64::INFINITY, 2f64.powi(600) * f64::MIN_POSITIVE.recip()] {
+        for new in [f64::NAN, f64::INFINITY] {
             refusal(&with(&file, number.to_le_bytes(), new.to_le_bytes()));
         }
     }

@@ -128,7 +128,8 @@ impl Head {
         };
         let (format, rest) = rest.split_first().ok_or_else(breaks_off)?;
         if *format != FORMAT {
-            let got = format!("format {format}, which another version of polars-kmeans wrote");
+            let version = if *format > FORMAT { "a newer" } else { "an older" };
+            let got = format!("format {format} of {version} version of polars-kmeans");
             return Err(invalid(&format!("a model of format {FORMAT}"), got));
         }
         let (length, rest) = rest.split_first_chunk::<LENGTH>().ok_or_else(breaks_off)?;
