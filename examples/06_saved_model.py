@@ -33,7 +33,8 @@ with tempfile.TemporaryDirectory() as folder:
     loaded = pk.KMeansModel.load(path)
 
 # %%
-# The table is the centroid frame. The metadata hold everything else about the fit.
+# The table is the centroid frame. The metadata say how the fit was made. (The file also has the model as bytes with a
+# checksum, which `load` reads.)
 print(table)
 print({name: metadata[name] for name in ("creator", "n_iter", "inertia")})
 print(metadata["parameters"])

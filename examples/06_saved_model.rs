@@ -1,4 +1,4 @@
-//! Save a model and load it. The file is a Parquet table, and Python reads and writes the same files.
+//! Save a model and load it. Other programs read the file as a Parquet table, and Python reads and writes the same files.
 
 use std::error::Error;
 use std::fs::File;
@@ -30,15 +30,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(loaded.history_rows()[0].seconds.is_none());
     assert_eq!(KMeans::new(3).seed(1).fit(&known, ["x", "y"])?.to_parquet()?, std::fs::read(&path)?);
 
-    // Any Parquet reader sees the centroids as a table, and the rest as JSON in the metadata.
+    // Any Parquet reader sees the centroids as a table, and facts of the fit as JSON in the metadata.
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path)?)?;
     let columns: Vec<&str> = reader.schema().fields().iter().map(|field| field.name().as_str()).collect();
     assert_eq!(columns, ["cluster", "size", "inertia", "x", "y"]);
     let pairs = reader.metadata().file_metadata().key_value_metadata().ok_or("no metadata")?;
     let json = pairs.iter().find(|pair| pair.key == "polars-kmeans").and_then(|pair| pair.value.as_deref());
-    let json: serde_json::Value = serde_json::from_str(json.ok_or("no model in the metadata")?)?;
+    let json: serde_json::Value = serde_json::from_str(json.ok_or("no facts in the metadata")?)?;
     println!("{}", json["parameters"]);
-    assert_eq!(json["inertia"], model.inertia());
+    assert_eq!(json["n_iter"], model.n_iter());
     assert_eq!(json["parameters"]["seed"], 1);
     Ok(())
 }

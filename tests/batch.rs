@@ -196,15 +196,10 @@ fn a_model_survives_its_file() {
         }
         assert_eq!(loaded.to_parquet().unwrap(), fit.model.to_parquet().unwrap(), "equal models are equal files");
     }
-    let file = std::fs::read(&path).unwrap();
-    let reader = SerializedFileReader::new(bytes::Bytes::from(file.clone())).unwrap();
+    let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
     let orders = reader.metadata().file_metadata().column_orders().unwrap();
     // Older readers know only this order.
     assert!(orders.iter().all(|order| matches!(order, ColumnOrder::TYPE_DEFINED_ORDER(_))), "{orders:?}");
-    for cut in (0..file.len()).step_by(7) {
-        let error = KMeansModel::from_parquet(file[..cut].to_vec()).unwrap_err();
-        assert!(matches!(error, KMeansError::InvalidModel { .. }), "{error}");
-    }
     assert!(matches!(KMeansModel::load(folder.path().join("none")), Err(KMeansError::File { .. })));
     let nowhere = folder.path().join("none/model.parquet");
     let model = KMeansModel::load(&path).unwrap();

@@ -604,11 +604,11 @@ class KMeansModel:
         return _nearest.nearest(data, self.predict(*columns, output="struct"), m)
 
     def save(self, path: str | PathLike[str] | BinaryIO) -> None:
-        """Save as a Parquet file: the centroid frame, with the parameters in the file's metadata.
+        """Save as a file: the model, with a checksum, and beside it a table that any Parquet reader reads.
 
-        Any Parquet reader reads it as a table. If the fit scaled the columns, the table has the scaled centroids, bit
-        for bit, and the metadata have the factors. An existing file is replaced only after the new file is complete.
-        Links are followed.
+        The table is the centroid frame, with the parameters in its metadata. If the fit scaled the columns, the table
+        has the scaled centroids, bit for bit, and the metadata have the factors. An existing file is replaced only after
+        the new file is complete. Links are followed.
 
         Parameters
         ----------
@@ -641,9 +641,10 @@ class KMeansModel:
         ModelFileError
             If the file cannot be read.
         InvalidModelError
-            If the file is truncated, altered (it has a checksum), not a model, or of a newer version. Also if it needs
-            something that this version does not know, such as another metric. If another program reads the table and
-            writes it again, the new file is not a model: see :meth:`from_centroids`.
+            If the file is truncated, not a model, or of a newer version, or if the model in it was altered (it has a
+            checksum). Also if it needs something that this version does not know, such as another metric. The table is
+            for other programs: it is not read. If another program reads the table and writes it again, the new file is
+            not a model: see :meth:`from_centroids`.
 
         Examples
         --------

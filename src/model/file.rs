@@ -1,88 +1,61 @@
-//! A model as a Parquet file: the table is the centroid frame, and the file's metadata hold everything else as JSON. If values are
-//! scaled, the table holds the scaled centroids, bit for bit, and the metadata the factors.
+//! A model as a file: our own bytes for us, and a Parquet table for everybody else.
 //!
-//! Any Parquet reader sees a table with the columns `cluster`, `size`, `inertia` and the features. Values are written plain and
-//! uncompressed. A reader then knows from the length of the file how many values there can be, so a few crafted bytes cannot
-//! make it reserve gigabytes. The Parquet reader trusts parts of a file without a check, so [`thrift`] checks them first.
-//! [`read`] reads no more bytes than the model in the footer needs.
-//! Wall times are not saved: equal fits give equal files.
+//! ```text
+//! PAR1            how every Parquet file starts
+//! the model       as `wire.rs` writes it, without the figures of iterations that depend on the device
+//! the table       Parquet's pages and footer: cluster, size, inertia and the features, as in the centroid frame
+//! PAR1            how every Parquet file ends
+//! ```
 //!
-//! # Versions
+//! Parquet's footer says where the pages are. So its readers do not see what stands between.
 //!
-//! Format 2 has a [`mod@checksum`] over the whole model, in the metadata next to the header. Format 1 has none.
+//! [`KMeansModel::load`] reads the model and its checksum, and the two marks. **It does not look at the table**: a file whose table was
+//! changed in place still gives the model that was saved. A file that was cut or added to has no mark at its end, and is refused. If
+//! it happens to end in these four bytes, only its table is damaged, because the checksum covers the whole model. Memory and time
+//! are in proportion to the length that the model says it has, which is never more than that of the file.
 //!
-//! A later version may add an option (other ways of seeding). It needs no third format for that. `scaling` came so:
-//!
-//! - It writes the option as one more field of the header or of its parameters, and only if the value is not the default. The
-//!   checksum covers this text as it is.
-//! - If the field is missing, it takes the default. So it reads every file of format 2.
-//! - This version reads files of the later version that use nothing new. It refuses an unknown field or value, and names it in
-//!   the error. For instance, a model that was fitted by angles must not predict by Euclidean distances.
+//! If values are scaled, the table has the scaled centroids, bit for bit, and the metadata have the factors. The metadata are JSON for
+//! people and programs to read. They say who wrote the file, the parameters, the iterations and the inertia. Values are plain and
+//! uncompressed, which all readers know. Equal fits give equal files.
 
-mod checksum;
 mod disk;
-mod read;
-mod size;
-mod thrift;
 
+use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use self::checksum::checksum;
-use super::{HistoryRow, KMeansModel, Scaling, Settings};
+use super::wire::{self, Head, breaks_off, invalid};
+use super::{AnyModel, KMeansModel, Scaling, Settings};
 use crate::error::{KMeansError, Result};
 use crate::memory;
 use crate::parallel::FloatEnvironment;
 
-/// The version of the file format that is written. Older versions can be read.
-pub const FORMAT: u32 = 2;
-/// The first version with a checksum.
-const CHECKED: u32 = 2;
-/// The key of the header in the metadata. The checksum has its own key.
+/// The key of the JSON in the metadata of the table.
 const KEY: &str = "polars-kmeans";
-const CHECKSUM: &str = "polars-kmeans-checksum";
 /// The name of the table in errors.
 const TABLE: &str = "the table of the centroids";
 /// A Parquet file starts and ends with these bytes.
-const PARQUET: &[u8] = b"PAR1";
+const PARQUET: &[u8; 4] = b"PAR1";
+/// Bytes before the body of the model.
+const START: usize = PARQUET.len() + Head::BYTES;
+/// What errors expect.
+const OURS: &str = "a file that KMeansModel.save wrote";
 
-/// The part of the header that every version has.
-#[derive(Deserialize)]
-struct Version {
-    format: u32,
-    creator: String,
-}
-
-/// The header: everything in a model that is not in the table.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Header {
-    format: u32,
-    creator: String,
-    parameters: Settings,
+/// What the metadata of the table say.
+#[derive(Serialize)]
+struct Facts<'m> {
+    creator: &'static str,
+    parameters: &'m Settings,
     n_iter: u32,
     inertia: f64,
-    /// Whether the features were computed by expressions.
-    computed: bool,
     /// How values are scaled before rows are compared with the centroids in the table. Left out if they are not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    scaling: Option<Scaling>,
-    history: Vec<Row>,
-}
-
-/// A history row without what depends on the device.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Row {
-    iteration: u32,
-    changed: u64,
-    shift: f64,
-    inertia: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scaling: Option<&'m Scaling>,
 }
 
 impl KMeansModel {
@@ -104,62 +77,93 @@ impl KMeansModel {
     /// [`KMeansError::File`] if it cannot be read, [`KMeansError::InvalidModel`] if it does not hold a model.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let file = disk::open(path).map_err(|error| file_error(path, error))?;
-        read::model(&file).map_err(|refusal| refusal.at(path))
+        let mut file = disk::open(path).map_err(|error| file_error(path, error))?;
+        match read(&mut file, |error| file_error(path, error)) {
+            Err(KMeansError::InvalidModel { expected, got }) => {
+                Err(KMeansError::InvalidModel { expected, got: format!("{got} (file \"{}\")", path.display()) })
+            }
+            done => done,
+        }
     }
 
     /// The bytes of the file that [`KMeansModel::save`] writes.
     ///
     /// # Errors
-    /// [`KMeansError::InvalidModel`] if it cannot be encoded.
+    /// [`KMeansError::InvalidModel`] if it cannot be encoded, [`KMeansError::NoMemory`].
     pub fn to_parquet(&self) -> Result<Vec<u8>> {
         let _environment = FloatEnvironment::default_rounding();
-        let row =
-            |row: &HistoryRow| Row { iteration: row.iteration, changed: row.changed, shift: row.shift, inertia: row.inertia };
-        let header = Header {
-            format: FORMAT,
-            creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")).into(),
-            parameters: self.settings().clone(),
+        let model = self.without_costs()?.to_bytes()?;
+        // The bits that rows are compared with, which are in the scaled space.
+        let table =
+            self.table_of(|model| memory::copied(model.centroids(), TABLE), |model| memory::copied(model.centroids(), TABLE))?;
+        let facts = Facts {
+            creator: concat!("polars-kmeans ", env!("CARGO_PKG_VERSION")),
+            parameters: self.settings(),
             n_iter: self.n_iter(),
             inertia: self.inertia(),
-            computed: self.computed,
-            scaling: self.scaling().map(Scaling::copy).transpose()?,
-            history: self.history_rows().iter().map(row).collect(),
+            scaling: self.scaling(),
         };
-        let encode = || {
-            let json = serde_json::to_string(&header).map_err(|error| error.to_string())?;
-            let properties = WriterProperties::builder()
-                .set_writer_version(WriterVersion::PARQUET_1_0)
-                .set_compression(Compression::UNCOMPRESSED)
-                .set_dictionary_enabled(false)
-                .set_statistics_enabled(EnabledStatistics::None)
-                .set_key_value_metadata(Some(vec![
-                    KeyValue::new(CHECKSUM.into(), checksum(&json, self)),
-                    KeyValue::new(KEY.into(), json),
-                ]))
-                .build();
-            // The bits that rows are compared with, which are in the scaled space.
-            let table = self
-                .table_of(|model| memory::copied(model.centroids(), TABLE), |model| memory::copied(model.centroids(), TABLE));
-            let table = table.map_err(|error| error.to_string())?;
-            let write = || {
-                let mut writer = ArrowWriter::try_new(Vec::new(), table.schema(), Some(properties))?;
-                writer.write(&table)?;
-                writer.into_inner()
-            };
-            let bytes: parquet::errors::Result<Vec<u8>> = write();
-            bytes.map(with_type_order).map_err(|error| error.to_string())
+        let refused = |error: &dyn std::fmt::Display| invalid("a model that can be written", error);
+        let facts = serde_json::to_string(&facts).map_err(|error| refused(&error))?;
+        let properties = WriterProperties::builder()
+            .set_writer_version(WriterVersion::PARQUET_1_0)
+            .set_compression(Compression::UNCOMPRESSED)
+            .set_dictionary_enabled(false)
+            .set_statistics_enabled(EnabledStatistics::None)
+            .set_key_value_metadata(Some(vec![KeyValue::new(KEY.into(), facts)]))
+            .build();
+        let write = || {
+            // The writer starts the file with the mark.
+            let mut writer = ArrowWriter::try_new(Vec::new(), table.schema(), Some(properties))?;
+            writer.write_all(&model)?;
+            writer.write(&table)?;
+            writer.into_inner()
         };
-        encode().map_err(|error: String| invalid("a model that can be written", error))
+        let bytes: parquet::errors::Result<Vec<u8>> = write();
+        bytes.map(with_type_order).map_err(|error| refused(&error))
     }
 
     /// A model from the bytes of a file.
     ///
     /// # Errors
-    /// [`KMeansError::InvalidModel`] if the bytes are not a whole model of this version or an older one.
-    pub fn from_parquet(bytes: Vec<u8>) -> Result<Self> {
-        read::model(&bytes::Bytes::from(bytes)).map_err(|refusal| refusal.at(Path::new("")))
+    /// [`KMeansError::InvalidModel`] if they are not the bytes of a whole file that [`KMeansModel::save`] wrote.
+    pub fn from_parquet(bytes: &[u8]) -> Result<Self> {
+        read(&mut Cursor::new(bytes), |error| invalid("bytes that can be read", error))
     }
+
+    /// A copy without the figures of iterations that depend on the device.
+    fn without_costs(&self) -> Result<Self> {
+        let model = match self.as_any() {
+            AnyModel::F32(model) => AnyModel::F32(model.without_costs()?),
+            AnyModel::F64(model) => AnyModel::F64(model.without_costs()?),
+        };
+        Ok(Self::new(self.layout().copy()?, model).with_computed(self.computed))
+    }
+}
+
+/// Reads the model of a file. `refused` makes the error if the system cannot read it.
+fn read(input: &mut (impl Read + Seek), refused: impl Fn(std::io::Error) -> KMeansError) -> Result<KMeansModel> {
+    let length = input.seek(SeekFrom::End(0)).map_err(&refused)?;
+    let mut start = [0; START];
+    let start = &mut start[..usize::try_from(length).map_or(START, |length| length.min(START))];
+    input.rewind().and_then(|()| input.read_exact(start)).map_err(&refused)?;
+    let head = start.strip_prefix(PARQUET).ok_or_else(|| invalid(OURS, "something that is no Parquet file"))?;
+    let head = Head::read(head)?.ok_or_else(|| {
+        invalid(OURS, "a Parquet file of another program (KMeansModel.from_centroids of Python makes a model of its table)")
+    })?;
+    // The file is as long as the body and the two marks need, at the least. So no claim of the head asks for more memory.
+    let room = length.checked_sub((START + PARQUET.len()) as u64).filter(|&room| head.length <= room);
+    room.ok_or_else(breaks_off)?;
+    let mut end = [0; PARQUET.len()];
+    input.seek(SeekFrom::End(-(PARQUET.len() as i64))).and_then(|_| input.read_exact(&mut end)).map_err(&refused)?;
+    if end != *PARQUET {
+        return Err(invalid("a whole file", "one that was cut or added to"));
+    }
+    let bytes = usize::try_from(head.length).map_err(|_| memory::no_memory(wire::BYTES, head.length.into()))?;
+    let mut body = memory::zeroed(bytes, wire::BYTES)?;
+    input.seek(SeekFrom::Start(START as u64)).and_then(|_| input.read_exact(&mut body)).map_err(&refused)?;
+    head.check(&body)?;
+    wire::decode(&body)
 }
 
 /// Declares that the values of every column are ordered as their type defines.
@@ -186,8 +190,4 @@ fn file_error(path: &Path, error: std::io::Error) -> KMeansError {
         kind => kind.to_string(),
     };
     KMeansError::File { path: path.display().to_string(), message }
-}
-
-fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {
-    KMeansError::InvalidModel { expected: expected.into(), got: got.to_string() }
 }

@@ -11,11 +11,9 @@ mod placed;
 mod scaling;
 mod settings;
 mod tables;
-#[cfg(feature = "polars")]
+#[cfg(any(feature = "arrow", feature = "polars"))]
 mod wire;
 
-#[cfg(feature = "arrow")]
-pub use file::FORMAT;
 #[cfg(feature = "serde")]
 pub(crate) use kmeans_model::AnyFeatures;
 #[cfg(feature = "serde")]
@@ -24,6 +22,8 @@ pub use placed::Placed;
 pub use scaling::Scaling;
 pub(crate) use scaling::in_units;
 pub use settings::Settings;
+#[cfg(any(feature = "arrow", feature = "polars"))]
+pub use wire::FORMAT;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -288,15 +288,31 @@ impl<T: Float> Model<T> {
     pub fn widened(&self) -> Result<Model<f64>> {
         let _environment = FloatEnvironment::default_rounding();
         const WHAT: &str = "the model in float64";
+        self.copy_with(memory::collected(self.centroids.iter().map(|c| c.to_f64()), WHAT)?, WHAT)
+    }
+
+    /// A copy without the figures of iterations that depend on the device.
+    #[cfg(feature = "arrow")]
+    fn without_costs(&self) -> Result<Self> {
+        const WHAT: &str = "a model to save";
+        let mut copy = self.copy_with(memory::copied(&self.centroids, WHAT)?, WHAT)?;
+        for row in &mut copy.history {
+            (row.settled, row.skipped, row.seconds) = (None, None, None);
+        }
+        Ok(copy)
+    }
+
+    /// A copy with these centroids.
+    fn copy_with<U>(&self, centroids: Vec<U>, what: &'static str) -> Result<Model<U>> {
         Ok(Model {
             d: self.d,
             names: self.names.clone(),
-            centroids: memory::collected(self.centroids.iter().map(|c| c.to_f64()), WHAT)?,
-            sizes: memory::copied(&self.sizes, WHAT)?,
-            inertias: memory::copied(&self.inertias, WHAT)?,
+            centroids,
+            sizes: memory::copied(&self.sizes, what)?,
+            inertias: memory::copied(&self.inertias, what)?,
             inertia: self.inertia,
             n_iter: self.n_iter,
-            history: memory::copied(&self.history, WHAT)?,
+            history: memory::copied(&self.history, what)?,
             settings: self.settings.clone(),
             scaling: self.scaling.as_ref().map(Scaling::copy).transpose()?,
             table: Derived::default(),

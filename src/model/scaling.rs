@@ -13,7 +13,7 @@ use crate::params::{Metric, Params};
 
 /// The factors that the values of the columns are multiplied by.
 #[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Scaling {
     /// How they were found: `"standard"`, `"robust"` or `"given"`.
     pub(crate) scale: String,

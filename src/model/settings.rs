@@ -8,7 +8,7 @@ use crate::params::{Init, Params};
 
 /// The parameters of a fit, as they are saved with its model. Starting centroids that the caller gave are not kept.
 #[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub struct Settings {
     /// Clusters.
     pub k: u64,
@@ -29,27 +29,21 @@ pub struct Settings {
     /// `"light"` or `"full"`.
     pub history: String,
     /// Only of `"kmeans-parallel"`.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub oversampling: Option<f64>,
     /// Only of `"kmeans-parallel"`.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub rounds: Option<u32>,
     /// Only of `"afk-mc2"`.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub chain_length: Option<u32>,
     /// The rows that starting centroids were chosen from, if not all.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub init_sample: Option<u64>,
     /// `"given"` or `"values"`.
-    #[cfg_attr(feature = "serde", serde(default = "given_order"))]
     pub row_order: String,
     /// `"size"` or the name of a feature, if clusters were numbered by it.
-    #[cfg_attr(feature = "serde", serde(default))]
     pub sort_by: Option<String>,
 }
 
-/// Text leaves out the options that a fit does not use, so versions that do not know them can read it. Bytes hold every field,
-/// because they do not name the fields.
+/// Text is for people and programs to read. It leaves out the options that a fit does not use. Bytes hold every field, because they
+/// do not name the fields.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Settings {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
@@ -132,7 +126,8 @@ impl Settings {
         for (name, value, values) in known {
             if !values.contains(&value) {
                 let values = values.iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(" or ");
-                return Err(refused(name, &format!("{values}, which is all that this version knows"), format!("{value:?}")));
+                let got = format!("{:?}", value.chars().take(30).collect::<String>());
+                return Err(refused(name, &format!("{values}, which is all that this version knows"), got));
             }
         }
         for (name, value) in [("k", self.k), ("n_init", self.n_init.into()), ("max_iter", self.max_iter.into())] {
@@ -158,12 +153,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-/// The order of the rows of models whose file does not name one.
-#[cfg(feature = "serde")]
-fn given_order() -> String {
-    RowOrder::Given.word().into()
 }
 
 #[cfg(feature = "serde")]

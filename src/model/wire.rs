@@ -1,7 +1,19 @@
-//! A model as bytes: an expression receives it as one binary literal.
+//! A model as bytes. An expression receives it so, as one binary literal. A file holds it so, too: see `file.rs`.
 //!
-//! The format is `magic and version | 16 bytes: xxh3 of the body | body (postcard)`. Every morsel of a prediction gets these
-//! bytes. Decoded models are cached under the hash of the body, so that a morsel does not decode the model again.
+//! ```text
+//! polars-kmeans                     13 bytes
+//! the format                        1 byte
+//! length of the body                8 bytes, little-endian
+//! xxh3 of the body, with 128 bits   16 bytes, little-endian
+//! the body                          the model, as postcard encodes it
+//! ```
+//!
+//! Postcard names no fields. So any change of what is encoded needs another [`FORMAT`]. A test holds the bytes of models to golden
+//! hashes. A new word for an option, such as another metric, needs none: `Settings::check` refuses words that it does not know, by
+//! name.
+//!
+//! Every morsel of a prediction gets these bytes. Decoded models are cached under the hash of the body, so that a morsel does not
+//! decode the model again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,17 +24,23 @@ use crate::error::{KMeansError, Result};
 use crate::memory;
 use crate::parallel::FirstProcess;
 
-/// Every encoded model starts with this: a name, and the version of the format that follows.
-const MAGIC: &[u8] = b"polars-kmeans\x05";
+/// The format of the bytes that are written. No other can be read.
+pub const FORMAT: u8 = 1;
+/// Every encoded model starts with this.
+const MAGIC: &[u8] = b"polars-kmeans";
+/// Bytes of the length.
+const LENGTH: usize = 8;
 /// Bytes of the hash.
 const HASH: usize = 16;
+/// How errors name the bytes.
+pub(super) const BYTES: &str = "the bytes of a model";
 /// The most models that the cache holds.
 const KEPT: usize = 16;
 /// The most bytes that the bodies of the cached models may have together. One larger model is still cached alone.
-const KEPT_BYTES: usize = 256 << 20;
+const KEPT_BYTES: u64 = 256 << 20;
 
-/// A model, the hash of its body and the body's length.
-type Decoded = ([u8; HASH], usize, Arc<KMeansModel>);
+/// A model and its head.
+type Decoded = (Head, Arc<KMeansModel>);
 
 /// The models that were used last. The latest is at the end.
 static DECODED: Mutex<Vec<Decoded>> = Mutex::new(Vec::new());
@@ -37,13 +55,11 @@ impl KMeansModel {
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let refused = |error| invalid("a model that can be encoded", error);
         let length = postcard::experimental::serialized_size(self).map_err(refused)?;
-        let body = MAGIC.len() + HASH;
-        let mut bytes = memory::with_room(body + length, "the bytes of a model")?;
-        bytes.extend_from_slice(MAGIC);
-        bytes.extend([0; HASH]);
+        let mut bytes = memory::with_room(Head::BYTES + length, BYTES)?;
+        bytes.extend([0; Head::BYTES]);
         let mut bytes: Vec<u8> = postcard::to_extend(self, bytes).map_err(refused)?;
-        let hash = xxh3_128(&bytes[body..]).to_le_bytes();
-        bytes[MAGIC.len()..body].copy_from_slice(&hash);
+        let (head, body) = bytes.split_at_mut(Head::BYTES);
+        head.copy_from_slice(&Head::of(body).bytes());
         Ok(bytes)
     }
 
@@ -53,9 +69,8 @@ impl KMeansModel {
     /// As [`KMeansModel::to_bytes`].
     pub fn into_bytes(self) -> Result<Vec<u8>> {
         let bytes = self.to_bytes()?;
-        let hash = bytes[MAGIC.len()..].first_chunk::<HASH>().copied();
-        if let Some(hash) = hash.filter(|_| OWNER.enter()) {
-            keep(hash, bytes.len() - MAGIC.len() - HASH, Arc::new(self));
+        if let Some(head) = Head::read(&bytes)?.filter(|_| OWNER.enter()) {
+            keep(head, Arc::new(self));
         }
         Ok(bytes)
     }
@@ -65,20 +80,69 @@ impl KMeansModel {
     /// # Errors
     /// [`KMeansError::InvalidModel`] for anything else.
     pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Self>> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
-        let (hash, body) = rest.split_first_chunk::<HASH>().ok_or_else(|| invalid("a whole model", "its beginning"))?;
-        // Check the hash before the lookup in the cache. The cache finds models by this hash and would accept altered bytes.
-        if xxh3_128(body).to_le_bytes() != *hash {
-            return Err(invalid("a model whose bytes fit its checksum", "altered bytes"));
-        }
+        let head = Head::read(bytes)?.ok_or_else(|| invalid("bytes of a model of this version", "something else"))?;
+        let body = &bytes[Head::BYTES..];
+        // Check the body before the lookup in the cache. The cache finds models by the hash and would accept altered bytes.
+        head.check(body)?;
         // If this process was forked, a thread of the parent may have held the lock. That thread does not exist here.
         if !OWNER.enter() {
             return Ok(Arc::new(decode(body)?));
         }
-        let found = find(&mut decoded_models(), hash, body.len());
+        let found = find(&mut decoded_models(), head);
         match found {
             Some(model) => Ok(model),
-            None => Ok(keep(*hash, body.len(), Arc::new(decode(body)?))),
+            None => Ok(keep(head, Arc::new(decode(body)?))),
+        }
+    }
+}
+
+/// What the bytes say about the body.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Head {
+    pub(super) length: u64,
+    hash: [u8; HASH],
+}
+
+impl Head {
+    /// Bytes before the body.
+    pub(super) const BYTES: usize = MAGIC.len() + 1 + LENGTH + HASH;
+
+    fn of(body: &[u8]) -> Self {
+        Self { length: body.len() as u64, hash: xxh3_128(body).to_le_bytes() }
+    }
+
+    fn bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let (magic, rest) = bytes.split_at_mut(MAGIC.len());
+        magic.copy_from_slice(MAGIC);
+        rest[0] = FORMAT;
+        rest[1..][..LENGTH].copy_from_slice(&self.length.to_le_bytes());
+        rest[1 + LENGTH..].copy_from_slice(&self.hash);
+        bytes
+    }
+
+    /// Reads the head at the beginning of these bytes. `None` if they do not start as a model does.
+    pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>> {
+        let Some(rest) = bytes.strip_prefix(MAGIC) else {
+            return if MAGIC.starts_with(bytes) { Err(breaks_off()) } else { Ok(None) };
+        };
+        let (format, rest) = rest.split_first().ok_or_else(breaks_off)?;
+        if *format != FORMAT {
+            let version = if *format > FORMAT { "a newer" } else { "an older" };
+            let got = format!("format {format} of {version} version of polars-kmeans");
+            return Err(invalid(&format!("a model of format {FORMAT}"), got));
+        }
+        let (length, rest) = rest.split_first_chunk::<LENGTH>().ok_or_else(breaks_off)?;
+        let hash = rest.first_chunk::<HASH>().ok_or_else(breaks_off)?;
+        Ok(Some(Self { length: u64::from_le_bytes(*length), hash: *hash }))
+    }
+
+    /// Refuses another body than the one that was written.
+    pub(super) fn check(&self, body: &[u8]) -> Result<()> {
+        match Self::of(body) {
+            got if got == *self => Ok(()),
+            got if got.length < self.length => Err(breaks_off()),
+            _ => Err(invalid("a model that fits its checksum", "an altered one")),
         }
     }
 }
@@ -87,32 +151,40 @@ fn decoded_models() -> MutexGuard<'static, Vec<Decoded>> {
     DECODED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The cached model with this hash and this length of the body. It is now the one that was used last.
-fn find(decoded: &mut Vec<Decoded>, hash: &[u8; HASH], length: usize) -> Option<Arc<KMeansModel>> {
-    let place = decoded.iter().position(|kept| kept.0 == *hash && kept.1 == length)?;
+/// The cached model with this head. It is now the one that was used last.
+fn find(decoded: &mut Vec<Decoded>, head: Head) -> Option<Arc<KMeansModel>> {
+    let place = decoded.iter().position(|kept| kept.0 == head)?;
     let kept = decoded.remove(place);
     decoded.push(kept.clone());
-    Some(kept.2)
+    Some(kept.1)
 }
 
 /// Puts a model into the cache, unless another thread was first. Returns the model that is there.
-fn keep(hash: [u8; HASH], length: usize, model: Arc<KMeansModel>) -> Arc<KMeansModel> {
+fn keep(head: Head, model: Arc<KMeansModel>) -> Arc<KMeansModel> {
     let mut decoded = decoded_models();
-    if let Some(model) = find(&mut decoded, &hash, length) {
+    if let Some(model) = find(&mut decoded, head) {
         return model;
     }
-    decoded.push((hash, length, model.clone()));
-    while decoded.len() > KEPT || decoded.len() > 1 && decoded.iter().map(|kept| kept.1).sum::<usize>() > KEPT_BYTES {
+    decoded.push((head, model.clone()));
+    while decoded.len() > KEPT || decoded.len() > 1 && decoded.iter().map(|kept| kept.0.length).sum::<u64>() > KEPT_BYTES {
         decoded.remove(0);
     }
     model
 }
 
-fn decode(body: &[u8]) -> Result<KMeansModel> {
-    let model: KMeansModel = postcard::from_bytes(body).map_err(|error| invalid("a whole model", error))?;
-    model.check()
+/// The model of a body that was checked.
+pub(super) fn decode(body: &[u8]) -> Result<KMeansModel> {
+    match postcard::take_from_bytes::<KMeansModel>(body) {
+        Ok((model, [])) => model.check(),
+        Ok((_, rest)) => Err(invalid("nothing after the model", format!("{} bytes", rest.len()))),
+        Err(error) => Err(invalid("a whole model", error)),
+    }
 }
 
-fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {
+pub(super) fn breaks_off() -> KMeansError {
+    invalid("a whole model", "one that breaks off")
+}
+
+pub(super) fn invalid(expected: &str, got: impl std::fmt::Display) -> KMeansError {
     KMeansError::InvalidModel { expected: expected.into(), got: got.to_string() }
 }

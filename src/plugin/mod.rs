@@ -161,8 +161,7 @@ fn model_to_file<'py>(py: Python<'py>, model: &[u8]) -> PyResult<Bound<'py, PyBy
 /// An encoded model from the bytes of its file.
 #[pyfunction]
 fn model_from_file<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-    let bytes = memory::copied(bytes, "the bytes of a file");
-    let encoded = bytes.and_then(KMeansModel::from_parquet).and_then(KMeansModel::into_bytes);
+    let encoded = KMeansModel::from_parquet(bytes).and_then(KMeansModel::into_bytes);
     copy_to_python(py, &encoded.map_err(|error| raise(py, &error))?)
 }
 

@@ -36,7 +36,7 @@ SITE += ["sortedcontainers"]
 # Big: found on the machine by preference.
 MORE = ["numpy"]
 FILES = [
-    *("tests/python", "tests/golden", "tests/data", "benches", "docs", "kernels", "README.md", "pyproject.toml"),
+    *("tests/python", "tests/golden", "benches", "docs", "kernels", "README.md", "pyproject.toml"),
     "python/write_options.py",
 ]
 LIMIT = 55_000_000

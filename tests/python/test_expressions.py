@@ -210,8 +210,9 @@ def test_models(df: pl.DataFrame, tmp_path: Path) -> None:
     assert all(loaded.history[name].is_null().all() for name in costs)
     assert pl.read_parquet(path).equals(model.centroids)
     if hasattr(pl, "read_parquet_metadata"):  # Polars 1.30
-        header = json.loads(pl.read_parquet_metadata(path)["polars-kmeans"])
-        assert (header["format"], {**header["parameters"], "scale": None}) == (2, model.parameters)
+        facts = json.loads(pl.read_parquet_metadata(path)["polars-kmeans"])
+        assert (facts["inertia"], facts["n_iter"]) == (model.inertia, model.n_iter)
+        assert {**facts["parameters"], "scale": None} == model.parameters
     assert df.select(loaded.predict(), loaded.transform()).equals(df.select(model.predict(), model.transform()))
 
 

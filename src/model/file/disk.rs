@@ -1,35 +1,11 @@
 //! The file of a model on the disk. Only regular files are opened, and a file is only replaced as a whole.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom, Write};
+use std::io::{Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
-
-use bytes::Bytes;
-
-use super::read::Input;
 
 /// The most links that are followed. A longer chain is taken for a cycle.
 const MAX_LINKS: usize = 40;
-
-impl Input for File {
-    fn len(&self) -> Result<u64> {
-        Ok(self.metadata()?.len())
-    }
-
-    fn reader(&self, start: u64) -> Result<impl Read> {
-        let mut file = self;
-        file.seek(SeekFrom::Start(start))?;
-        Ok(file)
-    }
-
-    fn bytes(&self, start: u64, len: usize) -> Result<Bytes> {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len).map_err(|_| ErrorKind::OutOfMemory)?;
-        bytes.resize(len, 0);
-        self.reader(start)?.read_exact(&mut bytes)?;
-        Ok(bytes.into())
-    }
-}
 
 /// Opens a regular file. Opening a pipe could wait forever for its other end.
 pub fn open(path: &Path) -> Result<File> {
