@@ -606,9 +606,9 @@ class KMeansModel:
     def save(self, path: str | PathLike[str] | BinaryIO) -> None:
         """Save as a file: the model, with a checksum, and beside it a table that any Parquet reader reads.
 
-        The table is the centroid frame, with the parameters in its metadata. If the fit scaled the columns, the table
-        has the scaled centroids, bit for bit, and the metadata have the factors. An existing file is replaced only after
-        the new file is complete. Links are followed.
+        The table is the centroid frame, with the parameters in its metadata. If the fit scaled the columns, the
+        table has the scaled centroids, bit for bit, and the metadata have the factors. An existing file is replaced
+        only after the new file is complete. Links are followed.
 
         Parameters
         ----------

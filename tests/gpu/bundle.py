@@ -100,10 +100,11 @@ def base(archive: Path) -> None:
 def built(*command: str) -> dict[str, Path]:
     """Name and file of the programs that cargo built, and of the library that Python loads."""
     output = run("cargo", *command, "--profile", "dev", "--message-format=json-render-diagnostics")
-    artifacts = [message for message in map(json.loads, output.splitlines()) if message["reason"] == "compiler-artifact"]
-    programs = {m["target"]["name"]: Path(m["executable"]) for m in artifacts if m["executable"]}
+    artifacts = [m for m in map(json.loads, output.splitlines()) if m["reason"] == "compiler-artifact"]
+    files = {m["target"]["name"]: Path(m["executable"]) for m in artifacts if m["executable"]}
     libraries = [Path(name) for m in artifacts if m["target"]["name"] == "polars_kmeans" for name in m["filenames"]]
-    return programs | {"library": library for library in libraries if library.suffix == ".so"}
+    [files["library"]] = [library for library in libraries if library.suffix == ".so"]
+    return files
 
 
 def project(archive: Path, features: str, peers: list[str]) -> None:
