@@ -10,9 +10,10 @@
 //!     key = hash(these assertions, its source, the headers that it includes, flags, nvcc's version)
 //!     if target/kernels/NAME-key.fatbin is missing:  nvcc -fatbin, and ptxas's report beside it
 //!     copy both to OUT_DIR/NAME.fatbin, OUT_DIR/NAME.report
-//! OUT_DIR/kernels.rs                 KERNELS: (name, bytes) of all of them
+//! OUT_DIR/kernels.rs                 KERNELS: (name, bytes) of all of them. ARCHITECTURES: what they are for
 //! ```
-//! Each profile and feature set has its own OUT_DIR, but all share the cache. So `make test` compiles a kernel once, not six
+//! POLARS_KMEANS_CUDA_ARCHS says what kernels are for: "all", for a wheel to share; "native", the default: the GPUs of this machine, or
+//! none; or a list such as "90a,100". Each profile and feature set has its own OUT_DIR, but all share the cache. So `make test` compiles a kernel once, not six
 //! times. The build needs no GPU, driver or CUDA toolkit.
 
 #[path = "build/arguments.rs"]
@@ -24,7 +25,7 @@ mod python;
 
 use arguments::{Arguments, Texts};
 use nvcc::{Nvcc, need_host_compiler, nvcc_of_target};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ use std::process::{Command, exit};
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
-/// Machine code for each generation, and PTX for later ones. Machine code also runs on later minor versions of its major
+/// `POLARS_KMEANS_CUDA_ARCHS=all`, for a wheel to share: machine code for each generation, and PTX for later ones. Machine code also runs on later minor versions of its major
 /// version (86 can run code for 80, but less well). 90a is an exception: its `wgmma` and `setmaxnreg` exist on 9.0 only.
 const ARCHITECTURES: &str = "80+ptx,86,89,90a,100,120";
 
@@ -93,10 +94,22 @@ fn build() -> Result<()> {
     let kernel_arguments = Arguments::read(&sources)?;
     write(&out.join("arguments.rs"), &kernel_arguments.rust()?)?;
 
-    let Some(nvcc) = nvcc_of_target()? else { return write_table(&out, &[]) };
-    let wanted = env::var("POLARS_KMEANS_CUDA_ARCHS").ok().filter(|wanted| wanted != "all");
-    let architectures = wanted.as_deref().unwrap_or(ARCHITECTURES);
-    let architectures = architectures.split(',').map(|item| Architecture::parse(item.trim())).collect::<Result<Vec<_>>>()?;
+    let Some(nvcc) = nvcc_of_target()? else { return write_table(&out, &[], "") };
+    let wanted = env::var("POLARS_KMEANS_CUDA_ARCHS").unwrap_or_else(|_| "native".into());
+    let wanted = match wanted.as_str() {
+        "all" => ARCHITECTURES.into(),
+        "native" => native(),
+        _ => wanted,
+    };
+    if wanted.is_empty() {
+        println!(
+            "cargo::warning=built without CUDA kernels: no GPU of compute capability 8.0 or newer was found here. \
+             POLARS_KMEANS_CUDA_ARCHS=all compiles them for all GPUs, which takes some minutes"
+        );
+        return write_table(&out, &[], "");
+    }
+    println!("cargo::warning=the CUDA kernels are compiled for compute capability {wanted}");
+    let architectures = wanted.split(',').map(|item| Architecture::parse(item.trim())).collect::<Result<Vec<_>>>()?;
     let cache = cache_directory(&out);
     fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
 
@@ -121,7 +134,17 @@ fn build() -> Result<()> {
             copy(&module.cached(&cache, kind), &out.join(format!("{}.{kind}", module.name)))?;
         }
     }
-    write_table(&out, &modules)
+    write_table(&out, &modules, &wanted)
+}
+
+/// The GPUs of this machine, as `POLARS_KMEANS_CUDA_ARCHS` names them. Empty where there is none.
+fn native() -> String {
+    let asked = Command::new("nvidia-smi").args(["--query-gpu=compute_cap", "--format=csv,noheader"]).output();
+    let answer = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let capabilities = answer.lines().filter_map(|line| line.trim().replace('.', "").parse::<u32>().ok());
+    let known: BTreeSet<u32> = capabilities.filter(|capability| *capability >= 80).collect();
+    let names = known.iter().map(|capability| if *capability == 90 { "90a".into() } else { capability.to_string() });
+    names.collect::<Vec<_>>().join(",")
 }
 
 // ---------------------------------------------------------------------------------------------------------------- modules
@@ -141,7 +164,7 @@ impl Architecture {
             return Ok(Self { name: name.into(), ptx });
         }
         Err(format!(
-            "POLARS_KMEANS_CUDA_ARCHS: expected \"all\" or architectures such as \"90a\" or {ARCHITECTURES:?}, got {item:?}"
+            "POLARS_KMEANS_CUDA_ARCHS: expected \"all\", \"native\" or architectures such as \"90a\" or {ARCHITECTURES:?}, got {item:?}"
         ))
     }
 }
@@ -325,7 +348,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Writes `kernels.rs`. Fat binaries are aligned, because they are read in words of eight bytes.
-fn write_table(out: &Path, modules: &[Module]) -> Result<()> {
+fn write_table(out: &Path, modules: &[Module], architectures: &str) -> Result<()> {
     let mut text = String::from("#[repr(C, align(8))]\n#[allow(dead_code)]\nstruct Aligned<const N: usize>([u8; N]);\n");
     let mut rows = String::new();
     for Module { name, .. } in modules {
@@ -334,6 +357,9 @@ fn write_table(out: &Path, modules: &[Module]) -> Result<()> {
         text += &format!("static K_{upper}: Aligned<{length}> = Aligned(*include_bytes!(\"{name}.fatbin\"));\n");
         rows += &format!("    (\"{name}\", &K_{upper}.0),\n");
     }
+    text += &format!(
+        "/// What the kernels are compiled for. Empty without kernels.\npub const ARCHITECTURES: &str = {architectures:?};\n"
+    );
     text += &format!("/// Each module's name and fat binary, by name.\npub static KERNELS: &[(&str, &[u8])] = &[\n{rows}];\n");
     write(&out.join("kernels.rs"), &text)
 }

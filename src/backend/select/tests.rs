@@ -26,7 +26,7 @@ const SMALL: Shape = Shape {
 };
 
 fn device(ordinal: u32, free: u64) -> DeviceInfo {
-    let (usable, reason) = usable((13, 0), (9, 0));
+    let (usable, reason) = usable((13, 0), (9, 0), "90a");
     DeviceInfo {
         ordinal,
         name: "NVIDIA H200".into(),
@@ -42,7 +42,7 @@ fn device(ordinal: u32, free: u64) -> DeviceInfo {
 }
 
 fn old(ordinal: u32) -> DeviceInfo {
-    let (usable, reason) = usable((13, 0), (6, 1));
+    let (usable, reason) = usable((13, 0), (6, 1), "90a");
     DeviceInfo { name: "GTX 1080".into(), usable, reason, ..device(ordinal, 200 * GB) }
 }
 
@@ -359,11 +359,19 @@ fn memory_counts_features_rows_weights_and_tables() {
 
 unit_test!(old_drivers_and_devices_are_not_usable);
 fn old_drivers_and_devices_are_not_usable() {
-    assert!(usable((13, 0), (8, 0)).0 && usable((14, 2), (12, 1)).0);
-    let (no, why) = usable((12, 8), (9, 0));
+    const ALL: &str = "80+ptx,86,89,90a,100,120";
+    assert!(usable((13, 0), (8, 0), ALL).0 && usable((14, 2), (12, 1), ALL).0);
+    let (no, why) = usable((12, 8), (9, 0), ALL);
     assert!(!no && why.contains("CUDA 12.8") && why.contains("CUDA 13.0") && why.contains("580"), "{why}");
-    let (no, why) = usable((13, 0), (7, 5));
+    let (no, why) = usable((13, 0), (7, 5), ALL);
     assert!(!no && why.contains("7.5") && why.contains("8.0"), "{why}");
+    let refused = |capability, architectures| {
+        let (yes, why) = usable((13, 0), capability, architectures);
+        assert_eq!(yes, !why.contains("POLARS_KMEANS_CUDA_ARCHS=all"), "{why}");
+        !yes
+    };
+    assert!(refused((9, 0), "") && refused((8, 0), "90a") && refused((10, 0), "90a") && refused((8, 0), "86,90a"));
+    assert!(!refused((9, 0), "90a") && !refused((8, 9), "86") && !refused((12, 1), "80+ptx") && !refused((9, 0), "80,90a"));
 }
 
 unit_test!(figures_read_well);

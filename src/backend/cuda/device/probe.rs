@@ -12,6 +12,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use libloading::Library;
 
+use crate::backend::cuda::kernels::ARCHITECTURES;
 use crate::backend::select::{DeviceInfo, Devices, OLDEST_DRIVER, usable};
 
 /// Starts the driver, or says why it does not start.
@@ -80,7 +81,7 @@ fn describe(ordinal: c_int, driver: (u32, u32)) -> Result<DeviceInfo, DriverErro
     // SAFETY: the driver gave this device, here and below.
     let attribute = |attribute| unsafe { result::device::get_attribute(device, attribute) }.map(i32::unsigned_abs);
     let compute_capability = (attribute(MAJOR)?, attribute(MINOR)?);
-    let (usable, reason) = usable(driver, compute_capability);
+    let (usable, reason) = usable(driver, compute_capability, ARCHITECTURES);
     let memory_total = unsafe { result::device::total_mem(device) }? as u64;
     // An older driver may not have these functions. Its GPUs are not usable, so their free memory does not matter.
     let memory_free = if driver < OLDEST_DRIVER { None } else { free_by_nvml(device).or_else(|| free_by_context(device)) };
