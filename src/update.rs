@@ -2,17 +2,17 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::arrival::{finish_centroid, same_direction};
 use crate::backend::{Iterate, Move};
-use crate::error::{KMeansError, Result};
-use crate::fixed::round_quotient;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::{for_each_task, workers_for};
-use crate::params::Metric;
-use crate::partial::Partial;
-use crate::prepare::Prepared;
-use crate::reference;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::base::params::Metric;
+use crate::exact::fixed::round_quotient;
+use crate::exact::partial::Partial;
+use crate::exact::reference;
+use crate::input::transform::{finish_centroid, same_direction};
+use crate::statistics::Prepared;
 
 /// What an update did.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -20,7 +20,7 @@ mod table;
 use std::io::Write;
 use std::time::Instant;
 
-use polars_kmeans::benchmark::{Extent, InDoubt, measure};
+use polars_kmeans::fit::benchmark::{Extent, InDoubt, measure};
 use polars_kmeans::{Features, Init, KMeans};
 
 use self::options::Options;

@@ -2,13 +2,13 @@
 
 use super::KeptRows;
 use super::cpu::Method;
-use crate::answers::Distances;
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::partial::Partial;
-use crate::progress::Watch;
+use crate::backend::answers::Distances;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::progress::Watch;
+use crate::exact::distances::DistanceScale;
+use crate::exact::partial::Partial;
 
 /// How much an assign pass computed. It is outside the bits: it depends on the device, the strategy and the chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

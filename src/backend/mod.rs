@@ -4,6 +4,7 @@
 //! [`Draws`], the loop calls [`Iterate`], and both call [`KeptRows`]. The traits are coarse: each call is one pass over the data
 //! (or concerns a few rows). It returns only scalars, centroids and integer sums.
 
+pub mod answers;
 pub(crate) mod centre;
 pub mod chunking;
 pub mod cpu;
@@ -20,7 +21,7 @@ pub use iterate::{Advanced, Assigned, Effort, Far, Iterate, Iteration, Move, Sca
 pub use joined::Joined;
 
 use self::select::Devices;
-use crate::float::Float;
+use crate::base::float::Float;
 
 /// The GPUs of this machine, or the reason why there is none. Every call asks the driver again.
 ///

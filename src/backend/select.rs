@@ -19,9 +19,9 @@ use super::chunking::MOST_ROWS;
 use super::chunking::{Chunking, row_bytes};
 #[cfg(feature = "cuda")]
 use super::cuda::is_untrusted;
-use crate::error::{KMeansError, Result};
-use crate::params::{Device, Gpus};
-use crate::strategy::Strategy;
+use crate::base::error::{KMeansError, Result};
+use crate::base::params::{Device, Gpus};
+use crate::base::strategy::Strategy;
 
 /// The oldest CUDA version that a driver may have. The kernels are compiled by the compiler of this version.
 pub const OLDEST_DRIVER: (u32, u32) = (13, 0);

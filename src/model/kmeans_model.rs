@@ -8,28 +8,27 @@ use serde::{Deserialize, Serialize};
 use super::Fitted;
 use super::{Derived, HistoryRow, Model, Placed, Ran, Scaling, Settings};
 #[cfg(feature = "polars")]
-use crate::answers::Predictions;
-use crate::answers::{KeptRows, Labels, Wanted};
+use crate::backend::answers::Predictions;
+use crate::backend::answers::{KeptRows, Labels, Wanted};
 use crate::backend::cpu::Method;
 use crate::backend::select::Choice;
-use crate::error::{KMeansError, Result};
-use crate::features::{Column, Features};
-use crate::float::Float;
-#[cfg(all(feature = "python", feature = "cuda"))]
-use crate::gpu_table::{GpuArray, GpuPredictions};
-use crate::memory;
-use crate::names::Names;
-use crate::parallel::FloatEnvironment;
-use crate::params::{Device, KMeans, NullPolicy};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::names::Names;
+use crate::base::parallel::FloatEnvironment;
+use crate::base::params::{Device, KMeans, NullPolicy};
+use crate::base::progress::Seconds;
 #[cfg(feature = "parts")]
-use crate::parts::AnyFitted;
-use crate::prepare::check_centroid_magnitude;
-use crate::progress::Seconds;
+use crate::distributed::AnyFitted;
+use crate::input::features::{Column, Features};
+#[cfg(all(feature = "python", feature = "cuda"))]
+use crate::input::gpu_table::{GpuArray, GpuPredictions};
 #[cfg(feature = "python")]
-use crate::{
-    prepare::given::{HostRows, count_bad},
-    tile::Part,
-};
+use crate::input::tile::Part;
+use crate::statistics::check_centroid_magnitude;
+#[cfg(feature = "python")]
+use crate::statistics::given::{HostRows, count_bad};
 
 /// Names of the columns that every centroid frame has. A feature may not have one of these names.
 pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];

@@ -8,6 +8,7 @@ mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
 mod placed;
+pub(crate) mod predict;
 mod scaling;
 mod settings;
 mod tables;
@@ -28,19 +29,19 @@ pub use wire::FORMAT;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use self::tables::Tables;
-use crate::answers::{Distances, KeptRows, Labels, Predictions};
+use crate::backend::answers::{Distances, KeptRows, Labels, Predictions};
 use crate::backend::cpu::Method;
 use crate::backend::select::Choice;
-use crate::engine::Engine;
-use crate::error::Result;
-use crate::features::{Column, Features};
-use crate::float::Float;
-use crate::memory;
-use crate::names::Names;
-use crate::parallel::FloatEnvironment;
-use crate::params::Device;
-use crate::progress::Seconds;
-use crate::tile::Selection;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::names::Names;
+use crate::base::parallel::FloatEnvironment;
+use crate::base::params::Device;
+use crate::base::progress::Seconds;
+use crate::fit::engine::Engine;
+use crate::input::features::{Column, Features};
+use crate::input::tile::Selection;
 
 /// One iteration of a fit.
 #[derive(Debug, Clone, Copy, PartialEq)]

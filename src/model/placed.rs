@@ -1,18 +1,18 @@
 //! A model on a device.
 
 use super::Model;
-use crate::answers::{Labels, Predictions};
+use crate::backend::answers::{Labels, Predictions};
 use crate::backend::select::{self, Candidates, Choice, Job, Place, Request, Shape, There};
-use crate::engine::Engine;
-use crate::error::{KMeansError, Result};
-use crate::features::{Column, Features};
+use crate::base::error::{KMeansError, Result};
+use crate::base::interrupt::Scope;
+use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::Device;
+use crate::base::strategy::Strategy;
+use crate::fit::engine::Engine;
+use crate::input::features::{Column, Features};
 #[cfg(feature = "cuda")]
-use crate::gpu_table::{GpuArray, GpuPredictions};
-use crate::interrupt::Scope;
-use crate::parallel::{FloatEnvironment, PoolShare};
-use crate::params::Device;
-use crate::predict::Rows;
-use crate::strategy::Strategy;
+use crate::input::gpu_table::{GpuArray, GpuPredictions};
+use crate::model::predict::Rows;
 
 /// A model whose predictions run on a device. They have the same bits on every device. [`Model::on`] and `KMeansModel::on` make
 /// one at no cost.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::Model;
-use crate::arrival::{Arrival, FACTORS};
 #[cfg(feature = "serde")]
-use crate::error::KMeansError;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::params::{Metric, Params};
+use crate::base::error::KMeansError;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::params::{Metric, Params};
+use crate::input::transform::{Arrival, FACTORS};
 
 /// The factors that the values of the columns are multiplied by.
 #[derive(Debug, Clone, PartialEq)]

@@ -28,7 +28,6 @@ pub mod predict;
 mod product;
 mod seeds;
 mod settle;
-mod simd;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -39,8 +38,6 @@ pub use least::LeastDistances;
 pub use near::seconds_a_score;
 pub use near::{LookNear, LookQuads, Method};
 pub use settle::InDoubt;
-pub use simd::{InstructionSet, QuadUnit};
-pub(crate) use simd::{SQUARE, Task, Vector};
 
 use self::assign::{Assigner, TwoNearest};
 use self::near::{Chosen, Near};
@@ -48,15 +45,16 @@ use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, giv
 use self::seeds::Seeds;
 use super::centre::middle;
 use super::{Assigned, Effort, Far, Iterate, Move, Scales};
-use crate::answers::{Distances, LABELS};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::{for_each_task, workers_for};
-use crate::partial::{MoveRows, Moved, Partial, Quantiser, UNASSIGNED};
-use crate::prepare::Prepared;
-use crate::tile::{Part, Tile};
+use crate::backend::answers::{Distances, LABELS};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::exact::distances::DistanceScale;
+use crate::exact::partial::{MoveRows, Moved, Partial, Quantiser, UNASSIGNED};
+use crate::input::tile::{Part, Tile};
+use crate::simd::InstructionSet;
+use crate::statistics::Prepared;
 
 /// Most rows of a task.
 const MAX_TASK: usize = 16_384;

@@ -15,7 +15,7 @@
 //!   a block is compared by its copies; only rows in doubt and rows whose label changes are loaded
 //!   a block with much doubt is compared again in float32
 //! ```
-//! Points to note: (1) `src/certify/near.rs` derives what may be left out. (2) A row that changes its label stays in its block until rows are put
+//! Points to note: (1) `src/bounds/near.rs` derives what may be left out. (2) A row that changes its label stays in its block until rows are put
 //! in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose point is nearest. (4) The sorted rows are
 //! kept from assign to assign where their copy is small enough. Else each assign sorts some of them at a time. (5) To sort takes time. So a sample of
 //! the rows decides at the first assign whether it pays, and every assign decides for the next one. (6) Where differences are computed (few
@@ -49,10 +49,10 @@ use super::CpuSession;
 use super::filter::Form;
 use super::pass::{TaskRows, split_off};
 use super::product::QuadTable;
-use super::simd::QuadUnit;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::parallel::for_each_task;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::parallel::for_each_task;
+use crate::simd::QuadUnit;
 
 /// The name for the groups in errors.
 const NEAR: &str = "the groups of near centroids";

@@ -11,15 +11,15 @@ use super::filter::Filter;
 use super::inertia::Inertia;
 use super::near::{BLOCK, Scratch};
 use super::product::NextRows;
-use super::simd::{Task, Vector};
 use crate::backend::{Far, Scales};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::partial::{Deltas, Moved, Partial, Quantiser};
-use crate::prepare::Prepared;
-use crate::tile::{Columns, Part, Tile, WeightScale};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::distances::DistanceScale;
+use crate::exact::partial::{Deltas, Moved, Partial, Quantiser};
+use crate::input::tile::{Columns, Part, Tile, WeightScale};
+use crate::simd::{Task, Vector};
+use crate::statistics::Prepared;
 
 /// A range of physical rows, and the number of its first kept row.
 #[derive(Debug, Clone)]

@@ -38,12 +38,12 @@ pub use self::scores::PanelFacts;
 pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near;
-use super::simd::{Ahead, SIDE, Task, Vector};
-use crate::certify::{Expanded, PANEL};
-use crate::error::Result;
-use crate::float::Float;
-use crate::lines::Lines;
-use crate::tile::Columns;
+use crate::base::aligned::Lines;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::bounds::{Expanded, PANEL};
+use crate::input::tile::Columns;
+use crate::simd::{Ahead, SIDE, Task, Vector};
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
 pub const ROWS: usize = 64;
@@ -290,7 +290,7 @@ impl ProductScratch {
         add: bool,
     ) {
         let half = table.scale_exponent / 2;
-        let [up, more] = [half, table.scale_exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
+        let [up, more] = [half, table.scale_exponent - half].map(|e| T::from_f64(crate::exact::fixed::power_of_two(e)));
         let squares = &mut self.squares;
         for (copy, f) in self.copy.as_chunks_mut::<ROWS>().0.iter_mut().zip(features) {
             // Arrays of a known length need no checks in the loops, so the loops are vectors only.

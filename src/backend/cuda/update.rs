@@ -7,11 +7,11 @@ use super::state::State;
 use super::step::THREADS;
 use super::step::filter::Preparation;
 use crate::backend::Stop;
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::params::Metric;
-use crate::prepare::Prepared;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::params::Metric;
+use crate::exact::distances::DistanceScale;
+use crate::statistics::Prepared;
 
 /// Threads of a block of `kernels/passes/directions.cu`.
 const DIRECTIONS: u32 = 256;

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::{Choice, DeviceInfo, Place, Plan, Request, Shape, counted};
 use crate::backend::chunking::Chunking;
-use crate::error::Result;
-use crate::params::Gpus;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::params::Gpus;
+use crate::base::strategy::Strategy;
 
 /// What one GPU has of the rows of a fit on several GPUs, and how it works on them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use crate::backend::cpu::distances::own_distances_from;
 use crate::backend::cpu::filter::{Filter, Form, GROUP, NOBODY};
 use crate::backend::cpu::near;
 use crate::backend::cpu::product::{self, Soon};
-use crate::backend::cpu::simd::Vector;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::tile::{FewColumns, Values};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::tile::{FewColumns, Values};
+use crate::simd::Vector;
 
 /// Blocks of near rows after which their weight is taken again. It takes as long as some centroids.
 const WEIGHED: u32 = 8;

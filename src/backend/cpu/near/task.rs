@@ -10,13 +10,13 @@ use crate::backend::cpu::assign::{NearRows, QuadBlock};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::pass::{TaskRows, Worker, given, list_moved, take_moved};
 use crate::backend::cpu::product::QuadTable;
-use crate::backend::cpu::simd::{SQUARE, Task, Vector};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::partial::{Moved, Partial, Quantiser};
-use crate::prepare::Prepared;
-use crate::tile::{Part, Tile, Values};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::partial::{Moved, Partial, Quantiser};
+use crate::input::tile::{Part, Tile, Values};
+use crate::simd::{SQUARE, Task, Vector};
+use crate::statistics::Prepared;
 
 /// One worker's buffers.
 pub struct Scratch<T> {

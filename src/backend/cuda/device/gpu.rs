@@ -12,7 +12,7 @@ use super::queue::Queue;
 use crate::backend::cuda::kernels::KERNELS;
 use crate::backend::cuda::shape::GpuSize;
 use crate::backend::cuda::step::tensor::unit::untrusted;
-use crate::error::{KMeansError, Result};
+use crate::base::error::{KMeansError, Result};
 
 /// One GPU with its kernels.
 pub struct Gpu {

@@ -11,13 +11,13 @@ use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
 use crate::backend::{DrawBy, Picked, PlusPlus, Sample, Sampled};
-use crate::distances::{DistanceScale, DistanceSum};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::partial::UNASSIGNED;
-use crate::prepare::Prepared;
-use crate::tile::WeightScale;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::distances::{DistanceScale, DistanceSum};
+use crate::exact::partial::UNASSIGNED;
+use crate::input::tile::WeightScale;
+use crate::statistics::Prepared;
 
 /// Draw weights of the rows.
 pub enum DeviceDraws<T> {

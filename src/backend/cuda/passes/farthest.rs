@@ -8,9 +8,9 @@ use crate::backend::cuda::arguments::{self, Candidate, FarArgument, FarRow, Labe
 use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of};
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::cuda::step::THREADS;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
 
 /// The name in errors of the farthest rows.
 const FAR: &str = "the farthest rows";

@@ -21,10 +21,10 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
-use crate::distances::DistanceSum;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::distances::DistanceSum;
 use crate::seeding::plus_plus::trials;
 
 /// Threads of the blocks of `plus_draw`, of `plus_take` and `plus_filter`, and of `plus_settle`.

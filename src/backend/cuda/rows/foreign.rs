@@ -5,13 +5,13 @@ use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, FiniteRowsArgument, ForeignArgument, KeptRowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue};
 use crate::backend::cuda::shape::ROW_ALIGNMENT;
-use crate::error::{KMeansError, Result};
-use crate::features::Features;
-use crate::float::Float;
-use crate::gpu_table::{GpuRows, GpuTable, GpuValues};
-use crate::half::Half;
-use crate::memory;
-use crate::tile::{self, Part, Selection};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::features::Features;
+use crate::input::fp16::Half;
+use crate::input::gpu_table::{GpuRows, GpuTable, GpuValues};
+use crate::input::tile::{self, Part, Selection};
 
 /// The base-2 logarithm of the values in a tile of these kernels, and the threads of their blocks.
 const TILE_LOG: u32 = 10;

@@ -5,9 +5,9 @@ use std::time::Instant;
 use super::CudaSession;
 use crate::backend::Iterate;
 use crate::backend::cuda::device::Plain;
-use crate::benchmark::{InDoubt, Timed};
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::fit::benchmark::{InDoubt, Timed};
 
 impl<T: Float + Plain> Timed<T> for CudaSession<'_, T> {
     fn repeat(&mut self, centroids: &[T], passes: u32) -> Result<f64> {

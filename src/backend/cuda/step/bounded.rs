@@ -27,11 +27,11 @@ use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::State;
-use crate::certify::ExpandedTerms;
-use crate::certify::carry_gpu::Carry;
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::ExpandedTerms;
+use crate::bounds::carry_gpu::Carry;
 
 /// The most features, clusters and rows: numbers of 30, 16 and 31 bits.
 const MOST_FEATURES: usize = 1 << 20;

@@ -25,11 +25,11 @@ use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::State;
-use crate::certify::Difference;
-use crate::certify::cells::Farther;
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::Difference;
+use crate::bounds::cells::Farther;
 
 /// The most features and clusters that kernels are compiled for.
 const MOST_FEATURES: usize = 4;

@@ -7,8 +7,8 @@ use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::cuda::state::State;
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 /// Constants of the kernel: threads of a block, bytes of labels that a warp compares at a time, and values of a row that a lane loads at
 /// once.

@@ -31,12 +31,12 @@ use super::device::{Plain, Queue};
 use super::rows::chunks::Chunk;
 use super::shape::{FitShape, GpuSize};
 use super::state::State;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::partial::Partial;
-use crate::prepare::Prepared;
-use crate::strategy::Strategy;
-use crate::tile::Part;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::exact::partial::Partial;
+use crate::input::tile::Part;
+use crate::statistics::Prepared;
 
 /// Threads of a block in most kernels.
 pub const THREADS: u32 = 256;

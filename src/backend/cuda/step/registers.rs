@@ -9,10 +9,10 @@ use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::State;
-use crate::certify::Chains;
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::Chains;
 
 /// Numbers of dimensions that the kernel is compiled for. Any other number uses the next larger variant. The extra dimensions
 /// are zeros.

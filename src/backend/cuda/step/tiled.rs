@@ -10,10 +10,10 @@ use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, byt
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::State;
-use crate::certify::Chains;
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::Chains;
 
 /// Limits of the variants with panels. They need this much shared memory for each block, so that as many blocks run at once as
 /// they are compiled for. They allow at most this many clusters, because they store cluster numbers in 16 bits.

@@ -14,15 +14,15 @@ use crate::backend::cuda::passes::seeds::weight_totals;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::sweep::Sweep;
 use crate::backend::{Picked, Sample, Sampled};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::{for_each_task, workers_for};
-use crate::prepare::Prepared;
-use crate::reference;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::exact::distances::DistanceScale;
+use crate::exact::reference;
+use crate::input::tile::WeightScale;
 use crate::seeding::plus_plus::trials;
-use crate::tile::WeightScale;
+use crate::statistics::Prepared;
 
 /// Threads of a block of `potentials`, the numbers of candidates that it is compiled for, and the largest of them.
 const THREADS: u32 = 128;

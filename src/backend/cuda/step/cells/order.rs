@@ -8,8 +8,8 @@ use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
 use crate::backend::cuda::state::State;
 use crate::backend::cuda::step::THREADS;
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 const SPLIT_THREADS: u32 = 512;
 const TREE_THREADS: u32 = 512;

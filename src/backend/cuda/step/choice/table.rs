@@ -8,7 +8,7 @@
 use std::sync::OnceLock;
 
 use crate::backend::cuda::step::Work;
-use crate::strategy::Strategy;
+use crate::base::strategy::Strategy;
 
 const H200: &str = include_str!("h200.csv");
 /// Multiprocessors (SMs) of the H200.

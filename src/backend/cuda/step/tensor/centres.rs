@@ -6,8 +6,8 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, bytes_of, product, sum};
 use crate::backend::cuda::step::THREADS;
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 /// Threads of a block of `tensor_centres`.
 const CENTRES_THREADS: u32 = 1_024;
