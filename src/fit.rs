@@ -7,7 +7,7 @@
 //!   centroids = seed(...)                                            src/seeding
 //!   for it in 1..=max_iter:
 //!     assign: every row to its nearest centroid                      src/backend/*/ (labels exact, sums as deltas)
-//!     update: relocate into empty clusters, then exact means         src/update.rs
+//!     update: relocate into empty clusters, then exact means         src/backend/update.rs
 //!     stop if changed <= tol_labels * n or shift <= tol * variance
 //!   one assign more if the centroids moved since the last one
 //! clusters are numbered by their sizes or a feature, if so asked     src/fit/sort_by.rs
@@ -19,8 +19,11 @@
 #[doc(hidden)]
 pub mod benchmark;
 pub(crate) mod engine;
+mod factors;
 #[cfg(feature = "cuda")]
 mod gpus;
+#[cfg(feature = "serde")]
+mod named;
 pub(crate) mod order;
 mod rows;
 pub(crate) mod sort_by;
@@ -28,14 +31,16 @@ pub(crate) mod sort_by;
 use std::time::Instant;
 
 pub(crate) use self::rows::{Origin, fit, fit_each};
-use crate::backend::answers::{Distances, Wanted};
+use crate::backend::answers::Distances;
 use crate::backend::cpu::Method;
 use crate::backend::select::Choice;
+use crate::backend::update;
 use crate::backend::{Advanced, Assigned, Iterate, Iteration, Scales, Session, Stop};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::interrupt;
 use crate::base::memory;
+use crate::base::params::Wanted;
 use crate::base::params::{History, KMeans, Params};
 use crate::base::progress::Watch;
 use crate::exact::distances::{DistanceSum, ExactSum};
@@ -44,9 +49,9 @@ use crate::fit::sort_by::Key;
 use crate::input::features::{Column, Features};
 use crate::input::tile::Part;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
+use crate::seeding;
 use crate::simd::InstructionSet;
 use crate::statistics::Prepared;
-use crate::{seeding, update};
 
 impl KMeans {
     /// Fits `features` (`n` rows of `d` features), with one weight per row if weights are given.

@@ -47,10 +47,11 @@ mod plugin;
 pub mod seeding;
 mod simd;
 pub mod statistics;
-mod update;
 
-pub use backend::answers::{Answered, Distances, Labels, Prediction, Predictions, Wanted};
+pub use backend::answers::{Answered, Distances, Labels, Prediction, Predictions};
 pub use backend::cpu::Method;
+#[cfg(feature = "cuda")]
+pub use backend::cuda::array::{GpuArray, GpuPredictions};
 pub use backend::devices;
 pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place, Share};
 pub use base::error::{ErrorKind, KMeansError, Result};
@@ -59,7 +60,7 @@ pub use base::interrupt::Cancel;
 pub use base::names::Names;
 pub use base::params::{
     Device, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, SortBy,
-    TooFew, Value,
+    TooFew, Value, Wanted,
 };
 pub use base::progress::{Progress, Seconds, Stage};
 pub use base::strategy::Strategy;
@@ -71,7 +72,7 @@ pub use frame::{FrameFit, Spill};
 pub use input::features::{Chunk, Column, Features, Validity};
 pub use input::fp16::Half;
 #[cfg(feature = "cuda")]
-pub use input::gpu_table::{GpuArray, GpuPredictions, GpuTable, GpuValues, ValueType};
+pub use input::gpu_table::{GpuTable, GpuValues, ValueType};
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};

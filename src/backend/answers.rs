@@ -19,16 +19,7 @@ use crate::input::tile::Selection;
 /// How errors call the answers.
 pub(crate) const LABELS: &str = "the labels";
 pub(crate) const DISTANCES: &str = "the distances";
-
-/// What a caller wants to know about the rows of a fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
-    /// Only the model: downloading labels from a GPU can cost several iterations.
-    Nothing,
-    Labels,
-    /// The labels, and the distances to the nearest and the second nearest centroid.
-    Distances,
-}
+pub(crate) const ANSWERS: &str = "the answers for all rows";
 
 /// Which rows have an answer: a validity bitmap as Arrow has it.
 #[derive(Debug, Clone, PartialEq, Eq)]

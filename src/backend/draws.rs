@@ -96,6 +96,11 @@ impl<T: Float> Picked<T> {
     }
 }
 
+/// The number of candidates of a step of k-means++ for k clusters.
+pub fn trials(k: usize) -> u32 {
+    2 + (k as f64).ln().floor() as u32
+}
+
 /// The steps of k-means++ that a session is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlusPlus {

@@ -3,7 +3,7 @@
 //! ```text
 //! advance:  assign of every session, on devices at the same time
 //!           sums = the sums of all sessions, added as integers
-//!           update of these sums, once; stop?                                              src/update.rs
+//!           update of these sums, once; stop?                                              src/backend/update.rs
 //! ```
 //! Integer sums have the same bits in any order, so the result has the bits of one session over all rows. A session needs from
 //! the others only their sums. Here the host adds them. Sums that are still pending on a device are modular 64-bit words, so
@@ -18,6 +18,7 @@ use super::{
     Session, Stop,
 };
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
+use crate::backend::update;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
@@ -27,7 +28,6 @@ use crate::exact::distances::DistanceScale;
 use crate::exact::partial::Partial;
 use crate::input::tile::Part;
 use crate::statistics::Prepared;
-use crate::update;
 
 /// What errors call the list of sessions.
 const SESSIONS: &str = "the list of sessions";

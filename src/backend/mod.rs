@@ -15,7 +15,12 @@ mod iterate;
 mod joined;
 pub mod select;
 mod sweep;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod timed;
+pub(crate) mod update;
 
+pub(crate) use draws::trials;
 pub use draws::{DrawBy, Draws, Picked, PlusPlus, Sample, Sampled};
 pub use iterate::{Advanced, Assigned, Effort, Far, Iterate, Iteration, Move, Scales, Stop};
 pub use joined::Joined;

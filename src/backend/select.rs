@@ -20,7 +20,7 @@ use super::chunking::{Chunking, row_bytes};
 #[cfg(feature = "cuda")]
 use super::cuda::is_untrusted;
 use crate::base::error::{KMeansError, Result};
-use crate::base::params::{Device, Gpus};
+use crate::base::params::{Candidates, Device, Gpus};
 use crate::base::strategy::Strategy;
 
 /// The oldest CUDA version that a driver may have. The kernels are compiled by the compiler of this version.
@@ -138,18 +138,6 @@ pub struct Shape {
     pub half: bool,
     pub weighted: bool,
     pub candidates: Candidates,
-}
-
-/// The rows that seeding compares with all rows at once: those that k-means|| draws. Most seedings have none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidates {
-    /// In a round, on average.
-    pub of_round: u64,
-    pub rounds: u32,
-}
-
-impl Candidates {
-    pub const NONE: Self = Self { of_round: 0, rounds: 0 };
 }
 
 impl fmt::Display for Shape {

@@ -11,3 +11,4 @@ pub mod parallel;
 pub mod params;
 pub mod progress;
 pub(crate) mod strategy;
+pub(crate) mod units;

@@ -9,8 +9,8 @@ use std::time::Instant;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
-use crate::input::transform::FACTORS;
-use crate::model::in_units;
+use crate::base::units::FACTORS;
+use crate::base::units::in_units;
 
 /// The name for centroids that are shown in errors.
 const CENTROIDS: &str = "the centroids that are shown";

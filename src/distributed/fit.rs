@@ -8,13 +8,13 @@ use super::link::Link;
 use super::message::{Call, Facts, Start};
 use super::passes::{RemotePasses, taken};
 use super::session::Remote;
-use crate::backend::answers::Wanted;
 use crate::backend::select::{Choice, Place};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::interrupt::Scope;
 use crate::base::memory;
 use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::Wanted;
 use crate::base::params::{Init, KMeans, Metric, Params, RowOrder, TooFew};
 use crate::base::progress::Watch;
 use crate::base::strategy::Strategy;
@@ -22,23 +22,17 @@ use crate::fit::order::only_decides_ties;
 use crate::fit::sort_by::Key;
 use crate::fit::{Origin, fitted};
 use crate::input::tile::Selection;
-use crate::input::transform::{self, Arrival};
-use crate::model::{Fitted, Scaling};
+use crate::input::transform::Arrival;
+use crate::model::{AnyFitted, Fitted, Scaling};
 use crate::seeding;
+use crate::statistics::factors::factors_by;
 use crate::statistics::{Prepared, prepare_by};
-
-/// A fit in the type of its features.
-#[derive(Debug, Clone)]
-pub enum AnyFitted {
-    F32(Fitted<f32>),
-    F64(Fitted<f64>),
-}
 
 /// Fits the rows of all parts of an executor, in the order of the parts. The result has the bits of a fit of all rows at once.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use polars_kmeans::parts::{AnyFitted, Executor, Part, Rows, fit};
+/// use polars_kmeans::distributed::{AnyFitted, Executor, Part, Rows, fit};
 /// use polars_kmeans::{Features, KMeans, KMeansError, Result, Wanted};
 ///
 /// /// Parts in this process. An executor for other machines sends the same bytes there.
@@ -104,7 +98,7 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     check_order(&params)?;
     let later = params.output.too_few == TooFew::Fewer;
     let common = Params { k: if later { 1 } else { params.k }, ..params.clone() };
-    let factors = transform::factors_by::<T>(&mut RemotePasses(&link), &common)?;
+    let factors = factors_by::<T>(&mut RemotePasses(&link), &common)?;
     let arrives = Arrival::new(factors.clone(), params.space.metric);
     let seeding = match &arrives {
         Some(arrival) => arrival.seeding::<T>(params.seeding, &names)?,

@@ -18,10 +18,10 @@ use crate::base::params::Metric;
 use crate::exact::distances::DistanceScale;
 use crate::exact::fixed::ColumnScale;
 use crate::input::tile::WeightScale;
-use crate::input::transform::Refused;
 use crate::statistics::Prepared;
 use crate::statistics::given::BadCounts;
 use crate::statistics::quanta::Counts;
+use crate::statistics::refused::Refused;
 use crate::statistics::survey::{Extent, Survey};
 use crate::statistics::variance::Moments;
 

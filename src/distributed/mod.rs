@@ -28,11 +28,12 @@ mod session;
 
 use std::sync::Arc;
 
-pub use self::fit::{AnyFitted, facts, fit};
+pub use self::fit::{facts, fit};
 pub use self::message::{Facts, VERSION};
 pub use self::part::{Owner, Part, Server};
 pub use self::rows::Rows;
 use crate::base::error::Result;
+pub use crate::model::AnyFitted;
 
 /// Carries requests to parts, wherever they are.
 pub trait Executor: Send {

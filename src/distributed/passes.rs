@@ -7,10 +7,12 @@ use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
 use crate::input::tile::WeightScale;
-use crate::input::transform::{Arrival, DigitCounts, Refused};
+use crate::input::transform::Arrival;
+use crate::statistics::factors::DigitCounts;
 use crate::statistics::given::{BadCounts, Given, checked_count};
 use crate::statistics::passes::Passes;
 use crate::statistics::quanta::Counts;
+use crate::statistics::refused::Refused;
 use crate::statistics::survey::{Extent, Survey};
 use crate::statistics::variance::Moments;
 

@@ -14,11 +14,12 @@ use super::part::Feed;
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::backend::select::{self, Candidates, Choice, Job, Place, Request, Shape};
+use crate::backend::select::{self, Choice, Job, Place, Request, Shape};
 use crate::backend::{DrawBy, Picked, Scales, Session};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::params::Candidates;
 use crate::base::params::{Device, Metric};
 #[cfg(feature = "cuda")]
 use crate::base::params::{Init, KMeans};

@@ -3,9 +3,6 @@
 //! All of it is integers. So the partial sums of chunks, devices and machines can be merged by addition, in any order
 //! ([`Partial::merge`]). A row that changes cluster is subtracted from one sum and added to the other, without drift.
 
-mod deltas;
-
-pub use self::deltas::{Deltas, MoveRows, Moved};
 use crate::base::error::Result;
 use crate::base::memory;
 use crate::exact::fixed::{ColumnScale, Limbs, ONE_LIMB_CAPACITY, TWO_LIMB_CAPACITY};
@@ -77,13 +74,13 @@ impl Partial {
 pub struct Quantiser {
     pub scales: Vec<ColumnScale>,
     /// The factors of the columns (see [`ColumnScale::factors`]), one vector per factor.
-    first: Vec<f64>,
-    second: Vec<f64>,
-    low: Vec<f64>,
+    pub(crate) first: Vec<f64>,
+    pub(crate) second: Vec<f64>,
+    pub(crate) low: Vec<f64>,
     /// Whether any column has two limbs.
     pub two_limbs: bool,
     /// The number of rows whose limbs fill half of an int64, at most, for every column.
-    capacity: u32,
+    pub(crate) capacity: u32,
 }
 
 impl Quantiser {

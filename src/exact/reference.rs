@@ -10,7 +10,7 @@ use crate::base::float::Float;
 /// The squared distance that decides labels: float64, feature order, fused multiply-add.
 ///
 /// ```
-/// assert_eq!(polars_kmeans::reference::distance(&[0.0f32, 3.0], &[4.0f32, 0.0]), 25.0);
+/// assert_eq!(polars_kmeans::exact::reference::distance(&[0.0f32, 3.0], &[4.0f32, 0.0]), 25.0);
 /// ```
 pub fn distance<X: Float, C: Float>(x: &[X], c: &[C]) -> f64 {
     let mut s = 0.0f64;

@@ -6,17 +6,20 @@
 use std::time::Instant;
 
 use crate::backend::cpu::CpuSession;
-pub use crate::backend::cpu::InDoubt;
+use crate::backend::cpu::InDoubt;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::backend::select::{self, Candidates, Job, Place, Request, Shape};
-use crate::backend::{Advanced, Assigned, Iterate, Iteration, Stop};
+use crate::backend::select::{self, Job, Place, Request, Shape};
+use crate::backend::timed::Timed;
+use crate::backend::update;
+use crate::backend::{Advanced, Assigned, Iteration, Stop};
 #[cfg(feature = "cuda")]
 use crate::base::error::KMeansError;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::Candidates;
 use crate::base::params::{Init, KMeans};
 use crate::base::progress::Watch;
 use crate::input::features::Features;
@@ -26,7 +29,6 @@ use crate::statistics::Prepared;
 use crate::statistics::prepare;
 #[cfg(feature = "cuda")]
 use crate::statistics::prepare_by;
-use crate::update;
 
 /// What the iterations of a fit cost.
 #[derive(Debug, Clone)]
@@ -39,17 +41,6 @@ pub struct Measured {
     pub steady: f64,
     /// Rows in doubt in such a pass.
     pub steady_in_doubt: InDoubt,
-}
-
-/// A session whose passes are timed.
-pub trait Timed<T: Float>: Iterate<T> {
-    /// Runs an assign with these centroids `passes` times, without an update. Returns the seconds of all of them.
-    fn repeat(&mut self, centroids: &[T], passes: u32) -> Result<f64>;
-    /// Runs one assign with these centroids. Returns how many rows were in doubt. If rows stream through a GPU, those of all
-    /// chunks but the last count as compared with a few centroids.
-    fn in_doubt(&mut self, centroids: &[T]) -> Result<InDoubt>;
-    /// The centroids that the last iteration of [`Iterate::advance`] took the labels from: those before its update.
-    fn centroids_before(&self) -> Result<Vec<T>>;
 }
 
 /// How much is measured.

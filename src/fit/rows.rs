@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::fitted;
-use crate::backend::answers::Wanted;
 use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
@@ -23,12 +22,14 @@ use crate::base::interrupt::Scope;
 use crate::base::memory;
 use crate::base::names::Names;
 use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::Wanted;
 use crate::base::params::{KMeans, Metric, Params, RowOrder, Scale, TooFew};
 use crate::base::progress::Watch;
+use crate::fit::factors::factors;
 use crate::fit::order;
 use crate::fit::sort_by::Key;
 use crate::input::tile::{self, Part, Selection};
-use crate::input::transform::{self, Arrival};
+use crate::input::transform::Arrival;
 use crate::model::{Fitted, Scaling};
 use crate::seeding;
 use crate::simd::InstructionSet;
@@ -109,7 +110,7 @@ fn arrived<T: Float, R>(
     let choice = select::place(request, shape)?;
     // Whether there are enough rows is asked later, for each fit.
     let later = k.len() > 1 || params.output.too_few == TooFew::Fewer;
-    let factors = transform::factors(&mut parts, &Params { k: if later { 1 } else { params.k }, ..params.clone() })?;
+    let factors = factors(&mut parts, &Params { k: if later { 1 } else { params.k }, ..params.clone() })?;
     let arrival = Arrival::new(factors, params.space.metric);
     let seeding = match &arrival {
         Some(arrival) => arrival.seeding::<T>(params.seeding, parts[0].features.names())?,

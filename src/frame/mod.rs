@@ -23,11 +23,12 @@ pub use parts::FrameRows;
 use polars::prelude::*;
 use polars_arrow::bitmap::Bitmap;
 
-use crate::backend::answers::{Answered, KeptRows, Labels, Wanted};
+use crate::backend::answers::{Answered, KeptRows, Labels};
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::KMeans;
+use crate::base::params::Wanted;
 use crate::input::features;
 use crate::model::{AnyFeatures, FeatureLayout, KMeansModel};
 

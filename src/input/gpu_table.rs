@@ -8,11 +8,8 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use crate::backend::cuda::device::{Buffer, Gpu};
-use crate::backend::cuda::{HostCopy, Plain, host_copy};
-use crate::base::error::{KMeansError, Result};
+use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::base::memory;
 use crate::input::features::Validity;
 use crate::input::fp16::Half;
 
@@ -43,7 +40,7 @@ impl ValueType {
     }
 
     /// The bytes of a value that kernels for features of type `T` read as it is. `None`: they read no such values.
-    fn size_as<T: Float>(self) -> Option<usize> {
+    pub(crate) fn size_as<T: Float>(self) -> Option<usize> {
         let own = if T::IS_F32 { Self::Float32 } else { Self::Float64 };
         if self == own { Some(size_of::<T>()) } else { self.half().filter(|_| T::IS_F32).map(|_| size_of::<u16>()) }
     }
@@ -89,13 +86,15 @@ impl GpuValues {
 /// Rows in the memory of a GPU, as values of type `T`. Some other program owns them.
 #[derive(Debug)]
 pub struct GpuTable<T> {
-    ordinal: u32,
-    rows: usize,
-    d: usize,
-    pieces: Vec<GpuValues>,
-    in_place: bool,
+    pub(crate) ordinal: u32,
+    pub(crate) rows: usize,
+    pub(crate) d: usize,
+    pub(crate) pieces: Vec<GpuValues>,
+    pub(crate) in_place: bool,
+    /// Copies the values to the host. The backend knows how.
+    pub(crate) to_host: fn(&Self) -> Result<HostCopy<T>>,
     /// Made if an error has to name values, or if a pass is for the host alone.
-    host: OnceLock<HostCopy<T>>,
+    pub(crate) host: OnceLock<HostCopy<T>>,
 }
 
 /// Some of the rows of a table.
@@ -117,44 +116,13 @@ impl<T> GpuRows<'_, T> {
     }
 }
 
-/// The name for the list of addresses in errors.
-const PIECES: &str = "the list of columns on the GPU";
-
 impl<T: Float> GpuTable<T> {
-    /// `rows` rows in the memory of the GPU with this ordinal. Their features are those of all pieces, in order.
-    ///
-    /// # Errors
-    /// [`KMeansError::NoFeatures`]. [`KMeansError::UnsupportedDtype`] if values would lose bits in `T`.
-    /// [`KMeansError::Device`] if the GPU cannot be used.
-    ///
-    /// # Safety
-    /// As long as the table lives:
-    /// - Every value of every row is in memory of this GPU that kernels of its primary context may read, and so is its bitmap.
-    /// - The work that wrote the values is done, and nobody writes to them.
-    pub unsafe fn new(ordinal: u32, rows: usize, pieces: impl IntoIterator<Item = GpuValues>) -> Result<Self> {
-        let pieces = memory::collected(pieces, PIECES)?;
-        let d = pieces.iter().map(|piece| piece.columns).sum();
-        if d == 0 {
-            return Err(KMeansError::NoFeatures);
-        }
-        if let Some(f) = pieces.iter().position(|piece| T::IS_F32 && piece.value_type.is_wide()) {
-            let got = format!("{:?} for features of type {}", pieces[f].value_type, T::NAME);
-            return Err(KMeansError::UnsupportedDtype { column: format!("column_{f}"), got });
-        }
-        let gpu = Gpu::get(ordinal)?;
-        let in_place = match &pieces[..] {
-            [piece] if rows > 0 => piece.value_type.size_as::<T>().is_some_and(|size| fits_kernels(piece, rows, size, &gpu)),
-            _ => false,
-        };
-        Ok(Self { ordinal, rows, d, pieces, in_place, host: OnceLock::new() })
-    }
-
     /// The values on the host. They are copied once.
     pub(crate) fn host(&self) -> Result<&HostCopy<T>> {
         if let Some(copy) = self.host.get() {
             return Ok(copy);
         }
-        let copy = host_copy(self)?;
+        let copy = (self.to_host)(self)?;
         Ok(self.host.get_or_init(|| copy))
     }
 }
@@ -199,26 +167,14 @@ impl<T> GpuTable<T> {
     }
 }
 
-/// Kernels load 16 bytes at once, and whole tiles: up to so many rows at the end of the last column that do not exist.
-const TILE: usize = 1024;
-
-/// Whether kernels can read columns where they are. What lies behind a column is read but never used. So it may be anything, but it
-/// must be in the same allocation.
-fn fits_kernels(piece: &GpuValues, rows: usize, size: usize, gpu: &Gpu) -> bool {
-    let one = piece.columns == 1;
-    let (Ok(first), Ok(pitch)) = (u64::try_from(piece.first), usize::try_from(if one { 0 } else { piece.column_pitch })) else {
-        return false;
-    };
-    let start = piece.address + first * size as u64;
-    if piece.row_pitch != 1 || piece.validity.is_some() || !start.is_multiple_of(16) || !(pitch * size).is_multiple_of(16) {
-        return false;
-    }
-    if !one && pitch < rows {
-        return false;
-    }
-    let values = (piece.columns - 1).checked_mul(pitch).and_then(|values| values.checked_add(rows.next_multiple_of(TILE)));
-    let bytes = values.and_then(|values| values.checked_mul(size));
-    bytes.is_some_and(|bytes| gpu.readable_from(start).is_some_and(|there| bytes as u64 <= there))
+/// The values of a table on the host, column by column.
+#[derive(Debug)]
+pub struct HostCopy<T> {
+    pub values: Vec<T>,
+    pub stride: usize,
+    pub rows: usize,
+    /// For each feature its bitmap, if there is one, and the bit of row 0.
+    pub validity: Vec<Option<(Vec<u8>, usize)>>,
 }
 
 impl<T> HostCopy<T> {
@@ -226,62 +182,5 @@ impl<T> HostCopy<T> {
     pub(crate) fn column(&self, f: usize) -> (&[T], Option<Validity<'_>>) {
         let values = &self.values[f * self.stride..][..self.rows];
         (values, self.validity[f].as_ref().map(|(bits, first)| Validity::new(bits, *first)))
-    }
-}
-
-/// Values that the engine has put into the memory of a GPU: answers for rows.
-pub struct GpuArray<V: Plain> {
-    buffer: Buffer<V>,
-}
-
-impl<V: Plain> GpuArray<V> {
-    pub(crate) fn new(buffer: Buffer<V>) -> Self {
-        Self { buffer }
-    }
-
-    /// The address of the first value. All work on the values is done.
-    pub fn address(&self) -> u64 {
-        self.buffer.at()
-    }
-
-    /// The number of values.
-    pub fn len(&self) -> usize {
-        self.buffer.len()
-    }
-
-    /// Whether there are no values.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The number of the GPU.
-    pub fn ordinal(&self) -> u32 {
-        self.buffer.queue().gpu.ordinal
-    }
-
-    /// A copy of the values on the host.
-    ///
-    /// # Errors
-    /// [`KMeansError::NoMemory`] or [`KMeansError::Device`].
-    pub fn to_vec(&self) -> Result<Vec<V>> {
-        self.buffer.to_vec()
-    }
-}
-
-/// Labels and distances of rows on a GPU, on that GPU.
-pub struct GpuPredictions {
-    /// -1 for a row without an answer.
-    pub labels: GpuArray<i32>,
-    /// The distances to the nearest centroid. NaN for a row without an answer.
-    pub nearest: GpuArray<f64>,
-    /// The distances to the second nearest centroid. None if there is only one.
-    pub seconds: Option<GpuArray<f64>>,
-}
-
-impl<V: Plain> Drop for GpuArray<V> {
-    fn drop(&mut self) {
-        // The owner may have read the values in streams of its own. So all work of the device comes before the memory is free. An error
-        // means that the context no longer exists, and neither does its memory.
-        let _ = self.buffer.queue().gpu.wait();
     }
 }

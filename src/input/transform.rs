@@ -11,15 +11,8 @@
 //! `kernels/passes/arrival.cu` does the same with rows that were sent. A row without a direction (all zeros) becomes NaN, so it is
 //! left out where rows that are not finite are. The model keeps its arrival: predictions take raw rows.
 
-mod factors;
-mod refused;
-
 use std::sync::Arc;
 
-#[cfg(feature = "parts")]
-pub use self::factors::factors_by;
-pub use self::factors::{DigitCounts, digits, factors};
-pub use self::refused::{Refused, check_vanished, nonzero, refused};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
@@ -28,8 +21,6 @@ use crate::base::params::{Init, Metric, Seeding};
 use crate::exact::fixed::{frexp, power_of_two};
 use crate::simd::{InstructionSet, Task, Vector};
 
-/// The name for the factors in errors.
-pub const FACTORS: &str = "the factors of the columns";
 /// Rows that are normalised together. Their chains overlap.
 const LANES: usize = 16;
 
@@ -74,7 +65,7 @@ impl Arrival {
 
     /// Multiplies the rows of a tile by the factors, and does nothing else.
     #[inline(always)]
-    fn scale<T: Float>(&self, rows: usize, stride: usize, x: &mut [T]) {
+    pub(crate) fn scale<T: Float>(&self, rows: usize, stride: usize, x: &mut [T]) {
         for (column, factor) in x.chunks_exact_mut(stride).zip(&self.factors) {
             column[..rows].iter_mut().for_each(|x| *x = T::from_f64(x.to_f64() * factor));
         }

@@ -21,13 +21,13 @@ pub(crate) use kmeans_model::AnyFeatures;
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
 pub use placed::Placed;
 pub use scaling::Scaling;
-pub(crate) use scaling::in_units;
 pub use settings::Settings;
 #[cfg(any(feature = "arrow", feature = "polars"))]
 pub use wire::FORMAT;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use self::predict::Predictor;
 use self::tables::Tables;
 use crate::backend::answers::{Distances, KeptRows, Labels, Predictions};
 use crate::backend::cpu::Method;
@@ -39,7 +39,6 @@ use crate::base::names::Names;
 use crate::base::parallel::FloatEnvironment;
 use crate::base::params::Device;
 use crate::base::progress::Seconds;
-use crate::fit::engine::Engine;
 use crate::input::features::{Column, Features};
 use crate::input::tile::Selection;
 
@@ -144,6 +143,14 @@ pub struct Fitted<T> {
     pub(crate) selection: Vec<(Selection, usize)>,
 }
 
+/// A fit in the type of its features.
+#[cfg(feature = "parts")]
+#[derive(Debug, Clone)]
+pub enum AnyFitted {
+    F32(Fitted<f32>),
+    F64(Fitted<f64>),
+}
+
 /// How a fit ran.
 #[derive(Debug, Clone)]
 #[cfg_attr(not(feature = "serde"), expect(dead_code, reason = "only models with column names say so"))]
@@ -237,7 +244,7 @@ impl<T: Float> Model<T> {
     }
 }
 
-impl<T: Engine> Model<T> {
+impl<T: Predictor> Model<T> {
     /// The model on a device. [`Placed`] gives the same predictions, with the same bits.
     pub fn on(&self, device: Device) -> Placed<'_, Self> {
         Placed::new(self, device)

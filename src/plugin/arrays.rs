@@ -13,12 +13,13 @@ use super::inputs::unless_too_few;
 use super::options::{Answer, FitOptions};
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, decode, encoded};
-use crate::backend::answers::{Labels, Wanted};
+use crate::backend::answers::Labels;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::array::GpuArray;
 use crate::base::error::{KMeansError, Result};
 use crate::base::memory;
+use crate::base::params::Wanted;
 use crate::base::params::{Device, KMeans};
-#[cfg(feature = "cuda")]
-use crate::input::gpu_table::GpuArray;
 use crate::model::{FeatureLayout, KMeansModel};
 
 /// What errors call the rows and their weights.

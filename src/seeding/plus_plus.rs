@@ -12,18 +12,13 @@
 //!             take the candidate with the least potential
 //! ```
 
-use crate::backend::{Draws, PlusPlus};
+use crate::backend::{Draws, PlusPlus, trials};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::Params;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::exact::rng::{Stream, below, draw_u64};
-
-/// The number of candidates of a step.
-pub fn trials(k: usize) -> u32 {
-    2 + (k as f64).ln().floor() as u32
-}
 
 impl PlusPlus {
     /// The steps of a restart.

@@ -8,7 +8,9 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::names::Names;
 use crate::input::tile::Part;
-use crate::input::transform::{self, Arrival, DigitCounts, Refused};
+use crate::input::transform::Arrival;
+use crate::statistics::factors::{self, DigitCounts};
+use crate::statistics::refused::{self, Refused};
 
 /// For a column as it was given: nulls, NaNs and infinities.
 pub type BadCounts = [u64; 3];
@@ -73,11 +75,11 @@ impl<T: Float> Given for HostRows<'_, '_, T> {
     }
 
     fn refused(&self) -> Result<Refused> {
-        transform::refused(self.0)
+        refused::refused(self.0)
     }
 
     fn nonzero(&self) -> Result<Vec<[bool; 2]>> {
-        transform::nonzero(self.0)
+        refused::nonzero(self.0)
     }
 
     fn weights_below(&self, bound: f64, threads: usize) -> Result<u64> {
@@ -85,7 +87,7 @@ impl<T: Float> Given for HostRows<'_, '_, T> {
     }
 
     fn digits(&self, prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>> {
-        transform::digits(self.0, prefixes, shift, threads)
+        factors::digits(self.0, prefixes, shift, threads)
     }
 }
 

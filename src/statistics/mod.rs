@@ -9,9 +9,12 @@
 //! Everything that affects a result is an extremum, a count or a fixed-point sum. So it can be merged over tasks, chunks and
 //! parts in any order.
 
+pub(crate) mod factors;
 pub(crate) mod given;
 pub(crate) mod passes;
 pub(crate) mod quanta;
+pub(crate) mod refused;
+pub(crate) mod score;
 pub(crate) mod survey;
 pub(crate) mod tiles;
 pub(crate) mod variance;
@@ -33,7 +36,7 @@ use crate::exact::distances::DistanceScale;
 use crate::exact::fixed::{ColumnScale, frexp, power_of_two};
 use crate::exact::reference;
 use crate::input::tile::{Part, WeightScale};
-use crate::input::transform::check_vanished;
+use crate::statistics::refused::check_vanished;
 
 /// Most rows of a fit.
 const MAX_ROWS: u64 = 1 << 36;

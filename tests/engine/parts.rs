@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use polars_kmeans::InstructionSet;
-use polars_kmeans::distributed::{AnyFitted, Executor, Part, Rows, fit};
+use polars_kmeans::distributed::{Executor, Part, Rows, fit};
+use polars_kmeans::model::AnyFitted;
 use polars_kmeans::{
     Column, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts, Result, RowOrder,
     Scale, TooFew, Wanted,

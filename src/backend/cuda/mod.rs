@@ -2,6 +2,7 @@
 //! only draws the targets and chooses among the candidates.
 
 mod arguments;
+pub mod array;
 pub(crate) mod device;
 mod exchange;
 pub mod memory;
@@ -32,7 +33,6 @@ pub use passes::several::SeveralPasses;
 pub use predict::DeviceTable;
 #[cfg(feature = "bench")]
 pub use reference::reference_labels;
-pub use rows::foreign::{HostCopy, host_copy};
 #[cfg(feature = "bench")]
 pub use rows::upload::{UploadPlan, upload_benchmark};
 pub use session::{CudaSession, Several};

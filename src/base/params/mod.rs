@@ -13,8 +13,9 @@ use std::slice::ChunksExact;
 use self::declare::{Asked, OptionValue};
 pub use self::declare::{Form, Numbers, OptionInfo, Value};
 pub use self::table::{Execution, Output, Rows, Seeding, Space, Stopping};
-pub use self::values::{Device, Gpus, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
-use crate::backend::answers::Wanted;
+pub use self::values::{
+    Candidates, Device, Gpus, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew, Wanted,
+};
 use crate::base::error::{KMeansError, Result};
 use crate::base::interrupt::Cancel;
 use crate::base::progress::{Observer, Progress};

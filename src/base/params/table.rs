@@ -7,8 +7,7 @@
 
 use super::KMeans;
 use super::declare::options;
-use super::values::{Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
-use crate::backend::select::Candidates;
+use super::values::{Candidates, Device, History, Init, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew};
 use crate::base::strategy::Strategy;
 
 options! {

@@ -8,6 +8,28 @@ use super::declare::{Asked, Form, Numbers, OptionValue, Value, read_text, words}
 use crate::base::error::{KMeansError, Result};
 use crate::base::strategy::Strategy;
 
+/// What a caller wants to know about the rows of a fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Only the model: downloading labels from a GPU can cost several iterations.
+    Nothing,
+    Labels,
+    /// The labels, and the distances to the nearest and the second nearest centroid.
+    Distances,
+}
+
+/// The rows that seeding compares with all rows at once: those that k-means|| draws. Most seedings have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidates {
+    /// In a round, on average.
+    pub of_round: u64,
+    pub rounds: u32,
+}
+
+impl Candidates {
+    pub const NONE: Self = Self { of_round: 0, rounds: 0 };
+}
+
 /// How to find starting centroids.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Init {

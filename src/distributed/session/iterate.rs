@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::{PARTS, Remote, added, sent};
 use crate::backend::answers::{DISTANCES, Distances, LABELS};
+use crate::backend::update;
 use crate::backend::{Advanced, Assigned, Effort, Far, Iterate, Iteration, KeptRows, Move, Scales, Stop};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -13,7 +14,6 @@ use crate::base::progress::Watch;
 use crate::distributed::message::{Call, Reply, Sums};
 use crate::distributed::passes::taken;
 use crate::exact::partial::Partial;
-use crate::update;
 
 impl<T: Float> Iterate<T> for Remote<'_, '_, T> {
     fn reset(&mut self) -> Result<()> {

@@ -2,11 +2,11 @@
 
 use super::{Assigner, label_products, replace};
 use crate::backend::cpu::centroids::CentroidTable;
+use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::difference::assign_difference;
 use crate::backend::cpu::filter::Filter;
 use crate::backend::cpu::product::{NextRows, Soon};
 use crate::base::float::Float;
-use crate::exact::partial::Moved;
 use crate::input::tile::{Columns, FewColumns, ManyColumns};
 use crate::simd::Vector;
 

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "bench")]
 use std::time::Instant;
 
+use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::{for_each_task, workers_for};
-use crate::exact::partial::{Deltas, MoveRows, Moved, Partial, Quantiser, UNASSIGNED};
+use crate::exact::partial::{Partial, Quantiser, UNASSIGNED};
 use crate::input::tile::{Part, Tile};
 use crate::simd::InstructionSet;
 use crate::statistics::Prepared;

@@ -6,9 +6,9 @@ use crate::backend::cuda::arguments::{FoundRowsArgument, SampleArgument};
 use crate::backend::cuda::device::{Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::many;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
-use crate::backend::select::Candidates;
 use crate::base::error::Result;
 use crate::base::float::Float;
+use crate::base::params::Candidates;
 use crate::exact::rng::Stream;
 
 impl From<&Sample> for SampleArgument {

@@ -6,6 +6,7 @@ pub mod download;
 pub mod foreign;
 mod matrix;
 pub mod stream;
+mod table;
 pub mod upload;
 
 use std::ops::Range;

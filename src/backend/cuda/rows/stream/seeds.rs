@@ -13,6 +13,7 @@ use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::passes::seeds::weight_totals;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::sweep::Sweep;
+use crate::backend::trials;
 use crate::backend::{Picked, Sample, Sampled};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -21,7 +22,6 @@ use crate::base::parallel::{for_each_task, workers_for};
 use crate::exact::distances::DistanceScale;
 use crate::exact::reference;
 use crate::input::tile::WeightScale;
-use crate::seeding::plus_plus::trials;
 use crate::statistics::Prepared;
 
 /// Threads of a block of `potentials`, the numbers of candidates that it is compiled for, and the largest of them.

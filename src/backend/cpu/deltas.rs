@@ -11,11 +11,11 @@
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
-use super::{Partial, Quantiser, UNASSIGNED};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::fixed::{round_to_integer, split};
+use crate::exact::partial::{Partial, Quantiser, UNASSIGNED};
 use crate::input::tile::{Columns, Values, WeightScale};
 use crate::simd::{SQUARE, Task, Vector};
 

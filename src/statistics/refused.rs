@@ -3,6 +3,7 @@
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
+use crate::base::units::FACTORS;
 use crate::input::tile::{Part, Tile, on_host};
 use crate::statistics::given::Given;
 use crate::statistics::survey::Survey;
@@ -72,7 +73,7 @@ pub fn check_vanished(given: &dyn Given, survey: &Survey) -> Result<()> {
 /// # Errors
 /// [`KMeansError::NoMemory`].
 pub fn nonzero<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<[bool; 2]>> {
-    let mut seen = memory::zeroed::<[bool; 2]>(parts[0].features.n_features(), super::FACTORS)?;
+    let mut seen = memory::zeroed::<[bool; 2]>(parts[0].features.n_features(), FACTORS)?;
     for_each_scaled(parts, true, |tile, _, before| {
         for (f, [raw, after]) in seen.iter_mut().enumerate() {
             *raw |= before[f];
@@ -98,7 +99,7 @@ fn for_each_scaled<T: Float>(
     let parts = &on_host(parts)?;
     let d = parts[0].features.n_features();
     let mut tile = Tile::<T>::new(d, TILE)?;
-    let mut before = memory::zeroed(d, super::FACTORS)?;
+    let mut before = memory::zeroed(d, FACTORS)?;
     for part in parts {
         let raw = Part { features: part.features.arriving(None), ..part.clone() };
         let n = part.features.n_rows();

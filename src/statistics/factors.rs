@@ -2,18 +2,16 @@
 
 use std::ops::Range;
 
-use super::FACTORS;
-#[cfg(feature = "cuda")]
-use crate::backend::cuda::{DevicePasses, Gpu};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::names::Names;
 use crate::base::params::{Params, Scale};
+use crate::base::units::FACTORS;
 use crate::exact::fixed::power_of_two;
-use crate::input::tile::{Part, Selection, Tile, on_host};
+use crate::input::tile::{Part, Tile};
 use crate::statistics::given::Given;
-use crate::statistics::passes::{HostPasses, Passes};
+use crate::statistics::passes::Passes;
 use crate::statistics::tiles::{Visit, for_each_tile, merge_columns};
 use crate::statistics::variance::variances;
 use crate::statistics::{check_column_magnitudes, survey_rows};
@@ -22,21 +20,10 @@ use crate::statistics::{check_column_magnitudes, survey_rows};
 const DIGIT: u32 = 8;
 const VALUES: usize = 1 << DIGIT;
 
-/// One factor per feature for the rows of these parts, which have not arrived. `None` if nothing is scaled.
+/// One factor per feature, by passes over rows that may be anywhere. They have not arrived. `None` if nothing is scaled.
 ///
 /// # Errors
 /// [`KMeansError::InvalidOption`] for a factor of no column. Any error in the rows.
-pub fn factors<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Option<Vec<f64>>> {
-    let factors = match params.space.scale {
-        Scale::Robust => factors_by(&mut HostPasses::new(&mut on_host(parts)?, params.execution.threads), params)?,
-        _ => factors_by(&mut *passes_over(parts, params)?, params)?,
-    };
-    // What follows decides again which rows it keeps.
-    parts.iter_mut().for_each(|part| part.selection = Selection::default());
-    Ok(factors)
-}
-
-/// As [`factors`], with passes over rows that may be anywhere.
 pub fn factors_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Option<Vec<f64>>> {
     match &params.space.scale {
         Scale::None => Ok(None),
@@ -85,15 +72,6 @@ fn standard<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Vec
     let highs = memory::collected(survey.columns.iter().map(|column| column.high + 0.0), FACTORS)?;
     let variances = variances(passes, &lows, &highs, survey.positive)?;
     memory::collected(variances.into_iter().map(|v| if v > 0.0 { 1.0 / v.sqrt() } else { 1.0 }), FACTORS)
-}
-
-/// Passes over rows where they are. Those of a query are on the host, also if the fit runs on a GPU.
-fn passes_over<'p, 'a, T: Float>(parts: &'p mut [Part<'a, T>], params: &Params) -> Result<Box<dyn Passes<T> + 'p>> {
-    #[cfg(feature = "cuda")]
-    if let Some(ordinal) = parts[0].features.gpu() {
-        return Ok(Box::new(DevicePasses::new(&Gpu::get(ordinal)?.queue()?, parts, None)));
-    }
-    Ok(Box::new(HostPasses::new(parts, params.execution.threads)))
 }
 
 /// 1 over the distance between the quartiles of each column, over all kept rows. 1 where they are equal. Digits are counted
