@@ -1,6 +1,6 @@
 //! Compiles the engine once per feature type, in this crate and with this crate's settings.
 //!
-//! Fits and predictions are generic over [`Float`]. If their entry points were generic too, every crate that calls one would
+//! Fits and predictions are generic over the float type. If their entry points were generic too, every crate that calls one would
 //! compile the kernels again, and its debug builds would not optimise them.
 
 use crate::base::error::Result;
@@ -18,7 +18,7 @@ use crate::simd::InstructionSet;
 
 /// The feature types that the engine is compiled for: `f32` and `f64`. Fits and predictions take any of them.
 ///
-/// The trait is sealed, because [`Float`] is.
+/// The trait is sealed, because `Float` is.
 pub trait Engine: Predictor {
     #[doc(hidden)]
     fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>>;

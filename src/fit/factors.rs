@@ -12,7 +12,7 @@ use crate::statistics::passes::{HostPasses, Passes};
 /// One factor per feature for the rows of these parts, which have not arrived. `None` if nothing is scaled.
 ///
 /// # Errors
-/// [`KMeansError::InvalidOption`] for a factor of no column. Any error in the rows.
+/// [`KMeansError::InvalidOption`](crate::KMeansError::InvalidOption) for a factor of no column. Any error in the rows.
 pub fn factors<T: Float>(parts: &mut [Part<'_, T>], params: &Params) -> Result<Option<Vec<f64>>> {
     let factors = match params.space.scale {
         Scale::Robust => factors_by(&mut HostPasses::new(&mut on_host(parts)?, params.execution.threads), params)?,

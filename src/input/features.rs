@@ -3,7 +3,7 @@
 //! Values may also lie at regular distances ([`Features::from_strided`]), or on a GPU ([`Features::on_gpu`]). Only passes on that GPU
 //! read values that are there. Other engines read one tile at a time ([`Features::copy_tile`]). A tile holds a few dozen rows of every
 //! feature, feature-major. Vector units need this layout, and a tile fits in a cache. Rows are scaled or normalised as they are read
-//! ([`crate::input::transform`]).
+//! (`transform.rs`).
 //!
 //! `column.rs` has a column and its chunks, `read.rs` the passes over tiles, `values.rs` the types of values.
 

@@ -36,7 +36,7 @@ impl<V: Plain> GpuArray<V> {
     /// A copy of the values on the host.
     ///
     /// # Errors
-    /// [`KMeansError::NoMemory`] or [`KMeansError::Device`].
+    /// [`KMeansError::NoMemory`](crate::KMeansError::NoMemory) or [`KMeansError::Device`](crate::KMeansError::Device).
     pub fn to_vec(&self) -> Result<Vec<V>> {
         self.buffer.to_vec()
     }
