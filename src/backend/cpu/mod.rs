@@ -29,6 +29,7 @@ pub mod predict;
 mod product;
 mod seeds;
 mod settle;
+mod tasks;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -42,8 +43,9 @@ pub use settle::InDoubt;
 
 use self::assign::{Assigner, TwoNearest};
 use self::near::{Chosen, Near};
-use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, TaskRows, Worker, given, split_off};
+use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, Worker, given};
 use self::seeds::Seeds;
+use self::tasks::{TaskRows, split_off};
 use super::centre::middle;
 use super::{Assigned, Effort, Far, Iterate, Move, Scales};
 use crate::backend::answers::{Distances, LABELS};

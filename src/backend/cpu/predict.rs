@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::assign::{Assigner, TwoNearest};
 use super::centroids::TOGETHER;
-use super::pass::{NearestSink, split_off};
+use super::pass::NearestSink;
 use super::settle::chains;
 use super::{CentroidTable, CpuSession};
 use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, Predictions, every_row};
+use crate::backend::cpu::tasks::split_off;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;

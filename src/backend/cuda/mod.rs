@@ -15,6 +15,7 @@ mod reference;
 mod rows;
 mod session;
 mod shape;
+mod size;
 mod state;
 mod step;
 mod update;
@@ -40,8 +41,3 @@ pub use session::{CudaSession, Several};
 pub use step::choice::measured;
 #[doc(hidden)]
 pub use step::tensor::unit::{how_tensor_cores_add, is_untrusted};
-
-/// The compiled kernels: the name of each module in `kernels/`, and its fat binary.
-mod kernels {
-    include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
-}

@@ -4,9 +4,9 @@ use super::arguments::{self, Control, DirectionsArgument, EndChunkArgument, Reco
 use super::device::{Block, Buffer, Launch, Plain, Queue, buffers, product};
 use super::shape::FitShape;
 use super::state::State;
-use super::step::THREADS;
 use super::step::filter::Preparation;
 use crate::backend::Stop;
+use crate::backend::cuda::shape::THREADS;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::params::Metric;

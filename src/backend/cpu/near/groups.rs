@@ -1,7 +1,7 @@
 //! Groups of centroids that lie together.
 
+use super::MOST_GROUPS;
 use super::NEAR;
-use super::plan::MOST_GROUPS;
 use crate::backend::cpu::filter::{GROUP, NOBODY};
 use crate::base::error::Result;
 use crate::base::float::Float;

@@ -6,6 +6,7 @@
 mod buffer;
 mod entry;
 mod gpu;
+mod kernels;
 mod list;
 pub mod peers;
 pub mod probe;

@@ -3,7 +3,7 @@
 use crate::backend::Scales;
 use crate::backend::cuda::arguments::{self, InertiaArgument, LabelsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of, product};
-use crate::backend::cuda::step::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
+use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;

@@ -3,7 +3,8 @@
 use super::CudaSession;
 use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels};
+use crate::backend::cuda::passes::draws::{self, DeviceDraws};
+use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::many;
 use crate::backend::cuda::passes::picks::batch;
 use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled};

@@ -1,7 +1,7 @@
 //! Downloads labels. All threads widen them.
 
 use crate::backend::cuda::device::Buffer;
-use crate::backend::cuda::passes::draws::widen;
+use crate::backend::cuda::passes::labels::widen;
 use crate::backend::cuda::rows::download::{self, PIECE};
 use crate::base::error::Result;
 

@@ -2,7 +2,8 @@
 //! not count them. If there is no room, the CPU has them.
 
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
-use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels, positive_rows};
+use crate::backend::cuda::passes::draws::{self, DeviceDraws, positive_rows};
+use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::many;
 use crate::backend::cuda::passes::picks::batch;
 use crate::backend::cuda::passes::seeds::DeviceSeeds;

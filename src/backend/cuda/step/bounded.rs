@@ -1,6 +1,6 @@
 //! Bounds that are carried from iteration to iteration, so that most scores of later iterations need not be computed: `yinyang`.
 //! `kernels/step/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu`, `assign_bounded.cu`, `settle.cu` and `deltas.cu`; the proofs are in
-//! `certify/carry_gpu.rs`.
+//! `bounds/carry_gpu.rs`.
 //!
 //! ```text
 //! once a fit:     groups of centroids that start near each other (`groups.rs`)
@@ -18,13 +18,14 @@ mod sizes;
 use self::sizes::{CentroidBuffers, RowBuffers, Sizes};
 use super::deltas::Deltas;
 use super::tiled::{Doubt, PAIRS_THREADS, Settle};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BoundedArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument,
     SettleArgument,
 };
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::State;
 use crate::base::error::Result;

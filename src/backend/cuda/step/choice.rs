@@ -20,9 +20,10 @@ mod table;
 
 pub use self::table::PROCESSORS;
 use self::table::Table;
+use super::Candidate;
+use super::list::candidates;
 #[cfg(feature = "papers")]
 use super::tiled::Tiled;
-use super::{Candidate, candidates};
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::base::error::Result;

@@ -1,13 +1,12 @@
 //! Labels and sums in one pass, for few features: `kernels/step/assign_registers.cu`.
 
 use super::filter::{FilterSpec, Layout};
-use super::{
-    Candidate, Fit, LabelArrays, MOST_TABLE_BYTES, Needs, Refusal, Step, Supported, TABLE_BYTES, THREADS, Work, copies,
-};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
+use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::backend::cuda::state::State;
 use crate::base::error::Result;
 use crate::base::float::Float;

@@ -4,10 +4,11 @@
 use super::deltas::Deltas;
 use super::filter::{FilterSpec, Layout};
 use super::shares::{Shares, Tiles};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS, Work};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::State;
 use crate::base::error::Result;

@@ -8,7 +8,7 @@ use super::Stream;
 use crate::backend::chunking::range_rows;
 use crate::backend::cuda::arguments::{self, PotentialsArgument, SeedsArgument, StreamSampleArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, bytes_of, product, sum};
-use crate::backend::cuda::passes::draws::SeedLabels;
+use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::passes::seeds::weight_totals;
 use crate::backend::cuda::shape::FitShape;

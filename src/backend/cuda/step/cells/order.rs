@@ -5,9 +5,9 @@ use super::sizes::{MOST_BINS, POINTS, SPLIT_ROWS, Sizes};
 use crate::backend::cuda::arguments::{self, CellLabelsArgument, CellRowsArgument, CellSplitArgument, CellTreeArgument};
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
 use crate::backend::cuda::state::State;
-use crate::backend::cuda::step::THREADS;
 use crate::base::error::Result;
 use crate::base::float::Float;
 

@@ -5,7 +5,7 @@ use crate::backend::cuda::arguments::{
     self, AssignArgument, FewControl, LabelsArgument, TensorCentroidsArgument, TensorTermsArgument,
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, bytes_of, product, sum};
-use crate::backend::cuda::step::THREADS;
+use crate::backend::cuda::shape::THREADS;
 use crate::base::error::Result;
 use crate::base::float::Float;
 

@@ -12,7 +12,7 @@ use crate::backend::cuda::arguments::{
     self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
 };
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
-use crate::backend::cuda::step::THREADS;
+use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::step::by_row::ByRow;
 use crate::base::error::Result;
 use crate::base::float::Float;
