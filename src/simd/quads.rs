@@ -131,7 +131,7 @@ impl QuadUnit {
         }
     }
 
-    /// Runs a task compiled for this unit, or the emulation on a machine without it. Tiles are not for tasks: see [`super::Tiles`].
+    /// Runs a task compiled for this unit, or the emulation on a machine without it. Tiles are not for tasks: see `Tiles`.
     #[inline]
     pub fn run<T: QuadTask>(self, task: T) -> T::Output {
         #[cfg(target_arch = "x86_64")]
