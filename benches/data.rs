@@ -1,7 +1,7 @@
 //! Generates the rows.
 
 use polars_kmeans::Float;
-use polars_kmeans::parallel::for_each_task;
+use polars_kmeans::base::parallel::for_each_task;
 
 /// The generator splitmix64, started at any place.
 pub fn scrambled(place: u64) -> u64 {

@@ -9,10 +9,11 @@ use std::time::Instant;
 
 use crate::data::blobs;
 use crate::{Arguments, median};
+use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::Iterate;
-use polars_kmeans::backend::cpu::{CpuSession, InstructionSet};
-use polars_kmeans::prepare::prepare;
-use polars_kmeans::tile::Part;
+use polars_kmeans::backend::cpu::CpuSession;
+use polars_kmeans::input::tile::Part;
+use polars_kmeans::statistics::prepare;
 use polars_kmeans::{Device, Engine, Features, Init, KMeans, Restarts, RowOrder};
 
 /// Name, rows, features, clusters, iterations.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-use polars_kmeans::parallel::for_each_task;
+use polars_kmeans::base::parallel::for_each_task;
 
 use super::data::{blobs, scrambled, uniform};
 

@@ -4,7 +4,8 @@
 //! `cargo bench --no-default-features --features bench --bench kmeans -- quads [DxK ...]`.
 
 use crate::Arguments;
-use polars_kmeans::backend::cpu::{QuadUnit, seconds_a_score};
+use polars_kmeans::QuadUnit;
+use polars_kmeans::backend::cpu::seconds_a_score;
 
 const SHAPES: [[usize; 2]; 5] = [[64, 64], [64, 1_000], [256, 100], [256, 1_000], [768, 100]];
 /// Blocks of 64 rows.

@@ -8,12 +8,13 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
-use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookQuads, QuadUnit};
+use polars_kmeans::backend::cpu::{CpuSession, LookNear, LookQuads};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
-use polars_kmeans::prepare::prepare;
-use polars_kmeans::progress::Watch;
-use polars_kmeans::tile::Part;
+use polars_kmeans::base::progress::Watch;
+use polars_kmeans::input::tile::Part;
+use polars_kmeans::statistics::prepare;
 use polars_kmeans::{Features, Init, KMeans};
+use polars_kmeans::{InstructionSet, QuadUnit};
 
 use crate::Arguments;
 use crate::kinds::{Kind, generate, row_by_row, starting_rows};

@@ -1,4 +1,4 @@
-"""Write the options of a fit for type checkers and into the guide, from the table in `src/params/table.rs`.
+"""Write the options of a fit for type checkers and into the guide, from the table in `src/base/params/table.rs`.
 
 `make options` runs this after a change of the table. Functions that take the options need no change: they ask the
 library for names, defaults and documentation when they are imported.

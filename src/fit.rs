@@ -1,45 +1,57 @@
 //! START HERE: the whole algorithm. `fit/rows.rs` has the way of the rows to it.
 //!
 //! ```text
-//! rows arrive: scaled, normalised, if so asked                       src/arrival.rs
-//! rows are sorted by their values, if so asked                       src/order.rs
+//! rows arrive: scaled, normalised, if so asked                       src/input/transform.rs
+//! rows are sorted by their values, if so asked                       src/fit/order.rs
 //! best of `restarts`:
 //!   centroids = seed(...)                                            src/seeding
 //!   for it in 1..=max_iter:
 //!     assign: every row to its nearest centroid                      src/backend/*/ (labels exact, sums as deltas)
-//!     update: relocate into empty clusters, then exact means         src/update.rs
+//!     update: relocate into empty clusters, then exact means         src/backend/update.rs
 //!     stop if changed <= tol_labels * n or shift <= tol * variance
 //!   one assign more if the centroids moved since the last one
-//! clusters are numbered by their sizes or a feature, if so asked     src/sort_by.rs
+//! clusters are numbered by their sizes or a feature, if so asked     src/fit/sort_by.rs
 //! ```
 //! S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982), doi:10.1109/TIT.1982.1056489.
 //! Labels are exact and every sum is an integer, so the result does not depend on the backend, threads or chunking.
 
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod benchmark;
+pub(crate) mod engine;
+mod factors;
 #[cfg(feature = "cuda")]
 mod gpus;
+#[cfg(feature = "serde")]
+mod named;
+pub(crate) mod order;
 mod rows;
+pub(crate) mod sort_by;
 
 use std::time::Instant;
 
 pub(crate) use self::rows::{Origin, fit, fit_each};
-use crate::answers::{Distances, Wanted};
-use crate::backend::cpu::{InstructionSet, Method};
+use crate::backend::answers::Distances;
+use crate::backend::cpu::Method;
 use crate::backend::select::Choice;
+use crate::backend::update;
 use crate::backend::{Advanced, Assigned, Iterate, Iteration, Scales, Session, Stop};
-use crate::distances::{DistanceSum, ExactSum};
-use crate::engine::Engine;
-use crate::error::Result;
-use crate::features::{Column, Features};
-use crate::float::Float;
-use crate::interrupt;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::interrupt;
+use crate::base::memory;
+use crate::base::params::Wanted;
+use crate::base::params::{History, KMeans, Params};
+use crate::base::progress::Watch;
+use crate::exact::distances::{DistanceSum, ExactSum};
+use crate::fit::engine::Engine;
+use crate::fit::sort_by::Key;
+use crate::input::features::{Column, Features};
+use crate::input::tile::Part;
 use crate::model::{Derived, Fitted, HistoryRow, Model, Scaling, Settings};
-use crate::params::{History, KMeans, Params};
-use crate::prepare::Prepared;
-use crate::progress::Watch;
-use crate::sort_by::{self, Key};
-use crate::tile::Part;
-use crate::{seeding, update};
+use crate::seeding;
+use crate::simd::InstructionSet;
+use crate::statistics::Prepared;
 
 impl KMeans {
     /// Fits `features` (`n` rows of `d` features), with one weight per row if weights are given.

@@ -1,11 +1,11 @@
 //! Exact, bit-reproducible k-means for data frames.
 //!
-//! **Labels are exact**: the label of a row is the smallest j whose reference distance ([`reference::distance`]: float64, feature
+//! **Labels are exact**: the label of a row is the smallest j whose reference distance ([`exact::reference::distance`]: float64, feature
 //! order, fused multiply-add) is smallest. **Results do not depend on the machine**: sums are fixed-point integers. So labels,
 //! centroids and inertia have the same bits for any number of threads and any chunking.
 //!
 //! ```text
-//! columns --> Features (a view, no copy) --> prepare (validity, extents, quanta) --> seeding
+//! columns --> Features (a view, no copy) --> statistics (validity, extents, quanta) --> seeding
 //!         --> loop { assign --> update --> stop? } on a backend's session --> Model and labels
 //! ```
 //! Start reading at [`fit`]. These terms are used throughout: `n` is the number of rows, `d` the number of features, `k` the
@@ -17,7 +17,7 @@
 //! | `polars` (default) | fits and predictions on Polars frames: [`frame`] |
 //! | `arrow` | fits and predictions on arrow-rs record batches (`batch`), and models saved as Parquet files |
 //! | `cuda` | fits and predictions on NVIDIA GPUs: [`KMeans::device`], [`Model::on`], [`devices`] |
-//! | `parts` | fits of rows in parts that other processes and machines hold: `parts` |
+//! | `parts` | fits of rows in parts that other processes and machines hold: `distributed` |
 //! | `bench` | times and checks that only benches and tests ask for |
 //! | `tests` | the unit tests: `cargo test --features tests` |
 //! | `python` | the expression plugin that the Python package loads |
@@ -29,79 +29,54 @@
 #[macro_use]
 pub mod unit_tests;
 
-pub mod answers;
-mod arrival;
 pub mod backend;
+pub mod base;
 #[cfg(feature = "arrow")]
 pub mod batch;
-#[cfg(feature = "bench")]
-#[doc(hidden)]
-pub mod benchmark;
-pub mod certify;
-pub mod distances;
-
-mod engine;
-mod environment;
-pub mod error;
-pub mod features;
+pub mod bounds;
+#[cfg(feature = "parts")]
+pub mod distributed;
+pub mod exact;
 pub mod fit;
-pub mod fixed;
-pub mod float;
 #[cfg(feature = "polars")]
 pub mod frame;
-#[cfg(feature = "cuda")]
-pub mod gpu_table;
-pub mod half;
-pub mod interrupt;
-mod lines;
-mod memory;
+pub mod input;
 pub mod model;
-mod names;
-mod order;
-pub mod parallel;
-pub mod params;
-pub mod partial;
-#[cfg(feature = "parts")]
-pub mod parts;
 #[cfg(feature = "python")]
 mod plugin;
-mod predict;
-pub mod prepare;
-pub mod progress;
-pub mod reference;
-pub mod rng;
 pub mod seeding;
-mod sort_by;
-mod strategy;
-pub mod tile;
-mod update;
+mod simd;
+pub mod statistics;
 
-pub use answers::{Answered, Distances, Labels, Prediction, Predictions, Wanted};
+pub use backend::answers::{Answered, Distances, Labels, Prediction, Predictions};
 pub use backend::cpu::Method;
+#[cfg(feature = "cuda")]
+pub use backend::cuda::array::{GpuArray, GpuPredictions};
 pub use backend::devices;
 pub use backend::select::{Choice, DeviceInfo, Devices, Job, Place, Share};
+pub use base::error::{ErrorKind, KMeansError, Result};
+pub use base::float::Float;
+pub use base::interrupt::Cancel;
+pub use base::names::Names;
+pub use base::params::{
+    Device, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, SortBy,
+    TooFew, Value, Wanted,
+};
+pub use base::progress::{Progress, Seconds, Stage};
+pub use base::strategy::Strategy;
 #[cfg(feature = "arrow")]
 pub use batch::BatchFit;
-pub use engine::Engine;
-pub use error::{ErrorKind, KMeansError, Result};
-pub use features::{Chunk, Column, Features, Validity};
-pub use float::Float;
+pub use fit::engine::Engine;
 #[cfg(feature = "polars")]
 pub use frame::{FrameFit, Spill};
+pub use input::features::{Chunk, Column, Features, Validity};
+pub use input::fp16::Half;
 #[cfg(feature = "cuda")]
-pub use gpu_table::{GpuArray, GpuPredictions, GpuTable, GpuValues, ValueType};
-pub use half::Half;
-pub use interrupt::Cancel;
+pub use input::gpu_table::{GpuTable, GpuValues, ValueType};
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};
-pub use names::Names;
-pub use params::{
-    Device, Form, Gpus, History, Init, KMeans, Metric, NullPolicy, Numbers, OptionInfo, Restarts, RowOrder, Scale, SortBy,
-    TooFew, Value,
-};
-pub use progress::{Progress, Seconds, Stage};
-pub use strategy::Strategy;
+pub use simd::{InstructionSet, QuadUnit};
 
 /// The README's Rust examples run as tests.
 #[cfg(all(doctest, feature = "polars"))]

@@ -11,8 +11,8 @@ use std::backtrace::Backtrace;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::tile::Part;
+use polars_kmeans::InstructionSet;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, Model, NullPolicy, Result, RowOrder, Scale, Wanted,
 };

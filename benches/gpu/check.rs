@@ -8,8 +8,9 @@
 use std::time::Instant;
 
 use polars_kmeans::backend::cuda::reference_labels;
-use polars_kmeans::benchmark::wrong_rows;
-use polars_kmeans::{Device, Engine, Features, KMeans, KMeansError, Strategy, reference};
+use polars_kmeans::exact::reference;
+use polars_kmeans::fit::benchmark::wrong_rows;
+use polars_kmeans::{Device, Engine, Features, KMeans, KMeansError, Strategy};
 
 use super::options::Options;
 use super::there::Columns;

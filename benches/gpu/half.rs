@@ -1,7 +1,7 @@
 //! Values of 16 bits.
 
 use polars_kmeans::Half;
-use polars_kmeans::parallel::for_each_task;
+use polars_kmeans::base::parallel::for_each_task;
 
 /// The bits of values of 16 bits, rounded toward zero. They replace the float32 values. Their magnitudes are 0 or from 2^-14 to 2^15.
 pub fn narrowed(half: Half, values: &mut [f32]) -> Vec<u16> {

@@ -38,10 +38,11 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use polars_kmeans::backend::cuda::{self, STAGES, UploadPlan, measured, upload_benchmark};
-use polars_kmeans::backend::select::{self, Candidates};
+use polars_kmeans::backend::select;
+use polars_kmeans::base::parallel::for_each_task;
+use polars_kmeans::base::params::Candidates;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::model::Fitted;
-use polars_kmeans::parallel::for_each_task;
-use polars_kmeans::tile::Part;
 use polars_kmeans::{Chunk, Column, Device, Engine, Features, Half, Init, Job, KMeans, KMeansError, Restarts, Strategy};
 
 use self::half::narrowed;

@@ -20,7 +20,8 @@ mod table;
 use std::io::Write;
 use std::time::Instant;
 
-use polars_kmeans::benchmark::{Extent, InDoubt, measure};
+use polars_kmeans::backend::cpu::InDoubt;
+use polars_kmeans::fit::benchmark::{Extent, measure};
 use polars_kmeans::{Features, Init, KMeans};
 
 use self::options::Options;

@@ -1,6 +1,6 @@
 //! Prints what was measured.
 
-use polars_kmeans::benchmark::InDoubt;
+use polars_kmeans::backend::cpu::InDoubt;
 
 use super::Result;
 use crate::kinds::Kind;

@@ -1,4 +1,4 @@
-// The power of two that takes the largest magnitude of a vector into [1, 2), as src/arrival.rs has it.
+// The power of two that takes the largest magnitude of a vector into [1, 2), as src/input/transform.rs has it.
 #pragma once
 #include "exact.cuh"
 

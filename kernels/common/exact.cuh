@@ -1,4 +1,4 @@
-// Exact arithmetic: fixed-point numbers of two limbs (src/fixed.rs), squared distances as integers (src/distances.rs), 128-bit integers,
+// Exact arithmetic: fixed-point numbers of two limbs (src/exact/fixed.rs), squared distances as integers (src/exact/distances.rs), 128-bit integers,
 // and a quotient that is rounded once.
 #pragma once
 #include "types.cuh"
@@ -38,7 +38,7 @@ __device__ __forceinline__ double power_of_two(int e) {
 
 // ---- distances as integers -----------------------------------------------------------------------------------------------------
 
-// How squared distances become integers (src/distances.rs); `none` where every distance counts 0.
+// How squared distances become integers (src/exact/distances.rs); `none` where every distance counts 0.
 struct DistanceScale {
     Factors factors;
     int quantum_exponent;
@@ -82,7 +82,7 @@ template <> struct Type<double> {
     static const int precision = 53, smallest = -1074;
 };
 
-// numerator * 2^exponent / denominator, rounded once to T. The result is that value as a double. As `round_quotient` of src/fixed.rs.
+// numerator * 2^exponent / denominator, rounded once to T. The result is that value as a double. As `round_quotient` of src/exact/fixed.rs.
 template <typename T> __device__ double round_quotient(i128 numerator, u128 denominator, int exponent) {
     if (numerator == 0) return 0.0;
     bool negative = numerator < 0;

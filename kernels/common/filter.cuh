@@ -3,10 +3,10 @@
 #pragma once
 #include "sums.cuh"
 
-// How far above the best score another score may be and still be in reach: src/certify.rs, `ExpandedTerms`. A row needs the weighted
+// How far above the best score another score may be and still be in reach: src/bounds.rs, `ExpandedTerms`. A row needs the weighted
 // square of its copy, and the margin of the centroid with the best score.
 //
-// A kernel that looks up no margins has a ceiling instead: the least score says how large the margin can be (`Ceiling` of src/certify.rs).
+// A kernel that looks up no margins has a ceiling instead: the least score says how large the margin can be (`Ceiling` of src/bounds.rs).
 struct Ceiling {
     float slope, rise, offset;
     int by_value; // whether assign_registers compares scores as floats, not as bits
@@ -30,7 +30,7 @@ __device__ __forceinline__ float reach(const Bound& b, float square, float score
     return __fadd_ru(score, __fmaf_ru(square, b.slope, margin));
 }
 
-// The weight of features `group` to `group` + 15 in that square: `weight` of src/certify.rs. It counts the roundings of their products,
+// The weight of features `group` to `group` + 15 in that square: `weight` of src/bounds.rs. It counts the roundings of their products,
 // and three more. The products form one chain of d, or chains of `panel` whose sums are added up. With `panel` 0
 // every weight is 1.
 __device__ __forceinline__ int weight_of(int group, int d, int panel) {

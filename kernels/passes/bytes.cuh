@@ -1,4 +1,4 @@
-// Copies of rows and candidates in 8-bit integers, and the bound with which they rule candidates out: src/certify/bytes.rs has the proof.
+// Copies of rows and candidates in 8-bit integers, and the bound with which they rule candidates out: src/bounds/bytes.rs has the proof.
 //
 // A copy is of the difference to a centre, a seed near the row, times a power of two that makes the largest distance of the data at most 1.
 #pragma once
@@ -8,7 +8,7 @@
 #define PLACES 32 // places that share a centre
 #define NO_ROW 0xffffffffu
 
-// 1.0 / (1 << 30), 1.0 / (1 << 20) and 2^-17: `ROUNDED`, `NORM` and `SLACK` of src/certify/bytes.rs.
+// 1.0 / (1 << 30), 1.0 / (1 << 20) and 2^-17: `ROUNDED`, `NORM` and `SLACK` of src/bounds/bytes.rs.
 #define ROUNDED 9.31322574615478515625e-10
 #define NORM 9.5367431640625e-07
 #define SLACK 7.62939453125e-06f

@@ -1,12 +1,12 @@
-// directions: the centroids of metric="cosine": exact means, rounded to float64, normalised, rounded once (src/update.rs,
-// src/arrival.rs). A mean of zero, and a cluster without rows, keep the centroid.
+// directions: the centroids of metric="cosine": exact means, rounded to float64, normalised, rounded once (src/backend/update.rs,
+// src/input/transform.rs). A mean of zero, and a cluster without rows, keep the centroid.
 //
 // Source:    spherical k-means, Dhillon & Modha 2001.
 // Used when: after every assign with metric="cosine", before `update`, which takes the centroids from `directions`.
 // Tile:      a block has a cluster, and each thread a column of every 256. One thread computes the chain of the norm, in feature order.
 //            A mean is computed again where it is needed, because a block has no room for the means of all columns.
 // Memory:    (k, d) tables only.
-// Precision: 128-bit integers, then the operations of src/arrival.rs in their order.
+// Precision: 128-bit integers, then the operations of src/input/transform.rs in their order.
 #include "../common/arrival.cuh"
 #include "cell.cuh"
 

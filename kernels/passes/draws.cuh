@@ -15,7 +15,7 @@ __device__ __forceinline__ u128 warp_sum_wide(u128 v) {
 
 // ---- random numbers ---------------------------------------------------------------------------------------------------
 
-// The 64-bit number of a counter: Philox4x32-10, as in src/rng.rs. The key is the seed.
+// The 64-bit number of a counter: Philox4x32-10, as in src/exact/rng.rs. The key is the seed.
 __device__ __forceinline__ u64 philox(u32 key_low, u32 key_high, u32 c0, u32 c1, u32 c2, u32 c3) {
     u32 k0 = key_low, k1 = key_high;
 #pragma unroll
@@ -47,7 +47,7 @@ struct Sample {
     u32 unused;
 };
 
-// The 64-bit hash of the values of a row, as in src/rng.rs. Both zeros have the same.
+// The 64-bit hash of the values of a row, as in src/exact/rng.rs. Both zeros have the same.
 template <typename T, typename S> __device__ __forceinline__ u64 hash_row(const Rows<T, S>& rows, u64 row) {
     u64 hash = 0x243F6A8885A308D3ull;
 #pragma unroll 4

@@ -20,7 +20,7 @@
 #define TILE_LOG 10
 #define TILE_THREADS 256
 
-// The types of values, in the order of `ValueType` (src/gpu_table.rs).
+// The types of values, in the order of `ValueType` (src/input/gpu_table.rs).
 enum Kind { BIT, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64 };
 
 __device__ __forceinline__ bool bit(const u8* bits, i64 i) { return bits[i >> 3] >> (i & 7) & 1; }

@@ -14,7 +14,7 @@
 //            fetch values, and one warp computes the chains.
 // Memory:    plus_filter reads 16 bytes a row, and d bytes of the rows whose norms do not decide. The values of listed rows are read
 //            row by row.
-// Precision: integer products, which are exact. The bound is in float32 (src/certify/bytes.rs). Then reference distances.
+// Precision: integer products, which are exact. The bound is in float32 (src/bounds/bytes.rs). Then reference distances.
 #include "bytes.cuh"
 #include "candidates.cuh"
 #include "plus_plus.cuh"

@@ -1,4 +1,4 @@
-// prepare: the passes over the data before a fit (src/prepare): extents, tiny values, the variance. They also round weights to w^.
+// prepare: the passes over the data before a fit (src/statistics): extents, tiny values, the variance. They also round weights to w^.
 //
 // Used when: once a fit. `survey` and `weight_survey` always. `round_weights` and `weighted_extents` with weights. `count_small` if a
 //            column's smallest value is far below its largest. `variance` if tol is positive.
@@ -203,7 +203,7 @@ struct RoundWeights {
     double quantum;
 };
 
-// `WeightScale::round` of src/tile.rs.
+// `WeightScale::round` of src/input/tile.rs.
 extern "C" __global__ void __launch_bounds__(THREADS) round_weights(const __grid_constant__ RoundWeights a) {
     for (u64 row = global_thread(); row < a.n; row += all_threads()) {
         const double w = a.w[row];

@@ -1,6 +1,6 @@
 // update: the exact means, the shift of the centroids, the decision to stop, and the filter's copies for the next assign.
 //
-// Source:    the division on the device, as in Luigi 2025, V4. The rest is the loop of the contract (src/update.rs, src/fit.rs).
+// Source:    the division on the device, as in Luigi 2025, V4. The rest is the loop of the contract (src/backend/update.rs, src/fit.rs).
 // Used when: after every assign.
 // Tile:      a team of 1, 2, 4 or 8 warps has a cluster, and each thread a column. So all loads are in flight at once. The moves of the
 //            columns go to shared memory. From there one thread computes the chain of the shift, in feature order. With few clusters
@@ -29,7 +29,7 @@ struct BlockMoves {
     u32 unused;
 };
 
-// The terms of the bound that do not depend on the centroids: `ExpandedTerms` of src/certify.rs.
+// The terms of the bound that do not depend on the centroids: `ExpandedTerms` of src/bounds.rs.
 struct BoundTerms {
     double unit, start, reference, underflow, half, balance;
     double offset; // slope * norm_offset
@@ -157,7 +157,7 @@ struct Folded {
     float start, margin;
 };
 
-// `ExpandedTerms::fold` of src/certify.rs.
+// `ExpandedTerms::fold` of src/bounds.rs.
 __device__ __forceinline__ Folded fold(const BoundTerms& a, double half_square, double weighted, double lower) {
     const double slack = 1.001, v = 1.1102230246251565e-16;
     const double error = slack * a.unit * weighted / (2.0 * a.balance) + 3.009265538105056e-36; // 2^-118
@@ -318,7 +318,7 @@ __device__ __forceinline__ void make_bound(const Update<T>& a, const Control& be
     *a.bound = b;
 }
 
-// The shift, by one warp, whose lane 0 knows `all`: summed again with finer quanta until it is precise (src/distances.rs).
+// The shift, by one warp, whose lane 0 knows `all`: summed again with finer quanta until it is precise (src/exact/distances.rs).
 template <typename T> __device__ __forceinline__ double precise_shift(const Update<T>& a, const BlockMoves& all, int lane) {
     const u32 terms = __shfl_sync(FULL_WARP, all.terms, 0);
     u64 low = __shfl_sync(FULL_WARP, all.shift[0], 0), high = __shfl_sync(FULL_WARP, all.shift[1], 0);

@@ -25,7 +25,7 @@ template <typename T, typename S = T> struct AssignCells {
     const u16* parents; // (parents, k)
     const u32* parent_counts;
     u32 parent_cells;
-    float slope, offset; // of the limit: `Difference` of src/certify.rs
+    float slope, offset; // of the limit: `Difference` of src/bounds.rs
     u32 unused;
 };
 

@@ -19,7 +19,7 @@
 //            borders of tiles. Copies of the centroids are in shared memory and read as broadcasts of 16 bytes. Values of rows that move
 //            are read again, from the second-level cache. Labels take one byte. They are written only if they changed.
 // Precision: a score is one chain of d fmas, and |c|^2 / 2 is added to it, as in kernels/step/assign_tiled.cu without panels. The same
-//            bound certifies it (`Chains::One` of src/certify.rs). The sum of squares has d + 1 roundings.
+//            bound certifies it (`Chains::One` of src/bounds.rs). The sum of squares has d + 1 roundings.
 // Relies on: x and copies are aligned to 16 bytes, the stride is a multiple of 128, labels have one byte. a tile has at least RING - 1
 //            steps, so the columns that are requested belong to this tile or to the next one.
 #include "columns_dense.cuh"

@@ -13,7 +13,7 @@
 // Source: Li et al. 2010, algorithm 4 (the product in tiles of shared memory, for high d). Centroids come in portions, so any k fits:
 // Zechner & Granitzer 2009, kmcuda 2016. Departures: (1) Registers hold the scores, and the search reads them there. (2) The copies of
 // rows are made on the way to shared memory, so nothing of size n x d is stored besides x. (3) Scores only rank the centroids.
-// Reference distances decide the label, by the bound of src/certify.rs.
+// Reference distances decide the label, by the bound of src/bounds.rs.
 //
 // Used when: d > 12, or few rows and many clusters (src/backend/cuda/step/choice.rs).
 // Tiles: 128 rows by 128, 64 or 32 centroids (suffix _k128, _k64, _k32), for k above 64, up to 64, up to 32. The suffix changes only

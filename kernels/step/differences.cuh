@@ -1,5 +1,5 @@
 // The second filter: sums of squared differences between the copies of a row and of centroids. The products of the first filter have large errors
-// where a row is far from the centre of the copies. A difference only has the errors of the copies. See `CopyDifference` of src/certify/differences.rs.
+// where a row is far from the centre of the copies. A difference only has the errors of the copies. See `CopyDifference` of src/bounds/differences.rs.
 #pragma once
 #include "../common/launch.cuh"
 

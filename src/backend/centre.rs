@@ -1,9 +1,9 @@
 //! The centre that filters subtract from rows and centroids. It never affects a bit of a result, only how often a filter is in
 //! doubt.
 
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
 
 /// The median of each feature over at most this many centroids is the centre.
 const MOST: usize = 63;

@@ -110,8 +110,9 @@ pub fn row_bytes(shape: Shape) -> u64 {
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::select::{Candidates, Job};
+    use super::super::select::Job;
     use super::*;
+    use crate::base::params::Candidates;
 
     /// A label a row, and 64 KiB for tables.
     fn bytes_of(shape: Shape) -> impl Fn(u64, u64) -> u64 {

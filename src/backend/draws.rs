@@ -1,13 +1,13 @@
 //! What seeding calls: draws of rows, and distances to the centroids taken so far.
 
 use super::KeptRows;
-use crate::distances::{DistanceScale, DistanceSum};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::prepare::Prepared;
-use crate::rng::{Stream, below, draw_u64};
-use crate::tile::Part;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::distances::{DistanceScale, DistanceSum};
+use crate::exact::rng::{Stream, below, draw_u64};
+use crate::input::tile::Part;
+use crate::statistics::Prepared;
 
 /// The rows of a fit as seeding sees them. Every row has a draw weight, an integer.
 ///
@@ -96,6 +96,11 @@ impl<T: Float> Picked<T> {
     }
 }
 
+/// The number of candidates of a step of k-means++ for k clusters.
+pub fn trials(k: usize) -> u32 {
+    2 + (k as f64).ln().floor() as u32
+}
+
 /// The steps of k-means++ that a session is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlusPlus {
@@ -113,7 +118,7 @@ pub struct PlusPlus {
 ///
 /// The row with number i in the whole fit and with draw weight D is in the sample if `floor(u * total / 2^64) < expected * D`. The
 /// 64-bit number u has the counter `(2 + 256 round, restart, i mod 2^32, i div 2^32)`. With `row_order="values"`, i is the hash of the
-/// values of the row (`src/rng.rs`).
+/// values of the row (`src/exact/rng.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
 pub struct Sample {

@@ -1,14 +1,26 @@
 //! What the loop calls: assign, the sums, empty clusters, inertia and labels.
 
-use super::KeptRows;
 use super::cpu::Method;
-use crate::answers::Distances;
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::partial::Partial;
-use crate::progress::Watch;
+use crate::backend::answers::Distances;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::progress::Watch;
+use crate::exact::distances::DistanceScale;
+use crate::exact::partial::Partial;
+
+/// The kept rows of a session.
+pub trait KeptRows: Send {
+    /// Number of kept rows.
+    fn rows(&self) -> u64;
+    /// Number of kept rows of positive weight.
+    fn positive_rows(&self) -> u64;
+    /// Whether the passes run on a device, so that the calling thread mostly waits. Then several sessions work at the same time,
+    /// each with a thread of its own.
+    fn on_device(&self) -> bool {
+        false
+    }
+}
 
 /// How much an assign pass computed. It is outside the bits: it depends on the device, the strategy and the chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,7 +3,7 @@
 //! ```text
 //! advance:  assign of every session, on devices at the same time
 //!           sums = the sums of all sessions, added as integers
-//!           update of these sums, once; stop?                                              src/update.rs
+//!           update of these sums, once; stop?                                              src/backend/update.rs
 //! ```
 //! Integer sums have the same bits in any order, so the result has the bits of one session over all rows. A session needs from
 //! the others only their sums. Here the host adds them. Sums that are still pending on a device are modular 64-bit words, so
@@ -17,17 +17,17 @@ use super::{
     Advanced, Assigned, DrawBy, Draws, Effort, Far, Iterate, Iteration, KeptRows, Move, Picked, Sample, Sampled, Scales,
     Session, Stop,
 };
-use crate::answers::{DISTANCES, Distances, LABELS};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::at_once;
-use crate::partial::Partial;
-use crate::prepare::Prepared;
-use crate::progress::Watch;
-use crate::tile::Part;
-use crate::update;
+use crate::backend::answers::{DISTANCES, Distances, LABELS};
+use crate::backend::update;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::at_once;
+use crate::base::progress::Watch;
+use crate::exact::distances::DistanceScale;
+use crate::exact::partial::Partial;
+use crate::input::tile::Part;
+use crate::statistics::Prepared;
 
 /// What errors call the list of sessions.
 const SESSIONS: &str = "the list of sessions";
@@ -374,11 +374,12 @@ mod tests {
     use std::sync::Barrier;
 
     use super::*;
-    use crate::backend::cpu::{CpuSession, InstructionSet};
-    use crate::error::KMeansError;
-    use crate::features::Features;
-    use crate::params::KMeans;
-    use crate::prepare::prepare;
+    use crate::backend::cpu::CpuSession;
+    use crate::base::error::KMeansError;
+    use crate::base::params::KMeans;
+    use crate::input::features::Features;
+    use crate::simd::InstructionSet;
+    use crate::statistics::prepare;
 
     const ROWS: usize = 900;
 

@@ -4,6 +4,7 @@
 //! [`Draws`], the loop calls [`Iterate`], and both call [`KeptRows`]. The traits are coarse: each call is one pass over the data
 //! (or concerns a few rows). It returns only scalars, centroids and integer sums.
 
+pub mod answers;
 pub(crate) mod centre;
 pub mod chunking;
 pub mod cpu;
@@ -13,14 +14,20 @@ mod draws;
 mod iterate;
 mod joined;
 pub mod select;
+mod session;
 mod sweep;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod timed;
+pub(crate) mod update;
 
+pub(crate) use draws::trials;
 pub use draws::{DrawBy, Draws, Picked, PlusPlus, Sample, Sampled};
-pub use iterate::{Advanced, Assigned, Effort, Far, Iterate, Iteration, Move, Scales, Stop};
+pub use iterate::{Advanced, Assigned, Effort, Far, Iterate, Iteration, KeptRows, Move, Scales, Stop};
 pub use joined::Joined;
+pub use session::Session;
 
 use self::select::Devices;
-use crate::float::Float;
 
 /// The GPUs of this machine, or the reason why there is none. Every call asks the driver again.
 ///
@@ -31,21 +38,3 @@ pub fn devices() -> Devices {
     #[cfg(not(feature = "cuda"))]
     Err("this build has no CUDA backend (the feature \"cuda\" of the Rust crate is off)".into())
 }
-
-/// The kept rows of a session.
-pub trait KeptRows: Send {
-    /// Number of kept rows.
-    fn rows(&self) -> u64;
-    /// Number of kept rows of positive weight.
-    fn positive_rows(&self) -> u64;
-    /// Whether the passes run on a device, so that the calling thread mostly waits. Then several sessions work at the same time,
-    /// each with a thread of its own.
-    fn on_device(&self) -> bool {
-        false
-    }
-}
-
-/// The rows of one fit on one backend: all that a fit calls.
-pub trait Session<T: Float>: Draws<T> + Iterate<T> {}
-
-impl<T: Float, S: Draws<T> + Iterate<T>> Session<T> for S {}

@@ -2,14 +2,16 @@
 //!
 //! The results have the same bits everywhere. A wrong guess costs only time.
 
+mod choice;
+mod devices;
 mod several;
+mod shape;
 mod units;
 
-use std::fmt;
-use std::ops::Range;
-
-pub use self::several::Share;
+pub use self::choice::{Choice, Place, Share};
+pub use self::devices::{DeviceInfo, Devices, OLDEST_CAPABILITY, OLDEST_DRIVER, usable};
 use self::several::Shared;
+pub use self::shape::{Job, Shape};
 #[cfg(feature = "cuda")]
 use self::units::bytes;
 pub(crate) use self::units::counted;
@@ -19,14 +21,9 @@ use super::chunking::MOST_ROWS;
 use super::chunking::{Chunking, row_bytes};
 #[cfg(feature = "cuda")]
 use super::cuda::is_untrusted;
-use crate::error::{KMeansError, Result};
-use crate::params::{Device, Gpus};
-use crate::strategy::Strategy;
-
-/// The oldest CUDA version that a driver may have. The kernels are compiled by the compiler of this version.
-pub const OLDEST_DRIVER: (u32, u32) = (13, 0);
-/// The oldest compute capability that the kernels are compiled for.
-pub const OLDEST_CAPABILITY: (u32, u32) = (8, 0);
+use crate::base::error::{KMeansError, Result};
+use crate::base::params::{Device, Gpus};
+use crate::base::strategy::Strategy;
 
 // The cost model. It is rough on purpose: it must only tell milliseconds from seconds. In doubt it prefers the CPU.
 /// Assumed number of iterations of a fit. The true number is not known beforehand.
@@ -58,201 +55,6 @@ const EXCHANGE: f64 = 20e-6;
 const PEER_RATE: f64 = 250e9;
 /// Several GPUs are chosen only if they are predicted to be faster than one by this factor.
 const SEVERAL_MARGIN: f64 = 1.2;
-
-/// Bytes on a GPU for one batch of rows of a prediction, including the results. Two batches are there at a time.
-const BATCH_BYTES: u64 = 128 << 20;
-
-/// Kernels read whole tiles of so many rows.
-const BATCH_START: u64 = 1_024;
-
-/// A GPU, as the driver describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// Its number in the driver's count.
-    pub ordinal: u32,
-    pub name: String,
-    /// Bytes that are free now.
-    pub memory_free: u64,
-    pub memory_total: u64,
-    /// Streaming multiprocessors (SMs).
-    pub multiprocessors: u32,
-    /// The most bytes of shared memory that a block may have.
-    pub shared_per_block: u32,
-    /// Major and minor.
-    pub compute_capability: (u32, u32),
-    /// The CUDA version that the driver supports: major and minor.
-    pub driver: (u32, u32),
-    /// Whether fits can run there.
-    pub usable: bool,
-    /// Why it is usable, or why not.
-    pub reason: String,
-}
-
-impl fmt::Display for DeviceInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cuda:{} ({})", self.ordinal, self.name)
-    }
-}
-
-/// All devices of the machine, usable or not, or the reason why there is none.
-pub type Devices = std::result::Result<Vec<DeviceInfo>, String>;
-
-/// Whether the kernels run on a device under a driver. The text gives the reason. `architectures`: what the kernels of this build are
-/// for, as the build names them: `80+ptx,90a`.
-pub fn usable(driver: (u32, u32), capability: (u32, u32), architectures: &str) -> (bool, String) {
-    let version = |(major, minor): (u32, u32)| format!("{major}.{minor}");
-    let (oldest, has) = (version(OLDEST_DRIVER), version(driver));
-    if driver < OLDEST_DRIVER {
-        let what = format!("its driver supports CUDA {has}, and CUDA {oldest} is needed: update it to version 580 or newer");
-        return (false, what);
-    }
-    let (oldest, is) = (version(OLDEST_CAPABILITY), version(capability));
-    if capability < OLDEST_CAPABILITY {
-        return (false, format!("its compute capability is {is}, and at least {oldest} is needed"));
-    }
-    if !run_on(architectures, capability) {
-        let holds = match architectures {
-            "" => "this package holds no kernels for GPUs".into(),
-            some => format!("its compute capability is {is}, and this package holds kernels for {some} alone"),
-        };
-        let how = "install a wheel that holds them, or build the package on a machine with such a GPU or with the environment \
-                   variable POLARS_KMEANS_CUDA_ARCHS=all";
-        return (false, format!("{holds}: {how}"));
-    }
-    (true, format!("compute capability {is} under a driver for CUDA {has}"))
-}
-
-/// Whether kernels for these architectures run on a device. Machine code runs on later minor versions, unless the name ends in a
-/// letter; PTX on all later versions.
-fn run_on(architectures: &str, capability: (u32, u32)) -> bool {
-    let has = 10 * capability.0 + capability.1;
-    architectures.split(',').any(|item| {
-        let name = item.trim().trim_end_matches("+ptx");
-        let digits = name.trim_end_matches(char::is_alphabetic);
-        let Ok(number) = digits.parse::<u32>() else { return false };
-        let ptx = item.trim().ends_with("+ptx") && has >= number;
-        has == number || ptx || (digits == name && has / 10 == number / 10 && has > number)
-    })
-}
-
-/// What to do with the rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Job {
-    Fit,
-    /// Labels under a model.
-    Labels,
-    /// Labels, and the distances to the nearest and to the second nearest centroid.
-    Nearest,
-    /// The distances to all centroids.
-    Distances,
-    Score,
-}
-
-/// What the cost depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    pub job: Job,
-    pub rows: u64,
-    pub features: usize,
-    pub clusters: usize,
-    /// Whether features are float64.
-    pub float64: bool,
-    /// Whether a GPU keeps the rows in 16 bits a value. Features are float32 then.
-    pub half: bool,
-    pub weighted: bool,
-    pub candidates: Candidates,
-}
-
-/// The rows that seeding compares with all rows at once: those that k-means|| draws. Most seedings have none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidates {
-    /// In a round, on average.
-    pub of_round: u64,
-    pub rounds: u32,
-}
-
-impl Candidates {
-    pub const NONE: Self = Self { of_round: 0, rounds: 0 };
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rows, features, clusters) = (counted(self.rows), counted(self.features as u64), counted(self.clusters as u64));
-        write!(f, "{rows} rows x {features} features x {clusters} clusters")
-    }
-}
-
-impl Shape {
-    /// Whether rows come in batches: each batch is sent, answered and then forgotten.
-    fn in_batches(&self) -> bool {
-        !matches!(self.job, Job::Fit | Job::Score)
-    }
-
-    /// Bytes of results for one row.
-    fn answer(&self) -> u64 {
-        match self.job {
-            Job::Fit | Job::Score => 0,
-            Job::Labels => 4,
-            Job::Nearest => 4 + 8 + 8,
-            Job::Distances => (self.clusters as u64).saturating_mul(8),
-        }
-    }
-
-    /// Bytes of one row on a GPU.
-    fn row(&self) -> u64 {
-        let size = if self.float64 { 8 } else { 4 };
-        // A label of 4 bytes, and 8 bytes for an entry of a list.
-        (self.features as u64).saturating_mul(size).saturating_add(self.answer()).saturating_add(12)
-    }
-
-    /// The rows of the batches of a prediction on a GPU, in order. The first is a quarter of the others, because the GPU has nothing to do while it is sent.
-    /// Batches begin at multiples of [`BATCH_START`] unless they are short: then kernels can read columns that are on the GPU where they are.
-    pub fn batches(&self) -> impl Iterator<Item = Range<u64>> + use<> {
-        let whole = |rows: u64| if rows < BATCH_START { rows.max(1) } else { rows / BATCH_START * BATCH_START };
-        let (rows, most) = (self.rows, whole(BATCH_BYTES / self.row()));
-        let first = whole(most / 4).max(most.min(BATCH_START)).min(rows);
-        let others = (first..rows).step_by(most as usize).map(move |start| start..(start + most).min(rows));
-        (first > 0).then_some(0..first).into_iter().chain(others)
-    }
-}
-
-/// Where rows are fitted or labelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    Cpu,
-    /// The GPU of this number.
-    Cuda(u32),
-    /// Several GPUs. Each has a share of the rows.
-    Several(Gpus),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
-            Self::Several(gpus) => gpus.fmt(f),
-        }
-    }
-}
-
-/// Where a fit or a prediction runs, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
-    pub place: Place,
-    /// A sentence for the user, with the figures that decided.
-    pub reason: String,
-    /// How the rows pass through the GPU in chunks, if they do not fit on it.
-    pub chunking: Option<Chunking>,
-    /// The strategy with which a fit labels rows. [`Strategy::Default`] on the CPU, and for jobs of a model.
-    pub strategy: Strategy,
-    /// Whether there is memory for copies of the rows that the kernel could do without.
-    pub more_copies: bool,
-    /// The bytes of the GPU's memory that the job may take.
-    pub room: u64,
-    /// What each GPU has of a fit on several GPUs. The fields above are then those of the first. Empty for all other jobs.
-    pub shares: Vec<Share>,
-}
 
 /// Where the caller wants a job to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

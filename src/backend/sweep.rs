@@ -1,7 +1,7 @@
 //! Finds the rows that many targets draw in one look over the rows: the targets are sorted.
 
-use crate::error::Result;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// The name for the rows in errors.
 const ROWS: &str = "the rows drawn";

@@ -9,11 +9,11 @@ use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float16Type, Float32Type, Float64Type};
 use arrow::error::ArrowError;
 
-use crate::error::{KMeansError, Result};
-use crate::features::{Chunk, Column, Features, Validity};
-use crate::float::Float;
-use crate::half::Half;
-use crate::memory;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::features::{Chunk, Column, Features, Validity};
+use crate::input::fp16::Half;
 use crate::model::{AnyFeatures, FeatureLayout};
 
 /// How error messages call lists of arrays and their names.

@@ -24,12 +24,13 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::{DataType, Field, Float64Type, Schema};
 
 use self::columns::{BatchFeatures, frame_error, view, weights};
-use crate::answers::{Answered, DISTANCES, LABELS, Labels, Wanted};
-use crate::error::{KMeansError, Result};
-use crate::memory;
+use crate::backend::answers::{Answered, DISTANCES, LABELS, Labels};
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::parallel::FloatEnvironment;
+use crate::base::params::Wanted;
+use crate::base::params::{Device, KMeans};
 use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Placed};
-use crate::parallel::FloatEnvironment;
-use crate::params::{Device, KMeans};
 
 /// How error messages call names.
 const NAMES: &str = "the names of the columns";

@@ -7,13 +7,13 @@ use super::rows::{Origin, enough};
 use crate::backend::cuda::{CudaSession, Gpu, Group, MOST_PENDING, Several, SeveralPasses};
 use crate::backend::select::{Choice, Share};
 use crate::backend::{Joined, Session};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::at_once;
-use crate::params::Params;
-use crate::prepare::{Prepared, prepare_by};
-use crate::tile::Part;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::at_once;
+use crate::base::params::Params;
+use crate::input::tile::Part;
+use crate::statistics::{Prepared, prepare_by};
 
 /// The name of the shares in errors.
 const SHARES: &str = "the rows of several GPUs";
@@ -101,8 +101,8 @@ fn cut<'a, T: Float>(parts: &[Part<'a, T>], shares: &[Share]) -> Result<(Vec<Par
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
-    use crate::features::Features;
-    use crate::strategy::Strategy;
+    use crate::base::strategy::Strategy;
+    use crate::input::features::Features;
 
     unit_test!(rows_are_cut_in_order);
     fn rows_are_cut_in_order() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! parameters are checked; a device is chosen, before anything is computed or sent
-//! rows arrive (src/arrival.rs) and are sorted (src/order.rs), if so asked
+//! rows arrive (src/input/transform.rs) and are sorted (src/fit/order.rs), if so asked
 //! rows are prepared once, and a session is made for each number of clusters
 //! too few distinct rows, and too_few="fewer": they are found (src/seeding/distinct.rs), and the fit starts again with them
 //! ```
@@ -11,29 +11,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::fitted;
-use crate::answers::Wanted;
-use crate::arrival::{self, Arrival};
-use crate::backend::cpu::{CpuSession, InstructionSet};
+use crate::backend::cpu::CpuSession;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
 use crate::backend::select::{self, Choice, Job, Place, Request, Shape, There};
 use crate::backend::{Joined, Session};
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::interrupt::Scope;
-use crate::memory;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::interrupt::Scope;
+use crate::base::memory;
+use crate::base::names::Names;
+use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::Wanted;
+use crate::base::params::{KMeans, Metric, Params, RowOrder, Scale, TooFew};
+use crate::base::progress::Watch;
+use crate::fit::factors::factors;
+use crate::fit::order;
+use crate::fit::sort_by::Key;
+use crate::input::tile::{self, Part, Selection};
+use crate::input::transform::Arrival;
 use crate::model::{Fitted, Scaling};
-use crate::names::Names;
-use crate::order;
-use crate::parallel::{FloatEnvironment, PoolShare};
-use crate::params::{KMeans, Metric, Params, RowOrder, Scale, TooFew};
-#[cfg(feature = "cuda")]
-use crate::prepare::prepare_by;
-use crate::prepare::{Prepared, prepare};
-use crate::progress::Watch;
 use crate::seeding;
-use crate::sort_by::Key;
-use crate::tile::{self, Part, Selection};
+use crate::simd::InstructionSet;
+#[cfg(feature = "cuda")]
+use crate::statistics::prepare_by;
+use crate::statistics::{Prepared, prepare};
 
 /// Rows that have arrived, and all that their fits have in common.
 struct Rows<'r, 'a, 'e, T> {
@@ -108,7 +110,7 @@ fn arrived<T: Float, R>(
     let choice = select::place(request, shape)?;
     // Whether there are enough rows is asked later, for each fit.
     let later = k.len() > 1 || params.output.too_few == TooFew::Fewer;
-    let factors = arrival::factors(&mut parts, &Params { k: if later { 1 } else { params.k }, ..params.clone() })?;
+    let factors = factors(&mut parts, &Params { k: if later { 1 } else { params.k }, ..params.clone() })?;
     let arrival = Arrival::new(factors, params.space.metric);
     let seeding = match &arrival {
         Some(arrival) => arrival.seeding::<T>(params.seeding, parts[0].features.names())?,

@@ -13,12 +13,12 @@ use polars::prelude::*;
 use super::columns::{self, arrays, float_type, list_width, to_feature};
 use super::free_memory::free_memory;
 use super::spill::SpillFile;
-use crate::error::{KMeansError, Result};
-use crate::interrupt::{self, Scope};
-use crate::memory;
+use crate::base::error::{KMeansError, Result};
+use crate::base::interrupt::{self, Scope};
+use crate::base::memory;
+use crate::base::parallel::FloatEnvironment;
+use crate::base::params::{KMeans, RowOrder};
 use crate::model::{FeatureLayout, KMeansModel};
-use crate::parallel::FloatEnvironment;
-use crate::params::{KMeans, RowOrder};
 
 /// Free memory is measured again after so many bytes.
 const EVERY: u64 = 64 << 20;

@@ -4,15 +4,15 @@ use polars::prelude::*;
 
 #[cfg(all(feature = "bench", feature = "cuda"))]
 use crate::backend::cuda::upload_benchmark;
-use crate::error::{KMeansError, Result};
-use crate::features::{self, Chunk, Features, Validity};
-use crate::float::Float;
-use crate::half::Half;
-use crate::memory;
-use crate::model::{AnyFeatures, FeatureLayout};
-use crate::parallel::FloatEnvironment;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::FloatEnvironment;
+use crate::input::features::{self, Chunk, Features, Validity};
+use crate::input::fp16::Half;
 #[cfg(all(feature = "bench", feature = "cuda"))]
-use crate::tile::Part;
+use crate::input::tile::Part;
+use crate::model::{AnyFeatures, FeatureLayout};
 
 /// The validity bitmap of an Arrow array. It is a macro because the type of the array is not in Polars' prelude.
 macro_rules! validity {

@@ -23,13 +23,14 @@ pub use parts::FrameRows;
 use polars::prelude::*;
 use polars_arrow::bitmap::Bitmap;
 
-use crate::answers::{Answered, KeptRows, Labels, Wanted};
-use crate::error::{KMeansError, Result};
-use crate::features;
-use crate::memory;
+use crate::backend::answers::{Answered, KeptRows, Labels};
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::parallel::FloatEnvironment;
+use crate::base::params::KMeans;
+use crate::base::params::Wanted;
+use crate::input::features;
 use crate::model::{AnyFeatures, FeatureLayout, KMeansModel};
-use crate::parallel::FloatEnvironment;
-use crate::params::KMeans;
 
 impl From<PolarsError> for KMeansError {
     fn from(error: PolarsError) -> Self {

@@ -6,13 +6,13 @@ use polars_arrow::datatypes::ArrowDataType;
 
 use super::columns::{self, FrameFeatures};
 use super::{bitmap, label_column, nullable, select};
-use crate::answers::{self, Answered, Distances, Predictions};
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::memory;
+use crate::backend::answers::{self, Answered, Distances, Predictions};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::FloatEnvironment;
+use crate::base::params::Device;
 use crate::model::{AnyModel, FeatureLayout, KMeansModel, Model, Placed};
-use crate::parallel::FloatEnvironment;
-use crate::params::Device;
 
 impl KMeansModel {
     /// A frame of `k` rows: `cluster` (UInt32), `size` (UInt64), `inertia` (Float64), then one column per feature in the

@@ -4,11 +4,11 @@ use polars::prelude::*;
 
 use super::columns::{self, FrameFeatures};
 use super::select;
-use crate::error::{KMeansError, Result};
+use crate::base::error::{KMeansError, Result};
+use crate::distributed::{Owner, Server};
 use crate::model::AnyFeatures;
-use crate::parts::{Owner, Server};
 
-/// Columns of a frame for a [`crate::parts::Part`], with the rules of [`crate::KMeans::fit`].
+/// Columns of a frame for a [`crate::distributed::Part`], with the rules of [`crate::KMeans::fit`].
 #[derive(Debug, Clone)]
 pub struct FrameRows {
     features: Vec<Column>,

@@ -21,8 +21,8 @@ use polars_arrow::io::ipc::write::{FileWriter, WriteOptions};
 use polars_arrow::mmap::{mmap_dictionaries_unchecked, mmap_unchecked};
 use polars_arrow::record_batch::RecordBatchT;
 
-use crate::error::{KMeansError, Result};
-use crate::memory;
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
 
 /// Bytes of a batch in the file.
 const BATCH: usize = 16 << 20;

@@ -31,9 +31,9 @@ use serde::Serialize;
 
 use super::wire::{self, Head, breaks_off, invalid};
 use super::{AnyModel, KMeansModel, Scaling, Settings};
-use crate::error::{KMeansError, Result};
-use crate::memory;
-use crate::parallel::FloatEnvironment;
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::parallel::FloatEnvironment;
 
 /// The key of the JSON in the metadata of the table.
 const KEY: &str = "polars-kmeans";

@@ -4,32 +4,29 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "python")]
-use super::Fitted;
 use super::{Derived, HistoryRow, Model, Placed, Ran, Scaling, Settings};
+use crate::backend::answers::Labels;
 #[cfg(feature = "polars")]
-use crate::answers::Predictions;
-use crate::answers::{KeptRows, Labels, Wanted};
+use crate::backend::answers::Predictions;
 use crate::backend::cpu::Method;
-use crate::backend::select::Choice;
-use crate::error::{KMeansError, Result};
-use crate::features::{Column, Features};
-use crate::float::Float;
 #[cfg(all(feature = "python", feature = "cuda"))]
-use crate::gpu_table::{GpuArray, GpuPredictions};
-use crate::memory;
-use crate::names::Names;
-use crate::parallel::FloatEnvironment;
-use crate::params::{Device, KMeans, NullPolicy};
-#[cfg(feature = "parts")]
-use crate::parts::AnyFitted;
-use crate::prepare::check_centroid_magnitude;
-use crate::progress::Seconds;
+use crate::backend::cuda::array::{GpuArray, GpuPredictions};
+use crate::backend::select::Choice;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::names::Names;
+use crate::base::parallel::FloatEnvironment;
+use crate::base::params::Device;
+use crate::base::progress::Seconds;
+use crate::input::features::{Column, Features};
 #[cfg(feature = "python")]
-use crate::{
-    prepare::given::{HostRows, count_bad},
-    tile::Part,
-};
+use crate::input::tile::Part;
+#[cfg(feature = "parts")]
+use crate::model::AnyFitted;
+use crate::statistics::check_centroid_magnitude;
+#[cfg(feature = "python")]
+use crate::statistics::given::{HostRows, count_bad};
 
 /// Names of the columns that every centroid frame has. A feature may not have one of these names.
 pub const RESERVED_NAMES: [&str; 3] = ["cluster", "size", "inertia"];
@@ -171,80 +168,14 @@ macro_rules! either {
     };
 }
 
-impl KMeans {
-    /// The error for a column of `n` lists that are all null, so that their width is unknown.
-    pub(crate) fn refuse_null_lists(&self, column: &str, n: usize) -> KMeansError {
-        let n = n as u64;
-        match self.rows.null_policy {
-            NullPolicy::Raise if n > 0 => KMeansError::NotFinite { column: column.into(), nulls: n, nans: 0, infinities: 0 },
-            _ => KMeansError::NoRows { skipped: (n > 0).then_some(n) },
-        }
-    }
-
-    /// Fits features of either type.
-    pub(crate) fn fit_any(
-        &self,
-        layout: FeatureLayout,
-        features: AnyFeatures<'_>,
-        weights: Option<&Column<'_, f64>>,
-        wanted: Wanted,
-    ) -> Result<(KMeansModel, KeptRows)> {
-        layout.check()?;
-        self.fit_named(layout, features, weights, wanted)
-    }
-
-    /// The models of [`KMeans::fit_each`].
-    #[cfg(feature = "python")]
-    pub(crate) fn fit_each_any(
-        &self,
-        k: &[usize],
-        layout: &FeatureLayout,
-        features: AnyFeatures<'_>,
-        weights: Option<&Column<'_, f64>>,
-    ) -> Result<Vec<Result<KMeansModel>>> {
-        fn named<T>(
-            fits: Vec<Result<Fitted<T>>>,
-            layout: &FeatureLayout,
-            any: fn(Model<T>) -> AnyModel,
-        ) -> Vec<Result<KMeansModel>> {
-            let model = |fit: Fitted<T>| {
-                let ((model, ran), _) = fit.into_model_and_rows();
-                Ok(KMeansModel { ran: Aside(Some(ran)), ..KMeansModel::new(layout.copy()?, any(model)) })
-            };
-            fits.into_iter().map(|fit| fit.and_then(model)).collect()
-        }
-        layout.check()?;
-        Ok(match features {
-            AnyFeatures::F32(features) => named(self.fit_each(k, &features, weights)?, layout, AnyModel::F32),
-            AnyFeatures::F64(features) => named(self.fit_each(k, &features, weights)?, layout, AnyModel::F64),
-        })
-    }
-
-    /// As [`KMeans::fit_any`], where no column of the model's frame will have one of the names.
-    pub(crate) fn fit_named(
-        &self,
-        layout: FeatureLayout,
-        features: AnyFeatures<'_>,
-        weights: Option<&Column<'_, f64>>,
-        wanted: Wanted,
-    ) -> Result<(KMeansModel, KeptRows)> {
-        let ((model, ran), rows) = match features {
-            AnyFeatures::F32(features) => {
-                let ((model, ran), rows) = self.fit_with(&features, weights, wanted)?.into_model_and_rows();
-                ((AnyModel::F32(model), ran), rows)
-            }
-            AnyFeatures::F64(features) => {
-                let ((model, ran), rows) = self.fit_with(&features, weights, wanted)?.into_model_and_rows();
-                ((AnyModel::F64(model), ran), rows)
-            }
-        };
-        Ok((KMeansModel { ran: Aside(Some(ran)), ..KMeansModel::new(layout, model) }, rows))
-    }
-}
-
 impl KMeansModel {
     pub(crate) fn new(layout: FeatureLayout, model: AnyModel) -> Self {
         Self { layout, model, computed: false, ran: Aside(None), widened: Derived::default() }
+    }
+
+    /// The model of a fit that ran so.
+    pub(crate) fn of_fit(layout: FeatureLayout, model: AnyModel, ran: Ran) -> Self {
+        Self { ran: Aside(Some(ran)), ..Self::new(layout, model) }
     }
 
     /// The model of a fit of rows in parts.
@@ -269,7 +200,7 @@ impl KMeansModel {
         };
         let layout = FeatureLayout::of_names(names)?;
         layout.check()?;
-        Ok(Self { ran: Aside(Some(ran)), ..Self::new(layout, model) })
+        Ok(Self::of_fit(layout, model, ran))
     }
 
     /// The same model, marked as fitted to computed features or not.

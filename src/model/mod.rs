@@ -8,6 +8,7 @@ mod file;
 #[cfg(feature = "serde")]
 mod kmeans_model;
 mod placed;
+pub(crate) mod predict;
 mod scaling;
 mod settings;
 mod tables;
@@ -20,27 +21,26 @@ pub(crate) use kmeans_model::AnyFeatures;
 pub use kmeans_model::{AnyModel, FeatureLayout, KMeansModel};
 pub use placed::Placed;
 pub use scaling::Scaling;
-pub(crate) use scaling::in_units;
 pub use settings::Settings;
 #[cfg(any(feature = "arrow", feature = "polars"))]
 pub use wire::FORMAT;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use self::predict::Predictor;
 use self::tables::Tables;
-use crate::answers::{Distances, KeptRows, Labels, Predictions};
+use crate::backend::answers::{Distances, KeptRows, Labels, Predictions};
 use crate::backend::cpu::Method;
 use crate::backend::select::Choice;
-use crate::engine::Engine;
-use crate::error::Result;
-use crate::features::{Column, Features};
-use crate::float::Float;
-use crate::memory;
-use crate::names::Names;
-use crate::parallel::FloatEnvironment;
-use crate::params::Device;
-use crate::progress::Seconds;
-use crate::tile::Selection;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::names::Names;
+use crate::base::parallel::FloatEnvironment;
+use crate::base::params::Device;
+use crate::base::progress::Seconds;
+use crate::input::features::{Column, Features};
+use crate::input::tile::Selection;
 
 /// One iteration of a fit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -143,6 +143,14 @@ pub struct Fitted<T> {
     pub(crate) selection: Vec<(Selection, usize)>,
 }
 
+/// A fit in the type of its features.
+#[cfg(feature = "parts")]
+#[derive(Debug, Clone)]
+pub enum AnyFitted {
+    F32(Fitted<f32>),
+    F64(Fitted<f64>),
+}
+
 /// How a fit ran.
 #[derive(Debug, Clone)]
 #[cfg_attr(not(feature = "serde"), expect(dead_code, reason = "only models with column names say so"))]
@@ -236,7 +244,7 @@ impl<T: Float> Model<T> {
     }
 }
 
-impl<T: Engine> Model<T> {
+impl<T: Predictor> Model<T> {
     /// The model on a device. [`Placed`] gives the same predictions, with the same bits.
     pub fn on(&self, device: Device) -> Placed<'_, Self> {
         Placed::new(self, device)

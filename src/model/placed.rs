@@ -1,18 +1,18 @@
 //! A model on a device.
 
 use super::Model;
-use crate::answers::{Labels, Predictions};
-use crate::backend::select::{self, Candidates, Choice, Job, Place, Request, Shape, There};
-use crate::engine::Engine;
-use crate::error::{KMeansError, Result};
-use crate::features::{Column, Features};
+use crate::backend::answers::{Labels, Predictions};
 #[cfg(feature = "cuda")]
-use crate::gpu_table::{GpuArray, GpuPredictions};
-use crate::interrupt::Scope;
-use crate::parallel::{FloatEnvironment, PoolShare};
-use crate::params::Device;
-use crate::predict::Rows;
-use crate::strategy::Strategy;
+use crate::backend::cuda::array::{GpuArray, GpuPredictions};
+use crate::backend::select::{self, Choice, Job, Place, Request, Shape, There};
+use crate::base::error::{KMeansError, Result};
+use crate::base::interrupt::Scope;
+use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::Candidates;
+use crate::base::params::Device;
+use crate::base::strategy::Strategy;
+use crate::input::features::{Column, Features};
+use crate::model::predict::{Predictor, Rows};
 
 /// A model whose predictions run on a device. They have the same bits on every device. [`Model::on`] and `KMeansModel::on` make
 /// one at no cost.
@@ -58,7 +58,7 @@ impl<'m, M> Placed<'m, M> {
     }
 }
 
-impl<T: Engine> Placed<'_, Model<T>> {
+impl<T: Predictor> Placed<'_, Model<T>> {
     /// The device that this many rows would run on, and why.
     ///
     /// # Errors

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::Model;
-use crate::arrival::{Arrival, FACTORS};
 #[cfg(feature = "serde")]
-use crate::error::KMeansError;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::params::{Metric, Params};
+use crate::base::error::KMeansError;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::params::{Metric, Params};
+use crate::base::units::{FACTORS, in_units};
+use crate::input::transform::Arrival;
 
 /// The factors that the values of the columns are multiplied by.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,11 +85,4 @@ impl<T: Float> Model<T> {
         let Some(Scaling { factors, .. }) = &self.scaling else { return memory::copied(&self.centroids, WHAT) };
         memory::collected(in_units(&self.centroids, factors), WHAT)
     }
-}
-
-/// Centroids over their factors.
-pub(crate) fn in_units<T: Float>(centroids: &[T], factors: &[f64]) -> impl Iterator<Item = T> {
-    let most = T::largest().to_f64();
-    let values = centroids.iter().zip(factors.iter().cycle());
-    values.map(move |(c, factor)| T::from_f64((c.to_f64() / factor).clamp(-most, most)))
 }

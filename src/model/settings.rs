@@ -1,10 +1,10 @@
 //! The parameters of a fit, as a model remembers them.
 
 #[cfg(feature = "serde")]
-use crate::error::{KMeansError, Result};
+use crate::base::error::{KMeansError, Result};
 #[cfg(feature = "serde")]
-use crate::params::{History, Metric, NullPolicy, RowOrder};
-use crate::params::{Init, Params};
+use crate::base::params::{History, Metric, NullPolicy, RowOrder};
+use crate::base::params::{Init, Params};
 
 /// The parameters of a fit, as they are saved with its model. Starting centroids that the caller gave are not kept.
 #[derive(Debug, Clone, PartialEq)]

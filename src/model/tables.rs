@@ -12,8 +12,8 @@ use crate::backend::centre::middle;
 use crate::backend::cpu::CentroidTable;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda;
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 /// The centroids in the forms that predictions read.
 #[derive(Debug)]

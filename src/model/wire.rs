@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::KMeansModel;
-use crate::error::{KMeansError, Result};
-use crate::memory;
-use crate::parallel::FirstProcess;
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::parallel::FirstProcess;
 
 /// The format of the bytes that are written. No other can be read.
 pub const FORMAT: u8 = 1;

@@ -13,13 +13,14 @@ use super::inputs::unless_too_few;
 use super::options::{Answer, FitOptions};
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, decode, encoded};
-use crate::answers::{Labels, Wanted};
-use crate::error::{KMeansError, Result};
+use crate::backend::answers::Labels;
 #[cfg(feature = "cuda")]
-use crate::gpu_table::GpuArray;
-use crate::memory;
+use crate::backend::cuda::array::GpuArray;
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::params::Wanted;
+use crate::base::params::{Device, KMeans};
 use crate::model::{FeatureLayout, KMeansModel};
-use crate::params::{Device, KMeans};
 
 /// What errors call the rows and their weights.
 const ROWS: &str = "data";

@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 
 use super::{dlpack, raise};
 use crate::backend::cuda::Gpu;
-use crate::error::KMeansError;
-use crate::gpu_table::{GpuValues, ValueType};
+use crate::base::error::KMeansError;
+use crate::input::gpu_table::{GpuValues, ValueType};
 
 /// `ArrowArray` of Arrow's C data interface.
 #[repr(C)]

@@ -19,8 +19,8 @@ use polars_ffi::version_0::{SeriesExport, export_series, import_series_buffer};
 use serde::de::DeserializeOwned;
 
 use super::signals;
-use crate::error::KMeansError;
-use crate::memory;
+use crate::base::error::KMeansError;
+use crate::base::memory;
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();

@@ -12,11 +12,11 @@ use polars::prelude::*;
 use super::entry::expression;
 use super::inputs::{Call, columns, or_none};
 use super::options::{Answer, FitOptions, PredictOptions, ScoreOptions, TransformOptions, invalid};
-use crate::error::{KMeansError, Result};
+use crate::base::error::{KMeansError, Result};
+use crate::base::parallel::FirstProcess;
+use crate::base::params::Device;
 use crate::frame::{check_weight, float_type};
 use crate::model::{FeatureLayout, KMeansModel};
-use crate::parallel::FirstProcess;
-use crate::params::Device;
 
 /// The Python package writes this for a NUL in a name, because Polars panics on a NUL on the way here. U+10FFFE is not a
 /// character.

@@ -22,10 +22,10 @@ use super::inputs::{Call, unless_too_few};
 use super::options::FitOptions;
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, encoded, raise};
-use crate::error::{KMeansError, Result};
-use crate::memory;
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::params::KMeans;
 use crate::model::KMeansModel;
-use crate::params::KMeans;
 
 /// The columns of every [`Columns`], by its key. `None`: they are not there yet, or they were taken.
 static HELD: Mutex<BTreeMap<u64, Option<Call>>> = Mutex::new(BTreeMap::new());

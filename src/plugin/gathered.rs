@@ -10,7 +10,7 @@ use super::entry::without_panic;
 use super::fit::Columns;
 use super::inputs::Call;
 use super::raise;
-use crate::error::{KMeansError, Result};
+use crate::base::error::{KMeansError, Result};
 use crate::frame::{self, Rows, Spill};
 
 /// The rows so far. Those that memory may not hold are in a file.

@@ -11,12 +11,12 @@ use self::array::{Array, import, interface};
 use super::device_frame::{self, Held};
 use super::dlpack::Imported;
 use super::raise;
-use crate::error::{KMeansError, Result};
-use crate::features::{Column, Features};
-use crate::float::Float;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::features::{Column, Features};
 #[cfg(feature = "cuda")]
-use crate::gpu_table::GpuTable;
-use crate::memory;
+use crate::input::gpu_table::GpuTable;
 use crate::model::{AnyFeatures, FeatureLayout};
 
 /// What errors call a copy of an array.

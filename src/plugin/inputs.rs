@@ -3,10 +3,10 @@
 use polars::prelude::*;
 
 use super::options::{Answer, FitOptions, TooFew};
-use crate::error::{KMeansError, Result};
-use crate::memory;
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::params::KMeans;
 use crate::model::KMeansModel;
-use crate::params::KMeans;
 
 /// Columns of one length. A column of length 1 (a literal, an aggregate) next to longer ones is repeated, as Polars does.
 pub fn columns(inputs: &[Series]) -> Result<Vec<Column>> {

@@ -35,11 +35,11 @@ use self::fit::Columns;
 use self::options::FitOptions;
 use self::table::OptionInfo;
 use crate::backend::select::DeviceInfo;
-use crate::error::KMeansError;
-use crate::memory;
+use crate::base::error::KMeansError;
+use crate::base::memory;
+use crate::base::parallel;
+use crate::base::params::Device;
 use crate::model::{KMeansModel, Scaling, Settings};
-use crate::parallel;
-use crate::params::Device;
 
 /// Inside a query, an error is Polars' `ComputeError`. Its text starts with the name of the Python exception.
 impl From<KMeansError> for PolarsError {
@@ -256,7 +256,7 @@ fn devices(py: Python<'_>) -> (Vec<DeviceRow>, Option<String>) {
         let DeviceInfo { ordinal, name, memory_free, memory_total, compute_capability, driver, usable, reason, .. } = device;
         (ordinal, name, memory_free, memory_total, version(compute_capability), version(driver), usable, reason)
     };
-    match py.detach(crate::devices) {
+    match py.detach(crate::backend::devices) {
         Ok(devices) => (devices.into_iter().map(row).collect(), None),
         Err(why) => (Vec::new(), Some(why)),
     }

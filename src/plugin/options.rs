@@ -11,10 +11,10 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::raise;
-use crate::error::{KMeansError, Result, STARTING_CENTROIDS};
-use crate::memory;
-use crate::params::declare::{options, words};
-use crate::params::{self, Init, KMeans, OptionInfo, Value};
+use crate::base::error::{KMeansError, Result, STARTING_CENTROIDS};
+use crate::base::memory;
+use crate::base::params::declare::{options, words};
+use crate::base::params::{self, Init, KMeans, OptionInfo, Value};
 
 words! {
     /// What to do when there are fewer distinct rows than clusters.
@@ -37,7 +37,7 @@ words! {
 }
 
 options! {
-    /// What a call returns. `src/params/table.rs` has the other options.
+    /// What a call returns. `src/base/params/table.rs` has the other options.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Results {
         /// What to do if there are fewer distinct rows (of positive weight) than clusters: `"raise"`, `"null"` for null labels, or

@@ -12,18 +12,18 @@ use super::inputs::unless_too_few;
 use super::options::{FitOptions, invalid};
 use super::signals::{Raised, interruptible, watched};
 use super::{Fit, copy_to_python, encoded, raise};
-use crate::answers::Wanted;
-use crate::backend::cpu::InstructionSet;
-use crate::error::{KMeansError, Result};
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::names::Names;
+use crate::base::params::Wanted;
+use crate::distributed::{self, Executor};
 use crate::frame::FrameRows;
-use crate::memory;
 use crate::model::{FeatureLayout, KMeansModel};
-use crate::names::Names;
-use crate::parts::{self, Executor};
+use crate::simd::InstructionSet;
 
 /// Rows of a fit, and the answers to what a driver asks of them.
 #[pyclass(frozen, module = "polars_kmeans._internal")]
-pub struct Part(parts::Part);
+pub struct Part(distributed::Part);
 
 #[pymethods]
 impl Part {
@@ -41,7 +41,7 @@ impl Part {
             Some("portable") => Ok(InstructionSet::Portable),
             Some(other) => Err(invalid("instructions", "\"avx512\", \"avx2\" or \"portable\"", other)),
         };
-        let part = set.and_then(|set| parts::Part::with_instructions(FrameRows::of(features, weights, computed), set));
+        let part = set.and_then(|set| distributed::Part::with_instructions(FrameRows::of(features, weights, computed), set));
         part.map(Self).map_err(|error| raise(py, &error))
     }
 
@@ -101,7 +101,7 @@ pub fn fit_parts<'py>(
     let mut executor = Asked { ask, parts, raised: raised.clone() };
     let fit = || {
         unless_too_few(&options, || {
-            let facts = parts::facts(&mut executor)?.swap_remove(0);
+            let facts = distributed::facts(&mut executor)?.swap_remove(0);
             let layout = FeatureLayout::of_names(&facts.names)?;
             layout.check()?;
             // Columns of these names, without rows: starting centroids are matched with them.
@@ -112,7 +112,7 @@ pub fn fit_parts<'py>(
             let columns = layout.columns().iter().map(|name| Column::new_empty(name.as_str().into(), &dtype));
             let features = memory::collected(columns, "the list of columns")?;
             let estimator = watched(options.estimator(&features)?, progress, &raised);
-            let fitted = parts::fit(&estimator, &mut executor, Wanted::Nothing)?;
+            let fitted = distributed::fit(&estimator, &mut executor, Wanted::Nothing)?;
             Ok(KMeansModel::of_parts(fitted)?.with_computed(facts.computed))
         })
     };

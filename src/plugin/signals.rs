@@ -12,9 +12,9 @@ use pyo3::prelude::*;
 
 use super::entry::without_panic;
 use super::raise;
-use crate::error::{KMeansError, Result};
-use crate::interrupt::{self, Scope};
-use crate::params::KMeans;
+use crate::base::error::{KMeansError, Result};
+use crate::base::interrupt::{self, Scope};
+use crate::base::params::KMeans;
 
 /// Listens to SIGINT, from the first call on. The handler before ours is still called.
 pub fn listen() {

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 use super::options::described;
-use crate::params::Numbers;
+use crate::base::params::Numbers;
 
 /// An option of the Python functions: what their signatures and documentation are written from, and how its values travel.
 #[pyclass(frozen, get_all)]

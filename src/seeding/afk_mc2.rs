@@ -19,16 +19,16 @@ use std::ops::Range;
 use super::plus_plus::{self, First};
 use crate::backend::cpu::LeastDistances;
 use crate::backend::{DrawBy, Draws, PlusPlus};
-use crate::distances::DistanceSum;
-use crate::error::Result;
-use crate::fixed::power_of_two;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::{for_each_task, workers_for};
-use crate::params::Params;
-use crate::prepare::Prepared;
-use crate::reference;
-use crate::rng::{Stream, below, draw_two, draw_u64};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::base::params::Params;
+use crate::exact::distances::DistanceSum;
+use crate::exact::fixed::power_of_two;
+use crate::exact::reference;
+use crate::exact::rng::{Stream, below, draw_two, draw_u64};
+use crate::statistics::Prepared;
 
 /// Steps of a block.
 const BLOCK: usize = 32;

@@ -6,19 +6,19 @@
 //! The integers of draws say which row that is: a positive distance is at least 1, so the first row whose running total exceeds 0 is
 //! the one. Each row found is one pass.
 //!
-//! With `metric="cosine"`, rows of one direction may differ by rounding (`arrival::same_direction`), and there may be as many such rows
+//! With `metric="cosine"`, rows of one direction may differ by rounding (`transform::same_direction`), and there may be as many such rows
 //! as there are rows. So rows are drawn by k-means++, which finds directions that differ long before it finds roundings, and roundings
 //! are left out. The rows are then in the order of the draws.
 
 use super::{CENTROIDS, plus_plus};
-use crate::arrival::same_direction;
 use crate::backend::{Draws, PlusPlus};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::params::{Metric, Params, RowOrder};
-use crate::prepare::Prepared;
-use crate::reference;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::params::{Metric, Params, RowOrder};
+use crate::exact::reference;
+use crate::input::transform::same_direction;
+use crate::statistics::Prepared;
 
 /// The distinct rows, at most k: row-major, in the order in which they first appear.
 pub fn distinct_rows<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared) -> Result<Vec<T>> {

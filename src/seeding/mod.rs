@@ -13,11 +13,11 @@ mod undrawn;
 pub use self::distinct::distinct_rows;
 use self::table::Table;
 use crate::backend::{Draws, PlusPlus};
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::memory;
-use crate::params::{Init, Params, RowOrder};
-use crate::prepare::Prepared;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::params::{Init, Params, RowOrder};
+use crate::statistics::Prepared;
 
 /// The name for the starting centroids in errors.
 pub(crate) const CENTROIDS: &str = "the starting centroids";

@@ -19,11 +19,11 @@ mod wide;
 
 use self::deviations::Deviations;
 use crate::backend::Draws;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::params::Params;
-use crate::prepare::Prepared;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::params::Params;
+use crate::statistics::Prepared;
 
 /// The name for the table of cuts in errors.
 const CUTS: &str = "the table of optimal cuts";

@@ -16,14 +16,14 @@
 use super::plus_plus::{self, First};
 use super::table::{Facts, Table};
 use crate::backend::{Draws, PlusPlus, Sample};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::params::{Params, RowOrder};
-use crate::prepare::{Prepared, diameter};
-use crate::rng::Stream;
-use crate::tile::WeightScale;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::params::{Params, RowOrder};
+use crate::exact::distances::DistanceScale;
+use crate::exact::rng::Stream;
+use crate::input::tile::WeightScale;
+use crate::statistics::{Prepared, diameter};
 
 pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared, restart: u32) -> Result<Vec<T>> {
     let d = prepared.lows.len();

@@ -5,25 +5,20 @@
 //! to the nearest centroid so far. The step takes the candidate that lowers the potential most. Ties go to the earlier candidate.
 //!
 //! ```text
-//! potential = precise sum of the integer distances to the nearest centroid              src/distances.rs
+//! potential = precise sum of the integer distances to the nearest centroid              src/exact/distances.rs
 //! per step:   by the session alone, if it can (backend/draws.rs: plus_plus_steps); otherwise:
 //!             draw the candidates by the integers of the potential
 //!             potential of each candidate = potential - gain, summed again if it is not precise
 //!             take the candidate with the least potential
 //! ```
 
-use crate::backend::{Draws, PlusPlus};
-use crate::distances::{DistanceScale, DistanceSum};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::params::Params;
-use crate::rng::{Stream, below, draw_u64};
-
-/// The number of candidates of a step.
-pub fn trials(k: usize) -> u32 {
-    2 + (k as f64).ln().floor() as u32
-}
+use crate::backend::{Draws, PlusPlus, trials};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::params::Params;
+use crate::exact::distances::{DistanceScale, DistanceSum};
+use crate::exact::rng::{Stream, below, draw_u64};
 
 impl PlusPlus {
     /// The steps of a restart.

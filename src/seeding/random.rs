@@ -2,10 +2,10 @@
 
 use super::sample::ranks;
 use crate::backend::{DrawBy, Draws};
-use crate::error::Result;
-use crate::float::Float;
-use crate::params::Params;
-use crate::rng::Stream;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::params::Params;
+use crate::exact::rng::Stream;
 
 pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, restart: u32) -> Result<Vec<T>> {
     let n = session.positive_rows();

@@ -2,11 +2,11 @@
 
 use super::undrawn::Undrawn;
 use crate::backend::{DrawBy, Draws, Picked};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::params::Params;
-use crate::rng::{Stream, below, draw_u64};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::params::Params;
+use crate::exact::rng::{Stream, below, draw_u64};
 
 /// A sample of the rows, in row order.
 pub fn draw<T: Float>(session: &mut dyn Draws<T>, params: &Params, restart: u32, rows: u64) -> Result<Picked<T>> {

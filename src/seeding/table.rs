@@ -1,15 +1,16 @@
 //! A few rows as a session of their own: candidates, or a sample.
 
 use crate::backend::Draws;
-use crate::backend::cpu::{CpuSession, InstructionSet};
-use crate::distances::DistanceScale;
-use crate::error::{KMeansError, Result};
-use crate::features::{Column, Features};
-use crate::float::Float;
-use crate::memory;
-use crate::params::Params;
-use crate::prepare::Prepared;
-use crate::tile::{Part, WeightScale};
+use crate::backend::cpu::CpuSession;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::params::Params;
+use crate::exact::distances::DistanceScale;
+use crate::input::features::{Column, Features};
+use crate::input::tile::{Part, WeightScale};
+use crate::simd::InstructionSet;
+use crate::statistics::Prepared;
 
 /// Some rows of a fit, with weights of their own.
 pub struct Table<T> {

@@ -3,8 +3,8 @@
 //! The numbers lie in buckets of equal width, each with a list of those that are drawn. A Fenwick tree (Fenwick 1994) over the
 //! buckets counts what is left. So a draw takes time in proportion to the logarithm of the number of draws.
 
-use crate::error::Result;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// Draws of a bucket, if they are spread evenly.
 const OF_BUCKET: u64 = 32;

@@ -1,8 +1,9 @@
 //! Rows that arrive scaled or normalised: whole fits against the big-integer oracle, models that take raw rows, and bad input.
 
+use polars_kmeans::exact::reference;
 use polars_kmeans::{
     Chunk, Column, Device, Engine, ErrorKind, Features, Fitted, Init, KMeans, KMeansError, Metric, NullPolicy, Scale, Validity,
-    Wanted, reference,
+    Wanted,
 };
 
 use crate::data::{KINDS, Random, gpu, hash, on_gpu, rows};

@@ -1,8 +1,9 @@
 //! Labels by bounds that are carried from iteration to iteration on a GPU: the reference's labels on all rows, and the bits of the CPU, over many iterations. Smaller shapes are in
 //! `strategies.rs`.
 
+use polars_kmeans::exact::reference;
 use polars_kmeans::{
-    Column, Device, Engine, Features, Float, Half, History, Init, KMeans, KMeansError, Metric, Restarts, Strategy, reference,
+    Column, Device, Engine, Features, Float, Half, History, Init, KMeans, KMeansError, Metric, Restarts, Strategy,
 };
 use rayon::prelude::*;
 

@@ -1,8 +1,9 @@
 //! Labels by cells of rows, on shapes with many cells, several tiles a cell and lists that leave centroids out: the reference's labels on all
 //! rows, and the bits of the CPU. Smaller shapes are in `strategies.rs`.
 
+use polars_kmeans::exact::reference;
 use polars_kmeans::{
-    Column, Device, Engine, Features, Float, Half, History, Init, KMeans, KMeansError, Metric, Restarts, Strategy, reference,
+    Column, Device, Engine, Features, Float, Half, History, Init, KMeans, KMeansError, Metric, Restarts, Strategy,
 };
 use rayon::prelude::*;
 

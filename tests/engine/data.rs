@@ -3,7 +3,9 @@
 use std::sync::OnceLock;
 
 #[cfg(feature = "cuda")]
-use polars_kmeans::backend::select::{Candidates, DeviceInfo, Shape};
+use polars_kmeans::backend::select::{DeviceInfo, Shape};
+#[cfg(feature = "cuda")]
+use polars_kmeans::base::params::Candidates;
 use polars_kmeans::{Device, Fitted, Float, KMeans, Metric, Scale};
 #[cfg(feature = "cuda")]
 use polars_kmeans::{Engine, Job};

@@ -1,7 +1,7 @@
 //! The distances that a fit gives of its rows are those that its model predicts.
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::tile::Part;
+use polars_kmeans::InstructionSet;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::{Column, Engine, Features, Init, KMeans, KMeansError, NullPolicy, Restarts, Wanted};
 
 use crate::data::{Random, hash, on_gpu, rows};

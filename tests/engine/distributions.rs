@@ -1,9 +1,10 @@
 //! The draws of seedings have the distributions that their papers say: chi-square tests on a few rows.
 
+use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::Sample;
-use polars_kmeans::backend::cpu::InstructionSet;
+use polars_kmeans::exact::reference;
 use polars_kmeans::seeding::seed;
-use polars_kmeans::{Init, KMeans, reference};
+use polars_kmeans::{Init, KMeans};
 
 use crate::sessions::{Data, on_cpu};
 

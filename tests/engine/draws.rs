@@ -2,10 +2,11 @@
 //! masses. Every backend, any parts and any number of threads give the same integers.
 
 use polars_kmeans::backend::{DrawBy, Draws, Picked, Sample, Sampled};
-use polars_kmeans::distances::DistanceScale;
-use polars_kmeans::prepare::Prepared;
-use polars_kmeans::rng::{below, philox};
-use polars_kmeans::{Float, KMeans, reference};
+use polars_kmeans::exact::distances::DistanceScale;
+use polars_kmeans::exact::reference;
+use polars_kmeans::exact::rng::{below, philox};
+use polars_kmeans::statistics::Prepared;
+use polars_kmeans::{Float, KMeans};
 
 use crate::data::{Random, rows};
 use crate::oracle::hash_of;

@@ -1,9 +1,10 @@
 //! Labels against the reference distance, and whole fits against the big-integer oracle.
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::tile::Part;
+use polars_kmeans::InstructionSet;
+use polars_kmeans::exact::reference;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
-    Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, Prediction, Restarts, Scale, Wanted, reference,
+    Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, Prediction, Restarts, Scale, Wanted,
 };
 
 use crate::data::{KINDS, Random, columns, hash, on_gpu, rows};

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::tile::Part;
+use polars_kmeans::InstructionSet;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Column, Engine, Features, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy,
     TooFew, Wanted,

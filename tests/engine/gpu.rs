@@ -1,8 +1,9 @@
 //! Compares the GPU with the CPU, over shapes that reach every kernel: the bits are the same.
 
+use polars_kmeans::exact::reference;
 use polars_kmeans::{
     Chunk, Column, Device, Engine, Features, History, Init, Job, KMeans, KMeansError, Model, Place, Prediction, Predictions,
-    Restarts, Strategy, Validity, reference,
+    Restarts, Strategy, Validity,
 };
 
 use crate::data::{KINDS, Random, arriving, columns, gpu, hash, on_gpu, rounds, rows, some_rows};

@@ -1,7 +1,7 @@
 //! Rows of 16 bits a value give the bits of the same values in float32: columns and rows, on the CPU and on the GPU.
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::tile::Part;
+use polars_kmeans::InstructionSet;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Engine, Features, Half, History, Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, Validity,
     Wanted,

@@ -1,8 +1,8 @@
 //! Several sessions that go on as one: iterations, relocations and labels have the bits of a fit of all rows.
 
-use polars_kmeans::backend::cpu::InstructionSet;
+use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::{Session, Stop};
-use polars_kmeans::progress::Watch;
+use polars_kmeans::base::progress::Watch;
 use polars_kmeans::{Column, Engine, Features, Init, KMeans};
 
 use crate::data::{Random, rows, some_rows};

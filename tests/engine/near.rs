@@ -1,10 +1,11 @@
 //! Assigns that compare rows only with the centroids near them: labels, sums and history of those that compare all.
 
-use polars_kmeans::backend::cpu::{CpuSession, InstructionSet, LookNear, LookQuads, QuadUnit};
+use polars_kmeans::backend::cpu::{CpuSession, LookNear, LookQuads};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
-use polars_kmeans::progress::Watch;
-use polars_kmeans::tile::{Part, Selection};
+use polars_kmeans::base::progress::Watch;
+use polars_kmeans::input::tile::{Part, Selection};
 use polars_kmeans::{Chunk, Column, Engine, Features, Fitted, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Wanted};
+use polars_kmeans::{InstructionSet, QuadUnit};
 
 use crate::data::{KINDS, Random, clusters_of, columns, rows, rows_between, some_rows};
 use crate::sessions::Data;
@@ -224,7 +225,7 @@ fn whole_fits_leave_out_what_is_far() {
     let skipped: Vec<f64> = fit.model.history().iter().filter_map(|row| row.skipped).collect();
     assert!(skipped.len() == 5 && skipped.iter().all(|share| *share > 0.7), "{skipped:?}");
     for (row, label) in x.chunks_exact(d).zip(&fit.labels).step_by(7) {
-        let nearest = polars_kmeans::reference::nearest(row, fit.model.centroids());
+        let nearest = polars_kmeans::exact::reference::nearest(row, fit.model.centroids());
         assert_eq!(*label, nearest.label);
     }
 }

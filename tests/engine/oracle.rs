@@ -7,7 +7,8 @@ mod seeds;
 pub use seeds::hash_of;
 
 use num_bigint::{BigInt, Sign};
-use polars_kmeans::{Float, reference};
+use polars_kmeans::Float;
+use polars_kmeans::exact::reference;
 
 pub use self::arrival::{Scaling, arrive};
 use self::arrival::{column_variance, direction};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::parts::{AnyFitted, Executor, Part, Rows, fit};
+use polars_kmeans::InstructionSet;
+use polars_kmeans::distributed::{Executor, Part, Rows, fit};
+use polars_kmeans::model::AnyFitted;
 use polars_kmeans::{
     Column, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts, Result, RowOrder,
     Scale, TooFew, Wanted,

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::tile::Part;
+use polars_kmeans::InstructionSet;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::{Cancel, Device, Features, History, Init, KMeans, KMeansError, Progress, Restarts, Scale, Stage, Wanted};
 
 use crate::data::{Random, hash, on_gpu, rows};

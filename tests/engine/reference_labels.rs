@@ -1,8 +1,9 @@
 //! The labels that benches check fits with: they are those of the naive search, and a wrong label does not pass.
 
 use polars_kmeans::backend::cuda::reference_labels;
-use polars_kmeans::benchmark::wrong_rows;
-use polars_kmeans::{Engine, Features, Init, KMeans, reference};
+use polars_kmeans::exact::reference;
+use polars_kmeans::fit::benchmark::wrong_rows;
+use polars_kmeans::{Engine, Features, Init, KMeans};
 
 use crate::data::{KINDS, Random, columns, gpu, on_gpu, rounds, rows, some_rows};
 

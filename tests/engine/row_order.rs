@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::tile::Part;
+use polars_kmeans::InstructionSet;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Device, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, NullPolicy, Restarts,
     RowOrder, Scale, Validity, Wanted,

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::tile::Part;
+use polars_kmeans::InstructionSet;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Engine, Features, History, Init, KMeans, Metric, NullPolicy, Restarts, RowOrder, Scale, SortBy, TooFew,
     Validity, Wanted,

@@ -1,10 +1,12 @@
 //! k-means++ that skips rows against one that looks at every row: the same totals, draws and gains, step by step.
 
-use polars_kmeans::backend::cpu::{CpuSession, InstructionSet};
+use polars_kmeans::InstructionSet;
+use polars_kmeans::backend::cpu::CpuSession;
 use polars_kmeans::backend::{Draws, Joined, Session};
-use polars_kmeans::distances::{DistanceScale, DistanceSum};
-use polars_kmeans::prepare::{Prepared, prepare};
-use polars_kmeans::{Float, KMeans, NullPolicy, reference};
+use polars_kmeans::exact::distances::{DistanceScale, DistanceSum};
+use polars_kmeans::exact::reference;
+use polars_kmeans::statistics::{Prepared, prepare};
+use polars_kmeans::{Float, KMeans, NullPolicy};
 
 use crate::data::{KINDS, Random, rows};
 use crate::sessions::Data;

@@ -1,7 +1,7 @@
 //! The starting centroids of k-means++ are the same on the CPU and on a GPU: with copies of the rows in bytes, without, and where rows
 //! stream. Tables are large enough, and have enough features and clusters, that a GPU uses the copies.
 
-use polars_kmeans::backend::cpu::InstructionSet;
+use polars_kmeans::InstructionSet;
 use polars_kmeans::seeding::seed;
 use polars_kmeans::{Engine, KMeans};
 

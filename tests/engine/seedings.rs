@@ -1,7 +1,7 @@
 //! Every seeding: against the oracle, and the same in every way that a fit can hold its rows.
 
+use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::Draws;
-use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::seeding::seed;
 use polars_kmeans::{Engine, Features, Init, KMeans, KMeansError, Restarts};
 

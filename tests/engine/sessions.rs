@@ -1,10 +1,11 @@
 //! Sessions over some rows, in every way that a fit can hold them.
 
-use polars_kmeans::backend::cpu::{CpuSession, InstructionSet};
+use polars_kmeans::InstructionSet;
+use polars_kmeans::backend::cpu::CpuSession;
 use polars_kmeans::backend::{Joined, Session};
-use polars_kmeans::params::Params;
-use polars_kmeans::prepare::{Prepared, prepare};
-use polars_kmeans::tile::Part;
+use polars_kmeans::base::params::Params;
+use polars_kmeans::input::tile::Part;
+use polars_kmeans::statistics::{Prepared, prepare};
 use polars_kmeans::{Column, Features, Float, KMeans};
 
 /// Rows of `d` features, row-major, with their weights.
@@ -66,7 +67,7 @@ pub fn on_gpu<'a, T: Float>(
     use polars_kmeans::Strategy;
     use polars_kmeans::backend::chunking::Chunking;
     use polars_kmeans::backend::cuda::{CudaSession, DevicePasses, Gpu};
-    use polars_kmeans::prepare::prepare_by;
+    use polars_kmeans::statistics::prepare_by;
 
     let devices = polars_kmeans::devices().unwrap();
     let device = devices.iter().find(|device| device.usable).unwrap();

@@ -1,8 +1,8 @@
 //! `sort_by` numbers clusters and changes nothing else. Labels are those of a prediction, also where rows are equally near to two
 //! centroids.
 
-use polars_kmeans::backend::cpu::InstructionSet;
-use polars_kmeans::tile::Part;
+use polars_kmeans::InstructionSet;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Column, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Metric, Restarts, RowOrder, Scale, SortBy, Wanted,
 };

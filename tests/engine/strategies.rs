@@ -1,8 +1,7 @@
 //! Every named strategy gives the reference's labels and the bits of the CPU. A shape that it does not support gives an error.
 
-use polars_kmeans::{
-    Column, Device, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Restarts, Strategy, reference,
-};
+use polars_kmeans::exact::reference;
+use polars_kmeans::{Column, Device, Engine, Features, Fitted, History, Init, KMeans, KMeansError, Restarts, Strategy};
 
 use crate::data::{Random, columns, gpu, hash, on_gpu, rounds, rows};
 

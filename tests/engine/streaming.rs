@@ -1,10 +1,11 @@
 //! Rows that stream through the GPU in chunks give the same bits as rows that are all on the GPU, and as the CPU.
 
+use polars_kmeans::InstructionSet;
 use polars_kmeans::backend::chunking::Chunking;
-use polars_kmeans::backend::cpu::InstructionSet;
 use polars_kmeans::backend::cuda::memory;
-use polars_kmeans::backend::select::{Candidates, Shape};
-use polars_kmeans::tile::Part;
+use polars_kmeans::backend::select::Shape;
+use polars_kmeans::base::params::Candidates;
+use polars_kmeans::input::tile::Part;
 use polars_kmeans::{
     Chunk, Column, Device, Engine, Features, History, Init, KMeans, KMeansError, NullPolicy, Place, Restarts, SortBy, TooFew,
     Validity, Wanted,

@@ -1,7 +1,8 @@
 //! Labels by tensor cores, on shapes with several groups of rows, several tiles and lists that leave centroids out: the reference's labels on
 //! all rows, and the bits of the CPU. Smaller shapes are in `strategies.rs`.
 
-use polars_kmeans::{Device, Engine, Features, Fitted, Float, Init, KMeans, KMeansError, Metric, Strategy, reference};
+use polars_kmeans::exact::reference;
+use polars_kmeans::{Device, Engine, Features, Fitted, Float, Init, KMeans, KMeansError, Metric, Strategy};
 use rayon::prelude::*;
 
 use crate::data::{KINDS, Random, clusters_of, columns, gpu, hash, rounds, rows, some_rows};

@@ -184,7 +184,7 @@ fn the_history_has_the_cost() {
 #[test]
 fn labels_of_every_iteration() {
     use polars_kmeans::backend::cuda::reference_labels;
-    use polars_kmeans::benchmark::wrong_rows;
+    use polars_kmeans::fit::benchmark::wrong_rows;
 
     for (seed, kind) in (88_000..).zip(["blobs", "uniform", "lognormal", "token vectors"]) {
         let random = &mut Random(seed);

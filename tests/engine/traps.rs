@@ -1,6 +1,7 @@
 //! Counterexamples that broke earlier drafts of the contract. Each is kept as a test.
 
-use polars_kmeans::{Column, Engine, Features, Fitted, Init, KMeans, KMeansError, reference};
+use polars_kmeans::exact::reference;
+use polars_kmeans::{Column, Engine, Features, Fitted, Init, KMeans, KMeansError};
 
 use crate::data::{Random, hash, on_gpu};
 

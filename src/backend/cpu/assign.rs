@@ -12,13 +12,13 @@ use super::distances::own_distances;
 use super::filter::{DifferenceTable, Filter, Form, ProductTable};
 use super::product::{self, ProductScratch, Soon};
 use super::settle::Open;
-use super::simd::Vector;
-use crate::error::Result;
-use crate::features::Features;
-use crate::float::Float;
-use crate::memory;
-use crate::partial::Moved;
-use crate::tile::{Columns, FewColumns, Tile};
+use crate::backend::cpu::deltas::Moved;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::features::Features;
+use crate::input::tile::{Columns, FewColumns, Tile};
+use crate::simd::Vector;
 
 /// Number of rows in a tile of the difference filter.
 const DIFFERENCE_TILE: usize = 512;
@@ -267,11 +267,11 @@ fn in_filters_range<'x>(x: &'x [f32], copies: &DifferenceTable, scaled: &'x mut 
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::simd::{InstructionSet, Task};
     use super::*;
-    use crate::partial::UNASSIGNED;
-    use crate::reference::{self, Nearest};
-    use crate::tile::Part;
+    use crate::exact::partial::UNASSIGNED;
+    use crate::exact::reference::{self, Nearest};
+    use crate::input::tile::Part;
+    use crate::simd::{InstructionSet, Task};
 
     struct Both<'t, T> {
         tile: &'t Tile<T>,

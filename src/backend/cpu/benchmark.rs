@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use super::CpuSession;
 use crate::backend::Iterate;
-use crate::benchmark::{InDoubt, Timed};
-use crate::error::Result;
-use crate::float::Float;
+use crate::backend::cpu::InDoubt;
+use crate::backend::timed::Timed;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 impl<T: Float> Timed<T> for CpuSession<'_, T> {
     fn repeat(&mut self, centroids: &[T], passes: u32) -> Result<f64> {

@@ -1,17 +1,17 @@
 //! What k-means|| asks about many rows at once: samples in which every row decides alone, and the masses of candidates.
 
 use super::seeds::rows_of_tile;
-use super::simd::{Task, Vector};
 use super::{Assigner, CentroidTable, CpuSession, TaskRows};
 use crate::backend::Sample;
 use crate::backend::centre::middle;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::for_each_task;
-use crate::prepare::Prepared;
-use crate::rng::{NO_VALUES, hash_value};
-use crate::tile::{Part, Tile};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::for_each_task;
+use crate::exact::rng::{NO_VALUES, hash_value};
+use crate::input::tile::{Part, Tile};
+use crate::simd::{Task, Vector};
+use crate::statistics::Prepared;
 
 /// The numbers of the rows of a sample, in ascending order.
 pub fn sample<T: Float>(session: &mut CpuSession<'_, T>, sample: &Sample) -> Result<Vec<u64>> {

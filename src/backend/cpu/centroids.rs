@@ -1,9 +1,9 @@
 //! The centroids of one assign, in the layouts that the kernels read.
 
 use super::filter::{Filter, TABLE};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
 
 /// Number of centroids whose reference distances are computed together.
 pub const TOGETHER: usize = 4;

@@ -18,11 +18,11 @@
 //! two nearest centroids are wanted, the limit stands on the second best score, and rows with three in reach are contested.
 
 use super::filter::DifferenceTable;
-use super::simd::{Task, Vector};
-use crate::certify;
-use crate::error::Result;
-use crate::memory;
-use crate::tile::{Columns, FewColumns};
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::bounds;
+use crate::input::tile::{Columns, FewColumns};
+use crate::simd::{Task, Vector};
 
 /// Number of centroids in a group. One least score is kept per group.
 const GROUP: usize = 16;
@@ -33,7 +33,7 @@ const MOST_ROWS: usize = 64;
 #[derive(Clone, Copy)]
 pub struct Copies<'c> {
     pub centroids: &'c [f32],
-    pub bound: certify::Difference,
+    pub bound: bounds::Difference,
 }
 
 impl<'c> From<&'c DifferenceTable> for Copies<'c> {

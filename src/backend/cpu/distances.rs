@@ -1,8 +1,8 @@
 //! Reference distances over tiles. Latency limits the chain of one row, so the chains of a few rows overlap.
 
 use super::centroids::CentroidTable;
-use crate::float::Float;
-use crate::tile::{Columns, Tile};
+use crate::base::float::Float;
+use crate::input::tile::{Columns, Tile};
 
 /// Number of rows whose chains are computed together.
 const LANES: usize = 8;

@@ -3,10 +3,10 @@
 use super::seeds::{Lent, Seeds};
 use super::{CpuSession, candidates, picks};
 use crate::backend::{DrawBy, Draws, KeptRows, Picked, Sample, Sampled};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::distances::DistanceScale;
 
 impl<T: Float> KeptRows for CpuSession<'_, T> {
     fn rows(&self) -> u64 {

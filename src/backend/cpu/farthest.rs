@@ -1,8 +1,8 @@
 //! The rows of a worker that are farthest from their centroids.
 
 use crate::backend::Far;
-use crate::error::Result;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// The farthest rows that a worker has seen.
 #[derive(Debug, Default)]

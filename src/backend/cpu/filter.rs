@@ -1,12 +1,12 @@
 //! The filter: float32 copies of the centroids, the scale of the copies, and the bound on the error of their scores. Fits,
 //! predictions and scores of a model all use this one.
 
-use crate::certify;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::prepare::unit_exponent;
-use crate::tile::FEW;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::bounds;
+use crate::input::tile::FEW;
+use crate::statistics::unit_exponent;
 
 /// No centroid: what fills up an order.
 pub const NOBODY: u32 = u32::MAX;
@@ -59,7 +59,7 @@ impl Filter {
     /// Takes as many other centroids in place of those of the difference filter, without new memory. Returns whether it did.
     pub fn replace<T: Float>(&mut self, rows: &[T], extent: f64) -> bool {
         let (Self::Difference(table), Some(exponent)) = (self, difference_exponent(rows, extent)) else { return false };
-        let scale = crate::fixed::power_of_two(exponent);
+        let scale = crate::exact::fixed::power_of_two(exponent);
         table.scale = scale as f32;
         table.centroids.iter_mut().zip(rows).for_each(|(copy, c)| *copy = (c.to_f64() * scale) as f32);
         true
@@ -78,7 +78,7 @@ pub struct DifferenceTable {
     pub centroids: Vec<f32>,
     /// Rows are multiplied by this power of two; 1 for ordinary data.
     pub scale: f32,
-    pub bound: certify::Difference,
+    pub bound: bounds::Difference,
 }
 
 /// Copies for the product kernel.
@@ -88,7 +88,7 @@ pub struct ProductTable {
     pub packed: Vec<f32>,
     /// The centroids in their order, or [`NOBODY`]. Empty if places are numbers of centroids.
     pub names: Vec<u32>,
-    /// For each weight of a tile, in the order of [`certify::Expanded::WEIGHTS`].
+    /// For each weight of a tile, in the order of [`bounds::Expanded::WEIGHTS`].
     weights: Vec<Weighted>,
     /// `(k)`: the binary logarithms of the squared norms.
     sizes: Vec<f32>,
@@ -100,7 +100,7 @@ pub struct ProductTable {
 /// The bound for tiles of one weight, and what it makes of the centroids.
 #[derive(Debug)]
 pub struct Weighted {
-    pub bound: certify::Expanded,
+    pub bound: bounds::Expanded,
     /// `(groups, 2, GROUP)`: the folded half squares of a group, then their margins. The padding is infinite, so
     /// it is never nearest.
     pub own: Vec<f32>,
@@ -121,7 +121,7 @@ impl ProductTable {
     /// The bound for tiles of this weight.
     #[inline(always)]
     pub fn weighted(&self, weight: Weight) -> &Weighted {
-        &self.weights[((weight.0 - certify::Expanded::WEIGHTS[0]) / 2) as usize]
+        &self.weights[((weight.0 - bounds::Expanded::WEIGHTS[0]) / 2) as usize]
     }
 
     /// The weight that suits these rows: their squared norms, and their labels. It takes the mean of the logarithms, so that a
@@ -136,7 +136,7 @@ impl ProductTable {
                 count += 1.0;
             }
         }
-        let [least, .., most] = certify::Expanded::WEIGHTS;
+        let [least, .., most] = bounds::Expanded::WEIGHTS;
         Weight((2 * (0.25 * sum / count.max(1.0)).round() as i32).clamp(least, most))
     }
 }
@@ -158,11 +158,11 @@ fn difference_exponent<T: Float>(rows: &[T], extent: f64) -> Option<i32> {
 
 fn difference<T: Float>(rows: &[T], d: usize, extent: f64) -> Result<Filter> {
     let Some(exponent) = difference_exponent(rows, extent) else { return Ok(Filter::None) };
-    let scale = crate::fixed::power_of_two(exponent);
+    let scale = crate::exact::fixed::power_of_two(exponent);
     Ok(Filter::Difference(DifferenceTable {
         centroids: memory::collected(rows.iter().map(|c| (c.to_f64() * scale) as f32), TABLE)?,
         scale: scale as f32,
-        bound: certify::Difference::new(d),
+        bound: bounds::Difference::new(d),
     }))
 }
 
@@ -175,10 +175,10 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32]) -> Res
         return Ok(Filter::None);
     }
     let exponent = unit_exponent(largest);
-    let scale = crate::fixed::Scale::new(exponent);
+    let scale = crate::exact::fixed::Scale::new(exponent);
     // Values are scaled before they are squared, so norms are at most sqrt(d) for all data.
     let half = exponent / 2;
-    let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
+    let [first, second] = [half, exponent - half].map(|e| T::from_f64(crate::exact::fixed::power_of_two(e)));
     let half_square = |j: usize| {
         let s = (0..d).fold(0.0, |s: f64, f| {
             let t = scale.apply(rows[j * d + f].to_f64() - centre[f]);
@@ -205,10 +205,10 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32]) -> Res
     }
     let half_squares: Vec<f64> = memory::collected((0..k).map(half_square), TABLE)?;
     let weighted = |weight| {
-        let bound = certify::Expanded::new(d, exponent, weight);
+        let bound = bounds::Expanded::new(d, exponent, weight);
         let mut own = memory::filled(groups * 2 * GROUP, f32::INFINITY, TABLE)?;
         for (j, half_square) in half_squares.iter().enumerate() {
-            let certify::own::Own { folded, margin } = bound.own(*half_square, d);
+            let bounds::own::Own { folded, margin } = bound.own(*half_square, d);
             let at = places[j] / GROUP * 2 * GROUP + places[j] % GROUP;
             (own[at], own[at + GROUP]) = (folded, margin);
         }
@@ -217,7 +217,7 @@ fn product<T: Float>(rows: &[T], d: usize, centre: &[f64], order: &[u32]) -> Res
     Ok(Filter::Product(ProductTable {
         packed,
         names,
-        weights: memory::try_collected(certify::Expanded::WEIGHTS.map(weighted), TABLE)?,
+        weights: memory::try_collected(bounds::Expanded::WEIGHTS.map(weighted), TABLE)?,
         sizes: memory::collected(half_squares.iter().map(|half| binade(2.0 * *half as f32)), TABLE)?,
         centre,
         scale_exponent: exponent,

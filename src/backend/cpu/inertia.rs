@@ -1,9 +1,9 @@
 //! The inertia of each cluster, as one worker adds it up.
 
 use crate::backend::Scales;
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::exact::distances::DistanceScale;
 
 /// Rows whose distances become integers together.
 const TOGETHER: usize = 16;

@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use super::centroids::CentroidTable;
 use super::distances::own_distances;
-use super::simd::{InstructionSet, Task, Vector};
 use super::{Assigner, split_off};
 use crate::backend::centre::middle;
-use crate::error::Result;
-use crate::features::Features;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::{for_each_task, workers_for};
-use crate::reference;
-use crate::tile::{Part, Tile};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::exact::reference;
+use crate::input::features::Features;
+use crate::input::tile::{Part, Tile};
+use crate::simd::{InstructionSet, Task, Vector};
 
 /// Rows whose distances to one centroid are computed together.
 const TOGETHER: usize = 32;

@@ -15,7 +15,7 @@
 //!   a block is compared by its copies; only rows in doubt and rows whose label changes are loaded
 //!   a block with much doubt is compared again in float32
 //! ```
-//! Points to note: (1) `src/certify/near.rs` derives what may be left out. (2) A row that changes its label stays in its block until rows are put
+//! Points to note: (1) `src/bounds/near.rs` derives what may be left out. (2) A row that changes its label stays in its block until rows are put
 //! in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose point is nearest. (4) The sorted rows are
 //! kept from assign to assign where their copy is small enough. Else each assign sorts some of them at a time. (5) To sort takes time. So a sample of
 //! the rows decides at the first assign whether it pays, and every assign decides for the next one. (6) Where differences are computed (few
@@ -30,34 +30,32 @@ mod guess;
 mod method;
 mod plan;
 mod quads;
+mod scores;
 mod sorted;
 mod step;
 mod task;
 
 use self::groups::Groups;
 pub use self::method::{Chosen, Method};
-pub use self::plan::MOST_GROUPS;
 use self::plan::{Rows, pays};
 use self::quads::ByCopies;
 #[cfg(feature = "bench")]
 pub use self::quads::seconds_a_score;
+use self::scores::NEAR;
+pub use self::scores::{BLOCK, MOST_GROUPS, Scores, largest};
 use self::sorted::{Sorted, Way};
 pub use self::step::Step;
 use self::task::NearTask;
 pub use self::task::Scratch;
 use super::CpuSession;
 use super::filter::Form;
-use super::pass::{TaskRows, split_off};
 use super::product::QuadTable;
-use super::simd::QuadUnit;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::parallel::for_each_task;
+use crate::backend::cpu::tasks::{TaskRows, split_off};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::parallel::for_each_task;
+use crate::simd::QuadUnit;
 
-/// The name for the groups in errors.
-const NEAR: &str = "the groups of near centroids";
-/// Rows whose largest distance from a point is known. The product filter compares as many together.
-pub const BLOCK: usize = 64;
 /// Groups are made again when so many times the scores are computed.
 const WORSE: f64 = 1.15;
 
@@ -105,35 +103,6 @@ pub struct Near<T> {
     is_sorted: bool,
     /// What integer copies need, where they are used.
     by_copies: Option<ByCopies>,
-}
-
-/// Numbers of scores.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Scores {
-    /// Of rows and listed centroids.
-    pub needed: u64,
-    /// With those of blocks that are not full.
-    pub computed: u64,
-    /// Rows that were compared by integer copies, and those of them that had to be compared again.
-    pub by_quads: u64,
-    pub again: u64,
-}
-
-impl Scores {
-    fn add(self, more: Self) -> Self {
-        Self {
-            needed: self.needed + more.needed,
-            computed: self.computed + more.computed,
-            by_quads: self.by_quads + more.by_quads,
-            again: self.again + more.again,
-        }
-    }
-}
-
-/// The largest of some numbers of at least 0, or NaN if there is one.
-#[inline(always)]
-pub fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
-    numbers.fold(0.0, |most: f64, number| if number <= most || most.is_nan() { most } else { number })
 }
 
 impl<T: Float> Near<T> {

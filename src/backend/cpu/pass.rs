@@ -1,6 +1,5 @@
 //! One pass over the rows of a session: labels and sums, inertia, the farthest rows, or distances. Workers share the tasks.
 
-use std::ops::Range;
 use std::sync::Mutex;
 
 use super::assign::{Assigner, TwoNearest};
@@ -11,26 +10,17 @@ use super::filter::Filter;
 use super::inertia::Inertia;
 use super::near::{BLOCK, Scratch};
 use super::product::NextRows;
-use super::simd::{Task, Vector};
+use super::tasks::{TaskRows, split_off};
+use crate::backend::cpu::deltas::{Deltas, Moved};
 use crate::backend::{Far, Scales};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::partial::{Deltas, Moved, Partial, Quantiser};
-use crate::prepare::Prepared;
-use crate::tile::{Columns, Part, Tile, WeightScale};
-
-/// A range of physical rows, and the number of its first kept row.
-#[derive(Debug, Clone)]
-pub struct TaskRows {
-    pub physical: Range<usize>,
-    pub first: usize,
-    /// Number of kept rows.
-    pub kept: usize,
-    /// Number of kept rows with positive weight.
-    pub positive: usize,
-}
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::distances::DistanceScale;
+use crate::exact::partial::{Partial, Quantiser};
+use crate::input::tile::{Columns, Part, Tile, WeightScale};
+use crate::simd::{Task, Vector};
+use crate::statistics::Prepared;
 
 /// One worker's buffers.
 pub struct Worker<T> {
@@ -338,12 +328,4 @@ impl<'o> NearestSink<'o> {
             *second = two.second[r].sqrt();
         }
     }
-}
-
-/// Takes off the first `len` entries, or all if there are fewer.
-pub fn split_off<'o, R>(rest: &mut &'o mut [R], len: usize) -> &'o mut [R] {
-    let len = len.min(rest.len());
-    let (first, tail) = std::mem::take(rest).split_at_mut(len);
-    *rest = tail;
-    first
 }

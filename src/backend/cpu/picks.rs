@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::CpuSession;
 use crate::backend::sweep::Sweep;
 use crate::backend::{DrawBy, Picked};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::tile::Tile;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::tile::Tile;
 
 /// The name for the rows in errors.
 const ROWS: &str = "the rows drawn";

@@ -1,64 +1,73 @@
 //! Passes of a fitted model over rows, on the CPU. The rows are not prepared. Rows with a null or a value that is not finite have
 //! no answer.
 
+use std::sync::Arc;
+
 use super::assign::{Assigner, TwoNearest};
 use super::centroids::TOGETHER;
-use super::pass::{NearestSink, split_off};
+use super::pass::NearestSink;
 use super::settle::chains;
-use super::simd::{Doubles, InstructionSet, Task, Vector};
 use super::{CentroidTable, CpuSession};
-use crate::answers::{Answered, Distances, LABELS, Labels, Predictions, every_row};
-use crate::distances::DistanceSum;
-use crate::error::Result;
-use crate::features::{Column, Features};
-use crate::float::Float;
-use crate::memory;
-use crate::model::Model;
-use crate::parallel::{for_each_task, workers_for};
-use crate::predict::{ANSWERS, survey_score};
-use crate::prepare::passes::HostPasses;
-use crate::tile::{Part, Tile};
+use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, Predictions, every_row};
+use crate::backend::cpu::tasks::split_off;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::base::params::Metric;
+use crate::exact::distances::DistanceSum;
+use crate::input::features::{Column, Features};
+use crate::input::tile::{Part, Tile};
+use crate::simd::{Doubles, InstructionSet, Task, Vector};
+use crate::statistics::passes::HostPasses;
+use crate::statistics::score::survey_score;
 
 /// Number of rows per task. Smaller inputs stay on the calling thread. The bits of a task's rows are whole bytes.
 const TASK: usize = 16_384;
 
 /// The labels of the rows.
-pub fn labels<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Result<Labels> {
+pub fn labels<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Labels> {
     let n = features.n_rows();
     let (mut values, mut bits) = (memory::zeroed(n, LABELS)?, every_row(n)?);
     let tasks = values.chunks_mut(TASK).zip(bits.chunks_mut(TASK / 8)).map(|(labels, bits)| (bits, LabelSink(labels)));
-    answer(model, features, tasks)?;
+    answer(table, features, tasks)?;
     Ok(Labels::new(values, Answered::from_bits(n, bits)))
 }
 
 /// The labels, and the distances to the nearest and the second nearest centroid.
-pub fn nearest<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Result<Predictions> {
-    let (n, k) = (features.n_rows(), model.n_clusters());
+pub fn nearest<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Predictions> {
+    let (n, k) = (features.n_rows(), table.k);
     let (mut labels, mut bits, mut distances) = (memory::zeroed(n, LABELS)?, every_row(n)?, Distances::zeroed(n, k)?);
     let second = distances.second.as_deref_mut().unwrap_or_default();
     let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
     let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, rest.split_off(TASK)));
-    answer(model, features, tasks)?;
+    answer(table, features, tasks)?;
     Ok(Predictions::new(Labels::new(labels, Answered::from_bits(n, bits)), distances))
 }
 
 /// The distances to all centroids, `(n, k)` row-major. NaN for a row without an answer.
-pub fn distances<T: Float>(model: &Model<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
-    let (n, k) = (features.n_rows(), model.n_clusters());
+pub fn distances<T: Float>(table: &CentroidTable<T>, features: &Features<'_, T>) -> Result<Vec<f64>> {
+    let (n, k) = (features.n_rows(), table.k);
     let (mut out, mut bits) = (memory::zeroed(n.saturating_mul(k), ANSWERS)?, every_row(n)?);
     let mut rest = &mut out[..];
     let tasks = bits.chunks_mut(TASK / 8).map(move |bits| (bits, DistanceSink(split_off(&mut rest, TASK * k))));
-    answer(model, features, tasks)?;
+    answer(table, features, tasks)?;
     Ok(out)
 }
 
-/// The inertia of the finite rows of positive weight. It is the inertia of a fit that has these centroids.
-pub fn inertia<T: Float>(model: &Model<T>, features: &Features<'_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+/// The inertia of the finite rows of positive weight. It is the inertia of a fit that has these centroids. `table` is made of them.
+pub fn inertia<T: Float>(
+    centroids: &[T],
+    metric: Metric,
+    table: Arc<CentroidTable<T>>,
+    features: &Features<'_, T>,
+    weights: Option<&Column<'_, f64>>,
+) -> Result<f64> {
     let mut parts = [Part::new(features.clone(), weights.cloned())];
-    let prepared = survey_score(&mut HostPasses::new(&mut parts, 0), model)?;
+    let prepared = survey_score(&mut HostPasses::new(&mut parts, 0), centroids, features.n_features(), metric)?;
     let [part] = parts;
-    let mut session = CpuSession::new(part, &prepared, model.n_clusters(), 0, InstructionSet::detect())?;
-    let total = session.label(model.host_table()?)?.iter().sum();
+    let mut session = CpuSession::new(part, &prepared, table.k, 0, InstructionSet::detect())?;
+    let total = session.label(table)?.iter().sum();
     let first = DistanceSum { total, scale: prepared.distances };
     Ok(first.precise(prepared.n_positive, |finer| session.total_inertia(finer))?.to_f64())
 }
@@ -91,11 +100,11 @@ impl<T: Float> Labeller<T> {
 
 /// Answers task after task of the rows. A task comes with the bits of its rows, which are all set, and their sink.
 fn answer<'o, T: Float, S: Sink<T>>(
-    model: &Model<T>,
+    table: &CentroidTable<T>,
     features: &Features<'_, T>,
     tasks: impl Iterator<Item = (&'o mut [u8], S)> + Send,
 ) -> Result<()> {
-    let (n, d, table) = (features.n_rows(), features.n_features(), &*model.host_table()?);
+    let (n, d) = (features.n_rows(), features.n_features());
     let (set, tile_rows) = (InstructionSet::detect(), Assigner::tile_rows(features));
     let part = &Part::new(features.clone(), None);
     let labellers = (0..workers_for(0, n / TASK + 1)).map(|_| Labeller::new(d, table.k, tile_rows));

@@ -13,7 +13,7 @@
 //!   rows with one centroid in reach have their label; the others are settled by reference distances
 //! ```
 //! Points to note: (1) Sums run over panels of features. This keeps operands in the first-level cache, and the error bound grows
-//! with the panel instead of d. The error of a centroid is in its own score (`certify/own.rs`), so a centroid far out does not
+//! with the panel instead of d. The error of a centroid is in its own score (`bounds/own.rs`), so a centroid far out does not
 //! make the bound of the others wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
 //! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
 //! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
@@ -37,13 +37,13 @@ pub use self::quads::{QuadRows, QuadTable};
 pub use self::scores::PanelFacts;
 pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
-use super::near;
-use super::simd::{Ahead, SIDE, Task, Vector};
-use crate::certify::{Expanded, PANEL};
-use crate::error::Result;
-use crate::float::Float;
-use crate::lines::Lines;
-use crate::tile::Columns;
+use super::near::MOST_GROUPS;
+use crate::base::aligned::Lines;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::bounds::{Expanded, PANEL};
+use crate::input::tile::Columns;
+use crate::simd::{Ahead, SIDE, Task, Vector};
 
 /// Number of rows whose scores are computed together: four AVX-512 vectors.
 pub const ROWS: usize = 64;
@@ -113,7 +113,7 @@ impl ProductScratch {
     pub fn new(k: usize) -> Result<Self> {
         const WHAT: &str = "the scores of a tile of rows";
         // An order fills up each of its groups, and tiles fill up the last one.
-        let panel = CENTROID_PANEL.min((k + near::MOST_GROUPS * GROUP).next_multiple_of(GROUP));
+        let panel = CENTROID_PANEL.min((k + MOST_GROUPS * GROUP).next_multiple_of(GROUP));
         Ok(Self {
             copy: [0.0; PANEL * ROWS],
             scores: Lines::zeroed(panel.next_multiple_of(SIDE) * ROWS, WHAT)?,
@@ -290,7 +290,7 @@ impl ProductScratch {
         add: bool,
     ) {
         let half = table.scale_exponent / 2;
-        let [up, more] = [half, table.scale_exponent - half].map(|e| T::from_f64(crate::fixed::power_of_two(e)));
+        let [up, more] = [half, table.scale_exponent - half].map(|e| T::from_f64(crate::exact::fixed::power_of_two(e)));
         let squares = &mut self.squares;
         for (copy, f) in self.copy.as_chunks_mut::<ROWS>().0.iter_mut().zip(features) {
             // Arrays of a known length need no checks in the loops, so the loops are vectors only.

@@ -24,15 +24,15 @@ use self::nearer::{Candidates, Changes, Gains, MOST, ONES, Share, UNIT};
 use self::ranges::Ranges;
 pub use self::tiles::rows_of_tile;
 use self::tiles::{TileGains, TileTake};
-use super::simd::{InstructionSet, Task, Vector};
 use super::{TaskRows, split_off};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::for_each_task;
-use crate::prepare::Prepared;
-use crate::tile::{Part, Tile};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::for_each_task;
+use crate::exact::distances::DistanceScale;
+use crate::input::tile::{Part, Tile};
+use crate::simd::{InstructionSet, Task, Vector};
+use crate::statistics::Prepared;
 
 /// The name for the distances in errors.
 const DISTANCES: &str = "the distances of the rows to the nearest seed";
@@ -351,9 +351,9 @@ mod tests {
     use super::super::CpuSession;
     use super::*;
     use crate::backend::Draws;
-    use crate::features::Features;
-    use crate::params::KMeans;
-    use crate::prepare::prepare;
+    use crate::base::params::KMeans;
+    use crate::input::features::Features;
+    use crate::statistics::prepare;
 
     const ROWS: usize = 20_000;
     const CLUSTERS: usize = 60;

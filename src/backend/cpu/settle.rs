@@ -4,12 +4,12 @@
 //! chains of several centroids overlap.
 
 use super::centroids::{CentroidTable, TOGETHER};
-use super::simd::{Doubles, MOST_LANES, Task, Vector};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::reference::Nearest;
-use crate::tile::Columns;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::reference::Nearest;
+use crate::input::tile::Columns;
+use crate::simd::{Doubles, MOST_LANES, Task, Vector};
 
 /// Rows whose label the filter left open.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -237,11 +237,11 @@ pub unsafe fn chains<V: Vector, T: Float, const R: usize>(
 
 #[cfg(feature = "tests")]
 mod tests {
-    use super::super::simd::{InstructionSet, Task};
     use super::*;
-    use crate::features::Features;
-    use crate::reference;
-    use crate::tile::{Part, Tile};
+    use crate::exact::reference;
+    use crate::input::features::Features;
+    use crate::input::tile::{Part, Tile};
+    use crate::simd::{InstructionSet, Task};
 
     struct Settle<'t> {
         tile: &'t Tile<f32>,

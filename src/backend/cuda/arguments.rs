@@ -5,11 +5,11 @@
 //! `RowsArgument`. An entry has the name that all variants of a kernel share: `assign_tiled_f32_k128` is one of `assign_tiled`.
 
 use super::device::{Argument, Entry, Plain};
-use crate::certify::halves::Halves;
-use crate::certify::{self, ExpandedTerms};
-use crate::distances;
-use crate::fixed::{ColumnScale, Limbs};
-use crate::float::Float;
+use crate::base::float::Float;
+use crate::bounds::halves::Halves;
+use crate::bounds::{self, ExpandedTerms};
+use crate::exact::distances;
+use crate::exact::fixed::{ColumnScale, Limbs};
 
 include!(concat!(env!("OUT_DIR"), "/arguments.rs"));
 
@@ -80,7 +80,7 @@ impl ByteCopiesArgument {
 impl From<ExpandedTerms> for BoundTermsArgument {
     fn from(terms: ExpandedTerms) -> Self {
         let (slope, half) = (terms.slope(), terms.half());
-        let certify::Ceiling { slope: ceiling_slope, rise: ceiling_rise, lower: ceiling_lower, offset: ceiling_offset } =
+        let bounds::Ceiling { slope: ceiling_slope, rise: ceiling_rise, lower: ceiling_lower, offset: ceiling_offset } =
             terms.ceiling();
         let ExpandedTerms { unit, start, reference, balance, norm_offset, chains, .. } = terms;
         let (offset, panel) = (f64::from(slope) * norm_offset, chains.panel() as i32);

@@ -19,9 +19,9 @@ use super::device::peers::{Alarm, Pool, reach_each_other};
 use super::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, product, sum};
 use super::shape::FitShape;
 use super::state::State;
-use super::step::THREADS;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
+use crate::backend::cuda::shape::THREADS;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
 
 /// The most GPUs of a fit: `MOST_GPUS` of the kernels.
 pub const MOST_GPUS: usize = 16;

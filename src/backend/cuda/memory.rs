@@ -29,9 +29,9 @@ use super::step::tensor::unit::untrusted;
 use super::update::Update;
 use crate::backend::chunking::{Chunking, piece_bytes, row_bytes};
 use crate::backend::select::{DeviceInfo, Job, Shape};
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
 
 impl From<&DeviceInfo> for GpuSize {
     fn from(device: &DeviceInfo) -> Self {

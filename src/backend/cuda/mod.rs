@@ -2,6 +2,7 @@
 //! only draws the targets and chooses among the candidates.
 
 mod arguments;
+pub mod array;
 pub(crate) mod device;
 mod exchange;
 pub mod memory;
@@ -14,6 +15,7 @@ mod reference;
 mod rows;
 mod session;
 mod shape;
+mod size;
 mod state;
 mod step;
 mod update;
@@ -32,7 +34,6 @@ pub use passes::several::SeveralPasses;
 pub use predict::DeviceTable;
 #[cfg(feature = "bench")]
 pub use reference::reference_labels;
-pub use rows::foreign::{HostCopy, host_copy};
 #[cfg(feature = "bench")]
 pub use rows::upload::{UploadPlan, upload_benchmark};
 pub use session::{CudaSession, Several};
@@ -40,8 +41,3 @@ pub use session::{CudaSession, Several};
 pub use step::choice::measured;
 #[doc(hidden)]
 pub use step::tensor::unit::{how_tensor_cores_add, is_untrusted};
-
-/// The compiled kernels: the name of each module in `kernels/`, and its fat binary.
-mod kernels {
-    include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
-}

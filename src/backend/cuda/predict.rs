@@ -26,22 +26,22 @@ use super::rows::DeviceRows;
 use super::rows::download::{PIECE, download};
 use super::rows::foreign::is_in_place;
 use super::rows::upload::upload;
-use crate::answers::{Answered, Distances, LABELS, Labels, Predictions, every_row};
+use crate::backend::answers::{ANSWERS, Answered, Distances, LABELS, Labels, Predictions, every_row};
+use crate::backend::cuda::array::{GpuArray, GpuPredictions};
 use crate::backend::select::Job;
-use crate::distances::{DistanceScale, DistanceSum};
-use crate::error::Result;
-use crate::features::{Column, Features};
-use crate::float::Float;
-use crate::gpu_table::{GpuArray, GpuPredictions};
-use crate::memory;
-use crate::model::Model;
-use crate::parallel::at_once;
-use crate::predict::{ANSWERS, ScoreScales, centroid_extents};
-use crate::prepare::given::first_negative_weight;
-use crate::prepare::passes::Passes;
-use crate::prepare::survey::check_weight_range;
-use crate::strategy::Strategy;
-use crate::tile::Part;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::at_once;
+use crate::base::params::Metric;
+use crate::base::strategy::Strategy;
+use crate::exact::distances::{DistanceScale, DistanceSum};
+use crate::input::features::{Column, Features};
+use crate::input::tile::Part;
+use crate::statistics::given::first_negative_weight;
+use crate::statistics::passes::Passes;
+use crate::statistics::score::{ScoreScales, centroid_extents};
+use crate::statistics::survey::check_weight_range;
 
 /// The label of a row that has no cluster.
 const UNASSIGNED: u32 = u32::MAX;
@@ -247,7 +247,8 @@ pub fn distances<T: Float + Plain>(tables: &[&DeviceTable<T>], features: &Featur
 /// The inertia of the finite rows of positive weight.
 pub fn inertia<T: Float + Plain>(
     table: &DeviceTable<T>,
-    model: &Model<T>,
+    centroids: &[T],
+    metric: Metric,
     features: &Features<'_, T>,
     weights: Option<&Column<'_, f64>>,
 ) -> Result<f64> {
@@ -261,12 +262,12 @@ pub fn inertia<T: Float + Plain>(
     if survey.bad > 0 {
         survey = passes.skip_bad(survey)?;
     }
-    let [mut lows, mut highs] = centroid_extents(model)?;
+    let [mut lows, mut highs] = centroid_extents(centroids, features.n_features())?;
     for (f, column) in survey.columns.iter().enumerate() {
         lows[f] = lows[f].min(column.low);
         highs[f] = highs[f].max(column.high);
     }
-    let scales = ScoreScales::new::<T>(model.metric(), &lows, &highs, weights.map(|_| survey.largest_weight))?;
+    let scales = ScoreScales::new::<T>(metric, &lows, &highs, weights.map(|_| survey.largest_weight))?;
     if weights.is_some() {
         let range = [survey.smallest_weight, survey.largest_weight];
         check_weight_range(range, survey.positive, |bound| passes.given().weights_below(bound, 0))?;

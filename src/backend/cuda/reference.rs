@@ -3,9 +3,9 @@
 
 use super::arguments::{self, ReferenceArgument};
 use super::device::{Block, Gpu, Launch, Plain};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
 
 /// Constants of the kernel: threads of a block, and its rows.
 const THREADS: u32 = 256;

@@ -1,5 +1,11 @@
 //! What the kernels of a fit are made for: its shape, and the size of the GPU. Both are known before anything is uploaded.
 
+/// Threads of a block in most kernels.
+pub const THREADS: u32 = 256;
+/// Limits for the tables of a block in shared memory: bytes for several copies of each cell, and bytes if only one copy fits.
+pub const TABLE_BYTES: usize = 24 << 10;
+pub const MOST_TABLE_BYTES: usize = 64 << 10;
+
 /// Labels and rows are padded to a multiple of this number of rows, because kernels work on whole blocks of rows.
 pub const ROW_ALIGNMENT: usize = 1_024;
 
@@ -70,4 +76,28 @@ pub struct GpuSize {
     pub generation: u32,
     /// Whether the sums of `wgmma` and of `mma.sync` are outside of every bound, as far as the GPU was asked: `step/tensor/unit.rs`.
     pub untrusted: [bool; 2],
+}
+
+/// The number of copies of each cell that fit in `bytes`: a power of two, at most 32. If not even one copy fits, the result is
+/// 1 if one copy fits in `most`, and else 0.
+pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
+    match bytes / cells.saturating_mul(8).max(1) {
+        0 if cells.saturating_mul(8) <= most => 1,
+        0 => 0,
+        fit => 1 << fit.min(32).ilog2(),
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+
+    unit_test!(copies_are_powers_of_two_that_fit);
+    fn copies_are_powers_of_two_that_fit() {
+        assert_eq!(copies(16, 24 << 10, 64 << 10), 32);
+        assert_eq!(copies(256, 24 << 10, 64 << 10), 8);
+        assert_eq!(copies(2_000, 24 << 10, 64 << 10), 1);
+        assert_eq!(copies(8_000, 24 << 10, 64 << 10), 1);
+        assert_eq!(copies(8_200, 24 << 10, 64 << 10), 0);
+    }
 }

@@ -7,10 +7,10 @@ use super::rows::chunks::Chunk;
 use super::shape::FitShape;
 use super::step::filter::Filter;
 use super::step::{LabelArrays, Needs};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::prepare::Prepared;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::statistics::Prepared;
 
 /// Names of the allocations in errors.
 const COLUMNS: &str = "the quanta and extents of the columns";
@@ -209,7 +209,7 @@ impl<T: Float + Plain> State<T> {
             centroids: Centroids::allocate(queue, shape.d, shape.k)?,
             filter: Filter::new(queue, needs.filter, shape.d, largest)?,
             control: control.at(),
-            mass_to_integer: prepared.weights.map_or(1.0, |scale| crate::fixed::power_of_two(53 - scale.exponent)),
+            mass_to_integer: prepared.weights.map_or(1.0, |scale| crate::exact::fixed::power_of_two(53 - scale.exponent)),
         };
         state.centroids.drift.fill(0)?;
         state.describe_columns(prepared)?;

@@ -4,14 +4,14 @@ use super::arguments::{self, Control, DirectionsArgument, EndChunkArgument, Reco
 use super::device::{Block, Buffer, Launch, Plain, Queue, buffers, product};
 use super::shape::FitShape;
 use super::state::State;
-use super::step::THREADS;
 use super::step::filter::Preparation;
 use crate::backend::Stop;
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::params::Metric;
-use crate::prepare::Prepared;
+use crate::backend::cuda::shape::THREADS;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::params::Metric;
+use crate::exact::distances::DistanceScale;
+use crate::statistics::Prepared;
 
 /// Threads of a block of `kernels/passes/directions.cu`.
 const DIRECTIONS: u32 = 256;

@@ -2,27 +2,10 @@
 
 use std::fmt::Write;
 
-use super::{Choice, DeviceInfo, Place, Plan, Request, Shape, counted};
-use crate::backend::chunking::Chunking;
-use crate::error::Result;
-use crate::params::Gpus;
-use crate::strategy::Strategy;
-
-/// What one GPU has of the rows of a fit on several GPUs, and how it works on them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
-    /// The number of the GPU.
-    pub ordinal: u32,
-    pub rows: u64,
-    /// As in [`Choice`].
-    pub chunking: Option<Chunking>,
-    /// As in [`Choice`].
-    pub strategy: Strategy,
-    /// As in [`Choice`].
-    pub more_copies: bool,
-    /// As in [`Choice`].
-    pub room: u64,
-}
+use super::{Choice, DeviceInfo, Place, Plan, Request, Shape, Share, counted};
+use crate::base::error::Result;
+use crate::base::params::Gpus;
+use crate::base::strategy::Strategy;
 
 /// The plans of a fit on these GPUs.
 pub struct Shared {

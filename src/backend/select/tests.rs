@@ -1,7 +1,10 @@
 //! Tests of the choice of a place, with invented devices.
 
+use std::ops::Range;
+
 use super::*;
 use crate::backend::cuda::memory;
+use crate::base::params::Candidates;
 
 const GB: u64 = 1_000_000_000;
 const LARGE: Shape = Shape {

@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 use super::{COPY, Slice, Values, unreadable};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::Gpu;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
 #[cfg(feature = "cuda")]
-use crate::gpu_table::{GpuTable, GpuValues, ValueType};
-use crate::memory;
+use crate::input::gpu_table::{GpuTable, GpuValues, ValueType};
 use crate::plugin::dlpack::{self, Imported};
 #[cfg(feature = "cuda")]
 use crate::plugin::raise;

@@ -10,13 +10,13 @@
 use std::ops::Range;
 
 use super::wide::{add, mul, sub, to_f64, words};
-use crate::error::Result;
-use crate::fixed::{ColumnScale, Limbs, exponent_at_or_above, power_of_two};
-use crate::float::Float;
-use crate::memory;
-use crate::prepare::Prepared;
-use crate::reference;
-use crate::tile::WeightScale;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::fixed::{ColumnScale, Limbs, exponent_at_or_above, power_of_two};
+use crate::exact::reference;
+use crate::input::tile::WeightScale;
+use crate::statistics::Prepared;
 
 /// The name for the sums in errors.
 const SUMS: &str = "the sorted values and their sums";

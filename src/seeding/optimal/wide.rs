@@ -57,7 +57,7 @@ pub fn to_f64<const N: usize>(a: [u64; N]) -> f64 {
     // The two highest words have at least 65 bits, so one bit stands for all below.
     let rest = a[..top - 1].iter().any(|word| *word != 0);
     let high = u128::from(a[top]) << 64 | u128::from(a[top - 1] | u64::from(rest));
-    high as f64 * crate::fixed::power_of_two(64 * (top as i32 - 1))
+    high as f64 * crate::exact::fixed::power_of_two(64 * (top as i32 - 1))
 }
 
 #[cfg(feature = "tests")]

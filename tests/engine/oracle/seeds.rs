@@ -1,7 +1,8 @@
 //! Starting centroids, straight from the contract, in big integers.
 
 use num_bigint::BigInt;
-use polars_kmeans::{Float, reference, rng};
+use polars_kmeans::Float;
+use polars_kmeans::exact::{reference, rng};
 
 use super::{
     Exact, Facts, Failure, Start, Task, decode, divide_to_even, exponent_above, integer, precise, quantise, round_ratio,

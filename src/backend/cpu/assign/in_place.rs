@@ -2,13 +2,13 @@
 
 use super::{Assigner, label_products, replace};
 use crate::backend::cpu::centroids::CentroidTable;
+use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::difference::assign_difference;
 use crate::backend::cpu::filter::Filter;
 use crate::backend::cpu::product::{NextRows, Soon};
-use crate::backend::cpu::simd::Vector;
-use crate::float::Float;
-use crate::partial::Moved;
-use crate::tile::{Columns, FewColumns, ManyColumns};
+use crate::base::float::Float;
+use crate::input::tile::{Columns, FewColumns, ManyColumns};
+use crate::simd::Vector;
 
 impl Assigner {
     /// As [`Assigner::relabel`], for the difference filter and rows that are read where they lie. There are values up to the next multiple of 64 rows. Call

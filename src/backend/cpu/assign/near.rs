@@ -5,13 +5,13 @@ use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::difference::{Copies, assign_difference};
 use crate::backend::cpu::distances::own_distances_from;
 use crate::backend::cpu::filter::{Filter, Form, GROUP, NOBODY};
-use crate::backend::cpu::near;
+use crate::backend::cpu::near::{BLOCK, Scores, Step, largest};
 use crate::backend::cpu::product::{self, Soon};
-use crate::backend::cpu::simd::Vector;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::tile::{FewColumns, Values};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::tile::{FewColumns, Values};
+use crate::simd::Vector;
 
 /// Blocks of near rows after which their weight is taken again. It takes as long as some centroids.
 const WEIGHED: u32 = 8;
@@ -48,9 +48,9 @@ impl Assigner {
         &mut self,
         near: &NearRows<'_, T>,
         table: &CentroidTable<T>,
-        step: &near::Step<'_, T>,
+        step: &Step<'_, T>,
         distances: &mut [f64],
-        scores: &mut near::Scores,
+        scores: &mut Scores,
     ) -> &[u32] {
         let NearRows { values, first, rows, group, radii, own } = *near;
         let Self { found, open, listed, names, marks, .. } = self;
@@ -63,7 +63,7 @@ impl Assigner {
                 });
                 names.clear();
                 listed.clear();
-                let near = step.listed(group, near::largest(radii.iter().copied()), own);
+                let near = step.listed(group, largest(radii.iter().copied()), own);
                 // In ascending order, so that the first of two equal scores has the smaller number.
                 for j in near.iter().flat_map(|panel| step.members(*panel)).filter(|j| *j != NOBODY) {
                     marks[j as usize / 64] |= 1 << (j % 64);
@@ -77,11 +77,11 @@ impl Assigner {
                     }
                 }
                 scores.needed += (names.len() * rows) as u64;
-                scores.computed += (names.len() * rows.next_multiple_of(near::BLOCK)) as u64;
+                scores.computed += (names.len() * rows.next_multiple_of(BLOCK)) as u64;
                 let (mut x, mut stride) = (&x[first..], values.stride);
                 if copies.scale != 1.0 {
                     // `Assigner::new` reserved the room.
-                    stride = rows.next_multiple_of(near::BLOCK);
+                    stride = rows.next_multiple_of(BLOCK);
                     self.scaled.clear();
                     for column in x.chunks(values.stride) {
                         self.scaled.extend(column[..stride].iter().map(|x| x * copies.scale));

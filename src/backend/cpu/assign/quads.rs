@@ -5,9 +5,9 @@ use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::filter::{Filter, GROUP};
 use crate::backend::cpu::near::Scores;
 use crate::backend::cpu::product::{self, QuadRows, QuadTable};
-use crate::backend::cpu::simd::{QuadUnit, Vector};
-use crate::float::Float;
-use crate::tile::Values;
+use crate::base::float::Float;
+use crate::input::tile::Values;
+use crate::simd::{QuadUnit, Vector};
 
 /// Integer copies of a block of rows and of the centroids near its group.
 pub struct QuadBlock<'r> {

@@ -1,11 +1,11 @@
 //! Groups of centroids that lie together.
 
+use super::MOST_GROUPS;
 use super::NEAR;
-use super::plan::MOST_GROUPS;
 use crate::backend::cpu::filter::{GROUP, NOBODY};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
 
 /// Clusters for each group.
 const MEMBERS: usize = 8;

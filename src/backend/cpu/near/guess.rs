@@ -2,9 +2,9 @@
 
 use super::step::add_squares;
 use super::{BLOCK, Step};
-use crate::backend::cpu::simd::{Task, Vector};
-use crate::float::Float;
-use crate::tile::Tile;
+use crate::base::float::Float;
+use crate::input::tile::Tile;
+use crate::simd::{Task, Vector};
 
 /// Vectors of rows, and groups, whose distances are computed together before the first assign.
 const GUESSED: usize = 2;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::backend::cpu::simd::{InstructionSet, QuadUnit};
+use crate::simd::{InstructionSet, QuadUnit};
 
 /// How the rows of a fit on the CPU were compared with centroids, and why. It is written as a sentence. Results do not depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,19 +6,17 @@ use super::guess::Guess;
 use super::method::{Chosen, Copied, PerMille};
 use super::quads::{ByCopies, Copies};
 use super::sorted::{self, Sorted};
-use super::{BLOCK, LookNear, LookQuads, NEAR, Near, Step};
+use super::{BLOCK, LookNear, LookQuads, MOST_GROUPS, NEAR, Near, Step};
 use crate::backend::cpu::filter::{Form, GROUP};
-use crate::backend::cpu::pass::TaskRows;
-use crate::backend::cpu::simd::{InstructionSet, QuadUnit};
+use crate::backend::cpu::tasks::TaskRows;
 use crate::backend::cpu::{CpuSession, MAX_WORK};
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::memory;
-use crate::tile::Tile;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::tile::Tile;
+use crate::simd::{InstructionSet, QuadUnit};
 
-/// The most groups where products are computed. A group should have some blocks of rows in each task.
-pub const MOST_GROUPS: usize = 32;
-/// The same where differences are computed: blocks are cheap, and small groups leave out more.
+/// The most groups where differences are computed: blocks are cheap, and small groups leave out more.
 const MOST_SMALL_GROUPS: usize = 256;
 /// Rows of the sample, but no more values than this, unless its rows are very few.
 const SAMPLE: usize = 2_048;

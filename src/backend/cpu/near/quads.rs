@@ -1,6 +1,6 @@
 //! Copies in bytes or words of rows and centroids, about the point of each group: for the product filter on quads of features.
 //!
-//! Rows are copied when they are sorted, and centroids in each assign. Both subtract the same bits of the group's point. `src/certify/quads.rs` says what
+//! Rows are copied when they are sorted, and centroids in each assign. Both subtract the same bits of the group's point. `src/bounds/quads.rs` says what
 //! is measured of them.
 
 #[cfg(feature = "tests")]
@@ -16,15 +16,15 @@ use super::sorted::Sorted;
 use super::{BLOCK, NEAR, Step};
 use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
 use crate::backend::cpu::product::{PanelFacts, QuadRows, QuadTable};
-use crate::backend::cpu::simd::{InstructionSet, QuadUnit, SIDE, Task, Vector, packed};
-use crate::certify::quads::{LEAST_NUMBER, MOST_FEATURES, Quads};
-use crate::error::Result;
-use crate::fixed::power_of_two;
-use crate::float::Float;
-use crate::lines::Lines;
-use crate::memory;
-use crate::parallel::for_each_task;
-use crate::prepare::{Prepared, unit_exponent};
+use crate::base::aligned::Lines;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::for_each_task;
+use crate::bounds::quads::{LEAST_NUMBER, MOST_FEATURES, Quads};
+use crate::exact::fixed::power_of_two;
+use crate::simd::{InstructionSet, QuadUnit, SIDE, Task, Vector, packed};
+use crate::statistics::{Prepared, unit_exponent};
 
 /// Most bytes of the copies of the centroids of one assign.
 const MOST_TABLE_BYTES: usize = 128 << 20;

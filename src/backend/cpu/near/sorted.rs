@@ -5,12 +5,12 @@ use std::ops::Range;
 use super::quads::{Copies, RowCopies};
 use super::{BLOCK, NEAR, Step};
 use crate::backend::cpu::filter::Form;
-use crate::error::Result;
-use crate::features::rows_to_columns;
-use crate::float::Float;
-use crate::half::Same;
-use crate::memory;
-use crate::tile::{Part, Tile, WeightScale};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::features::rows_to_columns;
+use crate::input::fp16::Same;
+use crate::input::tile::{Part, Tile, WeightScale};
 
 /// Where the values of the rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

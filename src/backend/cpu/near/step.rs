@@ -3,12 +3,12 @@
 use super::groups::{Groups, square};
 use super::{BLOCK, NEAR, largest};
 use crate::backend::cpu::filter::{GROUP, NOBODY};
-use crate::certify::near::Near as Bound;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::for_each_task;
-use crate::tile::Tile;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::for_each_task;
+use crate::bounds::near::Near as Bound;
+use crate::input::tile::Tile;
 
 /// The lists of one assign.
 pub struct Step<'n, T> {

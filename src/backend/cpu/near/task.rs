@@ -8,15 +8,17 @@ use super::sorted::{Sorted, Way};
 use super::{BLOCK, NEAR, Scores, Step};
 use crate::backend::cpu::assign::{NearRows, QuadBlock};
 use crate::backend::cpu::centroids::CentroidTable;
-use crate::backend::cpu::pass::{TaskRows, Worker, given, list_moved, take_moved};
+use crate::backend::cpu::deltas::Moved;
+use crate::backend::cpu::pass::{Worker, given, list_moved, take_moved};
 use crate::backend::cpu::product::QuadTable;
-use crate::backend::cpu::simd::{SQUARE, Task, Vector};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::partial::{Moved, Partial, Quantiser};
-use crate::prepare::Prepared;
-use crate::tile::{Part, Tile, Values};
+use crate::backend::cpu::tasks::TaskRows;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::partial::{Partial, Quantiser};
+use crate::input::tile::{Part, Tile, Values};
+use crate::simd::{SQUARE, Task, Vector};
+use crate::statistics::Prepared;
 
 /// One worker's buffers.
 pub struct Scratch<T> {

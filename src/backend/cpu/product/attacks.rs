@@ -1,12 +1,12 @@
 //! Rows and centroids that try to break the bound of the product filter. What reference distances find must be in reach.
 
 use super::super::filter::{Filter, Weight};
-use super::super::simd::{InstructionSet, Task};
 use super::*;
-use crate::certify::Expanded;
-use crate::features::Features;
-use crate::reference;
-use crate::tile::{Part, Tile};
+use crate::bounds::Expanded;
+use crate::exact::reference;
+use crate::input::features::Features;
+use crate::input::tile::{Part, Tile};
+use crate::simd::{InstructionSet, Task};
 
 pub struct Random(pub u64);
 

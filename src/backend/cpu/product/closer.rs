@@ -6,9 +6,9 @@
 use super::lists::{ALL, Lists};
 use super::{MOST_LANES, ProductScratch, ROWS};
 use crate::backend::cpu::centroids::CentroidTable;
-use crate::backend::cpu::simd::{Ahead, Vector};
-use crate::certify::Difference;
-use crate::float::Float;
+use crate::base::float::Float;
+use crate::bounds::Difference;
+use crate::simd::{Ahead, Vector};
 
 /// Vectors of partial sums of one sum.
 const SUMS: usize = 4;

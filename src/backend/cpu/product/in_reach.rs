@@ -4,7 +4,7 @@ use super::lists::Lists;
 use super::scores::PanelFacts;
 use super::{MOST_LANES, ROWS};
 use crate::backend::cpu::filter::GROUP;
-use crate::backend::cpu::simd::Vector;
+use crate::simd::Vector;
 
 /// The sums of some panels of centroids, and what their scores are compared with.
 pub struct InReach<'p> {

@@ -8,7 +8,7 @@ use super::quads::{QuadRows, QuadTable};
 use super::scores::{Least, PanelFacts};
 use super::{ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::GROUP;
-use crate::backend::cpu::simd::{SIDE, TOGETHER, Tiles, Vector};
+use crate::simd::{SIDE, TOGETHER, Tiles, Vector};
 
 /// Sums of rows and some panels of centroids.
 struct Sums<'p> {

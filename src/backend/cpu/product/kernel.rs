@@ -2,7 +2,7 @@
 
 use super::ROWS;
 use crate::backend::cpu::filter::GROUP;
-use crate::backend::cpu::simd::{Ahead, Vector};
+use crate::simd::{Ahead, Vector};
 
 /// The products of a panel of features of 64 rows with a group of centroids.
 pub struct Products<'p> {

@@ -11,7 +11,7 @@
 //!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r        (in_reach.rs)
 //! ```
 //! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the group's point.
-//! `src/certify/quads.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) Products
+//! `src/bounds/quads.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) Products
 //! in tiles: `in_tiles.rs`.
 
 use std::ops::Range;
@@ -21,9 +21,9 @@ use super::lists::{ALL, Lists};
 use super::scores::{Least, PanelFacts};
 use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
-use crate::backend::cpu::simd::{Dot, QuadTask, QuadUnit, SIDE, Tiles, Vector};
-use crate::certify::Expanded;
-use crate::lines::Lines;
+use crate::base::aligned::Lines;
+use crate::bounds::Expanded;
+use crate::simd::{Dot, QuadTask, QuadUnit, SIDE, Tiles, Vector};
 
 /// Lanes of a panel of features.
 const PANEL: usize = 64;
@@ -36,7 +36,7 @@ const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
 pub struct QuadRows<'r> {
     /// `(lanes, ROWS)`.
     pub copies: &'r [f32],
-    /// For each row: its step, and what its bound is made of: see `certify::quads::Quads::of_row`. A row without a bound has infinities.
+    /// For each row: its step, and what its bound is made of: see `bounds::quads::Quads::of_row`. A row without a bound has infinities.
     pub facts: &'r [[f32; ROWS]; 3],
 }
 

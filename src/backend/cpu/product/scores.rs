@@ -2,7 +2,7 @@
 
 use super::ROWS;
 use crate::backend::cpu::filter::GROUP;
-use crate::backend::cpu::simd::Vector;
+use crate::simd::Vector;
 
 /// What belongs to the centroids of a panel.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! What is read next, and asked for meanwhile.
 
-use crate::backend::cpu::simd::Ahead;
-use crate::tile::{Columns, ManyColumns};
+use crate::input::tile::{Columns, ManyColumns};
+use crate::simd::Ahead;
 
 /// What is asked for while rows are compared, because it is read next.
 #[derive(Clone, Copy)]

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::super::simd::{Task, Vector};
 use super::super::split_off;
 use super::Rows;
 use super::grouped::{Grouped, TASK_BLOCKS};
 use super::nearer::{self, Candidates, Changes, Found, Gains, UNIT};
-use crate::float::Float;
+use crate::base::float::Float;
+use crate::simd::{Task, Vector};
 
 /// Tasks for each worker, so that workers finish together.
 const TASKS_PER_WORKER: usize = 8;

@@ -2,23 +2,23 @@
 //!
 //! ```text
 //! for each block of up to 512 rows: the box of its rows, and the largest distance of a row to its nearest seed
-//! a candidate passes over a block if no point of the box is nearer than that                  src/certify/skip.rs
+//! a candidate passes over a block if no point of the box is nearer than that                  src/bounds/skip.rs
 //! ```
 //! What is left of a step is the search around its candidates. It shrinks as seeds come in.
 
 use std::ops::Range;
 
-use super::super::simd::{InstructionSet, Task, Vector};
 use super::super::{TaskRows, split_off};
 use super::nearer::{Candidates, MOST, Strip, UNIT};
 use super::order::{ORDER, SAMPLE, Tree};
 use super::rows_of_tile;
-use crate::certify::skip::gap;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::for_each_task;
-use crate::tile::{Part, Tile};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::for_each_task;
+use crate::bounds::skip::gap;
+use crate::input::tile::{Part, Tile};
+use crate::simd::{InstructionSet, Task, Vector};
 
 /// Fewest clusters for which the copy pays: it costs as much as the distances to a few dozen candidates.
 const LEAST_CLUSTERS: usize = 8;

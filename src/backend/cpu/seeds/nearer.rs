@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! for each unit of 32 rows:
-//!   float32 rows of many features: float32 differences to all candidates rule out rows            src/certify/skip.rs
+//!   float32 rows of many features: float32 differences to all candidates rule out rows            src/bounds/skip.rs
 //!   for each candidate with rows that are left: their reference distances, a few rows at a time or all 32
 //!     a row that is nearer adds to the candidate's gain, or takes its new distance
 //! ```
 
-use super::super::simd::Vector;
 use super::Rows;
 use super::ranges::Ranges;
-use crate::certify::skip::NearLimit;
-use crate::distances::DistanceScale;
-use crate::float::Float;
+use crate::base::float::Float;
+use crate::bounds::skip::NearLimit;
+use crate::exact::distances::DistanceScale;
+use crate::simd::Vector;
 
 /// Rows whose distances are computed together. Four vectors of float64 hide the latency of a chain.
 pub const UNIT: usize = 32;

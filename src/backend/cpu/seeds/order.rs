@@ -8,10 +8,10 @@
 //! J. L. Bentley, "Multidimensional binary search trees used for associative searching", CACM 18 (1975). The order only steers what
 //! can be skipped. It does not reach the bits.
 
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::tile::Tile;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::tile::Tile;
 
 /// The name for what orders the rows in errors.
 pub const ORDER: &str = "the order of the rows for seeding";
@@ -103,8 +103,8 @@ fn split<T: Float>(sample: &[T], m: usize, members: &mut [u32]) -> (u32, T, usiz
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
-    use crate::features::Features;
-    use crate::tile::Part;
+    use crate::input::features::Features;
+    use crate::input::tile::Part;
 
     unit_test!(rows_of_a_leaf_are_close_together);
     fn rows_of_a_leaf_are_close_together() {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::error::Result;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// Rows of a range, as powers of two. Between the two a range has about as many rows as there are ranges.
 const ROWS: std::ops::RangeInclusive<u32> = 8..=16;

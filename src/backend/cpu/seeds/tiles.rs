@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::super::product::MAX_TILE_ROWS;
-use super::super::simd::{Task, Vector};
 use super::super::{TaskRows, split_off};
 use super::Rows;
 use super::nearer::{self, Candidates, Changes, Found, Gains, Strip, UNIT};
-use crate::float::Float;
-use crate::prepare::Prepared;
-use crate::tile::{Part, Tile};
+use crate::base::float::Float;
+use crate::input::tile::{Part, Tile};
+use crate::simd::{Task, Vector};
+use crate::statistics::Prepared;
 
 /// Computes the gains of candidates over one task of a session.
 pub struct TileGains<'p, 'a, T> {

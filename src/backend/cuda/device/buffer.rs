@@ -6,9 +6,9 @@ use cudarc::driver::{result, sys};
 
 use super::queue::Queue;
 use super::{Plain, failed, traffic};
-use crate::error::Result;
-use crate::interrupt;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::interrupt;
+use crate::base::memory;
 
 /// Device memory that belongs to a queue. When it is dropped, it is freed in the order of the queue.
 pub struct Buffer<T> {

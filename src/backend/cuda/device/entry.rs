@@ -3,8 +3,8 @@
 use std::marker::PhantomData;
 
 use super::gpu::{Function, Gpu};
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 /// The single parameter of a kernel. It has the layout of a struct in `kernels/` (`arguments.rs`).
 ///

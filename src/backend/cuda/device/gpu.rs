@@ -8,11 +8,9 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUfunction_attr
 use cudarc::driver::{CudaContext, DriverError, result};
 
 use super::failed;
+use super::kernels::KERNELS;
 use super::queue::Queue;
-use crate::backend::cuda::kernels::KERNELS;
-use crate::backend::cuda::shape::GpuSize;
-use crate::backend::cuda::step::tensor::unit::untrusted;
-use crate::error::{KMeansError, Result};
+use crate::base::error::{KMeansError, Result};
 
 /// One GPU with its kernels.
 pub struct Gpu {
@@ -23,7 +21,7 @@ pub struct Gpu {
     /// The most bytes of shared memory that a block may ask for.
     pub shared_per_block: u32,
     /// The compute capability: ten times the major number, and the minor one.
-    generation: u32,
+    pub generation: u32,
     keeping: Mutex<Keeping>,
     functions: Mutex<HashMap<String, Function>>,
     modules: Mutex<HashMap<&'static str, Module>>,
@@ -238,13 +236,6 @@ impl Gpu {
         // SAFETY: both results have places.
         unsafe { sys::cuMemGetAddressRange_v2(&mut base, &mut size, address) }.result().ok()?;
         (base + size as u64).checked_sub(address)
-    }
-
-    /// What the choice of kernels depends on.
-    pub fn size(&self) -> GpuSize {
-        let Self { ordinal, processors, shared_per_block, generation, .. } = *self;
-        let untrusted = untrusted(ordinal);
-        GpuSize { processors: processors as usize, shared: shared_per_block as usize, generation, untrusted }
     }
 
     /// Asks the SMs that run a kernel for the largest possible share of shared memory. With the default setting, fewer blocks

@@ -41,7 +41,7 @@ macro_rules! buffers {
             }
 
             /// Allocates the buffers. Their content is undefined.
-            pub fn allocate(queue: &$crate::backend::cuda::device::Queue, $($arg: $argtype),*) -> $crate::error::Result<Self> {
+            pub fn allocate(queue: &$crate::backend::cuda::device::Queue, $($arg: $argtype),*) -> $crate::base::error::Result<Self> {
                 Ok(Self { $( $field: queue.alloc($len, $what)?, )* })
             }
         }

@@ -6,6 +6,7 @@
 mod buffer;
 mod entry;
 mod gpu;
+mod kernels;
 mod list;
 pub mod peers;
 pub mod probe;
@@ -21,8 +22,8 @@ pub use self::gpu::Gpu;
 pub(in crate::backend::cuda) use self::list::buffers;
 pub use self::list::{bytes_of, product, sum};
 pub use self::queue::Queue;
-use crate::error::KMeansError;
-use crate::float::Float;
+use crate::base::error::KMeansError;
+use crate::base::float::Float;
 
 /// Plain data that kernels read and write. Any bit pattern of the right size is a valid value.
 ///

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use cudarc::driver::{result, sys};
 
 use super::{Buffer, Gpu, Plain, Queue, failed};
-use crate::error::Result;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// Whether each of these GPUs can read the memory of each other one.
 pub fn reach_each_other(gpus: &[u32]) -> bool {

@@ -9,8 +9,8 @@ use cudarc::driver::{CudaStream, DriverError, result};
 
 use super::gpu::{Function, Gpu};
 use super::{Argument, Buffer, Launch, Plain, allocated, failed, refusal};
-use crate::error::Result;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// A queue of work on one GPU. The work runs in order.
 #[derive(Clone)]

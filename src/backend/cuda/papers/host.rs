@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "bench")]
 use std::time::Instant;
 
-use crate::backend::cpu::InstructionSet;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::{for_each_task, workers_for};
-use crate::partial::{Deltas, MoveRows, Moved, Partial, Quantiser, UNASSIGNED};
-use crate::prepare::Prepared;
-use crate::tile::{Part, Tile};
+use crate::backend::cpu::deltas::{Deltas, MoveRows, Moved};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::exact::partial::{Partial, Quantiser, UNASSIGNED};
+use crate::input::tile::{Part, Tile};
+use crate::simd::InstructionSet;
+use crate::statistics::Prepared;
 
 /// The nanoseconds that this process has spent waiting for labels, downloading them, and adding up rows by them. These are the
 /// stages in the figures of Zechner & Granitzer.

@@ -14,8 +14,8 @@ pub use self::host::STAGES;
 use self::systems::System;
 use super::device::Plain;
 use super::step::Candidate;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
 
 /// All systems.
 pub fn candidates<T: Float + Plain>() -> impl Iterator<Item = Box<dyn Candidate<T>>> {

@@ -5,8 +5,8 @@ use super::systems::{FeatureSums, Mass, System};
 use crate::backend::cuda::arguments::{self, SystemSumsArgument};
 use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
 use crate::backend::cuda::shape::GpuSize;
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 /// In each round, this number times the number of SMs divides the number of groups (Li et al. 2010, algorithm 6: M).
 const GROUPS_A_PROCESSOR: usize = 8;

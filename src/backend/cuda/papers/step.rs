@@ -21,10 +21,10 @@ use crate::backend::cuda::step::choice::tiled_for;
 use crate::backend::cuda::step::shares::Shares;
 use crate::backend::cuda::step::tiled::{Doubt, Settle, TiledLabels};
 use crate::backend::cuda::step::{Candidate, Fit, HostSums, LabelArrays, Needs, Step, Supported};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::strategy::Strategy;
 
 impl<T: Float + Plain> Candidate<T> for System {
     fn strategy(&self) -> Strategy {

@@ -22,8 +22,8 @@
 use super::sizes::{FIT_BYTES, Features, MOST_SCRATCH, Sizes, block_sums, cells, entries, features, fused, table};
 use crate::backend::cuda::step::filter::{FilterSpec, Layout};
 use crate::backend::cuda::step::{Refusal, Supported};
-use crate::certify::Chains;
-use crate::strategy::Strategy;
+use crate::base::strategy::Strategy;
+use crate::bounds::Chains;
 
 /// How a system finds labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

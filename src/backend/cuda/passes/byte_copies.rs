@@ -1,4 +1,4 @@
-//! Copies of the rows in bytes, which rule candidates of k-means++ out (`kernels/passes/plus_filter.cu`, `src/certify/bytes.rs`).
+//! Copies of the rows in bytes, which rule candidates of k-means++ out (`kernels/passes/plus_filter.cu`, `src/bounds/bytes.rs`).
 //! They are made once some seeds are taken, where the device has room for them. Nothing depends on whether they are there.
 
 use crate::backend::cuda::arguments::{
@@ -7,11 +7,11 @@ use crate::backend::cuda::arguments::{
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::padded;
-use crate::error::Result;
-use crate::fixed::power_of_two;
-use crate::float::Float;
-use crate::memory;
-use crate::prepare::Prepared;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::fixed::power_of_two;
+use crate::statistics::Prepared;
 
 /// The most centres, and the places that share a centre.
 const MOST_CENTRES: usize = 32;

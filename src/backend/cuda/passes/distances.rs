@@ -3,11 +3,11 @@
 use crate::backend::Scales;
 use crate::backend::cuda::arguments::{self, InertiaArgument, LabelsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of, product};
-use crate::backend::cuda::step::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::distances::DistanceScale;
 
 /// Pending sums are moved out after this many rows. Their two words could hold twice as many values.
 pub const MOST_PENDING: usize = 1 << 31;

@@ -1,9 +1,7 @@
 //! Seeding for both cases: all rows are on the device (`seeds.rs`), or they stream through it (`stream/seeds.rs`).
 
-use std::ops::Range;
-
-use crate::backend::cuda::arguments::LabelsArgument;
-use crate::backend::cuda::device::{Buffer, Plain};
+use crate::backend::cuda::device::Plain;
+use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::many;
 use crate::backend::cuda::passes::picks;
 use crate::backend::cuda::passes::seeds::{self, DeviceSeeds};
@@ -11,56 +9,16 @@ use crate::backend::cuda::predict::DeviceTable;
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::rows::stream::seeds::StreamedSeeds;
 use crate::backend::{DrawBy, Picked, PlusPlus, Sample, Sampled};
-use crate::distances::{DistanceScale, DistanceSum};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::partial::UNASSIGNED;
-use crate::prepare::Prepared;
-use crate::tile::WeightScale;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::exact::distances::{DistanceScale, DistanceSum};
+use crate::input::tile::WeightScale;
+use crate::statistics::Prepared;
 
 /// Draw weights of the rows.
 pub enum DeviceDraws<T> {
     Resident(DeviceSeeds<T>),
     Streamed(StreamedSeeds<T>),
-}
-
-/// The labels of a fit. Seeding may write its own numbers there, because the loop clears the labels when it starts.
-pub struct SeedLabels<'s> {
-    pub labels: &'s Buffer<u8>,
-    /// Bytes of a label.
-    pub bytes: usize,
-}
-
-impl SeedLabels<'_> {
-    /// How many numbers seeding can write there. All ones is none of them.
-    pub fn numbers(&self) -> usize {
-        (1 << (8 * self.bytes)) - 1
-    }
-
-    /// The labels of a chunk as a kernel parameter. `first`: the first row of the chunk.
-    pub fn from(&self, first: usize) -> LabelsArgument {
-        LabelsArgument { at: self.labels.at_index(first * self.bytes), bytes: self.bytes as i32 }
-    }
-
-    /// Downloads the labels of a range of rows.
-    pub fn read(&self, rows: Range<usize>) -> Result<Vec<u32>> {
-        const WHAT: &str = "the labels of some rows";
-        let mut narrow = memory::zeroed(rows.len() * self.bytes, WHAT)?;
-        self.labels.read(rows.start * self.bytes, &mut narrow)?;
-        memory::collected(narrow.chunks_exact(self.bytes).map(widen), WHAT)
-    }
-}
-
-/// Widens a label of 1, 2 or 4 bytes. All ones stay all ones.
-#[inline]
-pub fn widen(bytes: &[u8]) -> u32 {
-    match *bytes {
-        [u8::MAX] | [u8::MAX, u8::MAX] => UNASSIGNED,
-        [a] => u32::from(a),
-        [a, b] => u32::from(u16::from_le_bytes([a, b])),
-        _ => u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
-    }
 }
 
 /// Matches the draws and the rows at the same time. Both are always of the same kind.

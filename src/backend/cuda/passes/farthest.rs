@@ -7,10 +7,10 @@ use crate::backend::Far;
 use crate::backend::cuda::arguments::{self, Candidate, FarArgument, FarRow, LabelsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Queue, buffers, bytes_of};
 use crate::backend::cuda::shape::FitShape;
-use crate::backend::cuda::step::THREADS;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::backend::cuda::shape::THREADS;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
 
 /// The name in errors of the farthest rows.
 const FAR: &str = "the farthest rows";

@@ -10,12 +10,12 @@ use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::upload::upload;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::select::Job;
-use crate::error::Result;
-use crate::features::Features;
-use crate::fixed::power_of_two;
-use crate::float::Float;
-use crate::strategy::Strategy;
-use crate::tile::{Part, WeightScale};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::exact::fixed::power_of_two;
+use crate::input::features::Features;
+use crate::input::tile::{Part, WeightScale};
 
 /// The most rows of a piece: whole tiles of all kernels.
 const MOST_ROWS: usize = 1 << 20;

@@ -4,6 +4,7 @@ mod byte_copies;
 pub mod distances;
 pub mod draws;
 pub mod farthest;
+pub mod labels;
 pub mod many;
 pub mod picks;
 mod plus_plus;

@@ -7,11 +7,11 @@ use crate::backend::cuda::passes::seeds::{CANDIDATES, DeviceSeeds, Draw, Ranges,
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::{DrawBy, Picked};
-use crate::error::Result;
-use crate::fixed::power_of_two;
-use crate::float::Float;
-use crate::memory;
-use crate::tile::WeightScale;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::fixed::power_of_two;
+use crate::input::tile::WeightScale;
 
 /// The most rows of a batch.
 const MOST: usize = 1 << 14;

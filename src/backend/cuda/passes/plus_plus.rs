@@ -21,11 +21,11 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, buffers, product};
 use crate::backend::cuda::rows::DeviceRows;
-use crate::distances::DistanceSum;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::seeding::plus_plus::trials;
+use crate::backend::trials;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::distances::DistanceSum;
 
 /// Threads of the blocks of `plus_draw`, of `plus_take` and `plus_filter`, and of `plus_settle`.
 const DRAWERS: u32 = 1_024;

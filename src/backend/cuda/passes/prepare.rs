@@ -1,4 +1,4 @@
-//! The passes of [`crate::prepare`] over rows on the device: `kernels/passes/prepare.cu`.
+//! The passes of [`crate::statistics`] over rows on the device: `kernels/passes/prepare.cu`.
 //!
 //! The device sees values but no validity, and it keeps no bad rows. If there are nulls, the host first selects the good rows
 //! and sends only these. If a value is not finite, the host selects the finite rows and sends the rows again. If an error names
@@ -11,15 +11,15 @@ use crate::backend::cuda::arguments::{
 use crate::backend::cuda::device::{Argument, Block, Buffer, Entry, Launch, Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::rows::chunks::{Chunk, Chunks};
 use crate::backend::cuda::rows::foreign::finite_rows;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::memory;
-use crate::prepare::given::{Given, HostRows};
-use crate::prepare::passes::Passes;
-use crate::prepare::quanta::Counts;
-use crate::prepare::survey::{EXTENTS, Extent, Survey, select_finite};
-use crate::prepare::variance::Moments;
-use crate::tile::{Part, WeightScale};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::tile::{Part, WeightScale};
+use crate::statistics::given::{Given, HostRows};
+use crate::statistics::passes::Passes;
+use crate::statistics::quanta::Counts;
+use crate::statistics::survey::{EXTENTS, Extent, Survey, select_finite};
+use crate::statistics::variance::Moments;
 
 /// Threads of a block.
 const THREADS: u32 = 256;

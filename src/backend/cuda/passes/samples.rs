@@ -6,10 +6,10 @@ use crate::backend::cuda::arguments::{FoundRowsArgument, SampleArgument};
 use crate::backend::cuda::device::{Plain, Queue, bytes_of, product, sum};
 use crate::backend::cuda::passes::many;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
-use crate::backend::select::Candidates;
-use crate::error::Result;
-use crate::float::Float;
-use crate::rng::Stream;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::params::Candidates;
+use crate::exact::rng::Stream;
 
 impl From<&Sample> for SampleArgument {
     fn from(sample: &Sample) -> Self {
@@ -77,7 +77,7 @@ pub fn found_rows(
         let found = count.to_vec()?[0] as usize;
         if found <= room {
             // The kernel wrote `found` values. Those beyond are not defined, so they stay on the device.
-            let mut numbers = crate::memory::zeroed(found, WHAT)?;
+            let mut numbers = crate::base::memory::zeroed(found, WHAT)?;
             rows.read(0, &mut numbers)?;
             numbers.sort_unstable();
             return Ok(numbers);

@@ -12,14 +12,14 @@ use crate::backend::cuda::passes::plus_plus::StepBuffers;
 use crate::backend::cuda::passes::samples::found_rows;
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::FitShape;
+use crate::backend::trials;
 use crate::backend::{Sample, Sampled};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::fixed::power_of_two;
-use crate::float::Float;
-use crate::prepare::Prepared;
-use crate::seeding::plus_plus::trials;
-use crate::tile::WeightScale;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::exact::distances::DistanceScale;
+use crate::exact::fixed::power_of_two;
+use crate::input::tile::WeightScale;
+use crate::statistics::Prepared;
 
 /// The most ranges that a draw searches. One block searches all of them.
 const RANGES: usize = 4_096;

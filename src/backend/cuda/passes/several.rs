@@ -6,16 +6,16 @@ use super::prepare::DevicePasses;
 use crate::backend::chunking::Chunking;
 use crate::backend::cuda::device::{Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunks;
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::parallel::at_once;
-use crate::prepare::given::{Given, HostRows};
-use crate::prepare::passes::Passes;
-use crate::prepare::quanta::Counts;
-use crate::prepare::survey::{Extent, Survey};
-use crate::prepare::variance::Moments;
-use crate::tile::{Part, WeightScale};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::at_once;
+use crate::input::tile::{Part, WeightScale};
+use crate::statistics::given::{Given, HostRows};
+use crate::statistics::passes::Passes;
+use crate::statistics::quanta::Counts;
+use crate::statistics::survey::{Extent, Survey};
+use crate::statistics::variance::Moments;
 
 /// The name of the GPUs in errors.
 const GPUS: &str = "the GPUs of a fit";

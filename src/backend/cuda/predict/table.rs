@@ -20,11 +20,12 @@ use crate::backend::cuda::step::shares::Shares;
 use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch};
 use crate::backend::cuda::step::tensor::sizes::Sizes;
 use crate::backend::cuda::step::tiled::{Doubt, Tiled, TiledLabels};
-use crate::backend::select::{Candidates, Job, Shape};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::backend::select::{Job, Shape};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::params::Candidates;
+use crate::base::strategy::Strategy;
+use crate::exact::distances::DistanceScale;
 
 /// Threads of a block of the kernels in `kernels/passes/predict.cu`. This is also the number of rows of their tiles.
 pub const ROWS: u32 = 128;

@@ -20,9 +20,9 @@ use crate::backend::cuda::step::tensor::labels::{TensorLabels, bytes_of_batch, c
 use crate::backend::cuda::step::tensor::sizes::Sizes;
 use crate::backend::cuda::step::tensor::unit::Unit;
 use crate::backend::cuda::step::tiled::Tiled;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
 
 /// What a model keeps for tensor cores.
 pub struct TensorTable<T> {

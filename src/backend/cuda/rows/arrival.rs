@@ -1,11 +1,11 @@
 //! Rows that were sent arrive: they are scaled and normalised where they are (`kernels/passes/arrival.cu`).
 
 use super::{DeviceRows, THREADS};
-use crate::arrival::Arrival;
 use crate::backend::cuda::arguments::{self, NormaliseArgument, ScaleColumnsArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain};
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::input::transform::Arrival;
 
 /// Values of a column that a block scales.
 const CHUNK: usize = 8_192;

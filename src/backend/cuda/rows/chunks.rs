@@ -4,10 +4,10 @@ use crate::backend::chunking::Chunking;
 use crate::backend::cuda::device::{Argument, Launch, Plain, Queue};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::stream::Stream;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::half::Half;
-use crate::tile::{Part, WeightScale};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::input::fp16::Half;
+use crate::input::tile::{Part, WeightScale};
 
 /// The kept rows of a fit.
 pub enum Chunks<'a, T> {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::upload::{BorrowedLane, Staging, join};
 use crate::backend::cuda::device::{Buffer, Plain, failed};
-use crate::error::Result;
+use crate::base::error::Result;
 
 /// Most rows of a piece.
 pub const PIECE: usize = 1 << 17;

@@ -5,13 +5,13 @@ use super::DeviceRows;
 use crate::backend::cuda::arguments::{self, FiniteRowsArgument, ForeignArgument, KeptRowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue};
 use crate::backend::cuda::shape::ROW_ALIGNMENT;
-use crate::error::{KMeansError, Result};
-use crate::features::Features;
-use crate::float::Float;
-use crate::gpu_table::{GpuRows, GpuTable, GpuValues};
-use crate::half::Half;
-use crate::memory;
-use crate::tile::{self, Part, Selection};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::features::Features;
+use crate::input::fp16::Half;
+use crate::input::gpu_table::{GpuRows, GpuTable, GpuValues, HostCopy};
+use crate::input::tile::{self, Part, Selection};
 
 /// The base-2 logarithm of the values in a tile of these kernels, and the threads of their blocks.
 const TILE_LOG: u32 = 10;
@@ -183,16 +183,6 @@ pub fn finite_rows<T: Float + Plain>(rows: &DeviceRows<T>) -> Result<Selection> 
     // SAFETY: the kernel reads the rows, and writes a word for each 32 of them. There is room for two words for each 64.
     unsafe { queue.run(&launch, &argument)? };
     Ok(Selection::from_bits(bits.to_vec()?))
-}
-
-/// The values of a table on the host, column by column.
-#[derive(Debug)]
-pub struct HostCopy<T> {
-    pub values: Vec<T>,
-    pub stride: usize,
-    pub rows: usize,
-    /// For each feature its bitmap, if there is one, and the bit of row 0.
-    pub validity: Vec<Option<(Vec<u8>, usize)>>,
 }
 
 /// Copies a table to the host.

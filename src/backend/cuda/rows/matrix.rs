@@ -1,10 +1,10 @@
 //! The values of rows on the device: of the feature type, or of 16 bits.
 
 use crate::backend::cuda::device::{Buffer, Plain, Queue, bytes_of};
-use crate::error::Result;
-use crate::float::Float;
-use crate::half::Half;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::fp16::Half;
 
 pub enum Matrix<T> {
     /// Values of the feature type.

@@ -6,6 +6,7 @@ pub mod download;
 pub mod foreign;
 mod matrix;
 pub mod stream;
+mod table;
 pub mod upload;
 
 use std::ops::Range;
@@ -14,12 +15,12 @@ pub use self::matrix::Matrix;
 use crate::backend::cuda::arguments::{self, RoundWeightsArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product};
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
-use crate::error::Result;
-use crate::fixed::power_of_two;
-use crate::float::Float;
-use crate::gpu_table::GpuValues;
-use crate::half::Half;
-use crate::tile::WeightScale;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::exact::fixed::power_of_two;
+use crate::input::fp16::Half;
+use crate::input::gpu_table::GpuValues;
+use crate::input::tile::WeightScale;
 
 /// The kept rows on the device. From row `n` on, a column holds values that kernels may read but do not use.
 pub struct DeviceRows<T> {

@@ -29,18 +29,18 @@ use cudarc::driver::CudaEvent;
 
 use self::order::{VISITS, held_after, visits};
 use self::sweep::Sweep;
-use crate::arrival::Arrival;
 use crate::backend::chunking::{Chunking, piece_bytes};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::rows::upload::{Carrier, Source, Staging, UploadPlan, value_bytes};
-use crate::error::Result;
-use crate::float::Float;
-use crate::half::Half;
-use crate::interrupt;
-use crate::memory;
-use crate::tile::{self, Part, WeightScale};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::interrupt;
+use crate::base::memory;
+use crate::input::fp16::Half;
+use crate::input::tile::{self, Part, WeightScale};
+use crate::input::transform::Arrival;
 
 /// The fewest bytes of a piece that make another lane worth its cost.
 const LEAST_PIECE: usize = 64 << 10;

@@ -37,10 +37,10 @@ pub use self::tasks::{Source, Task};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::rows::foreign::take_in;
-use crate::error::Result;
-use crate::float::Float;
-use crate::half::Half;
-use crate::tile::{self, Part};
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::input::fp16::Half;
+use crate::input::tile::{self, Part};
 
 /// Uploads the kept rows of all parts, in order, and their weights as they are. If only some parts have weights, the rows of
 /// the others get weight 1.
@@ -133,7 +133,7 @@ mod tests {
     use super::kept::tests::selection;
     use super::*;
     use crate::backend::cuda::device::Gpu;
-    use crate::features::{Chunk, Column, Features};
+    use crate::input::features::{Chunk, Column, Features};
 
     fn chunked<T: Copy>(values: &[T], step: usize) -> Column<'_, T> {
         Column::new(values.chunks(step).map(|values| Chunk::new(values, None).unwrap()))
@@ -145,7 +145,9 @@ mod tests {
 
     /// Uploads columns of chunks and blocks, with and without selections and weights, through slots of several sizes.
     fn what_arrives<T: Float + Plain>() {
-        let Some(device) = crate::devices().ok().and_then(|all| all.into_iter().find(|device| device.usable)) else { return };
+        let Some(device) = crate::backend::devices().ok().and_then(|all| all.into_iter().find(|device| device.usable)) else {
+            return;
+        };
         let queue = Gpu::get(device.ordinal).unwrap().queue().unwrap();
         for (n, d) in [(1, 1), (100, 3), (5000, 2), (3000, 33), (700, 70)] {
             let columns: Vec<Vec<T>> = (0..d).map(|f| (0..n).map(|i| value(i, f)).collect()).collect();

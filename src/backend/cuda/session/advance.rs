@@ -9,12 +9,12 @@ use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::exchange::{self, Of};
 use crate::backend::cuda::passes::distances::Inertia;
 use crate::backend::{Advanced, Assigned, Iteration, KeptRows, Move, Scales, Stop};
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::interrupt;
-use crate::memory;
-use crate::parallel::at_once;
-use crate::progress::Watch;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::interrupt;
+use crate::base::memory;
+use crate::base::parallel::at_once;
+use crate::base::progress::Watch;
 
 /// Iterations of the first batch. [`LONGEST_BATCH`] has most.
 const FIRST_BATCH: u32 = 8;

@@ -4,10 +4,11 @@ use std::time::Instant;
 
 use super::CudaSession;
 use crate::backend::Iterate;
+use crate::backend::cpu::InDoubt;
 use crate::backend::cuda::device::Plain;
-use crate::benchmark::{InDoubt, Timed};
-use crate::error::Result;
-use crate::float::Float;
+use crate::backend::timed::Timed;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 impl<T: Float + Plain> Timed<T> for CudaSession<'_, T> {
     fn repeat(&mut self, centroids: &[T], passes: u32) -> Result<f64> {

@@ -3,15 +3,16 @@
 use super::CudaSession;
 use super::other_rows::OtherRows;
 use crate::backend::cuda::device::Plain;
-use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels};
+use crate::backend::cuda::passes::draws::{self, DeviceDraws};
+use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::many;
 use crate::backend::cuda::passes::picks::batch;
 use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled};
-use crate::distances::{DistanceScale, DistanceSum};
-use crate::error::Result;
-use crate::float::Float;
-use crate::prepare::Prepared;
-use crate::tile::Part;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::exact::distances::{DistanceScale, DistanceSum};
+use crate::input::tile::Part;
+use crate::statistics::Prepared;
 
 impl<T: Float + Plain> KeptRows for CudaSession<'_, T> {
     fn rows(&self) -> u64 {

@@ -7,9 +7,9 @@ use crate::backend::cuda::passes::farthest::FarSearch;
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::rows::stream::Stream;
 use crate::backend::{Far, Move};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
 
 /// The name in errors of rows that move.
 const MOVED: &str = "the rows that move to empty clusters";

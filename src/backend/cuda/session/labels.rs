@@ -1,9 +1,9 @@
 //! Downloads labels. All threads widen them.
 
 use crate::backend::cuda::device::Buffer;
-use crate::backend::cuda::passes::draws::widen;
+use crate::backend::cuda::passes::labels::widen;
 use crate::backend::cuda::rows::download::{self, PIECE};
-use crate::error::Result;
+use crate::base::error::Result;
 
 /// The first labels, as many as `labels` has places. On the device each has `bytes` bytes.
 pub fn download(from: &Buffer<u8>, bytes: usize, labels: &mut [u32]) -> Result<()> {

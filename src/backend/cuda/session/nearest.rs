@@ -1,13 +1,13 @@
 //! The two nearest centroids of every row of a fit, by `nearest` of `kernels/passes/predict.cu`, piece by piece of every chunk.
 
 use super::CudaSession;
-use crate::answers::{Distances, LABELS};
+use crate::backend::answers::{Distances, LABELS};
 use crate::backend::cuda::arguments::{self, NearestArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain};
 use crate::backend::cuda::predict::{NearestBuffers, ROWS};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
 
 /// Most rows of a piece.
 const MOST_ROWS: usize = 1 << 20;

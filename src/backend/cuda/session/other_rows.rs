@@ -2,18 +2,19 @@
 //! not count them. If there is no room, the CPU has them.
 
 use crate::backend::cuda::device::{Buffer, Plain, Queue};
-use crate::backend::cuda::passes::draws::{self, DeviceDraws, SeedLabels, positive_rows};
+use crate::backend::cuda::passes::draws::{self, DeviceDraws, positive_rows};
+use crate::backend::cuda::passes::labels::SeedLabels;
 use crate::backend::cuda::passes::many;
 use crate::backend::cuda::passes::picks::batch;
 use crate::backend::cuda::passes::seeds::DeviceSeeds;
 use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::cuda::shape::FitShape;
 use crate::backend::{DrawBy, Draws, KeptRows, Picked, PlusPlus, Sample, Sampled};
-use crate::distances::{DistanceScale, DistanceSum};
-use crate::error::Result;
-use crate::float::Float;
-use crate::prepare::Prepared;
-use crate::tile::Part;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::exact::distances::{DistanceScale, DistanceSum};
+use crate::input::tile::Part;
+use crate::statistics::Prepared;
 
 /// The least arithmetic (rows x features x centroids) for which it pays to send the rows. Below this a CPU takes a few milliseconds.
 const LEAST: usize = 1 << 22;

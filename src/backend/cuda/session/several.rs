@@ -4,7 +4,7 @@
 
 use super::other_rows::OtherRows;
 use super::{CudaSession, advance};
-use crate::answers::Distances;
+use crate::backend::answers::Distances;
 use crate::backend::chunking::MOST_ROWS;
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::exchange::{Group, Port};
@@ -13,14 +13,14 @@ use crate::backend::cuda::rows::chunks::Chunks;
 use crate::backend::{
     Advanced, Assigned, DrawBy, Draws, Far, Iterate, Joined, KeptRows, Move, Picked, PlusPlus, Sample, Sampled, Scales, Stop,
 };
-use crate::distances::{DistanceScale, DistanceSum};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::partial::Partial;
-use crate::prepare::Prepared;
-use crate::progress::Watch;
-use crate::tile::Part;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::progress::Watch;
+use crate::exact::distances::{DistanceScale, DistanceSum};
+use crate::exact::partial::Partial;
+use crate::input::tile::Part;
+use crate::statistics::Prepared;
 
 /// The sessions of a fit on several GPUs, in the order of their rows.
 pub struct Several<'a, T: Float + Plain> {

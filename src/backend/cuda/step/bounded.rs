@@ -1,6 +1,6 @@
 //! Bounds that are carried from iteration to iteration, so that most scores of later iterations need not be computed: `yinyang`.
 //! `kernels/step/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu`, `assign_bounded.cu`, `settle.cu` and `deltas.cu`; the proofs are in
-//! `certify/carry_gpu.rs`.
+//! `bounds/carry_gpu.rs`.
 //!
 //! ```text
 //! once a fit:     groups of centroids that start near each other (`groups.rs`)
@@ -18,20 +18,21 @@ mod sizes;
 use self::sizes::{CentroidBuffers, RowBuffers, Sizes};
 use super::deltas::Deltas;
 use super::tiled::{Doubt, PAIRS_THREADS, Settle};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
 use crate::backend::cuda::arguments::{
     self, AssignArgument, BoundedArgument, CarriedArgument, CarriedRowsArgument, MovedRowsArgument, RowsArgument,
     SettleArgument,
 };
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::State;
-use crate::certify::ExpandedTerms;
-use crate::certify::carry_gpu::Carry;
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::ExpandedTerms;
+use crate::bounds::carry_gpu::Carry;
 
 /// The most features, clusters and rows: numbers of 30, 16 and 31 bits.
 const MOST_FEATURES: usize = 1 << 20;

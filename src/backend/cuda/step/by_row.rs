@@ -5,8 +5,8 @@ use crate::backend::cuda::arguments::{self, ByRowArgument, RowsArgument};
 use crate::backend::cuda::device::{Block, Buffer, Launch, Plain, Queue, bytes_of, product};
 use crate::backend::cuda::rows::DeviceRows;
 use crate::backend::cuda::shape::{FitShape, padded};
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 /// Constants of the kernel: threads of a block, and the rows and the bytes of a row in its tile.
 const THREADS: u32 = 256;

@@ -17,19 +17,20 @@ use self::sizes::{Between, CellBuffers, PlaceBuffers, Sizes};
 use super::choice::PROCESSORS;
 use super::filter::FilterSpec;
 use super::registers::Registers;
-use super::{Candidate, Fit, LabelArrays, MOST_TABLE_BYTES, Needs, Refusal, Step, Supported, TABLE_BYTES, THREADS, copies};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported};
 use crate::backend::cuda::arguments::{
     self, AssignCellsArgument, CellLabelsArgument, CellListsArgument, LabelsArgument, RowsArgument,
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
+use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::backend::cuda::state::State;
-use crate::certify::Difference;
-use crate::certify::cells::Farther;
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::Difference;
+use crate::bounds::cells::Farther;
 
 /// The most features and clusters that kernels are compiled for.
 const MOST_FEATURES: usize = 4;

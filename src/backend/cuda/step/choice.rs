@@ -20,14 +20,15 @@ mod table;
 
 pub use self::table::PROCESSORS;
 use self::table::Table;
+use super::Candidate;
+use super::list::candidates;
 #[cfg(feature = "papers")]
 use super::tiled::Tiled;
-use super::{Candidate, candidates};
 use crate::backend::cuda::device::Plain;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
 
 /// The candidate that a fit takes.
 pub struct Chosen<T> {

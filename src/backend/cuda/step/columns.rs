@@ -7,10 +7,10 @@ use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize};
 use crate::backend::cuda::state::State;
-use crate::certify::Chains;
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::Chains;
 
 /// Numbers of clusters that the kernel is compiled for. Any other number uses the next larger variant.
 const CLUSTERS: [usize; 5] = [2, 4, 8, 16, 32];

@@ -1,14 +1,14 @@
 //! The sums of rows whose label changed, after a pass that only labels: `kernels/step/deltas.cu`.
 
 use super::by_row::ByRow;
-use super::copies;
 use crate::backend::cuda::arguments::{self, DeltasArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::FitShape;
+use crate::backend::cuda::shape::copies;
 use crate::backend::cuda::state::State;
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 /// Constants of the kernel: threads of a block, bytes of labels that a warp compares at a time, and values of a row that a lane loads at
 /// once.

@@ -8,12 +8,12 @@ use crate::backend::centre::middle;
 use crate::backend::cuda::arguments::{self, BlockMoves, Bound, BoundTermsArgument, Control, SumsArgument, UpdateArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, buffers, product};
 use crate::backend::cuda::state::Centroids;
-use crate::certify::{Chains, ExpandedTerms};
-use crate::distances::DistanceScale;
-use crate::error::Result;
-use crate::fixed::{frexp, power_of_two};
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::bounds::{Chains, ExpandedTerms};
+use crate::exact::distances::DistanceScale;
+use crate::exact::fixed::{frexp, power_of_two};
 
 /// The name of the copies in errors.
 const COPIES: &str = "copies of the centroids";

@@ -4,7 +4,7 @@
 //! an iteration:   step (chunk by chunk)   reduce (over the devices of a fit)   update (exact means, copies for the next step)
 //! ```
 //! A [`Candidate`] is one way to do the step. It says in one place which shapes it supports, what memory it needs, how it wants
-//! the copies of the centroids, how long it is expected to take, and how it is launched. [`candidates`] lists all of them. To add
+//! the copies of the centroids, how long it is expected to take, and how it is launched. [`list::candidates`] lists all of them. To add
 //! a kernel, write its file and add it to the list.
 
 pub mod bounded;
@@ -14,35 +14,22 @@ pub mod choice;
 pub mod columns;
 pub mod deltas;
 pub mod filter;
+pub mod list;
 pub mod registers;
 pub mod shares;
 pub mod tensor;
 pub mod tiled;
 
-use self::bounded::Yinyang;
-use self::cells::Cells;
-use self::columns::Columns;
 use self::filter::FilterSpec;
-use self::registers::Registers;
-use self::tensor::Tensor;
-use self::tensor::unit::Unit;
-use self::tiled::Tiled;
-use super::device::{Plain, Queue};
+use super::device::Queue;
 use super::rows::chunks::Chunk;
 use super::shape::{FitShape, GpuSize};
 use super::state::State;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::partial::Partial;
-use crate::prepare::Prepared;
-use crate::strategy::Strategy;
-use crate::tile::Part;
-
-/// Threads of a block in most kernels.
-pub const THREADS: u32 = 256;
-/// Limits for the tables of a block in shared memory: bytes for several copies of each cell, and bytes if only one copy fits.
-pub const TABLE_BYTES: usize = 24 << 10;
-pub const MOST_TABLE_BYTES: usize = 64 << 10;
+use crate::base::error::{KMeansError, Result};
+use crate::base::strategy::Strategy;
+use crate::exact::partial::Partial;
+use crate::input::tile::Part;
+use crate::statistics::Prepared;
 
 /// One way to do the step.
 pub trait Candidate<T>: Sync {
@@ -196,53 +183,5 @@ pub trait Work {
     /// Shapes whose centroids are in the same memory are compared first.
     fn centroids_in_shared(&self, _d: usize, _k: usize) -> bool {
         false
-    }
-}
-
-/// All candidates. The first ones are ours; the others are the systems of the papers.
-pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
-    let mut all: Vec<Box<dyn Candidate<T>>> = Vec::new();
-    all.extend(Registers::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
-    all.push(Box::new(Cells));
-    all.push(Box::new(Columns));
-    all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
-    all.push(Box::new(Yinyang));
-    // The last one first: if a GPU has neither, the error is about the one with fewer limits.
-    all.extend(Unit::ALL.iter().rev().map(|&unit| Box::new(Tensor(unit)) as Box<dyn Candidate<T>>));
-    #[cfg(feature = "papers")]
-    all.extend(super::papers::candidates());
-    all
-}
-
-/// The number of copies of each cell that fit in `bytes`: a power of two, at most 32. If not even one copy fits, the result is
-/// 1 if one copy fits in `most`, and else 0.
-pub fn copies(cells: usize, bytes: usize, most: usize) -> usize {
-    match bytes / cells.saturating_mul(8).max(1) {
-        0 if cells.saturating_mul(8) <= most => 1,
-        0 => 0,
-        fit => 1 << fit.min(32).ilog2(),
-    }
-}
-
-#[cfg(feature = "tests")]
-mod tests {
-    use super::*;
-
-    unit_test!(copies_are_powers_of_two_that_fit);
-    fn copies_are_powers_of_two_that_fit() {
-        assert_eq!(copies(16, 24 << 10, 64 << 10), 32);
-        assert_eq!(copies(256, 24 << 10, 64 << 10), 8);
-        assert_eq!(copies(2_000, 24 << 10, 64 << 10), 1);
-        assert_eq!(copies(8_000, 24 << 10, 64 << 10), 1);
-        assert_eq!(copies(8_200, 24 << 10, 64 << 10), 0);
-    }
-
-    unit_test!(every_named_kernel_has_one_candidate);
-    fn every_named_kernel_has_one_candidate() {
-        let families = [Strategy::Default, Strategy::Registers, Strategy::Tiled, Strategy::Tensor];
-        for &strategy in Strategy::ALL {
-            let count = candidates::<f32>().iter().filter(|candidate| candidate.strategy() == strategy).count();
-            assert_eq!(count, usize::from(!families.contains(&strategy)), "{strategy}");
-        }
     }
 }

@@ -1,18 +1,17 @@
 //! Labels and sums in one pass, for few features: `kernels/step/assign_registers.cu`.
 
 use super::filter::{FilterSpec, Layout};
-use super::{
-    Candidate, Fit, LabelArrays, MOST_TABLE_BYTES, Needs, Refusal, Step, Supported, TABLE_BYTES, THREADS, Work, copies,
-};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument};
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
+use crate::backend::cuda::shape::{MOST_TABLE_BYTES, TABLE_BYTES, THREADS, copies};
 use crate::backend::cuda::state::State;
-use crate::certify::Chains;
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::Chains;
 
 /// Numbers of dimensions that the kernel is compiled for. Any other number uses the next larger variant. The extra dimensions
 /// are zeros.

@@ -5,7 +5,7 @@
 
 use crate::backend::cuda::arguments::{AssignArgument, ShareBest};
 use crate::backend::cuda::device::{Queue, buffers, product};
-use crate::error::Result;
+use crate::base::error::Result;
 
 /// Rows of a tile.
 const TILE_ROWS: usize = 128;

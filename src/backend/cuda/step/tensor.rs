@@ -33,10 +33,10 @@ use crate::backend::cuda::device::{Plain, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::State;
-use crate::certify::halves::MOST_FEATURES;
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::halves::MOST_FEATURES;
 
 /// Threads of a block of `assign_tensor`.
 const TENSOR_THREADS: u32 = 384;

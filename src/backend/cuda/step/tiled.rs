@@ -4,16 +4,17 @@
 use super::deltas::Deltas;
 use super::filter::{FilterSpec, Layout};
 use super::shares::{Shares, Tiles};
-use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, THREADS, Work};
+use super::{Candidate, Fit, LabelArrays, Needs, Refusal, Step, Supported, Work};
 use crate::backend::cuda::arguments::{self, AssignArgument, Contested, SettleArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Launch, Plain, Queue, bytes_of, sum};
 use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
 use crate::backend::cuda::state::State;
-use crate::certify::Chains;
-use crate::error::Result;
-use crate::float::Float;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::strategy::Strategy;
+use crate::bounds::Chains;
 
 /// Limits of the variants with panels. They need this much shared memory for each block, so that as many blocks run at once as
 /// they are compiled for. They allow at most this many clusters, because they store cluster numbers in 16 bits.

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::error::Result;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// The name of the visits in errors.
 pub const VISITS: &str = "the list of chunks";

@@ -6,10 +6,10 @@ use super::Stream;
 use crate::backend::cuda::device::Plain;
 use crate::backend::sweep::Sweep;
 use crate::backend::{DrawBy, Picked};
-use crate::error::Result;
-use crate::float::Float;
-use crate::memory;
-use crate::tile::WeightScale;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::tile::WeightScale;
 
 /// The name for the rows in errors.
 const ROWS: &str = "the rows drawn";

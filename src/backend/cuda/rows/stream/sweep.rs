@@ -9,9 +9,9 @@ use super::order::{VISITS, Visit};
 use crate::backend::cuda::device::{Plain, Queue, failed};
 use crate::backend::cuda::rows::RowsPlace;
 use crate::backend::cuda::rows::upload::{BorrowedLane, Carrier, Lane, Staging, Task, join};
-use crate::error::{KMeansError, Result};
-use crate::float::Float;
-use crate::memory;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
 
 /// The state of one pass over the chunks. Its threads share it.
 pub struct Sweep<'s, 'a, T> {

@@ -7,9 +7,9 @@ use super::lanes::{Staging, UploadPlan};
 use super::pinned::{Pinned, Strips};
 use super::{upload_by, value_bytes};
 use crate::backend::cuda::device::{Gpu, Plain, Queue};
-use crate::error::Result;
-use crate::float::Float;
-use crate::tile::Part;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::input::tile::Part;
 
 /// Bytes per second of copies of 256 MiB from pinned memory to the device. An upload cannot be faster.
 fn pinned_ceiling(queue: &Queue) -> Result<f64> {

@@ -9,10 +9,10 @@ use super::value_bytes;
 use crate::backend::cuda::arguments::{self, TransposeArgument};
 use crate::backend::cuda::device::{Block, Buffer, Gpu, Kernel, Launch, Plain, Queue};
 use crate::backend::cuda::rows::RowsPlace;
-use crate::error::Result;
-use crate::features::Values;
-use crate::float::Float;
-use crate::half::Half;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::input::features::Values;
+use crate::input::fp16::Half;
 
 /// Rows on the host, and how they are sent.
 pub struct Carrier<'u, 'a, T> {

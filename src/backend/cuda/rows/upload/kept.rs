@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::error::Result;
-use crate::features::Values;
-use crate::memory;
-use crate::tile::Selection;
+use crate::base::error::Result;
+use crate::base::memory;
+use crate::input::features::Values;
+use crate::input::tile::Selection;
 
 /// The kept rows of a part. Each of them can be found directly by its number.
 pub struct Kept {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use super::pinned::Pinned;
 use crate::backend::cuda::device::{Gpu, Queue};
-use crate::error::Result;
+use crate::base::error::Result;
 
 /// The number of lanes of an upload, and the size of their slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use cudarc::driver::{CudaEvent, DriverError, result, sys};
 
 use crate::backend::cuda::device::{Buffer, Gpu, Plain, Queue, failed, refusal, traffic};
-use crate::error::Result;
-use crate::memory;
+use crate::base::error::Result;
+use crate::base::memory;
 
 /// The flags of the allocation. Write-combined memory (`CU_MEMHOSTALLOC_WRITECOMBINED`) stays out of the caches of the CPU. It
 /// was not faster in measurements.

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use super::kept::{Kept, cut};
 use super::pinned::Strips;
-use crate::arrival::Arrival;
 use crate::backend::cuda::device::Plain;
-use crate::error::Result;
-use crate::features::Values;
-use crate::float::Float;
-use crate::memory;
-use crate::tile::Part;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::features::Values;
+use crate::input::tile::Part;
+use crate::input::transform::Arrival;
 
 /// The name of the tasks in errors.
 pub const TASKS: &str = "the list of uploads";
@@ -178,7 +178,7 @@ pub fn strips<T>(range: &Range<usize>, n: usize, stride: usize, to: impl Fn(usiz
 #[cfg(feature = "tests")]
 mod tests {
     use super::*;
-    use crate::features::Features;
+    use crate::input::features::Features;
 
     fn tasks(source: &Source<'_, f32>, index: usize, rows: &Range<usize>, to: usize, slot: usize, weighted: bool) -> Vec<Task> {
         let mut all = Vec::new();

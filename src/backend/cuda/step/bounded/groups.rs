@@ -3,7 +3,7 @@
 //! All groups but the last have the same number of centroids, because a group is a number of tiles. So the centroids are split at the middle of the direction
 //! between two that are far apart, then each half likewise, until a part is one tile. Only speed depends on it.
 
-use crate::float::Float;
+use crate::base::float::Float;
 
 /// Features of the sketch by which centroids are compared.
 const SKETCH: usize = 16;

@@ -5,7 +5,7 @@ use super::TILE_ROWS;
 use crate::backend::cuda::arguments::{BoundsControl, Drifted, Listed, Terms};
 use crate::backend::cuda::device::{buffers, product};
 use crate::backend::cuda::shape::{FitShape, GpuSize, padded};
-use crate::certify::Chains;
+use crate::bounds::Chains;
 
 /// `MOST_GROUPS` of `kernels/common/bounds.cuh`: a row has a bit for each.
 const MOST_GROUPS: usize = 64;

@@ -5,11 +5,11 @@ use super::sizes::{MOST_BINS, POINTS, SPLIT_ROWS, Sizes};
 use crate::backend::cuda::arguments::{self, CellLabelsArgument, CellRowsArgument, CellSplitArgument, CellTreeArgument};
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue};
 use crate::backend::cuda::rows::chunks::Chunk;
+use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::shape::{ROW_ALIGNMENT, padded};
 use crate::backend::cuda::state::State;
-use crate::backend::cuda::step::THREADS;
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 const SPLIT_THREADS: u32 = 512;
 const TREE_THREADS: u32 = 512;

@@ -8,7 +8,7 @@
 use std::sync::OnceLock;
 
 use crate::backend::cuda::step::Work;
-use crate::strategy::Strategy;
+use crate::base::strategy::Strategy;
 
 const H200: &str = include_str!("h200.csv");
 /// Multiprocessors (SMs) of the H200.
@@ -159,7 +159,8 @@ mod tests {
 
     unit_test!(columns_are_candidates);
     fn columns_are_candidates() {
-        let names: Vec<&str> = crate::backend::cuda::step::candidates::<f32>().iter().map(|c| c.strategy().name()).collect();
+        let names: Vec<&str> =
+            crate::backend::cuda::step::list::candidates::<f32>().iter().map(|c| c.strategy().name()).collect();
         assert!(Table::get().columns.iter().all(|name| names.contains(name)) && Table::get().columns.len() == 8);
     }
 

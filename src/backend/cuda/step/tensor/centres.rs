@@ -5,9 +5,9 @@ use crate::backend::cuda::arguments::{
     self, AssignArgument, FewControl, LabelsArgument, TensorCentroidsArgument, TensorTermsArgument,
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, bytes_of, product, sum};
-use crate::backend::cuda::step::THREADS;
-use crate::error::Result;
-use crate::float::Float;
+use crate::backend::cuda::shape::THREADS;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 /// Threads of a block of `tensor_centres`.
 const CENTRES_THREADS: u32 = 1_024;

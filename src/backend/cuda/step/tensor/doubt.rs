@@ -13,8 +13,8 @@ use crate::backend::cuda::arguments::{
 };
 use crate::backend::cuda::device::{Block, Launch, Plain, Queue, buffers, product, sum};
 use crate::backend::cuda::step::tiled::{Doubt, Settle};
-use crate::error::Result;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
 
 const PAIRS_THREADS: u32 = 128;
 const FEW_THREADS: u32 = 128;

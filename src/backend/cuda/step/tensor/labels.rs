@@ -12,12 +12,12 @@ use crate::backend::cuda::arguments::{
     self, AssignArgument, TensorArgument, TensorCentroidsArgument, TensorRowsArgument, TensorTermsArgument,
 };
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue, sum};
-use crate::backend::cuda::step::THREADS;
+use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::step::by_row::ByRow;
-use crate::certify::halves::{Added, Halves};
-use crate::error::Result;
-use crate::fixed::frexp;
-use crate::float::Float;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::bounds::halves::{Added, Halves};
+use crate::exact::fixed::frexp;
 
 /// Threads of a block of `tensor_group`, `tensor_rows`, `tensor_places` and `tensor_list`.
 const GROUP_THREADS: u32 = 128;

@@ -13,9 +13,9 @@ use super::sizes::{CHUNK, PLACE_BYTES, Sizes, TILE_CENTROIDS, TILE_ROWS};
 use crate::backend::cuda::arguments::{self, ProbeTensorArgument, TensorArgument};
 use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
 use crate::backend::select::{Choice, Place};
-use crate::certify::halves::adding::{self, Added, Vectors};
-use crate::error::Result;
-use crate::strategy::Strategy;
+use crate::base::error::Result;
+use crate::base::strategy::Strategy;
+use crate::bounds::halves::adding::{self, Added, Vectors};
 
 /// An instruction, with its kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

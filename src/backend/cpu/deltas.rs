@@ -1,0 +1,388 @@
+//! The rows that change cluster: what they take from one sum and add to another.
+//!
+//! ```text
+//! for 16 rows at a time, for 16 features at a time:
+//!   a square of values, which lie feature by feature, is transposed
+//!   for each row: limbs of its values, added to one cluster's and taken from another's
+//! ```
+//! Points to note: (1) The sums of a cluster lie side by side, so a vector of limbs is added at once. (2) Values go through a buffer. The processor cannot
+//! forward several short stores to one vector load at once, but the square is written long before it is read.
+
+use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
+
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::exact::fixed::{round_to_integer, split};
+use crate::exact::partial::{Partial, Quantiser, UNASSIGNED};
+use crate::input::tile::{Columns, Values, WeightScale};
+use crate::simd::{SQUARE, Task, Vector};
+
+/// Rows that are moved together, and most features of them that are transposed at a time.
+const TOGETHER: usize = SQUARE;
+/// From so many features on, registers transpose them.
+const FEWEST_TRANSPOSED: usize = 8;
+
+/// A row that moves from one cluster to another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Its number among the rows at hand.
+    pub row: u32,
+    /// The cluster before. May be [`UNASSIGNED`].
+    pub from: u32,
+    pub to: u32,
+}
+
+/// The values of at most 16 rows, and what they are multiplied by.
+struct Batch<'b, C> {
+    values: C,
+    rows: [usize; TOGETHER],
+    /// Whether the rows are in order, without gaps.
+    in_order: bool,
+    /// 1 without weights.
+    weights: [f64; TOGETHER],
+    moved: &'b [Moved],
+}
+
+/// One worker's changes to a [`Partial`], in int64 limbs.
+#[derive(Debug)]
+pub struct Deltas {
+    d: usize,
+    /// `(k, d)` each. `lo` is empty where every column has one limb.
+    hi: Vec<i64>,
+    lo: Vec<i64>,
+    /// Empty without weights.
+    mass: Vec<i128>,
+    counts: Vec<Count>,
+}
+
+/// The rows of a cluster since its last flush.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    /// Rows that it got, less those that it lost.
+    rows: i32,
+    /// Values in its limbs.
+    pending: u32,
+}
+
+impl Deltas {
+    pub fn new(k: usize, quantiser: &Quantiser, weighted: bool) -> Result<Self> {
+        const WHAT: &str = "a thread's sums of the clusters";
+        let d = quantiser.scales.len();
+        let low = if quantiser.two_limbs { d } else { 0 };
+        Ok(Self {
+            d,
+            hi: memory::zeroed(k.saturating_mul(d), WHAT)?,
+            lo: memory::zeroed(k.saturating_mul(low), WHAT)?,
+            mass: memory::zeroed(if weighted { k } else { 0 }, WHAT)?,
+            counts: memory::filled(k, Count::default(), WHAT)?,
+        })
+    }
+
+    /// Moves rows of positive weight, in ascending order. `weights`: the `w^` of all rows at hand, if there are weights.
+    #[inline(always)]
+    pub fn move_rows<V: Vector, T: Float, C: Columns<T>>(
+        &mut self,
+        quantiser: &Quantiser,
+        values: C,
+        weights: Option<(&[f64], WeightScale)>,
+        moved: &[Moved],
+        target: &Mutex<&mut Partial>,
+    ) {
+        if !moved.is_empty() {
+            let task = Move { deltas: self, quantiser, values, weights, moved, target, of: PhantomData::<T> };
+            // SAFETY: the caller runs with this instruction set.
+            unsafe { V::call(task) }
+        }
+    }
+
+    #[inline(always)]
+    fn move_rows_here<V: Vector, T: Float, C: Columns<T>>(
+        &mut self,
+        quantiser: &Quantiser,
+        values: C,
+        weights: Option<(&[f64], WeightScale)>,
+        moved: &[Moved],
+        target: &Mutex<&mut Partial>,
+    ) {
+        for moved in moved.chunks(TOGETHER) {
+            let mut rows = [moved[0].row as usize; TOGETHER];
+            for (row, moved) in rows.iter_mut().zip(moved) {
+                *row = moved.row as usize;
+            }
+            let in_order = rows[TOGETHER - 1] == rows[0] + TOGETHER - 1;
+            let mut batch = Batch { values, rows, in_order, weights: [1.0; TOGETHER], moved };
+            if let Some((weights, _)) = weights {
+                for i in 0..TOGETHER {
+                    batch.weights[i] = weights[rows[i]];
+                }
+            }
+            let mut first = 0;
+            while first < self.d {
+                first += match self.d - first {
+                    1 => self.shift::<V, T, C, 1>(quantiser, &batch, first),
+                    2 => self.shift::<V, T, C, 2>(quantiser, &batch, first),
+                    3 => self.shift::<V, T, C, 3>(quantiser, &batch, first),
+                    4 => self.shift::<V, T, C, 4>(quantiser, &batch, first),
+                    5 => self.shift::<V, T, C, 5>(quantiser, &batch, first),
+                    6 => self.shift::<V, T, C, 6>(quantiser, &batch, first),
+                    7 => self.shift::<V, T, C, 7>(quantiser, &batch, first),
+                    8..TOGETHER => self.shift::<V, T, C, 8>(quantiser, &batch, first),
+                    _ => self.shift::<V, T, C, TOGETHER>(quantiser, &batch, first),
+                };
+            }
+            if let Some((weights, scale)) = weights {
+                for (i, moved) in moved.iter().enumerate() {
+                    let mass = scale.integer(weights[rows[i]]);
+                    self.mass[moved.to as usize] += mass;
+                    if moved.from != UNASSIGNED {
+                        self.mass[moved.from as usize] -= mass;
+                    }
+                }
+            }
+            // The limbs of a batch are far fewer than those that still fit.
+            for moved in moved {
+                self.count(quantiser, moved.to, 1, target);
+                if moved.from != UNASSIGNED {
+                    self.count(quantiser, moved.from, -1, target);
+                }
+            }
+        }
+    }
+
+    /// Moves F features of a batch of rows, from feature `first` on. Returns F.
+    #[inline(always)]
+    fn shift<V: Vector, T: Float, C: Columns<T>, const F: usize>(
+        &mut self,
+        quantiser: &Quantiser,
+        batch: &Batch<'_, C>,
+        first: usize,
+    ) -> usize {
+        let square = batch.square::<V, T, F>(first);
+        let (Some(one), Some(two), Some(low)) = (
+            quantiser.first[first..].first_chunk::<F>(),
+            quantiser.second[first..].first_chunk::<F>(),
+            quantiser.low[first..].first_chunk::<F>(),
+        ) else {
+            unreachable!("each feature has factors")
+        };
+        let place = |j: u32| j as usize * quantiser.scales.len() + first;
+        for (i, moved) in batch.moved.iter().enumerate().take(TOGETHER) {
+            let (mut hi, mut lo) = ([0i64; F], [0i64; F]);
+            if quantiser.two_limbs {
+                for f in 0..F {
+                    (hi[f], lo[f]) = split(batch.weights[i] * square[i][f].to_f64() * one[f] * two[f], low[f]);
+                }
+                add::<F, false>(&mut self.lo, place(moved.to), &lo);
+                if moved.from != UNASSIGNED {
+                    add::<F, true>(&mut self.lo, place(moved.from), &lo);
+                }
+            } else {
+                for f in 0..F {
+                    hi[f] = round_to_integer(batch.weights[i] * square[i][f].to_f64() * one[f] * two[f]);
+                }
+            }
+            add::<F, false>(&mut self.hi, place(moved.to), &hi);
+            if moved.from != UNASSIGNED {
+                add::<F, true>(&mut self.hi, place(moved.from), &hi);
+            }
+        }
+        F
+    }
+
+    #[inline(always)]
+    fn count(&mut self, quantiser: &Quantiser, j: u32, rows: i32, target: &Mutex<&mut Partial>) {
+        let count = &mut self.counts[j as usize];
+        count.rows += rows;
+        count.pending += 1;
+        if count.pending >= quantiser.capacity {
+            let mut partial = target.lock().unwrap_or_else(PoisonError::into_inner);
+            self.flush_cluster(quantiser, j as usize, &mut partial);
+        }
+    }
+
+    #[cold]
+    fn flush_cluster(&mut self, quantiser: &Quantiser, j: usize, partial: &mut Partial) {
+        let d = self.d;
+        for (f, scale) in quantiser.scales.iter().enumerate() {
+            let hi = std::mem::take(&mut self.hi[j * d + f]);
+            let lo = self.lo.get_mut(j * d + f).map_or(0, std::mem::take);
+            partial.sums[j * d + f] += scale.join(hi, lo);
+        }
+        let Count { rows, .. } = std::mem::take(&mut self.counts[j]);
+        partial.mass[j] += self.mass.get_mut(j).map_or(i128::from(rows), std::mem::take);
+        partial.rows[j] += i64::from(rows);
+        partial.dirty[j] = true;
+    }
+
+    /// Adds all pending values to `partial`.
+    pub fn flush(&mut self, quantiser: &Quantiser, partial: &mut Partial) {
+        for j in 0..self.counts.len() {
+            if self.counts[j].pending > 0 {
+                self.flush_cluster(quantiser, j, partial);
+            }
+        }
+    }
+}
+
+impl<C> Batch<'_, C> {
+    /// F features of the rows, row by row.
+    #[inline(always)]
+    fn square<V: Vector, T: Float, const F: usize>(&self, first: usize) -> [[T; TOGETHER]; TOGETHER]
+    where
+        C: Columns<T>,
+    {
+        let mut square = [[T::default(); TOGETHER]; TOGETHER];
+        if T::IS_F32 && self.in_order && F >= FEWEST_TRANSPOSED {
+            let mut columns = [std::ptr::null(); TOGETHER];
+            for f in 0..TOGETHER {
+                columns[f] = self.values.column(first + f.min(F - 1))[self.rows[0]..][..TOGETHER].as_ptr().cast();
+            }
+            // SAFETY: sixteen values of 32 bits lie at each pointer, and the square has room for sixteen times as many. For the features of the
+            // instruction set see `Vector`.
+            unsafe { V::transpose(columns, square.as_mut_ptr().cast(), TOGETHER) };
+        } else {
+            for f in 0..F {
+                let column = self.values.column(first + f);
+                for i in 0..TOGETHER {
+                    square[i][f] = column[self.rows[i]];
+                }
+            }
+        }
+        square
+    }
+}
+
+#[inline(always)]
+fn add<const F: usize, const NEGATIVE: bool>(sums: &mut [i64], place: usize, limbs: &[i64; F]) {
+    let Some(sums) = sums[place..].first_chunk_mut::<F>() else { unreachable!("each cluster has a sum for each feature") };
+    for f in 0..F {
+        sums[f] = if NEGATIVE { sums[f] - limbs[f] } else { sums[f] + limbs[f] };
+    }
+}
+
+/// One call of [`Deltas::move_rows`].
+struct Move<'m, 'p, T, C> {
+    deltas: &'m mut Deltas,
+    quantiser: &'m Quantiser,
+    values: C,
+    weights: Option<(&'m [f64], WeightScale)>,
+    moved: &'m [Moved],
+    target: &'m Mutex<&'p mut Partial>,
+    of: PhantomData<T>,
+}
+
+impl<T: Float, C: Columns<T>> Task for Move<'_, '_, T, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        self.deltas.move_rows_here::<V, T, _>(self.quantiser, self.values, self.weights, self.moved, self.target);
+    }
+}
+
+/// [`Deltas::move_rows`] for callers outside of a task. It is compiled for each instruction set.
+pub struct MoveRows<'m, 'p, T> {
+    pub deltas: &'m mut Deltas,
+    pub quantiser: &'m Quantiser,
+    pub values: Values<'m, T>,
+    pub weights: Option<(&'m [f64], WeightScale)>,
+    pub moved: &'m [Moved],
+    pub target: &'m Mutex<&'p mut Partial>,
+}
+
+impl<T: Float> Task for MoveRows<'_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        self.deltas.move_rows::<V, T, _>(self.quantiser, self.values, self.weights, self.moved, self.target);
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+    use crate::exact::fixed::{ColumnScale, Limbs};
+    use crate::simd::InstructionSet;
+
+    /// Rows go to clusters, and some of them to others, in batches of every length. The sums are those of single values.
+    fn check<T: Float>(set: InstructionSet, d: usize, limbs: Limbs, weight: Option<WeightScale>) {
+        let (n, k) = (75, 3);
+        let x: Vec<T> = (0..d * n).map(|i| T::from_f64(((i * 7919) % 1_009) as f64 / 63.0 - 8.0)).collect();
+        let weights: Vec<f64> = (0..n).map(|r| weight.map_or(1.0, |scale| scale.round(0.1 + (r % 7) as f64))).collect();
+        let scales = vec![ColumnScale::new(7, limbs); d];
+        let quantiser = Quantiser::new(&scales).unwrap();
+        let (mut deltas, mut partial) = (Deltas::new(k, &quantiser, weight.is_some()).unwrap(), Partial::new(k, d).unwrap());
+        let mut expected = Partial::new(k, d).unwrap();
+        let mut labels = vec![UNASSIGNED; n];
+        for step in 1..5 {
+            let there = (0..n).filter(|r| step == 1 || r % step == 0 || (20..37 + step).contains(r));
+            let moved: Vec<Moved> =
+                there.map(|r| Moved { row: r as u32, from: labels[r], to: ((r * step) % k) as u32 }).collect();
+            for Moved { row, from, to } in &moved {
+                let (r, mass) = (*row as usize, weight.map_or(1, |scale| scale.integer(weights[*row as usize])));
+                labels[r] = *to;
+                for (j, sign) in [(*to, 1), (*from, -1)].into_iter().filter(|(j, _)| *j != UNASSIGNED) {
+                    let j = j as usize;
+                    expected.mass[j] += sign * mass;
+                    expected.rows[j] += sign as i64;
+                    expected.dirty[j] = true;
+                    for f in 0..d {
+                        expected.sums[j * d + f] += sign * scales[f].quantise(weights[r] * x[f * n + r].to_f64());
+                    }
+                }
+            }
+            let (values, weights) = (Values { x: &x, stride: n }, weight.map(|scale| (&weights[..], scale)));
+            let target = Mutex::new(&mut partial);
+            set.run(MoveRows { deltas: &mut deltas, quantiser: &quantiser, values, weights, moved: &moved, target: &target });
+        }
+        deltas.flush(&quantiser, &mut partial);
+        assert_eq!(partial, expected, "{set:?} d {d} {limbs:?} {weight:?}");
+    }
+
+    unit_test!(sums_are_those_of_single_values);
+    fn sums_are_those_of_single_values() {
+        for set in [InstructionSet::Portable, InstructionSet::Neon, InstructionSet::Avx2, InstructionSet::Avx512] {
+            for d in (1..=17).chain([24, 31, 32, 50]) {
+                for limbs in [Limbs::One, Limbs::Two] {
+                    check::<f32>(set, d, limbs, None);
+                    check::<f64>(set, d, limbs, None);
+                }
+                check::<f32>(set, d, Limbs::Two, Some(WeightScale::new(6.1)));
+                check::<f64>(set, d, Limbs::Two, Some(WeightScale::new(6.1)));
+            }
+        }
+    }
+
+    unit_test!(full_limbs_are_flushed_in_time);
+    fn full_limbs_are_flushed_in_time() {
+        for limbs in [Limbs::One, Limbs::Two] {
+            // The largest value of either sign, many times in one cluster.
+            let (n, value) = (1_000, [128.0f32, -128.0]);
+            let x: Vec<f32> = (0..2 * n).map(|i| value[i / n]).collect();
+            let scales = [ColumnScale::new(7, limbs); 2];
+            let quantiser = Quantiser::new(&scales).unwrap();
+            let (mut deltas, mut partial) = (Deltas::new(1, &quantiser, false).unwrap(), Partial::new(1, 2).unwrap());
+            let moved: Vec<Moved> = (0..n).map(|r| Moved { row: r as u32, from: UNASSIGNED, to: 0 }).collect();
+            let rounds = 300;
+            for _ in 0..rounds {
+                let (values, target) = (Values { x: &x, stride: n }, Mutex::new(&mut partial));
+                let task = MoveRows {
+                    deltas: &mut deltas,
+                    quantiser: &quantiser,
+                    values,
+                    weights: None,
+                    moved: &moved,
+                    target: &target,
+                };
+                InstructionSet::detect().run(task);
+            }
+            deltas.flush(&quantiser, &mut partial);
+            let total = (rounds * n) as i128;
+            assert_eq!(partial.sums, [total * scales[0].quantise(128.0), total * scales[1].quantise(-128.0)], "{limbs:?}");
+            assert_eq!((partial.rows[0], partial.mass[0]), (total as i64, total));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The update step: moves rows into empty clusters, computes exact means, and measures how far the centroids moved.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::backend::{Iterate, Move};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::base::params::Metric;
+use crate::exact::fixed::round_quotient;
+use crate::exact::partial::Partial;
+use crate::exact::reference;
+use crate::input::transform::{finish_centroid, same_direction};
+use crate::statistics::Prepared;
+
+/// What an update did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Updated {
+    /// Fixed-point sum of the reference distances between the old and the new centroids.
+    pub shift: f64,
+    /// Whether a centroid or a row moved. The labels may then differ from those of the new centroids.
+    pub moved: bool,
+}
+
+/// The sums that a task divides: some hundred microseconds.
+const TASK: usize = 1 << 15;
+
+/// Memory of an update, for the next one.
+#[derive(Default)]
+pub struct Scratch<T> {
+    /// How far each centroid moved.
+    moves: Vec<f64>,
+    workers: Vec<Worker<T>>,
+}
+
+/// Replaces `centroids` by the means of their rows. `threads`: the most threads, or 0 for those of the pool. `scratch`: of an update of as many
+/// clusters, or empty.
+pub fn update<T: Float>(
+    session: &mut dyn Iterate<T>,
+    centroids: &mut [T],
+    prepared: &Prepared,
+    threads: usize,
+    scratch: &mut Scratch<T>,
+) -> Result<Updated> {
+    let d = prepared.lows.len();
+    let same = if prepared.metric == Metric::Cosine { same_direction::<T>(d) } else { 0.0 };
+    let relocated = relocate_into_empty(session, same, prepared.ties.as_deref())?;
+    let partial = session.partial()?;
+    let Scratch { moves, workers } = scratch;
+    let clusters = (TASK / d).max(1);
+    if moves.len() != partial.mass.len() {
+        *moves = memory::zeroed(partial.mass.len(), "how far the centroids moved")?;
+        let count = workers_for(threads, moves.len().div_ceil(clusters));
+        *workers = memory::try_collected((0..count).map(|_| Worker::new(d, prepared.metric)), "the threads' buffers")?;
+    }
+    moves.fill(0.0);
+    workers.iter_mut().for_each(|worker| worker.moved = false);
+    let tasks = centroids.chunks_mut(clusters * d).zip(moves.chunks_mut(clusters)).enumerate();
+    for_each_task(workers, tasks, |worker, (task, (centroids, moves))| {
+        for (i, (centroid, moved)) in centroids.chunks_exact_mut(d).zip(moves).enumerate() {
+            let j = task * clusters + i;
+            // A cluster whose rows did not change keeps its mean. Right after seeding all clusters are dirty.
+            if partial.dirty[j] {
+                *moved = worker.replace(partial, j, prepared, centroid);
+            }
+        }
+    })?;
+    let moved = relocated || workers.iter().any(|worker| worker.moved);
+    session.clear_dirty();
+    Ok(Updated { shift: prepared.shifts.sum(moves.iter().copied()).to_f64(), moved })
+}
+
+/// What a thread needs to divide.
+struct Worker<T> {
+    /// The sum of directions. Empty if the metric is Euclidean.
+    direction: Vec<f64>,
+    old: Vec<T>,
+    /// Whether it has moved a centroid.
+    moved: bool,
+}
+
+impl<T: Float> Worker<T> {
+    fn new(d: usize, metric: Metric) -> Result<Self> {
+        let direction = memory::zeroed(if metric == Metric::Cosine { d } else { 0 }, "a centroid")?;
+        Ok(Self { direction, old: memory::zeroed(d, "a centroid")?, moved: false })
+    }
+
+    /// Replaces a centroid by the mean of the rows of cluster j. Returns the reference distance between both.
+    fn replace(&mut self, partial: &Partial, j: usize, prepared: &Prepared, centroid: &mut [T]) -> f64 {
+        self.old.copy_from_slice(centroid);
+        match prepared.metric {
+            Metric::Euclidean => mean(partial, j, prepared, centroid),
+            Metric::Cosine => {
+                quotients(partial, j, prepared, &mut self.direction);
+                finish_centroid(&mut self.direction, centroid);
+            }
+        }
+        let moved = reference::distance(&self.old, centroid);
+        self.moved |= moved > 0.0 || self.old != centroid;
+        moved
+    }
+}
+
+/// The exact quotient, rounded once to `T` and clamped to the column's extent.
+fn mean<T: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [T]) {
+    quotients(partial, j, prepared, out);
+    for (f, mean) in out.iter_mut().enumerate() {
+        let (low, high) = (T::from_f64(prepared.lows[f]), T::from_f64(prepared.highs[f]));
+        if *mean < low {
+            *mean = low;
+        } else if *mean > high {
+            *mean = high;
+        }
+    }
+}
+
+/// The exact quotients of sums and weight, rounded once to `R`.
+fn quotients<R: Float>(partial: &Partial, j: usize, prepared: &Prepared, out: &mut [R]) {
+    let mass = partial.mass[j].unsigned_abs();
+    let weight_exponent = prepared.weights.map_or(0, |scale| scale.exponent - 53);
+    for ((out, &sum), scale) in out.iter_mut().zip(partial.sums_of(j)).zip(&prepared.scales) {
+        *out = round_quotient(sum, mass, scale.quantum_exponent() - weight_exponent);
+    }
+}
+
+/// Gives one row to every empty cluster, in index order. The row is the one farthest from the centroid that gave it its label,
+/// among the rows whose cluster keeps at least one other row. A row whose squared distance is at most `same` counts as equal to
+/// its centroid. Returns whether there was an empty cluster. `ties` becomes true if rows are equally far.
+fn relocate_into_empty<T: Float>(session: &mut dyn Iterate<T>, same: f64, ties: Option<&AtomicBool>) -> Result<bool> {
+    if session.partial()?.rows.iter().all(|rows| *rows > 0) {
+        return Ok(false);
+    }
+    let mut sizes = session.sizes()?;
+    let without_rows = (0u32..).zip(&sizes).filter(|(_, rows)| **rows == 0).map(|(j, _)| j);
+    let mut empty = memory::collected(without_rows, "the empty clusters")?;
+    let too_few = Err(KMeansError::TooFewDistinct { k: sizes.len(), rows: session.positive_rows() });
+    empty.reverse();
+    // A row that cannot be given now can never be given: clusters only lose rows, and a relocated row is alone in its cluster. So
+    // the loop goes through the farthest rows once, in batches as large as the number of empty clusters.
+    while !empty.is_empty() {
+        let donors = memory::collected(sizes.iter().map(|rows| *rows >= 2), "the clusters that may give a row")?;
+        let mut moves = memory::with_room(empty.len(), "the rows that move to empty clusters")?;
+        // Whether one row more is equally far is only known with it.
+        let asked = empty.len() + usize::from(ties.is_some());
+        let farthest = session.farthest(asked, &donors)?;
+        if let Some(ties) = ties
+            && farthest.windows(2).any(|two| two[0].distance == two[1].distance && two[0].distance > same)
+        {
+            ties.store(true, Ordering::Relaxed);
+        }
+        for far in farthest.into_iter().take(empty.len()) {
+            if far.distance <= same {
+                return too_few;
+            }
+            if sizes[far.cluster as usize] < 2 {
+                continue;
+            }
+            let Some(to) = empty.pop() else { break };
+            sizes[far.cluster as usize] -= 1;
+            sizes[to as usize] = 1;
+            moves.push(Move { row: far.row, to });
+        }
+        if moves.is_empty() {
+            return too_few;
+        }
+        session.relocate(&moves)?;
+    }
+    Ok(true)
+}

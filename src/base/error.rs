@@ -1,0 +1,295 @@
+//! One typed error for every reason to refuse a fit, a prediction or a frame.
+//!
+//! A message says what was expected and what was got. The variants are in three groups: what the caller asked for (options,
+//! shapes), what the data hold (values, ranges), and what the machine has.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use thiserror::Error;
+
+/// The result of every function in this crate that can fail.
+pub type Result<T> = std::result::Result<T, KMeansError>;
+
+/// What an error about the width of starting centroids calls them.
+pub(crate) const STARTING_CENTROIDS: &str = "starting centroids";
+
+/// A word of this library. (A type of its own name, because errors that travel between processes are read into it.)
+type Word = &'static str;
+
+/// Reads a word of this library. One that is not known here becomes a general one.
+#[cfg(feature = "parts")]
+fn known_word<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Word, D::Error> {
+    let word: String = serde::Deserialize::deserialize(deserializer)?;
+    let options = crate::base::params::KMeans::options().into_iter().map(|info| info.name);
+    let others = ["k", "features", "overflow", "vanish", "option", STARTING_CENTROIDS];
+    Ok(options.chain(others).find(|known| *known == word).unwrap_or("the fit"))
+}
+
+/// The families of errors: the names of the Python exceptions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A parameter is outside its domain or does not fit the data's shape.
+    InvalidParameter,
+    /// A column is missing, badly named or of a dtype that cannot be clustered.
+    InvalidColumn,
+    /// Values that cannot be clustered.
+    InvalidData,
+    /// Fewer distinct rows than clusters.
+    TooFewRows,
+    /// The input is not a model.
+    InvalidModel,
+    /// A file cannot be read or written.
+    File,
+    /// A file of columns that memory does not hold cannot be written.
+    Spill,
+    /// There is not enough memory.
+    NoMemory,
+    /// The caller demanded a GPU, and it cannot be used or it failed.
+    Device,
+    /// Somebody stopped the call.
+    Cancelled,
+    /// The process was forked from a process that had already run queries.
+    Forked,
+    /// A part of a fit failed, or two sides of a fit in parts do not understand each other.
+    Part,
+    /// Any error of the data frame library.
+    Frame,
+}
+
+impl ErrorKind {
+    /// The name of the Python exception.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidParameter => "InvalidParameterError",
+            Self::InvalidColumn => "InvalidColumnError",
+            Self::InvalidData => "InvalidDataError",
+            Self::TooFewRows => "TooFewRowsError",
+            Self::InvalidModel => "InvalidModelError",
+            Self::File => "ModelFileError",
+            Self::Spill => "SpillError",
+            Self::NoMemory => "NoMemoryError",
+            Self::Device => "DeviceError",
+            Self::Cancelled => "CancelledError",
+            Self::Forked => "ForkedProcessError",
+            Self::Part | Self::Frame => "KMeansError",
+        }
+    }
+}
+
+/// Why a fit, a prediction or a frame was refused.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub enum KMeansError {
+    // ---- options and shapes -------------------------------------------------------------------------------
+    /// An option has a value outside its domain.
+    #[error("{option}: expected {expected}, got {got}")]
+    InvalidOption {
+        #[cfg_attr(feature = "parts", serde(deserialize_with = "known_word"))]
+        option: Word,
+        expected: String,
+        got: String,
+    },
+    /// There are no feature columns.
+    #[error("features: expected at least one column, got none")]
+    NoFeatures,
+    /// There are no rows to fit.
+    #[error("rows: expected at least one row, got none{}", .skipped.map(|s| format!(" ({s} rows were skipped for nulls or non-finite values)")).unwrap_or_default())]
+    NoRows { skipped: Option<u64> },
+    /// More rows than the fixed-point sums can hold.
+    #[error("rows: expected at most 2^36, got {got}")]
+    TooManyRows { got: u64 },
+    /// Two things must have the same length but do not.
+    #[error("{what}: expected {expected} values, got {got}")]
+    LengthMismatch { what: String, expected: usize, got: usize },
+    /// Centroids or features do not have the width of the model or the data.
+    #[error("{what}: expected {expected} features, got {got}")]
+    WidthMismatch {
+        #[cfg_attr(feature = "parts", serde(deserialize_with = "known_word"))]
+        what: Word,
+        expected: usize,
+        got: usize,
+    },
+    /// The columns of a model are looked up by name, but the model was fitted to expressions.
+    #[error(
+        "model: expected the columns to use, since it was fitted to expressions named {names:?} and columns of these names may hold something else"
+    )]
+    ComputedFeatures { names: Vec<String> },
+    /// A column was asked for by name but does not exist.
+    #[error("column {column:?}: expected one of {available:?}")]
+    MissingColumn { column: String, available: Vec<String> },
+    /// A feature column's dtype cannot be clustered.
+    #[error("column {column:?}: expected numbers or booleans, or a single Array or List column of them, got {got}")]
+    UnsupportedDtype { column: String, got: String },
+    /// A feature has the same name as a column of the centroid frame.
+    #[error(
+        "a feature may not be named {name:?}, which is a column of the centroid frame: rename it, e.g. pl.col({name:?}).alias(\"{name}_\") (the expression kmeans takes it, because it returns labels only)"
+    )]
+    ReservedName { name: String },
+    /// A feature has no name, so it cannot be a column of the centroid frame.
+    #[error("a feature must have a name: give it one, e.g. pl.col(\"\").alias(\"x\")")]
+    UnnamedColumn,
+    /// A column's name holds a NUL. Columns travel through Arrow's C interface, where a NUL ends a name.
+    #[error("column {name:?}: expected a name without NUL characters: rename it")]
+    NulInName { name: String },
+    /// Two features have the same name.
+    #[error("feature names must differ, got {name:?} twice: rename one with .alias")]
+    DuplicateName { name: String },
+    /// A serialised model could not be read.
+    #[error("model: expected {expected}, got {got}")]
+    InvalidModel { expected: String, got: String },
+
+    /// A data frame operation failed.
+    #[error("{0}")]
+    Frame(String),
+
+    // ---- values -------------------------------------------------------------------------------------------
+    /// A column holds values that have no distance (nulls, NaNs or infinities), and `null_policy` is `"raise"`.
+    #[error(
+        "column {column:?}: expected finite values, got nulls: {nulls}, NaNs: {nans}, infinities: {infinities} (null_policy=\"skip\" leaves such rows out)"
+    )]
+    NotFinite { column: String, nulls: u64, nans: u64, infinities: u64 },
+    /// Values have magnitudes for which distances cannot be computed.
+    #[error("{what}: expected a largest magnitude of {}, got {got:e}", if *.got < 1.0 { "0 or at least 2^-450" } else { "at most 2^450" })]
+    MagnitudeOutOfRange { what: String, got: f64 },
+    /// A column's values overflow or vanish when they are scaled.
+    #[error(
+        "scale: expected a factor that keeps the values of column {column:?} in range, got {factor:e}, with which they {how}"
+    )]
+    ScaledOutOfRange {
+        column: String,
+        factor: f64,
+        #[cfg_attr(feature = "parts", serde(deserialize_with = "known_word"))]
+        how: Word,
+    },
+    /// Rows of zeros have no direction, and `null_policy` is `"raise"`.
+    #[error(
+        "rows: expected values other than zero in each (metric=\"cosine\"), got {count} rows of zeros (null_policy=\"skip\" leaves such rows out)"
+    )]
+    ZeroRows { count: u64 },
+    /// More than half of a column's values are so small compared with its largest value that they cannot be told apart.
+    #[error(
+        "column {column:?}: its values span too wide a range for exact sums: more than half of the nonzero values (times their weights) lie below 2^-66 of the largest, {largest:e} (a sentinel for missing values?)"
+    )]
+    RangeTooWide { column: String, largest: f64 },
+    /// A weight is negative.
+    #[error("weights: expected non-negative values, got {got} in row {row}")]
+    NegativeWeight { row: u64, got: f64 },
+    /// No weight is positive.
+    #[error("weights: expected at least one positive weight, got none")]
+    NoPositiveWeight,
+    /// Some weights are so small compared with the largest weight that they cannot be told apart.
+    #[error(
+        "weights: expected at most one in 1,000 positive weights below 2^-43 of the largest, {largest:e}, got {small} of {positive}"
+    )]
+    WeightRangeTooWide { largest: f64, small: u64, positive: u64 },
+    /// The largest weight is out of range.
+    #[error("weights: expected a largest weight between 2^-64 and 2^64, got {got:e}")]
+    WeightOutOfRange { got: f64 },
+    /// There are fewer distinct rows than clusters.
+    #[error("k: expected at most as many clusters as distinct rows of positive weight, got k = {k} and {rows} such rows{} (too_few=\"fewer\" makes fewer clusters)", if (*k as u64) <= *.rows { ", too few of them distinct" } else { "" })]
+    TooFewDistinct { k: usize, rows: u64 },
+
+    // ---- the machine ----------------------------------------------------------------------------------------
+    /// A file cannot be read or written.
+    #[error("file {path:?}: {message}")]
+    File { path: String, message: String },
+    /// The columns of a fit are more than memory may hold, and a file for them could not be made, written or mapped.
+    #[error(
+        "spill_directory {directory:?}: expected room for the columns, which memory may not hold, got an error after {}: {message} (choose a folder with more room, or a larger memory_limit)",
+        Amount(*.written)
+    )]
+    Spill { directory: String, written: u64, message: String },
+    /// There is not enough memory for something. `bytes` is how many bytes it needed, where that is known.
+    #[error("memory: expected room for {what}{}, got none", .bytes.map(Bytes).unwrap_or_default())]
+    NoMemory { what: Cow<'static, str>, bytes: Option<u64> },
+    /// This process is a child that was forked from a process that had run queries.
+    #[error(
+        "process: expected one with threads of its own, got a child that was forked after process {parent} had run queries: Polars' threads stayed there, and waiting for them would take forever (start processes with \"spawn\" or \"forkserver\")"
+    )]
+    Forked { parent: u32 },
+    /// The caller demanded a device that cannot be used.
+    #[error("device={requested:?} cannot be used: {reason} (device=\"auto\" takes the CPU where no GPU can be used)")]
+    DeviceNotAvailable { requested: String, reason: String },
+    /// Somebody stopped the call.
+    #[error("the call was cancelled")]
+    Cancelled,
+    /// A part of a fit, or what carries messages to it, failed.
+    #[error("parts: {reason}")]
+    Part { reason: String },
+    /// A device failed during `what`, e.g. `"the upload"`.
+    #[error("CUDA: {what} failed: {reason} (device=\"cpu\" does without)")]
+    Device { what: String, reason: String },
+}
+
+/// A number of bytes, with digits in groups of three.
+struct Amount(u64);
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes) = *self;
+        let groups = bytes.checked_ilog10().unwrap_or(0) / 3;
+        write!(f, "{}", bytes / 1000u64.pow(groups))?;
+        (0..groups).rev().try_for_each(|group| write!(f, ",{:03}", bytes / 1000u64.pow(group) % 1000))?;
+        f.write_str(" bytes")
+    }
+}
+
+/// An amount in brackets, behind a space. By default it prints nothing.
+#[derive(Default)]
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 { Ok(()) } else { write!(f, " ({})", Amount(self.0)) }
+    }
+}
+
+impl KMeansError {
+    /// Whether there were fewer distinct rows of positive weight than clusters, or no such rows at all. In this case
+    /// `too_few="null"` gives nulls.
+    pub fn is_too_few(&self) -> bool {
+        matches!(self, Self::TooFewDistinct { .. } | Self::NoRows { .. } | Self::NoPositiveWeight)
+    }
+
+    /// The family that the error belongs to.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::InvalidOption { .. } | Self::LengthMismatch { .. } | Self::WidthMismatch { what: STARTING_CENTROIDS, .. } => {
+                ErrorKind::InvalidParameter
+            }
+            Self::NoFeatures
+            | Self::WidthMismatch { .. }
+            | Self::ComputedFeatures { .. }
+            | Self::MissingColumn { .. }
+            | Self::UnsupportedDtype { .. }
+            | Self::ReservedName { .. }
+            | Self::UnnamedColumn
+            | Self::NulInName { .. }
+            | Self::DuplicateName { .. } => ErrorKind::InvalidColumn,
+            Self::NoRows { .. }
+            | Self::TooManyRows { .. }
+            | Self::NotFinite { .. }
+            | Self::MagnitudeOutOfRange { .. }
+            | Self::ScaledOutOfRange { .. }
+            | Self::ZeroRows { .. }
+            | Self::RangeTooWide { .. }
+            | Self::NegativeWeight { .. }
+            | Self::NoPositiveWeight
+            | Self::WeightOutOfRange { .. }
+            | Self::WeightRangeTooWide { .. } => ErrorKind::InvalidData,
+            Self::TooFewDistinct { .. } => ErrorKind::TooFewRows,
+            Self::InvalidModel { .. } => ErrorKind::InvalidModel,
+            Self::File { .. } => ErrorKind::File,
+            Self::Spill { .. } => ErrorKind::Spill,
+            Self::NoMemory { .. } => ErrorKind::NoMemory,
+            Self::DeviceNotAvailable { .. } | Self::Device { .. } => ErrorKind::Device,
+            Self::Cancelled => ErrorKind::Cancelled,
+            Self::Forked { .. } => ErrorKind::Forked,
+            Self::Part { .. } => ErrorKind::Part,
+            Self::Frame(_) => ErrorKind::Frame,
+        }
+    }
+}

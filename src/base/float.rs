@@ -1,0 +1,107 @@
+//! The two feature types, float32 and float64, behind one small sealed trait.
+
+mod sealed {
+    pub trait Sealed: crate::base::memory::Zero {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// A feature type: `f32` or `f64`.
+pub trait Float: sealed::Sealed + Copy + Default + Send + Sync + PartialOrd + std::fmt::Debug + 'static {
+    /// Bits of the significand, including the hidden bit.
+    const PRECISION: u32;
+    /// Exponent of the smallest subnormal: 2^this is the least positive value.
+    const SMALLEST_EXPONENT: i32;
+    /// Unit roundoff, 2^-PRECISION.
+    const UNIT: f64;
+    /// The name that Polars gives the type.
+    const NAME: &'static str;
+    /// Whether this is `f32`.
+    const IS_F32: bool = Self::PRECISION == 24;
+
+    /// Exact widening.
+    fn to_f64(self) -> f64;
+    /// Rounding to nearest, ties to even.
+    fn from_f64(value: f64) -> Self;
+    /// Exact widening, or nothing.
+    fn from_f32(value: f32) -> Self;
+    /// The largest finite value.
+    fn largest() -> Self;
+    /// Whether the value is neither infinite nor NaN.
+    fn is_finite(self) -> bool;
+    /// The values as `f32` if `Self` is `f32`, else `None`.
+    fn as_f32s(values: &[Self]) -> Option<&[f32]>;
+    /// `(self - centre) * first * second` in this type, rounded to float32. This is a value of a filter's copy. The factors are
+    /// powers of two.
+    fn centred_copy(self, centre: Self, first: Self, second: Self) -> f32;
+}
+
+impl Float for f32 {
+    const PRECISION: u32 = 24;
+    const SMALLEST_EXPONENT: i32 = -149;
+    const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+    const NAME: &'static str = "Float32";
+
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+    #[inline(always)]
+    fn from_f64(value: f64) -> Self {
+        value as f32
+    }
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+    fn largest() -> Self {
+        Self::MAX
+    }
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        self.is_finite()
+    }
+    #[inline(always)]
+    fn as_f32s(values: &[Self]) -> Option<&[f32]> {
+        Some(values)
+    }
+    #[inline(always)]
+    fn centred_copy(self, centre: Self, first: Self, second: Self) -> f32 {
+        (self - centre) * first * second
+    }
+}
+
+impl Float for f64 {
+    const PRECISION: u32 = 53;
+    const SMALLEST_EXPONENT: i32 = -1074;
+    const UNIT: f64 = 1.0 / (1u64 << 53) as f64;
+    const NAME: &'static str = "Float64";
+
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self
+    }
+    #[inline(always)]
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        f64::from(value)
+    }
+    fn largest() -> Self {
+        Self::MAX
+    }
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        self.is_finite()
+    }
+    #[inline(always)]
+    fn as_f32s(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
+    #[inline(always)]
+    fn centred_copy(self, centre: Self, first: Self, second: Self) -> f32 {
+        ((self - centre) * first * second) as f32
+    }
+}

@@ -1,0 +1,14 @@
+//! What every other layer stands on: errors, options, memory, threads, stops, progress, number types.
+
+pub(crate) mod aligned;
+pub(crate) mod environment;
+pub mod error;
+pub mod float;
+pub mod interrupt;
+pub(crate) mod memory;
+pub(crate) mod names;
+pub mod parallel;
+pub mod params;
+pub mod progress;
+pub(crate) mod strategy;
+pub(crate) mod units;

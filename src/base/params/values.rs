@@ -1,0 +1,421 @@
+//! The types that values of options have.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use super::declare::{Asked, Form, Numbers, OptionValue, Value, read_text, words};
+use crate::base::error::{KMeansError, Result};
+use crate::base::strategy::Strategy;
+
+/// What a caller wants to know about the rows of a fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Only the model: downloading labels from a GPU can cost several iterations.
+    Nothing,
+    Labels,
+    /// The labels, and the distances to the nearest and the second nearest centroid.
+    Distances,
+}
+
+/// The rows that seeding compares with all rows at once: those that k-means|| draws. Most seedings have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidates {
+    /// In a round, on average.
+    pub of_round: u64,
+    pub rounds: u32,
+}
+
+impl Candidates {
+    pub const NONE: Self = Self { of_round: 0, rounds: 0 };
+}
+
+/// How to find starting centroids.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Init {
+    /// Greedy k-means++ (Arthur & Vassilvitskii 2007), with `2 + floor(ln k)` trials per step.
+    #[default]
+    KMeansPlusPlus,
+    /// `k` different rows, chosen uniformly.
+    Random,
+    /// k-means|| (Bahmani et al. 2012): a few passes, each of which draws many candidates. Greedy k-means++ chooses among them.
+    KMeansParallel,
+    /// AFK-MC² (Bachem et al. 2016): each centroid is the last row of a Markov chain over drawn rows.
+    AfkMc2,
+    /// The clusters of least inertia (Wang & Song 2011). For one feature.
+    Optimal,
+    /// Given centroids: row-major, `k` rows of `d` values, rounded to the feature type.
+    Given(Vec<f64>),
+}
+
+impl Init {
+    /// The words of the methods.
+    pub const METHODS: &[&str] = &["k-means++", "random", "kmeans-parallel", "afk-mc2", "optimal"];
+    /// The word for centroids that were given, as a model remembers it.
+    pub(crate) const GIVEN: &str = "given";
+
+    /// The word for this method, as a model remembers it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::KMeansPlusPlus => "k-means++",
+            Self::Random => "random",
+            Self::KMeansParallel => "kmeans-parallel",
+            Self::AfkMc2 => "afk-mc2",
+            Self::Optimal => "optimal",
+            Self::Given(_) => Self::GIVEN,
+        }
+    }
+}
+
+impl FromStr for Init {
+    type Err = KMeansError;
+    fn from_str(name: &str) -> Result<Self> {
+        let methods = [Self::KMeansPlusPlus, Self::Random, Self::KMeansParallel, Self::AfkMc2, Self::Optimal];
+        let method = methods.into_iter().find(|method| method.word() == name);
+        method.ok_or_else(|| Asked { option: "init", expected: None, value: Some(&name.into()) }.refusal::<Self>())
+    }
+}
+
+impl OptionValue for Init {
+    const FORM: Form = Form { words: Self::METHODS, others: Some(("starting centroids", "Init")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        read_text(asked)
+    }
+
+    fn shown(&self) -> String {
+        self.word().into()
+    }
+}
+
+words! {
+    /// How rows and centroids are compared.
+    pub enum Metric("metric") {
+        /// By Euclidean distances.
+        #[default]
+        Euclidean = "euclidean",
+        /// By their directions: Euclidean distances after rows and centroids are normalised (Dhillon & Modha 2001).
+        Cosine = "cosine",
+    }
+}
+
+/// What the values of each column are multiplied by.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Scale {
+    /// Nothing.
+    #[default]
+    None,
+    /// 1 over the column's standard deviation.
+    Standard,
+    /// 1 over the distance between the column's quartiles.
+    Robust,
+    /// Factors by the name of the column. Columns that are not named keep their values.
+    Factors(BTreeMap<String, f64>),
+}
+
+impl Scale {
+    /// The word for this value, as a model remembers it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Standard => "standard",
+            Self::Robust => "robust",
+            Self::Factors(_) => "given",
+        }
+    }
+
+    /// Whether all factors are positive and finite.
+    pub(super) fn is_valid(&self) -> bool {
+        match self {
+            Self::Factors(factors) => factors.values().all(|factor| *factor > 0.0 && factor.is_finite()),
+            _ => true,
+        }
+    }
+}
+
+impl OptionValue for Scale {
+    const FORM: Form =
+        Form { words: &["standard", "robust"], none: true, others: Some(("factors by column", "Scale")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        match asked.value {
+            None => Ok(Self::None),
+            Some(Value::Factors(factors)) => Ok(Self::Factors(factors.clone())),
+            Some(Value::Text(word)) if word == "standard" => Ok(Self::Standard),
+            Some(Value::Text(word)) if word == "robust" => Ok(Self::Robust),
+            Some(_) => Err(asked.refusal::<Self>()),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Factors(factors) => format!("{factors:?}"),
+            _ => self.word().into(),
+        }
+    }
+
+    fn in_python(&self) -> String {
+        if *self == Self::None { "None".into() } else { format!("{:?}", self.word()) }
+    }
+}
+
+words! {
+    /// What to do with rows that hold nulls, NaNs or infinities.
+    pub enum NullPolicy("null_policy") {
+        /// An error that names the column and counts such values.
+        #[default]
+        Raise = "raise",
+        /// Skip those rows: the result has the bits of a fit of the frame without them, and their labels are null.
+        Skip = "skip",
+    }
+}
+
+words! {
+    /// How rows are numbered. Draws, and ties between rows that may move to an empty cluster, go by these numbers.
+    pub enum RowOrder("row_order") {
+        /// In the order in which they are given.
+        #[default]
+        Given = "given",
+        /// By their values, so that the order in which they are given does not matter.
+        Values = "values",
+    }
+}
+
+/// What clusters are numbered by.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum SortBy {
+    /// Nothing: clusters have the numbers of their starting centroids.
+    #[default]
+    None,
+    /// The number of their rows of positive weight.
+    Size,
+    /// The feature of this name of their centroids.
+    Feature(String),
+}
+
+impl SortBy {
+    /// The word for the number of rows. It is never the name of a feature.
+    const SIZE: &str = "size";
+
+    /// The word or the name, as a model remembers it.
+    pub fn word(&self) -> Option<&str> {
+        match self {
+            Self::None => None,
+            Self::Size => Some(Self::SIZE),
+            Self::Feature(name) => Some(name),
+        }
+    }
+
+    /// Whether this is something that a centroid can be sorted by.
+    pub(super) fn is_valid(&self) -> bool {
+        !matches!(self, Self::Feature(name) if name.is_empty() || name == Self::SIZE)
+    }
+}
+
+impl OptionValue for SortBy {
+    const FORM: Form =
+        Form { words: &[Self::SIZE], none: true, others: Some(("the name of a feature", "str | None")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        match asked.value {
+            None => Ok(Self::None),
+            Some(Value::Text(word)) if word == Self::SIZE => Ok(Self::Size),
+            Some(Value::Text(name)) => Ok(Self::Feature(name.clone())),
+            Some(_) => Err(asked.refusal::<Self>()),
+        }
+    }
+
+    fn shown(&self) -> String {
+        self.word().map_or_else(|| "none".into(), |word| format!("{word:?}"))
+    }
+
+    fn in_python(&self) -> String {
+        self.word().map_or_else(|| "None".into(), |word| format!("{word:?}"))
+    }
+}
+
+words! {
+    /// What to do if there are fewer distinct rows of positive weight than clusters.
+    pub enum TooFew("too_few") {
+        /// An error.
+        #[default]
+        Raise = "raise",
+        /// As many clusters as there are distinct rows: these rows are the centroids.
+        Fewer = "fewer",
+    }
+}
+
+words! {
+    /// What a history row holds.
+    pub enum History("history") {
+        /// Changed rows, shift and seconds.
+        #[default]
+        Light = "light",
+        /// Also the inertia of every iteration. This costs one reference distance per row.
+        Full = "full",
+    }
+}
+
+/// The number of restarts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Restarts {
+    /// 10 for random starts, else 1.
+    #[default]
+    Auto,
+    /// This many. Given and optimal centroids always start once, because every restart would be the same.
+    Count(u32),
+}
+
+impl Restarts {
+    /// The number for starting centroids that are found in this way.
+    pub(super) fn for_init(self, init: &Init) -> u32 {
+        match (init, self) {
+            (Init::Given(_) | Init::Optimal, _) => 1,
+            (Init::Random, Self::Auto) => 10,
+            (_, Self::Auto) => 1,
+            (_, Self::Count(count)) => count,
+        }
+    }
+}
+
+impl OptionValue for Restarts {
+    const FORM: Form = Form { words: &["auto"], numbers: Some(Numbers::Integers), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        if asked.text() == Some("auto") { Ok(Self::Auto) } else { u32::read(asked).map(Self::Count) }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Auto => "auto".into(),
+            Self::Count(count) => count.to_string(),
+        }
+    }
+}
+
+/// Where a fit runs. This never changes a bit of the result, and it is not part of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Device {
+    /// A GPU if one can be used and is predicted to be faster, even if the rows have to stream through it. Otherwise the CPU.
+    /// [`Fitted::choice`](crate::Fitted) says which, and why.
+    #[default]
+    Auto,
+    Cpu,
+    /// The GPU with this number in the driver's count. Without a number, the GPU with the most free memory. It is an error if
+    /// there is none.
+    Cuda(Option<u32>),
+    /// All GPUs that can be used. Each has a share of the rows.
+    AllCuda,
+    /// These GPUs. Each has a share of the rows.
+    Several(Gpus),
+}
+
+/// The numbers of GPUs that share the rows of a fit, in the order of their shares: at most [`Gpus::MOST`]. A number may come several
+/// times: then the GPU has as many shares.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gpus {
+    ordinals: [u32; Self::MOST],
+    count: usize,
+}
+
+impl Gpus {
+    /// The most shares of a fit.
+    pub const MOST: usize = 16;
+
+    /// GPUs of these numbers. None if there are none of them, or too many.
+    ///
+    /// ```
+    /// use polars_kmeans::{Device, Gpus};
+    ///
+    /// let two = Gpus::new(&[0, 1]).map(Device::Several);
+    /// assert_eq!(two, "cuda:0,cuda:1".parse().ok());
+    /// assert_eq!(Gpus::new(&[]), None);
+    /// ```
+    pub fn new(ordinals: &[u32]) -> Option<Self> {
+        let mut all = [0; Self::MOST];
+        let count = ordinals.len();
+        all.get_mut(..count)?.copy_from_slice(ordinals);
+        (count > 0).then_some(Self { ordinals: all, count })
+    }
+
+    /// Their numbers.
+    pub fn ordinals(&self) -> &[u32] {
+        &self.ordinals[..self.count]
+    }
+}
+
+impl fmt::Debug for Gpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gpus").field(&self.ordinals()).finish()
+    }
+}
+
+impl fmt::Display for Gpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.ordinals().iter().map(|ordinal| format!("cuda:{ordinal}")).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
+impl FromStr for Device {
+    type Err = KMeansError;
+    fn from_str(name: &str) -> Result<Self> {
+        // Only accept the form that is printed: no "cuda:+1".
+        let cuda = || {
+            let number = |name: &str| name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+            let device = match &name.split(',').map(number).collect::<Option<Vec<u32>>>()?[..] {
+                [one] => Self::Cuda(Some(*one)),
+                several => Self::Several(Gpus::new(several)?),
+            };
+            (device.to_string() == name).then_some(device)
+        };
+        match name {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(None)),
+            "cuda:all" => Ok(Self::AllCuda),
+            _ => cuda().ok_or_else(|| Asked { option: "device", expected: None, value: Some(&name.into()) }.refusal::<Self>()),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(None) => f.write_str("cuda"),
+            Self::Cuda(Some(ordinal)) => write!(f, "cuda:{ordinal}"),
+            Self::AllCuda => f.write_str("cuda:all"),
+            Self::Several(gpus) => gpus.fmt(f),
+        }
+    }
+}
+
+impl OptionValue for Device {
+    const FORM: Form = Form {
+        words: &["auto", "cpu", "cuda", "cuda:all"],
+        others: Some(("numbered GPUs as \"cuda:0\" or \"cuda:0,cuda:1\"", "Device")),
+        ..Form::NOTHING
+    };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        read_text(asked)
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl OptionValue for Strategy {
+    const FORM: Form = Form { others: Some(("the name of a strategy", "str")), ..Form::NOTHING };
+
+    fn read(asked: &Asked<'_>) -> Result<Self> {
+        read_text(asked)
+    }
+
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}

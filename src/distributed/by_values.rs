@@ -1,0 +1,231 @@
+//! A row drawn in the order of the values of all rows, although no part is sorted (`row_order="values"`).
+//!
+//! ```text
+//! the key of a value grows with it; a row comes before another if its first different key is smaller
+//! digit by digit: how much weigh the rows that begin so?  -> the next digit of the drawn row
+//! few rows left: they are fetched and sorted
+//! ```
+//! Each digit is one pass over the rows of all parts. Rows of continuous values are found after two or three.
+
+use std::ops::Range;
+
+use super::link::Link;
+use super::message::{Call, Reply, SomeRows, refused};
+use super::passes::taken;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::tile::{Part, Tile, WeightScale};
+use crate::statistics::Prepared;
+use crate::statistics::tiles::{Visit, for_each_tile};
+
+/// Bits of a digit of a key, and the number of its values.
+const DIGIT: u32 = 16;
+const VALUES: usize = 1 << DIGIT;
+/// Bits of a key.
+const BITS: u32 = 64;
+/// So many rows are fetched and sorted.
+const FEW: u64 = 1 << 12;
+/// What errors call what is counted here.
+const COUNTS: &str = "the order of the rows by their values";
+
+/// An integer that grows with the value. Both zeros have the same.
+#[inline(always)]
+fn key(x: f64) -> u64 {
+    let bits = (x + 0.0).to_bits();
+    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
+}
+
+/// The value of a key.
+fn value(key: u64) -> f64 {
+    f64::from_bits(if key >> 63 == 1 { key & !(1 << 63) } else { !key })
+}
+
+/// How rows begin: the keys of their first features, and the upper bits of the next key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Beginning {
+    keys: Vec<u64>,
+    prefix: u64,
+    /// Bits of the prefix that are known: fewer than those of a key.
+    known: u32,
+}
+
+impl Beginning {
+    /// Whether rows of `d` features can begin so, and have more digits.
+    pub fn fits(&self, d: usize) -> bool {
+        self.keys.len() < d && self.known.is_multiple_of(DIGIT) && self.known < BITS
+    }
+
+    fn longer(mut self, digit: u64) -> Self {
+        self.prefix = self.prefix << DIGIT | digit;
+        self.known += DIGIT;
+        if self.known == BITS {
+            self.keys.push(self.prefix);
+            (self.prefix, self.known) = (0, 0);
+        }
+        self
+    }
+
+    /// The next digit of a row of a tile that begins so.
+    #[inline(always)]
+    fn digit<T: Float>(&self, tile: &Tile<T>, row: usize) -> Option<usize> {
+        let key = |f: usize| key(tile.x[f * tile.stride + row].to_f64());
+        if (0..self.keys.len()).any(|f| key(f) != self.keys[f]) {
+            return None;
+        }
+        let next = key(self.keys.len());
+        let begins = self.known == 0 || next >> (BITS - self.known) == self.prefix;
+        begins.then_some((next >> (BITS - self.known - DIGIT)) as usize % VALUES)
+    }
+}
+
+/// The weight of the rows of one digit as an integer, and their number.
+type Counted = (u128, u64);
+
+struct CountDigits<'b> {
+    beginning: &'b Beginning,
+    weights: Option<WeightScale>,
+}
+
+impl<T: Float> Visit<T> for CountDigits<'_> {
+    type Learnt = Vec<Counted>;
+
+    fn nothing(&self) -> Result<Self::Learnt> {
+        memory::filled(VALUES, (0, 0), COUNTS)
+    }
+
+    #[inline(always)]
+    fn visit(&self, counts: &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+        tile.load(part, self.weights, range);
+        for row in 0..tile.rows {
+            if let Some(digit) = self.beginning.digit(tile, row) {
+                counts[digit].0 += integer(self.weights, tile.weights[row]);
+                counts[digit].1 += 1;
+            }
+        }
+    }
+}
+
+struct Find<'b> {
+    beginning: &'b Beginning,
+    weights: Option<WeightScale>,
+}
+
+impl<T: Float> Visit<T> for Find<'_> {
+    type Learnt = (Vec<f64>, Vec<f64>);
+
+    fn nothing(&self) -> Result<Self::Learnt> {
+        Ok((Vec::new(), Vec::new()))
+    }
+
+    #[inline(always)]
+    fn visit(&self, found: &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+        tile.load(part, self.weights, range);
+        for row in 0..tile.rows {
+            if self.beginning.digit(tile, row).is_some() {
+                let d = tile.x.len() / tile.stride;
+                found.0.extend((0..d).map(|f| tile.x[f * tile.stride + row].to_f64()));
+                found.1.push(tile.weights[row]);
+            }
+        }
+    }
+}
+
+/// The integer of a `w^`.
+#[inline(always)]
+fn integer(scale: Option<WeightScale>, weight: f64) -> u128 {
+    scale.map_or(1, |scale| scale.integer(weight) as u128)
+}
+
+/// The digits that rows with this beginning go on with: their weight, and how many rows there are.
+pub fn digits<T: Float>(
+    part: &Part<'_, T>,
+    beginning: &Beginning,
+    weights: Option<WeightScale>,
+    threads: usize,
+) -> Result<Reply> {
+    let counts = for_each_tile(std::slice::from_ref(part), threads, &CountDigits { beginning, weights })?;
+    let mut all: Vec<Counted> = memory::filled(VALUES, (0, 0), COUNTS)?;
+    for counts in counts {
+        all.iter_mut().zip(counts).for_each(|(a, b)| *a = (a.0 + b.0, a.1 + b.1));
+    }
+    let some = (0u32..).zip(all).filter(|(_, (_, rows))| *rows > 0).map(|(digit, (weight, rows))| (digit, weight, rows));
+    Ok(Reply::ValueDigits(memory::collected(some, COUNTS)?))
+}
+
+/// The rows with this beginning.
+pub fn rows<T: Float>(
+    part: &Part<'_, T>,
+    beginning: &Beginning,
+    weights: Option<WeightScale>,
+    threads: usize,
+) -> Result<Reply> {
+    let mut all = SomeRows { rows: Vec::new(), values: Vec::new(), weights: Vec::new() };
+    for (values, weights) in for_each_tile(std::slice::from_ref(part), threads, &Find { beginning, weights })? {
+        memory::extend(&mut all.values, &values, COUNTS)?;
+        memory::extend(&mut all.weights, &weights, COUNTS)?;
+    }
+    Ok(Reply::Rows(all))
+}
+
+/// The first row in the order of the values whose running total of weights exceeds `target`, which is below the total.
+pub fn draw<T: Float>(link: &Link<'_>, prepared: &Prepared, mut target: u128) -> Result<Vec<T>> {
+    let d = prepared.lows.len();
+    let mut beginning = Beginning::default();
+    while beginning.keys.len() < d {
+        let mut counts: Vec<Counted> = memory::filled(VALUES, (0, 0), COUNTS)?;
+        for (digit, weight, rows) in
+            link.ask_all(Call::ValueDigits(beginning.clone()), taken!(ValueDigits))?.into_iter().flatten()
+        {
+            let Some(count) = counts.get_mut(digit as usize) else { return Err(refused("a digit that is too large".into())) };
+            *count = (count.0 + weight, count.1 + rows);
+        }
+        let mut found = None;
+        for (digit, (weight, rows)) in (0u64..).zip(counts) {
+            if target < weight {
+                found = Some((digit, rows));
+                break;
+            }
+            target -= weight;
+        }
+        let Some((digit, rows)) = found else { return Err(refused("other totals than before".into())) };
+        beginning = beginning.longer(digit);
+        if rows <= FEW && beginning.keys.len() < d {
+            return among(link, prepared, &beginning, target);
+        }
+    }
+    // All rows that are left have these values.
+    memory::collected(beginning.keys.iter().map(|key| T::from_f64(value(*key))), COUNTS)
+}
+
+/// As [`draw`], among the rows with a beginning.
+fn among<T: Float>(link: &Link<'_>, prepared: &Prepared, beginning: &Beginning, mut target: u128) -> Result<Vec<T>> {
+    let d = prepared.lows.len();
+    let found = link.ask_all(Call::ValueRows(beginning.clone()), taken!(Rows))?;
+    let mut all: Vec<(&[f64], f64)> = Vec::new();
+    for rows in &found {
+        all.extend(rows.values.chunks_exact(d).zip(rows.weights.iter().copied()));
+    }
+    all.sort_by(|a, b| a.0.iter().map(|x| key(*x)).cmp(b.0.iter().map(|x| key(*x))));
+    for (values, weight) in all {
+        let weight = integer(prepared.weights, weight);
+        if target < weight {
+            return memory::collected(values.iter().map(|x| T::from_f64(*x)), COUNTS);
+        }
+        target -= weight;
+    }
+    Err(refused("other totals than before".into()))
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+
+    unit_test!(keys_grow_with_values_and_give_them_back);
+    fn keys_grow_with_values_and_give_them_back() {
+        let values = [-f64::MAX, -2.5, -f64::MIN_POSITIVE, 0.0, 5e-324, 1.0, 1.0 + f64::EPSILON, f64::MAX];
+        assert!(values.windows(2).all(|two| key(two[0]) < key(two[1])));
+        assert!(values.iter().all(|x| value(key(*x)).to_bits() == x.to_bits()));
+        assert_eq!(key(-0.0), key(0.0));
+    }
+}

@@ -1,0 +1,182 @@
+//! A fit of rows in parts: the way of `fit/rows.rs`, with every pass over the rows done by the parts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Executor;
+use super::link::Link;
+use super::message::{Call, Facts, Start};
+use super::passes::{RemotePasses, taken};
+use super::session::Remote;
+use crate::backend::select::{Choice, Place};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::interrupt::Scope;
+use crate::base::memory;
+use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::Wanted;
+use crate::base::params::{Init, KMeans, Metric, Params, RowOrder, TooFew};
+use crate::base::progress::Watch;
+use crate::base::strategy::Strategy;
+use crate::fit::order::only_decides_ties;
+use crate::fit::sort_by::Key;
+use crate::fit::{Origin, fitted};
+use crate::input::tile::Selection;
+use crate::input::transform::Arrival;
+use crate::model::{AnyFitted, Fitted, Scaling};
+use crate::seeding;
+use crate::statistics::factors::factors_by;
+use crate::statistics::{Prepared, prepare_by};
+
+/// Fits the rows of all parts of an executor, in the order of the parts. The result has the bits of a fit of all rows at once.
+///
+/// ```
+/// use std::sync::Arc;
+/// use polars_kmeans::distributed::{AnyFitted, Executor, Part, Rows, fit};
+/// use polars_kmeans::{Features, KMeans, KMeansError, Result, Wanted};
+///
+/// /// Parts in this process. An executor for other machines sends the same bytes there.
+/// struct Here(Vec<Part>);
+///
+/// impl Executor for Here {
+///     fn parts(&self) -> usize {
+///         self.0.len()
+///     }
+///     fn ask(&mut self, requests: &[(usize, Arc<[u8]>)]) -> Result<Vec<Vec<u8>>> {
+///         Ok(requests.iter().map(|(part, request)| self.0[*part].answer(request)).collect())
+///     }
+/// }
+///
+/// let x = [0.0f64, 0.2, 5.0, 5.1, 9.0];
+/// let part = |rows: &[f64]| Part::new(Rows::new(rows.to_vec(), 1));
+/// let AnyFitted::F64(fitted) = fit(&KMeans::new(2), &mut Here(vec![part(&x[..2])?, part(&x[2..])?]), Wanted::Labels)? else {
+///     unreachable!("the rows are float64")
+/// };
+/// let whole = KMeans::new(2).fit_features(&Features::from_rows(&x, 1)?, None)?;
+/// assert_eq!(fitted.model.centroids(), whole.model.centroids());
+/// assert_eq!(fitted.labels, whole.labels);
+/// # Ok::<(), KMeansError>(())
+/// ```
+///
+/// # Errors
+/// As [`KMeans::fit_features`], errors of the executor, and [`KMeansError::Part`] if parts do not fit together. With
+/// `row_order="values"`, [`KMeansError::InvalidOption`] where the order of all rows would matter.
+pub fn fit(estimator: &KMeans, executor: &mut dyn Executor, wanted: Wanted) -> Result<AnyFitted> {
+    let _environment = FloatEnvironment::default_rounding();
+    let _share = PoolShare::enter();
+    let _scope = Scope::enter(estimator.cancel.as_ref());
+    let candidates = estimator.seeding.candidates(estimator.k);
+    let start = Start {
+        factors: None,
+        cosine: false,
+        device: estimator.execution.device.to_string(),
+        clusters: estimator.k,
+        candidates: (candidates.of_round, candidates.rounds),
+        threads: estimator.execution.threads,
+    };
+    let link = Link::new(executor, &start)?;
+    match link.facts[0].float64 {
+        true => fit_typed(estimator, link, start, wanted).map(AnyFitted::F64),
+        false => fit_typed(estimator, link, start, wanted).map(AnyFitted::F32),
+    }
+}
+
+/// What the parts of an executor say about their rows.
+///
+/// # Errors
+/// Errors of the executor, and [`KMeansError::Part`] if parts do not fit together.
+pub fn facts(executor: &mut dyn Executor) -> Result<Vec<Facts>> {
+    let start = Start { factors: None, cosine: false, device: "cpu".into(), clusters: 1, candidates: (0, 0), threads: 0 };
+    Ok(Link::new(executor, &start)?.facts)
+}
+
+fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wanted: Wanted) -> Result<Fitted<T>> {
+    let mut watch = Watch::new(estimator.observer.as_ref());
+    let names = link.facts[0].names.clone();
+    let params = Params { wanted, ..estimator.validate(names.len())? };
+    Key::of(&params.output.sort_by, &names)?;
+    check_order(&params)?;
+    let later = params.output.too_few == TooFew::Fewer;
+    let common = Params { k: if later { 1 } else { params.k }, ..params.clone() };
+    let factors = factors_by::<T>(&mut RemotePasses(&link), &common)?;
+    let arrives = Arrival::new(factors.clone(), params.space.metric);
+    let seeding = match &arrives {
+        Some(arrival) => arrival.seeding::<T>(params.seeding, &names)?,
+        None => None,
+    };
+    let params = Params { seeding: seeding.as_ref().unwrap_or(params.seeding), ..params };
+    if arrives.is_some() {
+        let cosine = params.space.metric == Metric::Cosine;
+        link.restart(&Start { factors, cosine, ..start }, arrives)?;
+    }
+    let by_values = params.rows.row_order == RowOrder::Values;
+    let ties = by_values.then(|| Arc::new(AtomicBool::new(false)));
+    let prepared = prepare_by::<T>(&mut RemotePasses(&link), &Params { k: common.k, ..params.clone() });
+    let fit = prepared.and_then(|prepared| {
+        let prepared = Prepared { ties: ties.clone(), ..prepared };
+        match fit_prepared::<T>(&link, &prepared, &params, &mut watch) {
+            Err(KMeansError::TooFewDistinct { .. }) if later && by_values => {
+                Err(not_sorted("with too_few=\"fewer\", whose clusters are in the order of the rows"))
+            }
+            Err(KMeansError::TooFewDistinct { k, rows }) if later => {
+                let k = k.min(usize::try_from(rows).unwrap_or(k));
+                let few = Params { k, ..params.clone() };
+                let mut session = Remote::<T>::new(&link, &prepared, &few)?;
+                let distinct = seeding::distinct_rows(&mut session, &few, &prepared)?;
+                let settled: Vec<f64> = memory::collected(distinct.iter().map(|c| c.to_f64()), seeding::CENTROIDS)?;
+                let params = Params { k: settled.len() / names.len(), settled: Some(&settled), ..params.clone() };
+                fit_prepared(&link, &prepared, &params, &mut watch)
+            }
+            fit => fit,
+        }
+    });
+    match ties {
+        Some(ties) if ties.load(Ordering::Relaxed) => {
+            Err(not_sorted("where rows that are equally far may move to an empty cluster"))
+        }
+        _ => fit,
+    }
+}
+
+fn fit_prepared<T: Float>(link: &Link<'_>, prepared: &Prepared, params: &Params, watch: &mut Watch<'_>) -> Result<Fitted<T>> {
+    if params.k as u64 > prepared.n_positive {
+        return Err(KMeansError::TooFewDistinct { k: params.k, rows: prepared.n_positive });
+    }
+    let session = Remote::<T>::new(link, prepared, params)?;
+    let names = link.facts[0].names.clone();
+    let scaling = Scaling::new(link.arrival.as_deref(), params)?;
+    let rows = link.facts.iter().map(|facts| facts.rows as usize);
+    let selection = match params.wanted {
+        // The parts keep what belongs to their rows.
+        Wanted::Nothing => Vec::new(),
+        _ => {
+            let selections = link.ask_all(Call::Selection, taken!(Selection))?.into_iter();
+            selections.map(|bits| bits.map_or_else(Selection::default, Selection::from_bits)).zip(rows).collect()
+        }
+    };
+    let parts = link.facts.len();
+    let choice = Choice {
+        place: Place::Cpu,
+        reason: format!("rows are in {parts} part{}", if parts == 1 { "" } else { "s" }),
+        chunking: None,
+        strategy: Strategy::Default,
+        more_copies: false,
+        room: u64::MAX,
+        shares: Vec::new(),
+    };
+    fitted(Box::new(session), params, prepared, Origin { names, selection, scaling }, choice, watch)
+}
+
+/// Refuses an order for which all rows would have to be sorted as a whole.
+fn check_order(params: &Params) -> Result<()> {
+    let parallel = params.seeding.init == Init::KMeansParallel && params.seeding.init_sample.is_none();
+    if params.rows.row_order == RowOrder::Given || only_decides_ties(params) || parallel {
+        return Ok(());
+    }
+    Err(not_sorted("with a seeding that draws many rows in their order (init=\"kmeans-parallel\" and given centroids do not)"))
+}
+
+pub fn not_sorted(why: &str) -> KMeansError {
+    let expected = format!("\"given\" for rows in parts {why}, because parts are not sorted as a whole");
+    KMeansError::InvalidOption { option: "row_order", expected, got: "\"values\"".into() }
+}

@@ -1,0 +1,397 @@
+//! What the driver of a fit and its parts say to each other, as bytes.
+//!
+//! ```text
+//! message = "pkmp" | version (u16, little-endian) | kind (1: request, 2: answer) | body (postcard)
+//! ```
+//! Numbers are exact: floats travel as their bits, and integers have up to 128 bits. Values of float32 travel as float64, which
+//! has all of them. Another version is refused: all processes of a fit run the same version of this library.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::by_values::Beginning;
+use crate::backend::{DrawBy, Effort, Far, Move, Sample};
+use crate::base::error::{KMeansError, Result};
+use crate::base::memory;
+use crate::base::names::Names;
+use crate::base::params::Metric;
+use crate::exact::distances::DistanceScale;
+use crate::exact::fixed::ColumnScale;
+use crate::input::tile::WeightScale;
+use crate::statistics::Prepared;
+use crate::statistics::given::BadCounts;
+use crate::statistics::quanta::Counts;
+use crate::statistics::refused::Refused;
+use crate::statistics::survey::{Extent, Survey};
+use crate::statistics::variance::Moments;
+
+/// The version of the messages. Any change of a type in this file, or of a type that it uses, needs another one.
+pub const VERSION: u16 = 1;
+const MAGIC: [u8; 4] = *b"pkmp";
+/// Bytes before the body.
+const HEAD: usize = MAGIC.len() + 3;
+
+/// A kind of message.
+pub trait Message: Serialize + DeserializeOwned {
+    const KIND: u8;
+
+    fn encode(&self) -> Result<Vec<u8>> {
+        encoded(Self::KIND, self)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        let Some((head, body)) = bytes.split_at_checked(HEAD).filter(|(head, _)| head.starts_with(&MAGIC)) else {
+            return Err(refused(format!("{} other bytes", bytes.len())));
+        };
+        let (version, kind) = (u16::from_le_bytes([head[4], head[5]]), head[6]);
+        if version != VERSION {
+            return Err(refused(format!("one of version {version} (install one version of polars-kmeans everywhere)")));
+        }
+        if kind != Self::KIND {
+            return Err(refused(format!("one of kind {kind} in place of kind {}", Self::KIND)));
+        }
+        postcard::from_bytes(body).map_err(|error| refused(format!("a damaged one: {error}")))
+    }
+}
+
+fn encoded(kind: u8, message: &impl Serialize) -> Result<Vec<u8>> {
+    let refused = |error| refused(format!("one that cannot be encoded: {error}"));
+    let length = postcard::experimental::serialized_size(message).map_err(refused)?;
+    let mut bytes = memory::with_room(HEAD + length, "a message of a part")?;
+    bytes.extend(MAGIC);
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.push(kind);
+    postcard::to_extend(message, bytes).map_err(refused)
+}
+
+/// The error for a message that cannot be read or does not fit.
+pub fn refused(got: String) -> KMeansError {
+    KMeansError::Part { reason: format!("expected a message of version {VERSION}, got {got}") }
+}
+
+/// What a part is asked for: calls in this order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    pub head: Head,
+    pub calls: Vec<Call>,
+}
+
+/// The states of the part that belong to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// The number of the fit.
+    pub fit: u64,
+    /// The state that the calls need, or 0 if they need none.
+    pub before: u64,
+    /// The state that they lead to.
+    pub after: u64,
+}
+
+impl Message for Request {
+    const KIND: u8 = 1;
+}
+
+/// A [`Request`] of calls that are elsewhere: several parts may be asked the same. Its bytes are those of the request.
+#[derive(Serialize)]
+pub struct Asked<'c> {
+    pub head: Head,
+    pub calls: Vec<&'c Call>,
+}
+
+impl Asked<'_> {
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        encoded(Request::KIND, self)
+    }
+}
+
+/// What a part answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// One reply for each call.
+    Replies(Vec<Reply>),
+    /// The part is not in the state that the request needs. Nothing was done.
+    Lost,
+    Failed(KMeansError),
+}
+
+impl Message for Answer {
+    const KIND: u8 = 2;
+}
+
+/// How rows arrive, and where the part works on them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// One factor for each feature, if values are scaled.
+    pub factors: Option<Vec<f64>>,
+    pub cosine: bool,
+    /// The word of the device.
+    pub device: String,
+    /// For the choice of the device: the clusters, and the candidates of k-means|| (in a round, and rounds).
+    pub clusters: usize,
+    pub candidates: (u64, u32),
+    pub threads: usize,
+}
+
+/// What is known about all rows of the fit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Known {
+    n: u64,
+    n_positive: u64,
+    lows: Vec<f64>,
+    highs: Vec<f64>,
+    scales: Vec<ColumnScale>,
+    distances: DistanceScale,
+    shifts: DistanceScale,
+    variance: f64,
+    weights: Option<WeightScale>,
+    cosine: bool,
+}
+
+impl From<&Prepared> for Known {
+    fn from(all: &Prepared) -> Self {
+        Self {
+            n: all.n,
+            n_positive: all.n_positive,
+            lows: all.lows.clone(),
+            highs: all.highs.clone(),
+            scales: all.scales.clone(),
+            distances: all.distances,
+            shifts: all.shifts,
+            variance: all.variance,
+            weights: all.weights,
+            cosine: all.metric == Metric::Cosine,
+        }
+    }
+}
+
+impl From<Known> for Prepared {
+    fn from(known: Known) -> Self {
+        let Known { n, n_positive, lows, highs, scales, distances, shifts, variance, weights, cosine } = known;
+        let metric = if cosine { Metric::Cosine } else { Metric::Euclidean };
+        Self { n, n_positive, lows, highs, scales, distances, shifts, variance, weights, ties: None, metric }
+    }
+}
+
+impl Known {
+    /// Whether this is what is known about rows of `d` features.
+    pub fn fits(&self, d: usize) -> bool {
+        [self.lows.len(), self.highs.len(), self.scales.len()].iter().all(|len| *len == d)
+    }
+}
+
+/// One call of a pass or of a session. Row numbers count the part's kept rows, centroids and other rows are row-major.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Call {
+    /// Forgets all that other calls have done.
+    Start(Start),
+    // Preparation: `src/statistics/passes.rs`, `src/statistics/given.rs`.
+    Survey,
+    /// Brings rows to where the part works on them, as a survey does.
+    Place,
+    SkipBad,
+    RoundWeights(WeightScale),
+    WeightedExtents,
+    CountSmall {
+        largest: Vec<Option<f64>>,
+        weighted: bool,
+    },
+    VarianceSums(Vec<Moments>),
+    /// How many values with each prefix have each next digit of their keys: two prefixes for each column.
+    CountDigits {
+        prefixes: Vec<[u64; 2]>,
+        shift: u32,
+    },
+    NegativeWeight,
+    BadCounts,
+    Refused,
+    Nonzero,
+    WeightsBelow(f64),
+    /// The bits of the rows that are kept.
+    Selection,
+    // A session: `src/backend/draws.rs`, `src/backend/iterate.rs`.
+    /// With the given starting centroids, if there are some.
+    Begin {
+        known: Known,
+        k: usize,
+        starting: Vec<f64>,
+    },
+    Row(u64),
+    /// For `row_order="values"`: `by_values.rs`.
+    ValueDigits(Beginning),
+    ValueRows(Beginning),
+    StartDraws,
+    Draw(Vec<u128>),
+    TakeSeeds {
+        centroids: Vec<f64>,
+        scale: DistanceScale,
+    },
+    Gains(Vec<f64>),
+    Pick {
+        by: DrawBy,
+        targets: Vec<u128>,
+    },
+    AllRows,
+    Sample(Sample),
+    Masses(Vec<f64>),
+    EndDraws,
+    Reset,
+    Assign {
+        centroids: Vec<f64>,
+        want_inertia: bool,
+    },
+    Farthest {
+        count: usize,
+        donors: Vec<bool>,
+    },
+    Relocate(Vec<Move>),
+    /// One scale for all clusters, or one for each.
+    Inertia(Vec<DistanceScale>),
+    Labels,
+    Nearest(Vec<f64>),
+}
+
+impl Call {
+    /// Whether the part is in another state afterwards.
+    pub fn changes_state(&self) -> bool {
+        matches!(
+            self,
+            Self::Start(_)
+                | Self::Survey
+                | Self::Place
+                | Self::SkipBad
+                | Self::RoundWeights(_)
+                | Self::Begin { .. }
+                | Self::StartDraws
+                | Self::TakeSeeds { .. }
+                | Self::EndDraws
+                | Self::Reset
+                | Self::Assign { .. }
+                | Self::Relocate(_)
+        )
+    }
+}
+
+/// What a part says about its rows before a fit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Facts {
+    pub names: Names,
+    /// Whether the features are float64. Else they are float32.
+    pub float64: bool,
+    /// All rows, also those that a fit will leave out.
+    pub rows: u64,
+    pub weighted: bool,
+    /// Whether features were computed by expressions, so that columns of their names may hold something else.
+    pub computed: bool,
+}
+
+/// The sums of all rows of a part under their labels: absolute, so that a repeated request gives them again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sums {
+    pub sums: Vec<i128>,
+    pub mass: Vec<i128>,
+    pub rows: Vec<i64>,
+}
+
+/// Some rows: their numbers, values, and `w^`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SomeRows {
+    pub rows: Vec<u64>,
+    pub values: Vec<f64>,
+    pub weights: Vec<f64>,
+}
+
+/// What a call gives.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    Done,
+    Facts(Facts),
+    Survey(Survey),
+    Extents(Vec<Extent>),
+    Counts(Vec<Counts>),
+    Moments(Vec<[i128; 2]>),
+    /// `(2 d, 256)`.
+    Digits(Vec<u64>),
+    NegativeWeight(Option<(u64, f64)>),
+    BadCounts(Vec<BadCounts>),
+    Refused(Refused),
+    Nonzero(Vec<[bool; 2]>),
+    Number(u64),
+    Selection(Option<Vec<u64>>),
+    /// Each digit with the weight and the number of its rows.
+    ValueDigits(Vec<(u32, u128, u64)>),
+    /// The kept rows, and those of positive weight.
+    Began {
+        rows: u64,
+        positive: u64,
+    },
+    Total(u128),
+    Totals(Vec<u128>),
+    Rows(SomeRows),
+    Assigned {
+        changed: u64,
+        inertia: Option<Vec<u128>>,
+        effort: Effort,
+        sums: Sums,
+    },
+    Sums(Sums),
+    Far(Vec<Far>),
+    Labels(Vec<u32>),
+    Nearest {
+        labels: Vec<u32>,
+        nearest: Vec<f64>,
+        second: Option<Vec<f64>>,
+    },
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+
+    unit_test!(messages_keep_every_bit);
+    fn messages_keep_every_bit() {
+        let numbers = [0.0, -0.0, 1.0 / 3.0, f64::MIN_POSITIVE / 8.0, f64::MAX, f64::INFINITY, f64::NEG_INFINITY];
+        let calls = vec![
+            Call::Gains(numbers.to_vec()),
+            Call::Draw(vec![0, 1, u128::MAX, 1 << 127]),
+            Call::TakeSeeds { centroids: vec![], scale: DistanceScale::new(3.7, 1.5) },
+        ];
+        let request = Request { head: Head { fit: u64::MAX, before: 1, after: 2 }, calls };
+        let asked = Asked { head: request.head, calls: request.calls.iter().collect() };
+        assert_eq!(asked.encode().unwrap(), request.encode().unwrap());
+        let back = Request::decode(&request.encode().unwrap()).unwrap();
+        assert_eq!(back, request);
+        let [Call::Gains(values), ..] = &back.calls[..] else { panic!("another call") };
+        assert!(values.iter().zip(numbers).all(|(a, b)| a.to_bits() == b.to_bits()));
+        let sums = Sums { sums: vec![i128::MIN, i128::MAX, -1], mass: vec![0], rows: vec![i64::MIN] };
+        let answer = Answer::Replies(vec![Reply::Sums(sums), Reply::Done]);
+        assert_eq!(Answer::decode(&answer.encode().unwrap()).unwrap(), answer);
+    }
+
+    unit_test!(errors_arrive_as_they_were);
+    fn errors_arrive_as_they_were() {
+        let errors = [
+            KMeansError::InvalidOption { option: "init", expected: "a".into(), got: "b".into() },
+            KMeansError::ScaledOutOfRange { column: "x".into(), factor: 2.5, how: "overflow" },
+            KMeansError::NoMemory { what: "the labels".into(), bytes: Some(7) },
+            KMeansError::WidthMismatch { what: "features", expected: 1, got: 2 },
+            KMeansError::Cancelled,
+        ];
+        for error in errors {
+            let answer = Answer::Failed(error.clone());
+            assert_eq!(Answer::decode(&answer.encode().unwrap()).unwrap(), answer);
+        }
+    }
+
+    unit_test!(other_versions_and_other_bytes_are_refused);
+    fn other_versions_and_other_bytes_are_refused() {
+        let good = Answer::Lost.encode().unwrap();
+        let error = |bytes: &[u8]| Answer::decode(bytes).unwrap_err().to_string();
+        let mut other = good.clone();
+        other[4] = 9;
+        assert!(error(&other).contains("one of version 9 (install one version"), "{}", error(&other));
+        assert!(error(b"hello").contains("5 other bytes"));
+        assert!(error(&good[..good.len() - 1]).contains("a damaged one"));
+        assert!(Request::decode(&good).unwrap_err().to_string().contains("kind 2 in place of kind 1"));
+    }
+}

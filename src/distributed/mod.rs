@@ -1,0 +1,49 @@
+//! Fits of rows that are in several parts: in one process, in several, or on many machines.
+//!
+//! ```text
+//! driver                                       a part, anywhere
+//! fit: seeding, loop, relocation, restarts     rows, labels, sums
+//!   passes.rs, session.rs                      serve.rs
+//!   link.rs  -- requests: bytes -->  Executor  --> part.rs
+//!            <-- answers: bytes ---            <--
+//! ```
+//! The driver runs the same fit as for rows in one process. Each pass over the rows is one message to every part, and the parts
+//! answer with integers: sums over all their rows, never changes. So the bits do not depend on the number of parts, and a
+//! repeated request does no harm.
+//!
+//! A part may be lost at any time. One that is made again from the same rows says so when it is asked, and the driver repeats
+//! what brings it back: how rows arrive, the facts about all rows, the centroids that seeding has taken, and the last
+//! centroids, which give its labels (`journal.rs`).
+
+mod by_values;
+mod fit;
+mod journal;
+mod link;
+mod message;
+mod part;
+mod passes;
+mod rows;
+mod serve;
+mod session;
+
+use std::sync::Arc;
+
+pub use self::fit::{facts, fit};
+pub use self::message::{Facts, VERSION};
+pub use self::part::{Owner, Part, Server};
+pub use self::rows::Rows;
+use crate::base::error::Result;
+pub use crate::model::AnyFitted;
+
+/// Carries requests to parts, wherever they are.
+pub trait Executor: Send {
+    /// The number of parts. Their rows count in the order of the parts.
+    fn parts(&self) -> usize;
+    /// Sends each request to its part, all of them at the same time, and returns the answers in the order of the requests: for
+    /// each the bytes that [`Part::answer`] gave. A request that was lost on the way, with its part or without, may be sent
+    /// again.
+    ///
+    /// # Errors
+    /// What keeps an answer from coming at all. It ends the fit.
+    fn ask(&mut self, requests: &[(usize, Arc<[u8]>)]) -> Result<Vec<Vec<u8>>>;
+}

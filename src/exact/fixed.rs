@@ -1,0 +1,302 @@
+//! Fixed-point numbers. They make a sum independent of the order of its terms.
+//!
+//! Every value is rounded once to a multiple of its column's quantum (ties to even). After that there are only integer additions.
+//! Integer addition is associative, so a sum does not depend on chunking, threads, devices or order.
+//!
+//! ```text
+//! p        = the integer with 2^(p-1) < extent <= 2^p
+//! one limb : hi = rint(x * 2^(50-p))                                     quantum 2^(p-50), |hi| <= 2^50
+//! two limbs: v  = x * 2^(45-p); hi = rint(v); lo = rint((v - hi) * 2^45)  quantum 2^(p-90), |hi| <= 2^45, |lo| <= 2^44
+//! total    = hi                  (one limb)
+//!          = hi * 2^45 + lo      (two limbs)
+//! mean     = total * quantum / count, rounded once
+//! ```
+//!
+//! An int64 has room for the sum of 4,096 one-limb values, or of 131,072 limbs of a two-limb column. Then it must be flushed into
+//! the canonical 128-bit integer.
+
+use crate::base::float::Float;
+
+/// Bits that one limb keeps below the power of two at or above the extent.
+pub const ONE_LIMB_BITS: i32 = 50;
+/// Bits of each limb of a pair.
+pub const LIMB_BITS: i32 = 45;
+/// Bits that a pair of limbs keeps.
+pub const TWO_LIMB_BITS: i32 = 2 * LIMB_BITS;
+/// The number of one-limb values whose sum always fits in an int64.
+pub const ONE_LIMB_CAPACITY: u32 = 4_096;
+/// The number of limbs of a pair whose sum always fits in an int64.
+pub const TWO_LIMB_CAPACITY: u32 = 131_072;
+
+/// 1.5 * 2^52. Adding it to a value of magnitude at most 2^51 rounds the value to an integer (ties to even). The integer is then
+/// in the low bits of the sum's representation.
+const ROUND: f64 = 6_755_399_441_055_744.0;
+const TWO_45: f64 = (1u64 << LIMB_BITS) as f64;
+
+/// `rint(v)` as an integer, for `|v| <= 2^51`. Ties go to even. The result is the same for every vector width.
+#[inline(always)]
+pub fn round_to_integer(v: f64) -> i64 {
+    ((v + ROUND).to_bits() as i64).wrapping_sub(ROUND.to_bits() as i64)
+}
+
+/// The smallest integer `p` with `m <= 2^p`, for finite `m > 0`.
+pub fn exponent_at_or_above(m: f64) -> i32 {
+    debug_assert!(m > 0.0 && m.is_finite());
+    let (fraction, exponent) = frexp(m);
+    if fraction == 0.5 { exponent - 1 } else { exponent }
+}
+
+/// `m = fraction * 2^exponent` with `0.5 <= fraction < 1`, for finite `m > 0`.
+pub fn frexp(m: f64) -> (f64, i32) {
+    let (bits, offset) = if m < f64::MIN_POSITIVE { ((m * 2f64.powi(64)).to_bits(), -64) } else { (m.to_bits(), 0) };
+    let exponent = ((bits >> 52) & 0x7ff) as i32 - 1022 + offset;
+    (f64::from_bits((bits & !(0x7ff << 52)) | (1022 << 52)), exponent)
+}
+
+/// The power of two `2^e` as a float64, for `-1074 <= e <= 1023`.
+pub fn power_of_two(e: i32) -> f64 {
+    debug_assert!((-1074..=1023).contains(&e));
+    if e >= -1022 { f64::from_bits(((e + 1023) as u64) << 52) } else { f64::from_bits(1 << (e + 1074)) }
+}
+
+/// Multiplication by a power of two in two steps, so that neither factor leaves the float64 range.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub struct Scale {
+    first: f64,
+    second: f64,
+}
+
+impl Scale {
+    /// Scaling by `2^exponent`, for `|exponent| <= 2044`.
+    pub fn new(exponent: i32) -> Self {
+        let half = exponent / 2;
+        Self { first: power_of_two(half), second: power_of_two(exponent - half) }
+    }
+
+    /// `x * 2^exponent`. Exact unless the result is subnormal or overflows.
+    #[inline(always)]
+    pub fn apply(self, x: f64) -> f64 {
+        x * self.first * self.second
+    }
+}
+
+/// The limbs of a scaled value: the nearest integer, and the rest times `low`, rounded. `|v| <= 2^50`, so the integer and the
+/// rest are both exact.
+#[inline(always)]
+pub fn split(v: f64, low: f64) -> (i64, i64) {
+    let rounded = (v + ROUND) - ROUND;
+    (round_to_integer(v), round_to_integer((v - rounded) * low))
+}
+
+/// How many int64 limbs a column's quantised value has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub enum Limbs {
+    One,
+    Two,
+}
+
+/// A column's quantum: it turns values into `hi` (and `lo`) limbs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub struct ColumnScale {
+    /// `p`: the extent is at most `2^p`.
+    pub exponent: i32,
+    pub limbs: Limbs,
+    hi: Scale,
+    /// 2^45 for two limbs, 0 for one: the low limb of a one-limb column is always 0.
+    lo: f64,
+}
+
+impl ColumnScale {
+    pub fn new(exponent: i32, limbs: Limbs) -> Self {
+        let (bits, lo) = match limbs {
+            Limbs::One => (ONE_LIMB_BITS, 0.0),
+            Limbs::Two => (LIMB_BITS, TWO_45),
+        };
+        Self { exponent, limbs, hi: Scale::new(bits - exponent), lo }
+    }
+
+    /// The scale of a column whose largest magnitude is `extent`, of feature type `T`.
+    pub fn for_extent<T: Float>(extent: f64, limbs: Limbs) -> Self {
+        let exponent = if extent > 0.0 { exponent_at_or_above(extent) } else { T::SMALLEST_EXPONENT };
+        Self::new(exponent, limbs)
+    }
+
+    /// The limbs of `x`, where `|x| <= 2^exponent`.
+    #[inline(always)]
+    pub fn limbs_of(&self, x: f64) -> (i64, i64) {
+        split(self.hi.apply(x), self.lo)
+    }
+
+    /// The arguments of [`split`], for loops over columns: `split(x * first * second, low)` gives the limbs of `x`.
+    pub fn factors(&self) -> (f64, f64, f64) {
+        (self.hi.first, self.hi.second, self.lo)
+    }
+
+    /// The canonical integer of a sum of limbs.
+    #[inline(always)]
+    pub fn join(&self, hi: i64, lo: i64) -> i128 {
+        match self.limbs {
+            Limbs::One => i128::from(hi),
+            Limbs::Two => (i128::from(hi) << LIMB_BITS) + i128::from(lo),
+        }
+    }
+
+    /// The canonical integer of one value.
+    #[inline(always)]
+    pub fn quantise(&self, x: f64) -> i128 {
+        let (hi, lo) = self.limbs_of(x);
+        self.join(hi, lo)
+    }
+
+    /// The quantum is `2^this`.
+    pub fn quantum_exponent(&self) -> i32 {
+        match self.limbs {
+            Limbs::One => self.exponent - ONE_LIMB_BITS,
+            Limbs::Two => self.exponent - TWO_LIMB_BITS,
+        }
+    }
+}
+
+/// `numerator * 2^exponent / denominator`, rounded once to `T` (to nearest, ties to even).
+///
+/// Divides in base 2^37 until the quotient has more bits than any float. The remainder then becomes a sticky bit.
+/// `denominator < 2^90`.
+pub fn round_quotient<T: Float>(numerator: i128, denominator: u128, exponent: i32) -> T {
+    debug_assert!(denominator > 0 && denominator < 1 << 90);
+    if numerator == 0 {
+        return T::default();
+    }
+    if T::IS_F32
+        && let Some(value) = quick_float32(numerator, denominator, exponent)
+    {
+        return T::from_f64(f64::from(value));
+    }
+    long_division(numerator, denominator, exponent)
+}
+
+fn long_division<T: Float>(numerator: i128, denominator: u128, exponent: i32) -> T {
+    const DIGIT: u32 = 37;
+    let magnitude = numerator.unsigned_abs();
+    let (mut quotient, mut remainder, mut exponent) = (magnitude, 0, exponent);
+    if denominator > 1 {
+        (quotient, remainder) = (magnitude / denominator, magnitude % denominator);
+        // A quotient of 2^56 or more has the 53 bits of a float64 and the two more that rounding needs. A smaller one gets more
+        // digits.
+        while remainder != 0 && quotient < 1 << 56 {
+            let shifted = remainder << DIGIT;
+            quotient = (quotient << DIGIT) + shifted / denominator;
+            remainder = shifted % denominator;
+            exponent -= DIGIT as i32;
+        }
+    }
+    round_scaled(numerator < 0, quotient, remainder != 0, exponent)
+}
+
+/// As [`round_quotient`] for a float32 result. Uses one float64 division where that decides the result, else returns `None`.
+///
+/// The float64 quotient `q` has three roundings (both conversions and the division), so it is within 4 units in the last place of
+/// the exact quotient. If no boundary between float32 values lies that close, both round to the same float32.
+#[inline]
+fn quick_float32(numerator: i128, denominator: u128, exponent: i32) -> Option<f32> {
+    let (n, d) = (i64::try_from(numerator).ok()?, u64::try_from(denominator).ok()?);
+    let q = n as f64 / d as f64;
+    // A float64 has 29 bits below the last bit of a float32. At a boundary these bits are exactly one half.
+    const HALF: u64 = 1 << 28;
+    let below = q.to_bits() & (2 * HALF - 1);
+    let binade = ((q.to_bits() >> 52) & 0x7ff) as i32 - 1023 + exponent;
+    let normal = (-126..127).contains(&binade) && (-1022..1023).contains(&exponent);
+    (below.abs_diff(HALF) > 8 && normal).then(|| (q * power_of_two(exponent)) as f32)
+}
+
+/// `+-(magnitude + sticky) * 2^exponent`, rounded once to `T`. `sticky` is in `[0, 1)` and positive if `inexact`. Then
+/// `magnitude` must have at least two bits more than `T`.
+pub(crate) fn round_scaled<T: Float>(negative: bool, magnitude: u128, inexact: bool, exponent: i32) -> T {
+    let bits = 128 - magnitude.leading_zeros() as i32;
+    // The result is an integer multiple of 2^unit.
+    let unit = (bits + exponent - T::PRECISION as i32).max(T::SMALLEST_EXPONENT);
+    let shift = unit - exponent;
+    let rounded = if shift <= 0 {
+        debug_assert!(!inexact);
+        return signed(negative, Scale::new(exponent).apply(magnitude as f64));
+    } else if shift > 127 {
+        0
+    } else {
+        let (kept, rest, half) = (magnitude >> shift, magnitude & ((1 << shift) - 1), 1u128 << (shift - 1));
+        let up = rest > half || (rest == half && (inexact || kept & 1 == 1));
+        kept + u128::from(up)
+    };
+    // `rounded` has at most 53 bits, so it is exact as a float64. After scaling it is exact in T.
+    signed(negative, Scale::new(unit).apply(rounded as f64))
+}
+
+fn signed<T: Float>(negative: bool, value: f64) -> T {
+    T::from_f64(if negative { -value } else { value })
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+
+    unit_test!(exponents_are_at_or_above);
+    fn exponents_are_at_or_above() {
+        for (m, p) in [(1.0, 0), (1.5, 1), (2.0, 1), (0.75, 0), (0.5, -1), (5e-324, -1074), (f64::MAX, 1024), (3e-310, -1028)] {
+            assert_eq!(exponent_at_or_above(m), p, "{m:e}");
+        }
+    }
+
+    unit_test!(rounding_is_to_even);
+    fn rounding_is_to_even() {
+        for (v, r) in [(0.5, 0), (1.5, 2), (2.5, 2), (-0.5, 0), (-1.5, -2), (1e15, 1_000_000_000_000_000), (-0.49, 0)] {
+            assert_eq!(round_to_integer(v), r, "{v}");
+        }
+    }
+
+    unit_test!(two_limbs_hold_ninety_bits);
+    fn two_limbs_hold_ninety_bits() {
+        let scale = ColumnScale::new(3, Limbs::Two);
+        let x = 7.000_000_000_000_001;
+        assert_eq!(round_quotient::<f64>(scale.quantise(x), 1, scale.quantum_exponent()), x);
+        assert_eq!(scale.quantise(-x), -scale.quantise(x));
+    }
+
+    unit_test!(the_quick_quotient_is_the_long_one);
+    fn the_quick_quotient_is_the_long_one() {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 8
+        };
+        let mut quick = 0;
+        for case in 0..200_000u32 {
+            let denominator = u128::from(next() % 50_000 + 1);
+            // Half of the cases are next to a boundary between float32 values.
+            let boundary = i128::from(next() % (1 << 23) * 2 + (1 << 24) + 1) * denominator as i128 * (1 << 14)
+                + i128::from(next() % 5)
+                - 2;
+            let numerator = if case % 2 == 0 { i128::from(next()) - (1 << 55) } else { boundary };
+            let exponent = (next() % 300) as i32 - 200;
+            quick += u32::from(quick_float32(numerator, denominator, exponent).is_some());
+            let (a, b): (f32, f32) =
+                (round_quotient(numerator, denominator, exponent), long_division(numerator, denominator, exponent));
+            assert_eq!(a.to_bits(), b.to_bits(), "{numerator} / {denominator} * 2^{exponent}");
+        }
+        assert!(quick > 50_000 && quick < 150_000, "{quick}");
+    }
+
+    unit_test!(quotients_are_rounded_once);
+    fn quotients_are_rounded_once() {
+        assert_eq!(round_quotient::<f64>(1, 3, 0), 1.0 / 3.0);
+        assert_eq!(round_quotient::<f32>(-2, 3, 0), -2.0f32 / 3.0);
+        assert_eq!(round_quotient::<f32>(1, 1, -149), f32::from_bits(1));
+        assert_eq!(round_quotient::<f32>(1, 2, -149), 0.0, "a tie in the subnormals goes to even");
+        assert_eq!(round_quotient::<f32>(3, 2, -149), f32::from_bits(2));
+        assert_eq!(round_quotient::<f64>((1 << 54) + 2, 1, 0), ((1u64 << 54) as f64));
+        assert_eq!(round_quotient::<f64>((1 << 54) + 3, 1, 0), ((1u64 << 54) as f64) + 4.0);
+        assert_eq!(round_quotient::<f64>(i128::MAX, 1, 0), 2f64.powi(127));
+        assert_eq!(round_quotient::<f32>((1 << 24) + 1, 1, 0), 16_777_216.0);
+        assert_eq!(round_quotient::<f32>(((1 << 24) + 1) * 1000 + 1, 1000, 0), 16_777_218.0, "the sticky bit breaks the tie");
+    }
+}

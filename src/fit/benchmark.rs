@@ -1,0 +1,202 @@
+//! Times the iterations of a fit apart from everything else. For benches (feature `bench`).
+//!
+//! A fit stops when nothing changes any more. Here a session goes on for a fixed number of iterations, and then repeats the last
+//! one: in such a pass no row changes. So passes over different data can be compared at an equal share of changed rows.
+
+use std::time::Instant;
+
+use crate::backend::cpu::CpuSession;
+use crate::backend::cpu::InDoubt;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda;
+use crate::backend::select::{self, Job, Place, Request, Shape};
+use crate::backend::timed::Timed;
+use crate::backend::update;
+use crate::backend::{Advanced, Assigned, Iteration, Stop};
+#[cfg(feature = "cuda")]
+use crate::base::error::KMeansError;
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{FloatEnvironment, PoolShare};
+use crate::base::params::Candidates;
+use crate::base::params::{Init, KMeans};
+use crate::base::progress::Watch;
+use crate::input::features::Features;
+use crate::input::tile::Part;
+use crate::simd::InstructionSet;
+use crate::statistics::Prepared;
+use crate::statistics::prepare;
+#[cfg(feature = "cuda")]
+use crate::statistics::prepare_by;
+
+/// What the iterations of a fit cost.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// The iterations from the starting centroids on. In the first one every row changes its label.
+    pub iterations: Vec<Iteration>,
+    /// Rows in doubt in the first iteration.
+    pub first_in_doubt: InDoubt,
+    /// Seconds of a pass with the last centroids, in which no row changes.
+    pub steady: f64,
+    /// Rows in doubt in such a pass.
+    pub steady_in_doubt: InDoubt,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Extent {
+    /// Iterations from the starting centroids on.
+    pub iterations: u32,
+    /// How often everything is run. Every run does the same work, so the least time of each iteration counts.
+    pub runs: u32,
+    /// Passes in which nothing changes, timed together in each run.
+    pub passes: u32,
+}
+
+/// Measures the iterations of a fit of `features` from given starting centroids.
+///
+/// # Errors
+/// As [`KMeans::fit_features`].
+pub fn measure<T: Float>(estimator: &KMeans, features: &Features<'_, T>, extent: Extent) -> Result<Measured> {
+    in_session(estimator, features, &mut |session, start, prepared| measured(session, start, prepared, extent))
+}
+
+/// The rows whose label is not the right one.
+pub fn wrong_rows<'l>(labels: &'l [u32], right: &'l [u32]) -> impl Iterator<Item = usize> + 'l {
+    assert_eq!(labels.len(), right.len(), "a label for each row");
+    labels.iter().zip(right).enumerate().filter(|(_, (label, right))| label != right).map(|(row, _)| row)
+}
+
+/// Labels of the last iteration of a loop, and what they came from.
+#[derive(Debug, Clone)]
+pub struct Looped<T> {
+    pub labels: Vec<u32>,
+    /// The centroids (`(k, d)`, row-major) that gave the rows these labels.
+    pub centroids: Vec<T>,
+}
+
+/// Runs so many iterations from given starting centroids. Returns the labels that the last one gave, before its update. A fit labels its rows
+/// once more at its end, with everything made anew. These labels come from what steps carry from iteration to iteration.
+///
+/// # Errors
+/// As [`KMeans::fit_features`].
+pub(crate) fn labels_of_loop<T: Float>(estimator: &KMeans, features: &Features<'_, T>, iterations: u32) -> Result<Looped<T>> {
+    in_session(estimator, features, &mut |session, start, prepared| {
+        let (mut centroids, mut done) = (memory::copied(start, "the centroids")?, 0);
+        session.reset()?;
+        loop {
+            let advanced = session.advance(&mut centroids, NEVER, iterations - done, &mut Watch::default())?;
+            done += advanced.done.len() as u32;
+            if advanced.assigned.is_none() {
+                return Ok(Looped { labels: session.labels()?, centroids: session.centroids_before()? });
+            }
+            done += 1;
+            if done >= iterations {
+                return Ok(Looped { labels: session.labels()?, centroids });
+            }
+            update::update(session, &mut centroids, prepared, 0, &mut update::Scratch::default())?;
+        }
+    })
+}
+
+/// What is done with a session, its starting centroids, and what is known about its rows.
+type Use<'u, T, R> = &'u mut dyn FnMut(&mut dyn Timed<T>, &[T], &Prepared) -> Result<R>;
+
+/// Makes the session of a fit, on the device that the fit would take.
+fn in_session<T: Float, R>(estimator: &KMeans, features: &Features<'_, T>, then: Use<'_, T, R>) -> Result<R> {
+    let _environment = FloatEnvironment::default_rounding();
+    let _share = PoolShare::enter();
+    let params = estimator.validate(features.n_features())?;
+    let features = &if params.keeps_halves() { features.clone() } else { features.widened() };
+    let Init::Given(start) = &params.seeding.init else { unreachable!("the bench gives the starting centroids") };
+    let start = memory::collected(start.iter().map(|c| T::from_f64(*c)), "the starting centroids")?;
+    let shape = Shape {
+        job: Job::Fit,
+        rows: features.n_rows() as u64,
+        features: features.n_features(),
+        clusters: params.k,
+        float64: !T::IS_F32,
+        half: features.half().is_some(),
+        weighted: false,
+        candidates: Candidates::NONE,
+    };
+    let execution = &params.execution;
+    let request =
+        Request { device: execution.device, strategy: execution.strategy, limit: execution.device_memory_limit, there: None };
+    let choice = select::place(request, shape)?;
+    let mut parts = vec![Part::new(features.clone(), None)];
+    match choice.place {
+        Place::Cpu => {
+            let prepared = prepare(&mut parts, &params)?;
+            let set = InstructionSet::detect();
+            let mut session = CpuSession::new(parts.remove(0), &prepared, params.k, execution.threads, set)?;
+            then(&mut session, &start, &prepared)
+        }
+        #[cfg(feature = "cuda")]
+        Place::Cuda(ordinal) => {
+            let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
+            let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
+            let prepared = prepare_by(&mut passes, &params)?;
+            let Some(chunks) = passes.into_chunks() else { unreachable!("rows are prepared") };
+            let (strategy, more) = (choice.strategy, choice.more_copies);
+            let mut session = cuda::CudaSession::new(chunks, &parts, &prepared, &params, strategy, more, None)?;
+            then(&mut session, &start, &prepared)
+        }
+        #[cfg(feature = "cuda")]
+        Place::Several(_) => {
+            let (expected, got) = ("one device to measure".into(), format!("\"{}\"", execution.device));
+            Err(KMeansError::InvalidOption { option: "device", expected, got })
+        }
+        #[cfg(not(feature = "cuda"))]
+        _ => unreachable!("without the feature there is no GPU to choose"),
+    }
+}
+
+fn measured<T: Float>(session: &mut dyn Timed<T>, start: &[T], prepared: &Prepared, extent: Extent) -> Result<Measured> {
+    let (mut iterations, mut centroids): (Vec<Iteration>, Vec<T>) = (Vec::new(), Vec::new());
+    let mut steady = f64::INFINITY;
+    for _ in 0..extent.runs.max(1) {
+        centroids = memory::copied(start, "the centroids")?;
+        let again = iterate(session, &mut centroids, prepared, extent.iterations)?;
+        if iterations.is_empty() {
+            iterations = again;
+        } else {
+            let both = iterations.iter_mut().zip(again);
+            both.for_each(|(least, again)| least.seconds = least.seconds.min(again.seconds));
+        }
+        session.assign(&centroids, false)?;
+        steady = steady.min(session.repeat(&centroids, extent.passes)? / f64::from(extent.passes));
+    }
+    let steady_in_doubt = session.in_doubt(&centroids)?;
+    session.reset()?;
+    Ok(Measured { iterations, first_in_doubt: session.in_doubt(start)?, steady, steady_in_doubt })
+}
+
+/// A loop that stops at its limit.
+const NEVER: Stop = Stop { changed: -1.0, shift: -1.0 };
+
+/// The loop of a fit, for exactly `limit` iterations.
+fn iterate<T: Float>(
+    session: &mut dyn Timed<T>,
+    centroids: &mut [T],
+    prepared: &Prepared,
+    limit: u32,
+) -> Result<Vec<Iteration>> {
+    let mut iterations: Vec<Iteration> = Vec::new();
+    session.reset()?;
+    while iterations.len() < limit as usize {
+        let begin = Instant::now();
+        let left = limit - iterations.len() as u32;
+        let Advanced { done, assigned } = session.advance(centroids, NEVER, left, &mut Watch::default())?;
+        let seconds = done.iter().map(|iteration| iteration.seconds).sum::<f64>();
+        iterations.extend(done);
+        if let Some(assigned) = assigned {
+            let updated = update::update(session, centroids, prepared, 0, &mut update::Scratch::default())?;
+            let seconds = (begin.elapsed().as_secs_f64() - seconds).max(0.0);
+            let (Assigned { changed, effort, .. }, update::Updated { shift, moved }) = (assigned, updated);
+            iterations.push(Iteration { changed, shift, moved, seconds, effort });
+        }
+    }
+    Ok(iterations)
+}

@@ -1,0 +1,63 @@
+//! Compiles the engine once per feature type, in this crate and with this crate's settings.
+//!
+//! Fits and predictions are generic over the float type. If their entry points were generic too, every crate that calls one would
+//! compile the kernels again, and its debug builds would not optimise them.
+
+use crate::base::error::Result;
+use crate::base::params::KMeans;
+use crate::base::params::Wanted;
+use crate::fit;
+#[cfg(feature = "bench")]
+use crate::fit::benchmark;
+#[cfg(feature = "bench")]
+use crate::input::features::Features;
+use crate::input::tile::Part;
+use crate::model::Fitted;
+use crate::model::predict::Predictor;
+use crate::simd::InstructionSet;
+
+/// The feature types that the engine is compiled for: `f32` and `f64`. Fits and predictions take any of them.
+///
+/// The trait is sealed, because `Float` is.
+pub trait Engine: Predictor {
+    #[doc(hidden)]
+    fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>>;
+    #[doc(hidden)]
+    fn fit_each(
+        estimator: &KMeans,
+        k: &[usize],
+        parts: Vec<Part<'_, Self>>,
+        set: InstructionSet,
+    ) -> Result<Vec<Result<Fitted<Self>>>>;
+    #[cfg(feature = "bench")]
+    #[doc(hidden)]
+    fn labels_of_loop(estimator: &KMeans, features: &Features<'_, Self>, iterations: u32) -> Result<benchmark::Looped<Self>>;
+}
+
+macro_rules! engine {
+    ($($float:ty),*) => {$(
+        impl Engine for $float {
+            fn fit(estimator: &KMeans, parts: Vec<Part<'_, Self>>, set: InstructionSet, wanted: Wanted) -> Result<Fitted<Self>> {
+                fit::fit(estimator, parts, set, wanted)
+            }
+            fn fit_each(
+                estimator: &KMeans,
+                k: &[usize],
+                parts: Vec<Part<'_, Self>>,
+                set: InstructionSet,
+            ) -> Result<Vec<Result<Fitted<Self>>>> {
+                fit::fit_each(estimator, k, parts, set)
+            }
+            #[cfg(feature = "bench")]
+            fn labels_of_loop(
+                estimator: &KMeans,
+                features: &Features<'_, Self>,
+                iterations: u32,
+            ) -> Result<benchmark::Looped<Self>> {
+                benchmark::labels_of_loop(estimator, features, iterations)
+            }
+        }
+    )*};
+}
+
+engine!(f32, f64);

@@ -1,0 +1,119 @@
+//! Values at regular distances in a slice: a part of an array, or an array whose axes were swapped or turned around.
+
+use super::transpose;
+use crate::base::error::{KMeansError, Result};
+use crate::input::fp16::Same;
+
+/// Value `f` of row `r` is `values[first + r * row_step + f * column_step]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Strided<'a, T> {
+    values: &'a [T],
+    first: usize,
+    row_step: isize,
+    column_step: isize,
+}
+
+impl<'a, T: Copy + Default> Strided<'a, T> {
+    /// # Errors
+    /// [`KMeansError::LengthMismatch`] if a value lies outside of the slice.
+    pub fn new(values: &'a [T], first: usize, [n, d]: [usize; 2], [row_step, column_step]: [isize; 2]) -> Result<Self> {
+        let mut ends = [first as i128; 2];
+        for (len, step) in [(n, row_step), (d, column_step)] {
+            let last = (len.max(1) - 1) as i128 * step as i128;
+            ends[usize::from(last > 0)] += last;
+        }
+        if n > 0 && (ends[0] < 0 || ends[1] >= values.len() as i128) {
+            let expected = usize::try_from(ends[1].saturating_add(1)).unwrap_or(usize::MAX);
+            return Err(KMeansError::LengthMismatch { what: "an array".into(), expected, got: values.len() });
+        }
+        Ok(Self { values, first, row_step, column_step })
+    }
+
+    /// The rows from this one on.
+    pub fn starting_at(&self, row: usize) -> Self {
+        Self { first: self.place(row, 0), ..*self }
+    }
+
+    fn place(&self, row: usize, f: usize) -> usize {
+        self.first
+            .wrapping_add_signed((row as isize).wrapping_mul(self.row_step))
+            .wrapping_add_signed(f as isize * self.column_step)
+    }
+
+    /// Value `f` of a row.
+    pub fn get(&self, row: usize, f: usize) -> T {
+        self.values[self.place(row, f)]
+    }
+
+    /// The same, as a slice of one value.
+    #[cfg(feature = "cuda")]
+    pub fn one(&self, row: usize, f: usize) -> &'a [T] {
+        &self.values[self.place(row, f)..][..1]
+    }
+
+    /// The first `n` values of a feature, if they are neighbours.
+    pub fn column(&self, f: usize, n: usize) -> &'a [T] {
+        &self.values[self.place(0, f)..][..n]
+    }
+
+    /// Copies these rows of `d` features to `out[f * stride + i]`. `i` is the position in the list.
+    pub fn copy_rows(&self, rows: impl Iterator<Item = usize> + Clone, d: usize, stride: usize, out: &mut [T]) {
+        if self.column_step == 1 {
+            let values = |row| &self.values[self.place(row, 0)..][..d];
+            return transpose::rows_to_columns::<_, _, Same>(rows.map(values), 0, stride, out);
+        }
+        for (f, out) in out.chunks_exact_mut(stride).take(d).enumerate() {
+            rows.clone().zip(out).for_each(|(row, out)| *out = self.get(row, f));
+        }
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use crate::input::features::Features;
+
+    unit_test!(every_part_of_an_array_reads_as_its_copy);
+    fn every_part_of_an_array_reads_as_its_copy() {
+        let values: Vec<f64> = (0..600).map(f64::from).collect();
+        for n in [0, 1, 2, 7, 40] {
+            for d in [1, 2, 5, 6] {
+                for (first, steps) in [
+                    (0, [d as isize, 1]),
+                    (3, [13, 1]),
+                    (3, [1, 45]),
+                    (599, [-13, -1]),
+                    (300, [-7, 45]),
+                    (20, [12, 2]),
+                    (5, [0, 0]),
+                ] {
+                    let view = Features::from_strided(&values, first, [n, d], steps).unwrap();
+                    let value =
+                        |row: usize, f: usize| (first as isize + row as isize * steps[0] + f as isize * steps[1]) as f64;
+                    let mut tile = vec![-1.0; d * 64];
+                    view.copy_tile(0..n, 64, &mut tile);
+                    let chosen: Vec<usize> = (0..n).rev().step_by(3).collect();
+                    let mut some = vec![-1.0; d * 64];
+                    view.gather_tile(&chosen, 64, &mut some);
+                    let mut half = vec![-1.0; d * 64];
+                    view.slice(n / 2..n).unwrap().copy_tile(0..n - n / 2, 64, &mut half);
+                    for f in 0..d {
+                        assert!((0..n).all(|row| tile[f * 64 + row] == value(row, f)), "{n} x {d} at {first} by {steps:?}");
+                        assert!(chosen.iter().enumerate().all(|(i, &row)| some[f * 64 + i] == value(row, f)));
+                        assert!((n / 2..n).all(|row| half[f * 64 + row - n / 2] == value(row, f)));
+                    }
+                    assert_eq!((view.n_rows(), view.n_features(), view.may_have_nulls()), (n, d, false));
+                }
+            }
+        }
+    }
+
+    unit_test!(values_outside_of_the_slice_are_refused);
+    fn values_outside_of_the_slice_are_refused() {
+        let values = [0.0f32; 10];
+        for (first, steps) in [(0, [4, 1]), (0, [-1, 1]), (3, [2, -4]), (8, [1, 1]), (0, [isize::MAX, 1])] {
+            assert!(Features::from_strided(&values, first, [4, 2], steps).is_err(), "{first} {steps:?}");
+        }
+        assert!(Features::from_strided(&values, 3, [4, 2], [2, -3]).is_ok());
+        assert!(Features::from_strided(&values, 0, [4, 0], [1, 1]).is_err());
+    }
+}

@@ -1,0 +1,440 @@
+//! A tile: a few dozen kept rows of every feature, feature-major, and their weights.
+//!
+//! All compute code reads the data through tiles. So chunking, layout, nulls and skipped rows are handled only here.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::base::error::Result;
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::input::features::{Column, Features, rows_to_columns};
+use crate::input::fp16::{Half, Same};
+
+/// Turns row weights into `w^` and into integers: `w^ = integer * 2^(exponent - 53)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub struct WeightScale {
+    /// The largest weight is at most `2^exponent`.
+    pub exponent: i32,
+    /// The largest `w^`.
+    pub largest: f64,
+}
+
+impl WeightScale {
+    pub fn new(largest: f64) -> Self {
+        let exponent = crate::exact::fixed::exponent_at_or_above(largest);
+        let scale = Self { exponent, largest };
+        Self { largest: scale.round(largest), ..scale }
+    }
+
+    /// `w^`: the weight with 53 bits below the power of two at or above the largest weight. A positive weight is at least one
+    /// quantum.
+    pub fn round(&self, w: f64) -> f64 {
+        if w > 0.0 {
+            let quantum = crate::exact::fixed::power_of_two(self.exponent - 53);
+            (w / quantum).round_ties_even().max(1.0) * quantum
+        } else {
+            0.0
+        }
+    }
+
+    /// The integer of a `w^`.
+    #[inline(always)]
+    pub fn integer(&self, w: f64) -> i128 {
+        (w * crate::exact::fixed::power_of_two(53 - self.exponent)) as i128
+    }
+}
+
+/// Which rows take part: all, or those whose bit is set.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// Shared, because a selection is cloned together with its part.
+    bits: Option<Arc<Vec<u64>>>,
+}
+
+impl Selection {
+    /// The rows whose bit is set (bit `i % 64` of word `i / 64`).
+    pub fn from_bits(bits: Vec<u64>) -> Self {
+        Self { bits: Some(Arc::new(bits)) }
+    }
+
+    /// Whether every row takes part.
+    pub fn is_all(&self) -> bool {
+        self.bits.is_none()
+    }
+
+    /// The bits of the rows, if not every row takes part.
+    #[cfg(any(feature = "cuda", feature = "parts"))]
+    pub(crate) fn words(&self) -> Option<&[u64]> {
+        self.bits.as_ref().map(|bits| &bits[..])
+    }
+
+    /// Whether row `i` takes part.
+    #[inline]
+    pub fn contains(&self, i: usize) -> bool {
+        self.bits.as_ref().is_none_or(|bits| bits[i / 64] >> (i % 64) & 1 == 1)
+    }
+
+    /// Number of rows of a range that take part.
+    pub fn count(&self, range: Range<usize>) -> usize {
+        if self.is_all() { range.len() } else { range.filter(|&i| self.contains(i)).count() }
+    }
+}
+
+/// Rows and their weights, and which of the rows take part.
+#[derive(Debug, Clone)]
+pub struct Part<'a, T> {
+    pub features: Features<'a, T>,
+    pub weights: Option<Column<'a, f64>>,
+    pub selection: Selection,
+}
+
+impl<'a, T: Float> Part<'a, T> {
+    pub fn new(features: Features<'a, T>, weights: Option<Column<'a, f64>>) -> Self {
+        Self { features, weights, selection: Selection::default() }
+    }
+
+    /// Some of the rows. All of them take part.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn slice(&self, range: Range<usize>) -> Result<Self> {
+        debug_assert!(self.selection.is_all());
+        let weights = self.weights.as_ref().map(|weights| weights.slice(range.clone())).transpose()?;
+        Ok(Self::new(self.features.slice(range)?, weights))
+    }
+
+    /// The same part with values on the host. Those on a GPU are copied.
+    ///
+    /// # Errors
+    /// [`KMeansError::NoMemory`](crate::KMeansError), [`KMeansError::Device`](crate::KMeansError).
+    pub(crate) fn on_host(&self) -> Result<Self> {
+        let weights = self.weights.as_ref().map(Column::on_host).transpose()?;
+        Ok(Self { features: self.features.on_host()?, weights, selection: self.selection.clone() })
+    }
+}
+
+/// All parts with values on the host. Only errors and a few passes ask for it.
+pub(crate) fn on_host<'a, T: Float>(parts: &[Part<'a, T>]) -> Result<Vec<Part<'a, T>>> {
+    memory::try_collected(parts.iter().map(Part::on_host), "a list of the rows")
+}
+
+/// The type in which a GPU keeps the rows of all parts, if it is one of 16 bits. Parts without rows do not count.
+pub fn half<T: Float>(parts: &[Part<'_, T>]) -> Option<Half> {
+    let there = || parts.iter().filter(|part| part.features.n_rows() > 0);
+    let half = there().next()?.features.half()?;
+    there().all(|part| part.features.half() == Some(half)).then_some(half)
+}
+
+/// The values of some rows, feature by feature.
+#[derive(Debug, Clone, Copy)]
+pub struct Values<'x, T> {
+    /// Feature f of row r is `x[f * stride + r]`.
+    pub x: &'x [T],
+    pub stride: usize,
+}
+
+/// Rows that are read feature by feature.
+pub trait Columns<T>: Copy {
+    /// Feature `f` of the rows.
+    fn column(&self, f: usize) -> &[T];
+}
+
+impl<T, C: Columns<T>> Columns<T> for &C {
+    #[inline(always)]
+    fn column(&self, f: usize) -> &[T] {
+        (**self).column(f)
+    }
+}
+
+impl<T: Copy> Columns<T> for Values<'_, T> {
+    #[inline(always)]
+    fn column(&self, f: usize) -> &[T] {
+        &self.x[f * self.stride..][..self.stride]
+    }
+}
+
+/// Most features of [`FewColumns`].
+pub const FEW: usize = 8;
+
+/// Most features whose columns are read where they lie.
+pub const MANY: usize = 64;
+
+/// The columns of at most `MOST` features, as they lie. Those from the last feature on are empty.
+#[derive(Debug, Clone, Copy)]
+pub struct InPlace<'x, T, const MOST: usize>([&'x [T]; MOST]);
+
+/// The columns of few features.
+pub type FewColumns<'x, T> = InPlace<'x, T, FEW>;
+/// The columns of some more.
+pub type ManyColumns<'x, T> = InPlace<'x, T, MANY>;
+
+impl<'x, T, const MOST: usize> InPlace<'x, T, MOST> {
+    /// `None` if there are too many columns, or one is missing.
+    #[inline(always)]
+    pub fn new(columns: impl Iterator<Item = Option<&'x [T]>>) -> Option<Self> {
+        let mut all: [&[T]; MOST] = [&[]; MOST];
+        for (f, column) in columns.enumerate() {
+            *all.get_mut(f)? = column?;
+        }
+        Some(Self(all))
+    }
+
+    /// The columns of a tile of `d` features: feature f of row r is `x[f * stride + r]`.
+    ///
+    /// # Panics
+    /// If there are too many features.
+    #[inline(always)]
+    pub fn of_tile(x: &'x [T], stride: usize, d: usize) -> Self {
+        let mut all: [&[T]; MOST] = [&[]; MOST];
+        for f in 0..d {
+            all[f] = &x[f * stride..x.len().min((f + 1) * stride)];
+        }
+        Self(all)
+    }
+
+    /// Some of the rows, of the first `d` columns.
+    ///
+    /// # Panics
+    /// If there are no such rows.
+    #[inline(always)]
+    pub fn slice(&self, range: Range<usize>, d: usize) -> Self {
+        let mut all: [&[T]; MOST] = [&[]; MOST];
+        for f in 0..d {
+            all[f] = &self.0[f][range.clone()];
+        }
+        Self(all)
+    }
+}
+
+impl<T: Float> FewColumns<'_, T> {
+    /// The same as float32, if T is float32.
+    #[inline(always)]
+    pub fn as_f32s(&self) -> Option<FewColumns<'_, f32>> {
+        let mut all: [&[f32]; FEW] = [&[]; FEW];
+        for f in 0..FEW {
+            all[f] = T::as_f32s(self.0[f])?;
+        }
+        Some(InPlace(all))
+    }
+}
+
+impl<T: Copy, const MOST: usize> Columns<T> for InPlace<'_, T, MOST> {
+    #[inline(always)]
+    fn column(&self, f: usize) -> &[T] {
+        self.0[f]
+    }
+}
+
+/// A buffer for one tile at a time.
+#[derive(Debug)]
+pub struct Tile<T> {
+    /// Number of rows that the buffer has room for.
+    pub stride: usize,
+    /// Number of kept rows in the buffer.
+    pub rows: usize,
+    /// `(d, stride)`: feature f of row r is `x[f * stride + r]`. Rows from `rows` on are stale.
+    pub x: Vec<T>,
+    /// Weights of the kept rows. All are 1 if there are no weights.
+    pub weights: Vec<f64>,
+    /// For each row of the range, whether it was left out. Only valid after [`Tile::load_checked`].
+    pub bad: Vec<bool>,
+}
+
+impl<T: Float> Tile<T> {
+    pub fn new(d: usize, stride: usize) -> Result<Self> {
+        const WHAT: &str = "a tile of rows";
+        Ok(Self {
+            stride,
+            rows: 0,
+            x: memory::zeroed(d.saturating_mul(stride), WHAT)?,
+            weights: memory::filled(stride, 1.0, WHAT)?,
+            bad: memory::zeroed(stride, WHAT)?,
+        })
+    }
+
+    /// The values of the rows.
+    #[inline(always)]
+    pub fn values(&self) -> Values<'_, T> {
+        Values { x: &self.x, stride: self.stride }
+    }
+
+    /// Feature `f` of the kept rows.
+    #[inline(always)]
+    pub fn column(&self, f: usize) -> &[T] {
+        &self.x[f * self.stride..][..self.rows]
+    }
+
+    fn load_raw(&mut self, part: &Part<'_, T>, range: Range<usize>) {
+        self.rows = range.len();
+        part.features.copy_tile(range.clone(), self.stride, &mut self.x);
+        if let Some(weights) = &part.weights {
+            weights.copy(range, &mut self.weights);
+        }
+    }
+
+    /// Loads the rows of `range` that the part's selection keeps. Rounds weights to `w^`.
+    #[inline]
+    pub fn load(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, range: Range<usize>) {
+        self.load_raw(part, range.clone());
+        if !part.selection.is_all() {
+            for (i, bad) in self.bad[..range.len()].iter_mut().enumerate() {
+                *bad = !part.selection.contains(range.start + i);
+            }
+            self.drop_bad();
+        }
+        self.round_weights(scale);
+    }
+
+    /// Loads the rows of a list, in its order. The part's selection must keep all of them. Rounds weights to `w^`.
+    #[inline]
+    pub fn load_list(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
+        self.rows = rows.len();
+        part.features.gather_tile(rows, self.stride, &mut self.x);
+        if let Some(weights) = &part.weights {
+            weights.gather(rows, &mut self.weights);
+        }
+        self.round_weights(scale);
+    }
+
+    /// Loads the weights of a list of rows, whose values are elsewhere. The part's selection must keep all of them. Rounds weights to `w^`.
+    pub fn load_weights(&mut self, part: &Part<'_, T>, scale: Option<WeightScale>, rows: &[usize]) {
+        self.rows = rows.len();
+        if let Some(weights) = &part.weights {
+            weights.gather(rows, &mut self.weights);
+        }
+        self.round_weights(scale);
+    }
+
+    /// Loads rows that have arrived, and lie elsewhere row by row. `rows`: which ones they are. Rounds weights to `w^`.
+    #[inline]
+    pub fn load_rows<'v>(
+        &mut self,
+        part: &Part<'_, T>,
+        scale: Option<WeightScale>,
+        rows: &[usize],
+        values: impl Iterator<Item = &'v [T]>,
+    ) where
+        T: 'v,
+    {
+        rows_to_columns::<T, T, Same>(values, 0, self.stride, &mut self.x);
+        self.load_weights(part, scale, rows);
+    }
+
+    /// Loads rows of `range` in another order: see [`Features::scatter_tile`]. The part's selection must keep all rows of `order`. Rounds weights
+    /// to `w^`.
+    pub fn load_sorted(
+        &mut self,
+        part: &Part<'_, T>,
+        scale: Option<WeightScale>,
+        range: Range<usize>,
+        to: &[u32],
+        order: &[usize],
+    ) {
+        self.rows = order.len();
+        part.features.scatter_tile(range, to, order, self.stride, &mut self.x);
+        if let Some(weights) = &part.weights {
+            weights.gather(order, &mut self.weights);
+        }
+        self.round_weights(scale);
+    }
+
+    #[inline]
+    fn round_weights(&mut self, scale: Option<WeightScale>) {
+        if let Some(scale) = scale {
+            self.weights[..self.rows].iter_mut().for_each(|w| *w = scale.round(*w));
+        }
+    }
+
+    /// Loads the rows of `range`. Leaves out rows with a null or a value that is not finite, marks them in `bad`, and returns
+    /// their number. Weights are not rounded.
+    #[inline(always)]
+    pub fn load_checked(&mut self, part: &Part<'_, T>, range: Range<usize>) -> usize {
+        self.load_raw(part, range.clone());
+        let m = range.len();
+        let mut all_finite = true;
+        for column in self.x.chunks_exact(self.stride) {
+            for v in &column[..m] {
+                all_finite &= v.is_finite();
+            }
+        }
+        let weights_finite = part.weights.is_none() || self.weights[..m].iter().all(|w| w.is_finite());
+        let bad = &mut self.bad[..m];
+        bad.fill(false);
+        if !all_finite {
+            for column in self.x.chunks_exact(self.stride) {
+                bad.iter_mut().zip(column).for_each(|(bad, v)| *bad |= !v.is_finite());
+            }
+        }
+        if !weights_finite {
+            bad.iter_mut().zip(&self.weights).for_each(|(bad, w)| *bad |= !w.is_finite());
+        }
+        if part.features.may_have_nulls() {
+            part.features.for_each_null(range.clone(), |_, i| bad[i] = true);
+        }
+        if let Some(weights) = &part.weights {
+            weights.for_each_null(range, |i| bad[i] = true);
+        }
+        let count = bad.iter().filter(|bad| **bad).count();
+        if count > 0 {
+            self.drop_bad();
+        }
+        count
+    }
+
+    /// The first negative weight among the kept rows, and its position in the range. Call it after [`Tile::load_checked`].
+    pub fn first_negative_weight(&self) -> Option<(usize, f64)> {
+        let kept = self.weights[..self.rows].iter().position(|w| *w < 0.0)?;
+        let place = (0..self.stride).filter(|&i| !self.bad[i]).nth(kept)?;
+        Some((place, self.weights[kept]))
+    }
+
+    /// Leaves out rows of weight 0.
+    pub fn drop_weightless(&mut self) {
+        if self.weights[..self.rows].contains(&0.0) {
+            for r in 0..self.rows {
+                self.bad[r] = self.weights[r] == 0.0;
+            }
+            self.drop_bad();
+        }
+    }
+
+    fn drop_bad(&mut self) {
+        let (m, mut kept) = (self.rows, 0);
+        for r in 0..m {
+            if !self.bad[r] {
+                for column in self.x.chunks_exact_mut(self.stride) {
+                    column[kept] = column[r];
+                }
+                self.weights[kept] = self.weights[r];
+                kept += 1;
+            }
+        }
+        self.rows = kept;
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+
+    unit_test!(a_list_of_kept_rows_loads_as_their_range);
+    fn a_list_of_kept_rows_loads_as_their_range() {
+        let x: Vec<f32> = (0..40).map(|i| (i * 7 % 11) as f32).collect();
+        let w: Vec<f64> = (0..20).map(|i| 0.3 * f64::from(i)).collect();
+        for selection in [Selection::default(), Selection::from_bits(vec![0b1101_1010_0110_1011_1001])] {
+            let part = Part { selection, ..Part::new(Features::from_rows(&x, 2).unwrap(), Some(Column::from_slice(&w))) };
+            let scale = Some(WeightScale::new(5.7));
+            let (mut range, mut list) = (Tile::new(2, 64).unwrap(), Tile::new(2, 64).unwrap());
+            range.load(&part, scale, 3..17);
+            let rows: Vec<usize> = (3..17).filter(|&i| part.selection.contains(i)).collect();
+            list.load_list(&part, scale, &rows);
+            assert_eq!((range.rows, list.rows), (rows.len(), rows.len()));
+            assert_eq!([range.column(0), range.column(1)], [list.column(0), list.column(1)]);
+            assert_eq!(range.weights[..range.rows], list.weights[..list.rows]);
+            // Another order.
+            list.load_list(&part, None, &[rows[2], rows[0]]);
+            assert_eq!((list.rows, &list.weights[..2]), (2, &[w[rows[2]], w[rows[0]]][..]));
+            assert_eq!(list.column(1), [x[2 * rows[2] + 1], x[2 * rows[0] + 1]]);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Passes of a fitted model over rows: labels, distances, inertia. The rows are not prepared. A row that is not finite gets no
+//! answer. Every finite row gets an exact one.
+
+#[cfg(feature = "cuda")]
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[cfg(feature = "cuda")]
+use crate::backend::answers::ANSWERS;
+use crate::backend::answers::{Labels, Predictions};
+use crate::backend::cpu;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::array::{GpuArray, GpuPredictions};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::{self, DeviceTable};
+use crate::backend::select::Place;
+#[cfg(feature = "cuda")]
+use crate::base::error::KMeansError;
+use crate::base::error::Result;
+use crate::base::float::Float;
+#[cfg(feature = "cuda")]
+use crate::base::memory;
+use crate::base::strategy::Strategy;
+use crate::input::features::{Column, Features};
+use crate::model::Model;
+
+/// The rows, the model that they are compared with, and where the pass runs.
+#[derive(Clone, Copy)]
+pub struct Rows<'p, 'a, T> {
+    pub model: &'p Model<T>,
+    pub features: &'p Features<'a, T>,
+    pub place: Place,
+    /// The kernels that find labels on a GPU.
+    pub strategy: Strategy,
+}
+
+#[cfg(feature = "cuda")]
+impl<T: Float> Rows<'_, '_, T> {
+    /// The GPU that the rows are on.
+    ///
+    /// # Errors
+    /// [`KMeansError::InvalidOption`] if they are on the host.
+    pub fn gpu(&self) -> Result<u32> {
+        let expected = "rows on a GPU for answers there".into();
+        let error = || KMeansError::InvalidOption { option: "device", expected, got: "rows on the host".into() };
+        self.features.gpu().ok_or_else(error)
+    }
+}
+
+/// The labels of the rows.
+pub fn labels<T: Float>(rows: Rows<'_, '_, T>) -> Result<Labels> {
+    match rows.place {
+        Place::Cpu => cpu::predict::labels(&*rows.model.host_table()?, rows.features),
+        #[cfg(feature = "cuda")]
+        _ => on_gpus(rows, |tables| cuda::predict::labels(tables, rows.features, rows.strategy)),
+        #[cfg(not(feature = "cuda"))]
+        _ => no_gpu(),
+    }
+}
+
+/// The labels, and the distances to the nearest and the second nearest centroid.
+pub fn nearest<T: Float>(rows: Rows<'_, '_, T>) -> Result<Predictions> {
+    match rows.place {
+        Place::Cpu => cpu::predict::nearest(&*rows.model.host_table()?, rows.features),
+        #[cfg(feature = "cuda")]
+        _ => on_gpus(rows, |tables| cuda::predict::nearest(tables, rows.features)),
+        #[cfg(not(feature = "cuda"))]
+        _ => no_gpu(),
+    }
+}
+
+/// The distances to all centroids.
+pub fn distances<T: Float>(rows: Rows<'_, '_, T>) -> Result<Vec<f64>> {
+    match rows.place {
+        Place::Cpu => cpu::predict::distances(&*rows.model.host_table()?, rows.features),
+        #[cfg(feature = "cuda")]
+        _ => on_gpus(rows, |tables| cuda::predict::distances(tables, rows.features)),
+        #[cfg(not(feature = "cuda"))]
+        _ => no_gpu(),
+    }
+}
+
+/// The inertia of the finite rows of positive weight.
+pub fn inertia<T: Float>(rows: Rows<'_, '_, T>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+    match rows.place {
+        Place::Cpu => {
+            let Model { centroids, .. } = rows.model;
+            cpu::predict::inertia(centroids, rows.model.metric(), rows.model.host_table()?, rows.features, weights)
+        }
+        #[cfg(feature = "cuda")]
+        Place::Cuda(ordinal) => {
+            let (table, centroids) = (rows.model.device_table(ordinal)?, &rows.model.centroids);
+            cuda::predict::inertia(&table, centroids, rows.model.metric(), rows.features, weights)
+        }
+        _ => no_gpu(),
+    }
+}
+
+/// Calls `work` with the model's tables on the GPUs of these rows. Calls with few rows go to the GPUs in turn.
+#[cfg(feature = "cuda")]
+fn on_gpus<T: Float, R>(rows: Rows<'_, '_, T>, work: impl FnOnce(&[&DeviceTable<T>]) -> Result<R>) -> Result<R> {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let mut tables = match rows.place {
+        Place::Cuda(ordinal) => vec![rows.model.device_table(ordinal)?],
+        Place::Several(gpus) => {
+            let tables = gpus.ordinals().iter().map(|&ordinal| rows.model.device_table(ordinal));
+            memory::try_collected(tables, ANSWERS)?
+        }
+        Place::Cpu => no_gpu(),
+    };
+    let count = tables.len();
+    tables.rotate_left(CALLS.fetch_add(1, Ordering::Relaxed) % count);
+    work(&memory::collected(tables.iter().map(|table| &**table), ANSWERS)?)
+}
+
+fn no_gpu() -> ! {
+    unreachable!("there is no such GPU to choose")
+}
+
+/// The feature types that predictions are compiled for, in this crate and with this crate's settings: `f32` and `f64`.
+///
+/// The trait is sealed, because [`Float`] is.
+pub trait Predictor: Float {
+    #[doc(hidden)]
+    fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels>;
+    #[doc(hidden)]
+    fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions>;
+    #[doc(hidden)]
+    fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>>;
+    #[doc(hidden)]
+    fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64>;
+    #[cfg(feature = "cuda")]
+    #[doc(hidden)]
+    fn labels_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>>;
+    #[cfg(feature = "cuda")]
+    #[doc(hidden)]
+    fn nearest_there(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions>;
+    #[cfg(feature = "cuda")]
+    #[doc(hidden)]
+    fn distances_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<f64>>;
+}
+
+macro_rules! predictor {
+    ($($float:ty),*) => {$(
+        impl Predictor for $float {
+            fn labels(rows: Rows<'_, '_, Self>) -> Result<Labels> {
+                labels(rows)
+            }
+            fn nearest(rows: Rows<'_, '_, Self>) -> Result<Predictions> {
+                nearest(rows)
+            }
+            fn distances(rows: Rows<'_, '_, Self>) -> Result<Vec<f64>> {
+                distances(rows)
+            }
+            fn inertia(rows: Rows<'_, '_, Self>, weights: Option<&Column<'_, f64>>) -> Result<f64> {
+                inertia(rows, weights)
+            }
+            #[cfg(feature = "cuda")]
+            fn labels_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<i32>> {
+                cuda::predict::labels_there(&*rows.model.device_table(rows.gpu()?)?, rows.features, rows.strategy)
+            }
+            #[cfg(feature = "cuda")]
+            fn nearest_there(rows: Rows<'_, '_, Self>) -> Result<GpuPredictions> {
+                cuda::predict::nearest_there(&*rows.model.device_table(rows.gpu()?)?, rows.features)
+            }
+            #[cfg(feature = "cuda")]
+            fn distances_there(rows: Rows<'_, '_, Self>) -> Result<GpuArray<f64>> {
+                cuda::predict::distances_there(&*rows.model.device_table(rows.gpu()?)?, rows.features)
+            }
+        }
+    )*};
+}
+
+predictor!(f32, f64);

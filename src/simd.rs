@@ -1,0 +1,201 @@
+//! A small vector trait. This is also the only place that chooses an instruction set.
+//!
+//! Kernels are written once over [`Vector`]. [`InstructionSet::run`] compiles a [`Task`] for each instruction set: it inlines the
+//! task into a function that enables the set's features. The set never changes a bit of a result: float32 kernels are filters,
+//! and float64 arithmetic follows the contract, which rounds the same at any width.
+
+mod doubles;
+#[cfg(any(target_arch = "aarch64", feature = "emulated-neon"))]
+mod neon;
+mod portable;
+mod prefetch;
+mod probe;
+mod quads;
+mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use std::fmt;
+use std::sync::OnceLock;
+
+pub use doubles::{Doubles, MOST_LANES};
+pub use portable::Portable;
+pub use prefetch::Ahead;
+pub use quads::{Dot, QuadTask, QuadUnit, packed};
+pub use tiles::{SIDE, TOGETHER, Tiles};
+
+/// The instruction sets that kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstructionSet {
+    /// 16 lanes; x86-64 with AVX-512 F, BW, DQ, VL.
+    Avx512,
+    /// 8 lanes; x86-64 with AVX2 and FMA.
+    Avx2,
+    /// 8 lanes; every processor of aarch64.
+    Neon,
+    /// 8 lanes in the target's baseline instructions.
+    Portable,
+}
+
+impl fmt::Display for InstructionSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Avx512 => "AVX-512",
+            Self::Avx2 => "AVX2",
+            Self::Neon => "NEON",
+            Self::Portable => "portable",
+        })
+    }
+}
+
+impl InstructionSet {
+    /// The widest set that this machine has. Detected once.
+    pub fn detect() -> Self {
+        static DETECTED: OnceLock<InstructionSet> = OnceLock::new();
+        *DETECTED.get_or_init(|| {
+            let sets = [Self::Avx512, Self::Avx2, Self::Neon];
+            sets.into_iter().find(|set| set.is_available()).unwrap_or(Self::Portable)
+        })
+    }
+
+    /// Whether this machine has the set.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                use std::arch::is_x86_feature_detected as has;
+                has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("fma") && has!("avx2")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx512 | Self::Avx2 => false,
+            Self::Neon => cfg!(target_arch = "aarch64"),
+        }
+    }
+
+    /// Runs a task compiled for this set, or for the portable set if the machine does not have this one.
+    #[inline]
+    pub fn run<T: Task>(self, task: T) -> T::Output {
+        #[cfg(target_arch = "x86_64")]
+        {
+            // SAFETY: `is_available` found the features that the two functions enable. std caches the answer.
+            unsafe {
+                match self {
+                    Self::Avx512 if self.is_available() => return x86::run_avx512(task),
+                    Self::Avx2 if self.is_available() => return x86::run_avx2(task),
+                    _ => {}
+                }
+            }
+        }
+        // Tests run its kernels everywhere.
+        #[cfg(any(target_arch = "aarch64", feature = "emulated-neon"))]
+        if self == Self::Neon {
+            // SAFETY: all processors of aarch64 have the set. Elsewhere it is plain Rust.
+            return unsafe { neon::Neon::call(task) };
+        }
+        // SAFETY: the portable set needs nothing that a machine may lack.
+        unsafe { Portable::call(task) }
+    }
+}
+
+/// Code to compile for each instruction set. `run` and everything that its hot loops call are `#[inline(always)]`.
+///
+/// Kernels that several tasks use are tasks themselves, which [`Vector::call`] runs. So they are compiled once for each set, and not once
+/// for each task that uses them.
+pub trait Task {
+    type Output;
+    fn run<V: Vector>(self) -> Self::Output;
+}
+
+/// A vector of float32 lanes. It has only the operations that the kernels need.
+///
+/// All methods but `splat` are unsafe to call where the instruction set is not available. `load` and `store` need `LANES` valid
+/// values at the pointer, at any alignment.
+pub trait Vector: Copy {
+    const LANES: usize;
+    /// Number of row vectors of scores that the product kernel keeps. It depends on the number of registers.
+    const ROW_VECTORS: usize;
+    /// Whether there are 32 vector registers.
+    const MANY_REGISTERS: bool;
+    type Mask: Copy;
+    /// The vector of float64 lanes of the same instruction set.
+    type Doubles: Doubles;
+    /// Runs a task as a function of its own, compiled for this instruction set.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn call<T: Task>(task: T) -> T::Output;
+    /// # Safety
+    /// As the trait says.
+    unsafe fn splat(x: f32) -> Self;
+    /// # Safety
+    /// As the trait says.
+    unsafe fn load(p: *const f32) -> Self;
+    /// # Safety
+    /// As the trait says.
+    unsafe fn store(self, p: *mut f32);
+    /// # Safety
+    /// As the trait says.
+    unsafe fn sub(self, other: Self) -> Self;
+    /// # Safety
+    /// As the trait says.
+    unsafe fn add(self, other: Self) -> Self;
+    /// `self * b + c`, fused where the hardware does.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    /// The lanes as the bits of integers of 32 bits, converted and rounded to nearest.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn integers_as_floats(self) -> Self;
+    /// The sum of integers of 32 bits, which wraps around.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn add_integers(self, other: Self) -> Self;
+    /// The smaller value, or `best` where `self` is NaN.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn min_or(self, best: Self) -> Self;
+    /// The larger value, or NaN where `other` is NaN.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn max_or_nan(self, other: Self) -> Self;
+    /// Lanes where `self` is not above `limit`. NaN counts as not above.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn not_above(self, limit: Self) -> Self::Mask;
+    /// `a` where the mask is set, else `b`. Moves bits and computes nothing.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
+    /// One bit per lane.
+    /// # Safety
+    /// As the trait says.
+    unsafe fn bits(mask: Self::Mask) -> u32;
+    /// Copies 32 bits at a time, of any meaning: value f of row i goes to `to[f * stride + i]`, for sixteen of each.
+    /// # Safety
+    /// As the trait says. Sixteen values can be read at each row, and written at `to + f * stride`.
+    #[inline(always)]
+    unsafe fn transpose(rows: [*const f32; SQUARE], to: *mut f32, stride: usize) {
+        // SAFETY: the caller's.
+        unsafe {
+            for f in 0..SQUARE {
+                for (i, row) in rows.iter().enumerate() {
+                    to.add(f * stride + i).write_unaligned(row.add(f).read_unaligned());
+                }
+            }
+        }
+    }
+}
+
+/// What the processor says of itself.
+#[cfg(target_arch = "x86_64")]
+#[allow(unused_unsafe)] // a safe function in later versions of Rust
+fn cpuid(leaf: u32, subleaf: u32) -> std::arch::x86_64::CpuidResult {
+    // SAFETY: every processor of x86-64 has the instruction.
+    unsafe { std::arch::x86_64::__cpuid_count(leaf, subleaf) }
+}
+
+/// The side of a square of [`Vector::transpose`].
+pub const SQUARE: usize = 16;

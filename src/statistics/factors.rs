@@ -1,0 +1,220 @@
+//! The factors of the columns: given ones, or what a pass over the raw rows finds.
+
+use std::ops::Range;
+
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::names::Names;
+use crate::base::params::{Params, Scale};
+use crate::base::units::FACTORS;
+use crate::exact::fixed::power_of_two;
+use crate::input::tile::{Part, Tile};
+use crate::statistics::given::Given;
+use crate::statistics::passes::Passes;
+use crate::statistics::tiles::{Visit, for_each_tile, merge_columns};
+use crate::statistics::variance::variances;
+use crate::statistics::{check_column_magnitudes, survey_rows};
+
+/// Bits of a digit of a key, and the number of its values.
+const DIGIT: u32 = 8;
+const VALUES: usize = 1 << DIGIT;
+
+/// One factor per feature, by passes over rows that may be anywhere. They have not arrived. `None` if nothing is scaled.
+///
+/// # Errors
+/// [`KMeansError::InvalidOption`] for a factor of no column. Any error in the rows.
+pub fn factors_by<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Option<Vec<f64>>> {
+    match &params.space.scale {
+        Scale::None => Ok(None),
+        Scale::Factors(given) => {
+            let given = given.iter().map(|(name, factor)| (&name[..], *factor));
+            given_factors(given, passes.given().names()).map(Some)
+        }
+        Scale::Standard => standard(passes, params).map(Some),
+        Scale::Robust => robust(passes, params).map(Some),
+    }
+}
+
+/// Features without a factor of their own have factor 1. The name of an Array column stands for all of its entries.
+fn given_factors<'a>(given: impl Iterator<Item = (&'a str, f64)>, names: &Names) -> Result<Vec<f64>> {
+    let mut factors = memory::filled(names.len(), 1.0, FACTORS)?;
+    for (name, factor) in given {
+        if matches!(names, Names::Entries { column, .. } if **column == *name) {
+            factors.fill(factor);
+            continue;
+        }
+        let place = (0..names.len()).find(|f| names.get(*f).is_some_and(|known| known == name));
+        let place = place.ok_or_else(|| KMeansError::InvalidOption {
+            option: "scale",
+            expected: format!("factors of the columns {}", shown(names)),
+            got: format!("one of {name:?}"),
+        })?;
+        factors[place] = factor;
+    }
+    Ok(factors)
+}
+
+/// Some of the names, for an error.
+fn shown(names: &Names) -> String {
+    const MOST: usize = 20;
+    let some: Vec<String> = (0..names.len().min(MOST)).filter_map(|f| names.get(f)).map(|name| format!("{name:?}")).collect();
+    let more = names.len().saturating_sub(MOST);
+    if more > 0 { format!("{} and {more} more", some.join(", ")) } else { some.join(", ") }
+}
+
+/// 1 over the standard deviation of each column, over the rows of positive weight. 1 for a column of one value.
+fn standard<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Vec<f64>> {
+    let (survey, _) = survey_rows(passes, params)?;
+    // The square of a larger value could overflow.
+    check_column_magnitudes::<T>(passes.given().names(), &survey)?;
+    let lows = memory::collected(survey.columns.iter().map(|column| column.low + 0.0), FACTORS)?;
+    let highs = memory::collected(survey.columns.iter().map(|column| column.high + 0.0), FACTORS)?;
+    let variances = variances(passes, &lows, &highs, survey.positive)?;
+    memory::collected(variances.into_iter().map(|v| if v > 0.0 { 1.0 / v.sqrt() } else { 1.0 }), FACTORS)
+}
+
+/// 1 over the distance between the quartiles of each column, over all kept rows. 1 where they are equal. Digits are counted
+/// where the rows are given.
+fn robust<T: Float>(passes: &mut dyn Passes<T>, params: &Params) -> Result<Vec<f64>> {
+    let (_, n) = survey_rows(passes, params)?;
+    let given = passes.given();
+    let ranks = [(n - 1) / 4, (n - 1) / 4 * 3 + (n - 1) % 4 * 3 / 4];
+    let quartiles = order_statistics::<T>(&*given, ranks, params.execution.threads)?;
+    let names = given.names();
+    let factor = |(f, [low, high]): (usize, [f64; 2])| {
+        let spread = high - low;
+        if spread == 0.0 {
+            return Ok(1.0);
+        }
+        if !(power_of_two(-1022)..=f64::MAX).contains(&spread) {
+            let what = format!("the distance between the quartiles of column {:?}", names.get(f).unwrap_or_default());
+            return Err(KMeansError::MagnitudeOutOfRange { what, got: spread });
+        }
+        Ok(1.0 / spread)
+    };
+    memory::try_collected(quartiles.into_iter().enumerate().map(factor), FACTORS)
+}
+
+/// The values of two ranks in each column, over all kept rows. Finds their keys digit by digit, in one pass over the rows for each.
+fn order_statistics<T: Float>(given: &dyn Given, ranks: [u64; 2], threads: usize) -> Result<Vec<[f64; 2]>> {
+    let d = given.names().len();
+    let digits = if T::IS_F32 { 32 } else { 64 } / DIGIT;
+    let mut searches = memory::filled(d, ranks.map(|rank| Search { prefix: 0, rank }), FACTORS)?;
+    for shift in (0..digits).rev().map(|digit| digit * DIGIT) {
+        let prefixes = searches.iter().map(|two| two.map(|search| search.prefix));
+        let counts = given.digits(&memory::collected(prefixes, FACTORS)?, shift, threads)?;
+        for (searches, counts) in searches.iter_mut().zip(counts.chunks_exact(2)) {
+            searches.iter_mut().zip(counts).for_each(|(search, counts)| search.narrow(counts));
+        }
+    }
+    memory::collected(searches.iter().map(|two| two.map(|search| value::<T>(search.prefix))), FACTORS)
+}
+
+/// How many values have each digit.
+pub type DigitCounts = [u64; VALUES];
+
+/// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at `shift`. Rows
+/// are on the host.
+pub fn digits<T: Float>(parts: &[Part<'_, T>], prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>> {
+    let counts = for_each_tile(parts, threads, &CountDigits { prefixes, shift })?;
+    Ok(merge_columns(counts, |a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a += b)))
+}
+
+/// The search for the key of one rank.
+#[derive(Debug, Clone, Copy)]
+struct Search {
+    /// The digits that are known.
+    prefix: u64,
+    /// The rank among the values with this prefix.
+    rank: u64,
+}
+
+impl Search {
+    /// Finds the next digit. `counts`: how many values with the prefix have each digit.
+    fn narrow(&mut self, counts: &DigitCounts) {
+        let mut digit = 0;
+        while self.rank >= counts[digit] {
+            self.rank -= counts[digit];
+            digit += 1;
+        }
+        self.prefix = self.prefix << DIGIT | digit as u64;
+    }
+}
+
+/// Keys have the order of the values.
+#[inline(always)]
+fn key<T: Float>(x: T) -> u64 {
+    let (bits, sign) =
+        if T::IS_F32 { (u64::from((x.to_f64() as f32).to_bits()), 1u64 << 31) } else { (x.to_f64().to_bits(), 1 << 63) };
+    if bits & sign == 0 { bits | sign } else { !bits & (sign | (sign - 1)) }
+}
+
+/// The value of a key.
+fn value<T: Float>(key: u64) -> f64 {
+    let sign = if T::IS_F32 { 1u64 << 31 } else { 1 << 63 };
+    let bits = if key & sign == 0 { !key & (sign | (sign - 1)) } else { key ^ sign };
+    if T::IS_F32 { f64::from(f32::from_bits(bits as u32)) } else { f64::from_bits(bits) }
+}
+
+/// Counts, for both searches of each column, the digit at `shift` of the values with the prefix.
+struct CountDigits<'p> {
+    prefixes: &'p [[u64; 2]],
+    shift: u32,
+}
+
+impl<T: Float> Visit<T> for CountDigits<'_> {
+    type Learnt = Vec<[u64; VALUES]>;
+
+    fn nothing(&self) -> Result<Self::Learnt> {
+        memory::filled(2 * self.prefixes.len(), [0; VALUES], FACTORS)
+    }
+
+    #[inline(always)]
+    fn visit(&self, counts: &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+        tile.load(part, None, range);
+        for (f, prefixes) in self.prefixes.iter().enumerate() {
+            for x in tile.column(f) {
+                let key = key(*x) >> self.shift;
+                for (prefix, counts) in prefixes.iter().zip(&mut counts[2 * f..]) {
+                    if key >> DIGIT == *prefix {
+                        counts[key as usize % VALUES] += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(feature = "tests")]
+mod tests {
+    use super::*;
+    use crate::input::features::Features;
+    use crate::statistics::given::HostRows;
+
+    fn ranks_are_those_of_a_sort<T: Float>() {
+        let value = |i: usize| {
+            let v = ((i * 7_919) % 1_009) as f64 - 500.0;
+            v * [1.0, 1e-30, 1e30, 0.0][i % 7 % 4]
+        };
+        for n in [1, 2, 5, 400, 3_001] {
+            let x: Vec<T> = (0..2 * n).map(|i| T::from_f64(value(i))).collect();
+            let part = Part::new(Features::from_rows(&x, 2).unwrap(), None);
+            for ranks in [[0, n - 1], [(n - 1) / 4, 3 * (n - 1) / 4]] {
+                let given = HostRows(std::slice::from_ref(&part));
+                let found = order_statistics::<T>(&given, ranks.map(|rank| rank as u64), 2).unwrap();
+                for f in 0..2 {
+                    let mut column: Vec<f64> = x.iter().skip(f).step_by(2).map(|x| x.to_f64()).collect();
+                    column.sort_by(f64::total_cmp);
+                    assert_eq!(found[f], ranks.map(|rank| column[rank]));
+                }
+            }
+        }
+    }
+
+    unit_test!(order_statistics_are_those_of_a_sort);
+    fn order_statistics_are_those_of_a_sort() {
+        ranks_are_those_of_a_sort::<f32>();
+        ranks_are_those_of_a_sort::<f64>();
+    }
+}

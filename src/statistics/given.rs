@@ -1,0 +1,134 @@
+//! The rows of a fit as they were given: what preparation asks of them beside its passes. Most of it explains an error.
+//!
+//! All answers but names and the like are counts, extrema or first places, so rows may be anywhere and in any number of parts.
+
+use super::MAX_ROWS;
+use super::survey;
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::names::Names;
+use crate::input::tile::Part;
+use crate::input::transform::Arrival;
+use crate::statistics::factors::{self, DigitCounts};
+use crate::statistics::refused::{self, Refused};
+
+/// For a column as it was given: nulls, NaNs and infinities.
+pub type BadCounts = [u64; 3];
+
+/// Rows as they were given.
+pub trait Given {
+    fn names(&self) -> &Names;
+    /// What happens to rows as they are read.
+    fn arrival(&self) -> Option<&Arrival>;
+    fn is_weighted(&self) -> bool;
+    /// The number of all rows. An error if there are too many, or if weights have another length.
+    fn count(&self) -> Result<u64>;
+    /// The first negative weight in a row that has only finite values, and the number of this row.
+    fn negative_weight(&self) -> Result<Option<(u64, f64)>>;
+    /// The bad values of each column as it was given, then those of the weights.
+    fn bad_counts(&self) -> Result<Vec<BadCounts>>;
+    /// Why rows with finite values have no place.
+    fn refused(&self) -> Result<Refused>;
+    /// For each column, whether rows of positive weight hold a value other than zero: as it was given, and scaled.
+    fn nonzero(&self) -> Result<Vec<[bool; 2]>>;
+    /// The number of positive weights of kept rows that are below a bound.
+    fn weights_below(&self, bound: f64, threads: usize) -> Result<u64>;
+    /// For both prefixes of each column: how many values of kept rows whose key begins with the prefix have each digit at
+    /// `shift`.
+    fn digits(&self, prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>>;
+}
+
+/// Parts in this process.
+pub struct HostRows<'p, 'a, T>(pub &'p [Part<'a, T>]);
+
+impl<T: Float> Given for HostRows<'_, '_, T> {
+    fn names(&self) -> &Names {
+        self.0[0].features.names()
+    }
+
+    fn arrival(&self) -> Option<&Arrival> {
+        self.0[0].features.arrival()
+    }
+
+    fn is_weighted(&self) -> bool {
+        self.0.iter().any(|part| part.weights.is_some())
+    }
+
+    fn count(&self) -> Result<u64> {
+        for part in self.0 {
+            if let Some(weights) = &part.weights
+                && weights.len() != part.features.n_rows()
+            {
+                let (expected, got) = (part.features.n_rows(), weights.len());
+                return Err(KMeansError::LengthMismatch { what: "weights".into(), expected, got });
+            }
+        }
+        checked_count(self.0.iter().map(|part| part.features.n_rows() as u64).sum())
+    }
+
+    fn negative_weight(&self) -> Result<Option<(u64, f64)>> {
+        survey::negative_weight(self.0)
+    }
+
+    fn bad_counts(&self) -> Result<Vec<BadCounts>> {
+        survey::bad_counts(self.0)
+    }
+
+    fn refused(&self) -> Result<Refused> {
+        refused::refused(self.0)
+    }
+
+    fn nonzero(&self) -> Result<Vec<[bool; 2]>> {
+        refused::nonzero(self.0)
+    }
+
+    fn weights_below(&self, bound: f64, threads: usize) -> Result<u64> {
+        survey::weights_below(self.0, bound, threads)
+    }
+
+    fn digits(&self, prefixes: &[[u64; 2]], shift: u32, threads: usize) -> Result<Vec<DigitCounts>> {
+        factors::digits(self.0, prefixes, shift, threads)
+    }
+}
+
+/// A number of rows that a fit may have.
+pub fn checked_count(rows: u64) -> Result<u64> {
+    if rows > MAX_ROWS { Err(KMeansError::TooManyRows { got: rows }) } else { Ok(rows) }
+}
+
+/// The error for the first negative weight in a row that has only finite values. If there is no memory to look, that error
+/// instead.
+pub fn first_negative_weight(given: &dyn Given) -> Option<KMeansError> {
+    match given.negative_weight() {
+        Ok(found) => found.map(|(row, got)| KMeansError::NegativeWeight { row, got }),
+        Err(error) => Some(error),
+    }
+}
+
+/// Refuses values that overflow when they are scaled. Under `null_policy="skip"` they are no reason to leave rows out.
+pub fn check_overflow(given: &dyn Given) -> Result<()> {
+    match given.refused()?.error(given) {
+        Some(error @ KMeansError::ScaledOutOfRange { .. }) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The error that counts the bad values of the first bad column as the caller gave it. Weights come last, then rows that are
+/// bad only after their arrival. If there is no memory to look, that error instead.
+pub fn count_bad(given: &dyn Given) -> KMeansError {
+    try_count_bad(given).unwrap_or_else(|error| error)
+}
+
+fn try_count_bad(given: &dyn Given) -> Result<KMeansError> {
+    let counts = given.bad_counts()?;
+    let bad = counts.iter().position(|count| *count != [0; 3]);
+    if bad.is_none()
+        && let Some(error) = given.refused()?.error(given)
+    {
+        return Ok(error);
+    }
+    let f = bad.unwrap_or(counts.len() - 1);
+    let column = given.names().get(f).unwrap_or_else(|| "weight".into());
+    let [nulls, nans, infinities] = counts[f];
+    Ok(KMeansError::NotFinite { column, nulls, nans, infinities })
+}

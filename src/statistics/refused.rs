@@ -1,0 +1,120 @@
+//! Errors that only raw rows explain: values that overflow or vanish when they are scaled, and rows without a direction.
+
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::units::FACTORS;
+use crate::input::tile::{Part, Tile, on_host};
+use crate::statistics::given::Given;
+use crate::statistics::survey::Survey;
+use crate::statistics::tiles::TILE;
+
+/// Why rows with finite values have no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub struct Refused {
+    /// A column of which a value overflows when it is scaled.
+    pub overflow: Option<usize>,
+    /// Rows without a direction.
+    pub zero_rows: u64,
+}
+
+impl Refused {
+    /// The reasons of these rows and of later ones.
+    #[cfg(feature = "parts")]
+    pub fn and(self, later: Self) -> Self {
+        Self { overflow: self.overflow.or(later.overflow), zero_rows: self.zero_rows + later.zero_rows }
+    }
+
+    /// A value that overflows, or the number of rows without a direction. `None` if there are no such rows.
+    pub fn error(self, given: &dyn Given) -> Option<KMeansError> {
+        match self.overflow {
+            Some(f) => Some(out_of_range(given, f, "overflow")),
+            None => (self.zero_rows > 0).then_some(KMeansError::ZeroRows { count: self.zero_rows }),
+        }
+    }
+}
+
+/// Why rows with finite values have no place.
+///
+/// # Errors
+/// [`KMeansError::NoMemory`].
+pub fn refused<T: Float>(parts: &[Part<'_, T>]) -> Result<Refused> {
+    let mut found = Refused::default();
+    for_each_scaled(parts, false, |tile, part, _| {
+        let Some(arrival) = part.features.arrival() else { return };
+        let bad = (0..arrival.factors().len()).find(|f| tile.column(*f).iter().any(|x| !x.is_finite()));
+        found.overflow = found.overflow.or(bad);
+        if arrival.directions() {
+            let zero = |r: &usize| tile.x.chunks_exact(tile.stride).all(|column| column[*r].to_f64() == 0.0);
+            found.zero_rows += (0..tile.rows).filter(zero).count() as u64;
+        }
+    })?;
+    Ok(found)
+}
+
+/// Refuses columns that hold other values than zero, but nothing else after they were scaled. `survey` is that of the arrived rows.
+///
+/// # Errors
+/// [`KMeansError::ScaledOutOfRange`], [`KMeansError::NoMemory`].
+pub fn check_vanished(given: &dyn Given, survey: &Survey) -> Result<()> {
+    let scaled = given.arrival().is_some_and(|arrival| !arrival.factors().is_empty());
+    if !scaled || survey.columns.iter().all(|column| column.largest > 0.0) {
+        return Ok(());
+    }
+    match given.nonzero()?.iter().position(|[raw, after]| *raw && !after) {
+        Some(f) => Err(out_of_range(given, f, "vanish")),
+        None => Ok(()),
+    }
+}
+
+/// For each column, whether rows of positive weight hold a value other than zero: as it was given, and scaled.
+///
+/// # Errors
+/// [`KMeansError::NoMemory`].
+pub fn nonzero<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<[bool; 2]>> {
+    let mut seen = memory::zeroed::<[bool; 2]>(parts[0].features.n_features(), FACTORS)?;
+    for_each_scaled(parts, true, |tile, _, before| {
+        for (f, [raw, after]) in seen.iter_mut().enumerate() {
+            *raw |= before[f];
+            *after |= tile.column(f).iter().any(|x| x.to_f64() != 0.0);
+        }
+    })?;
+    Ok(seen)
+}
+
+fn out_of_range(given: &dyn Given, f: usize, how: &'static str) -> KMeansError {
+    let column = given.names().get(f).unwrap_or_default();
+    let factor = given.arrival().and_then(|arrival| arrival.factors().get(f)).copied().unwrap_or(1.0);
+    KMeansError::ScaledOutOfRange { column, factor, how }
+}
+
+/// Calls `visit` for tiles of all rows that have finite values, or of those among them that have a positive weight. They are
+/// scaled but not normalised. The last argument says which columns held other values than zero before that.
+fn for_each_scaled<T: Float>(
+    parts: &[Part<'_, T>],
+    positive: bool,
+    mut visit: impl FnMut(&Tile<T>, &Part<'_, T>, &[bool]),
+) -> Result<()> {
+    let parts = &on_host(parts)?;
+    let d = parts[0].features.n_features();
+    let mut tile = Tile::<T>::new(d, TILE)?;
+    let mut before = memory::zeroed(d, FACTORS)?;
+    for part in parts {
+        let raw = Part { features: part.features.arriving(None), ..part.clone() };
+        let n = part.features.n_rows();
+        for start in (0..n).step_by(TILE) {
+            tile.load_checked(&raw, start..(start + TILE).min(n));
+            if positive {
+                tile.drop_weightless();
+            }
+            let (rows, stride) = (tile.rows, tile.stride);
+            before.iter_mut().enumerate().for_each(|(f, any)| *any = tile.column(f).iter().any(|x| x.to_f64() != 0.0));
+            if let Some(arrival) = part.features.arrival() {
+                arrival.scale(rows, stride, &mut tile.x);
+            }
+            visit(&tile, part, &before);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,353 @@
+//! Passes 1 and 2: which rows count, and the extents of columns and contributions.
+
+use std::ops::Range;
+
+use super::given::BadCounts;
+use super::tiles::{TILE, Visit, for_each_tile, load_positive, merge_columns};
+use crate::base::error::{KMeansError, Result};
+use crate::base::float::Float;
+use crate::base::memory;
+use crate::base::parallel::{for_each_task, workers_for};
+use crate::exact::fixed::power_of_two;
+use crate::input::tile::{Part, Selection, Tile, WeightScale, on_host};
+
+/// Number of independent accumulators. They let loops vectorise.
+const LANES: usize = 16;
+/// The name for the extents of columns in errors.
+pub const EXTENTS: &str = "the extents of the columns";
+
+/// What a worker learns about one column.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub struct Extent {
+    pub low: f64,
+    pub high: f64,
+    /// Largest and smallest nonzero magnitude.
+    pub largest: f64,
+    pub smallest: f64,
+}
+
+impl Extent {
+    pub const EMPTY: Self = Self { low: f64::INFINITY, high: f64::NEG_INFINITY, largest: 0.0, smallest: f64::INFINITY };
+
+    pub fn merge(&mut self, other: &Self) {
+        self.low = self.low.min(other.low);
+        self.high = self.high.max(other.high);
+        self.largest = self.largest.max(other.largest);
+        self.smallest = self.smallest.min(other.smallest);
+    }
+
+    /// Adds values, each times its weight if there are weights. The loops run over lanes so that they vectorise.
+    #[inline(always)]
+    fn add<T: Float>(&mut self, values: &[T], weights: Option<&[f64]>) {
+        let mut lanes = Lanes::EMPTY;
+        let whole = values.len() - values.len() % LANES;
+        for start in (0..whole).step_by(LANES) {
+            let mut v = [0.0; LANES];
+            for i in 0..LANES {
+                v[i] = values[start + i].to_f64();
+            }
+            if let Some(weights) = weights {
+                for i in 0..LANES {
+                    v[i] *= weights[start + i];
+                }
+            }
+            for i in 0..LANES {
+                lanes.add(i, v[i]);
+            }
+        }
+        for r in whole..values.len() {
+            lanes.add(0, weights.map_or(1.0, |weights| weights[r]) * values[r].to_f64());
+        }
+        for i in 0..LANES {
+            self.merge(&lanes.extent(i));
+        }
+    }
+}
+
+/// Independent extents.
+struct Lanes {
+    low: [f64; LANES],
+    high: [f64; LANES],
+    smallest: [f64; LANES],
+}
+
+impl Lanes {
+    const EMPTY: Self =
+        Self { low: [f64::INFINITY; LANES], high: [f64::NEG_INFINITY; LANES], smallest: [f64::INFINITY; LANES] };
+
+    #[inline(always)]
+    fn add(&mut self, i: usize, v: f64) {
+        let magnitude = v.abs();
+        self.low[i] = if v < self.low[i] { v } else { self.low[i] };
+        self.high[i] = if v > self.high[i] { v } else { self.high[i] };
+        let nonzero = if magnitude > 0.0 { magnitude } else { f64::INFINITY };
+        self.smallest[i] = if nonzero < self.smallest[i] { nonzero } else { self.smallest[i] };
+    }
+
+    #[inline(always)]
+    fn extent(&self, i: usize) -> Extent {
+        let (low, high) = (self.low[i], self.high[i]);
+        let largest = if low <= high { low.abs().max(high.abs()) } else { 0.0 };
+        Extent { low, high, largest, smallest: self.smallest[i] }
+    }
+}
+
+/// The results of pass 1.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "parts", derive(serde::Serialize, serde::Deserialize))]
+pub struct Survey {
+    /// Extents over the rows of positive weight.
+    pub columns: Vec<Extent>,
+    /// Largest magnitude over all kept rows, including those of weight 0.
+    pub largest: f64,
+    pub largest_weight: f64,
+    /// Smallest positive weight. Infinite if there is none.
+    pub smallest_weight: f64,
+    /// Whether every weight is 1 or 0.
+    pub all_weights_one: bool,
+    pub any_negative_weight: bool,
+    /// Number of rows with a null or a value that is not finite. They do not count anywhere else.
+    pub bad: u64,
+    /// Number of rows of positive weight.
+    pub positive: u64,
+}
+
+impl Survey {
+    /// The survey of no rows.
+    pub fn empty(d: usize) -> Result<Self> {
+        Ok(Self {
+            columns: memory::filled(d, Extent::EMPTY, EXTENTS)?,
+            largest: 0.0,
+            largest_weight: 0.0,
+            smallest_weight: f64::INFINITY,
+            all_weights_one: true,
+            any_negative_weight: false,
+            bad: 0,
+            positive: 0,
+        })
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        self.columns.iter_mut().zip(&other.columns).for_each(|(a, b)| a.merge(b));
+        self.largest = self.largest.max(other.largest);
+        self.largest_weight = self.largest_weight.max(other.largest_weight);
+        self.smallest_weight = self.smallest_weight.min(other.smallest_weight);
+        self.all_weights_one &= other.all_weights_one;
+        self.any_negative_weight |= other.any_negative_weight;
+        self.bad += other.bad;
+        self.positive += other.positive;
+    }
+}
+
+/// Pass 1 over parts.
+pub fn survey<T: Float>(parts: &[Part<'_, T>], threads: usize) -> Result<Survey> {
+    let d = parts[0].features.n_features();
+    let merged = for_each_tile(parts, threads, &SurveyPass { d })?.into_iter().map(|(survey, _)| survey);
+    let merged = merged.reduce(|mut all, other| {
+        all.merge(&other);
+        all
+    });
+    let mut survey = merged.map_or_else(|| Survey::empty(d), Ok)?;
+    survey.largest = survey.columns.iter().fold(survey.largest, |m, column| m.max(column.largest));
+    Ok(survey)
+}
+
+/// Pass 1.
+pub(super) struct SurveyPass {
+    pub d: usize,
+}
+
+impl<T: Float> Visit<T> for SurveyPass {
+    /// Also room for the extents of some rows.
+    type Learnt = (Survey, Vec<Extent>);
+
+    fn nothing(&self) -> Result<Self::Learnt> {
+        Ok((Survey::empty(self.d)?, memory::filled(self.d, Extent::EMPTY, EXTENTS)?))
+    }
+
+    #[inline(always)]
+    fn visit_in_place(&self, (survey, extents): &mut Self::Learnt, part: &Part<'_, T>, range: Range<usize>) -> bool {
+        if part.weights.is_some() || part.features.may_have_nulls() {
+            return false;
+        }
+        for (f, extent) in extents.iter_mut().enumerate() {
+            let Some(column) = part.features.column_in_place(f, range.clone()) else { return false };
+            let mut all_finite = true;
+            for v in column {
+                all_finite &= v.is_finite();
+            }
+            if !all_finite {
+                return false;
+            }
+            *extent = Extent::EMPTY;
+            extent.add(column, None);
+        }
+        survey.positive += range.len() as u64;
+        survey.columns.iter_mut().zip(extents).for_each(|(all, here)| all.merge(here));
+        true
+    }
+
+    #[inline(always)]
+    fn visit(&self, (survey, _): &mut Self::Learnt, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+        survey.bad += tile.load_checked(part, range) as u64;
+        if part.weights.is_some() {
+            let weights_here = &tile.weights[..tile.rows];
+            survey.any_negative_weight |= weights_here.iter().any(|w| *w < 0.0);
+            survey.largest_weight = weights_here.iter().fold(survey.largest_weight, |m, w| m.max(*w));
+            survey.all_weights_one &= weights_here.iter().all(|w| *w == 0.0 || *w == 1.0);
+            for column in tile.x.chunks_exact(tile.stride) {
+                survey.largest = column[..tile.rows].iter().fold(survey.largest, |m, v| m.max(v.to_f64().abs()));
+            }
+            tile.drop_weightless();
+            survey.smallest_weight = tile.weights[..tile.rows].iter().fold(survey.smallest_weight, |m, w| m.min(*w));
+        }
+        survey.positive += tile.rows as u64;
+        for (f, extent) in survey.columns.iter_mut().enumerate() {
+            extent.add(tile.column(f), None);
+        }
+    }
+}
+
+/// The first negative weight in a row that has only finite values, and the number of this row.
+pub fn negative_weight<T: Float>(parts: &[Part<'_, T>]) -> Result<Option<(u64, f64)>> {
+    let mut tile = Tile::new(parts[0].features.n_features(), TILE)?;
+    let parts = &on_host(parts)?;
+    let mut first = 0;
+    for part in parts {
+        let n = part.features.n_rows();
+        for start in (0..n).step_by(TILE) {
+            tile.load_checked(part, start..(start + TILE).min(n));
+            if let Some((row, got)) = tile.first_negative_weight() {
+                return Ok(Some((first + (start + row) as u64, got)));
+            }
+        }
+        first += n as u64;
+    }
+    Ok(None)
+}
+
+/// Refuses weights if more than one in 1,000 is below 2^-43 of the largest. `w^` keeps 53 bits below the largest weight, so these
+/// weights would keep fewer than ten bits. `smallest` and `largest` are taken over the `positive` positive weights of kept rows.
+/// `below` counts the weights below a bound.
+///
+/// # Errors
+/// [`KMeansError::WeightRangeTooWide`].
+pub fn check_weight_range([smallest, largest]: [f64; 2], positive: u64, below: impl FnOnce(f64) -> Result<u64>) -> Result<()> {
+    let bound = largest * power_of_two(-43);
+    let small = if smallest < bound { below(bound)? } else { 0 };
+    if small * 1000 > positive { Err(KMeansError::WeightRangeTooWide { largest, small, positive }) } else { Ok(()) }
+}
+
+/// Counts the positive weights of kept rows that are below a bound.
+pub fn weights_below<T: Float>(parts: &[Part<'_, T>], bound: f64, threads: usize) -> Result<u64> {
+    Ok(for_each_tile(&on_host(parts)?, threads, &WeightsBelow(bound))?.into_iter().sum())
+}
+
+/// Counts the weights below a bound.
+struct WeightsBelow(f64);
+
+impl<T: Float> Visit<T> for WeightsBelow {
+    type Learnt = u64;
+
+    fn nothing(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    #[inline(always)]
+    fn visit(&self, count: &mut u64, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+        load_positive(tile, part, None, range);
+        *count += tile.weights[..tile.rows].iter().filter(|w| **w < self.0).count() as u64;
+    }
+}
+
+/// The bad values of each column as the caller gave it, then those of the weights.
+pub fn bad_counts<T: Float>(parts: &[Part<'_, T>]) -> Result<Vec<BadCounts>> {
+    const WHAT: &str = "the counts of nulls";
+    let parts = &on_host(parts)?[..];
+    let d = parts[0].features.n_features();
+    let mut counts = memory::zeroed::<BadCounts>(d + 1, WHAT)?;
+    let mut tile = Tile::<T>::new(d, TILE)?;
+    let mut nulls = memory::zeroed::<bool>((d + 1) * TILE, WHAT)?;
+    for part in parts {
+        let (n, raw) = (part.features.n_rows(), part.features.arriving(None));
+        for start in (0..n).step_by(TILE) {
+            let range = start..(start + TILE).min(n);
+            nulls.fill(false);
+            raw.copy_tile(range.clone(), TILE, &mut tile.x);
+            raw.for_each_null(range.clone(), |f, i| nulls[f * TILE + i] = true);
+            if let Some(weights) = &part.weights {
+                weights.copy(range.clone(), &mut tile.weights);
+                weights.for_each_null(range.clone(), |i| nulls[d * TILE + i] = true);
+            }
+            for (f, count) in counts.iter_mut().enumerate() {
+                for i in 0..range.len() {
+                    let value = if f < d { tile.x[f * TILE + i].to_f64() } else { tile.weights[i] };
+                    match value {
+                        _ if nulls[f * TILE + i] => count[0] += 1,
+                        v if v.is_nan() => count[1] += 1,
+                        v if v.is_infinite() => count[2] += 1,
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    Ok(counts)
+}
+
+/// In every part, selects the rows that have only finite values and no nulls.
+pub fn select_finite<T: Float>(parts: &mut [Part<'_, T>], threads: usize) -> Result<()> {
+    for part in parts {
+        part.selection = finite_rows(part, threads)?;
+    }
+    Ok(())
+}
+
+fn finite_rows<T: Float>(part: &Part<'_, T>, threads: usize) -> Result<Selection> {
+    /// Rows of a task: whole words of bits.
+    const TASK: usize = 16 * TILE;
+    let (n, d) = (part.features.n_rows(), part.features.n_features());
+    let mut bits = memory::zeroed::<u64>(n.div_ceil(64), "which rows are kept")?;
+    let tiles = (0..workers_for(threads, n.div_ceil(TASK))).map(|_| Tile::new(d, TILE));
+    let mut tiles = memory::try_collected(tiles, "the threads' buffers")?;
+    for_each_task(&mut tiles, bits.chunks_mut(TASK / 64).enumerate(), |tile, (index, bits)| {
+        let first = index * TASK;
+        for start in (first..n.min(first + TASK)).step_by(TILE) {
+            let range = start..(start + TILE).min(n);
+            tile.load_checked(part, range.clone());
+            for i in range.clone().filter(|i| !tile.bad[i - start]) {
+                bits[(i - first) / 64] |= 1 << (i % 64);
+            }
+        }
+    })?;
+    Ok(Selection::from_bits(bits))
+}
+
+/// Pass 2 over parts: extents of `fl(w^ * x)`.
+pub fn weighted_extents<T: Float>(parts: &[Part<'_, T>], weights: Option<WeightScale>, threads: usize) -> Result<Vec<Extent>> {
+    let pass = WeightedExtents { d: parts[0].features.n_features(), weights };
+    Ok(merge_columns(for_each_tile(parts, threads, &pass)?, Extent::merge))
+}
+
+/// Pass 2.
+pub(super) struct WeightedExtents {
+    pub d: usize,
+    pub weights: Option<WeightScale>,
+}
+
+impl<T: Float> Visit<T> for WeightedExtents {
+    type Learnt = Vec<Extent>;
+
+    fn nothing(&self) -> Result<Vec<Extent>> {
+        memory::filled(self.d, Extent::EMPTY, EXTENTS)
+    }
+
+    #[inline(always)]
+    fn visit(&self, extents: &mut Vec<Extent>, tile: &mut Tile<T>, part: &Part<'_, T>, range: Range<usize>) {
+        load_positive(tile, part, self.weights, range);
+        for (f, extent) in extents.iter_mut().enumerate() {
+            extent.add(tile.column(f), Some(&tile.weights[..tile.rows]));
+        }
+    }
+}
