@@ -40,7 +40,7 @@ def bench(binary: Path, run: Run, scale: float, limit: float) -> list[dict[str, 
     shape = f"{n}x{run.d}x{run.k}x{run.iterations}"
     arguments = [shape, "--json", "--strategies", ",".join(run.strategies), *run.options]
     try:
-        said = subprocess.run([binary, *arguments], capture_output=True, text=True, timeout=limit, check=False)
+        said = subprocess.run([binary, "gpu", *arguments], capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         return [{"shape": shape, "error": f"took longer than {limit:.0f} s"}]
     found = [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
@@ -64,7 +64,7 @@ def text(record: dict[str, Any]) -> str:
 
 def build() -> Path:
     """Builds the bench of the GPU, with the papers' systems. Returns its file."""
-    command = ["cargo", "bench", "--no-default-features", "--features", "bench,papers", "--bench", "gpu", "--no-run"]
+    command = ["cargo", "bench", "--no-default-features", "--features", "bench,papers", "--bench", "kmeans", "--no-run"]
     said = subprocess.run(
         [*command, "--message-format=json-render-diagnostics"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     )
