@@ -1,7 +1,8 @@
 """Writes real embeddings for the `gpu` benchmark: 32,000 token vectors of 256 features, as float16 without a header.
 
     python benches/embeddings.py embeddings.f16
-    cargo bench --no-default-features --features bench,papers --bench kmeans -- gpu 4000000x256x4096x3 --rows embeddings.f16
+    cargo bench --no-default-features --features bench,papers --bench kmeans -- \\
+        gpu 4000000x256x4096x3 --rows embeddings.f16
 
 The vectors come with the package wordllama: `pip install --no-deps wordllama`. Its file is read directly, because
 importing the package needs more packages.

@@ -34,7 +34,7 @@ use std::ops::Range;
 use self::kernel::Products;
 use self::lists::{ALL, Lists, REACH};
 pub use self::quads::{QuadRows, QuadTable};
-pub use self::scores::PanelFacts;
+pub use self::scores::{MOST_STEPS, PanelFacts};
 pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
 use super::near::MOST_GROUPS;

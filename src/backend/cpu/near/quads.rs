@@ -15,7 +15,7 @@ use super::groups::Groups;
 use super::sorted::Sorted;
 use super::{BLOCK, NEAR, Step};
 use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
-use crate::backend::cpu::product::{PanelFacts, QuadRows, QuadTable};
+use crate::backend::cpu::product::{MOST_STEPS, PanelFacts, QuadRows, QuadTable};
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -166,6 +166,7 @@ impl RowCopies {
             steps[r] = if known { step as f32 } else { 0.0 };
             inverse[r] = if known { (1.0 / step) as f32 } else { 0.0 };
         }
+        assert!(steps.iter().all(|step| *step <= MOST_STEPS[0]), "scores must be finite");
         let (mut squares, mut lost) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
         let copies = &mut self.copies[block * BLOCK * lanes..][..BLOCK * lanes];
         // Four bytes share a lane, or two words.
@@ -339,6 +340,7 @@ impl<T: Float> Task for CopyGroup<'_, '_, T> {
                 let CentroidCopy { square, copy, rest, step, sum } = norms[place * GROUP + c];
                 let found = bound.own([square, copy, rest]);
                 (own.folded[c], own.margins[c]) = (found.folded, found.margin);
+                assert!(step <= MOST_STEPS[1], "scores must be finite");
                 own.steps[c] = step;
                 own.starts[c] = f32::from_bits((-i32::from(unit.offset())).wrapping_mul(sum) as u32);
             }

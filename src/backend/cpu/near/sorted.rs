@@ -180,6 +180,10 @@ impl<T: Float> Sorted<T> {
         let columns = tile.x.chunks_exact(tile.stride).map(|column| &column[..tile.rows]);
         // The columns of the tile are its rows.
         rows_to_columns::<T, T, Same>(columns, 0, d, &mut self.by_rows[at * d..][..tile.rows * d]);
+    }
+
+    /// Says that all rows were taken.
+    pub fn has_all_rows(&mut self) {
         self.has_rows = true;
     }
 

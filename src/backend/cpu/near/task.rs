@@ -106,6 +106,7 @@ impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
                 }
             }
         }
+        self.sorted.has_all_rows();
     }
 }
 
