@@ -44,14 +44,15 @@ $(VENV)/ready: $(VENV)/quick
 
 # Puts the library that was built into the package, and the package into the virtual environment.
 define install
-cp $(firstword $(wildcard $(addprefix $(CARGO_TARGET_DIR)/debug/libpolars_kmeans.,so dylib))) $(PACKAGE).unfinished
+cp $(CARGO_TARGET_DIR)/debug/libpolars_kmeans.$(if $(filter Darwin,$(shell uname)),dylib,so) $(PACKAGE).unfinished
 mv $(PACKAGE).unfinished $(PACKAGE)
 $(BIN)/python -c "import site; open(site.getsitepackages()[0] + '/polars_kmeans.pth', 'w').write('$(CURDIR)/python')"
 endef
 
 .PHONY: build
+# Tests need more features of some dependencies. So a test is named here too: else cargo would compile these dependencies anew.
 build: $(VENV)/ready ## Build the package under test into the virtual environment
-	cargo build --lib --features $(FEATURES)
+	cargo build --features $(FEATURES) --lib --test unit
 	$(install)
 
 # For a first look: without the parts that tests need, and with kernels only if there is a GPU.
