@@ -16,9 +16,9 @@ mod attacks;
 pub mod carry_gpu;
 pub mod cells;
 pub mod differences;
+pub mod groups;
 #[cfg(feature = "cuda")]
 pub mod halves;
-pub mod near;
 pub mod own;
 pub mod quads;
 pub mod skip;

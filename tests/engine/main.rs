@@ -22,9 +22,9 @@ mod gpu;
 #[cfg(feature = "cuda")]
 mod gpu_tables;
 mod gpus;
+mod groups;
 mod half;
 mod joined;
-mod near;
 #[cfg(feature = "cuda")]
 mod no_memory;
 mod oracle;

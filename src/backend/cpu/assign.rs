@@ -1,10 +1,10 @@
 //! Finds the labels of one tile: first the filter, then reference distances for the rows that the filter leaves open.
 
+mod groups;
 mod in_place;
-mod near;
 mod quads;
 
-pub use self::near::NearRows;
+pub use self::groups::GroupRows;
 pub use self::quads::QuadBlock;
 use super::centroids::CentroidTable;
 use super::difference::{Found, assign_difference};

@@ -20,9 +20,9 @@ mod distances;
 mod draws;
 mod farthest;
 mod filter;
+mod groups;
 mod inertia;
 mod least;
-mod near;
 mod pass;
 mod picks;
 pub mod predict;
@@ -35,14 +35,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 pub use centroids::CentroidTable;
-pub use least::LeastDistances;
 #[cfg(feature = "bench")]
-pub use near::seconds_a_score;
-pub use near::{LookNear, LookQuads, Method};
+pub use groups::seconds_a_score;
+pub use groups::{LookQuads, Method, UseGroups};
+pub use least::LeastDistances;
 pub use settle::InDoubt;
 
 use self::assign::{Assigner, TwoNearest};
-use self::near::{Chosen, Near};
+use self::groups::{Chosen, GroupPruning};
 use self::pass::{NearestSink, Pass, TaskNearest, TaskPass, Worker, given};
 use self::seeds::Seeds;
 use self::tasks::{TaskRows, split_off};
@@ -92,10 +92,10 @@ pub struct CpuSession<'a, T> {
     /// The centroids of the last assign.
     table: Option<Arc<CentroidTable<T>>>,
     seeds: Option<Seeds<T>>,
-    look_near: LookNear,
+    use_groups: UseGroups,
     look_quads: LookQuads,
-    /// Groups of near centroids, if there are some. Decided at the first assign.
-    near: Option<Near<T>>,
+    /// Groups of rows and of the centroids near them, if there are some. Decided at the first assign.
+    pruning: Option<GroupPruning<T>>,
     decided: bool,
     /// What was decided, and why.
     chosen: Chosen,
@@ -129,9 +129,9 @@ impl<'a, T: Float> CpuSession<'a, T> {
             centre: Vec::new(),
             table: None,
             seeds: None,
-            look_near: LookNear::default(),
+            use_groups: UseGroups::default(),
             look_quads: LookQuads::default(),
-            near: None,
+            pruning: None,
             decided: false,
             chosen: Chosen::ALL,
         };
@@ -147,10 +147,10 @@ impl<'a, T: Float> CpuSession<'a, T> {
         Ok(session)
     }
 
-    /// The same session that looks for near centroids, or does not. For tests and benchmarks.
+    /// The same session that prunes by groups, or does not. For tests and benchmarks.
     #[doc(hidden)]
-    pub fn looking_near(self, look_near: LookNear) -> Self {
-        Self { look_near, ..self }
+    pub fn with_groups(self, use_groups: UseGroups) -> Self {
+        Self { use_groups, ..self }
     }
 
     /// The same session that takes integer copies, or does not. For tests and benchmarks.
@@ -214,7 +214,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let extent = self.prepared.extent();
         let again = self.table.as_mut().and_then(Arc::get_mut);
         if !again.is_some_and(|table| table.replace(centroids, extent)) {
-            let order = self.near.as_ref().map_or(&[][..], Near::order);
+            let order = self.pruning.as_ref().map_or(&[][..], GroupPruning::order);
             self.table = Some(Arc::new(CentroidTable::new(centroids, self.d, &self.centre, extent, order)?));
         }
         Ok(())
@@ -251,11 +251,11 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         if self.centre.is_empty() {
             self.centre = middle(centroids, self.d)?;
         }
-        self.prepare_near(centroids)?;
+        self.prepare_groups(centroids)?;
         self.start_labels()?;
         self.take_centroids(centroids)?;
         self.take_in_doubt();
-        let scores = self.assign_near()?;
+        let scores = self.assign_by_groups()?;
         if scores.is_none() {
             if want_inertia {
                 self.make_room_for_inertia()?;
@@ -354,8 +354,8 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 impl<T: Float> CpuSession<'_, T> {
     /// Tells the groups that labels change without them.
     fn forget(&mut self) {
-        if let Some(near) = &mut self.near {
-            near.forget();
+        if let Some(pruning) = &mut self.pruning {
+            pruning.forget();
         }
     }
 

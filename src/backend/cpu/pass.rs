@@ -7,8 +7,8 @@ use super::centroids::CentroidTable;
 use super::distances::{own_distances, own_distances_from};
 use super::farthest::Farthest;
 use super::filter::Filter;
+use super::groups::{BLOCK, GroupScratch};
 use super::inertia::Inertia;
-use super::near::{BLOCK, Scratch};
 use super::product::NextRows;
 use super::tasks::{TaskRows, split_off};
 use crate::backend::cpu::deltas::{Deltas, Moved};
@@ -34,7 +34,7 @@ pub struct Worker<T> {
     pub changed: u64,
     pub far: Farthest,
     /// For assigns by near centroids.
-    pub near: Option<Scratch<T>>,
+    pub groups: Option<GroupScratch<T>>,
     chosen: Chosen,
 }
 
@@ -75,7 +75,7 @@ impl<T: Float> Worker<T> {
             inertia: Inertia::default(),
             changed: 0,
             far: Farthest::default(),
-            near: None,
+            groups: None,
             chosen: Chosen::default(),
         })
     }

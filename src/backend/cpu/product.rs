@@ -37,7 +37,7 @@ pub use self::quads::{QuadRows, QuadTable};
 pub use self::scores::{MOST_STEPS, PanelFacts};
 pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};
-use super::near::MOST_GROUPS;
+use super::groups::MOST_GROUPS;
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;

@@ -3,7 +3,7 @@
 use super::Assigner;
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::filter::{Filter, GROUP};
-use crate::backend::cpu::near::Scores;
+use crate::backend::cpu::groups::Scores;
 use crate::backend::cpu::product::{self, QuadRows, QuadTable};
 use crate::base::float::Float;
 use crate::input::tile::Values;

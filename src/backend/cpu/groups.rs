@@ -2,32 +2,32 @@
 //!
 //! ```text
 //! at the first assign, and again when less is left out than before:
-//!   groups of centroids that lie together, and for each group a point m in its middle          (`near/groups.rs`)
-//!   each task's rows in the order of the groups of their labels, in blocks of 64 rows of one group      (`near/sorted.rs`)
+//!   groups of centroids that lie together, and for each group a point m in its middle          (`groups/partition.rs`)
+//!   each task's rows in the order of the groups of their labels, in blocks of 64 rows of one group      (`groups/sorted.rs`)
 //!   for each block:  R = the largest distance to m
 //! each assign:
-//!   for each group:  all centroids, a few at a time, in the order of their distance from m             (`near/step.rs`)
+//!   for each group:  all centroids, a few at a time, in the order of their distance from m             (`groups/step.rs`)
 //!   for each block:  U = the largest distance to a centroid
-//!     compared are the centroids that are at most R + U from m: the first ones of the order            (`near/task.rs`)
+//!     compared are the centroids that are at most R + U from m: the first ones of the order            (`groups/task.rs`)
 //!
-//! where the product filter is used, and the machine multiplies small integers:                (`near/quads.rs`)
+//! where the product filter is used, and the machine multiplies small integers:                (`groups/quads.rs`)
 //!   sorted rows are copied about m, and in each assign the centroids near each group, too
 //!   a block is compared by its copies; only rows in doubt and rows whose label changes are loaded
 //!   a block with much doubt is compared again in float32
 //! ```
-//! Points to note: (1) `src/bounds/near.rs` derives what may be left out. (2) A row that changes its label stays in its block until rows are put
+//! Points to note: (1) `src/bounds/groups.rs` derives what may be left out. (2) A row that changes its label stays in its block until rows are put
 //! in order again: neither the row nor m has moved. (3) Before the first assign, rows take the group whose point is nearest. (4) The sorted rows are
 //! kept from assign to assign where their copy is small enough. Else each assign sorts some of them at a time. (5) To sort takes time. So a sample of
 //! the rows decides at the first assign whether it pays, and every assign decides for the next one. (6) Where differences are computed (few
 //! features), U comes from the distances to the labels so far, for up to eight blocks together; else from R. (7) Where nothing can be left out, copies
-//! alone may pay. Then there is one group of all centroids (`near/plan.rs`).
+//! alone may pay. Then there is one group of all centroids (`groups/plan.rs`).
 //!
 //! The idea is that of the rings of Drake & Hamerly (2012) and of blocks of rows as in the tree of Kanungo et al. (2002), for kernels that
 //! work on blocks.
 
-mod groups;
 mod guess;
 mod method;
+mod partition;
 mod plan;
 mod quads;
 mod scores;
@@ -35,18 +35,18 @@ mod sorted;
 mod step;
 mod task;
 
-use self::groups::Groups;
 pub use self::method::{Chosen, Method};
+use self::partition::Groups;
 use self::plan::{Rows, pays};
 use self::quads::ByCopies;
 #[cfg(feature = "bench")]
 pub use self::quads::seconds_a_score;
-use self::scores::NEAR;
+use self::scores::GROUPS;
 pub use self::scores::{BLOCK, MOST_GROUPS, Scores, largest};
 use self::sorted::{Sorted, Way};
-pub use self::step::Step;
-use self::task::NearTask;
-pub use self::task::Scratch;
+pub use self::step::GroupStep;
+pub use self::task::GroupScratch;
+use self::task::GroupTask;
 use super::CpuSession;
 use super::filter::Form;
 use super::product::QuadTable;
@@ -59,9 +59,9 @@ use crate::simd::QuadUnit;
 /// Groups are made again when so many times the scores are computed.
 const WORSE: f64 = 1.15;
 
-/// Whether a session looks for near centroids.
+/// Whether a session compares groups of rows with the centroids near them only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LookNear {
+pub enum UseGroups {
     /// Where it pays.
     #[default]
     Auto,
@@ -86,7 +86,7 @@ pub enum LookQuads {
 }
 
 /// Groups of centroids, and the rows in their order. Labels do not depend on them.
-pub struct Near<T> {
+pub struct GroupPruning<T> {
     groups: Groups<T>,
     /// Whether the labels are those of the last assign.
     known: bool,
@@ -105,7 +105,7 @@ pub struct Near<T> {
     by_copies: Option<ByCopies>,
 }
 
-impl<T: Float> Near<T> {
+impl<T: Float> GroupPruning<T> {
     /// Makes the groups again for an assign by these centroids, if they leave out less than they did. Centroids move most in the first iterations,
     /// and those of empty clusters leave their group.
     fn regroup(&mut self, centroids: &[T], d: usize) -> Result<()> {
@@ -135,20 +135,20 @@ impl<T: Float> Near<T> {
 impl<T: Float> CpuSession<'_, T> {
     /// Assigns by the centroids near each row, if that was decided. Returns the number of scores. None if the assign must compare all, also where
     /// there is no memory for the order of the rows.
-    pub(super) fn assign_near(&mut self) -> Result<Option<u64>> {
-        let longest = self.near.iter().flat_map(|near| &near.parts).map(|part| part.physical.len()).max().unwrap_or(0);
+    pub(super) fn assign_by_groups(&mut self) -> Result<Option<u64>> {
+        let longest = self.pruning.iter().flat_map(|pruning| &pruning.parts).map(|part| part.physical.len()).max().unwrap_or(0);
         let (together, threads) = (self.sorted_together(longest), self.workers.len());
-        let Self { part, prepared, quantiser, set, labels, partial, workers, table, near, d, k, .. } = self;
+        let Self { part, prepared, quantiser, set, labels, partial, workers, table, pruning, d, k, .. } = self;
         let by_columns = part.features.is_by_columns();
-        let (Some(table), Some(found)) = (table.as_deref(), near.as_mut()) else { return Ok(None) };
+        let (Some(table), Some(found)) = (table.as_deref(), pruning.as_mut()) else { return Ok(None) };
         let is_kept = !found.kept.is_empty();
         // An assign that ends early leaves some parts unsorted.
         let is_sorted = std::mem::take(&mut found.is_sorted);
-        let Near { groups, parts, kept, known, by_copies, .. } = found;
+        let GroupPruning { groups, parts, kept, known, by_copies, .. } = found;
         let mut make_room = || {
             for worker in workers.iter_mut() {
-                if worker.near.is_none() {
-                    worker.assigner.reserve_near::<T>(*k, *d)?;
+                if worker.groups.is_none() {
+                    worker.assigner.reserve_groups::<T>(*k, *d)?;
                     let (way, most, sorted) = match kept.first() {
                         Some(kept) => (kept.way, longest, None),
                         None => {
@@ -156,10 +156,10 @@ impl<T: Float> CpuSession<'_, T> {
                             (sorted.way, together, Some(sorted))
                         }
                     };
-                    worker.near = Some(Scratch::new([*d, most, worker.tile.stride], way, sorted)?);
+                    worker.groups = Some(GroupScratch::new([*d, most, worker.tile.stride], way, sorted)?);
                 }
             }
-            let step = Step::new(groups, &table.rows, *known, threads)?;
+            let step = GroupStep::new(groups, &table.rows, *known, threads)?;
             let copied = match by_copies {
                 Some(by_copies) => by_copies.copy_centroids(&step, &table.rows, kept, is_sorted, *set, threads)?,
                 None => false,
@@ -169,7 +169,7 @@ impl<T: Float> CpuSession<'_, T> {
         let (step, copied) = match make_room() {
             Err(KMeansError::NoMemory { .. }) => {
                 self.chosen = Chosen::NoMemory;
-                self.give_up_near();
+                self.give_up_groups();
                 return Ok(None);
             }
             step => step?,
@@ -183,10 +183,10 @@ impl<T: Float> CpuSession<'_, T> {
         let tasks = parts.iter().map(move |task| (task, split_off(&mut rest, task.kept), kept.next()));
         let partial = std::sync::Mutex::new(partial);
         for_each_task(workers, tasks, |worker, (task, labels, kept)| {
-            let Some(mut scratch) = worker.near.take() else { unreachable!("there is room for each worker") };
+            let Some(mut scratch) = worker.groups.take() else { unreachable!("there is room for each worker") };
             let mut its_own = scratch.sorted.take();
             let Some(sorted) = kept.or(its_own.as_mut()) else { unreachable!("sorted rows are a worker's or a task's") };
-            set.run(NearTask {
+            set.run(GroupTask {
                 part,
                 prepared,
                 quantiser,
@@ -203,9 +203,9 @@ impl<T: Float> CpuSession<'_, T> {
                 tables,
             });
             scratch.sorted = its_own;
-            worker.near = Some(scratch);
+            worker.groups = Some(scratch);
         })?;
-        let scores = workers.iter_mut().filter_map(|worker| worker.near.as_mut());
+        let scores = workers.iter_mut().filter_map(|worker| worker.groups.as_mut());
         let scores = scores.map(|scratch| std::mem::take(&mut scratch.scores)).fold(Scores::default(), Scores::add);
         // Without labels, differences have long lists.
         let is_usual = step.known || Form::of::<T>(*d) == Form::Product;
@@ -215,40 +215,40 @@ impl<T: Float> CpuSession<'_, T> {
         if is_usual {
             found.shares = Some((found.shares.map_or(share, |(first, _)| first), share));
         }
-        self.judge_near(scores, share, is_usual, is_sorted && !copied);
+        self.judge_groups(scores, share, is_usual, is_sorted && !copied);
         Ok(Some(scores.needed))
     }
 
     /// Decides how the next assign is done. `share`: that of the scores which were computed. `is_usual`: whether it says something of later assigns.
     /// `is_idle`: whether integer copies were there, but not used.
-    fn judge_near(&mut self, scores: Scores, share: f64, is_usual: bool, is_idle: bool) {
-        let Some(near) = &mut self.near else { return };
+    fn judge_groups(&mut self, scores: Scores, share: f64, is_usual: bool, is_idle: bool) {
+        let Some(pruning) = &mut self.pruning else { return };
         let is_doubtful = match self.look_quads {
             LookQuads::Auto => is_idle || scores.again * 3 > scores.by_quads,
             LookQuads::Twice(_) => true,
             LookQuads::Always(_) | LookQuads::Never => false,
         };
-        if near.by_copies.as_mut().is_some_and(|by_copies| by_copies.gives_up(is_doubtful)) {
-            near.by_copies = None;
+        if pruning.by_copies.as_mut().is_some_and(|by_copies| by_copies.gives_up(is_doubtful)) {
+            pruning.by_copies = None;
             self.chosen = self.chosen.without_copies();
-            near.kept.iter_mut().for_each(|sorted| sorted.copies = None);
+            pruning.kept.iter_mut().for_each(|sorted| sorted.copies = None);
         }
         // Without their copies, such rows are gathered.
-        let is_kept = near.kept.first().is_some_and(|kept| kept.way != Way::Copies);
+        let is_kept = pruning.kept.first().is_some_and(|kept| kept.way != Way::Copies);
         let rows = if is_kept { Rows::Kept } else { Rows::Sorted };
         let by_columns = self.part.features.is_by_columns();
         // Integer copies pay without anything left out.
-        let pays = near.by_copies.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
-        if is_usual && self.look_near == LookNear::Auto && !pays {
-            let groups = near.groups.count();
-            if near.is_fresh() || groups == 1 {
+        let pays = pruning.by_copies.is_some() || pays(1.0 - share, [self.k, self.d], rows, by_columns);
+        if is_usual && self.use_groups == UseGroups::Auto && !pays {
+            let groups = pruning.groups.count();
+            if pruning.is_fresh() || groups == 1 {
                 if groups > 1 {
                     self.chosen = Chosen::GivenUp { groups, remained: share.into() };
                 }
-                self.give_up_near();
+                self.give_up_groups();
             } else {
                 // New groups may do.
-                near.shares = Some((0.0, share));
+                pruning.shares = Some((0.0, share));
             }
         }
     }

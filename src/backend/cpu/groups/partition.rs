@@ -1,7 +1,7 @@
 //! Groups of centroids that lie together.
 
+use super::GROUPS;
 use super::MOST_GROUPS;
-use super::NEAR;
 use crate::backend::cpu::filter::{GROUP, NOBODY};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -45,8 +45,8 @@ impl<T: Float> Groups<T> {
         let k = centroids.len() / d;
         let groups = (k / MEMBERS).max((k / FEW_MEMBERS).min(MOST_GROUPS / 2)).clamp(1, most.max(1));
         let row = |j: usize| &centroids[j * d..][..d];
-        let mut of = memory::zeroed::<u8>(k, NEAR)?;
-        let mut nearest = memory::filled(k, f64::INFINITY, NEAR)?;
+        let mut of = memory::zeroed::<u8>(k, GROUPS)?;
+        let mut nearest = memory::filled(k, f64::INFINITY, GROUPS)?;
         let mut pick = 0;
         for group in 0..groups {
             let mut farthest = (0.0, 0);
@@ -61,10 +61,10 @@ impl<T: Float> Groups<T> {
             }
             pick = farthest.1;
         }
-        let mut order = memory::with_room(k + groups * GROUP, NEAR)?;
-        let mut members: Vec<u32> = memory::with_room(k, NEAR)?;
-        let mut points = memory::with_room(groups * d, NEAR)?;
-        let mut sums = memory::zeroed::<f64>(d, NEAR)?;
+        let mut order = memory::with_room(k + groups * GROUP, GROUPS)?;
+        let mut members: Vec<u32> = memory::with_room(k, GROUPS)?;
+        let mut points = memory::with_room(groups * d, GROUPS)?;
+        let mut sums = memory::zeroed::<f64>(d, GROUPS)?;
         for group in 0..groups {
             members.clear();
             members.extend((0..k as u32).filter(|j| usize::from(of[*j as usize]) == group));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::quads::{Copies, RowCopies};
-use super::{BLOCK, NEAR, Step};
+use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::Form;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -132,14 +132,14 @@ impl<T: Float> Sorted<T> {
             most,
             tile: Tile::new(d, if way == Way::Tile { places } else { 0 })?,
             d,
-            blocks: memory::zeroed(if way == Way::Blocks { blocks * block_len(d) } else { 0 }, NEAR)?,
-            by_rows: memory::zeroed(if way == Way::Rows { most * d } else { 0 }, NEAR)?,
+            blocks: memory::zeroed(if way == Way::Blocks { blocks * block_len(d) } else { 0 }, GROUPS)?,
+            by_rows: memory::zeroed(if way == Way::Rows { most * d } else { 0 }, GROUPS)?,
             has_rows: false,
-            firsts: memory::zeroed(groups, NEAR)?,
-            ends: memory::zeroed(groups, NEAR)?,
-            places: memory::zeroed(places, NEAR)?,
-            order: memory::zeroed(places, NEAR)?,
-            radii: memory::zeroed(blocks, NEAR)?,
+            firsts: memory::zeroed(groups, GROUPS)?,
+            ends: memory::zeroed(groups, GROUPS)?,
+            places: memory::zeroed(places, GROUPS)?,
+            order: memory::zeroed(places, GROUPS)?,
+            radii: memory::zeroed(blocks, GROUPS)?,
             copies: None,
         })
     }
@@ -197,7 +197,7 @@ impl<T: Float> Sorted<T> {
         (physical, at): (Range<usize>, usize),
         groups: &[u8],
         to: &mut [u32],
-        step: &Step<'_, T>,
+        step: &GroupStep<'_, T>,
     ) {
         let Self { firsts, ends, places, order, .. } = self;
         self.copies.iter_mut().for_each(RowCopies::clear);
@@ -247,7 +247,7 @@ impl<T: Float> Sorted<T> {
 
     /// Finds the largest distance of a block of rows that are in a tile. With [`Way::Copies`] and [`Way::Rows`].
     #[inline(always)]
-    pub fn measure(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &Step<'_, T>) {
+    pub fn measure(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &GroupStep<'_, T>) {
         self.radii[rows.start / BLOCK] = step.radius(&tile.x, BLOCK, rows.len(), group);
     }
 
@@ -269,7 +269,7 @@ impl<T: Float> Sorted<T> {
 
     /// Makes integer copies of a block of rows that are in a tile. With [`Way::Copies`] and [`Way::Rows`].
     #[inline(always)]
-    pub fn copy(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &Step<'_, T>, shared: &Copies) {
+    pub fn copy(&mut self, rows: Range<usize>, group: usize, tile: &Tile<T>, step: &GroupStep<'_, T>, shared: &Copies) {
         let Some(mut copies) = self.copies.take() else { return };
         copies.fill(rows.start, &tile.x, rows.len(), step.groups, group, shared);
         self.copies = Some(copies);

@@ -1,6 +1,6 @@
 //! Assigns that compare rows only with the centroids near them: labels, sums and history of those that compare all.
 
-use polars_kmeans::backend::cpu::{CpuSession, LookNear, LookQuads};
+use polars_kmeans::backend::cpu::{CpuSession, LookQuads, UseGroups};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::base::progress::Watch;
 use polars_kmeans::input::tile::{Part, Selection};
@@ -16,7 +16,7 @@ type Outcome = ((Vec<(u64, u64)>, Vec<u32>, Vec<u64>), f64);
 /// How a session looks at its rows, and how they lie.
 #[derive(Debug, Clone, Copy)]
 struct Look {
-    near: LookNear,
+    groups: UseGroups,
     quads: LookQuads,
     set: InstructionSet,
     threads: usize,
@@ -47,7 +47,7 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
     }
     let kept = (0..data.rows()).filter(|&row| part.selection.contains(row)).count();
     let session = CpuSession::new(part, &prepared, k, look.threads, look.set).unwrap();
-    let session = session.looking_near(look.near).looking_at_quads(look.quads);
+    let session = session.with_groups(look.groups).looking_at_quads(look.quads);
     // One session goes on as several would.
     let mut session = Joined::new(vec![Box::new(session)], &prepared, look.threads).unwrap();
     let (mut history, mut share) = (Vec::new(), 0.0);
@@ -73,8 +73,13 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
 
 fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
     use InstructionSet::{Avx2, Avx512, Portable};
-    let all =
-        Look { near: LookNear::Never, quads: LookQuads::Never, set: InstructionSet::detect(), threads: 0, row_by_row: false };
+    let all = Look {
+        groups: UseGroups::Never,
+        quads: LookQuads::Never,
+        set: InstructionSet::detect(),
+        threads: 0,
+        row_by_row: false,
+    };
     let (expected, _) = outcome(data, start, all);
     let check = |look: Look| {
         let (found, computed) = outcome(data, start, look);
@@ -85,27 +90,27 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
     let mut share = 0.0;
     for set in [Portable, Avx2, Avx512] {
         let (threads, row_by_row) = if set == Avx2 { (1, true) } else { (3, false) };
-        for near in [LookNear::AlwaysSort, LookNear::Always] {
-            share = check(Look { near, set, threads, row_by_row, ..all });
+        for groups in [UseGroups::AlwaysSort, UseGroups::Always] {
+            share = check(Look { groups, set, threads, row_by_row, ..all });
         }
     }
     // Copies in bytes and words, emulated and by the machine's instructions, about one point and about one for each group.
     let (lanes, words, tiles) = (QuadUnit::Avx512, QuadUnit::Avx512Words, QuadUnit::Amx);
-    for (set, near, quads, row_by_row) in [
-        (Portable, LookNear::Always, LookQuads::Always(QuadUnit::Emulated), true),
-        (Avx2, LookNear::Never, LookQuads::Always(QuadUnit::EmulatedTiles), false),
-        (Avx512, LookNear::Always, LookQuads::Always(lanes), true),
-        (Avx512, LookNear::Always, LookQuads::Always(tiles), true),
-        (Avx512, LookNear::Always, LookQuads::Always(lanes), false),
-        (Avx512, LookNear::Never, LookQuads::Always(lanes), true),
-        (Avx512, LookNear::Never, LookQuads::Always(tiles), true),
-        (Portable, LookNear::Never, LookQuads::Always(QuadUnit::EmulatedWords), false),
-        (Avx512, LookNear::Always, LookQuads::Always(words), true),
-        (Avx512, LookNear::Never, LookQuads::Always(words), false),
-        (Avx512, LookNear::Always, LookQuads::Twice(lanes), true),
-        (Avx512, LookNear::Always, LookQuads::Twice(tiles), false),
+    for (set, groups, quads, row_by_row) in [
+        (Portable, UseGroups::Always, LookQuads::Always(QuadUnit::Emulated), true),
+        (Avx2, UseGroups::Never, LookQuads::Always(QuadUnit::EmulatedTiles), false),
+        (Avx512, UseGroups::Always, LookQuads::Always(lanes), true),
+        (Avx512, UseGroups::Always, LookQuads::Always(tiles), true),
+        (Avx512, UseGroups::Always, LookQuads::Always(lanes), false),
+        (Avx512, UseGroups::Never, LookQuads::Always(lanes), true),
+        (Avx512, UseGroups::Never, LookQuads::Always(tiles), true),
+        (Portable, UseGroups::Never, LookQuads::Always(QuadUnit::EmulatedWords), false),
+        (Avx512, UseGroups::Always, LookQuads::Always(words), true),
+        (Avx512, UseGroups::Never, LookQuads::Always(words), false),
+        (Avx512, UseGroups::Always, LookQuads::Twice(lanes), true),
+        (Avx512, UseGroups::Always, LookQuads::Twice(tiles), false),
     ] {
-        check(Look { near, quads, set, threads: 2, row_by_row });
+        check(Look { groups, quads, set, threads: 2, row_by_row });
     }
     share
 }

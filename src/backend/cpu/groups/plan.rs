@@ -1,12 +1,12 @@
 //! What a session decides before its first assign: whether rows are compared with near centroids only, and whether integer copies are compared
 //! first.
 
-use super::groups::Groups;
 use super::guess::Guess;
 use super::method::{Chosen, Copied, PerMille};
+use super::partition::Groups;
 use super::quads::{ByCopies, Copies};
 use super::sorted::{self, Sorted};
-use super::{BLOCK, LookNear, LookQuads, MOST_GROUPS, NEAR, Near, Step};
+use super::{BLOCK, GROUPS, GroupPruning, GroupStep, LookQuads, MOST_GROUPS, UseGroups};
 use crate::backend::cpu::filter::{Form, GROUP};
 use crate::backend::cpu::tasks::TaskRows;
 use crate::backend::cpu::{CpuSession, MAX_WORK};
@@ -105,7 +105,7 @@ impl<T: Float> CpuSession<'_, T> {
         // About as many, and the same number for each worker, so that they end together.
         let most = of_worker.div_ceil((of_worker + most / 2).checked_div(most).unwrap_or(1).max(1));
         let most = most.min(times_work * MAX_WORK / self.d.saturating_mul(self.k).max(1));
-        let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), NEAR)?;
+        let mut parts: Vec<TaskRows> = memory::with_room(self.tasks.len(), GROUPS)?;
         for task in &self.tasks {
             match parts.last_mut() {
                 Some(part) if part.physical.len() + task.physical.len() / 2 <= most => {
@@ -120,17 +120,17 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// Prepares an assign by these centroids. Without memory for it, all centroids are compared.
-    pub(in crate::backend::cpu) fn prepare_near(&mut self, centroids: &[T]) -> Result<()> {
-        let planned = match &mut self.near {
-            Some(near) => near.regroup(centroids, self.d),
+    pub(in crate::backend::cpu) fn prepare_groups(&mut self, centroids: &[T]) -> Result<()> {
+        let planned = match &mut self.pruning {
+            Some(pruning) => pruning.regroup(centroids, self.d),
             None if self.decided => Ok(()),
-            None => self.plan_near(centroids).map(|(near, chosen)| (self.near, self.chosen) = (near, chosen)),
+            None => self.plan_pruning(centroids).map(|(pruning, chosen)| (self.pruning, self.chosen) = (pruning, chosen)),
         };
         self.decided = true;
         match planned {
             Err(KMeansError::NoMemory { .. }) => {
                 self.chosen = Chosen::NoMemory;
-                self.give_up_near();
+                self.give_up_groups();
             }
             planned => planned?,
         }
@@ -138,15 +138,15 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// All centroids are compared from now on.
-    pub(super) fn give_up_near(&mut self) {
-        self.near = None;
-        self.workers.iter_mut().for_each(|worker| worker.near = None);
+    pub(super) fn give_up_groups(&mut self) {
+        self.pruning = None;
+        self.workers.iter_mut().for_each(|worker| worker.groups = None);
     }
 
     /// Decides before the first assign whether rows are compared with near centroids only, and whether by integer copies first.
-    fn plan_near(&self, centroids: &[T]) -> Result<(Option<Near<T>>, Chosen)> {
+    fn plan_pruning(&self, centroids: &[T]) -> Result<(Option<GroupPruning<T>>, Chosen)> {
         let d = self.d;
-        let is_asked = self.look_near != LookNear::Auto || self.look_quads != LookQuads::Auto;
+        let is_asked = self.use_groups != UseGroups::Auto || self.look_quads != LookQuads::Auto;
         if self.labels.is_empty() || (self.labels.len() < FEWEST_ROWS && !is_asked) {
             return Ok((None, Chosen::ALL));
         }
@@ -158,7 +158,7 @@ impl<T: Float> CpuSession<'_, T> {
             parts.iter().map(|part| bytes([width, part.physical.len(), most])).fold(0, usize::saturating_add)
         };
         let bytes = |way| total(d, &|shape| Sorted::<T>::bytes_kept(shape, way));
-        let may_keep = self.look_near != LookNear::AlwaysSort;
+        let may_keep = self.use_groups != UseGroups::AlwaysSort;
         let plain_fits = may_keep && bytes(Sorted::<T>::way_kept(d, false, by_columns)) <= MOST_BYTES;
         let way = Sorted::<T>::way_kept(d, true, by_columns);
         let kept = bytes(way);
@@ -185,7 +185,7 @@ impl<T: Float> CpuSession<'_, T> {
             planned = self.plan_groups(centroids, longest, false)?;
         }
         let mut chosen = match &planned {
-            Planned::Groups(groups, share) => Chosen::Near { groups: groups.count(), remains: (*share).into(), copies: None },
+            Planned::Groups(groups, share) => Chosen::Groups { groups: groups.count(), remains: (*share).into(), copies: None },
             Planned::None(share) => Chosen::All { remains: share.map(PerMille::from), copies: None },
         };
         let groups = match (planned, &copies) {
@@ -196,14 +196,14 @@ impl<T: Float> CpuSession<'_, T> {
         if let (Some(copies), LookQuads::Auto) = (&mut copies, self.look_quads)
             && let [_, Some(words)] = QuadUnit::detect()
             && has_room(words)
-            && self.suits_words(&Step::new(&groups, centroids, false, self.workers.len())?, compared)?
+            && self.suits_words(&GroupStep::new(&groups, centroids, false, self.workers.len())?, compared)?
         {
             copies.unit = words;
         }
         let way = Sorted::<T>::way_kept(d, copies.is_some(), by_columns);
         // With one group, nothing is left out.
         let parts = if groups.count() == 1 { self.parts(1)? } else { parts };
-        let mut near = Near {
+        let mut pruning = GroupPruning {
             groups,
             known: false,
             shares: None,
@@ -215,21 +215,21 @@ impl<T: Float> CpuSession<'_, T> {
             by_copies: None,
         };
         if is_kept {
-            let count = near.groups.count();
+            let count = pruning.groups.count();
             let lanes = copies.as_ref().map(|copies| copies.unit.lanes(d));
-            let sorted = near.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], way, lanes));
-            match memory::try_collected(sorted, NEAR) {
-                Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(near), chosen)),
-                kept => near.kept = kept?,
+            let sorted = pruning.parts.iter().map(|part| Sorted::kept([d, part.physical.len(), count], way, lanes));
+            match memory::try_collected(sorted, GROUPS) {
+                Err(KMeansError::NoMemory { .. }) if count > 1 => return Ok((Some(pruning), chosen)),
+                kept => pruning.kept = kept?,
             }
         }
         if let Some(copies) = copies {
-            if let Chosen::Near { copies: copied, .. } | Chosen::All { copies: copied, .. } = &mut chosen {
+            if let Chosen::Groups { copies: copied, .. } | Chosen::All { copies: copied, .. } = &mut chosen {
                 *copied = Some(Copied { unit: copies.unit, given_up: false });
             }
-            near.by_copies = Some(ByCopies::new(copies, near.groups.count())?);
+            pruning.by_copies = Some(ByCopies::new(copies, pruning.groups.count())?);
         }
-        Ok((Some(near), chosen))
+        Ok((Some(pruning), chosen))
     }
 
     /// Whether rows should be compared with near centroids only. `longest`: the rows of the longest part. `is_kept`: whether sorted rows are kept.
@@ -240,15 +240,15 @@ impl<T: Float> CpuSession<'_, T> {
         // A block takes as long if it is not full. So a group should have two or more.
         let most = most.min(together / (2 * BLOCK));
         let rows = if is_kept { Rows::ToKeep } else { Rows::Sorted };
-        match self.look_near {
-            LookNear::Never => Ok(Planned::None(None)),
-            LookNear::Always | LookNear::AlwaysSort => Ok(Planned::Groups(Groups::new(centroids, d, MOST_GROUPS)?, 1.0)),
+        match self.use_groups {
+            UseGroups::Never => Ok(Planned::None(None)),
+            UseGroups::Always | UseGroups::AlwaysSort => Ok(Planned::Groups(Groups::new(centroids, d, MOST_GROUPS)?, 1.0)),
             _ if k < FEWEST_CLUSTERS || n < FEWEST_ROWS || most < 2 || !pays(1.0, [k, d], rows, by_columns) => {
                 Ok(Planned::None(None))
             }
-            LookNear::Auto => {
+            UseGroups::Auto => {
                 let groups = Groups::new(centroids, d, most)?;
-                let share = self.share_of_sample(&Step::new(&groups, centroids, false, self.workers.len())?)? * HALF_FULL;
+                let share = self.share_of_sample(&GroupStep::new(&groups, centroids, false, self.workers.len())?)? * HALF_FULL;
                 match pays(1.0 - share, [k, d], rows, by_columns) {
                     true => Ok(Planned::Groups(groups, share)),
                     false => Ok(Planned::None(Some(share))),
@@ -274,7 +274,7 @@ impl<T: Float> CpuSession<'_, T> {
 
     /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less time. `compared`: the
     /// centroids that a row is compared with.
-    fn suits_words(&self, step: &Step<'_, T>, compared: f64) -> Result<bool> {
+    fn suits_words(&self, step: &GroupStep<'_, T>, compared: f64) -> Result<bool> {
         let d = self.d as f64;
         let (mut coarseness, mut count) = (0.0, 0.0);
         self.visit_sample(step, |tile, r, group| {
@@ -297,17 +297,17 @@ impl<T: Float> CpuSession<'_, T> {
     /// How many of these rows a worker sorts together.
     pub(super) fn sorted_together(&self, longest: usize) -> usize {
         let stride = self.workers[0].tile.stride;
-        match self.look_near {
-            LookNear::AlwaysSort => 2 * stride,
+        match self.use_groups {
+            UseGroups::AlwaysSort => 2 * stride,
             _ => (SORTED / self.d).max(LEAST_SORTED).next_multiple_of(stride),
         }
         .min(longest)
     }
 
     /// The share of the scores that rows of a sample need.
-    fn share_of_sample(&self, step: &Step<'_, T>) -> Result<f64> {
+    fn share_of_sample(&self, step: &GroupStep<'_, T>) -> Result<f64> {
         // The largest distance of each group's rows so far, and their number.
-        let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), NEAR)?;
+        let mut seen = memory::filled(step.groups(), (0.0f64, 0usize), GROUPS)?;
         self.visit_sample(step, |tile, r, group| {
             let (most, count) = &mut seen[group];
             *most = most.max(step.distance(tile, r, group));
@@ -326,19 +326,19 @@ impl<T: Float> CpuSession<'_, T> {
     }
 
     /// Calls `visit` with each row of a sample: the tile that it is in, its number there, and the group whose point is nearest.
-    fn visit_sample(&self, step: &Step<'_, T>, mut visit: impl FnMut(&Tile<T>, usize, usize)) -> Result<()> {
+    fn visit_sample(&self, step: &GroupStep<'_, T>, mut visit: impl FnMut(&Tile<T>, usize, usize)) -> Result<()> {
         let (stride, n) = (self.workers[0].tile.stride, self.part.features.n_rows());
         let sample = (SAMPLE_VALUES / self.d).clamp(FEWEST_SAMPLED, SAMPLE);
         let apart = (self.labels.len() / sample * SIDE_BY_SIDE).max(SIDE_BY_SIDE);
         let rows = match self.part.selection.is_all() {
-            true => memory::collected((0..n).step_by(apart).flat_map(|row| row..n.min(row + SIDE_BY_SIDE)), NEAR)?,
+            true => memory::collected((0..n).step_by(apart).flat_map(|row| row..n.min(row + SIDE_BY_SIDE)), GROUPS)?,
             false => {
                 let kept = (0..n).filter(|row| self.part.selection.contains(*row)).enumerate();
-                memory::collected(kept.filter(|(i, _)| i % apart < SIDE_BY_SIDE).map(|(_, row)| row), NEAR)?
+                memory::collected(kept.filter(|(i, _)| i % apart < SIDE_BY_SIDE).map(|(_, row)| row), GROUPS)?
             }
         };
         let mut tile = Tile::new(self.d, stride)?;
-        let mut groups = memory::zeroed::<u8>(stride, NEAR)?;
+        let mut groups = memory::zeroed::<u8>(stride, GROUPS)?;
         for rows in rows.chunks(stride) {
             tile.load_list(&self.part, self.prepared.weights, rows);
             self.set.run(Guess { step, tile: &tile, groups: &mut groups });

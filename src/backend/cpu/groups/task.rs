@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use super::quads::Copies;
 use super::sorted::{Sorted, Way};
-use super::{BLOCK, NEAR, Scores, Step};
-use crate::backend::cpu::assign::{NearRows, QuadBlock};
+use super::{BLOCK, GROUPS, GroupStep, Scores};
+use crate::backend::cpu::assign::{GroupRows, QuadBlock};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::pass::{Worker, given, list_moved, take_moved};
@@ -21,7 +21,7 @@ use crate::simd::{SQUARE, Task, Vector};
 use crate::statistics::Prepared;
 
 /// One worker's buffers.
-pub struct Scratch<T> {
+pub struct GroupScratch<T> {
     /// The rows that are labelled, where they do not lie in a tile.
     tile: Tile<T>,
     /// The groups of some rows, and for each physical row where it goes.
@@ -39,7 +39,7 @@ pub struct Scratch<T> {
     pub scores: Scores,
 }
 
-impl<T: Float> Scratch<T> {
+impl<T: Float> GroupScratch<T> {
     /// `most`: rows that are sorted together. `stride`: rows of the worker's tile. `sorted`: where they go, unless the sorted rows are kept.
     pub fn new([d, most, stride]: [usize; 3], way: Way, sorted: Option<Sorted<T>>) -> Result<Self> {
         let rows = match way {
@@ -50,12 +50,12 @@ impl<T: Float> Scratch<T> {
         Ok(Self {
             // The values of rows in blocks are read where they are.
             tile: Tile::new(if way == Way::Blocks { 0 } else { d }, rows)?,
-            groups: memory::zeroed(most + stride, NEAR)?,
-            to: memory::zeroed(most, NEAR)?,
-            labels: memory::zeroed(stride, NEAR)?,
-            radii: memory::zeroed(stride / BLOCK, NEAR)?,
-            needed: memory::with_room(BLOCK, NEAR)?,
-            order: memory::with_room(BLOCK, NEAR)?,
+            groups: memory::zeroed(most + stride, GROUPS)?,
+            to: memory::zeroed(most, GROUPS)?,
+            labels: memory::zeroed(stride, GROUPS)?,
+            radii: memory::zeroed(stride / BLOCK, GROUPS)?,
+            needed: memory::with_room(BLOCK, GROUPS)?,
+            order: memory::with_room(BLOCK, GROUPS)?,
             sorted,
             scores: Scores::default(),
         })
@@ -63,26 +63,26 @@ impl<T: Float> Scratch<T> {
 }
 
 /// One task. It is compiled for each instruction set.
-pub struct NearTask<'p, 'a, 'm, 'n, T> {
+pub struct GroupTask<'p, 'a, 'm, 'n, T> {
     pub part: &'p Part<'a, T>,
     pub prepared: &'p Prepared,
     pub quantiser: &'p Quantiser,
     pub table: &'p CentroidTable<T>,
     pub partial: &'p Mutex<&'m mut Partial>,
     pub worker: &'p mut Worker<T>,
-    pub scratch: &'p mut Scratch<T>,
+    pub scratch: &'p mut GroupScratch<T>,
     pub sorted: &'p mut Sorted<T>,
     /// Whether `sorted` has the rows of this task already.
     pub is_sorted: bool,
     pub task: &'p TaskRows,
     pub labels: &'p mut [u32],
-    pub step: &'p Step<'n, T>,
+    pub step: &'p GroupStep<'n, T>,
     /// What integer copies share, and those of the centroids near each group. Empty if an assign does without.
     pub copies: Option<&'p Copies>,
     pub tables: &'p [QuadTable],
 }
 
-impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
+impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -110,12 +110,12 @@ impl<T: Float> Task for NearTask<'_, '_, '_, '_, T> {
     }
 }
 
-impl<T: Float> NearTask<'_, '_, '_, '_, T> {
+impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     /// Loads some rows in the order of their groups. `at`: the first one's place in the task. Returns how many are kept.
     #[inline(always)]
     fn sort<V: Vector>(&mut self, physical: Range<usize>, at: usize) -> usize {
         let Self { part, prepared, worker, scratch, sorted, labels, step, .. } = self;
-        let Scratch { groups, to, .. } = &mut **scratch;
+        let GroupScratch { groups, to, .. } = &mut **scratch;
         let kept = part.selection.count(physical.clone());
         let (guesses, lacks_rows) = (step.groups() > 1 && !step.known, sorted.lacks_rows());
         if step.groups() == 1 {
@@ -155,11 +155,11 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         true
     }
 
-    /// Labels some rows of a group. `is_here`: as [`NearTask::keep`] says.
+    /// Labels some rows of a group. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
         let Self { part, prepared, quantiser, table, partial, worker, scratch, sorted, labels, step, .. } = self;
-        let Scratch { tile, labels: own, radii: gathered, scores, .. } = &mut **scratch;
+        let GroupScratch { tile, labels: own, radii: gathered, scores, .. } = &mut **scratch;
         let blocks = rows.len().div_ceil(BLOCK);
         let mut radii = &sorted.radii[rows.start / BLOCK..][..blocks];
         let (values, first, weights) = match sorted.way {
@@ -188,20 +188,20 @@ impl<T: Float> NearTask<'_, '_, '_, '_, T> {
         own.iter_mut().zip(places).for_each(|(own, place)| *own = labels[*place as usize]);
         let own = step.known.then_some(&*own);
         let Worker { assigner, distances, deltas, moved, changed, .. } = &mut **worker;
-        let near = NearRows { values, first, rows: rows.len(), group, radii, own };
-        let new = assigner.label_near::<V, T>(&near, table, step, distances, scores);
+        let group_rows = GroupRows { values, first, rows: rows.len(), group, radii, own };
+        let new = assigner.label_group::<V, T>(&group_rows, table, step, distances, scores);
         list_moved(labels, places, (first, new), moved);
         *changed += take_moved::<V, T>(values, given(weights, prepared), moved, deltas, quantiser, partial);
     }
 
     /// Labels a block of rows by integer copies. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
-    /// leave too much in doubt. `is_here`: as [`NearTask::keep`] says.
+    /// leave too much in doubt. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
         let Self { part, prepared, quantiser, table, partial, worker, scratch, sorted, labels, step, copies, tables, .. } =
             self;
         let (Some(shared), Some(copies), Some(quads)) = (copies, &sorted.copies, tables.get(group)) else { return false };
-        let Scratch { tile, needed, order, scores, .. } = &mut **scratch;
+        let GroupScratch { tile, needed, order, scores, .. } = &mut **scratch;
         let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
         let block = QuadBlock {
             rows: copies.block(rows.start),

@@ -29,14 +29,14 @@
 
 /// The constants of the bounds.
 #[derive(Debug, Clone, Copy)]
-pub struct Near {
+pub struct GroupBound {
     /// e.
     relative: f64,
     /// t.
     least: f64,
 }
 
-impl Near {
+impl GroupBound {
     pub fn new(d: usize) -> Self {
         Self { relative: (d + 16) as f64 * 2f64.powi(-52), least: (d as f64).sqrt() * 2f64.powi(-535) }
     }
@@ -77,7 +77,7 @@ mod tests {
         for case in 0..120_000 {
             let d = [1, 2, 3, 8, 40, 300][case % 6];
             let sort = random.below(8);
-            let bound = Near::new(d);
+            let bound = GroupBound::new(d);
             let vector = |random: &mut Random| -> Vec<T> { (0..d).map(|_| random.value(sort)).collect() };
             let point = vector(random);
             // Near m, by some factor of the distance between m and another vector.
@@ -128,7 +128,7 @@ mod tests {
     unit_test!(the_margin_is_needed);
     /// In one dimension nothing is lost: the own centroid and another one are on both sides of the row, and m is the row.
     fn the_margin_is_needed() {
-        let bound = Near::new(1);
+        let bound = GroupBound::new(1);
         let key = |c: f64| bound.key(c * c, 0.0);
         let limit = bound.limit(0.0, bound.upper(1.0));
         assert!(key(1.0) <= limit && key(-1.0 - 1e-12) > limit);

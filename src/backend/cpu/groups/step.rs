@@ -1,21 +1,21 @@
 //! What all tasks of one assign share: for each group of rows, the centroids in the order of their distance.
 
-use super::groups::{Groups, square};
-use super::{BLOCK, NEAR, largest};
+use super::partition::{Groups, square};
+use super::{BLOCK, GROUPS, largest};
 use crate::backend::cpu::filter::{GROUP, NOBODY};
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
-use crate::bounds::near::Near as Bound;
+use crate::bounds::groups::GroupBound;
 use crate::input::tile::Tile;
 
 /// The lists of one assign.
-pub struct Step<'n, T> {
+pub struct GroupStep<'n, T> {
     pub groups: &'n Groups<T>,
     /// Whether the labels are those of the last assign.
     pub known: bool,
-    bound: Bound,
+    bound: GroupBound,
     /// For each group: at least the distance from m to a centroid.
     own: Vec<f64>,
     /// `(groups, panels)`: keys in ascending order, and the panels of centroids that they belong to.
@@ -40,11 +40,11 @@ fn not_above(key: f64, limit: f64) -> bool {
     !(key > limit)
 }
 
-impl<'n, T: Float> Step<'n, T> {
+impl<'n, T: Float> GroupStep<'n, T> {
     /// The lists of an assign by these centroids, which are those of the groups or later ones.
     pub fn new(groups: &'n Groups<T>, centroids: &[T], known: bool, workers: usize) -> Result<Self> {
         let d = groups.d();
-        let bound = Bound::new(d);
+        let bound = GroupBound::new(d);
         let row = |j: u32| &centroids[j as usize * d..][..d];
         let panels = groups.order.chunks_exact(GROUP);
         let count = panels.len();
@@ -53,12 +53,12 @@ impl<'n, T: Float> Step<'n, T> {
             let others = panel.iter().filter(|j| **j != NOBODY).map(|j| square(row(*j), row(panel[0])));
             bound.upper(largest(others))
         };
-        let radii = memory::collected(panels.clone().map(around), NEAR)?;
-        let mut own = memory::filled(groups.count(), f64::INFINITY, NEAR)?;
-        let mut keys = memory::zeroed::<f64>(groups.count() * count, NEAR)?;
-        let mut names = memory::zeroed::<u32>(groups.count() * count, NEAR)?;
-        let found = || memory::filled(count, (0.0f64, 0u32), NEAR);
-        let mut workers = memory::try_collected((0..workers.min(groups.count())).map(|_| found()), NEAR)?;
+        let radii = memory::collected(panels.clone().map(around), GROUPS)?;
+        let mut own = memory::filled(groups.count(), f64::INFINITY, GROUPS)?;
+        let mut keys = memory::zeroed::<f64>(groups.count() * count, GROUPS)?;
+        let mut names = memory::zeroed::<u32>(groups.count() * count, GROUPS)?;
+        let found = || memory::filled(count, (0.0f64, 0u32), GROUPS);
+        let mut workers = memory::try_collected((0..workers.min(groups.count())).map(|_| found()), GROUPS)?;
         let lists = keys.chunks_exact_mut(count).zip(names.chunks_exact_mut(count));
         let tasks = groups.points.chunks_exact(d).zip(lists.zip(&mut own));
         for_each_task(&mut workers, tasks, |found, (point, ((keys, names), own))| {

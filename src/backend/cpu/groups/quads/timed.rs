@@ -50,15 +50,15 @@ pub fn seconds_a_score(unit: QuadUnit, [d, k, blocks]: [usize; 3], times: usize)
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1u64 << 24) as f32
     };
-    let centroids: Vec<f32> = memory::collected((0..k * d).map(|_| 0.4 + 0.2 * uniform()), NEAR)?;
+    let centroids: Vec<f32> = memory::collected((0..k * d).map(|_| 0.4 + 0.2 * uniform()), GROUPS)?;
     let groups = Groups::new(&centroids, d, 1)?;
-    let centre: Vec<f64> = memory::collected(groups.point(0).iter().map(|m| f64::from(*m)), NEAR)?;
+    let centre: Vec<f64> = memory::collected(groups.point(0).iter().map(|m| f64::from(*m)), GROUPS)?;
     let Filter::Product(names) = Filter::product(&centroids, d, &centre, &groups.order)? else { return Ok(0.0) };
-    let (step, set) = (Step::new(&groups, &centroids, false, 1)?, InstructionSet::detect());
+    let (step, set) = (GroupStep::new(&groups, &centroids, false, 1)?, InstructionSet::detect());
     let mut by_copies = ByCopies::new(Copies { unit, exponent: unit_exponent(1.0) }, 1)?;
     by_copies.copy_centroids(&step, &centroids, &[], false, set, 1)?;
     let mut rows = RowCopies::new(blocks * ROWS, unit.lanes(d), 1)?;
-    let mut x: Vec<f32> = memory::zeroed(d * ROWS, NEAR)?;
+    let mut x: Vec<f32> = memory::zeroed(d * ROWS, GROUPS)?;
     for block in 0..blocks {
         x.iter_mut().for_each(|x| *x = uniform());
         rows.fill(block * ROWS, &x, ROWS, &groups, 0, &by_copies.copies);

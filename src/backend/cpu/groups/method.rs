@@ -20,7 +20,7 @@ pub enum Chosen {
     /// integer copies first.
     All { remains: Option<PerMille>, copies: Option<Copied> },
     /// The centroids near each group of rows.
-    Near { groups: usize, remains: PerMille, copies: Option<Copied> },
+    Groups { groups: usize, remains: PerMille, copies: Option<Copied> },
     /// All centroids, because this share remained in some assign.
     GivenUp { groups: usize, remained: PerMille },
 }
@@ -58,7 +58,7 @@ impl Chosen {
         let given_up = |copies: Option<Copied>| copies.map(|copies| Copied { given_up: true, ..copies });
         match self {
             Self::All { remains, copies } => Self::All { remains, copies: given_up(copies) },
-            Self::Near { groups, remains, copies } => Self::Near { groups, remains, copies: given_up(copies) },
+            Self::Groups { groups, remains, copies } => Self::Groups { groups, remains, copies: given_up(copies) },
             other => other,
         }
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Method {
                 }
                 copies.iter().try_for_each(|copies| copies.fmt(f))?;
             }
-            Chosen::Near { groups, remains, copies } => {
+            Chosen::Groups { groups, remains, copies } => {
                 write!(
                     f,
                     "rows lie in {groups} groups and are compared with the centroids near them, which leaves {remains} of the"
@@ -110,7 +110,7 @@ mod tests {
     fn a_method_is_a_sentence() {
         let said = |chosen| Method { set: InstructionSet::Avx2, chosen }.to_string();
         let copies = Some(Copied { unit: QuadUnit::Avx2, given_up: false });
-        let near = Chosen::Near { groups: 32, remains: 0.1147.into(), copies };
+        let near = Chosen::Groups { groups: 32, remains: 0.1147.into(), copies };
         assert_eq!(
             said(near),
             "rows lie in 32 groups and are compared with the centroids near them, which leaves 11.5 % of the distances in a \

@@ -5,7 +5,7 @@ use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::difference::{Copies, assign_difference};
 use crate::backend::cpu::distances::own_distances_from;
 use crate::backend::cpu::filter::{Filter, Form, GROUP, NOBODY};
-use crate::backend::cpu::near::{BLOCK, Scores, Step, largest};
+use crate::backend::cpu::groups::{BLOCK, GroupStep, Scores, largest};
 use crate::backend::cpu::product::{self, Soon};
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -17,7 +17,7 @@ use crate::simd::Vector;
 const WEIGHED: u32 = 8;
 
 /// Some rows of one group: those from `first` on.
-pub struct NearRows<'r, T> {
+pub struct GroupRows<'r, T> {
     pub values: Values<'r, T>,
     pub first: usize,
     /// At most as many as an assigner's tiles have.
@@ -30,8 +30,8 @@ pub struct NearRows<'r, T> {
 }
 
 impl Assigner {
-    /// Room for [`Assigner::label_near`].
-    pub fn reserve_near<T: Float>(&mut self, k: usize, d: usize) -> Result<()> {
+    /// Room for [`Assigner::label_group`].
+    pub fn reserve_groups<T: Float>(&mut self, k: usize, d: usize) -> Result<()> {
         const WHAT: &str = "the centroids near a tile";
         let most = if Form::of::<T>(d) == Form::Difference { k } else { 0 };
         self.names.clear();
@@ -44,15 +44,15 @@ impl Assigner {
     /// As [`Assigner::label`], for rows of one group. They are compared with the centroids near the group. `distances` is written over. Adds to the
     /// number of scores.
     #[inline(always)]
-    pub fn label_near<V: Vector, T: Float>(
+    pub fn label_group<V: Vector, T: Float>(
         &mut self,
-        near: &NearRows<'_, T>,
+        group_rows: &GroupRows<'_, T>,
         table: &CentroidTable<T>,
-        step: &Step<'_, T>,
+        step: &GroupStep<'_, T>,
         distances: &mut [f64],
         scores: &mut Scores,
     ) -> &[u32] {
-        let NearRows { values, first, rows, group, radii, own } = *near;
+        let GroupRows { values, first, rows, group, radii, own } = *group_rows;
         let Self { found, open, listed, names, marks, .. } = self;
         open.clear();
         match (&table.filter, T::as_f32s(values.x), self.product.first_mut()) {

@@ -11,9 +11,9 @@ mod timed;
 #[cfg(feature = "bench")]
 pub use self::timed::seconds_a_score;
 
-use super::groups::Groups;
+use super::partition::Groups;
 use super::sorted::Sorted;
-use super::{BLOCK, NEAR, Step};
+use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
 use crate::backend::cpu::product::{MOST_STEPS, PanelFacts, QuadRows, QuadTable};
 use crate::base::aligned::Lines;
@@ -117,9 +117,9 @@ impl RowCopies {
     /// Room for copies of so many places.
     pub fn new(places: usize, lanes: usize, groups: usize) -> Result<Self> {
         Ok(Self {
-            copies: Lines::zeroed(places * lanes, NEAR)?,
-            facts: memory::zeroed(places / BLOCK, NEAR)?,
-            sizes: memory::filled(groups, Sizes::default(), NEAR)?,
+            copies: Lines::zeroed(places * lanes, GROUPS)?,
+            facts: memory::zeroed(places / BLOCK, GROUPS)?,
+            sizes: memory::filled(groups, Sizes::default(), GROUPS)?,
         })
     }
 
@@ -208,14 +208,14 @@ impl RowCopies {
 
 /// For each group: what its copies of centroids depend on, beside the centroids.
 #[derive(Debug, Clone, Copy)]
-struct GroupRows {
+struct RowsOfGroup {
     /// At least the largest distance of a row from the point.
     radius: f64,
     /// The sizes of its rows, as far as they are known.
     sizes: Sizes,
 }
 
-impl GroupRows {
+impl RowsOfGroup {
     /// `kept`: sorted parts of the rows, or none if rows are not sorted yet.
     fn of<T: Float>(group: usize, kept: &[Sorted<T>]) -> Self {
         if kept.is_empty() {
@@ -240,7 +240,7 @@ pub struct ByCopies {
 
 impl ByCopies {
     pub fn new(copies: Copies, groups: usize) -> Result<Self> {
-        Ok(Self { copies, tables: memory::collected((0..groups).map(|_| QuadTable::default()), NEAR)?, doubtful: 0 })
+        Ok(Self { copies, tables: memory::collected((0..groups).map(|_| QuadTable::default()), GROUPS)?, doubtful: 0 })
     }
 
     /// Whether there may be copies of so many centroids in one assign, those near several groups counted for each.
@@ -258,7 +258,7 @@ impl ByCopies {
     /// now: there are none if they would take too much memory.
     pub fn copy_centroids<T: Float>(
         &mut self,
-        step: &Step<'_, T>,
+        step: &GroupStep<'_, T>,
         centroids: &[T],
         kept: &[Sorted<T>],
         is_sorted: bool,
@@ -267,8 +267,8 @@ impl ByCopies {
     ) -> Result<bool> {
         let Self { copies: shared, tables, .. } = self;
         let lanes = shared.unit.lanes(step.groups.d());
-        let rows = |group| GroupRows::of(group, if is_sorted { kept } else { &[] });
-        let rows = memory::collected((0..step.groups()).map(rows), NEAR)?;
+        let rows = |group| RowsOfGroup::of(group, if is_sorted { kept } else { &[] });
+        let rows = memory::collected((0..step.groups()).map(rows), GROUPS)?;
         let listed = |group: usize| step.listed(group, rows[group].radius, None);
         let panels: usize = (0..step.groups()).map(|group| listed(group).len()).sum();
         if !Self::has_room((panels * GROUP) as f64, lanes) {
@@ -277,14 +277,14 @@ impl ByCopies {
         for (group, table) in tables.iter_mut().enumerate() {
             let panels = listed(group).len();
             let values = shared.unit.centroids(panels * GROUP) * lanes;
-            table.packed.reset(values, NEAR)?;
+            table.packed.reset(values, GROUPS)?;
             table.own.clear();
-            memory::reserve(&mut table.own, panels, NEAR)?;
+            memory::reserve(&mut table.own, panels, GROUPS)?;
             table.own.resize(panels, PanelFacts::NOBODY);
         }
         let most = (0..step.groups()).map(|group| listed(group).len()).max().unwrap_or(0);
-        let norms = || memory::filled(most * GROUP, CentroidCopy::default(), NEAR);
-        let mut workers = memory::try_collected((0..workers.min(step.groups())).map(|_| norms()), NEAR)?;
+        let norms = || memory::filled(most * GROUP, CentroidCopy::default(), GROUPS);
+        let mut workers = memory::try_collected((0..workers.min(step.groups())).map(|_| norms()), GROUPS)?;
         for_each_task(&mut workers, tables.iter_mut().enumerate(), |norms, (group, table)| {
             set.run(CopyGroup { step, centroids, panels: listed(group), group, rows: rows[group].sizes, shared, norms, table });
         })?;
@@ -294,7 +294,7 @@ impl ByCopies {
 
 /// Copies the centroids near one group. Compiled for each instruction set.
 struct CopyGroup<'p, 'n, T> {
-    step: &'p Step<'n, T>,
+    step: &'p GroupStep<'n, T>,
     centroids: &'p [T],
     panels: &'p [u32],
     group: usize,

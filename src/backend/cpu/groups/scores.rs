@@ -1,7 +1,7 @@
 //! Numbers that all files on groups share.
 
 /// The name for the groups in errors.
-pub const NEAR: &str = "the groups of near centroids";
+pub const GROUPS: &str = "the groups of near centroids";
 /// Rows whose largest distance from a point is known. The product filter compares as many together.
 pub const BLOCK: usize = 64;
 /// The most groups where products are computed. A group should have some blocks of rows in each task.

@@ -1,7 +1,7 @@
 //! The groups of rows that have no label yet: those whose points are nearest, but for rounding. Labels do not depend on them.
 
 use super::step::add_squares;
-use super::{BLOCK, Step};
+use super::{BLOCK, GroupStep};
 use crate::base::float::Float;
 use crate::input::tile::Tile;
 use crate::simd::{Task, Vector};
@@ -10,7 +10,7 @@ use crate::simd::{Task, Vector};
 const GUESSED: usize = 2;
 const TOGETHER: usize = 6;
 
-impl<T: Float> Step<'_, T> {
+impl<T: Float> GroupStep<'_, T> {
     /// The groups whose points are nearest to the rows of a tile, but for rounding.
     #[inline(always)]
     pub fn guess<V: Vector>(&self, tile: &Tile<T>, groups: &mut [u8]) {
@@ -89,7 +89,7 @@ impl<T: Float> Step<'_, T> {
 
 /// The groups of the rows of a tile.
 pub struct Guess<'g, 'n, T> {
-    pub step: &'g Step<'n, T>,
+    pub step: &'g GroupStep<'n, T>,
     pub tile: &'g Tile<T>,
     pub groups: &'g mut [u8],
 }

@@ -38,7 +38,7 @@ fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
     let mut groups = Groups::new(centroids, *d, 1).unwrap();
     groups.points = centre.iter().map(|m| T::from_f64(*m)).collect();
     let Filter::Product(names) = Filter::product(centroids, *d, centre, &groups.order).unwrap() else { return [0; 3] };
-    let step = Step::new(&groups, centroids, false, 1).unwrap();
+    let step = GroupStep::new(&groups, centroids, false, 1).unwrap();
     let all = values.iter().chain(centroids).zip(centre.iter().cycle());
     let largest = all.fold(0.0f64, |most, (x, m)| most.max((x.to_f64() - m).abs()));
     // A scale that does not suit costs certainty, not labels.
