@@ -19,8 +19,8 @@ pub mod differences;
 pub mod groups;
 #[cfg(feature = "cuda")]
 pub mod halves;
+pub mod int_dot;
 pub mod own;
-pub mod quads;
 pub mod skip;
 
 /// Unit roundoff of float32.

@@ -5,12 +5,12 @@
 //! and float64 arithmetic follows the contract, which rounds the same at any width.
 
 mod doubles;
+mod int_dot;
 #[cfg(any(target_arch = "aarch64", feature = "emulated-neon"))]
 mod neon;
 mod portable;
 mod prefetch;
 mod probe;
-mod quads;
 mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -19,9 +19,9 @@ use std::fmt;
 use std::sync::OnceLock;
 
 pub use doubles::{Doubles, MOST_LANES};
+pub use int_dot::{Dot, DotTask, QuadUnit, packed};
 pub use portable::Portable;
 pub use prefetch::Ahead;
-pub use quads::{Dot, QuadTask, QuadUnit, packed};
 pub use tiles::{SIDE, TOGETHER, Tiles};
 
 /// The instruction sets that kernels are compiled for.

@@ -1,6 +1,6 @@
-//! Whether the units that multiply bytes and words add exactly, as `src/bounds/quads.rs` assumes: some thousand sums of each, once in a process.
+//! Whether the units that multiply bytes and words add exactly, as `src/bounds/int_dot.rs` assumes: some thousand sums of each, once in a process.
 
-use super::quads::{Dot, QuadTask, QuadUnit, added, added_words, packed};
+use super::int_dot::{Dot, DotTask, QuadUnit, added, added_words, packed};
 use super::tiles::{self, SIDE, TOGETHER, Tiles};
 
 /// Number of lanes that are tried together: a multiple of every vector's.
@@ -79,7 +79,7 @@ struct Probe<'p> {
     words: bool,
 }
 
-impl QuadTask for Probe<'_> {
+impl DotTask for Probe<'_> {
     type Output = [f32; PROBED];
 
     #[inline(always)]

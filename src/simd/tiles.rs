@@ -4,7 +4,7 @@
 
 use std::marker::PhantomData;
 
-use super::quads::{QuadUnit, added_signed};
+use super::int_dot::{QuadUnit, added_signed};
 
 /// Centroids, rows and lanes of a tile.
 pub const SIDE: usize = 16;

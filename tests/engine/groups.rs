@@ -1,6 +1,6 @@
 //! Assigns that compare rows only with the centroids near them: labels, sums and history of those that compare all.
 
-use polars_kmeans::backend::cpu::{CpuSession, LookQuads, UseGroups};
+use polars_kmeans::backend::cpu::{CpuSession, UseGroups, UseIntDot};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::base::progress::Watch;
 use polars_kmeans::input::tile::{Part, Selection};
@@ -17,7 +17,7 @@ type Outcome = ((Vec<(u64, u64)>, Vec<u32>, Vec<u64>), f64);
 #[derive(Debug, Clone, Copy)]
 struct Look {
     groups: UseGroups,
-    quads: LookQuads,
+    int_dot: UseIntDot,
     set: InstructionSet,
     threads: usize,
     row_by_row: bool,
@@ -47,7 +47,7 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
     }
     let kept = (0..data.rows()).filter(|&row| part.selection.contains(row)).count();
     let session = CpuSession::new(part, &prepared, k, look.threads, look.set).unwrap();
-    let session = session.with_groups(look.groups).looking_at_quads(look.quads);
+    let session = session.with_groups(look.groups).with_int_dot(look.int_dot);
     // One session goes on as several would.
     let mut session = Joined::new(vec![Box::new(session)], &prepared, look.threads).unwrap();
     let (mut history, mut share) = (Vec::new(), 0.0);
@@ -75,7 +75,7 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
     use InstructionSet::{Avx2, Avx512, Portable};
     let all = Look {
         groups: UseGroups::Never,
-        quads: LookQuads::Never,
+        int_dot: UseIntDot::Never,
         set: InstructionSet::detect(),
         threads: 0,
         row_by_row: false,
@@ -96,21 +96,21 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
     }
     // Copies in bytes and words, emulated and by the machine's instructions, about one point and about one for each group.
     let (lanes, words, tiles) = (QuadUnit::Avx512, QuadUnit::Avx512Words, QuadUnit::Amx);
-    for (set, groups, quads, row_by_row) in [
-        (Portable, UseGroups::Always, LookQuads::Always(QuadUnit::Emulated), true),
-        (Avx2, UseGroups::Never, LookQuads::Always(QuadUnit::EmulatedTiles), false),
-        (Avx512, UseGroups::Always, LookQuads::Always(lanes), true),
-        (Avx512, UseGroups::Always, LookQuads::Always(tiles), true),
-        (Avx512, UseGroups::Always, LookQuads::Always(lanes), false),
-        (Avx512, UseGroups::Never, LookQuads::Always(lanes), true),
-        (Avx512, UseGroups::Never, LookQuads::Always(tiles), true),
-        (Portable, UseGroups::Never, LookQuads::Always(QuadUnit::EmulatedWords), false),
-        (Avx512, UseGroups::Always, LookQuads::Always(words), true),
-        (Avx512, UseGroups::Never, LookQuads::Always(words), false),
-        (Avx512, UseGroups::Always, LookQuads::Twice(lanes), true),
-        (Avx512, UseGroups::Always, LookQuads::Twice(tiles), false),
+    for (set, groups, int_dot, row_by_row) in [
+        (Portable, UseGroups::Always, UseIntDot::Always(QuadUnit::Emulated), true),
+        (Avx2, UseGroups::Never, UseIntDot::Always(QuadUnit::EmulatedTiles), false),
+        (Avx512, UseGroups::Always, UseIntDot::Always(lanes), true),
+        (Avx512, UseGroups::Always, UseIntDot::Always(tiles), true),
+        (Avx512, UseGroups::Always, UseIntDot::Always(lanes), false),
+        (Avx512, UseGroups::Never, UseIntDot::Always(lanes), true),
+        (Avx512, UseGroups::Never, UseIntDot::Always(tiles), true),
+        (Portable, UseGroups::Never, UseIntDot::Always(QuadUnit::EmulatedWords), false),
+        (Avx512, UseGroups::Always, UseIntDot::Always(words), true),
+        (Avx512, UseGroups::Never, UseIntDot::Always(words), false),
+        (Avx512, UseGroups::Always, UseIntDot::Twice(lanes), true),
+        (Avx512, UseGroups::Always, UseIntDot::Twice(tiles), false),
     ] {
-        check(Look { groups, quads, set, threads: 2, row_by_row });
+        check(Look { groups, int_dot, set, threads: 2, row_by_row });
     }
     share
 }

@@ -2,10 +2,10 @@
 
 mod groups;
 mod in_place;
-mod quads;
+mod int_dot;
 
 pub use self::groups::GroupRows;
-pub use self::quads::QuadBlock;
+pub use self::int_dot::DotBlock;
 use super::centroids::CentroidTable;
 use super::difference::{Found, assign_difference};
 use super::distances::own_distances;

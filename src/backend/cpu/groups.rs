@@ -10,7 +10,7 @@
 //!   for each block:  U = the largest distance to a centroid
 //!     compared are the centroids that are at most R + U from m: the first ones of the order            (`groups/task.rs`)
 //!
-//! where the product filter is used, and the machine multiplies small integers:                (`groups/quads.rs`)
+//! where the product filter is used, and the machine multiplies small integers:                (`groups/int_dot.rs`)
 //!   sorted rows are copied about m, and in each assign the centroids near each group, too
 //!   a block is compared by its copies; only rows in doubt and rows whose label changes are loaded
 //!   a block with much doubt is compared again in float32
@@ -26,21 +26,21 @@
 //! work on blocks.
 
 mod guess;
+mod int_dot;
 mod method;
 mod partition;
 mod plan;
-mod quads;
 mod scores;
 mod sorted;
 mod step;
 mod task;
 
+use self::int_dot::ByCopies;
+#[cfg(feature = "bench")]
+pub use self::int_dot::seconds_a_score;
 pub use self::method::{Chosen, Method};
 use self::partition::Groups;
 use self::plan::{Rows, pays};
-use self::quads::ByCopies;
-#[cfg(feature = "bench")]
-pub use self::quads::seconds_a_score;
 use self::scores::GROUPS;
 pub use self::scores::{BLOCK, MOST_GROUPS, Scores, largest};
 use self::sorted::{Sorted, Way};
@@ -49,7 +49,7 @@ pub use self::task::GroupScratch;
 use self::task::GroupTask;
 use super::CpuSession;
 use super::filter::Form;
-use super::product::QuadTable;
+use super::product::DotTable;
 use crate::backend::cpu::tasks::{TaskRows, split_off};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
@@ -74,7 +74,7 @@ pub enum UseGroups {
 
 /// Whether the product filter of a session takes integer copies first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LookQuads {
+pub enum UseIntDot {
     /// Where it pays.
     #[default]
     Auto,
@@ -179,7 +179,7 @@ impl<T: Float> CpuSession<'_, T> {
         let mut rest = labels.as_mut_slice();
         let mut kept = kept.iter_mut();
         let copies = by_copies.as_ref().map(|by_copies| &by_copies.copies);
-        let tables: &[QuadTable] = by_copies.as_ref().filter(|_| copied).map_or(&[], |by_copies| &by_copies.tables);
+        let tables: &[DotTable] = by_copies.as_ref().filter(|_| copied).map_or(&[], |by_copies| &by_copies.tables);
         let tasks = parts.iter().map(move |task| (task, split_off(&mut rest, task.kept), kept.next()));
         let partial = std::sync::Mutex::new(partial);
         for_each_task(workers, tasks, |worker, (task, labels, kept)| {
@@ -223,10 +223,10 @@ impl<T: Float> CpuSession<'_, T> {
     /// `is_idle`: whether integer copies were there, but not used.
     fn judge_groups(&mut self, scores: Scores, share: f64, is_usual: bool, is_idle: bool) {
         let Some(pruning) = &mut self.pruning else { return };
-        let is_doubtful = match self.look_quads {
-            LookQuads::Auto => is_idle || scores.again * 3 > scores.by_quads,
-            LookQuads::Twice(_) => true,
-            LookQuads::Always(_) | LookQuads::Never => false,
+        let is_doubtful = match self.use_int_dot {
+            UseIntDot::Auto => is_idle || scores.again * 3 > scores.by_int_dot,
+            UseIntDot::Twice(_) => true,
+            UseIntDot::Always(_) | UseIntDot::Never => false,
         };
         if pruning.by_copies.as_mut().is_some_and(|by_copies| by_copies.gives_up(is_doubtful)) {
             pruning.by_copies = None;

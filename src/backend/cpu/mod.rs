@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex};
 pub use centroids::CentroidTable;
 #[cfg(feature = "bench")]
 pub use groups::seconds_a_score;
-pub use groups::{LookQuads, Method, UseGroups};
+pub use groups::{Method, UseGroups, UseIntDot};
 pub use least::LeastDistances;
 pub use settle::InDoubt;
 
@@ -93,7 +93,7 @@ pub struct CpuSession<'a, T> {
     table: Option<Arc<CentroidTable<T>>>,
     seeds: Option<Seeds<T>>,
     use_groups: UseGroups,
-    look_quads: LookQuads,
+    use_int_dot: UseIntDot,
     /// Groups of rows and of the centroids near them, if there are some. Decided at the first assign.
     pruning: Option<GroupPruning<T>>,
     decided: bool,
@@ -130,7 +130,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             table: None,
             seeds: None,
             use_groups: UseGroups::default(),
-            look_quads: LookQuads::default(),
+            use_int_dot: UseIntDot::default(),
             pruning: None,
             decided: false,
             chosen: Chosen::ALL,
@@ -155,8 +155,8 @@ impl<'a, T: Float> CpuSession<'a, T> {
 
     /// The same session that takes integer copies, or does not. For tests and benchmarks.
     #[doc(hidden)]
-    pub fn looking_at_quads(self, look_quads: LookQuads) -> Self {
-        Self { look_quads, ..self }
+    pub fn with_int_dot(self, use_int_dot: UseIntDot) -> Self {
+        Self { use_int_dot, ..self }
     }
 
     /// Counts the kept rows of positive weight.

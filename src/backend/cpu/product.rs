@@ -17,23 +17,23 @@
 //! make the bound of the others wider. (2) A limit can only fall from panel to panel of centroids. So a row's list may hold centroids
 //! that a later limit rules out. They are dropped at the end, or when the list is full. (3) A row is compared with all centroids
 //! if its list overflows or its scores are not finite. (4) If all centroids fit in one panel, most labels are found without lists
-//! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/quads.rs`
+//! ([`ProductScratch::collect_all`]). (5) Where the two nearest centroids are wanted, the limit stands on the second best score. (6) `product/int_dot.rs`
 //! does the same on integer copies, which the caller keeps from assign to assign.
 
 mod closer;
 mod in_reach;
 mod in_tiles;
+mod int_dot;
 mod kernel;
 mod lists;
-mod quads;
 mod scores;
 mod soon;
 
 use std::ops::Range;
 
+pub use self::int_dot::{DotRows, DotTable};
 use self::kernel::Products;
 use self::lists::{ALL, Lists, REACH};
-pub use self::quads::{QuadRows, QuadTable};
 pub use self::scores::{MOST_STEPS, PanelFacts};
 pub use self::soon::{NextRows, Soon};
 use super::filter::{GROUP, NOBODY, ProductTable, Weight};

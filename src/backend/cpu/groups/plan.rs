@@ -2,11 +2,11 @@
 //! first.
 
 use super::guess::Guess;
+use super::int_dot::{ByCopies, Copies};
 use super::method::{Chosen, Copied, PerMille};
 use super::partition::Groups;
-use super::quads::{ByCopies, Copies};
 use super::sorted::{self, Sorted};
-use super::{BLOCK, GROUPS, GroupPruning, GroupStep, LookQuads, MOST_GROUPS, UseGroups};
+use super::{BLOCK, GROUPS, GroupPruning, GroupStep, MOST_GROUPS, UseGroups, UseIntDot};
 use crate::backend::cpu::filter::{Form, GROUP};
 use crate::backend::cpu::tasks::TaskRows;
 use crate::backend::cpu::{CpuSession, MAX_WORK};
@@ -44,7 +44,7 @@ const TIMES_WORK: usize = 4;
 /// Most bytes of the sorted rows that are kept.
 const MOST_BYTES: usize = 1 << 30;
 /// Copies in bytes or words are not worth it for fewer features, and those in bytes not for fewer of them than these.
-const FEWEST_QUAD_FEATURES: usize = 32;
+const FEWEST_DOT_FEATURES: usize = 32;
 const FEWEST_BYTES: usize = 64;
 
 /// The share of rows in doubt by copies in bytes, for each unit of their coarseness.
@@ -54,7 +54,7 @@ const CLOSER: f64 = 200.0;
 const CLOSER_ROW: f64 = 4_096.0;
 
 /// The fewest centroids that a row is compared with where copies are worth it. Measured on two cores of a Zen 4.
-fn fewest_quad_centroids(d: usize) -> f64 {
+fn fewest_dot_centroids(d: usize) -> f64 {
     match d {
         ..64 => 128.0,
         64..128 => 48.0,
@@ -146,7 +146,7 @@ impl<T: Float> CpuSession<'_, T> {
     /// Decides before the first assign whether rows are compared with near centroids only, and whether by integer copies first.
     fn plan_pruning(&self, centroids: &[T]) -> Result<(Option<GroupPruning<T>>, Chosen)> {
         let d = self.d;
-        let is_asked = self.use_groups != UseGroups::Auto || self.look_quads != LookQuads::Auto;
+        let is_asked = self.use_groups != UseGroups::Auto || self.use_int_dot != UseIntDot::Auto;
         if self.labels.is_empty() || (self.labels.len() < FEWEST_ROWS && !is_asked) {
             return Ok((None, Chosen::ALL));
         }
@@ -178,7 +178,7 @@ impl<T: Float> CpuSession<'_, T> {
                 && kept.saturating_add(total(unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
         };
         let mut copies = copies.filter(|copies| {
-            has_room(copies.unit) && (self.look_quads != LookQuads::Auto || compared >= fewest_quad_centroids(d))
+            has_room(copies.unit) && (self.use_int_dot != UseIntDot::Auto || compared >= fewest_dot_centroids(d))
         });
         let is_kept = plain_fits || copies.is_some();
         if may_be_kept && !is_kept {
@@ -193,7 +193,7 @@ impl<T: Float> CpuSession<'_, T> {
             (Planned::None(_), Some(_)) => Groups::new(centroids, d, 1)?,
             (Planned::None(_), None) => return Ok((None, chosen)),
         };
-        if let (Some(copies), LookQuads::Auto) = (&mut copies, self.look_quads)
+        if let (Some(copies), UseIntDot::Auto) = (&mut copies, self.use_int_dot)
             && let [_, Some(words)] = QuadUnit::detect()
             && has_room(words)
             && self.suits_words(&GroupStep::new(&groups, centroids, false, self.workers.len())?, compared)?
@@ -260,14 +260,14 @@ impl<T: Float> CpuSession<'_, T> {
     /// Integer copies, if they should be compared first.
     fn plan_copies(&self) -> Option<Copies> {
         let (n, k, d) = (self.labels.len(), self.k, self.d);
-        let pays = n >= FEWEST_ROWS && k as f64 >= fewest_quad_centroids(d) && d >= FEWEST_QUAD_FEATURES;
+        let pays = n >= FEWEST_ROWS && k as f64 >= fewest_dot_centroids(d) && d >= FEWEST_DOT_FEATURES;
         if Form::of::<T>(d) != Form::Product {
             return None;
         }
-        let unit = match self.look_quads {
-            LookQuads::Auto if pays && self.set == InstructionSet::detect() => QuadUnit::detect()[0],
-            LookQuads::Auto | LookQuads::Never => None,
-            LookQuads::Always(unit) | LookQuads::Twice(unit) => Some(unit.or_emulated()),
+        let unit = match self.use_int_dot {
+            UseIntDot::Auto if pays && self.set == InstructionSet::detect() => QuadUnit::detect()[0],
+            UseIntDot::Auto | UseIntDot::Never => None,
+            UseIntDot::Always(unit) | UseIntDot::Twice(unit) => Some(unit.or_emulated()),
         };
         Copies::new(unit?, self.prepared, d)
     }

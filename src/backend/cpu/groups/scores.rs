@@ -15,7 +15,7 @@ pub struct Scores {
     /// With those of blocks that are not full.
     pub computed: u64,
     /// Rows that were compared by integer copies, and those of them that had to be compared again.
-    pub by_quads: u64,
+    pub by_int_dot: u64,
     pub again: u64,
 }
 
@@ -24,7 +24,7 @@ impl Scores {
         Self {
             needed: self.needed + more.needed,
             computed: self.computed + more.computed,
-            by_quads: self.by_quads + more.by_quads,
+            by_int_dot: self.by_int_dot + more.by_int_dot,
             again: self.again + more.again,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::quads::{Copies, RowCopies};
+use super::int_dot::{Copies, RowCopies};
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::Form;
 use crate::base::error::Result;

@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
-use super::quads::Copies;
+use super::int_dot::Copies;
 use super::sorted::{Sorted, Way};
 use super::{BLOCK, GROUPS, GroupStep, Scores};
-use crate::backend::cpu::assign::{GroupRows, QuadBlock};
+use crate::backend::cpu::assign::{DotBlock, GroupRows};
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::deltas::Moved;
 use crate::backend::cpu::pass::{Worker, given, list_moved, take_moved};
-use crate::backend::cpu::product::QuadTable;
+use crate::backend::cpu::product::DotTable;
 use crate::backend::cpu::tasks::TaskRows;
 use crate::base::error::Result;
 use crate::base::float::Float;
@@ -79,7 +79,7 @@ pub struct GroupTask<'p, 'a, 'm, 'n, T> {
     pub step: &'p GroupStep<'n, T>,
     /// What integer copies share, and those of the centroids near each group. Empty if an assign does without.
     pub copies: Option<&'p Copies>,
-    pub tables: &'p [QuadTable],
+    pub tables: &'p [DotTable],
 }
 
 impl<T: Float> Task for GroupTask<'_, '_, '_, '_, T> {
@@ -200,18 +200,18 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
         let Self { part, prepared, quantiser, table, partial, worker, scratch, sorted, labels, step, copies, tables, .. } =
             self;
-        let (Some(shared), Some(copies), Some(quads)) = (copies, &sorted.copies, tables.get(group)) else { return false };
+        let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
         let GroupScratch { tile, needed, order, scores, .. } = &mut **scratch;
         let Worker { assigner, deltas, moved, changed, .. } = &mut **worker;
-        let block = QuadBlock {
+        let block = DotBlock {
             rows: copies.block(rows.start),
             count: rows.len(),
-            table: quads,
+            table: dot_table,
             listed: step.listed(group, sorted.radii[rows.start / BLOCK], None),
             closer: sorted.way == Way::Rows || part.features.row(sorted.order[rows.start]).is_some(),
             unit: shared.unit,
         };
-        if !assigner.filter_quads::<V, T>(&block, table, scores) {
+        if !assigner.filter_by_int_dot::<V, T>(&block, table, scores) {
             return false;
         }
         let features = &part.features;

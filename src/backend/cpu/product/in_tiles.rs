@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::quads::{QuadRows, QuadTable};
+use super::int_dot::{DotRows, DotTable};
 use super::scores::{Least, PanelFacts};
 use super::{ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::GROUP;
@@ -65,9 +65,9 @@ impl ProductScratch {
     pub fn score_in_tiles<V: Vector>(
         &mut self,
         tiles: &Tiles,
-        rows: QuadRows<'_>,
+        rows: DotRows<'_>,
         count: usize,
-        table: &QuadTable,
+        table: &DotTable,
         panels: Range<usize>,
     ) {
         let (lanes, first, places) = (rows.copies.len() / ROWS, panels.start * GROUP, panels.len() * GROUP);
@@ -90,7 +90,7 @@ impl ProductScratch {
     }
 
     #[inline(always)]
-    fn sums<'p>(&'p mut self, rows: QuadRows<'p>, count: usize, table: &'p QuadTable, panels: Range<usize>) -> Sums<'p> {
+    fn sums<'p>(&'p mut self, rows: DotRows<'p>, count: usize, table: &'p DotTable, panels: Range<usize>) -> Sums<'p> {
         let own = &table.own[panels];
         Sums {
             sums: &self.scores,

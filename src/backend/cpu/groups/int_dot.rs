@@ -1,6 +1,6 @@
 //! Copies in bytes or words of rows and centroids, about the point of each group: for the product filter on quads of features.
 //!
-//! Rows are copied when they are sorted, and centroids in each assign. Both subtract the same bits of the group's point. `src/bounds/quads.rs` says what
+//! Rows are copied when they are sorted, and centroids in each assign. Both subtract the same bits of the group's point. `src/bounds/int_dot.rs` says what
 //! is measured of them.
 
 #[cfg(feature = "tests")]
@@ -15,13 +15,13 @@ use super::partition::Groups;
 use super::sorted::Sorted;
 use super::{BLOCK, GROUPS, GroupStep};
 use crate::backend::cpu::filter::{GROUP, NOBODY, binade};
-use crate::backend::cpu::product::{MOST_STEPS, PanelFacts, QuadRows, QuadTable};
+use crate::backend::cpu::product::{DotRows, DotTable, MOST_STEPS, PanelFacts};
 use crate::base::aligned::Lines;
 use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::parallel::for_each_task;
-use crate::bounds::quads::{LEAST_NUMBER, MOST_FEATURES, Quads};
+use crate::bounds::int_dot::{DotBound, LEAST_NUMBER, MOST_FEATURES};
 use crate::exact::fixed::power_of_two;
 use crate::simd::{InstructionSet, QuadUnit, SIDE, Task, Vector, packed};
 use crate::statistics::{Prepared, unit_exponent};
@@ -102,7 +102,7 @@ impl Sizes {
 pub struct RowCopies {
     /// `(blocks, lanes, BLOCK)`.
     copies: Lines,
-    /// For each block: see [`QuadRows::facts`].
+    /// For each block: see [`DotRows::facts`].
     facts: Vec<[[f32; BLOCK]; 3]>,
     /// For each group: the sizes of its rows.
     sizes: Vec<Sizes>,
@@ -134,9 +134,9 @@ impl RowCopies {
 
     /// The copies of the block at a place.
     #[inline(always)]
-    pub fn block(&self, place: usize) -> QuadRows<'_> {
+    pub fn block(&self, place: usize) -> DotRows<'_> {
         let (lanes, block) = (self.lanes(), place / BLOCK);
-        QuadRows { copies: &self.copies[block * BLOCK * lanes..][..BLOCK * lanes], facts: &self.facts[block] }
+        DotRows { copies: &self.copies[block * BLOCK * lanes..][..BLOCK * lanes], facts: &self.facts[block] }
     }
 
     /// Copies the rows of the block at a place. `x`: `(d, BLOCK)`. `count`: how many of them are rows.
@@ -195,7 +195,7 @@ impl RowCopies {
             }
         }
         for r in 0..BLOCK {
-            let [norm, rest] = Quads::of_row(d, squares[r], lost[r]);
+            let [norm, rest] = DotBound::of_row(d, squares[r], lost[r]);
             // A NaN is not below either.
             let known = largest[r] < 1e15 && norm < 1e30;
             (norms[r], rests[r]) = if known { (norm, rest) } else { (f32::INFINITY, f32::INFINITY) };
@@ -233,14 +233,14 @@ impl RowsOfGroup {
 pub struct ByCopies {
     pub copies: Copies,
     /// For each group, the centroids near it.
-    pub tables: Vec<QuadTable>,
+    pub tables: Vec<DotTable>,
     /// Number of assigns since the last one with little doubt.
     doubtful: u32,
 }
 
 impl ByCopies {
     pub fn new(copies: Copies, groups: usize) -> Result<Self> {
-        Ok(Self { copies, tables: memory::collected((0..groups).map(|_| QuadTable::default()), GROUPS)?, doubtful: 0 })
+        Ok(Self { copies, tables: memory::collected((0..groups).map(|_| DotTable::default()), GROUPS)?, doubtful: 0 })
     }
 
     /// Whether there may be copies of so many centroids in one assign, those near several groups counted for each.
@@ -301,7 +301,7 @@ struct CopyGroup<'p, 'n, T> {
     rows: Sizes,
     shared: &'p Copies,
     norms: &'p mut [CentroidCopy],
-    table: &'p mut QuadTable,
+    table: &'p mut DotTable,
 }
 
 impl<T: Float> Task for CopyGroup<'_, '_, T> {
@@ -332,7 +332,7 @@ impl<T: Float> Task for CopyGroup<'_, '_, T> {
             (Some([_, lost]), None) => (0.0, lost),
             (None, _) => (0.0, USUAL_SHARE),
         };
-        let bound = Quads::new(d, *exponent, (0.5 * share).exp2(), (0.5 * longer).exp2());
+        let bound = DotBound::new(d, *exponent, (0.5 * share).exp2(), (0.5 * longer).exp2());
         table.slopes = bound.slopes();
         for (place, panel) in panels.iter().enumerate() {
             let own = &mut table.own[place];
@@ -348,7 +348,7 @@ impl<T: Float> Task for CopyGroup<'_, '_, T> {
     }
 }
 
-/// Where the copy of a centroid lies in a [`QuadTable`].
+/// Where the copy of a centroid lies in a [`DotTable`].
 struct CopyPlace {
     first: usize,
     lanes: usize,

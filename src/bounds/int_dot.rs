@@ -59,7 +59,7 @@ const AROUND: f64 = 1.000_01;
 
 /// The bound for the rows and centroids of a group in one assign.
 #[derive(Debug, Clone, Copy)]
-pub struct Quads {
+pub struct DotBound {
     d: usize,
     /// q.
     share: f64,
@@ -68,7 +68,7 @@ pub struct Quads {
     reference: Reference,
 }
 
-impl Quads {
+impl DotBound {
     /// `scale_exponent`: of s. `share`, `balance`: q and t, which any values may be, but suitable ones leave less doubt.
     pub fn new(d: usize, scale_exponent: i32, share: f64, balance: f64) -> Self {
         let [least, most] = BALANCES.map(f64::exp2);

@@ -45,7 +45,7 @@ pub enum QuadUnit {
 }
 
 /// Code to compile for each unit. `run` and everything that its hot loops call are `#[inline(always)]`.
-pub trait QuadTask {
+pub trait DotTask {
     type Output;
     fn run<V: Dot>(self) -> Self::Output;
 }
@@ -133,7 +133,7 @@ impl QuadUnit {
 
     /// Runs a task compiled for this unit, or the emulation on a machine without it. Tiles are not for tasks: see `Tiles`.
     #[inline]
-    pub fn run<T: QuadTask>(self, task: T) -> T::Output {
+    pub fn run<T: DotTask>(self, task: T) -> T::Output {
         #[cfg(target_arch = "x86_64")]
         {
             // SAFETY: `is_available` found the features that the two functions enable. std caches the answer.
@@ -204,19 +204,19 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::super::x86::{Avx2, Avx512};
-    use super::{Dot, QuadTask};
+    use super::{Dot, DotTask};
 
     /// # Safety
     /// The machine must have the features named.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,avx2")]
-    pub unsafe fn run_avx512<T: QuadTask>(task: T) -> T::Output {
+    pub unsafe fn run_avx512<T: DotTask>(task: T) -> T::Output {
         task.run::<Avx512>()
     }
 
     /// # Safety
     /// The machine must have the features named.
     #[target_feature(enable = "avxvnni,avx2,fma")]
-    pub unsafe fn run_avx2<T: QuadTask>(task: T) -> T::Output {
+    pub unsafe fn run_avx2<T: DotTask>(task: T) -> T::Output {
         task.run::<Avx2>()
     }
 

@@ -11,7 +11,7 @@
 //!   for each panel with least <= limit in any row:  every (j, r) of it with score <= limit is in reach of row r        (in_reach.rs)
 //! ```
 //! Points to note: (1) Copies of rows and of centroids are made by the caller, who centres those of a group of rows at the group's point.
-//! `src/bounds/quads.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) Products
+//! `src/bounds/int_dot.rs` derives the bound. (2) Sums of many features run over panels of features, so that operands stay in the first-level cache. (3) Products
 //! in tiles: `in_tiles.rs`.
 
 use std::ops::Range;
@@ -23,7 +23,7 @@ use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
 use crate::base::aligned::Lines;
 use crate::bounds::Expanded;
-use crate::simd::{Dot, QuadTask, QuadUnit, SIDE, Tiles, Vector};
+use crate::simd::{Dot, DotTask, QuadUnit, SIDE, Tiles, Vector};
 
 /// Lanes of a panel of features.
 const PANEL: usize = 64;
@@ -33,16 +33,16 @@ const HELD: usize = CENTROID_PANEL / (2 * SIDE * GROUP) * (2 * SIDE);
 
 /// The copies of 64 rows.
 #[derive(Clone, Copy)]
-pub struct QuadRows<'r> {
+pub struct DotRows<'r> {
     /// `(lanes, ROWS)`.
     pub copies: &'r [f32],
-    /// For each row: its step, and what its bound is made of: see `bounds::quads::Quads::of_row`. A row without a bound has infinities.
+    /// For each row: its step, and what its bound is made of: see `bounds::int_dot::DotBound::of_row`. A row without a bound has infinities.
     pub facts: &'r [[f32; ROWS]; 3],
 }
 
 /// The copies of some centroids, about the same point.
 #[derive(Debug, Default)]
-pub struct QuadTable {
+pub struct DotTable {
     /// The negated copies: `(panels, lanes, GROUP)`, or for tiles `(tiles, lanes / SIDE, SIDE, SIDE)`, a tile for every 16 centroids.
     pub packed: Lines,
     /// For each panel, what belongs to its centroids.
@@ -61,7 +61,7 @@ struct Found<'p> {
 
 /// The sums and scores of some panels of centroids.
 struct Score<'p, const WORDS: bool> {
-    rows: QuadRows<'p>,
+    rows: DotRows<'p>,
     /// Number of rows that count. What is found of others is written or not.
     count: usize,
     /// `(panels, lanes, GROUP)`.
@@ -70,7 +70,7 @@ struct Score<'p, const WORDS: bool> {
     found: Found<'p>,
 }
 
-impl<const WORDS: bool> QuadTask for Score<'_, WORDS> {
+impl<const WORDS: bool> DotTask for Score<'_, WORDS> {
     type Output = ();
 
     #[inline(always)]
@@ -86,7 +86,7 @@ impl<const WORDS: bool> QuadTask for Score<'_, WORDS> {
 impl<const WORDS: bool> Score<'_, WORDS> {
     #[inline(always)]
     fn score<V: Dot, const R: usize>(&mut self) {
-        let Self { rows: QuadRows { copies, facts: [steps, ..] }, count, centroids, own, ref mut found } = *self;
+        let Self { rows: DotRows { copies, facts: [steps, ..] }, count, centroids, own, ref mut found } = *self;
         let (lanes, panels) = (copies.len() / ROWS, own.len());
         assert!(copies.len() == lanes * ROWS && centroids.len() == panels * lanes * GROUP && count <= ROWS);
         assert!(found.least.len() >= panels && found.sums.len() >= panels * GROUP * ROWS);
@@ -141,11 +141,11 @@ impl ProductScratch {
     /// Finds the centroids in reach of `count` of 64 rows. They are compared with the first panels of a table: as many as are listed.
     /// `names`: the numbers of these centroids.
     #[inline(always)]
-    pub fn find_reach_of_quads<V: Vector>(
+    pub fn find_reach_by_int_dot<V: Vector>(
         &mut self,
-        rows: QuadRows<'_>,
+        rows: DotRows<'_>,
         count: usize,
-        table: &QuadTable,
+        table: &DotTable,
         names: &ProductTable,
         listed: &[u32],
         unit: QuadUnit,
@@ -187,7 +187,7 @@ impl ProductScratch {
 
     /// The scores of some panels of centroids.
     #[inline(always)]
-    fn score(&mut self, unit: QuadUnit, rows: QuadRows<'_>, count: usize, table: &QuadTable, panels: Range<usize>) {
+    fn score(&mut self, unit: QuadUnit, rows: DotRows<'_>, count: usize, table: &DotTable, panels: Range<usize>) {
         let of_panel = rows.copies.len() / ROWS * GROUP;
         let centroids = &table.packed[panels.start * of_panel..panels.end * of_panel];
         let found = Found { least: self.least.as_chunks_mut().0, best: &mut self.best, sums: &mut self.scores };

@@ -14,7 +14,7 @@ struct Repeat<'t> {
     rows: &'t RowCopies,
     blocks: usize,
     times: usize,
-    table: &'t QuadTable,
+    table: &'t DotTable,
     names: &'t ProductTable,
     listed: &'t [u32],
     unit: QuadUnit,
@@ -31,7 +31,7 @@ impl Task for Repeat<'_> {
             let begin = Instant::now();
             for block in (0..self.times).flat_map(|_| 0..self.blocks) {
                 let rows = self.rows.block(block * ROWS);
-                self.scratch.find_reach_of_quads::<V>(rows, ROWS, self.table, self.names, self.listed, self.unit);
+                self.scratch.find_reach_by_int_dot::<V>(rows, ROWS, self.table, self.names, self.listed, self.unit);
             }
             least = least.min(begin.elapsed().as_secs_f64());
         }

@@ -8,8 +8,8 @@ use crate::backend::cpu::product::{ProductScratch, ROWS};
 
 /// The centroids in reach of every row: those that the copies leave, and those that a closer look leaves.
 struct Reach<'t, T> {
-    rows: QuadRows<'t>,
-    table: &'t QuadTable,
+    rows: DotRows<'t>,
+    table: &'t DotTable,
     names: &'t ProductTable,
     listed: &'t [u32],
     unit: QuadUnit,
@@ -24,7 +24,7 @@ impl<T: Float> Task for Reach<'_, T> {
     fn run<V: Vector>(self) -> Self::Output {
         let Self { rows, table, names, listed, unit, centroids, values } = self;
         let mut scratch = ProductScratch::new(centroids.k).unwrap();
-        scratch.find_reach_of_quads::<V>(rows, ROWS, table, names, listed, unit);
+        scratch.find_reach_by_int_dot::<V>(rows, ROWS, table, names, listed, unit);
         let lists = |scratch: &ProductScratch| (0..ROWS).map(|r| scratch.reach(r).map(<[u32]>::to_vec)).collect();
         let by_copies = lists(&scratch);
         scratch.look_closer::<V, T>(ROWS, centroids, |r| Some(&values[r * centroids.d..][..centroids.d]));

@@ -4,17 +4,17 @@ use super::Assigner;
 use crate::backend::cpu::centroids::CentroidTable;
 use crate::backend::cpu::filter::{Filter, GROUP};
 use crate::backend::cpu::groups::Scores;
-use crate::backend::cpu::product::{self, QuadRows, QuadTable};
+use crate::backend::cpu::product::{self, DotRows, DotTable};
 use crate::base::float::Float;
 use crate::input::tile::Values;
 use crate::simd::{QuadUnit, Vector};
 
 /// Integer copies of a block of rows and of the centroids near its group.
-pub struct QuadBlock<'r> {
-    pub rows: QuadRows<'r>,
+pub struct DotBlock<'r> {
+    pub rows: DotRows<'r>,
     /// How many of them count.
     pub count: usize,
-    pub table: &'r QuadTable,
+    pub table: &'r DotTable,
     /// The panels of centroids that the rows are compared with.
     pub listed: &'r [u32],
     /// Whether the values of a row lie side by side, for a closer look.
@@ -26,17 +26,17 @@ impl Assigner {
     /// Finds the labels that are certain, and the candidates of the other rows. Returns whether that is enough. If not, the rows should be compared in
     /// float32.
     #[inline(always)]
-    pub fn filter_quads<V: Vector, T: Float>(
+    pub fn filter_by_int_dot<V: Vector, T: Float>(
         &mut self,
-        block: &QuadBlock<'_>,
+        block: &DotBlock<'_>,
         table: &CentroidTable<T>,
         scores: &mut Scores,
     ) -> bool {
         let (Filter::Product(copies), Some(product)) = (&table.filter, self.product.first_mut()) else { return false };
-        let &QuadBlock { rows, count, table: quads, listed, closer, unit } = block;
-        product.find_reach_of_quads::<V>(rows, count, quads, copies, listed, unit);
+        let &DotBlock { rows, count, table: dot_table, listed, closer, unit } = block;
+        product.find_reach_by_int_dot::<V>(rows, count, dot_table, copies, listed, unit);
         let centroids = listed.len() * GROUP;
-        scores.by_quads += count as u64;
+        scores.by_int_dot += count as u64;
         if product.is_in_doubt(count, [centroids, table.k, table.d], closer) {
             scores.again += count as u64;
             return false;
