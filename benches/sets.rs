@@ -13,8 +13,8 @@ use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::base::progress::Watch;
 use polars_kmeans::input::tile::Part;
 use polars_kmeans::statistics::prepare;
+use polars_kmeans::{DotUnit, InstructionSet};
 use polars_kmeans::{Features, Init, KMeans};
-use polars_kmeans::{InstructionSet, QuadUnit};
 
 use crate::Arguments;
 use crate::kinds::{Kind, generate, row_by_row, starting_rows};
@@ -33,12 +33,9 @@ fn ways() -> Vec<Way> {
         ("without near centroids", set, UseGroups::Never, UseIntDot::Auto),
         ("without both", set, UseGroups::Never, UseIntDot::Never),
     ];
-    for (name, unit) in [
-        ("AMX", QuadUnit::Amx),
-        ("AVX512-VNNI", QuadUnit::Avx512),
-        ("AVX-VNNI", QuadUnit::Avx2),
-        ("words", QuadUnit::Avx512Words),
-    ] {
+    for (name, unit) in
+        [("AMX", DotUnit::Amx), ("AVX512-VNNI", DotUnit::Avx512), ("AVX-VNNI", DotUnit::Avx2), ("words", DotUnit::Avx512Words)]
+    {
         if unit.or_emulated() == unit {
             ways.push((name, set, UseGroups::Auto, UseIntDot::Always(unit)));
         }

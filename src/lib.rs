@@ -76,7 +76,7 @@ pub use input::gpu_table::{GpuTable, GpuValues, ValueType};
 #[cfg(feature = "serde")]
 pub use model::{AnyModel, FeatureLayout, KMeansModel};
 pub use model::{Fitted, HistoryRow, Model, Placed, Scaling, Settings};
-pub use simd::{InstructionSet, QuadUnit};
+pub use simd::{DotUnit, InstructionSet};
 
 /// The README's Rust examples run as tests.
 #[cfg(all(doctest, feature = "polars"))]

@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 pub use doubles::{Doubles, MOST_LANES};
-pub use int_dot::{Dot, DotTask, QuadUnit, packed};
+pub use int_dot::{Dot, DotTask, DotUnit, packed};
 pub use portable::Portable;
 pub use prefetch::Ahead;
 pub use tiles::{SIDE, TOGETHER, Tiles};

@@ -28,7 +28,7 @@ pub trait Dot: Vector {
 
 /// What multiplies quads of bytes or pairs of words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QuadUnit {
+pub enum DotUnit {
     /// AMX: tiles of rows by tiles of centroids.
     Amx,
     /// `vpdpbusd` of AVX512-VNNI.
@@ -50,7 +50,7 @@ pub trait DotTask {
     fn run<V: Dot>(self) -> Self::Output;
 }
 
-impl fmt::Display for QuadUnit {
+impl fmt::Display for DotUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Amx => "AMX",
@@ -61,13 +61,13 @@ impl fmt::Display for QuadUnit {
     }
 }
 
-impl QuadUnit {
+impl DotUnit {
     /// The units that are hardware: those for bytes, the fastest first, then those for words.
     pub const HARDWARE: [Self; 5] = [Self::Amx, Self::Avx512, Self::Avx2, Self::Avx512Words, Self::Avx2Words];
 
     /// The fastest units of this machine for bytes and for words, if there are some. Tried once.
     pub fn detect() -> [Option<Self>; 2] {
-        static DETECTED: OnceLock<[Option<QuadUnit>; 2]> = OnceLock::new();
+        static DETECTED: OnceLock<[Option<DotUnit>; 2]> = OnceLock::new();
         *DETECTED.get_or_init(|| {
             let fastest = |words| {
                 let mut units = Self::HARDWARE.into_iter().filter(|unit| unit.is_for_words() == words);
@@ -265,12 +265,12 @@ mod tests {
 
     unit_test!(units_add_exactly);
     fn units_add_exactly() {
-        let emulated = [QuadUnit::EmulatedTiles, QuadUnit::Emulated, QuadUnit::EmulatedWords];
-        for unit in QuadUnit::HARDWARE.into_iter().chain(emulated) {
+        let emulated = [DotUnit::EmulatedTiles, DotUnit::Emulated, DotUnit::EmulatedWords];
+        for unit in DotUnit::HARDWARE.into_iter().chain(emulated) {
             assert!(!unit.is_available() || unit.adds_exactly(), "{unit:?}");
         }
-        let fastest = |words| QuadUnit::HARDWARE.into_iter().find(|unit| unit.is_for_words() == words && unit.is_available());
-        assert_eq!(QuadUnit::detect(), [fastest(false), fastest(true)]);
+        let fastest = |words| DotUnit::HARDWARE.into_iter().find(|unit| unit.is_for_words() == words && unit.is_available());
+        assert_eq!(DotUnit::detect(), [fastest(false), fastest(true)]);
     }
 
     unit_test!(words_are_added_with_their_signs);

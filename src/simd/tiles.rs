@@ -4,7 +4,7 @@
 
 use std::marker::PhantomData;
 
-use super::int_dot::{QuadUnit, added_signed};
+use super::int_dot::{DotUnit, added_signed};
 
 /// Centroids, rows and lanes of a tile.
 pub const SIDE: usize = 16;
@@ -17,7 +17,7 @@ pub const TOGETHER: usize = 2 * SIDE;
 
 /// Tile registers that are ready for use in this thread.
 pub struct Tiles {
-    unit: QuadUnit,
+    unit: DotUnit,
     /// The registers are those of one thread.
     _thread: PhantomData<*mut ()>,
 }
@@ -27,13 +27,13 @@ impl Tiles {
     ///
     /// # Safety
     /// A thread must not have two of them at a time, unless one is emulated: whichever is dropped first releases the registers.
-    pub unsafe fn new(unit: QuadUnit) -> Option<Self> {
+    pub unsafe fn new(unit: DotUnit) -> Option<Self> {
         if !unit.is_tiled() {
             return None;
         }
         let unit = unit.or_emulated();
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if unit == QuadUnit::Amx {
+        if unit == DotUnit::Amx {
             // SAFETY: the unit is available.
             unsafe { amx::configure() };
         }
@@ -52,7 +52,7 @@ impl Tiles {
         assert!(lanes > 0 && lanes.is_multiple_of(SIDE) && rows.len() == lanes * STRIDE && first <= STRIDE - TOGETHER);
         assert!((1..=2).contains(&tiles) && sums.len() == tiles * SIDE * STRIDE && centroids.len() == tiles * SIDE * lanes);
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if self.unit == QuadUnit::Amx {
+        if self.unit == DotUnit::Amx {
             // SAFETY: `new` prepared the registers of this thread. The assertions bound what is read and written: 32 columns from `first` on.
             unsafe {
                 let (rows, sums) = (rows.as_ptr().add(first), sums.as_mut_ptr().add(first));
@@ -72,7 +72,7 @@ impl Tiles {
 impl Drop for Tiles {
     fn drop(&mut self) {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if self.unit == QuadUnit::Amx {
+        if self.unit == DotUnit::Amx {
             // SAFETY: the unit is available.
             unsafe { amx::release() };
         }

@@ -5,7 +5,7 @@ use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::base::progress::Watch;
 use polars_kmeans::input::tile::{Part, Selection};
 use polars_kmeans::{Chunk, Column, Engine, Features, Fitted, Init, KMeans, Metric, NullPolicy, Restarts, Scale, Wanted};
-use polars_kmeans::{InstructionSet, QuadUnit};
+use polars_kmeans::{DotUnit, InstructionSet};
 
 use crate::data::{KINDS, Random, clusters_of, columns, rows, rows_between, some_rows};
 use crate::sessions::Data;
@@ -95,16 +95,16 @@ fn check<T: Engine>(what: &str, data: &Data<T>, start: &[T]) -> f64 {
         }
     }
     // Copies in bytes and words, emulated and by the machine's instructions, about one point and about one for each group.
-    let (lanes, words, tiles) = (QuadUnit::Avx512, QuadUnit::Avx512Words, QuadUnit::Amx);
+    let (lanes, words, tiles) = (DotUnit::Avx512, DotUnit::Avx512Words, DotUnit::Amx);
     for (set, groups, int_dot, row_by_row) in [
-        (Portable, UseGroups::Always, UseIntDot::Always(QuadUnit::Emulated), true),
-        (Avx2, UseGroups::Never, UseIntDot::Always(QuadUnit::EmulatedTiles), false),
+        (Portable, UseGroups::Always, UseIntDot::Always(DotUnit::Emulated), true),
+        (Avx2, UseGroups::Never, UseIntDot::Always(DotUnit::EmulatedTiles), false),
         (Avx512, UseGroups::Always, UseIntDot::Always(lanes), true),
         (Avx512, UseGroups::Always, UseIntDot::Always(tiles), true),
         (Avx512, UseGroups::Always, UseIntDot::Always(lanes), false),
         (Avx512, UseGroups::Never, UseIntDot::Always(lanes), true),
         (Avx512, UseGroups::Never, UseIntDot::Always(tiles), true),
-        (Portable, UseGroups::Never, UseIntDot::Always(QuadUnit::EmulatedWords), false),
+        (Portable, UseGroups::Never, UseIntDot::Always(DotUnit::EmulatedWords), false),
         (Avx512, UseGroups::Always, UseIntDot::Always(words), true),
         (Avx512, UseGroups::Never, UseIntDot::Always(words), false),
         (Avx512, UseGroups::Always, UseIntDot::Twice(lanes), true),

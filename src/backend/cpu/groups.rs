@@ -54,7 +54,7 @@ use crate::backend::cpu::tasks::{TaskRows, split_off};
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::parallel::for_each_task;
-use crate::simd::QuadUnit;
+use crate::simd::DotUnit;
 
 /// Groups are made again when so many times the scores are computed.
 const WORSE: f64 = 1.15;
@@ -79,9 +79,9 @@ pub enum UseIntDot {
     #[default]
     Auto,
     /// Wherever it is possible, by this unit or its emulation. For tests.
-    Always(QuadUnit),
+    Always(DotUnit),
     /// The same, but copies are given up after two assigns.
-    Twice(QuadUnit),
+    Twice(DotUnit),
     Never,
 }
 

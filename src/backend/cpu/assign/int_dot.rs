@@ -7,7 +7,7 @@ use crate::backend::cpu::groups::Scores;
 use crate::backend::cpu::product::{self, DotRows, DotTable};
 use crate::base::float::Float;
 use crate::input::tile::Values;
-use crate::simd::{QuadUnit, Vector};
+use crate::simd::{DotUnit, Vector};
 
 /// Integer copies of a block of rows and of the centroids near its group.
 pub struct DotBlock<'r> {
@@ -19,7 +19,7 @@ pub struct DotBlock<'r> {
     pub listed: &'r [u32],
     /// Whether the values of a row lie side by side, for a closer look.
     pub closer: bool,
-    pub unit: QuadUnit,
+    pub unit: DotUnit,
 }
 
 impl Assigner {

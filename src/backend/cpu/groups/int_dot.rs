@@ -23,7 +23,7 @@ use crate::base::memory;
 use crate::base::parallel::for_each_task;
 use crate::bounds::int_dot::{DotBound, LEAST_NUMBER, MOST_FEATURES};
 use crate::exact::fixed::power_of_two;
-use crate::simd::{InstructionSet, QuadUnit, SIDE, Task, Vector, packed};
+use crate::simd::{DotUnit, InstructionSet, SIDE, Task, Vector, packed};
 use crate::statistics::{Prepared, unit_exponent};
 
 /// Most bytes of the copies of the centroids of one assign.
@@ -39,14 +39,14 @@ const LEAST_LOGARITHM: f32 = -60.0;
 
 /// What all copies of a session share.
 pub struct Copies {
-    pub unit: QuadUnit,
+    pub unit: DotUnit,
     /// Copies are multiplied by two to this.
     exponent: i32,
 }
 
 impl Copies {
     /// The copies for rows within these limits, about any point between them. None if there is no suitable scale.
-    pub fn new(unit: QuadUnit, prepared: &Prepared, d: usize) -> Option<Self> {
+    pub fn new(unit: DotUnit, prepared: &Prepared, d: usize) -> Option<Self> {
         let extents = prepared.lows.iter().zip(&prepared.highs).map(|(low, high)| high - low);
         let largest = extents.fold(0.0f64, |most, extent| if extent <= most { most } else { extent });
         // Far from the limits of both types. Rows of other sizes are compared in float32.
@@ -389,7 +389,7 @@ fn differences<T: Float>(chunk: usize, centroid: &[T], point: &[T], scale: f64) 
 
 impl CopyPlace {
     /// `place`: the centroid's, in the order of the listed panels.
-    fn new(unit: &QuadUnit, place: usize, lanes: usize) -> Self {
+    fn new(unit: &DotUnit, place: usize, lanes: usize) -> Self {
         let (width, steps) = if unit.is_tiled() { (SIDE, [SIDE * SIDE, 1]) } else { (GROUP, [SIDE * GROUP, GROUP]) };
         let first = place / width * width * lanes + place % width * if unit.is_tiled() { SIDE } else { 1 };
         Self { first, lanes, steps, words: unit.is_for_words() }

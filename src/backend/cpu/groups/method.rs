@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::simd::{InstructionSet, QuadUnit};
+use crate::simd::{DotUnit, InstructionSet};
 
 /// How the rows of a fit on the CPU were compared with centroids, and why. It is written as a sentence. Results do not depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct PerMille(u32);
 /// The copies that are compared first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Copied {
-    pub unit: QuadUnit,
+    pub unit: DotUnit,
     /// Whether they left so much doubt that the session does without them now.
     pub given_up: bool,
 }
@@ -109,7 +109,7 @@ mod tests {
     unit_test!(a_method_is_a_sentence);
     fn a_method_is_a_sentence() {
         let said = |chosen| Method { set: InstructionSet::Avx2, chosen }.to_string();
-        let copies = Some(Copied { unit: QuadUnit::Avx2, given_up: false });
+        let copies = Some(Copied { unit: DotUnit::Avx2, given_up: false });
         let near = Chosen::Groups { groups: 32, remains: 0.1147.into(), copies };
         assert_eq!(
             said(near),

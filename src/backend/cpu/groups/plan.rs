@@ -14,7 +14,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::input::tile::Tile;
-use crate::simd::{InstructionSet, QuadUnit};
+use crate::simd::{DotUnit, InstructionSet};
 
 /// The most groups where differences are computed: blocks are cheap, and small groups leave out more.
 const MOST_SMALL_GROUPS: usize = 256;
@@ -173,7 +173,7 @@ impl<T: Float> CpuSession<'_, T> {
         };
         // At least one panel, whose places may not all have a centroid.
         let compared = (share * self.k as f64).max(GROUP as f64);
-        let has_room = |unit: QuadUnit| {
+        let has_room = |unit: DotUnit| {
             ByCopies::has_room(groups as f64 * compared, unit.lanes(d))
                 && kept.saturating_add(total(unit.lanes(d), &Sorted::<T>::bytes_copied)) <= MOST_BYTES
         };
@@ -194,7 +194,7 @@ impl<T: Float> CpuSession<'_, T> {
             (Planned::None(_), None) => return Ok((None, chosen)),
         };
         if let (Some(copies), UseIntDot::Auto) = (&mut copies, self.use_int_dot)
-            && let [_, Some(words)] = QuadUnit::detect()
+            && let [_, Some(words)] = DotUnit::detect()
             && has_room(words)
             && self.suits_words(&GroupStep::new(&groups, centroids, false, self.workers.len())?, compared)?
         {
@@ -265,7 +265,7 @@ impl<T: Float> CpuSession<'_, T> {
             return None;
         }
         let unit = match self.use_int_dot {
-            UseIntDot::Auto if pays && self.set == InstructionSet::detect() => QuadUnit::detect()[0],
+            UseIntDot::Auto if pays && self.set == InstructionSet::detect() => DotUnit::detect()[0],
             UseIntDot::Auto | UseIntDot::Never => None,
             UseIntDot::Always(unit) | UseIntDot::Twice(unit) => Some(unit.or_emulated()),
         };

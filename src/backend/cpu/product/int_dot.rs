@@ -23,7 +23,7 @@ use super::{CENTROID_PANEL, ProductScratch, ROWS, vectors};
 use crate::backend::cpu::filter::{GROUP, ProductTable};
 use crate::base::aligned::Lines;
 use crate::bounds::Expanded;
-use crate::simd::{Dot, DotTask, QuadUnit, SIDE, Tiles, Vector};
+use crate::simd::{Dot, DotTask, DotUnit, SIDE, Tiles, Vector};
 
 /// Lanes of a panel of features.
 const PANEL: usize = 64;
@@ -148,7 +148,7 @@ impl ProductScratch {
         table: &DotTable,
         names: &ProductTable,
         listed: &[u32],
-        unit: QuadUnit,
+        unit: DotUnit,
     ) {
         let panels = listed.len();
         assert!((1..=ROWS).contains(&count) && panels <= table.own.len());
@@ -187,7 +187,7 @@ impl ProductScratch {
 
     /// The scores of some panels of centroids.
     #[inline(always)]
-    fn score(&mut self, unit: QuadUnit, rows: DotRows<'_>, count: usize, table: &DotTable, panels: Range<usize>) {
+    fn score(&mut self, unit: DotUnit, rows: DotRows<'_>, count: usize, table: &DotTable, panels: Range<usize>) {
         let of_panel = rows.copies.len() / ROWS * GROUP;
         let centroids = &table.packed[panels.start * of_panel..panels.end * of_panel];
         let found = Found { least: self.least.as_chunks_mut().0, best: &mut self.best, sums: &mut self.scores };

@@ -12,7 +12,7 @@ struct Reach<'t, T> {
     table: &'t DotTable,
     names: &'t ProductTable,
     listed: &'t [u32],
-    unit: QuadUnit,
+    unit: DotUnit,
     centroids: &'t CentroidTable<T>,
     values: &'t [T],
 }
@@ -48,8 +48,8 @@ fn attack<T: Float>(case: &Case<T>, off: i32, what: &str) -> [usize; 3] {
     let centroid_table = CentroidTable::new(centroids, *d, centre, largest, &[]).unwrap();
     let mut certain = [0; 3];
     let emulated =
-        [QuadUnit::Emulated, QuadUnit::EmulatedTiles, QuadUnit::EmulatedWords].map(|unit| (InstructionSet::Portable, unit));
-    let hardware = QuadUnit::HARDWARE.map(|unit| (InstructionSet::detect(), unit.or_emulated()));
+        [DotUnit::Emulated, DotUnit::EmulatedTiles, DotUnit::EmulatedWords].map(|unit| (InstructionSet::Portable, unit));
+    let hardware = DotUnit::HARDWARE.map(|unit| (InstructionSet::detect(), unit.or_emulated()));
     for (set, unit) in emulated.into_iter().chain(hardware) {
         let mut by_copies = ByCopies::new(Copies { unit, exponent }, 1).unwrap();
         assert!(by_copies.copy_centroids(&step, centroids, &[], false, set, 1).unwrap());

@@ -17,7 +17,7 @@ struct Repeat<'t> {
     table: &'t DotTable,
     names: &'t ProductTable,
     listed: &'t [u32],
-    unit: QuadUnit,
+    unit: DotUnit,
     scratch: &'t mut ProductScratch,
 }
 
@@ -44,7 +44,7 @@ impl Task for Repeat<'_> {
 ///
 /// # Errors
 /// [`KMeansError::NoMemory`](crate::KMeansError).
-pub fn seconds_a_score(unit: QuadUnit, [d, k, blocks]: [usize; 3], times: usize) -> Result<f64> {
+pub fn seconds_a_score(unit: DotUnit, [d, k, blocks]: [usize; 3], times: usize) -> Result<f64> {
     let mut state = 1u64;
     let mut uniform = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
