@@ -16,9 +16,9 @@ mod attacks;
 pub mod carry_gpu;
 pub mod cells;
 pub mod differences;
-pub mod groups;
 #[cfg(feature = "cuda")]
-pub mod halves;
+pub mod fp16;
+pub mod groups;
 pub mod int_dot;
 pub mod own;
 pub mod skip;

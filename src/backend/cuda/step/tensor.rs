@@ -36,7 +36,7 @@ use crate::backend::cuda::state::State;
 use crate::base::error::{KMeansError, Result};
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
-use crate::bounds::halves::MOST_FEATURES;
+use crate::bounds::fp16::MOST_FEATURES;
 
 /// Threads of a block of `assign_tensor`.
 const TENSOR_THREADS: u32 = 384;

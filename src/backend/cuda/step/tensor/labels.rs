@@ -16,7 +16,7 @@ use crate::backend::cuda::shape::THREADS;
 use crate::backend::cuda::step::by_row::ByRow;
 use crate::base::error::Result;
 use crate::base::float::Float;
-use crate::bounds::halves::{Added, Halves};
+use crate::bounds::fp16::{Added, Fp16Bound};
 use crate::exact::fixed::frexp;
 
 /// Threads of a block of `tensor_group`, `tensor_rows`, `tensor_places` and `tensor_list`.
@@ -28,7 +28,7 @@ const LIST_THREADS: u32 = 512;
 /// The constants of the bound. `added`: how the tensor cores add up.
 fn terms<T: Float>(d: usize, added: Added, assign: &AssignArgument<T>) -> TensorTermsArgument {
     let exponent = frexp(assign.scale.to_f64()).1 - 1;
-    Halves::new(d, added, exponent).into()
+    Fp16Bound::new(d, added, exponent).into()
 }
 
 /// The bytes that the labels of a batch of rows take for a model, and centres too.

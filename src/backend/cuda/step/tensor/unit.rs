@@ -15,7 +15,7 @@ use crate::backend::cuda::device::{Block, Entry, Gpu, Launch};
 use crate::backend::select::{Choice, Place};
 use crate::base::error::Result;
 use crate::base::strategy::Strategy;
-use crate::bounds::halves::adding::{self, Added, Vectors};
+use crate::bounds::fp16::adding::{self, Added, Vectors};
 
 /// An instruction, with its kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -57,7 +57,7 @@ pub const MOST_FEATURES: usize = 1 << 16;
 
 /// The constants of the bound.
 #[derive(Debug, Clone, Copy)]
-pub struct Halves {
+pub struct Fp16Bound {
     /// q.
     pub share: f64,
     /// B.
@@ -73,7 +73,7 @@ pub struct Halves {
     pub reference: Reference,
 }
 
-impl Halves {
+impl Fp16Bound {
     /// `added`: how the tensor cores add. `scale_exponent`: of the power of two that all rows and centroids were scaled by before.
     pub fn new(d: usize, added: Added, scale_exponent: i32) -> Self {
         let a = added.error(d);
@@ -193,7 +193,7 @@ mod tests {
             // Every way of adding with its own bound, and each of them with the wide one.
             let ways: Vec<Way> = adding::ways().collect();
             let way = ways[case / 3 % ways.len()];
-            let bound = Halves::new(d, if case / 5 % 2 == 0 { way.added() } else { Added::Otherwise }, 0);
+            let bound = Fp16Bound::new(d, if case / 5 % 2 == 0 { way.added() } else { Added::Otherwise }, 0);
             let row = copy(&rounded(&x, s_x));
             let rest = row.rest + 1.001 * 6e-8 * (row.copy + row.rest);
             let balance = [1.0, 0.25, 8.0][case % 3];
