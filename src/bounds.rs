@@ -12,8 +12,6 @@
 
 #[cfg(feature = "tests")]
 mod attacks;
-#[cfg(feature = "cuda")]
-pub mod carry_gpu;
 pub mod cells;
 pub mod differences;
 #[cfg(feature = "cuda")]
@@ -22,6 +20,8 @@ pub mod groups;
 pub mod int_dot;
 pub mod own;
 pub mod skip;
+#[cfg(feature = "cuda")]
+pub mod yinyang;
 
 /// Unit roundoff of float32.
 const U: f64 = 1.0 / (1u64 << 24) as f64;

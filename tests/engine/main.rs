@@ -2,8 +2,6 @@
 
 mod arrival;
 #[cfg(feature = "cuda")]
-mod bounded;
-#[cfg(feature = "cuda")]
 mod cells;
 #[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
@@ -53,3 +51,5 @@ mod tensor_data;
 #[cfg(feature = "cuda")]
 mod tensor_predictions;
 mod traps;
+#[cfg(feature = "cuda")]
+mod yinyang;

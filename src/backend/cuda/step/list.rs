@@ -1,13 +1,13 @@
 //! The list of candidates.
 
 use super::Candidate;
-use super::bounded::Yinyang;
 use super::cells::Cells;
 use super::columns::Columns;
 use super::registers::Registers;
 use super::tensor::Tensor;
 use super::tensor::unit::Unit;
 use super::tiled::Tiled;
+use super::yinyang::Yinyang;
 use crate::backend::cuda::device::Plain;
 #[cfg(feature = "papers")]
 use crate::backend::cuda::papers;

@@ -7,7 +7,6 @@
 //! the copies of the centroids, how long it is expected to take, and how it is launched. [`list::candidates`] lists all of them. To add
 //! a kernel, write its file and add it to the list.
 
-pub mod bounded;
 pub mod by_row;
 pub mod cells;
 pub mod choice;
@@ -19,6 +18,7 @@ pub mod registers;
 pub mod shares;
 pub mod tensor;
 pub mod tiled;
+pub mod yinyang;
 
 use self::filter::FilterSpec;
 use super::device::Queue;

@@ -1,6 +1,6 @@
 //! Bounds that are carried from iteration to iteration, so that most scores of later iterations need not be computed: `yinyang`.
 //! `kernels/step/bounds_order.cu`, `bounds_carry.cu`, `bounds_rows.cu`, `assign_bounded.cu`, `settle.cu` and `deltas.cu`; the proofs are in
-//! `bounds/carry_gpu.rs`.
+//! `bounds/yinyang.rs`.
 //!
 //! ```text
 //! once a fit:     groups of centroids that start near each other (`groups.rs`)
@@ -32,7 +32,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
 use crate::bounds::ExpandedTerms;
-use crate::bounds::carry_gpu::Carry;
+use crate::bounds::yinyang::Carry;
 
 /// The most features, clusters and rows: numbers of 30, 16 and 31 bits.
 const MOST_FEATURES: usize = 1 << 20;
@@ -87,12 +87,12 @@ impl<T: Float + Plain> Candidate<T> for Yinyang {
 
     fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
         let sizes = Sizes::new(&fit.shape, fit.queue.gpu.size());
-        Ok(Box::new(BoundedStep::<T>::new(sizes, &fit.shape, fit.queue)?))
+        Ok(Box::new(YinyangStep::<T>::new(sizes, &fit.shape, fit.queue)?))
     }
 }
 
 /// The step of one fit.
-struct BoundedStep<T> {
+struct YinyangStep<T> {
     sizes: Sizes,
     rows: RowBuffers,
     centroids: CentroidBuffers<T>,
@@ -118,7 +118,7 @@ struct BoundedStep<T> {
     ordered: bool,
 }
 
-impl<T: Float + Plain> BoundedStep<T> {
+impl<T: Float + Plain> YinyangStep<T> {
     fn new(sizes: Sizes, shape: &FitShape, queue: &Queue) -> Result<Self> {
         let Sizes { n, d, k, .. } = sizes;
         let (gpu, half) = (&*queue.gpu, shape.half);
@@ -226,7 +226,7 @@ impl<T: Float + Plain> BoundedStep<T> {
     }
 }
 
-impl<T: Float + Plain> BoundedStep<T> {
+impl<T: Float + Plain> YinyangStep<T> {
     /// Puts the rows in the order of their centroids.
     fn order_rows(&mut self, state: &State<T>, assign: &AssignArgument<T>) -> Result<()> {
         self.centroids.counts.fill(0)?;
@@ -248,7 +248,7 @@ impl<T: Float + Plain> BoundedStep<T> {
     }
 }
 
-impl<T: Float + Plain> Step<T> for BoundedStep<T> {
+impl<T: Float + Plain> Step<T> for YinyangStep<T> {
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
         let anew = !self.known || !self.ordered;
         let assign = state.assign_argument(chunk, self.doubt.at());
