@@ -12,10 +12,10 @@
 
 #[cfg(feature = "tests")]
 mod attacks;
-pub mod cells;
 pub mod differences;
 #[cfg(feature = "cuda")]
 pub mod fp16;
+pub mod grid;
 pub mod groups;
 pub mod int_dot;
 pub mod own;

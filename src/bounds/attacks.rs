@@ -1,4 +1,4 @@
-//! Random values for the attacks on bounds that leave out centroids: `skip.rs` and `cells.rs`.
+//! Random values for the attacks on bounds that leave out centroids: `skip.rs` and `grid.rs`.
 
 use crate::base::float::Float;
 

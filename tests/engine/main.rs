@@ -2,8 +2,6 @@
 
 mod arrival;
 #[cfg(feature = "cuda")]
-mod cells;
-#[cfg(feature = "cuda")]
 #[path = "../common/child.rs"]
 mod child;
 mod data;
@@ -20,6 +18,8 @@ mod gpu;
 #[cfg(feature = "cuda")]
 mod gpu_tables;
 mod gpus;
+#[cfg(feature = "cuda")]
+mod grid;
 mod groups;
 mod half;
 mod joined;

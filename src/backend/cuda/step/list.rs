@@ -1,8 +1,8 @@
 //! The list of candidates.
 
 use super::Candidate;
-use super::cells::Cells;
 use super::columns::Columns;
+use super::grid::Grid;
 use super::registers::Registers;
 use super::tensor::Tensor;
 use super::tensor::unit::Unit;
@@ -17,7 +17,7 @@ use crate::base::float::Float;
 pub fn candidates<T: Float + Plain>() -> Vec<Box<dyn Candidate<T>>> {
     let mut all: Vec<Box<dyn Candidate<T>>> = Vec::new();
     all.extend(Registers::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
-    all.push(Box::new(Cells));
+    all.push(Box::new(Grid));
     all.push(Box::new(Columns));
     all.extend(Tiled::ALL.map(|variant| Box::new(variant) as Box<dyn Candidate<T>>));
     all.push(Box::new(Yinyang));

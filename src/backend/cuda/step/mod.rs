@@ -8,11 +8,11 @@
 //! a kernel, write its file and add it to the list.
 
 pub mod by_row;
-pub mod cells;
 pub mod choice;
 pub mod columns;
 pub mod deltas;
 pub mod filter;
+pub mod grid;
 pub mod list;
 pub mod registers;
 pub mod shares;

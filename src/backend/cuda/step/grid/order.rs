@@ -1,6 +1,6 @@
 //! Puts the rows of a fit in the order of their cells: `kernels/step/cells_tree.cu`, `cells_rows.cu` and `cells_split.cu`.
 
-use super::CellsStep;
+use super::GridStep;
 use super::sizes::{MOST_BINS, POINTS, SPLIT_ROWS, Sizes};
 use crate::backend::cuda::arguments::{self, CellLabelsArgument, CellRowsArgument, CellSplitArgument, CellTreeArgument};
 use crate::backend::cuda::device::{Block, Entry, Launch, Plain, Queue};
@@ -64,25 +64,25 @@ impl Order {
     }
 }
 
-impl<T: Float + Plain> CellsStep<T> {
+impl<T: Float + Plain> GridStep<T> {
     fn rows_argument(&self, chunk: &Chunk<'_, T>, levels: u32, wanted: usize) -> CellRowsArgument {
-        let Self { sizes, places, cells, .. } = self;
+        let Self { sizes, places, grid, .. } = self;
         CellRowsArgument {
             rows: chunk.rows.argument(),
             x: places.x.at(),
             stride: sizes.stride() as u64,
             cell_of_row: places.cell_of_row.at(),
-            nodes: cells.nodes.at(),
-            samples: cells.samples.at(),
-            sampled: cells.sampled.at(),
-            counts: cells.counts.at(),
-            starts: cells.starts.at(),
-            next: cells.next.at(),
-            tile_starts: cells.tile_starts.at(),
-            group_starts: cells.group_starts.at(),
-            group_next: cells.group_next.at(),
+            nodes: grid.nodes.at(),
+            samples: grid.samples.at(),
+            sampled: grid.sampled.at(),
+            counts: grid.counts.at(),
+            starts: grid.starts.at(),
+            next: grid.next.at(),
+            tile_starts: grid.tile_starts.at(),
+            group_starts: grid.group_starts.at(),
+            group_next: grid.group_next.at(),
             tiles: places.tiles.at(),
-            boxes: cells.boxes.at(),
+            boxes: grid.boxes.at(),
             cells: sizes.cells() as u32,
             levels,
             wanted: wanted as u32,
@@ -95,13 +95,13 @@ impl<T: Float + Plain> CellsStep<T> {
         if levels == 0 {
             return Ok(());
         }
-        self.cells.sampled.fill(0)?;
+        self.grid.sampled.fill(0)?;
         let blocks = 1usize << from;
         let wanted = (POINTS * blocks).min(self.sizes.n);
         let tree = CellTreeArgument {
-            samples: self.cells.samples.at(),
-            sampled: self.cells.sampled.at(),
-            nodes: self.cells.nodes.at(),
+            samples: self.grid.samples.at(),
+            sampled: self.grid.sampled.at(),
+            nodes: self.grid.nodes.at(),
             d: self.sizes.d as i32,
             first: 1 << from,
             levels,
@@ -140,7 +140,7 @@ impl<T: Float + Plain> CellsStep<T> {
     /// # Safety
     /// The rows of the argument are live. Each row has a cell, and the first places of the cells are known.
     unsafe fn split(&self, rows: &CellRowsArgument, queue: &Queue) -> Result<()> {
-        let Self { sizes, places, between, cells, .. } = self;
+        let Self { sizes, places, between, grid, .. } = self;
         let first = CellSplitArgument {
             x: rows.rows.x,
             stride: rows.rows.stride,
@@ -152,7 +152,7 @@ impl<T: Float + Plain> CellsStep<T> {
             to_cells: 0,
             w: rows.rows.w,
             to_w: if sizes.weighted { places.w.at() } else { 0 },
-            next: cells.next.at(),
+            next: grid.next.at(),
             segments: 0,
             n: rows.rows.n,
             groups: sizes.groups() as u32,
@@ -172,7 +172,7 @@ impl<T: Float + Plain> CellsStep<T> {
             to_cells: between.cells.at(),
             w: 0,
             to_w: 0,
-            next: cells.group_next.at(),
+            next: grid.group_next.at(),
             shift: sizes.group_cells().ilog2(),
             ..first
         };
@@ -181,7 +181,7 @@ impl<T: Float + Plain> CellsStep<T> {
             stride: by_groups.to_stride,
             rows: by_groups.to_rows,
             cells: by_groups.to_cells,
-            segments: cells.group_starts.at(),
+            segments: grid.group_starts.at(),
             bins: sizes.group_cells() as u32,
             ..first
         };

@@ -114,7 +114,7 @@ buffers! {
 
 buffers! {
     /// The cells.
-    pub struct CellBuffers<T> = "cells of rows" (sizes: &Sizes) {
+    pub struct GridBuffers<T> = "cells of rows" (sizes: &Sizes) {
         nodes: u32 [sizes.cells()],
         /// `(nodes of the top, d, POINTS)`.
         samples: f32 [product([1 << sizes.top(), sizes.d, POINTS])],

@@ -11,7 +11,7 @@ use crate::data::{KINDS, Random, columns, gpu, hash, on_gpu, rounds, rows, rows_
 use crate::half::Halves;
 
 /// The estimator with cells on the GPU, if there is one.
-fn by_cells(estimator: &KMeans) -> Option<KMeans> {
+fn on_grid(estimator: &KMeans) -> Option<KMeans> {
     on_gpu(estimator).map(|estimator| estimator.strategy(Strategy::Cells))
 }
 
@@ -20,7 +20,7 @@ fn check_weighted<T: Engine>(estimator: &KMeans, x: &[T], d: usize, weights: Opt
     let columns = columns(x, d);
     let features = Features::from_columns(columns.iter().map(|c| &c[..])).unwrap();
     let weights = weights.map(Column::from_slice);
-    let Some(on_gpu) = by_cells(estimator) else { return };
+    let Some(on_gpu) = on_grid(estimator) else { return };
     let fit = on_gpu.fit_features(&features, weights.as_ref()).unwrap();
     let centroids = fit.model.centroids();
     x.par_chunks_exact(d).zip(&fit.labels).enumerate().for_each(|(i, (x, label))| {
@@ -148,7 +148,7 @@ fn directions_and_half_precision() {
         let columns = columns(&data.bits, d);
         let features = Features::<f32>::from_half_columns(half, columns.iter().map(|c| &c[..])).unwrap();
         let start = estimator(&data.wide, d, 100, 5, random);
-        let Some(on_gpu) = by_cells(&start) else { return };
+        let Some(on_gpu) = on_grid(&start) else { return };
         let expected = start.device(Device::Cpu).fit_features(&features, None).unwrap();
         assert_eq!(hash(&on_gpu.fit_features(&features, None).unwrap()), hash(&expected), "{half:?}, {kind}");
     }
@@ -169,7 +169,7 @@ fn rows_that_are_sorted_twice() {
     let columns = columns(&data.bits, d);
     let features = Features::<f32>::from_half_columns(Half::Float16, columns.iter().map(|c| &c[..])).unwrap();
     let start = estimator(&data.wide, d, k, 4, random);
-    if let Some(on_gpu) = by_cells(&start) {
+    if let Some(on_gpu) = on_grid(&start) {
         let expected = start.device(Device::Cpu).fit_features(&features, None).unwrap();
         assert_eq!(hash(&on_gpu.fit_features(&features, None).unwrap()), hash(&expected), "sorted twice, Float16");
     }

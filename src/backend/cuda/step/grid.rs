@@ -13,7 +13,7 @@ mod sizes;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::order::Order;
-use self::sizes::{Between, CellBuffers, PlaceBuffers, Sizes};
+use self::sizes::{Between, GridBuffers, PlaceBuffers, Sizes};
 use super::choice::PROCESSORS;
 use super::filter::FilterSpec;
 use super::registers::Registers;
@@ -30,7 +30,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::strategy::Strategy;
 use crate::bounds::Difference;
-use crate::bounds::cells::Farther;
+use crate::bounds::grid::Farther;
 
 /// The most features and clusters that kernels are compiled for.
 const MOST_FEATURES: usize = 4;
@@ -47,16 +47,16 @@ const MOST_ROWS: usize = 1 << 31;
 
 /// The candidate.
 #[derive(Debug, Clone, Copy)]
-pub struct Cells;
+pub struct Grid;
 
-impl Cells {
+impl Grid {
     /// The copies that updates make. This step does not read them.
     fn filter(shape: &FitShape) -> FilterSpec {
         Registers::SINGLE.filter(shape.d, shape.k).1
     }
 }
 
-impl<T: Float + Plain> Candidate<T> for Cells {
+impl<T: Float + Plain> Candidate<T> for Grid {
     fn strategy(&self) -> Strategy {
         Strategy::Cells
     }
@@ -93,7 +93,7 @@ impl<T: Float + Plain> Candidate<T> for Cells {
 
     fn needs(&self, shape: &FitShape, _gpu: GpuSize) -> Needs {
         let sizes = Sizes::new(shape);
-        let bytes = sum([PlaceBuffers::bytes(&sizes), Between::bytes(&sizes), CellBuffers::<T>::bytes(&sizes)]);
+        let bytes = sum([PlaceBuffers::bytes(&sizes), Between::bytes(&sizes), GridBuffers::<T>::bytes(&sizes)]);
         Needs { filter: Self::filter(shape), label_arrays: LabelArrays::InPlace, bytes }
     }
 
@@ -114,17 +114,17 @@ impl<T: Float + Plain> Candidate<T> for Cells {
     }
 
     fn make<'a>(&self, fit: &Fit<'a, '_, T>) -> Result<Box<dyn Step<T> + 'a>> {
-        Ok(Box::new(CellsStep::<T>::new(&fit.shape, fit.queue)?))
+        Ok(Box::new(GridStep::<T>::new(&fit.shape, fit.queue)?))
     }
 }
 
 /// The step of one fit.
-struct CellsStep<T> {
+struct GridStep<T> {
     sizes: Sizes,
     places: PlaceBuffers,
     /// Kept as long as the fit: to give so much memory back takes as long as several iterations.
     between: Between,
-    cells: CellBuffers<T>,
+    grid: GridBuffers<T>,
     order: Order,
     lists: Launch<CellListsArgument>,
     assign: Launch<AssignCellsArgument<T>>,
@@ -138,7 +138,7 @@ struct CellsStep<T> {
     ahead: AtomicBool,
 }
 
-impl<T: Float + Plain> CellsStep<T> {
+impl<T: Float + Plain> GridStep<T> {
     fn new(shape: &FitShape, queue: &Queue) -> Result<Self> {
         let sizes = Sizes::new(shape);
         let Sizes { d, k, .. } = sizes;
@@ -155,7 +155,7 @@ impl<T: Float + Plain> CellsStep<T> {
             sizes,
             places: PlaceBuffers::allocate(queue, &sizes)?,
             between: Between::allocate(queue, &sizes)?,
-            cells: CellBuffers::allocate(queue, &sizes)?,
+            grid: GridBuffers::allocate(queue, &sizes)?,
             order: Order::new::<T>(&sizes, shape.half, queue)?,
             lists: Launch::exactly(lists, Block::of(THREADS), sizes.parents() as u32),
             assign: Launch::resident(gpu, assign, Block { threads: THREADS, shared }, sizes.tiles().div_ceil(8))?,
@@ -183,15 +183,15 @@ impl<T: Float + Plain> CellsStep<T> {
 
     /// The lists of the cells.
     fn lists_argument(&self, state: &State<T>) -> CellListsArgument {
-        let Self { sizes, cells, .. } = self;
+        let Self { sizes, grid, .. } = self;
         let Farther { relative, underflow } = Farther::new(sizes.d);
         CellListsArgument {
-            boxes: cells.boxes.at(),
-            counts: cells.counts.at(),
+            boxes: grid.boxes.at(),
+            counts: grid.counts.at(),
             centroids: state.centroids.now.at(),
-            lists: cells.lists.at(),
-            parents: cells.parents.at(),
-            parent_counts: cells.parent_counts.at(),
+            lists: grid.lists.at(),
+            parents: grid.parents.at(),
+            parent_counts: grid.parent_counts.at(),
             control: state.control,
             relative,
             underflow,
@@ -203,7 +203,7 @@ impl<T: Float + Plain> CellsStep<T> {
     }
 
     fn assign_argument(&self, chunk: &Chunk<'_, T>, state: &State<T>) -> AssignCellsArgument<T> {
-        let Self { sizes, places, cells, .. } = self;
+        let Self { sizes, places, grid, .. } = self;
         let mut assign = state.assign_argument(chunk, 0);
         let w = if sizes.weighted { places.w.at() } else { 0 };
         let stride = sizes.stride();
@@ -215,10 +215,10 @@ impl<T: Float + Plain> CellsStep<T> {
         AssignCellsArgument {
             assign,
             tiles: places.tiles.at(),
-            count: cells.tile_starts.at_index(sizes.cells()),
-            lists: cells.lists.at(),
-            parents: cells.parents.at(),
-            parent_counts: cells.parent_counts.at(),
+            count: grid.tile_starts.at_index(sizes.cells()),
+            lists: grid.lists.at(),
+            parents: grid.parents.at(),
+            parent_counts: grid.parent_counts.at(),
             parent_cells: sizes.parent_cells() as u32,
             slope,
             offset,
@@ -227,7 +227,7 @@ impl<T: Float + Plain> CellsStep<T> {
     }
 }
 
-impl<T: Float + Plain> Step<T> for CellsStep<T> {
+impl<T: Float + Plain> Step<T> for GridStep<T> {
     fn launch(&mut self, chunk: &Chunk<'_, T>, state: &State<T>) -> Result<()> {
         if !self.ordered {
             self.order(chunk, state)?;
@@ -238,7 +238,7 @@ impl<T: Float + Plain> Step<T> for CellsStep<T> {
         let cleared = !self.ordered || !self.current;
         if cleared {
             // No cell is settled.
-            self.cells.lists.fill(0)?;
+            self.grid.lists.fill(0)?;
         }
         (self.ordered, self.current) = (true, true);
         self.ahead.store(true, Ordering::Relaxed);
@@ -290,16 +290,16 @@ mod tests {
 
     unit_test!(the_default_takes_cells_where_lists_are_short);
     fn the_default_takes_cells_where_lists_are_short() {
-        let time = |n, d, k| Candidate::<f32>::predicted(&Cells, &shape(n, d, k), H200);
+        let time = |n, d, k| Candidate::<f32>::predicted(&Grid, &shape(n, d, k), H200);
         assert!(time(10_000_000, 2, 1_000).unwrap() < 500.0);
         assert!(time(134_217_728, 4, 64).unwrap() < 3_000.0);
         assert_eq!(time(100_000, 2, 5_000), None);
-        assert_eq!(Candidate::<f64>::predicted(&Cells, &FitShape { float64: true, ..shape(10_000_000, 2, 1_000) }, H200), None);
+        assert_eq!(Candidate::<f64>::predicted(&Grid, &FitShape { float64: true, ..shape(10_000_000, 2, 1_000) }, H200), None);
     }
 
     unit_test!(limits_are_errors);
     fn limits_are_errors() {
-        let error = |shape, gpu| Candidate::<f32>::supports(&Cells, &shape, gpu).err().map(|refusal| refusal.limit);
+        let error = |shape, gpu| Candidate::<f32>::supports(&Grid, &shape, gpu).err().map(|refusal| refusal.limit);
         let largest = shape(134_217_728, 4, 64);
         assert_eq!(error(largest, H200), None);
         assert!(error(largest, GpuSize { shared: 99 << 10, ..H200 }).unwrap().contains("shared memory"));
