@@ -12,7 +12,7 @@ use polars_kmeans::backend::cpu::{CpuSession, UseGroups, UseIntDot};
 use polars_kmeans::backend::{Iterate, Joined, Stop};
 use polars_kmeans::base::progress::Watch;
 use polars_kmeans::input::tile::Part;
-use polars_kmeans::statistics::prepare;
+use polars_kmeans::statistics::gather;
 use polars_kmeans::{DotUnit, InstructionSet};
 use polars_kmeans::{Features, Init, KMeans};
 
@@ -59,10 +59,10 @@ fn run(
     let d = features.n_features();
     let estimator = KMeans::new(start.len() / d).init(Init::Given(start.to_vec())).tol(0.0);
     let mut parts = vec![Part::new(features.clone(), None)];
-    let prepared = prepare(&mut parts, &estimator.validate(d).expect("valid")).expect("finite");
-    let session = CpuSession::new(parts.remove(0), &prepared, start.len() / d, threads, set).expect("memory for it");
+    let statistics = gather(&mut parts, &estimator.validate(d).expect("valid")).expect("finite");
+    let session = CpuSession::new(parts.remove(0), &statistics, start.len() / d, threads, set).expect("memory for it");
     let session = session.with_groups(groups).with_int_dot(int_dot);
-    let mut session = Joined::new(vec![Box::new(session)], &prepared, threads).expect("one session");
+    let mut session = Joined::new(vec![Box::new(session)], &statistics, threads).expect("one session");
     let mut centroids: Vec<f32> = start.iter().map(|c| *c as f32).collect();
     let time = Instant::now();
     let stop = Stop { changed: 0.0, shift: 0.0 };

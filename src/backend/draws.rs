@@ -7,7 +7,7 @@ use crate::base::memory;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::exact::rng::{Stream, below, draw_u64};
 use crate::input::tile::Part;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The rows of a fit as seeding sees them. Every row has a draw weight, an integer.
 ///
@@ -54,7 +54,7 @@ pub trait Draws<T: Float>: KeptRows {
         None
     }
     /// A session over other rows for k centroids, on the same device, if there is room and it pays.
-    fn other_rows<'t>(&self, _part: &Part<'t, T>, _prepared: &'t Prepared, _k: usize) -> Option<Box<dyn Draws<T> + 't>> {
+    fn other_rows<'t>(&self, _part: &Part<'t, T>, _statistics: &'t Statistics, _k: usize) -> Option<Box<dyn Draws<T> + 't>> {
         None
     }
     /// Frees the memory that only seeding needs.

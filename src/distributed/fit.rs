@@ -26,7 +26,7 @@ use crate::input::transform::Arrival;
 use crate::model::{AnyFitted, Fitted, Scaling};
 use crate::seeding;
 use crate::statistics::factors::factors_by;
-use crate::statistics::{Prepared, prepare_by};
+use crate::statistics::{Statistics, gather_by};
 
 /// Fits the rows of all parts of an executor, in the order of the parts. The result has the bits of a fit of all rows at once.
 ///
@@ -111,21 +111,21 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     }
     let by_values = params.rows.row_order == RowOrder::Values;
     let ties = by_values.then(|| Arc::new(AtomicBool::new(false)));
-    let prepared = prepare_by::<T>(&mut RemotePasses(&link), &Params { k: common.k, ..params.clone() });
-    let fit = prepared.and_then(|prepared| {
-        let prepared = Prepared { ties: ties.clone(), ..prepared };
-        match fit_prepared::<T>(&link, &prepared, &params, &mut watch) {
+    let statistics = gather_by::<T>(&mut RemotePasses(&link), &Params { k: common.k, ..params.clone() });
+    let fit = statistics.and_then(|statistics| {
+        let statistics = Statistics { ties: ties.clone(), ..statistics };
+        match fit_with_statistics::<T>(&link, &statistics, &params, &mut watch) {
             Err(KMeansError::TooFewDistinct { .. }) if later && by_values => {
                 Err(not_sorted("with too_few=\"fewer\", whose clusters are in the order of the rows"))
             }
             Err(KMeansError::TooFewDistinct { k, rows }) if later => {
                 let k = k.min(usize::try_from(rows).unwrap_or(k));
                 let few = Params { k, ..params.clone() };
-                let mut session = Remote::<T>::new(&link, &prepared, &few)?;
-                let distinct = seeding::distinct_rows(&mut session, &few, &prepared)?;
+                let mut session = Remote::<T>::new(&link, &statistics, &few)?;
+                let distinct = seeding::distinct_rows(&mut session, &few, &statistics)?;
                 let settled: Vec<f64> = memory::collected(distinct.iter().map(|c| c.to_f64()), seeding::CENTROIDS)?;
                 let params = Params { k: settled.len() / names.len(), settled: Some(&settled), ..params.clone() };
-                fit_prepared(&link, &prepared, &params, &mut watch)
+                fit_with_statistics(&link, &statistics, &params, &mut watch)
             }
             fit => fit,
         }
@@ -138,11 +138,16 @@ fn fit_typed<T: Float>(estimator: &KMeans, mut link: Link<'_>, start: Start, wan
     }
 }
 
-fn fit_prepared<T: Float>(link: &Link<'_>, prepared: &Prepared, params: &Params, watch: &mut Watch<'_>) -> Result<Fitted<T>> {
-    if params.k as u64 > prepared.n_positive {
-        return Err(KMeansError::TooFewDistinct { k: params.k, rows: prepared.n_positive });
+fn fit_with_statistics<T: Float>(
+    link: &Link<'_>,
+    statistics: &Statistics,
+    params: &Params,
+    watch: &mut Watch<'_>,
+) -> Result<Fitted<T>> {
+    if params.k as u64 > statistics.n_positive {
+        return Err(KMeansError::TooFewDistinct { k: params.k, rows: statistics.n_positive });
     }
-    let session = Remote::<T>::new(link, prepared, params)?;
+    let session = Remote::<T>::new(link, statistics, params)?;
     let names = link.facts[0].names.clone();
     let scaling = Scaling::new(link.arrival.as_deref(), params)?;
     let rows = link.facts.iter().map(|facts| facts.rows as usize);
@@ -164,7 +169,7 @@ fn fit_prepared<T: Float>(link: &Link<'_>, prepared: &Prepared, params: &Params,
         room: u64::MAX,
         shares: Vec::new(),
     };
-    fitted(Box::new(session), params, prepared, Origin { names, selection, scaling }, choice, watch)
+    fitted(Box::new(session), params, statistics, Origin { names, selection, scaling }, choice, watch)
 }
 
 /// Refuses an order for which all rows would have to be sorted as a whole.

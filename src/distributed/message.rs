@@ -18,7 +18,7 @@ use crate::base::params::Metric;
 use crate::exact::distances::DistanceScale;
 use crate::exact::fixed::ColumnScale;
 use crate::input::tile::WeightScale;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 use crate::statistics::given::BadCounts;
 use crate::statistics::quanta::Counts;
 use crate::statistics::refused::Refused;
@@ -147,8 +147,8 @@ pub struct Known {
     cosine: bool,
 }
 
-impl From<&Prepared> for Known {
-    fn from(all: &Prepared) -> Self {
+impl From<&Statistics> for Known {
+    fn from(all: &Statistics) -> Self {
         Self {
             n: all.n,
             n_positive: all.n_positive,
@@ -164,7 +164,7 @@ impl From<&Prepared> for Known {
     }
 }
 
-impl From<Known> for Prepared {
+impl From<Known> for Statistics {
     fn from(known: Known) -> Self {
         let Known { n, n_positive, lows, highs, scales, distances, shifts, variance, weights, cosine } = known;
         let metric = if cosine { Metric::Cosine } else { Metric::Euclidean };

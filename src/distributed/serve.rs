@@ -30,7 +30,7 @@ use crate::input::features::{Column, Features};
 use crate::input::tile::{self, Part, WeightScale};
 use crate::input::transform::Arrival;
 use crate::simd::InstructionSet;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 use crate::statistics::given::{Given, HostRows};
 use crate::statistics::passes::{HostPasses, Passes};
 use crate::statistics::survey::Survey;
@@ -125,9 +125,9 @@ fn started_on_cpu<T: Engine>(feed: &mut Feed, parts: &mut [Part<'_, T>; 1], star
             feed.reply(Err(refused("facts about other columns".into())));
             continue;
         }
-        let prepared = Prepared::from(known);
-        match CpuSession::new(part, &prepared, k, start.threads, set) {
-            Ok(mut session) => answer_session(feed, &mut session, &parts[0], prepared.weights, [k, start.threads]),
+        let statistics = Statistics::from(known);
+        match CpuSession::new(part, &statistics, k, start.threads, set) {
+            Ok(mut session) => answer_session(feed, &mut session, &parts[0], statistics.weights, [k, start.threads]),
             Err(error) => feed.reply(Err(error)),
         }
     }
@@ -157,16 +157,16 @@ fn started_on_gpu<T: Engine>(
             feed.reply(Err(refused("facts about other columns".into())));
             continue;
         }
-        let prepared = Prepared::from(known);
+        let statistics = Statistics::from(known);
         let mut estimator = KMeans::new(k);
         if !starting.is_empty() {
             estimator = estimator.init(Init::Given(starting));
         }
-        let session = estimator.validate(prepared.lows.len()).and_then(|params| {
-            cuda::CudaSession::new(chunks.clone(), &parts[..], &prepared, &params, place.strategy, place.more_copies, None)
+        let session = estimator.validate(statistics.lows.len()).and_then(|params| {
+            cuda::CudaSession::new(chunks.clone(), &parts[..], &statistics, &params, place.strategy, place.more_copies, None)
         });
         match session {
-            Ok(mut session) => answer_session(feed, &mut session, &parts[0], prepared.weights, [k, start.threads]),
+            Ok(mut session) => answer_session(feed, &mut session, &parts[0], statistics.weights, [k, start.threads]),
             Err(error) => feed.reply(Err(error)),
         }
     }

@@ -34,8 +34,8 @@ use crate::model::{Fitted, Scaling};
 use crate::seeding;
 use crate::simd::InstructionSet;
 #[cfg(feature = "cuda")]
-use crate::statistics::prepare_by;
-use crate::statistics::{Prepared, prepare};
+use crate::statistics::gather_by;
+use crate::statistics::{Statistics, gather};
 
 /// Rows that have arrived, and all that their fits have in common.
 struct Rows<'r, 'a, 'e, T> {
@@ -146,9 +146,9 @@ impl<'a, T: Float> Rows<'_, 'a, '_, T> {
             Some(arranged) => vec![arranged.part(&self.parts[0].features)?],
             None => self.parts.clone(),
         };
-        let fits = with_sessions(choice, rows, &each, self.set, None, |session, params, prepared, rows| {
+        let fits = with_sessions(choice, rows, &each, self.set, None, |session, params, statistics, rows| {
             *watch = watch.again();
-            fitted(session, params, prepared, rows, choice.clone(), watch)
+            fitted(session, params, statistics, rows, choice.clone(), watch)
         })?;
         let given = |fit: Result<Fitted<T>>| match (&arranged, fit) {
             (Some(arranged), Ok(fitted)) => arranged.as_given(fitted),
@@ -167,8 +167,8 @@ impl<'a, T: Float> Rows<'_, 'a, '_, T> {
         // Rows that are numbered by their values are sorted, so that the first of them are the same for every order.
         self.in_order(|parts| {
             let most = [Params { k: k.min(usize::try_from(rows).unwrap_or(k)), ..self.params.clone() }];
-            let find = |mut session: Box<dyn Session<T> + '_>, params: &Params<'_>, prepared: &Prepared, _| {
-                seeding::distinct_rows(session.as_mut(), params, prepared)
+            let find = |mut session: Box<dyn Session<T> + '_>, params: &Params<'_>, statistics: &Statistics, _| {
+                seeding::distinct_rows(session.as_mut(), params, statistics)
             };
             let found = with_sessions(&place(most[0].k)?, parts.clone(), &most, self.set, None, find)?;
             let distinct = memory::try_collected(found, seeding::CENTROIDS)?.concat();
@@ -196,8 +196,8 @@ impl<'a, T: Float> Rows<'_, 'a, '_, T> {
         ties: Option<Arc<AtomicBool>>,
         watch: &mut Watch<'_>,
     ) -> Result<Fitted<T>> {
-        let run = |session: Box<dyn Session<T> + '_>, params: &Params<'_>, prepared: &Prepared, rows| {
-            fitted(session, params, prepared, rows, choice.clone(), watch)
+        let run = |session: Box<dyn Session<T> + '_>, params: &Params<'_>, statistics: &Statistics, rows| {
+            fitted(session, params, statistics, rows, choice.clone(), watch)
         };
         let mut one = with_sessions(choice, parts, std::slice::from_ref(params), self.set, ties, run)?;
         one.pop().unwrap_or(Err(KMeansError::NoFeatures))
@@ -211,7 +211,7 @@ fn with_sessions<T: Float, R>(
     each: &[Params<'_>],
     set: InstructionSet,
     ties: Option<Arc<AtomicBool>>,
-    mut work: impl FnMut(Box<dyn Session<T> + '_>, &Params<'_>, &Prepared, Origin) -> Result<R>,
+    mut work: impl FnMut(Box<dyn Session<T> + '_>, &Params<'_>, &Statistics, Origin) -> Result<R>,
 ) -> Result<Vec<Result<R>>> {
     let [first, rest @ ..] = each else { return Ok(Vec::new()) };
     // One that has too few rows does not keep the others from theirs.
@@ -219,20 +219,20 @@ fn with_sessions<T: Float, R>(
     let mut found = memory::with_room(each.len(), "the fits")?;
     match choice.place {
         Place::Cpu => {
-            let prepared = Prepared { ties, ..prepare(&mut parts, common)? };
+            let statistics = Statistics { ties, ..gather(&mut parts, common)? };
             for params in each {
                 let mut fit = || {
-                    enough(params, prepared.n_positive)?;
+                    enough(params, statistics.n_positive)?;
                     let mut sessions: Vec<Box<dyn Session<T> + '_>> = Vec::with_capacity(parts.len());
                     for part in &parts {
-                        let session = CpuSession::new(part.clone(), &prepared, params.k, params.execution.threads, set)?;
+                        let session = CpuSession::new(part.clone(), &statistics, params.k, params.execution.threads, set)?;
                         sessions.push(Box::new(session));
                     }
                     let session = match sessions.len() {
                         1 => sessions.remove(0),
-                        _ => Box::new(Joined::new(sessions, &prepared, params.execution.threads)?),
+                        _ => Box::new(Joined::new(sessions, &statistics, params.execution.threads)?),
                     };
-                    work(session, params, &prepared, Origin::of(&parts, params)?)
+                    work(session, params, &statistics, Origin::of(&parts, params)?)
                 };
                 found.push(fit());
             }
@@ -241,14 +241,14 @@ fn with_sessions<T: Float, R>(
         Place::Cuda(ordinal) => {
             let queue = cuda::Gpu::get(ordinal)?.queue()?.within(choice.room);
             let mut passes = cuda::DevicePasses::new(&queue, &mut parts, choice.chunking);
-            let prepared = Prepared { ties, ..prepare_by(&mut passes, common)? };
+            let statistics = Statistics { ties, ..gather_by(&mut passes, common)? };
             let Some(chunks) = passes.into_chunks().map(Arc::new) else { unreachable!("rows are prepared") };
             for params in each {
                 let mut fit = || {
-                    enough(params, prepared.n_positive)?;
+                    enough(params, statistics.n_positive)?;
                     let (strategy, more) = (choice.strategy, choice.more_copies);
-                    let session = cuda::CudaSession::new(chunks.clone(), &parts, &prepared, params, strategy, more, None)?;
-                    work(Box::new(session), params, &prepared, Origin::of(&parts, params)?)
+                    let session = cuda::CudaSession::new(chunks.clone(), &parts, &statistics, params, strategy, more, None)?;
+                    work(Box::new(session), params, &statistics, Origin::of(&parts, params)?)
                 };
                 found.push(fit());
             }

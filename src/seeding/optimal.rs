@@ -23,15 +23,15 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::base::params::Params;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The name for the table of cuts in errors.
 const CUTS: &str = "the table of optimal cuts";
 
 /// The means of the best clusters, ascending. If there are too few different values, these values.
-pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, prepared: &Prepared) -> Result<Vec<T>> {
+pub fn seed<T: Float>(session: &mut dyn Draws<T>, params: &Params, statistics: &Statistics) -> Result<Vec<T>> {
     let (values, weights) = session.all_rows()?;
-    let deviations = Deviations::new(&values, &weights, prepared)?;
+    let deviations = Deviations::new(&values, &weights, statistics)?;
     drop((values, weights));
     let starts = starts(&deviations, params.k.min(deviations.values()))?;
     let ends = starts.iter().skip(1).copied().chain([deviations.values()]);

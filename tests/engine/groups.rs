@@ -26,7 +26,7 @@ struct Look {
 fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
     let k = start.len() / data.d;
     let estimator = KMeans::new(k).init(Init::Given(start.iter().map(|c| c.to_f64()).collect())).tol(0.0).max_iter(12);
-    let prepared = data.prepared(&estimator);
+    let statistics = data.statistics(&estimator);
     let columns = columns(&data.x, data.d);
     let mut part = match look.row_by_row {
         true => <[_; 1]>::try_from(data.parts(&[0, data.rows()])).unwrap().into_iter().next().unwrap(),
@@ -46,10 +46,10 @@ fn outcome<T: Engine>(data: &Data<T>, start: &[T], look: Look) -> Outcome {
             Selection::from_bits((0..words).map(|word| 0x5555_f0f0_ffff_0013u64.rotate_left(word as u32)).collect());
     }
     let kept = (0..data.rows()).filter(|&row| part.selection.contains(row)).count();
-    let session = CpuSession::new(part, &prepared, k, look.threads, look.set).unwrap();
+    let session = CpuSession::new(part, &statistics, k, look.threads, look.set).unwrap();
     let session = session.with_groups(look.groups).with_int_dot(look.int_dot);
     // One session goes on as several would.
-    let mut session = Joined::new(vec![Box::new(session)], &prepared, look.threads).unwrap();
+    let mut session = Joined::new(vec![Box::new(session)], &statistics, look.threads).unwrap();
     let (mut history, mut share) = (Vec::new(), 0.0);
     // The second time, the session has labels and groups of the first.
     for limit in [3, 12] {

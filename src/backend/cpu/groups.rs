@@ -138,7 +138,7 @@ impl<T: Float> CpuSession<'_, T> {
     pub(super) fn assign_by_groups(&mut self) -> Result<Option<u64>> {
         let longest = self.pruning.iter().flat_map(|pruning| &pruning.parts).map(|part| part.physical.len()).max().unwrap_or(0);
         let (together, threads) = (self.sorted_together(longest), self.workers.len());
-        let Self { part, prepared, quantiser, set, labels, partial, workers, table, pruning, d, k, .. } = self;
+        let Self { part, statistics, quantiser, set, labels, partial, workers, table, pruning, d, k, .. } = self;
         let by_columns = part.features.is_by_columns();
         let (Some(table), Some(found)) = (table.as_deref(), pruning.as_mut()) else { return Ok(None) };
         let is_kept = !found.kept.is_empty();
@@ -174,7 +174,7 @@ impl<T: Float> CpuSession<'_, T> {
             }
             step => step?,
         };
-        let (part, prepared, quantiser, set) = (&*part, *prepared, &*quantiser, *set);
+        let (part, statistics, quantiser, set) = (&*part, *statistics, &*quantiser, *set);
         let rows = labels.len() as f64;
         let mut rest = labels.as_mut_slice();
         let mut kept = kept.iter_mut();
@@ -188,7 +188,7 @@ impl<T: Float> CpuSession<'_, T> {
             let Some(sorted) = kept.or(its_own.as_mut()) else { unreachable!("sorted rows are a worker's or a task's") };
             set.run(GroupTask {
                 part,
-                prepared,
+                statistics,
                 quantiser,
                 table,
                 partial: &partial,

@@ -58,7 +58,7 @@ use crate::exact::distances::DistanceScale;
 use crate::exact::partial::{Partial, Quantiser, UNASSIGNED};
 use crate::input::tile::{Part, Tile};
 use crate::simd::InstructionSet;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Most rows of a task.
 const MAX_TASK: usize = 16_384;
@@ -76,7 +76,7 @@ const INERTIA: &str = "the inertia of the clusters";
 /// The rows of one fit on the CPU.
 pub struct CpuSession<'a, T> {
     part: Part<'a, T>,
-    prepared: &'a Prepared,
+    statistics: &'a Statistics,
     quantiser: Quantiser,
     set: InstructionSet,
     k: usize,
@@ -102,22 +102,22 @@ pub struct CpuSession<'a, T> {
 }
 
 impl<'a, T: Float> CpuSession<'a, T> {
-    /// A session over one part of the rows. `prepared` was computed from all rows.
-    pub fn new(part: Part<'a, T>, prepared: &'a Prepared, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
+    /// A session over one part of the rows. `statistics` was computed from all rows.
+    pub fn new(part: Part<'a, T>, statistics: &'a Statistics, k: usize, threads: usize, set: InstructionSet) -> Result<Self> {
         let (n, d) = (part.features.n_rows(), part.features.n_features());
         let tile_rows = Assigner::tile_rows(&part.features);
         let small = n.saturating_mul(d).saturating_mul(k) < SMALL_FIT;
-        let room = (WORKER_MEMORY / (k.saturating_mul(prepared.scales.len()).saturating_mul(16)).max(1)).max(1);
+        let room = (WORKER_MEMORY / (k.saturating_mul(statistics.scales.len()).saturating_mul(16)).max(1)).max(1);
         let threads = if small { 1 } else { workers_for(threads, n.div_ceil(tile_rows)).min(room) };
         // There are enough tasks for workers to finish together. A task consists of whole tiles, and its labels fit in a cache.
         let most = (MAX_WORK / d.saturating_mul(k).max(1)).clamp(tile_rows, MAX_TASK);
         let task = if threads == 1 { most } else { (n / (threads * 8)).clamp(tile_rows, most) }.next_multiple_of(tile_rows);
-        let quantiser = Quantiser::new(&prepared.scales)?;
-        let workers = (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser, prepared.weights.is_some()));
+        let quantiser = Quantiser::new(&statistics.scales)?;
+        let workers = (0..threads).map(|_| Worker::new(d, k, tile_rows, &quantiser, statistics.weights.is_some()));
         let mut session = Self {
             workers: memory::try_collected(workers, "the threads' buffers")?,
             part,
-            prepared,
+            statistics,
             quantiser,
             set,
             k,
@@ -125,7 +125,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
             tasks: memory::with_room(n.div_ceil(task), "the list of tasks")?,
             labels: Vec::new(),
             has_labels: false,
-            partial: Partial::new(k, prepared.scales.len())?,
+            partial: Partial::new(k, statistics.scales.len())?,
             centre: Vec::new(),
             table: None,
             seeds: None,
@@ -173,7 +173,7 @@ impl<'a, T: Float> CpuSession<'a, T> {
         let stride = self.workers[0].tile.stride;
         let (mut tile, mut at) = (Tile::new(self.d, stride)?, 0);
         for start in physical.clone().step_by(stride) {
-            tile.load(&self.part, self.prepared.weights, start..(start + stride).min(physical.end));
+            tile.load(&self.part, self.statistics.weights, start..(start + stride).min(physical.end));
             visit(&tile, at);
             at += tile.rows;
         }
@@ -193,25 +193,25 @@ impl<'a, T: Float> CpuSession<'a, T> {
     fn load_row(&self, row: usize) -> Result<Tile<T>> {
         let at = self.physical(row);
         let mut tile = Tile::new(self.d, 1)?;
-        tile.load_list(&self.part, self.prepared.weights, &[at]);
+        tile.load_list(&self.part, self.statistics.weights, &[at]);
         Ok(tile)
     }
 
     /// Runs one pass. `pass` says what to do with each tile.
     fn pass(&mut self, pass: Pass<'_>) -> Result<()> {
-        let Self { part, prepared, quantiser, set, tasks, labels, partial, workers, table, .. } = self;
+        let Self { part, statistics, quantiser, set, tasks, labels, partial, workers, table, .. } = self;
         let Some(table) = table else { return Ok(()) };
         let mut rest = labels.as_mut_slice();
         let tasks = tasks.iter().map(move |task| (task, split_off(&mut rest, task.kept)));
         let partial = Mutex::new(partial);
         for_each_task(workers, tasks, |worker, (task, labels)| {
-            set.run(TaskPass { part, prepared, quantiser, table, partial: &partial, worker, task, labels, pass });
+            set.run(TaskPass { part, statistics, quantiser, table, partial: &partial, worker, task, labels, pass });
         })
     }
 
     /// Makes the table of these centroids, in the memory of the one before where it can.
     fn take_centroids(&mut self, centroids: &[T]) -> Result<()> {
-        let extent = self.prepared.extent();
+        let extent = self.statistics.extent();
         let again = self.table.as_mut().and_then(Arc::get_mut);
         if !again.is_some_and(|table| table.replace(centroids, extent)) {
             let order = self.pruning.as_ref().map_or(&[][..], GroupPruning::order);
@@ -273,7 +273,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
             (false, _) => None,
             (true, None) => Some(self.take_inertia()?),
             // An assign by groups adds up no distances.
-            (true, Some(_)) => Some(self.inertia(Scales::Same(self.prepared.distances))?),
+            (true, Some(_)) => Some(self.inertia(Scales::Same(self.statistics.distances))?),
         };
         Ok(Assigned { changed, inertia, effort })
     }
@@ -303,7 +303,7 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
         for &Move { row, to } in moves {
             let tile = self.load_row(row as usize)?;
             let from = std::mem::replace(&mut self.labels[row as usize], to);
-            let (weights, moved) = (given(&tile.weights, self.prepared), [Moved { row: 0, from, to }]);
+            let (weights, moved) = (given(&tile.weights, self.statistics), [Moved { row: 0, from, to }]);
             let (deltas, target) = (&mut self.workers[0].deltas, Mutex::new(&mut self.partial));
             let (quantiser, values) = (&self.quantiser, tile.values());
             self.set.run(MoveRows { deltas, quantiser, values, weights, moved: &moved, target: &target });
@@ -335,17 +335,17 @@ impl<T: Float> Iterate<T> for CpuSession<'_, T> {
 
     fn nearest(&mut self, centroids: &[T]) -> Result<(Vec<u32>, Distances)> {
         self.centre = middle(centroids, self.d)?;
-        let table = CentroidTable::new(centroids, self.d, &self.centre, self.prepared.extent(), &[])?;
+        let table = CentroidTable::new(centroids, self.d, &self.centre, self.statistics.extent(), &[])?;
         let n = self.labels.len();
         let (mut labels, mut distances) = (memory::zeroed(n, LABELS)?, Distances::zeroed(n, self.k)?);
-        let Self { part, prepared, set, tasks, workers, .. } = self;
+        let Self { part, statistics, set, tasks, workers, .. } = self;
         let workers = workers.iter_mut().map(|worker| TwoNearest::new(worker.tile.stride).map(|two| (worker, two)));
         let mut workers = memory::try_collected(workers, "the threads' buffers")?;
         let second = distances.second.as_deref_mut().unwrap_or_default();
         let mut rest = NearestSink { labels: &mut labels, nearest: &mut distances.nearest, second };
         let tasks = tasks.iter().map(move |task| (task, rest.split_off(task.kept)));
         for_each_task(&mut workers, tasks, |(worker, two), (task, out)| {
-            set.run(TaskNearest { part, prepared, table: &table, worker, two, task, out });
+            set.run(TaskNearest { part, statistics, table: &table, worker, two, task, out });
         })?;
         Ok((labels, distances))
     }

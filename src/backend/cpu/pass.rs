@@ -20,7 +20,7 @@ use crate::exact::distances::DistanceScale;
 use crate::exact::partial::{Partial, Quantiser};
 use crate::input::tile::{Columns, Part, Tile, WeightScale};
 use crate::simd::{Task, Vector};
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// One worker's buffers.
 pub struct Worker<T> {
@@ -92,8 +92,8 @@ impl<T: Float> Worker<T> {
 
 /// The weights of rows at hand, if there are weights.
 #[inline(always)]
-pub fn given<'w>(weights: &'w [f64], prepared: &Prepared) -> Option<(&'w [f64], WeightScale)> {
-    prepared.weights.map(|scale| (weights, scale))
+pub fn given<'w>(weights: &'w [f64], statistics: &Statistics) -> Option<(&'w [f64], WeightScale)> {
+    statistics.weights.map(|scale| (weights, scale))
 }
 
 /// Replaces the labels of some rows, and lists those that change. `places`: where in `labels` each row's is. `first`: the number of the first row at
@@ -152,7 +152,7 @@ impl Pass<'_> {
 /// One task of one pass. It is compiled for each instruction set.
 pub struct TaskPass<'p, 'a, 'm, T> {
     pub part: &'p Part<'a, T>,
-    pub prepared: &'p Prepared,
+    pub statistics: &'p Statistics,
     pub quantiser: &'p Quantiser,
     pub table: &'p CentroidTable<T>,
     pub partial: &'p Mutex<&'m mut Partial>,
@@ -203,7 +203,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                 self.take::<V, _>(|_| &columns, labels, sums, want_inertia);
                 at = here.end;
             } else {
-                tile.load(part, self.prepared.weights, range);
+                tile.load(part, self.statistics.weights, range);
                 let labels = &mut all[at..at + tile.rows];
                 assigner.relabel::<V, T>(tile, table, labels, moved);
                 at += tile.rows;
@@ -224,19 +224,19 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
         let Worker { tile, deltas, moved, distances, inertia, changed, .. } = &mut *self.worker;
         let tile = &*tile;
         if sums {
-            let weights = given(&tile.weights, self.prepared);
+            let weights = given(&tile.weights, self.statistics);
             *changed += take_moved::<V, T>(values(tile), weights, moved, deltas, self.quantiser, self.partial);
         }
         if want_inertia {
             own_distances_from(values(tile), 0, self.table, labels, distances);
-            inertia.add(&tile.weights, labels, distances, Scales::Same(self.prepared.distances));
+            inertia.add(&tile.weights, labels, distances, Scales::Same(self.statistics.distances));
         }
     }
 
     /// Measures the distances of rows to the centroids of their labels. Rows that the pass does not need are not loaded.
     #[inline(always)]
     fn measure(self) {
-        let Self { part, prepared, table, worker, task, labels, pass, .. } = self;
+        let Self { part, statistics, table, worker, task, labels, pass, .. } = self;
         let Worker { tile, distances, inertia, far, chosen, .. } = worker;
         let mut at = 0;
         for start in task.physical.clone().step_by(tile.stride) {
@@ -246,7 +246,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
             at += labels.len();
             let all = labels.iter().all(|label| pass.needs(*label));
             if all {
-                tile.load(part, prepared.weights, range);
+                tile.load(part, statistics.weights, range);
             } else {
                 chosen.clear();
                 for (place, row) in range.filter(|&row| part.selection.contains(row)).enumerate() {
@@ -254,7 +254,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
                         chosen.push(row, place, labels[place]);
                     }
                 }
-                tile.load_list(part, prepared.weights, &chosen.rows);
+                tile.load_list(part, statistics.weights, &chosen.rows);
             }
             let labels = if all { labels } else { &chosen.labels[..] };
             own_distances(tile, table, labels, distances);
@@ -275,7 +275,7 @@ impl<T: Float> TaskPass<'_, '_, '_, T> {
 /// Finds the two nearest centroids of the rows of one task.
 pub struct TaskNearest<'p, 'a, T> {
     pub part: &'p Part<'a, T>,
-    pub prepared: &'p Prepared,
+    pub statistics: &'p Statistics,
     pub table: &'p CentroidTable<T>,
     pub worker: &'p mut Worker<T>,
     pub two: &'p mut TwoNearest,
@@ -291,7 +291,7 @@ impl<T: Float> Task for TaskNearest<'_, '_, T> {
         let Worker { tile, assigner, .. } = self.worker;
         let mut at = 0;
         for start in self.task.physical.clone().step_by(tile.stride) {
-            tile.load(self.part, self.prepared.weights, start..(start + tile.stride).min(self.task.physical.end));
+            tile.load(self.part, self.statistics.weights, start..(start + tile.stride).min(self.task.physical.end));
             assigner.nearest::<V, T>(tile, self.table, self.two);
             for r in 0..tile.rows {
                 self.out.set(at + r, self.two, r);

@@ -14,9 +14,9 @@ use super::device::{Plain, sum};
 use super::exchange::Port;
 use super::passes::distances::Inertia;
 use super::passes::farthest::FarSearch;
-use super::passes::prepare::preparation_bytes;
 use super::passes::samples::candidate_bytes;
 use super::passes::seeds::DeviceSeeds;
+use super::passes::statistics::statistics_bytes;
 use super::predict::DeviceTable;
 use super::rows::DeviceRows;
 use super::rows::stream::seeds::StreamedSeeds;
@@ -162,7 +162,7 @@ fn plan_of<T: Float + Plain>(
 fn fit_bytes<T: Float + Plain>(fit: &FitShape, needs: &Needs, rows: u64, draws: u64) -> u64 {
     let session = sum([State::<T>::bytes(fit, needs), Update::<T>::bytes(fit, LONGEST_BATCH as usize), needs.bytes]);
     let passes = draws.max(FarSearch::bytes(fit)).max(Inertia::bytes(fit.k)).max(nearest_bytes(fit.chunk));
-    sum([rows, preparation_bytes(fit.chunk, fit.d).max(sum([session, passes]))])
+    sum([rows, statistics_bytes(fit.chunk, fit.d).max(sum([session, passes]))])
 }
 
 /// The bytes that a fit on several GPUs takes on each of them beside its plan.
@@ -240,7 +240,7 @@ fn bytes_of_model<T: Float + Plain>(shape: Shape, gpu: GpuSize) -> u64 {
         sum([DeviceRows::<T>::bytes(n, d, shape.weighted, shape.half), answers.max(before)])
     };
     let rows = if shape.job == Job::Score {
-        bytes(shape.rows, preparation_bytes(usize::try_from(shape.rows).unwrap_or(usize::MAX), d))
+        bytes(shape.rows, statistics_bytes(usize::try_from(shape.rows).unwrap_or(usize::MAX), d))
     } else {
         // All batches between the first and the last are of one size.
         let batches: Vec<u64> = shape.batches().take(4).map(|range| bytes(range.end - range.start, 0)).collect();

@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use self::table::{CallQueue, DistanceBuffers};
 pub use self::table::{DeviceTable, NearestBuffers, ROWS};
 use super::device::{Buffer, Plain, Queue, product};
-use super::passes::prepare::DevicePasses;
+use super::passes::statistics::DevicePasses;
 use super::rows::DeviceRows;
 use super::rows::download::{PIECE, download};
 use super::rows::foreign::is_in_place;

@@ -48,7 +48,7 @@ use crate::base::strategy::Strategy;
 use crate::exact::fixed::Limbs;
 use crate::exact::partial::Partial;
 use crate::input::tile::Part;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Most iterations of a batch.
 pub const LONGEST_BATCH: u32 = 32;
@@ -58,7 +58,7 @@ pub struct CudaSession<'a, T> {
     rows: Arc<Chunks<'a, T>>,
     /// Number of these rows that have a positive weight.
     positive: u64,
-    prepared: &'a Prepared,
+    statistics: &'a Statistics,
     state: State<T>,
     step: Box<dyn Step<T> + 'a>,
     update: Update<T>,
@@ -75,7 +75,7 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     pub fn new(
         rows: impl Into<Arc<Chunks<'a, T>>>,
         parts: &'a [Part<'a, T>],
-        prepared: &'a Prepared,
+        statistics: &'a Statistics,
         params: &Params,
         strategy: Strategy,
         more_copies: bool,
@@ -83,15 +83,16 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
     ) -> Result<Self> {
         let rows = rows.into();
         let queue = rows.queue().clone();
-        let shape = FitShape { more_copies, ..shape_of(&rows, prepared, params.k) };
+        let shape = FitShape { more_copies, ..shape_of(&rows, statistics, params.k) };
         let chosen = choose::<T>(strategy, &shape, queue.gpu.size())?;
         let needs = chosen.candidate.needs(&shape, queue.gpu.size());
-        let update = Update::new(&queue, &shape, prepared, LONGEST_BATCH as usize)?;
-        let state = State::new(&queue, &shape, &needs, prepared, largest_distance(prepared, params), update.control(), group)?;
-        let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, prepared })?;
+        let update = Update::new(&queue, &shape, statistics, LONGEST_BATCH as usize)?;
+        let state =
+            State::new(&queue, &shape, &needs, statistics, largest_distance(statistics, params), update.control(), group)?;
+        let step = chosen.candidate.make(&Fit { shape, queue: &queue, parts, statistics })?;
         let inertia = InertiaPass::new::<T>(&queue, shape.chunk, shape.k, shape.half)?;
         let positive = positive_rows(&rows)?;
-        Ok(Self { rows, positive, prepared, state, step, update, inertia, draws: None, partial: None })
+        Ok(Self { rows, positive, statistics, state, step, update, inertia, draws: None, partial: None })
     }
 
     /// Sets the centroids, and computes everything that the next step reads.
@@ -172,9 +173,9 @@ impl<'a, T: Float + Plain> CudaSession<'a, T> {
 }
 
 /// The shape of a fit.
-fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usize) -> FitShape {
-    let weighted = prepared.weights.is_some();
-    let two = weighted || prepared.scales.iter().any(|scale| scale.limbs == Limbs::Two);
+fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, statistics: &Statistics, k: usize) -> FitShape {
+    let weighted = statistics.weights.is_some();
+    let two = weighted || statistics.scales.iter().any(|scale| scale.limbs == Limbs::Two);
     let limbs = 1 + usize::from(two);
     FitShape {
         rows: rows.n(),
@@ -190,10 +191,10 @@ fn shape_of<T: Float + Plain>(rows: &Chunks<'_, T>, prepared: &Prepared, k: usiz
 }
 
 /// The largest distance of rows from each other and of starting centroids from rows, in any feature.
-fn largest_distance(prepared: &Prepared, params: &Params) -> f64 {
-    let d = prepared.lows.len();
+fn largest_distance(statistics: &Statistics, params: &Params) -> f64 {
+    let d = statistics.lows.len();
     let starting = if let Init::Given(centroids) = &params.seeding.init { &centroids[..] } else { &[] };
-    let extents = || prepared.lows.iter().zip(&prepared.highs);
+    let extents = || statistics.lows.iter().zip(&statistics.highs);
     let rows = starting.chunks_exact(d).map(|row| {
         let distances = row.iter().zip(extents()).map(|(x, (low, high))| (x - low).max(high - x));
         distances.fold(0.0f64, f64::max)
@@ -208,7 +209,7 @@ impl<T: Float + Plain> Iterate<T> for CudaSession<'_, T> {
     }
 
     fn assign(&mut self, centroids: &[T], want_inertia: bool) -> Result<Assigned> {
-        let (queue, k, base) = (&self.state.queue, self.state.shape.k, Scales::Same(self.prepared.distances));
+        let (queue, k, base) = (&self.state.queue, self.state.shape.k, Scales::Same(self.statistics.distances));
         let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
         self.start(centroids)?;
         self.launch_step(inertia.as_mut())?;

@@ -24,7 +24,7 @@ use crate::base::parallel::for_each_task;
 use crate::bounds::int_dot::{DotBound, LEAST_NUMBER, MOST_FEATURES};
 use crate::exact::fixed::power_of_two;
 use crate::simd::{DotUnit, InstructionSet, SIDE, Task, Vector, packed};
-use crate::statistics::{Prepared, unit_exponent};
+use crate::statistics::{Statistics, unit_exponent};
 
 /// Most bytes of the copies of the centroids of one assign.
 const MOST_TABLE_BYTES: usize = 128 << 20;
@@ -46,8 +46,8 @@ pub struct Copies {
 
 impl Copies {
     /// The copies for rows within these limits, about any point between them. None if there is no suitable scale.
-    pub fn new(unit: DotUnit, prepared: &Prepared, d: usize) -> Option<Self> {
-        let extents = prepared.lows.iter().zip(&prepared.highs).map(|(low, high)| high - low);
+    pub fn new(unit: DotUnit, statistics: &Statistics, d: usize) -> Option<Self> {
+        let extents = statistics.lows.iter().zip(&statistics.highs).map(|(low, high)| high - low);
         let largest = extents.fold(0.0f64, |most, extent| if extent <= most { most } else { extent });
         // Far from the limits of both types. Rows of other sizes are compared in float32.
         let known = largest > 1e-30 && largest < 1e30 && d <= MOST_FEATURES;

@@ -269,7 +269,7 @@ impl<T: Float> CpuSession<'_, T> {
             UseIntDot::Auto | UseIntDot::Never => None,
             UseIntDot::Always(unit) | UseIntDot::Twice(unit) => Some(unit.or_emulated()),
         };
-        Copies::new(unit?, self.prepared, d)
+        Copies::new(unit?, self.statistics, d)
     }
 
     /// Whether copies in bytes leave so much doubt that copies in words, with half of the products in an instruction, take less time. `compared`: the
@@ -340,7 +340,7 @@ impl<T: Float> CpuSession<'_, T> {
         let mut tile = Tile::new(self.d, stride)?;
         let mut groups = memory::zeroed::<u8>(stride, GROUPS)?;
         for rows in rows.chunks(stride) {
-            tile.load_list(&self.part, self.prepared.weights, rows);
+            tile.load_list(&self.part, self.statistics.weights, rows);
             self.set.run(Guess { step, tile: &tile, groups: &mut groups });
             for r in 0..tile.rows {
                 visit(&tile, r, usize::from(groups[r]));

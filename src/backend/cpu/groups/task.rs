@@ -18,7 +18,7 @@ use crate::base::memory;
 use crate::exact::partial::{Partial, Quantiser};
 use crate::input::tile::{Part, Tile, Values};
 use crate::simd::{SQUARE, Task, Vector};
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// One worker's buffers.
 pub struct GroupScratch<T> {
@@ -65,7 +65,7 @@ impl<T: Float> GroupScratch<T> {
 /// One task. It is compiled for each instruction set.
 pub struct GroupTask<'p, 'a, 'm, 'n, T> {
     pub part: &'p Part<'a, T>,
-    pub prepared: &'p Prepared,
+    pub statistics: &'p Statistics,
     pub quantiser: &'p Quantiser,
     pub table: &'p CentroidTable<T>,
     pub partial: &'p Mutex<&'m mut Partial>,
@@ -114,7 +114,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     /// Loads some rows in the order of their groups. `at`: the first one's place in the task. Returns how many are kept.
     #[inline(always)]
     fn sort<V: Vector>(&mut self, physical: Range<usize>, at: usize) -> usize {
-        let Self { part, prepared, worker, scratch, sorted, labels, step, .. } = self;
+        let Self { part, statistics, worker, scratch, sorted, labels, step, .. } = self;
         let GroupScratch { groups, to, .. } = &mut **scratch;
         let kept = part.selection.count(physical.clone());
         let (guesses, lacks_rows) = (step.groups() > 1 && !step.known, sorted.lacks_rows());
@@ -126,7 +126,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         if guesses || lacks_rows {
             let (tile, mut next) = (&mut worker.tile, 0);
             for start in physical.clone().step_by(tile.stride) {
-                tile.load(part, prepared.weights, start..(start + tile.stride).min(physical.end));
+                tile.load(part, statistics.weights, start..(start + tile.stride).min(physical.end));
                 if guesses {
                     step.guess::<V>(tile, &mut groups[next..]);
                 }
@@ -136,18 +136,18 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
                 next += tile.rows;
             }
         }
-        sorted.fill(part, prepared.weights, (physical, at), &groups[..kept], to, step);
+        sorted.fill(part, statistics.weights, (physical, at), &groups[..kept], to, step);
         kept
     }
 
     /// Loads a newly sorted block of rows and makes integer copies of it, where they are used. Returns whether the rows of the block are in the tile.
     #[inline(always)]
     fn keep(&mut self, group: usize, rows: Range<usize>) -> bool {
-        let Self { part, prepared, scratch, sorted, step, copies, .. } = self;
+        let Self { part, statistics, scratch, sorted, step, copies, .. } = self;
         if !matches!(sorted.way, Way::Copies | Way::Rows) {
             return false;
         }
-        sorted.load(&mut scratch.tile, part, prepared.weights, &sorted.order[rows.clone()], rows.clone());
+        sorted.load(&mut scratch.tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
         sorted.measure(rows.clone(), group, &scratch.tile, step);
         if let Some(copies) = copies {
             sorted.copy(rows, group, &scratch.tile, step, copies);
@@ -158,24 +158,24 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
     /// Labels some rows of a group. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) {
-        let Self { part, prepared, quantiser, table, partial, worker, scratch, sorted, labels, step, .. } = self;
+        let Self { part, statistics, quantiser, table, partial, worker, scratch, sorted, labels, step, .. } = self;
         let GroupScratch { tile, labels: own, radii: gathered, scores, .. } = &mut **scratch;
         let blocks = rows.len().div_ceil(BLOCK);
         let mut radii = &sorted.radii[rows.start / BLOCK..][..blocks];
         let (values, first, weights) = match sorted.way {
             Way::Tile => (sorted.tile.values(), rows.start, &sorted.tile.weights[..]),
             Way::Blocks => {
-                tile.load_weights(part, prepared.weights, &sorted.order[rows.clone()]);
+                tile.load_weights(part, statistics.weights, &sorted.order[rows.clone()]);
                 (Values { x: sorted.block(rows.start), stride: BLOCK }, 0, &tile.weights[..])
             }
             Way::Copies | Way::Rows => {
                 if !is_here {
-                    sorted.load(tile, part, prepared.weights, &sorted.order[rows.clone()], rows.clone());
+                    sorted.load(tile, part, statistics.weights, &sorted.order[rows.clone()], rows.clone());
                 }
                 (tile.values(), 0, &tile.weights[..])
             }
             Way::Gather => {
-                tile.load_list(part, prepared.weights, &sorted.order[rows.clone()]);
+                tile.load_list(part, statistics.weights, &sorted.order[rows.clone()]);
                 for (radius, start) in gathered.iter_mut().zip((0..rows.len()).step_by(BLOCK)) {
                     *radius = step.radius(&tile.x[start..], tile.stride, BLOCK.min(rows.len() - start), group);
                 }
@@ -191,14 +191,14 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
         let group_rows = GroupRows { values, first, rows: rows.len(), group, radii, own };
         let new = assigner.label_group::<V, T>(&group_rows, table, step, distances, scores);
         list_moved(labels, places, (first, new), moved);
-        *changed += take_moved::<V, T>(values, given(weights, prepared), moved, deltas, quantiser, partial);
+        *changed += take_moved::<V, T>(values, given(weights, statistics), moved, deltas, quantiser, partial);
     }
 
     /// Labels a block of rows by integer copies. Rows in doubt and those whose label changes are loaded. Returns false if there are no copies or they
     /// leave too much in doubt. `is_here`: as [`GroupTask::keep`] says.
     #[inline(always)]
     fn label_by_copies<V: Vector>(&mut self, group: usize, rows: Range<usize>, is_here: bool) -> bool {
-        let Self { part, prepared, quantiser, table, partial, worker, scratch, sorted, labels, step, copies, tables, .. } =
+        let Self { part, statistics, quantiser, table, partial, worker, scratch, sorted, labels, step, copies, tables, .. } =
             self;
         let (Some(shared), Some(copies), Some(dot_table)) = (copies, &sorted.copies, tables.get(group)) else { return false };
         let GroupScratch { tile, needed, order, scores, .. } = &mut **scratch;
@@ -231,7 +231,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
             let places = needed.iter().chain(filling).map(|r| rows.start + *r as usize);
             order.clear();
             order.extend(places.clone().map(|place| sorted.order[place]));
-            sorted.load(tile, part, prepared.weights, order, places);
+            sorted.load(tile, part, statistics.weights, order, places);
         }
         let values = tile.values();
         let new = assigner.settle_needed::<V, T>(values, needed, !is_here, table);
@@ -243,7 +243,7 @@ impl<T: Float> GroupTask<'_, '_, '_, '_, T> {
                 moved.push(Moved { row, from: std::mem::replace(label, to), to });
             }
         }
-        *changed += take_moved::<V, T>(values, given(&tile.weights, prepared), moved, deltas, quantiser, partial);
+        *changed += take_moved::<V, T>(values, given(&tile.weights, statistics), moved, deltas, quantiser, partial);
         true
     }
 }

@@ -146,7 +146,7 @@ impl<'a, T: Float + Plain> SystemStep<'a, T> {
             clear,
             passes: passes::<T>(system, n, &sizes, gpu)?,
             scratch: fit.queue.alloc(scratch_values::<T>(system, n, &sizes, gpu.size()), "the tables of sums")?,
-            host: if adds_on_host { Some(HostRows::new(fit.parts, fit.prepared)?) } else { None },
+            host: if adds_on_host { Some(HostRows::new(fit.parts, fit.statistics)?) } else { None },
             stale: true,
         })
     }

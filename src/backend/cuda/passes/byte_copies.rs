@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::base::memory;
 use crate::exact::fixed::power_of_two;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The most centres, and the places that share a centre.
 const MOST_CENTRES: usize = 32;
@@ -60,8 +60,8 @@ fn places(n: usize) -> usize {
 
 /// The power of two that makes the largest distance of the data at most 1. There is none, and there are no copies, where the data
 /// are so small or large that squares of distances come near the ends of the range of a float64.
-pub fn copies_scale(prepared: &Prepared) -> Option<f64> {
-    let square: f64 = prepared.lows.iter().zip(&prepared.highs).map(|(low, high)| (high - low) * (high - low)).sum();
+pub fn copies_scale(statistics: &Statistics) -> Option<f64> {
+    let square: f64 = statistics.lows.iter().zip(&statistics.highs).map(|(low, high)| (high - low) * (high - low)).sum();
     let exponent = (0.5 * square.log2()).floor() + 1.0;
     (exponent.abs() <= 400.0).then(|| power_of_two(-exponent as i32))
 }

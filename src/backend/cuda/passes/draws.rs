@@ -13,7 +13,7 @@ use crate::base::error::Result;
 use crate::base::float::Float;
 use crate::exact::distances::{DistanceScale, DistanceSum};
 use crate::input::tile::WeightScale;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// Draw weights of the rows.
 pub enum DeviceDraws<T> {
@@ -34,10 +34,10 @@ macro_rules! on_rows {
 
 impl<T: Float + Plain> DeviceDraws<T> {
     /// Sets the draw weight of every row to its `w^`. Up to `k` centroids may be taken.
-    pub fn start(chunks: &Chunks<'_, T>, prepared: &Prepared, k: usize) -> Result<Self> {
+    pub fn start(chunks: &Chunks<'_, T>, statistics: &Statistics, k: usize) -> Result<Self> {
         Ok(match chunks {
-            Chunks::Resident(rows) => Self::Resident(DeviceSeeds::start(rows, prepared)?),
-            Chunks::Streamed(stream) => Self::Streamed(StreamedSeeds::start(stream, prepared, k)?),
+            Chunks::Resident(rows) => Self::Resident(DeviceSeeds::start(rows, statistics)?),
+            Chunks::Streamed(stream) => Self::Streamed(StreamedSeeds::start(stream, statistics, k)?),
         })
     }
 

@@ -8,7 +8,7 @@ pub mod labels;
 pub mod many;
 pub mod picks;
 mod plus_plus;
-pub mod prepare;
 pub mod samples;
 pub mod seeds;
 pub mod several;
+pub mod statistics;

@@ -19,7 +19,7 @@ use crate::base::float::Float;
 use crate::exact::distances::DistanceScale;
 use crate::exact::fixed::power_of_two;
 use crate::input::tile::WeightScale;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// The most ranges that a draw searches. One block searches all of them.
 const RANGES: usize = 4_096;
@@ -106,11 +106,11 @@ impl<T: Float + Plain> DeviceSeeds<T> {
     }
 
     /// Makes every row's draw weight its `w^`.
-    pub fn start(rows: &DeviceRows<T>, prepared: &Prepared) -> Result<Self> {
+    pub fn start(rows: &DeviceRows<T>, statistics: &Statistics) -> Result<Self> {
         let ranges = Ranges::new(rows.n);
         let mut seeds = Self {
-            weights: prepared.weights,
-            copies_scale: copies_scale(prepared),
+            weights: statistics.weights,
+            copies_scale: copies_scale(statistics),
             scale: (&DistanceScale::NONE).into(),
             ranges,
             nearest: rows.queue.alloc(rows.padded_rows(), "the distances of the rows to the nearest seed")?,

@@ -102,7 +102,7 @@ pub fn assign<T: Float + Plain>(
     want_inertia: bool,
 ) -> Result<Assigned> {
     let inertias = each(sessions, |_, session| {
-        let (queue, k, base) = (&session.state.queue, session.state.shape.k, Scales::Same(session.prepared.distances));
+        let (queue, k, base) = (&session.state.queue, session.state.shape.k, Scales::Same(session.statistics.distances));
         let mut inertia = if want_inertia { Some(Inertia::new(queue, k, base)?) } else { None };
         session.start(centroids)?;
         session.launch_step(inertia.as_mut())?;

@@ -86,9 +86,9 @@ impl<T: Float + Plain> CudaSession<'_, T> {
         for (i, &Move { row, .. }) in moves.iter().enumerate() {
             let (values, weights) = stream.gather(row as usize..row as usize + 1)?;
             columns.iter_mut().skip(i).step_by(count).zip(values).for_each(|(to, value)| *to = value);
-            all_weights.extend(self.prepared.weights.map(|scale| scale.round(weights[0])));
+            all_weights.extend(self.statistics.weights.map(|scale| scale.round(weights[0])));
         }
-        let weights = self.prepared.weights.map(|_| queue.upload(&all_weights, MOVED)).transpose()?;
+        let weights = self.statistics.weights.map(|_| queue.upload(&all_weights, MOVED)).transpose()?;
         Ok((queue.upload(&columns, MOVED)?, weights))
     }
 }

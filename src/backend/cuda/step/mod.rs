@@ -29,7 +29,7 @@ use crate::base::error::{KMeansError, Result};
 use crate::base::strategy::Strategy;
 use crate::exact::partial::Partial;
 use crate::input::tile::Part;
-use crate::statistics::Prepared;
+use crate::statistics::Statistics;
 
 /// One way to do the step.
 pub trait Candidate<T>: Sync {
@@ -120,7 +120,7 @@ pub struct Fit<'a, 's, T> {
     pub queue: &'s Queue,
     /// The rows in host memory.
     pub parts: &'a [Part<'a, T>],
-    pub prepared: &'a Prepared,
+    pub statistics: &'a Statistics,
 }
 
 /// What a step needs from its session.

@@ -190,7 +190,7 @@ impl<'p, 'a, T: Float + Plain> DevicePasses<'p, 'a, T> {
 }
 
 /// The most bytes that a pass takes on the device, for chunks of `n` rows.
-pub fn preparation_bytes(n: usize, d: usize) -> u64 {
+pub fn statistics_bytes(n: usize, d: usize) -> u64 {
     let survey = bytes_of::<arguments::Extent>(Cut::new(n, d).chunks.saturating_mul(d));
     let weights = bytes_of::<WeightFacts>(Cut::new(n, 1).chunks);
     let small = sum([bytes_of::<f64>(d), bytes_of::<u64>(product([3, d]))]);
